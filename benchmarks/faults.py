@@ -209,6 +209,10 @@ def _judge(outcome: Outcome, what: str, done: Done, whole: Done, name: str, *, s
     elif done.code == -number:
         # Python's own end: before it has loaded this package, or in a script that is run.
         outcome.seen["met Python or the script"] += 1
+    elif script and name == "SIGTERM" and not done.err:
+        # The script leaves as one does that exits by itself, and what it has done until then is told.
+        outcome.seen["ended the script, which was told of"] += 1
+        outcome.expect(done.code == 128 + number and bool(done.out), f"{what}: {done.code}, and nothing was told")
     else:
         said = LINES.get(done.code) == done.err or (script and "KeyboardInterrupt" in done.err)
         outcome.expect(done.code == 128 + number and said, f"{what}: it ended with {done.code} and {done.err[-200:]!r}")

@@ -23,6 +23,8 @@ __all__ = ["check", "judge_event", "merge"]
 #: Pairs of (node, state) after which a graph is explored again with less remembered. Where nothing is, and states are
 #: joined, there is no limit: what is met at a node can only lose what it tells.
 LIMIT = 40_000
+#: Optimizers up to which that many are gone through. With more of them each takes longer, and there are more to come.
+SEVERAL = 4
 #: How many tests are remembered where all of them are too many, and states are joined: the first that fits.
 WIDER = (8, 4, 2, 0)
 #: States of a place from which on they are joined.
@@ -351,7 +353,7 @@ class _Judge(Judge):
     def findings(self) -> Iterator[Finding]:
         if self._may_fault():
             # What tests tell of what seldom matters is worth less work.
-            for least, limit in ((e.UNTESTED, LIMIT // 4), (e.SELDOM, LIMIT)):
+            for least, limit in ((e.UNTESTED, self._most() // 4), (e.SELDOM, self._most())):
                 self.live = self._live_tests(least)
                 self._explore(limit)
                 if not self.gave_up:
@@ -369,6 +371,10 @@ class _Judge(Judge):
                 yield make_finding("window:left-over", test.site, [], _counted(test), ())
         yield from self._found()
 
+    def _most(self) -> int:
+        """How many pairs are gone through before less is remembered."""
+        return LIMIT * SEVERAL // max(SEVERAL, len(self.opts))
+
     def _found(self) -> Iterator[Finding]:
         """The findings of the faults that the latest exploration has come upon."""
         settled = {(label, blame.settled) for (label, _), (_, blame) in self.faults.items()}
@@ -385,7 +391,7 @@ class _Judge(Judge):
         tests = self._most_telling()
         for size in WIDER:
             self.live = self._live_tests(e.SELDOM, sum(1 << key for key in tests[:size]))
-            self._explore(LIMIT // 2 if size else None, joining=True)
+            self._explore(self._most() // 2 if size else None, joining=True)
             if not self.gave_up:
                 break
         self.faults = {

@@ -19,6 +19,17 @@ def chain(node: ast.AST) -> str | None:
     return None
 
 
+def _beginning(node: ast.AST, limit: int) -> ast.AST:
+    """What the first characters of an expression come from: of many calls in a row, the first ones."""
+    calls: list[ast.Call] = []
+    inner = node
+    while isinstance(inner, ast.Call):
+        calls.append(inner)
+        inner = inner.func
+    # Each writes two parentheses at least.
+    return calls[-limit] if len(calls) > limit else node
+
+
 class Words:
     """The user's own words for an expression. Most are never shown, so they are put together when asked for."""
 
@@ -31,6 +42,6 @@ class Words:
 
     def __str__(self) -> str:
         if self._said is None:
-            text = " ".join((chain(self._node) or ast.unparse(self._node)).split())
+            text = " ".join((chain(self._node) or ast.unparse(_beginning(self._node, self.limit))).split())
             self._said = text if len(text) <= self.limit else text[: self.limit - 3] + "..."
         return self._said

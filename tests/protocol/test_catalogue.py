@@ -215,7 +215,7 @@ def test_look_alikes_parse_and_say_why_they_are_right(rule: Rule) -> None:
     reasons = [reason for reason, _ in rule.silent]
     assert len(set(reasons)) == len(reasons)
     for reason, source in rule.silent:
-        assert reason and not reason.endswith(".")
+        assert reason and not reason.endswith(".") and not reason.startswith("#")
         ast.parse(source)
         assert source.strip() or rule.code in BY_ENGINE, reason
         assert not marks(source), reason
@@ -361,13 +361,20 @@ def scaler(facts: Mapping[str, Any], site: Site = SITE) -> dict[str, str]:
             "`init_scale=65536.0`",
         ),
         ({"device": 0}, "scaler:index-as-device", "given 0 as its `device`"),
+        ({"device": 15}, "scaler:index-as-device", "given 15 as its `device`"),
+        ({"device": -1}, "scaler:number-as-device", "`init_scale=-1`"),
+        ({"device": False}, "scaler:number-as-device", "`enabled=False`"),
         ({"device": 16}, "scaler:number-as-device", "`init_scale=16`"),
         ({"init_scale": True}, "scaler:bool-as-scale", "the loss scale is 1.0"),
+        ({"init_scale": False}, "scaler:bool-as-scale", "the loss scale is 0.0"),
         ({"init_scale": "cuda"}, "scaler:device-as-scale", "'cuda'"),
         ({"init_scale": Symbol("torch.device()")}, "scaler:device-as-scale", "a torch.device"),
         ({"init_scale": 0}, "scaler:zero-scale", "`init_scale=0`"),
         ({"init_scale": 2.0**25}, "scaler:init-scale", "33554432.0"),
+        ({"init_scale": -2.5}, "scaler:zero-scale", "`init_scale=-2.5`"),
+        ({"enabled": Symbol("torch.bfloat16")}, "scaler:wrong-dtype", "is enabled for bfloat16"),
         ({"growth_factor": 1.0}, "scaler:growth-factor", "`growth_factor=1.0`"),
+        ({"growth_factor": 0.1 + 0.2}, "scaler:growth-factor", "`growth_factor=0.3`"),
         ({"backoff_factor": 1}, "scaler:backoff-factor", "`backoff_factor=1`"),
         ({"backoff_factor": 0.0}, "scaler:zero-backoff", "`backoff_factor=0.0`"),
         ({"backoff_factor": 2.0, "growth_factor": 0.5}, "scaler:factors-swapped", "pass both by name"),
@@ -389,6 +396,9 @@ def test_scaler_arguments_that_are_wrong(arguments: dict[str, Any], label: str, 
         {"device": events.UNKNOWN, "init_scale": events.UNKNOWN, "growth_interval": events.UNKNOWN},
         {"device": Symbol("torch.device()")},
         {"device": None, "init_scale": None},
+        {"init_scale": Symbol("args.scale"), "enabled": Symbol("torch.float16")},
+        {"growth_factor": 1.5, "backoff_factor": 0.9},
+        {"growth_factor": True, "backoff_factor": True, "growth_interval": True},
         {"device": 1024.0, "growth_interval": 1, "enabled": False},
     ],
 )
@@ -543,3 +553,44 @@ def test_a_scaler_saved_as_an_object_is_named() -> None:
     assert "`self.scaler`" in found["save:whole-scaler"]
     assert "`grad_scaler`" in judged("AMP402", events.SAVE, {"whole_scalers": ("grad_scaler",)})["save:whole-scaler"]
     assert judged("AMP402", events.SAVE, {"whole_scalers": ()}) == {}
+
+
+@pytest.mark.parametrize(
+    ("step", "event", "expected"),
+    [
+        ({}, {}, ["scale:told"]),
+        # Elsewhere, of another scaler, where it is on the CPU anyway, and once.
+        ({}, {"loops": (2,)}, []),
+        ({}, {"subject": 7}, []),
+        ({"device": "cpu"}, {}, []),
+        ({"loops": ()}, {"loops": ()}, []),
+        ({"loops": (-1,)}, {"loops": (-1,)}, []),
+        # Now and then.
+        ({}, {"guards": ((1, True),)}, []),
+        ({"guards": ((1, True),)}, {"guards": ((1, True),)}, ["scale:told"]),
+        ({"guards": ((1, True),)}, {}, ["scale:told"]),
+        ({}, {"how": "region"}, []),
+        # Zeros are written by a clear.
+        ({"device": "cuda"}, {"zeros": True, "owners": (1,)}, ["zero:zeros"]),
+        ({"device": "cpu"}, {"zeros": True, "owners": (1,)}, []),
+        ({}, {"zeros": True, "owners": ()}, []),
+        ({}, {"zeros": False, "owners": (1,)}, []),
+        ({}, {"zeros": True, "owners": (1,), "loops": (1, 2)}, []),
+    ],
+)
+def test_what_is_done_at_each_step(step: dict[str, Any], event: dict[str, Any], expected: list[str]) -> None:
+    program = Program()
+    scaler, optimizer = program.thing("scaler", "scaler"), program.thing("optimizer", "optimizer")
+    if "device" in step:
+        scaler.facts["device"] = step["device"]
+    kind = events.ZERO_GRAD if "zeros" in event else events.OVERHEAD
+    facts = {"loops": (1,), **({} if "zeros" in event else {"how": "scale"}), **event}
+    subject, guards = facts.pop("subject", scaler.key), facts.pop("guards", ())
+    made = Event(kind, SITE, subject, None, facts)
+    stepped = Event(events.SCALER_STEP, SITE, scaler.key, optimizer.key, {"loops": step.get("loops", (1,))})
+    made.guards, stepped.guards = guards, step.get("guards", ())
+    graph = Graph("main")
+    graph.nodes = [Node(stepped), Node(made)]
+    program.graphs = [graph]
+    (judge,) = RULES["AMP701"].whole.values()
+    assert [label for label, *_ in judge(program)] == expected

@@ -9,6 +9,7 @@ import pytest
 from pytest_amp_check.protocol import chain
 from pytest_amp_check.protocol import events as e
 from pytest_amp_check.protocol.chain import Chain
+from pytest_amp_check.protocol.effects import apply
 from pytest_amp_check.protocol.events import Event, Kind, Program, Site, Symbol
 from pytest_amp_check.protocol.finding import Finding
 
@@ -234,3 +235,94 @@ def test_gradients_that_are_cleared_before_each_step_are_never_used(
         run.add(e.UPDATE)
     run.chain.close()
     assert [code for code, _ in run.told()] == expected
+
+
+@pytest.mark.parametrize(
+    ("scaled", "known", "expected"),
+    [
+        (True, False, ["AMP201"]),
+        (False, False, []),
+        # What has been seen of it since is not forgotten.
+        (True, True, []),
+        (False, True, ["AMP204"]),
+    ],
+)
+def test_an_optimizer_that_is_found_has_the_gradients_of_that_backward(
+    run: Training, scaled: bool, known: bool, expected: list[str]
+) -> None:
+    run.add(e.BACKWARD, "backward", feeds=(), divided=True)
+    if known:
+        run.add(e.UNSCALE)
+    run.chain.settle()
+    run.chain.adopt(run.optimizer.key, Event(e.BACKWARD, run.at("backward"), run.scaler.key if scaled else None))
+    run.add(e.CLIP)
+    if scaled:
+        run.add(e.SCALER_STEP)
+        run.add(e.UPDATE)
+    else:
+        run.add(e.STEP)
+    run.chain.close()
+    assert [code for code, _ in run.told()] == expected
+
+
+@pytest.mark.parametrize("gone", ["first", "second"])
+def test_who_is_left_is_judged_as_before_where_another_optimizer_is_gone(run: Training, gone: str) -> None:
+    other = run.program.thing("optimizer", Symbol("other"), Site("train.py", 3))
+    keys = {"first": run.optimizer.key, "second": other.key}
+    for key in keys.values():
+        run.add(e.OPTIMIZER_NEW, f"made {key}", subject=key)
+        run.add(e.ZERO_GRAD, f"clear {key}", owners=(key,))
+        run.backward(f"backward {key}", feeds=(key,))
+    run.chain.forget(keys.pop(gone))
+    (left,) = keys.values()
+    run.optimizer = run.program.things[left]
+    run.add(e.CLIP, owners=(left,))
+    run.add(e.SCALER_STEP)
+    run.add(e.UPDATE)
+    for _ in range(2):
+        run.step(unscale=True, clip="right")
+    run.chain.close()
+    assert run.told() == [("AMP201", run.at(str(e.CLIP)).line)]
+
+
+def test_an_optimizer_that_comes_after_one_that_is_gone_knows_nothing_of_its_gradients(run: Training) -> None:
+    run.step(update=False)
+    run.chain.forget(run.optimizer.key)
+    run.optimizer = run.program.thing("optimizer", Symbol("later"), Site("train.py", 3))
+    run.add(e.UPDATE)
+    for _ in range(3):
+        run.step()
+    run.chain.close()
+    assert run.told() == [("AMP206", run.at(str(e.SCALER_STEP)).line)]
+
+
+def test_a_loop_that_turns_as_before_is_not_judged_anew(run: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[Event] = []
+
+    def counted(judge: Any, index: int, event: Event, *rest: Any) -> Any:
+        judged.append(event)
+        return apply(judge, index, event, *rest)
+
+    monkeypatch.setattr(chain, "apply", counted)
+    counts = []
+    for _ in range(6):
+        judged.clear()
+        run.step(unscale=True, clip="clip")
+        run.chain.settle()
+        counts.append([event.kind for event in judged])
+    assert counts[0] == [e.ZERO_GRAD, e.BACKWARD, e.UNSCALE, e.CLIP, e.SCALER_STEP, e.UPDATE]
+    # Whether a place has fed before is asked each time.
+    assert counts[-2] == counts[-1] == [e.BACKWARD]
+
+
+def test_a_mistake_that_is_made_at_each_turn_is_judged_at_each(run: Training) -> None:
+    for _ in range(4):
+        run.add(e.ZERO_GRAD)
+        run.backward()
+        run.add(e.ZERO_GRAD, "between")
+        run.add(e.SCALER_STEP)
+        run.add(e.UPDATE)
+        run.chain.settle()
+    assert [code for code, _ in run.told()] == ["AMP215"]
+    run.step()
+    assert run.told() == []

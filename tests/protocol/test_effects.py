@@ -9,6 +9,7 @@ from drawing import Drawing
 
 from pytest_amp_check.protocol import check
 from pytest_amp_check.protocol import events as e
+from pytest_amp_check.protocol.chain import Chain
 from pytest_amp_check.protocol.events import Event, Site
 from pytest_amp_check.protocol.finding import Finding
 
@@ -42,6 +43,7 @@ WORDS: dict[str, tuple[e.Kind, dict[str, Any]]] = {
     "clip-any": (e.CLIP, {"owners": None}),
     "clip-hand": (e.CLIP, {"by_hand": True}),
     "clip-undone": (e.CLIP, {"undone": True}),
+    "clip-guessed": (e.CLIP, {"guessed": True}),
     "measure": (e.CLIP, {"measures_only": True}),
     "clip-or-raise": (e.CLIP, {"nonfinite_error": True}),
     "read": (e.GRAD_READ, {}),
@@ -56,6 +58,10 @@ WORDS: dict[str, tuple[e.Kind, dict[str, Any]]] = {
     "step": (e.SCALER_STEP, {}),
     "plain": (e.STEP, {}),
     "plain-checked": (e.STEP, {"checked": True}),
+    "framework-step": (e.SCALER_STEP, {"framework": True}),
+    "framework-maybe": (e.SCALER_STEP, {"framework": False}),
+    "framework-unscale": (e.UNSCALE, {"framework": True}),
+    "restore": (e.RESTORE, {}),
     "update": (e.UPDATE, {}),
     "set-scale": (e.UPDATE, {"new_scale": True}),
     "new": (e.SCALER_NEW, {}),
@@ -97,7 +103,7 @@ WORDS: dict[str, tuple[e.Kind, dict[str, Any]]] = {
     "end": (e.END, {}),
 }
 #: Kinds whose subject is the scaler, besides those that a drawing knows.
-OF_SCALERS = (e.SCALER_LOAD, e.SCALE)
+OF_SCALERS = (e.SCALER_LOAD, e.SCALE, e.RESTORE)
 #: Kinds that are about what goes on in loops, and about the optimizer as their object.
 AFTER_STEPS = (e.SCHEDULER_STEP, e.STEP_FOLLOWED)
 
@@ -223,6 +229,8 @@ ONE: dict[str, str] = {
     "zero back unscale clip-or-raise step update": "4 AMP213",
     "zero back clip-or-raise step update": "3 AMP201",
     "zero raw clip plain": "",
+    "zero back clip-guessed step update": "3 AMP201?",
+    "zero clip-or-raise back clip-or-raise step update": "4 AMP201",
     # What is read, edited and divided by hand.
     "zero back read step update": "3 AMP202",
     "zero back read-undone step update": "",
@@ -302,6 +310,26 @@ ONE: dict[str, str] = {
     "zero back step state update": "4 AMP402",
     "zero back step update state": "",
     "new zero back step state end": "4 AMP206",
+    # What frameworks do at once.
+    "zero back framework-step": "",
+    "zero back framework-step zero back framework-step": "",
+    "zero back framework-step step update": "",
+    "zero back clip framework-step": "3 AMP201",
+    "zero raw framework-step": "2 AMP203",
+    "zero raw framework-maybe": "",
+    "zero back framework-maybe": "",
+    "zero back clip framework-maybe": "3 AMP201",
+    "zero back unscale framework-maybe": "",
+    "zero back unscale framework-unscale framework-step": "",
+    "zero back framework-unscale clip framework-step": "",
+    "zero raw framework-unscale clip plain": "",
+    "zero back restore plain": "",
+    "zero back restore clip plain": "",
+    "zero back clip restore plain": "3 AMP201",
+    "zero back restore unscale plain": "4 AMP203, 5 AMP204",
+    "zero back other-restore plain": "4 AMP204",
+    "zero back plain restore": "3 AMP204",
+    "zero raw restore plain": "",
     # Code that is not read.
     "zero back hand clip step update": "",
     "zero back hand0 clip step update": "",
@@ -432,12 +460,70 @@ TWO: dict[str, str] = {
     "zero01 back01 step step1 update clip01": "6 AMP201",
     "zero01 back0 step clip01 step1 update": "",
     "made found1 zero01 back01 clip1 step step1 update": "5 AMP201",
+    "zero01 back clip step update plain1": "3 AMP201",
+    "zero01 back clip1 step update plain1": "",
+    "zero01 back0 raw1 clip01 step plain1 update": "4 AMP201",
+    "zero01 raw1 back0 clip1 step plain1 update": "",
+    "zero01 back0 back1 framework-step framework-step1": "",
+    "zero01 back0 back1 unscale1 framework-step clip1 framework-step1": "",
 }
 
 
 @pytest.mark.parametrize("words", TWO)
 def test_what_is_told_of_the_events_of_two_optimizers(words: str) -> None:
     assert told(words, optimizers=2) == TWO[words]
+
+
+#: What a run tells of the same events, where that is not what their source does: it does not know of loops and of
+#: what is cleared by a name, but knows whose scaler it is, and that nothing follows.
+IN_A_RUN: dict[str, str] = {
+    "zero back step end": "3 AMP206",
+    "back step update zero-some back step update": "5 AMP215",
+    "made new zero back step update new zero back step update": "",
+    "made new zero back step update load new zero back step update": "",
+    "made new zero back step new zero back step update": "",
+    "zero micro-whole micro-whole step update": "",
+    "zero micro zero micro step update": "",
+    "zero micro unscale micro step update": "3 AMP209",
+    "zero loose unscale loose step update": "3 AMP209",
+    "made micro update micro step update": "3 AMP207",
+    "made loose update loose step update": "3 AMP207",
+    "zero micro exit-within zero step update": "4 AMP215",
+    "zero micro-averaged micro-averaged step update": "",
+    "zero micro schedule micro step update": "",
+    "in write forward out": "2 AMP101",
+    "in forward-uncached write forward out": "3 AMP101",
+}
+#: ... and where the same events are gone through again and again.
+IN_TURNS: dict[str, str] = {
+    "back step update back step update": "1 AMP215, 4 AMP215",
+    "back step update zero-some back step update": "1 AMP215, 5 AMP215",
+    "back step update hand-clears0 back step update": "1 AMP215",
+    "back step update hand-told0 back step update": "1 AMP215, 5 AMP215",
+    "back step update again back step update": "1 AMP215",
+    "back step update again-uncleared back step update": "1 AMP215, 5 AMP215",
+    "back step update again-uncleared back-outside step update": "1 AMP215",
+    "zero schedule back step update": "2 AMP403",
+}
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+@pytest.mark.parametrize(("words", "optimizers"), [*((words, 1) for words in ONE), *((words, 2) for words in TWO)])
+def test_a_run_tells_the_same_of_the_same_events(words: str, optimizers: int, turns: int) -> None:
+    drawing = Drawing(optimizers)
+    drawing.program.thing("scaler", "other")
+    chain, sites = Chain(drawing.program), [Site("train.py", line) for line in range(1, 20)]
+    for _ in range(turns):
+        for word, site in zip(words.removesuffix(" end").split(), sites, strict=False):
+            event = said(drawing, word)
+            event.site = site
+            chain.add(event)
+        chain.settle()
+    chain.close()
+    expected = IN_A_RUN.get(words, {**ONE, **TWO}[words]).replace("?", "")
+    if turns > 1:
+        expected = IN_TURNS.get(words, expected)
+    assert ", ".join(f"{f.line} {f.code}" for f in chain.findings() if f.code != "AMP502") == expected
 
 
 @pytest.mark.parametrize(
@@ -521,6 +607,11 @@ WAYS: dict[str, str] = {
     "loop[ zero back step update ]": "",
     "loop[ zero back step ]": "3 AMP206",
     "loop[ back step update ]": "1 AMP215",
+    "loop[ update back step update ]": "2 AMP215",
+    "loop[ zero unscale back step update ]": "2 AMP209",
+    "loop[ back *skip{ / a{ / step } update } ]": "1 AMP215",
+    "loop[ in forward back-outside write forward out ]": "3 AMP103, 4 AMP101",
+    "zero in a{ back / } step out update": "3 AMP103",
     "loop[ back step update zero ]": "",
     "loop[ zero back *skip{ / step update } ]": "",
     "loop[ zero back unscale *skip{ / step update } ]": "3 AMP209?",
@@ -560,6 +651,10 @@ def test_a_flag_that_decides_about_unscale_may_decide_about_a_scaler_that_is_giv
     assert told(words) == ""
 
 
+def test_it_may_decide_so_about_one_of_two_optimizers() -> None:
+    assert told("zero01 back01 step a{ unscale1 / } clip1 step1 update", optimizers=2) == ""
+
+
 @pytest.mark.parametrize(
     ("words", "condition"),
     [
@@ -574,6 +669,9 @@ def test_a_flag_that_decides_about_unscale_may_decide_about_a_scaler_that_is_giv
         ("loop[ zero back unscale *skip{ / step update } ]", "when `skip` is true"),
         ("loop[ zero back unscale *fine{ step update / } ]", "when `fine` is false"),
         ("zero back a{ unscale / } a{ / clip } step update", "when `a` is false"),
+        ("zero back clip hand-told0 step update", ""),
+        ("zero back clip-guessed step update", ""),
+        ("zero back clip step update", ""),
     ],
 )
 def test_the_condition_is_that_of_the_way_on_which_it_happens(words: str, condition: str) -> None:
@@ -634,6 +732,18 @@ def test_where_there_are_too_many_ways_what_happens_is_possible(
     assert [(finding.code, finding.certain) for finding in findings] == [(code, False) for code in codes]
 
 
+@pytest.mark.parametrize(("optimizers", "certain"), [(1, True), (4, True), (12, False)])
+def test_with_many_optimizers_fewer_ways_are_told_apart(
+    optimizers: int, certain: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "LIMIT", 1_500)
+    drawing = Drawing(optimizers)
+    node = drawing.line(0, *(drawing.event(e.OPTIMIZER_NEW, number) for number in range(optimizers)))
+    crowd = " ".join(f"f{n}{{ zero-some / }}" for n in [*range(7)] * 2)
+    Text(drawing, f"zero0 back0 {crowd} clip0 step update").read(node)
+    assert [(finding.code, finding.certain) for finding in drawing.findings()] == [("AMP201", certain)]
+
+
 @pytest.mark.parametrize(
     ("owns", "runs", "stale"),
     [
@@ -672,3 +782,41 @@ def test_weights_are_stale_in_the_model_that_was_stepped(owns: str, runs: str, s
 )
 def test_what_is_told_of_two_optimizers_on_several_ways(words: str, expected: str) -> None:
     assert told(words, optimizers=2, made=True) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "owned", "expected"),
+    [
+        ("zero01 back0 back1 framework-step framework-step1", True, "5 AMP207"),
+        ("zero01 back1 back0 framework-step1 framework-step", True, "5 AMP207"),
+        ("zero01 back0 back1 framework-step framework-step1", False, ""),
+        ("zero01 back0 framework-step back1 framework-step1", True, ""),
+        ("zero01 back01 framework-step framework-step1", True, ""),
+    ],
+)
+def test_a_framework_updates_the_scale_for_all_its_optimizers(words: str, owned: bool, expected: str) -> None:
+    drawing = Drawing(2)
+    for optimizer in drawing.optimizers if owned else ():
+        optimizer.facts["owns"] = (drawing.program.thing("module", "model").key,)
+    Text(drawing, words).read(0)
+    found = [finding for finding in drawing.findings() if finding.code != "AMP502"]
+    assert ", ".join(f"{finding.line} {finding.code}" for finding in found) == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [({}, []), ({"left_scalers": (0,)}, ["AMP206"]), ({"left_scalers": (0,), "fragment": True}, [])],
+)
+def test_a_step_is_the_end_where_nobody_else_has_the_scaler(facts: dict[str, Any], expected: list[str]) -> None:
+    drawing = Drawing()
+    drawing.program.facts.update(facts)
+    Text(drawing, "zero back step end").read(0)
+    assert [finding.code for finding in drawing.findings()] == expected
+
+
+def test_a_function_that_is_too_long_is_named() -> None:
+    drawing = Drawing()
+    drawing.program.facts["unread"] = Site("train.py", 7, function="main")
+    (finding,) = drawing.findings()
+    assert finding.line == 7
+    assert "`main`" in finding.message

@@ -13,6 +13,7 @@ from pytest_amp_check import check_source
 from pytest_amp_check.protocol import events, rules
 from pytest_amp_check.protocol.events import UNKNOWN, Event, Graph, Kind, Node, Program, Site, Symbol
 from pytest_amp_check.protocol.rule import Rule
+from pytest_amp_check.protocol.surface import BFLOAT16_OR_FLOAT32
 
 #: Of the families whose rules judge mostly by facts.
 RULES = {code: rule for code, rule in rules.RULES.items() if code.startswith(("AMP1", "AMP5", "AMP9"))}
@@ -256,6 +257,51 @@ def test_programs_without_autocast_that_are_right() -> None:
     assert judge_whole("AMP110", scaling_program(scale, scalers=0, enters_autocast=False)) == []
 
 
+@pytest.mark.parametrize(
+    ("cast", "subject", "apart", "found"),
+    [
+        # The model itself, another one, and one that is only known by its name.
+        ({}, "model", False, False),
+        ({}, "other", False, True),
+        ({}, None, False, False),
+        ({"called": ("model", "net")}, None, False, False),
+        ({"called": ("net",)}, None, False, True),
+        # In code that is read by itself, what is cast may have been given to it by any name.
+        ({"called": ("net",), "given": True}, None, False, True),
+        ({"called": ("net",), "given": True}, None, True, False),
+        ({"called": ("net",), "given": False}, None, True, True),
+        ({"dtype": "bfloat16"}, "model", False, True),
+    ],
+)
+def test_what_is_float16_by_hand_needs_the_scaler_too(
+    cast: dict[str, Any], subject: str | None, apart: bool, found: bool
+) -> None:
+    forward = Event(events.FORWARD, SITE)
+    program = scaling_program(scale_of(0, autocast="out", loss_in_region=True, forward=forward), enters_autocast=True)
+    things = {name: program.thing("module", f"self.{name}") for name in ("model", "other")}
+    forward.subject = things["model"].key
+    half = Event(events.MODULE_CAST, SITE, facts={"dtype": "float16", **cast})
+    half.subject = things[subject].key if subject is not None else None
+    if apart:
+        program.graphs.append(Graph("convert"))
+    program.graphs[-1].nodes.append(Node(half))
+    assert judge_whole("AMP110", program) == ([("scale@forward-outside", forward)] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("facts", "label"),
+    [
+        ({"bare": True, "forward_read": True}, "scale@outside-autocast"),
+        ({"bare": True}, "scale@outside-autocast-unknown"),
+        ({"bare": True, "forward_read": True, "float32": False}, ""),
+        ({"bare": False, "forward_read": True}, ""),
+    ],
+)
+def test_a_loss_outside_of_the_regions_that_there_are(facts: dict[str, Any], label: str) -> None:
+    scale = scale_of(0, **facts)
+    assert judge_whole("AMP110", scaling_program(scale, enters_autocast=True)) == ([(label, scale)] if label else [])
+
+
 def test_trained_modules_are_not_cast() -> None:
     def cast(subject: int, dtype: str) -> Event:
         return Event(events.MODULE_CAST, SITE, subject=subject, facts={"dtype": dtype})
@@ -293,6 +339,9 @@ def test_float16_needs_a_scaler(scaled: bool, dtypes: set[str], alone: bool, lab
         ({"bfloat16"}, {"enabled": False}, []),
         ({"bfloat16"}, {"enabled": UNKNOWN}, []),
         ({"bfloat16", "float16"}, {}, []),
+        ({"bfloat16", BFLOAT16_OR_FLOAT32}, {}, ["scale:bf16"]),
+        ({BFLOAT16_OR_FLOAT32}, {}, ["scale:bf16"]),
+        ({BFLOAT16_OR_FLOAT32, "float16"}, {}, []),
         ({"?"}, {}, []),
         ({"float16"}, {}, []),
         (set(), {}, []),
@@ -302,6 +351,10 @@ def test_bfloat16_needs_no_scaler(dtypes: set[str], facts: dict[str, Any], label
     program = Program()
     scaler = program.thing("scaler", "scaler", **facts)
     assert judge("AMP503", events.SCALE, program, scaler.key, dtypes=frozenset(dtypes)) == labels
+
+
+def test_bfloat16_needs_no_scaler_that_is_not_known_either() -> None:
+    assert judge("AMP503", events.SCALE, dtypes=frozenset({"bfloat16"})) == ["scale:bf16"]
 
 
 @pytest.mark.parametrize(
@@ -319,6 +372,48 @@ def test_bfloat16_needs_no_scaler(dtypes: set[str], facts: dict[str, Any], label
 )
 def test_constants_beyond_float16(value: float | None, eligible: bool, labels: list[str]) -> None:
     assert judge("AMP506", events.FILL, value=value, eligible=eligible) == labels
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"value": 1e-8}, ("epsilon:add", "")),
+        ({"value": 2.0**-25}, ("epsilon:add", "")),
+        ({"value": 1e-8, "guessed": True}, ("epsilon:add", "info")),
+        ({"value": 1e-8, "dtype": "half"}, ("epsilon:add", "info")),
+        ({"value": 1e-7}, None),
+        # What is divided by this is more than float16 holds.
+        ({"value": 1e-5, "divides": True}, ("epsilon:small", "")),
+        ({"value": 1e-5, "divides": True, "guessed": True}, None),
+        ({"value": 1e-5, "divides": True, "dtype": "half"}, None),
+        ({"value": 1e-4, "divides": True}, None),
+        ({"value": 1.0000001, "how": "to-one"}, ("epsilon:to-one", "")),
+        ({"value": 1.0000001, "how": "to-one", "dtype": "bfloat16"}, ("epsilon:to-one", "")),
+        ({"value": 1.0000001, "how": "to-one", "dtype": "half"}, ("epsilon:to-one", "info")),
+        ({"value": 1.0000001, "how": "to-one", "guessed": True}, ("epsilon:to-one", "info")),
+    ],
+)
+def test_epsilons_that_low_precision_does_not_hold(facts: dict[str, Any], expected: tuple[str, str] | None) -> None:
+    whole = {"guessed": False, "dtype": "float16", "how": "add", "divides": False, **facts}
+    verdicts = RULES["AMP505"].on[events.EPSILON](Event(events.EPSILON, SITE, facts=whole), Program())
+    assert [(label, values.get("severity", "")) for label, values in verdicts] == ([expected] if expected else [])
+
+
+@pytest.mark.parametrize(
+    ("facts", "label", "severity", "dtype"),
+    [
+        ({}, "sum:low", "", "float16"),
+        ({"guessed": True}, "sum:low", "info", "float16"),
+        ({"dtype": "half"}, "sum:low", "", "low precision"),
+        ({"stands": True}, "sum:still", "", "float16"),
+        ({"stands": True, "guessed": True}, "sum:still", "", "float16"),
+    ],
+)
+def test_sums_in_low_precision(facts: dict[str, Any], label: str, severity: str, dtype: str) -> None:
+    whole = {"guessed": False, "dtype": "float16", **facts}
+    verdicts = RULES["AMP508"].on[events.LOW_SUM](Event(events.LOW_SUM, SITE, facts=whole), Program())
+    (told,) = [(said, values.get("severity", ""), values["dtype"]) for said, values in verdicts]
+    assert told == (label, severity, dtype)
 
 
 def test_the_limit_that_is_proposed_has_the_sign_of_the_constant() -> None:

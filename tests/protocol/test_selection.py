@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_amp_check.protocol.rule import Fault, Rule
-from pytest_amp_check.protocol.selection import UnknownRule, resolve
+from pytest_amp_check.protocol.selection import UnknownRule, in_runs, resolve
 
 
 def rule(code: str, name: str, default: bool = True) -> Rule:
@@ -88,9 +88,27 @@ def test_an_unknown_word_is_answered_with_the_nearest_right_one(word: str, neare
 
 @pytest.mark.parametrize("word", ["", "zzzzzz", "x" * 100_000, "\x00"])
 def test_a_word_like_no_rule_is_sent_to_the_list(word: str) -> None:
-    with pytest.raises(UnknownRule, match="`amp-check rules` lists them all"):
+    with pytest.raises(UnknownRule, match=r"`amp-check rules` lists them all\.$"):
         resolve((word,), (), RULES)
 
 
 def test_rules_without_select_are_the_default_ones_even_when_one_is_ignored() -> None:
     assert "AMP299" not in resolve(None, ("AMP101",), RULES)
+
+
+@pytest.mark.parametrize(
+    ("select", "ignore", "extend", "on"),
+    [
+        # What a run has proven of a rule that is off is on where nobody says which rules are.
+        (None, (), (), {"AMP101", "AMP201", "AMP202", "AMP299 proven"}),
+        (None, ("AMP101",), (), {"AMP201", "AMP202", "AMP299 proven"}),
+        (None, ("AMP299",), (), {"AMP101", "AMP201", "AMP202"}),
+        (None, (), ("AMP299",), {"AMP101", "AMP201", "AMP202", "AMP299"}),
+        (("AMP201",), (), (), {"AMP201"}),
+        (("ALL",), (), (), {"AMP101", "AMP201", "AMP202", "AMP299"}),
+    ],
+)
+def test_what_is_on_in_runs(
+    select: tuple[str, ...] | None, ignore: tuple[str, ...], extend: tuple[str, ...], on: set[str]
+) -> None:
+    assert in_runs(select, ignore, RULES, extend) == on

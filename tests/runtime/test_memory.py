@@ -9,15 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 from torch.optim import optimizer as optimizers
 from torch.utils import _foreach_utils as foreach_utils
 from torch.utils.checkpoint import checkpoint
 
-from pytest_amp_check.protocol.byte_sizes import format_size, parse_size
+from pytest_amp_check.protocol.byte_sizes import format_size
 from pytest_amp_check.runtime.emulate.cuda import emulate_cuda
 from pytest_amp_check.runtime.measure import ledger, storages
 from pytest_amp_check.runtime.measure.estimate import CUBLAS_WORKSPACE, estimate_memory
@@ -111,54 +109,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "cnn": (cnn, (4, 3, 8, 8)),
     "transformer": (lambda: Stack([Attention(), Mlp(), Attention(), Mlp()]), (3, 7, 24)),
 }
-
-
-# Sizes.
-
-
-@pytest.mark.parametrize(
-    ("text", "size"),
-    [
-        ("0 B", 0),
-        ("1B", 1),
-        ("1 KB", 1000),
-        ("1 KiB", 1024),
-        ("1.5 GiB", 1_610_612_736),
-        ("80 GB", 80_000_000_000),
-        ("2 tib", 2_199_023_255_552),
-        ("0.1 MB", 100_000),
-        (" 1_000 MiB ", 1_048_576_000),
-        (".5KiB", 512),
-        ("1.0009765625 KiB", 1025),
-        (12345, 12345),
-    ],
-)
-def test_sizes_are_read(text: str | int, size: int) -> None:
-    assert parse_size(text) == size
-
-
-@pytest.mark.parametrize(
-    "text", ["", "GiB", "1.5", "1 Gib/s", "-1 GiB", "1,5 GiB", "1 GiBs", "one GiB", "1 MiB 2", -1, 1.5, None, True]
-)
-def test_what_is_no_size_is_refused_with_an_example(text: Any) -> None:
-    with pytest.raises(ValueError, match=r"1\.5 GiB"):
-        parse_size(text)
-
-
-@given(st.integers(0, 2**60))
-def test_a_size_is_written_as_it_is_read(size: int) -> None:
-    written = format_size(size)
-    unit = parse_size(f"1 {written.split()[1]}")
-    assert abs(parse_size(written) - size) <= unit / 200 + 1
-    assert unit == 1 or size >= unit
-
-
-@pytest.mark.parametrize(
-    ("size", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (1_610_612_736, "1.50 GiB"), (2**50, "1024.00 TiB")],
-)
-def test_sizes_are_written(size: int, text: str) -> None:
-    assert format_size(size) == text
 
 
 # Parameters, gradients, optimizer state.

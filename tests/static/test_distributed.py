@@ -525,3 +525,54 @@ def test_a_backward_that_casts_takes_care_of_dtypes(line: str) -> None:
     source = FUNCTION.format(forward="", backward="", forward_mark="", backward_mark="", use=USE)
     source = source.replace("        x, weight =", f"        {line}\n        x, weight =")
     assert not check_source(source, "script.py", Settings(select=frozenset({"AMP107"})))
+
+
+#: A model whose gradients are cast to float16, as far as ``HOOK`` says so, and what scales them.
+HOOKED = """\
+import torch
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+def train(loader, net, other, option, flag):
+    model, second = DDP(torch.nn.Linear(2, 2)), DDP(torch.nn.Linear(2, 2))
+    {hook}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    small = torch.amp.GradScaler("cuda", init_scale=512.0)
+    scaler = torch.amp.GradScaler("cuda"{arguments})
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(x).mean()
+        if {test}:
+            loss.backward()
+            optimizer.step()
+        else:
+            {scaler}.scale(loss).backward()
+            {scaler}.step(optimizer)
+            {scaler}.update()
+"""
+HOOK = "model.register_comm_hook(None, default_hooks.fp16_compress_hook)"
+#: What differs, and whether the hook is a mistake.
+HOOKS: list[tuple[dict[str, str], bool]] = [
+    ({}, True),
+    ({"arguments": ", growth_interval=100"}, True),
+    ({"arguments": ", init_scale=1025.0"}, True),
+    ({"arguments": ", init_scale=1024.0"}, False),
+    ({"arguments": ", init_scale=1024"}, False),
+    ({"arguments": ", enabled=False"}, False),
+    ({"scaler": "small"}, False),
+    ({"hook": HOOK.replace("fp16", "bf16")}, False),
+    ({"hook": HOOK.replace("model.", "second.")}, False),
+    ({"hook": f"if flag: {HOOK}"}, True),
+    ({"hook": f"if flag: {HOOK}", "test": "flag"}, False),
+    ({"hook": f"if flag: {HOOK}", "test": "not flag"}, True),
+    ({"hook": f"if not flag: {HOOK}", "test": "not flag"}, False),
+    ({"hook": f"if flag: {HOOK}", "test": "option"}, True),
+]
+
+
+@pytest.mark.parametrize(("given", "wrong"), HOOKS, ids=lambda given: str(given) if isinstance(given, dict) else "")
+def test_a_hook_that_casts_to_float16_is_wrong_beside_a_large_scale(given: dict[str, str], wrong: bool) -> None:
+    source = HOOKED.format(**{"hook": HOOK, "arguments": "", "test": "x.empty", "scaler": "scaler", **given})
+    findings = check_source(source, "script.py", Settings(select=frozenset({"AMP604"})))
+    assert [finding.line for finding in findings] == [7] * wrong, shown(findings)

@@ -214,3 +214,31 @@ def test_what_has_no_name_is_put_in_words() -> None:
 def test_a_finding_ends_where_its_expression_ends() -> None:
     found = only(FED, "clip_grad_norm_(\n    model.parameters(),\n    1.0,\n)\n", STEP)
     assert (found.code, found.site.line, found.site.end_line) == ("AMP201", 13, 16)
+
+
+@pytest.mark.parametrize(("scaler", "codes"), [("each epoch", ["AMP208"]), ("once", ["AMP401"])])
+def test_of_a_scaler_that_is_made_anew_all_the_time_nothing_has_to_be_saved(scaler: str, codes: list[str]) -> None:
+    made = 'scaler = torch.amp.GradScaler("cuda")'
+    before, within = (made, "pass") if scaler == "once" else ("pass", made)
+    source = f"""\
+import torch
+
+def train(model, loader, optimizer):
+    {before}
+    for epoch in range(3):
+        {within}
+        for x in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = model(x).mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        torch.save({{"model": model.state_dict(), "optimizer": optimizer.state_dict()}}, "last.pt")
+
+def resume(model, optimizer):
+    state = torch.load("last.pt")
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+"""
+    assert [finding.code for finding in check_source(source)] == codes

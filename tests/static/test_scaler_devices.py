@@ -38,6 +38,7 @@ for x in loader:
         ('"cuda"', "torch.amp.GradScaler('cuda')", False),
         ("args.device", "torch.amp.GradScaler('cuda')", False),
         ('"mps"', "torch.amp.GradScaler('cuda', enabled=False)", False),
+        ('"mps"', "torch.amp.GradScaler('cpu')", False),
     ],
 )
 def test_the_device_of_a_scaler_is_that_of_the_regions(device: str, scaler: str, found: bool) -> None:
@@ -45,3 +46,23 @@ def test_the_device_of_a_scaler_is_that_of_the_regions(device: str, scaler: str,
     told = [f for f in findings if f.label == "scaler:other-device"]
     assert len(told) == found
     assert all((f.names["device"], f.names["other"]) == ("cuda", "mps") for f in told)
+
+
+@pytest.mark.parametrize(
+    ("regions", "found"),
+    [(("xpu",), True), (("cuda",), False), (("xpu", "cuda"), False), (("cpu",), False), ((), False)],
+)
+def test_regions_of_several_devices_are_no_others(regions: tuple[str, ...], found: bool) -> None:
+    entered = "".join(f"    with torch.autocast({device!r}):\n        loss = model(x).mean()\n" for device in regions)
+    source = f"""\
+import torch
+
+def train(model, optimizer, x):
+    scaler = torch.amp.GradScaler("cuda")
+    loss = model(x).mean()
+{entered}    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    told = [(f.names["device"], f.names["other"]) for f in check_source(source) if f.label == "scaler:other-device"]
+    assert told == [("cuda", "xpu")] * found

@@ -86,8 +86,7 @@ def _yields_inside(at: Interpreter, node: ast.With | ast.AsyncWith, context: ast
         return
     for inner in _own_nodes(node.body):
         if isinstance(inner, (ast.Yield, ast.YieldFrom, ast.Await)):
-            names = {"context": wording(context), "function": function.name}
-            at.emit(e.SCOPE_LOST, inner, None, how="yield", names=names)
+            at.emit(e.SCOPE_LOST, inner, None, how="yield", names={"context": wording(context)})
             return
 
 

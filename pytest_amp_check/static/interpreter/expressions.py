@@ -255,7 +255,7 @@ def _comprehension(at: Interpreter, node: ast.ListComp | ast.SetComp | ast.Gener
     """A comprehension is read as one turn of its loops."""
     saved = dict(at.state.frame.vars)
     first = node.generators[0]
-    iterable = at.evaluate(first.iter)
+    iterable = gone_over(at.evaluate(first.iter))
     items = _each_object(iterable) if len(node.generators) == 1 and not first.ifs else None
     made = _turn(at, node, iterable) if items is None else Sequence([_given(at, first, i, node.elt) for i in items])
     at.state.frame.vars = saved
@@ -331,6 +331,11 @@ def _each_object(iterable: Value) -> list[Value] | None:
     if not isinstance(iterable, Sequence) or iterable.open or len(iterable.items) > FEW:
         return None
     return iterable.items if any(_holds_state(item) for item in iterable.items) else None
+
+
+def gone_over(value: Value) -> Value:
+    """What a loop over a value goes over: of a dict its keys."""
+    return Sequence([Const(key) for key in value.items], open=value.open) if isinstance(value, Mapping) else value
 
 
 def each_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
@@ -679,20 +684,25 @@ def name_it(at: Interpreter, value: Value, name: object) -> None:
 
 
 def _unpack(at: Interpreter, target: ast.Tuple | ast.List, value: Value, anew: bool) -> None:
-    known = _parts(_in_order(at, value, target) or value, len(target.elts))
+    known = _parts(_in_order(at, value, target) or value, target.elts)
     for i, element in enumerate(target.elts):
         assign(at, element, known[i] if known is not None else _part(at, value, element, i), anew=anew)
 
 
-def _parts(value: Value, count: int) -> list[Value] | None:
+def _parts(value: Value, targets: list[ast.expr]) -> list[Value] | None:
     """What a value is unpacked to, where that is known."""
     if not isinstance(value, Sequence):
         return None
-    if not value.open and len(value.items) == count:
-        return value.items
-    if len(value.items) == 1 and isinstance(value.items[0], Tensor):
+    items, count = value.items, len(targets)
+    starred = next((i for i, target in enumerate(targets) if isinstance(target, ast.Starred)), None)
+    if starred is not None and not value.open and len(items) >= count - 1:
+        end = len(items) - (count - 1 - starred)
+        return [*items[:starred], Sequence(items[starred:end]), *items[end:]]
+    if starred is None and not value.open and len(items) == count:
+        return items
+    if len(items) == 1 and isinstance(items[0], Tensor):
         # A comprehension: each of its items is like the one.
-        return [value.items[0].copy() for _ in range(count)]
+        return [items[0].copy() for _ in range(count)]
     return None
 
 

@@ -19,6 +19,7 @@ from .expressions import (
     each_of,
     element_of,
     found_optimizer,
+    gone_over,
     guard_of,
     is_stepped,
 )
@@ -205,9 +206,8 @@ def _decorated(
         function.manager = True
     region = holds_autocast(applied)
     if region and (function.generator or isinstance(function.node, ast.AsyncFunctionDef)):
-        names = {"context": wording(decorator), "function": function.name}
         key = applied.thing.key if isinstance(applied, Ref) else None
-        at.emit(e.SCOPE_LOST, decorator, key, how="generator", names=names)
+        at.emit(e.SCOPE_LOST, decorator, key, how="generator", names={"context": wording(decorator)})
         return value
     if region or isinstance(applied, GradMode):
         return FunctionValue(function, value.frame, value.receiver, (*value.wrappers, applied))
@@ -439,8 +439,8 @@ def _escapes(
 
 
 def _for(at: Interpreter, node: ast.For | ast.AsyncFor) -> None:
-    iterable = at.evaluate(node.iter)
-    items = _few_items(at, iterable)
+    given = at.evaluate(node.iter)
+    items, iterable = _few_items(at, given), gone_over(given)
     if items is None and _stands_for_all(at, node, iterable):
         # What is done to every parameter, or to every optimizer, is done to the one that stands for them all.
         items = [each_of(at, iterable, node.iter)]
@@ -742,6 +742,10 @@ def _few_items(at: Interpreter, value: Value) -> list[Value] | None:
         if items is None or first is None or all(_is_data(item) for item in items):
             return None
         return [Sequence([Const(first + place), item]) for place, item in enumerate(items)]
+    if isinstance(value, Mapping):
+        # By its keys each is got out again.
+        held = _few_items(at, Sequence(list(value.items.values()), open=value.open))
+        return None if held is None else [Const(key) for key in value.items]
     if not isinstance(value, Sequence) or value.open or not 0 < len(value.items) <= UNROLL:
         return None
     worth = (Ref, Choice, Instance, Sequence, FunctionValue)

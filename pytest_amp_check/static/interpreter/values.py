@@ -847,6 +847,10 @@ class Mapping(Holder):
             return number(self)
         return ("entries", *[(key, item.identity(number, depth + 1)) for key, item in self.items.items()])
 
+    def truth(self) -> Formula | None:
+        # What has no entries here may be given some by a later turn of a loop.
+        return True if self.items else None
+
     def item(self, index: Value) -> Value | None:
         return self.items.get(index.value)
 

@@ -1,0 +1,74 @@
+"""A finding as data: its order among others, its shape for other programs, and the same one found twice."""
+
+from __future__ import annotations
+
+from pytest_amp_check.protocol.events import Site
+from pytest_amp_check.protocol.finding import Finding, Step, merge
+from pytest_amp_check.protocol.fix import SAFE, Edit, Fix
+
+SITE = Site("train.py", 3, 4, 3, 21)
+
+
+def found(code: str = "AMP201", site: Site = SITE, *, certain: bool = True) -> Finding:
+    witness = (Step(Site("train.py", 2, 8), "backward"), Step(SITE, "the clip"))
+    return Finding(code, "clip-before-unscale", "error", "Clipped.", site, certain=certain, witness=witness)
+
+
+def test_rows_and_columns_are_counted_from_one() -> None:
+    finding = found()
+    finding.fix = Fix(SAFE, "Unscale first.", lambda: [Edit(3, 0, 4, 2, "b"), Edit(1, 5, 1, 6, "a", cell=2)])
+    assert finding.as_dict() == {
+        "code": "AMP201",
+        "name": "clip-before-unscale",
+        "severity": "error",
+        "message": "Clipped.",
+        "filename": "train.py",
+        "cell": None,
+        "location": {"row": 3, "column": 5},
+        "end_location": {"row": 3, "column": 22},
+        "certain": True,
+        "condition": None,
+        "witness": [
+            {"filename": "train.py", "cell": None, "location": {"row": 2, "column": 9}, "text": "backward"},
+            {"filename": "train.py", "cell": None, "location": {"row": 3, "column": 5}, "text": "the clip"},
+        ],
+        "fix": {
+            "applicability": "safe",
+            "message": "Unscale first.",
+            "edits": [
+                {"content": "b", "location": {"row": 3, "column": 1}, "end_location": {"row": 4, "column": 3}},
+                {
+                    "cell": 2,
+                    "content": "a",
+                    "location": {"row": 1, "column": 6},
+                    "end_location": {"row": 1, "column": 7},
+                },
+            ],
+        },
+        "url": "docs/rules/AMP201.md",
+    }
+
+
+def test_the_ranks_that_have_found_it_are_told_where_there_are_several() -> None:
+    finding = found()
+    finding.ranks = (0, 2)
+    assert finding.as_dict()["ranks"] == [0, 2]
+
+
+def test_findings_are_in_the_order_of_their_places() -> None:
+    one, two = found(site=Site("a.py", 9)), found(site=Site("b.py", 1, 7))
+    three, four = found("AMP207", Site("b.py", 1, 7)), found(site=Site("b.py", 1, 8))
+    five, six = found(site=Site("b.py", 2)), found(site=Site("b.py", 1, cell=1))
+    assert sorted([six, five, four, three, two, one], key=Finding.order) == [one, two, three, four, five, six]
+
+
+def test_of_the_same_finding_the_certain_one_is_kept_with_who_has_come_upon_it() -> None:
+    kept: dict[tuple[str, str, int, int], Finding] = {}
+    possible, certain, again = found(certain=False), found(), found()
+    for number, finding in enumerate((possible, certain, again)):
+        finding.entries = {("train.py", number)}
+        merge(kept, finding)
+    merge(kept, found("AMP207"))
+    assert [finding.code for finding in kept.values()] == ["AMP201", "AMP207"]
+    assert kept["AMP201", "train.py", 3, 4] is certain
+    assert certain.entries == {("train.py", 0), ("train.py", 1), ("train.py", 2)}
