@@ -24,7 +24,7 @@ __all__ = ["check", "judge_event", "merge"]
 #: joined, there is no limit: what is met at a node can only lose what it tells.
 LIMIT = 40_000
 #: Optimizers up to which that many are gone through. With more of them each takes longer, and there are more to come.
-SEVERAL = 4
+SEVERAL = 8
 #: How many tests are remembered where all of them are too many, and states are joined: the first that fits.
 WIDER = (8, 4, 2, 0)
 #: States of a place from which on they are joined.
