@@ -157,3 +157,32 @@ TREES = {
 def test_a_class_is_read_with_what_it_inherits(name: str, tmp_path: Path) -> None:
     write(tmp_path, TREES[name])
     assert found(tmp_path) == marks(tmp_path)
+
+
+def test_what_a_constructor_leads_to_is_told_of_where_it_is_read_by_itself(tmp_path: Path) -> None:
+    tree = """
+        === scaling.py
+        import torch
+
+        class Scaling:
+            def __init__(self, enabled=True):
+                self.scaler = torch.cuda.amp.GradScaler(enabled=enabled)  # AMP901
+
+            def __call__(self, loss, optimizer):
+                self.scaler.scale(loss).backward()
+                self.scaler.step(optimizer)
+                self.scaler.update()
+
+        === template.py
+        import torch
+        from scaling import Scaling
+
+        class Template:
+            def __init__(self, options):
+                self.scaling = Scaling(enabled=options.amp)
+
+            def save(self, optimizer):
+                torch.save({"optimizer": optimizer.state_dict()}, "last.pt")
+    """
+    write(tmp_path, tree)
+    assert found(tmp_path) == marks(tmp_path)
