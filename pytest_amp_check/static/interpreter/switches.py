@@ -46,7 +46,8 @@ def default_of(at: Interpreter, function: Function, name: str, default: ast.expr
     """The default of a parameter: a switch, where the function is called at one place of its file alone."""
     if not isinstance(default, ast.Constant) or not _is_off(value) or function.cls is not None:
         return value
-    return _switch(at, default, name) if _named_once(function.module, function.name) else value
+    # One place apart from where it is defined.
+    return _switch(at, default, name) if function.module.times(function.name) == 2 else value
 
 
 def _is_off(value: Value) -> bool:
@@ -90,8 +91,3 @@ def _stores_item(module: Module, key: str) -> bool:
 def _stored_once(module: Module, attribute: str) -> bool:
     """Whether a file seems to give objects an attribute at one place."""
     return len(re.findall(rf"\.{attribute}\b\s*(?:[-+*/|&,)]|:[^=\n]{{1,{ANNOTATION}}})?=(?!=)", module.text)) == 1
-
-
-def _named_once(module: Module, function: str) -> bool:
-    """Whether a file names a function at one place, apart from where it defines it."""
-    return len(re.findall(rf"\b{function}\b", module.text)) == 2

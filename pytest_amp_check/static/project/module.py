@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 
 from ...protocol.named import NamedTuple
@@ -322,6 +324,7 @@ class Module:
     __slots__ = (
         "_bindings",
         "_roles",
+        "_times",
         "aliases",
         "ascii",
         "classes",
@@ -361,6 +364,7 @@ class Module:
         self.imports: dict[str, Imported] = {}
         self.stars: list[Imported] = []
         self._bindings: dict[str, list[ast.stmt]] | None = None
+        self._times: Counter[str] | None = None
         #: From the node of a function, or of the module, to the names that it binds once, when somebody has asked.
         self.switches: dict[ast.AST, frozenset[str]] = {}
         #: Functions that are there for another version of a library.
@@ -491,6 +495,12 @@ class Module:
             _bind(self.tree.body, sure, instead)
             self._bindings = {**instead, **sure}
         return self._bindings
+
+    def times(self, name: str) -> int:
+        """How often a name stands in the text, in comments and strings, too."""
+        if self._times is None:
+            self._times = Counter(re.findall(r"\w+", self.text))
+        return self._times[name]
 
     def _add_aliases(self, holders: list[set[str]]) -> None:
         """Let whoever uses an alias use what it stands for."""
