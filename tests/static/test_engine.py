@@ -239,6 +239,16 @@ def test_copies_of_one_text_are_each_what_their_kind_of_file_makes_of_it(tmp_pat
     ]
 
 
+@pytest.mark.parametrize("names", ["", "# the layers", "()", "\\"])
+def test_an_import_without_a_name_ends_nothing(tmp_path: Path, names: str) -> None:
+    unfinished = f"from layers import {names}\n"
+    documented = f'"""How to begin:\n\n{unfinished}"""\nstate = model.state_dict()\n'
+    for name, text in {"broken": unfinished, "documented": documented, "train": SCRIPT}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    found = listed(check_paths([str(tmp_path)]), tmp_path)
+    assert found == [("broken.py", 1, "AMP903"), ("train.py", CLIP, "AMP201"), ("train.py", STEP, "AMP206")]
+
+
 def test_broken_source_is_a_finding_at_its_line() -> None:
     (finding,) = check_source("import torch\n\n" + BROKEN, "train.py")
     assert (finding.code, finding.line, finding.severity) == ("AMP903", 3, ERROR)

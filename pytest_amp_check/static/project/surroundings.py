@@ -83,9 +83,9 @@ def _taken(paths: list[str], files: Iterable[str]) -> dict[str, frozenset[str]]:
     for other in {os.path.abspath(file) for file in files}.union(*filter(None, beside.values())):
         data = source_files.load_or_nothing(other) if other.endswith(".py") else b""
         if len(words) >= MANY or any(word in data for word in words):
-            for stem, name in _imports_from(data, other):
+            for stem, names in _imports_from(data, other):
                 if stem in stems:
-                    stems[stem].add(name)
+                    stems[stem].update(name.decode("utf-8", "replace") for name in patterns.taken(names))
     # Where a folder cannot be listed, it is not known who imports what: everything may be imported.
     return {
         path: frozenset({"*"} if beside[folder] is None else stems[source_files.stem(path)])
@@ -102,13 +102,13 @@ def _sources_in(folder: str) -> set[str] | None:
         return None
 
 
-def _imports_from(data: bytes, path: str) -> Iterator[tuple[str, str]]:
-    """What a file takes from modules: the last part of the name of each, and a name in it."""
-    for module, name, _ in patterns.imported(data):
-        # torch is no file of a project, whatever that is called; and who imports a module takes no name from it.
-        if not name or patterns.is_torch(module):
+def _imports_from(data: bytes, path: str) -> Iterator[tuple[str, bytes]]:
+    """What a file takes from modules: the last part of the name of each, and the text of the names in it."""
+    for module, names in patterns.imports_from(data):
+        # torch is no file of a project, whatever that is called.
+        if patterns.is_torch(module):
             continue
         folder, inner = path, module.lstrip(b".")
         for _ in range(len(module) - len(inner)):
             folder = os.path.dirname(folder)
-        yield inner.rpartition(b".")[2].decode() or os.path.basename(folder), name.decode("utf-8", "replace")
+        yield inner.rpartition(b".")[2].decode() or os.path.basename(folder), names

@@ -227,19 +227,40 @@ _IMPORT = rb"from[ \t]+([.\w]+)[ \t]+import[ \t]+(" + _LISTED + rb"|[^\n#]*)|imp
 
 def imported(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
     """What code imports: the module, the name that is taken from it (none: itself), and what it is called here."""
-    pattern = re.compile(_IMPORT)
-    for word in (b"from", b"import"):
-        for at in _lines_with(word, data):
-            match = pattern.match(data, at)
-            if match is None:
-                continue
-            module, names, modules = match.groups()
-            for part in re.sub(rb"#[^\n]*", b"", names or modules).strip(b"() ").split(b","):
-                words = part.split()
-                if words and module is not None:
-                    yield module, words[0], words[-1]
-                elif words:
-                    yield words[0], b"", words[-1] if len(words) > 1 else words[0].partition(b".")[0]
+    for module, names in imports_from(data):
+        for words in _listed(names):
+            yield module, words[0], words[-1]
+    for _, modules in _imports(b"import", data):
+        for words in _listed(modules):
+            yield words[0], b"", words[-1] if len(words) > 1 else words[0].partition(b".")[0]
+
+
+def imports_from(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The modules that code takes names from, each with the text of these."""
+    return _imports(b"from", data)
+
+
+def taken(names: bytes) -> list[bytes]:
+    """The names in the text of those that are taken from a module."""
+    return [words[0] for words in _listed(names)]
+
+
+def _imports(word: bytes, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The imports that begin with a word: the module that is taken from, if any, and the text of what is imported."""
+    match = re.compile(_IMPORT).match
+    for at in _lines_with(word, data):
+        found = match(data, at)
+        if found is not None:
+            module, names, modules = found.groups()
+            yield module or b"", names or modules or b""
+
+
+def _listed(text: bytes) -> Iterator[list[bytes]]:
+    """The words of each part of an import, which commas separate."""
+    for part in re.sub(rb"#[^\n]*", b"", text).strip(b"() ").split(b","):
+        words = part.split()
+        if words:
+            yield words
 
 
 _CLASS = rb"class\s+(\w+)\s*(" + _LISTED + rb")?"
