@@ -72,21 +72,31 @@ def _steps_without_scaler(program: Program, graph: Graph) -> bool:
     return not (used or handed or engines or stepped & others)
 
 
-def survey_scaled(program: Program, asked: Callable[[], Entering]) -> None:
-    """Say of what live scalers scale whether it was computed outside of every region that may be entered."""
+def survey_scaled(program: Program, asked: Callable[[], Iterable[Entering]]) -> None:
+    """Say of what live scalers scale whether it was computed outside of every region that may be entered.
+
+    ``asked`` tells what may be entered, each time more of it.
+    """
     live = {thing.key for thing in program.facts["live_scalers"]}
     scaled = [event for event in program.events() if event.kind == e.SCALE and event.subject in live]
-    outside = [event for event in scaled if event.facts["autocast"] == "out"]
-    if not outside:
-        return
-    known = asked()
+    bare = [event for event in scaled if event.facts["autocast"] == "out"]
     # An object that is known to be of such a class enters: what is not known is of another.
-    modules = known.modules - {thing.facts.get("class") for thing in program.things if thing.role == "module"}
-    names = known.names | CASTS | (frozenset({FORWARD}) if modules else frozenset())
-    for event in outside:
-        around = {_called(frame) for frame in event.site.frames()}
-        covered = known.everywhere or bool(around & known.within) or bool(event.facts["callees"] & names)
-        event.facts["bare"] = not covered
+    constructed = {thing.facts.get("class") for thing in program.things if thing.role == "module"}
+    for known in asked() if bare else ():
+        names = known.names | CASTS | (frozenset({FORWARD}) if known.modules - constructed else frozenset())
+        bare = [event for event in bare if not _is_covered(event, known, names)]
+        if not bare:
+            break
+    for event in scaled:
+        if event.facts["autocast"] == "out":
+            event.facts["bare"] = event in bare
+
+
+def _is_covered(event: Event, known: Entering, names: frozenset[str]) -> bool:
+    """Whether what is scaled may come of a region: the calls that it comes of enter one, or one stands around them."""
+    if known.everywhere or event.facts["callees"] & names:
+        return True
+    return any(_called(frame) in known.within for frame in event.site.frames())
 
 
 def _called(frame: Site) -> str:
