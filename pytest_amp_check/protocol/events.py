@@ -163,7 +163,8 @@ GRAD_CHECK = Kind(
     says="the gradients are looked through for what is not finite",
     tells="owners",
 )
-ANOMALY = Kind("anomaly")  # a backward that gives NaN raises from here on
+# A backward that gives NaN raises from here on; ``idle`` where this ends before any backward.
+ANOMALY = Kind("anomaly", "idle")
 # Gradients are divided by the loss scale by hand; by the number of micro-batches; averaged over processes.
 GRAD_DIVIDE = Kind(
     "grad-divide", "owners undone", worth=MOVES, says="the gradients are divided by the loss scale by hand"

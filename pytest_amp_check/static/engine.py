@@ -39,7 +39,7 @@ __all__ = ["InputError", "Report", "Settings", "check_paths", "check_source"]
 
 
 #: Files that a process takes at once for a first look.
-CHUNK = 400
+CHUNK = 100
 #: Bytes of source from which on it pays to start processes.
 WORTH_PROCESSES = 1_000_000
 #: Why files are passed over, as it is said of a number of them.

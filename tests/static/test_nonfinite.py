@@ -93,7 +93,39 @@ def test_anomaly_detection(setup: str, expected: bool) -> None:
     assert [label for label, _ in found(setup=setup)] == (["anomaly-nonfinite"] if expected else [])
 
 
-def test_anomaly_detection_of_one_block() -> None:
-    setup = "with torch.autograd.detect_anomaly():\n    pass"
-    assert [label for label, _ in found(setup=setup)] == ["anomaly-nonfinite"]
-    assert found(setup=setup, enabled=", enabled=False") == []
+FORWARD = "        loss = nn.functional.mse_loss(model(x), y)\n"
+BACKWARD = "    scaler.scale(loss).backward()\n"
+
+
+@pytest.mark.parametrize("context", ["detect_anomaly()", "set_detect_anomaly(True)"])
+@pytest.mark.parametrize(("block", "expected"), [(BACKWARD, True), (FORWARD, False)])
+def test_anomaly_detection_of_one_block(context: str, block: str, expected: bool) -> None:
+    margin = block[: -len(block.lstrip())]
+    within = PROGRAM.replace(block, f"{margin}with torch.autograd.{context}:\n    {block}")
+    texts = [
+        within.replace("SETUP", "").replace("BODY\n", "").replace("ENABLED", enabled)
+        for enabled in ("", ", enabled=False")
+    ]
+    labels = [[finding.label for finding in check_source(text)] for text in texts]
+    # Gradients are looked at as they are computed, wherever the loss was.
+    assert labels == [["anomaly-nonfinite"] if expected else [], []]
+
+
+@pytest.mark.parametrize(
+    ("called", "expected"),
+    [
+        ("epoch()", ["anomaly-nonfinite"]),
+        ("for _ in range(3):\n        epoch()", ["anomaly-nonfinite"]),
+        ("evaluate()", []),
+    ],
+)
+def test_anomaly_detection_around_a_call(called: str, expected: list[str]) -> None:
+    setup, loop = (
+        PROGRAM.replace("SETUP", "").replace("BODY\n", "").replace("ENABLED", "").split("for x, y in loader:\n")
+    )
+    lines = "".join(f"    {line}\n" for line in f"for x, y in loader:\n{loop}".splitlines())
+    evaluation = "def evaluate():\n    with torch.no_grad():\n        print(model(loader.first))\n"
+    text = (
+        f"{setup}\ndef epoch():\n{lines}\n{evaluation}\nwith torch.autograd.detect_anomaly():\n    {called}\nepoch()\n"
+    )
+    assert [finding.label for finding in check_source(text)] == expected

@@ -896,6 +896,19 @@ class NullContext(Value):
     __slots__ = ()
 
 
+class Detection(Value):
+    """Anomaly detection that was switched on, as ``event`` says."""
+
+    kind = "anomaly detection"
+    matters = True
+
+    __slots__ = ("event",)
+
+    def __init__(self, event: Event) -> None:
+        super().__init__()
+        self.event = event
+
+
 class GradMode(Value):
     """``torch.no_grad()`` and its like."""
 

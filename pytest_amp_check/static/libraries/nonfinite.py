@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from ...protocol import events as e
 from ...protocol import surface
 from ...protocol.events import Event
-from ..interpreter.interpreter import Handlers, Interpreter
-from ..interpreter.values import Args, Keywords, NullContext, Value
+from ..interpreter.interpreter import Context, Handlers, Interpreter
+from ..interpreter.values import Args, Detection, Keywords, NullContext, Value
 from ..interpreter.wording import wording
 from .arguments import first_of, literal
 from .gradients import FINITE
@@ -120,10 +120,26 @@ def _anomaly(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywor
     mode = literal(first_of(args, keywords, "mode")) is True
     nan = literal(args[0] if block and args else args[1] if len(args) > 1 else keywords.get("check_nan")) is not False
     if (block or mode) and nan and not at.state.guarded and not at.state.path:
-        at.emit(e.ANOMALY, node, names={"call": wording(node)})
+        event = at.emit(e.ANOMALY, node, names={"call": wording(node)})
+        if event is not None:
+            return Detection(event)
     return NullContext()
+
+
+class _Detecting(Context):
+    """A block in which a backward raises: gradients are looked at as they are computed, not what they are made of."""
+
+    def enter(self, at: Interpreter, value: Detection, node: ast.AST) -> None:
+        value.event.facts.setdefault("idle", True)
+
+    def exit(self, at: Interpreter, value: Detection, node: ast.AST, depth: int) -> None:
+        events = [node.event for node in at.draft.nodes if node.event is not None]
+        since = events[events.index(value.event) :] if value.event in events else events
+        if any(event.kind == e.BACKWARD for event in since):
+            value.event.facts["idle"] = False
 
 
 def register(handlers: Handlers) -> None:
     handlers.demanded.append(_asked)
     handlers.roles[surface.ANOMALY] = _anomaly
+    handlers.contexts[Detection.kind] = _Detecting()

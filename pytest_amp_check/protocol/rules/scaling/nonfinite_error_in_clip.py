@@ -11,7 +11,7 @@ def _anomalies(program: Program) -> Verdicts:
     """Anomaly detection beside a scaler that scales."""
     live = program.facts.get("live_scalers", ())
     for event in program.events() if live else ():
-        if event.kind == ANOMALY:
+        if event.kind == ANOMALY and not event.facts.get("idle", False):
             named = event.names.get("scaler") or live[0].name or "the scaler"
             yield "anomaly-nonfinite", event, {"scaler": str(named)}, ()
 
