@@ -51,10 +51,19 @@ _SPARES = frozenset(
 )
 #: Tensor methods that keep by what a loss was divided.
 LINEAR = frozenset("mean sum float double clone squeeze".split())
+#: Functions and methods of which a quotient is no quotient of theirs: the logarithm of a half is no half of one.
+CURVED = frozenset(
+    "acos acosh asin asinh atan atanh cos cosh digamma erf erfc exp exp2 expm1 lgamma log log10 log1p log2 log_softmax "
+    "logit logsigmoid logsumexp mish pow reciprocal rsqrt sigmoid silu sin sinh softmax softmin softplus sqrt square "
+    "tan tanh".split()
+)
 #: Tensor methods that put a number in the place of some.
 FILLS = frozenset("masked_fill masked_fill_ fill_ index_fill index_fill_".split())
-#: Tensor methods that are an operator, as they are in place.
-_SCALES = {"mul": "*", "div": "/", "true_divide": "/"}
+#: Tensor methods, and functions of torch, that are an operator, as the methods are in place.
+SCALES = {
+    **dict.fromkeys(("mul", "multiply", "__mul__"), "*"),
+    **dict.fromkeys(("div", "divide", "true_divide", "__truediv__"), "/"),
+}
 _LOW = ("float16", "bfloat16")
 #: What is different with a tensor that a method gives from one that is computed in any way.
 _CHANGES: dict[str, tuple[tuple[str, object], ...]] = {
@@ -123,7 +132,7 @@ def _tensor_method(at: Interpreter, tensor: Tensor, name: str, args: Args, keywo
         return NONE
     if name in TO_NUMBER:
         return _number_of(at, tensor, name, node)
-    if name.removesuffix("_") in _SCALES:
+    if _operator(name) in SCALES:
         return _scaled_by(at, tensor, name, args, node)
     made = computed(at, [tensor, *given_tensors(args, {})])
     made.graded = made.graded or is_graded(args)
@@ -150,18 +159,25 @@ def _number_of(at: Interpreter, tensor: Tensor, name: str, node: ast.AST) -> Opa
 
 
 def reduced(made: Tensor | Opaque, of: Value, how: str) -> None:
-    """What a sum or a mean over a loss leaves of how it was divided; the mean of partial sums is a mean."""
-    if how == "sum":
+    """What a function leaves of how a loss was divided; the mean of partial sums is a mean."""
+    if how.rpartition(".")[2].removesuffix("_") in CURVED:
+        made.divided = made.summed = False
+    elif how == "sum":
         made.divided = True
         made.summed = of.summed or not of.divided or (isinstance(of, Tensor) and of.weighted)
     elif how == "mean" and of.summed:
         made.divided = made.summed = False
 
 
+def _operator(name: str) -> str:
+    """The name of a method, or of what it is in place."""
+    return name if name in SCALES else name.removesuffix("_")
+
+
 def _scaled_by(at: Interpreter, tensor: Tensor, name: str, args: Args, node: ast.AST) -> Value:
     """A method that multiplies a tensor by a number, or divides it."""
-    result = operate(at, _SCALES[name.removesuffix("_")], tensor, args[0] if args else NONE, node)
-    if name.endswith("_"):
+    result = operate(at, SCALES[_operator(name)], tensor, args[0] if args else NONE, node)
+    if name.endswith("_") and not name.endswith("__"):
         # In place: the tensor goes on to be used.
         tensor.divided = tensor.divided or result.divided
         if isinstance(result, Tensor):
@@ -384,6 +400,8 @@ def _tensor_arithmetic(
         _divided(at, made, left, right, node)
     elif op == "*" and not left.kind == right.kind == "tensor":
         _multiplied(at, made, parts, right if left.kind == "tensor" else left)
+    elif op == "**":
+        made.divided = made.summed = False
     elif op in ("+", "-"):
         made.uneven = made.uneven or is_uneven(parts)
         made.divided = all(p.divided for p in parts)

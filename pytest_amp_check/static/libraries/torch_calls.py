@@ -41,7 +41,18 @@ from .checkpoints import FIELD_FUNCTIONS, WRITERS, may_save, states_taken
 from .declared import declared_call
 from .frameworks import framework_call
 from .gradients import clip, grad_changed, read_grad
-from .losses import all_optimizers, as_loss, backward, fill, first_given, loss, owners_of, reduced, reduction_of
+from .losses import (
+    SCALES,
+    all_optimizers,
+    as_loss,
+    backward,
+    fill,
+    first_given,
+    loss,
+    owners_of,
+    reduced,
+    reduction_of,
+)
 from .modules import torch_module
 from .sharding import local_clip
 from .written import first_words
@@ -50,8 +61,12 @@ from .written import first_words
 HARMLESS = tuple("builtins. torch. logging. math. os. time. json. numpy. np. copy. sys. random.".split())
 #: Functions that are a ``%``.
 REMAINDERS = frozenset("math.fmod operator.mod numpy.mod numpy.remainder numpy.fmod torch.remainder torch.fmod".split())
-#: Functions after which a loss may have been divided, or summed rather than averaged.
-DIVIDING = frozenset({"torch.div", "torch.true_divide"})
+#: Functions that are an operator, and those that leave of a loss what it was.
+OPERATORS = {f"torch.{name}": operator for name, operator in SCALES.items()} | {
+    "operator.truediv": "/",
+    "operator.mul": "*",
+}
+_KEEPING = frozenset({"builtins.abs", "builtins.round"})
 
 #: Functions of torch that say how much there is of some data.
 _MEASURING = frozenset(f"torch.{name}" for name in EXTENTS)
@@ -90,6 +105,10 @@ def _meant(entry: surface.Entry, args: Args, keywords: Keywords) -> surface.Entr
 
 def _of_family(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
     """A call of a function that is told by the module that it is from."""
+    if name in OPERATORS and len(args) == 2 and not any(value.gradients() for value in args):
+        return operate(at, OPERATORS[name], args[0], args[1], node)
+    if name in _KEEPING and (tensors := given_tensors(args, {})):
+        return computed(at, tensors)
     if name.startswith("builtins."):
         return structural(at, "call", tuple(args), wording(node), name.removeprefix("builtins."))
     if name in REMAINDERS and len(args) == 2 and not given_tensors(args, {}):
@@ -138,8 +157,6 @@ def _outside(at: Interpreter, name: str, args: Args, keywords: Keywords, node: a
 
 def _of_tensors(at: Interpreter, name: str, tensors: list[Tensor], given: list[Value]) -> Tensor:
     made = computed(at, tensors)
-    if name in DIVIDING:
-        made.divided = True
     if name == "torch.mean":
         made.vague = False
     reduced(made, tensors[0], name.removeprefix("torch."))
@@ -181,7 +198,7 @@ def _of_unknown(at: Interpreter, name: str, args: Args, keywords: Keywords, node
         return at.fresh(node, name)
     made = structural(at, "call", tuple(given), wording(node), name, tuple(keywords))
     made.pieces = name.rpartition(".")[2] in PIECES
-    made.divided = name in DIVIDING or hands_on_divided(given)
+    made.divided = hands_on_divided(given)
     if given:
         reduced(made, given[0], name.removeprefix("torch."))
     made.extent = name in _MEASURING or (name.startswith(HARMLESS) and measures(given))

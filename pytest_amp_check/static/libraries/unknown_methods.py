@@ -22,7 +22,7 @@ from ..interpreter.wording import receiver_words, wording
 from ..project.syntax import walk
 from .arguments import first_of, ref_of
 from .checkpoints import loads_unknown, state_of
-from .losses import FILLS, all_optimizers, backward, fill, first_given, reduced, updated_by
+from .losses import FILLS, SCALES, all_optimizers, backward, fill, first_given, reduced, updated_by
 from .nonfinite import code_read
 from .written import all_of, called, last_name, receiver
 
@@ -73,8 +73,9 @@ def _follow_loss(at: Interpreter, result: Opaque, receiver: Opaque, name: str, a
     """What a method leaves of a loss of which only the name is known."""
     result.compares = name == "mean" or (receiver.compares and name != "item")
     part = name.removesuffix("_")
-    if part in ("div", "true_divide", "mul") and args:
-        made = operate(at, "*" if part == "mul" else "/", receiver, args[0], node)
+    operator = SCALES.get(name) or SCALES.get(part)
+    if operator is not None and args:
+        made = operate(at, operator, receiver, args[0], node)
         result.divided, result.summed = made.divided, made.summed
         return
     result.divided = e.DIVIDES in spoken_of(name) or (receiver.divided and not args)
