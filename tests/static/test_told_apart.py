@@ -354,6 +354,13 @@ for each in steps:
     scaler.unscale_(each)
 {CLIP}
 """,
+    "a list that may leave out what it is made of": f"""\
+steps = [each for each in [optimizer] if early]
+for each in steps:
+    scaler.unscale_(each)
+if early:
+    {CLIP}
+""",
     "a dict that leaves out what is none": f"""\
 steps = {{name: each for name, each in [("none", None), ("step", optimizer)] if each is not None}}
 for each in steps.values():
@@ -425,6 +432,165 @@ if limits > 3 and clip > 3:
     {CLIP}
 if limits > 3 or clip > 3:
     {CLIP}
+""",
+}
+#: The same, where what is called is read, and does nothing to gradients: so the clip behind it is certainly wrong.
+NOTHING_DONE: dict[str, str] = {
+    "a function by the name of its call": """\
+def ready(each):
+    print(each)
+ready.__call__(optimizer)
+""",
+    "what is unpacked into a call": """\
+def ready(first, each):
+    print(each)
+ready(*[scaler, optimizer])
+""",
+    "what is unpacked into a call by its names": """\
+def ready(first, each):
+    print(each)
+ready(**{"first": scaler, "each": optimizer})
+""",
+    "a function in a dict": """\
+def ready(each):
+    print(each)
+acts = {"ready": ready}
+acts["ready"](optimizer)
+""",
+    "one function of two": """\
+def ready(each):
+    print(each)
+def done(each):
+    print("done", each)
+act = ready if early else done
+act(optimizer)
+""",
+    "a function with some of its arguments": """\
+import functools
+def ready(first, each):
+    print(each)
+functools.partial(ready, scaler)(each=optimizer)
+""",
+    "a lambda": """\
+ready = lambda each: print(each)
+ready(optimizer)
+""",
+    "an object that is called": """\
+class Tools:
+    def __call__(self, each):
+        print(each)
+tools = Tools()
+tools(optimizer)
+""",
+    "a method of a class": """\
+class Tools:
+    @classmethod
+    def ready(cls, each):
+        print(each)
+Tools.ready(optimizer)
+""",
+    "a function of a class": """\
+class Tools:
+    @staticmethod
+    def ready(each):
+        print(each)
+Tools.ready(optimizer)
+Tools().ready(optimizer)
+""",
+    "a forward of what is no module": """\
+class Tools:
+    def forward(self, each):
+        print(each)
+Tools().forward(optimizer)
+""",
+    "a method that a class has from another one": """\
+class Base:
+    def ready(self, each):
+        print(each)
+class Tools(Base):
+    def ready(self, each):
+        super().ready(each)
+Tools().ready(optimizer)
+""",
+    "a method that a class has from the last of three": """\
+class First:
+    def ready(self, each):
+        print(each)
+class Second(First):
+    limit = 1
+class Tools(Second):
+    limit = 2
+Tools().ready(optimizer)
+""",
+    "a method that two bases have": """\
+class First:
+    def ready(self, each):
+        print(each)
+class Second:
+    def ready(self, each):
+        scaler.unscale_(each)
+class Tools(First, Second):
+    limit = 1
+Tools().ready(optimizer)
+""",
+    "a function that an object is given": """\
+class Tools:
+    limit = 1
+def ready(each):
+    print(each)
+tools = Tools()
+tools.ready = ready
+tools.ready(optimizer)
+""",
+    "a property that gives a function": """\
+class Tools:
+    @property
+    def ready(self):
+        return print
+Tools().ready(optimizer)
+""",
+    "a context of an object": """\
+class Tools:
+    def __enter__(self):
+        return self
+    def __exit__(self, *given):
+        print(given)
+with Tools() as tools:
+    print(tools)
+""",
+    "a context that a generator is": """\
+import contextlib
+@contextlib.contextmanager
+def ready(each):
+    yield each
+with ready(optimizer) as each:
+    print(each)
+""",
+    "a stack of contexts": """\
+import contextlib
+@contextlib.contextmanager
+def ready(each):
+    yield each
+with contextlib.ExitStack() as stack:
+    each = stack.enter_context(ready(optimizer))
+    print(each)
+""",
+    "a generator that is gone through": """\
+def ready(each):
+    yield each
+    yield each
+for each in ready(optimizer):
+    print(each)
+""",
+    "a function that calls itself": """\
+def ready(each, left=3):
+    if left > 0:
+        ready(each, left - 1)
+ready(optimizer)
+""",
+    "an entry that a dict is asked for, or else": """\
+held = {"step": optimizer}
+print(held.get("step"), held.get("none", optimizer), held.setdefault("step", None))
 """,
 }
 AROUND = """\
@@ -1013,6 +1179,210 @@ def train(model, loader, optimizer, k):
         scaler.step(optimizer)
         scaler.update()
 """
+WHOLE["the parameters of a module by a name of their own"] = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(8, 1)
+
+    def forward(self, x):
+        return self.body(x).mean()
+
+def train(loader):
+    one, two = Net(), Net()
+    first, second = torch.optim.SGD(one.parameters(), 0.1), torch.optim.SGD(two.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    given, others = one.parameters, two.parameters
+    for x in loader:
+        first.zero_grad()
+        second.zero_grad()
+        with torch.autocast("cuda"):
+            loss = one(x) + two(x)
+        scaler.scale(loss).backward()
+        scaler.unscale_(first)
+        torch.nn.utils.clip_grad_norm_(given(), 1.0)
+        torch.nn.utils.clip_grad_norm_(others(), 1.0)  # AMP201
+        scaler.step(first)
+        scaler.step(second)
+        scaler.update()
+"""
+WHOLE["a module that enters autocast, and ran without gradients before"] = """\
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(8, 1)
+
+    def forward(self, x):
+        with torch.autocast("cuda"):
+            return self.body(x).mean()
+
+def train(loader):
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.no_grad():
+            print(net(x))
+        loss = net(x)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["a region that an object opens is closed with it"] = """\
+import torch
+
+class Region:
+    def __enter__(self):
+        self.context = torch.autocast("cuda")
+        self.context.__enter__()
+
+    def __exit__(self, *given):
+        self.context.__exit__(*given)
+
+def train(model, loader, optimizer, criterion, y):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with Region():
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["a region that an object opens holds while it lasts"] = """\
+import torch
+
+class Region:
+    def __enter__(self):
+        self.context = torch.autocast("cuda")
+        self.context.__enter__()
+
+    def __exit__(self, *given):
+        self.context.__exit__(*given)
+
+def train(model, loader, optimizer, criterion, y):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with Region():
+            loss = model(x).mean()
+            scaler.scale(loss).backward()  # AMP103
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["an attribute that begins as none, and that another method sets"] = """\
+import torch
+
+class Trainer:
+    def __init__(self):
+        self.ready = None
+
+    def arm(self):
+        self.ready = True
+
+    def train(self, model, loader, optimizer):
+        scaler = torch.amp.GradScaler("cuda")
+        for x in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = model(x).mean()
+            scaler.scale(loss).backward()
+            if self.ready:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+            scaler.step(optimizer)
+            scaler.update()
+
+Trainer().train(make_model(), make_loader(), make_optimizer())
+"""
+WHOLE["an attribute that is none for good"] = """\
+import torch
+
+class Trainer:
+    def __init__(self):
+        self.ready = None
+
+    def train(self, model, loader, optimizer):
+        scaler = torch.amp.GradScaler("cuda")
+        for x in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = model(x).mean()
+            scaler.scale(loss).backward()
+            if self.ready:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+
+Trainer().train(make_model(), make_loader(), make_optimizer())
+"""
+WHOLE["gradients are kept apart, or not, no longer than their context lasts"] = """\
+import contextlib
+
+import torch
+
+def train(net, loader, flag):
+    model = torch.nn.parallel.DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with model.no_sync() if flag else contextlib.nullcontext():
+            print("once")
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["an attribute that another method gives what does nothing"] = """\
+import torch
+
+class Trainer:
+    def prepare(self):
+        self.ready = self.log
+
+    def log(self, scaler, optimizer):
+        print(scaler, optimizer)
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    trainer = Trainer()
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        trainer.ready(scaler, optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.step(optimizer)
+        scaler.update()
+"""
+WHOLE["names of an argument list are not those of the module"] = """\
+import torch
+
+limits = None
+options = None
+
+def train(model, loader, optimizer, scaler, *limits, **options):
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        if limits is None or options is None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if limits:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        if "clip" in options:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.step(optimizer)
+        scaler.update()
+"""
 
 
 @pytest.mark.parametrize("between", BETWEEN.values(), ids=BETWEEN)
@@ -1026,3 +1396,9 @@ def test_between_backward_and_step(between: str) -> None:
 def test_a_program_has_exactly_its_marks(source: str) -> None:
     findings = check_source(source)
     assert places(findings) == marks(source), shown(findings)
+
+
+@pytest.mark.parametrize("between", NOTHING_DONE.values(), ids=NOTHING_DONE)
+def test_what_is_read_and_does_nothing_leaves_a_certain_mistake(between: str) -> None:
+    findings = check_source(AROUND.format(indent(f"{between}{CLIP}\n", "        ")))
+    assert [(finding.code, finding.certain) for finding in findings] == [("AMP201", True)], shown(findings)
