@@ -1383,6 +1383,30 @@ def train(model, loader, optimizer, scaler, *limits, **options):
         scaler.step(optimizer)
         scaler.update()
 """
+LEFT = """\
+import torch
+
+def train(net, loader):
+    scaler = torch.amp.GradScaler("cuda")
+    one, two = torch.optim.SGD(net.body.parameters(), 0.1), torch.optim.SGD(net.head.parameters(), 0.1)
+    for x in loader:
+        one.zero_grad()
+        two.zero_grad()
+        with torch.autocast("cuda"):
+            loss = net(x).mean()
+        scaler.scale(loss).backward()
+        for each in [each for each in [one, None, two] if {test}]:
+            scaler.unscale_(each)
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0){mark}
+        scaler.step(one)
+        scaler.step(two)
+        scaler.update()
+"""
+WHOLE["optimizers of which those are left out that are none"] = LEFT.format(test="each is not None", mark="")
+WHOLE["optimizers of which none is left"] = LEFT.format(test="each is None", mark="  # AMP201")
+WHOLE["optimizers of which some are left out by what nobody knows"] = LEFT.format(
+    test="each is not None and each.defaults['fused']", mark=""
+)
 
 
 @pytest.mark.parametrize("between", BETWEEN.values(), ids=BETWEEN)
