@@ -1,6 +1,7 @@
 """Makes mistakes in our own code, one at a time, and says which of them no test notices.
 
-    python benchmarks/bites.py [--seed 0] [--mutants 150] [--seconds 60] [--jobs 2] [--only 3 --only 17] [TESTS ...]
+    python benchmarks/bites.py [--seed 0] [--mutants 150] [--seconds 60] [--jobs 2] [--only 3 --only 17]
+                               [--files 'static/interpreter/c*'] [TESTS ...]
 
 The mutants are drawn from all those of the functions in ``protocol/`` and ``static/interpreter/``: another comparison,
 ``and`` for ``or``, a ``not`` less, another constant, another operator of numbers and sets, nothing returned, a
@@ -30,6 +31,7 @@ import time
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -297,9 +299,13 @@ class Sample(NamedTuple):
     trees: dict[str, ast.Module]
 
 
-def sample(seed: int, count: int) -> Sample:
+def sample(seed: int, count: int, among: Sequence[str] = ("*",)) -> Sample:
     files = sorted(
-        path for target in TARGETS for path in (PACKAGE / target).rglob("*.py") if "lookalikes" not in path.parts
+        path
+        for target in TARGETS
+        for path in (PACKAGE / target).rglob("*.py")
+        if "lookalikes" not in path.parts
+        and any(fnmatchcase(path.relative_to(PACKAGE).as_posix(), pattern) for pattern in among)
     )
     trees = {str(path): ast.parse(path.read_bytes()) for path in files}
     every = [each for path, tree in trees.items() for each in mutants(Path(path).relative_to(ROOT).as_posix(), tree)]
@@ -485,10 +491,11 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="processor time of the tests of one mutant")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--only", type=int, action="append", help="these of the sample, by their numbers")
+    parser.add_argument("--files", action="append", help="draw from these of the package alone, by their patterns")
     parser.add_argument("tests", nargs="*", default=TESTS)
     options = parser.parse_args()
     os.chdir(ROOT)
-    made, switches = sample(options.seed, options.mutants), Switches()
+    made, switches = sample(options.seed, options.mutants, options.files or ["*"]), Switches()
     sys.meta_path.insert(0, _Finder(made.trees, switches))
     sys.path.insert(0, str(ROOT))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:

@@ -208,7 +208,13 @@ def own_method(at: Interpreter, receiver: Value, name: str) -> FunctionValue | N
 
 
 def _bound(at: Interpreter, method: Function, receiver: Value | None) -> FunctionValue:
-    return FunctionValue(method, globals_of(at, method.module), receiver, decorations(at, method))
+    return FunctionValue(method, home_of(at, method), receiver, decorations(at, method))
+
+
+def home_of(at: Interpreter, method: Function) -> Frame:
+    """Where a method finds names that are none of its own: around its class, which may stand in a function."""
+    around = at.enclosing.get(method.cls) if method.cls is not None else None
+    return globals_of(at, method.module) if around is None else around
 
 
 def _named_attribute(at: Interpreter, receiver: Named, name: str, node: ast.AST) -> Value:
@@ -245,7 +251,7 @@ def _is_enum(at: Interpreter, cls: Class) -> bool:
 def _super_attribute(at: Interpreter, receiver: SuperValue, name: str, node: ast.AST) -> Value:
     method = method_of(at, receiver.cls, name, above=True)
     if method is not None:
-        return FunctionValue(method, globals_of(at, method.module), receiver.receiver)
+        return FunctionValue(method, home_of(at, method), receiver.receiver)
     if isinstance(receiver.receiver, Ref) and name in BOUND.get(receiver.receiver.role, ()):
         return BoundMethod(receiver.receiver, name)
     return at.opaque(("super", receiver.cls.name, name), f"super().{name}")
@@ -287,7 +293,7 @@ def _of_class(at: Interpreter, receiver: Instance, name: str, node: ast.AST) -> 
         found = next((value for value in shared if value is not None), None)
         return None if found is None else _unless_overwritten(at, receiver, name, found)
     if "property" in method.decorator_names():
-        return follow(at, FunctionValue(method, globals_of(at, method.module), receiver), [], {}, node)
+        return follow(at, FunctionValue(method, home_of(at, method), receiver), [], {}, node)
     return _bound(at, method, receiver)
 
 
@@ -326,7 +332,7 @@ def _given_in(at: Interpreter, receiver: Instance, method: Function, expression:
 
 
 def _as_assigned(at: Interpreter, receiver: Instance, method: Function, expression: ast.expr) -> Value:
-    outer, frame = at.state.frame, Frame(method, globals_of(at, method.module), None)
+    outer, frame = at.state.frame, Frame(method, home_of(at, method), None)
     parameters = method.parameters()
     if parameters:
         frame.vars[parameters[0].arg] = receiver

@@ -128,7 +128,7 @@ class Tests:
 
     def question(self, key: int) -> object:
         """What the test with a key asks."""
-        return self._questions[key] if 0 <= key < len(self._questions) else None
+        return self._questions[key]
 
     def forgotten_by(self, loop: int) -> int:
         """The tests (as a bit set) whose answers a new turn of a loop makes unknown."""

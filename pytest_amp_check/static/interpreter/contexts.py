@@ -229,8 +229,6 @@ def _enter_choice(at: Interpreter, context: Choice, node: ast.AST) -> None:
     device, dtype = "", ""
     for formula, value in context.options:
         at.state.cur = start
-        if start is None:
-            break
         yes, no = branch(at, formula)
         at.state.cur = yes
         at.state.path.append(formula)

@@ -256,10 +256,25 @@ def _comprehension(at: Interpreter, node: ast.ListComp | ast.SetComp | ast.Gener
     saved = dict(at.state.frame.vars)
     first = node.generators[0]
     iterable = gone_over(at.evaluate(first.iter))
-    items = _each_object(iterable) if len(node.generators) == 1 and not first.ifs else None
+    items = _each_object(iterable) if len(node.generators) == 1 else None
+    if items is not None and first.ifs:
+        items = _left(at, first, items)
     made = _turn(at, node, iterable) if items is None else Sequence([_given(at, first, i, node.elt) for i in items])
     at.state.frame.vars = saved
     return made
+
+
+def _left(at: Interpreter, generator: ast.comprehension, items: list[Value]) -> list[Value] | None:
+    """The items that the tests of a comprehension leave, None where it is not known which these are."""
+    left: list[Value] = []
+    for item in items:
+        assign(at, generator.target, item)
+        answers = [condition(at, test) for test in generator.ifs]
+        if not all(isinstance(answer, bool) for answer in answers):
+            return None
+        if all(answers):
+            left.append(item)
+    return left
 
 
 def _given(at: Interpreter, generator: ast.comprehension, item: Value, element: ast.expr) -> Value:

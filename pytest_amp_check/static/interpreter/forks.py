@@ -66,8 +66,6 @@ def branch(at: Interpreter, formula: Formula) -> tuple[int | None, int | None]:
         yes, no = branch(at, part)
         at.state.cur, end = (yes, no) if every else (no, yes)
         ends.append(end)
-        if at.state.cur is None:
-            break
     through = at.state.cur
     short = at.draft.join(ends)
     return (through, short) if every else (short, through)

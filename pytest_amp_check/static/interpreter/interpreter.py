@@ -161,6 +161,8 @@ class Interpreter:
         #: Frames that functions, or a class, were defined in.
         self.captured: list[Frame] = []
         self.class_vars: dict[ast.AST, Vars] = {}
+        #: The frames of functions that classes were defined in: their methods find its variables.
+        self.enclosing: dict[Class, Frame] = {}
         self.globals = Frame(None, None, None, module)
         self.state = State(self.globals, {})
         #: Tests that compare a value with a constant each, by the identity of the value.

@@ -221,7 +221,11 @@ def _class(at: Interpreter, node: ast.ClassDef) -> None:
             root = root_of(base)
             if root in at.state.frame.vars:
                 at.derived_from[cls, root] = at.state.frame.vars[root]
-    at.state.frame.vars[node.name] = ClassValue(cls, at.state.frame)
+    around = at.state.frame.parent if at.state.frame.of_class else at.state.frame
+    if around is not None and around.parent is not None:
+        at.enclosing[cls] = around
+        at.captured.append(around)
+    at.state.frame.vars[node.name] = ClassValue(cls, around)
     if not cls.words and not _may_overrule(at, node):
         return
     frame = Frame(at.state.frame.function, at.state.frame, at.state.frame.caller)

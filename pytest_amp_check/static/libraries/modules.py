@@ -9,9 +9,8 @@ from ...protocol import events as e
 from ...protocol import surface
 from ...protocol.events import Thing
 from ...protocol.named import NamedTuple
-from ..interpreter.classes import BOUND, decorations, method_of, reads_forward
+from ..interpreter.classes import BOUND, decorations, home_of, method_of, reads_forward
 from ..interpreter.functions import follow
-from ..interpreter.imports import globals_of
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.tensors import in_region, mark_region
 from ..interpreter.unknown import hand_off, unknown
@@ -138,7 +137,7 @@ def _call_object(at: Interpreter, receiver: Instance, args: Args, keywords: Keyw
     if not (telling or casts or (here.fragile and in_region(at))):
         return made
     outcome: list[Value] = []
-    inner = FunctionValue(method, globals_of(at, method.module), receiver)
+    inner = FunctionValue(method, home_of(at, method), receiver)
 
     def act() -> None:
         at.state.forwards += 1
