@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable
+from functools import reduce
 
 from ...protocol import events as e
 from ...protocol import surface
@@ -266,15 +267,18 @@ def _comprehension(at: Interpreter, node: ast.ListComp | ast.SetComp | ast.Gener
 
 def _left(at: Interpreter, generator: ast.comprehension, items: list[Value]) -> list[Value] | None:
     """The items that the tests of a comprehension leave, None where it is not known which these are."""
-    left: list[Value] = []
-    for item in items:
-        assign(at, generator.target, item)
-        answers = [condition(at, test) for test in generator.ifs]
-        if not all(isinstance(answer, bool) for answer in answers):
-            return None
-        if all(answers):
-            left.append(item)
-    return left
+    answers: list[Formula] = []
+
+    def ask() -> None:
+        for item in items:
+            assign(at, generator.target, item)
+            answers.append(reduce(both, [condition(at, test) for test in generator.ifs]))
+
+    # Where they are not known, the comprehension is read once more.
+    at.discarded(ask)
+    if not all(isinstance(answer, bool) for answer in answers):
+        return None
+    return [item for item, answer in zip(items, answers, strict=True) if answer]
 
 
 def _given(at: Interpreter, generator: ast.comprehension, item: Value, element: ast.expr) -> Value:
