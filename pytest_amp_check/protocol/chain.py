@@ -27,6 +27,12 @@ PENDING = 256
 #: Different events (kind, place, things) that are kept for the rules that judge a run as a whole.
 DISTINCT = 4096
 
+#: Events that may be the first of a scaler, those that a scaler is visited by, and steps of an optimizer. Each event is
+#: looked up in them: they stand here so that they are made once.
+_OF_SCALERS = (e.SCALE, e.SCALER_STEP, e.UNSCALE, e.UPDATE, e.BACKWARD)
+_VISITS = (e.SCALER_STEP, e.UNSCALE, e.UPDATE)
+_STEPS = (e.SCALER_STEP, e.STEP)
+
 #: Kind, place and things of an event: what makes it the same event again.
 Identity = tuple[str, int, int | None, int | None]
 #: The same in the same state, with the facts that tell.
@@ -160,7 +166,7 @@ class Chain(Judge):
 
     def _establish(self, event: Event) -> None:
         """Take note of what an event is about, before any of those that are pending is judged."""
-        if event.subject is not None and event.kind in (e.SCALE, e.SCALER_STEP, e.UNSCALE, e.UPDATE, e.BACKWARD):
+        if event.subject is not None and event.kind in _OF_SCALERS:
             self.scaler_bit.setdefault(event.subject, 0)
         key = event.subject if event.kind == e.OPTIMIZER_NEW else event.object
         if key is not None and event.kind.optimizer and key not in self.index:
@@ -198,9 +204,9 @@ class Chain(Judge):
         """Take note of what has happened, in whatever state."""
         if identity not in self.distinct and len(self.distinct) < DISTINCT:
             self.distinct[identity] = event
-        if event.kind in (e.SCALER_STEP, e.UNSCALE, e.UPDATE):
+        if event.kind in _VISITS:
             self.visits[identity] = self.visits.get(identity, 0) + 1
-        if event.kind in (e.SCALER_STEP, e.STEP) and event.object is not None:
+        if event.kind in _STEPS and event.object is not None:
             self.fed_at.pop(event.object, None)
         if event.kind == e.UPDATE:
             self.updated.add(event.subject)

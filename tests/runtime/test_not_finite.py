@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import io
 import sys
@@ -14,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from pytest_amp_check import emulate_cuda, record
 from pytest_amp_check.protocol.finding import Finding
@@ -509,6 +511,42 @@ def test_what_only_half_precision_makes_is_told_of_once_the_scale_is_found_or_wh
     # Not one step is taken.
     finding = only(train(Net(how, call=0), steps=1, scaler=True))
     assert finding.line == line_of(how)
+
+
+class OwnScaler(torch.amp.GradScaler):
+    """A scaler that makes something of a loss before it scales it."""
+
+    def scale(self, outputs: Any) -> Any:
+        return super().scale(outputs * 1.0)
+
+
+class Passing(TorchFunctionMode):
+    """A mode of the program's own, which changes nothing."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("how", ["one loss", "two losses", "a scaler of its own", "a mode of its own"])
+def test_a_loss_is_followed_through_each_way_of_scaling_it(how: str) -> None:
+    torch.manual_seed(0)
+    model = Net("divides", call=3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    scaler = (OwnScaler if how == "a scaler of its own" else torch.amp.GradScaler)("cpu", init_scale=2.0**8)
+    with record(model) as run:
+        for _ in range(6):
+            optimizer.zero_grad()
+            with Passing() if how == "a mode of its own" else contextlib.nullcontext():
+                with torch.autocast("cpu", dtype=torch.float16):
+                    loss = model(torch.randn(4, 8)).float().square().mean()
+                scaled = sum(scaler.scale([loss, loss])) if how == "two losses" else scaler.scale(loss)
+            torch.autograd.backward(scaled)
+            scaler.step(optimizer)
+            scaler.update()
+    assert run.failure is None, run.failure
+    finding = only(run)
+    assert finding.line == line_of("divides")
+    assert finding.message.startswith("In step 3, `div` in `middle` (Middle)")
 
 
 def test_a_loss_that_the_loss_scale_alone_makes_infinite_is_counted_without_a_finding() -> None:

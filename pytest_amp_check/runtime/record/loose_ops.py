@@ -11,14 +11,16 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from .function_modes import lift, lower, popped
-from .tape import user_frame
+from .tape import Call, user_frame
 
 #: Ops that are seen between two calls of modules or backward passes, which bounds what seeing them costs.
 MOST = 64
 #: Attributes of a tensor that are ops.
 VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
-Seen = Callable[[Any, tuple[Any, ...], dict[str, Any], FrameType | None], Callable[[Any], None] | None]
+#: Told of an op that is about to run; what it gives, unless that is None, is handed to who is told of its result.
+Seen = Callable[[Any, tuple[Any, ...], dict[str, Any], FrameType | None], Call | None]
+Ended = Callable[[Call, Any], None]
 
 
 class LooseOps(TorchFunctionMode):
@@ -27,9 +29,10 @@ class LooseOps(TorchFunctionMode):
     Nothing is seen while a module runs, or a backward pass.
     """
 
-    def __init__(self, seen: Seen) -> None:
+    def __init__(self, seen: Seen, ended: Ended) -> None:
         super().__init__()
         self._seen = seen
+        self._ended = ended
         self._left = 0
         #: How many ops it is telling of: torch has taken it off the stack meanwhile, and will put it back.
         self._inside = 0
@@ -47,12 +50,12 @@ class LooseOps(TorchFunctionMode):
         if reads and getattr(func.__self__, "__name__", "") not in VIEWS:
             return self._call(func, args, kwargs)
         self._left -= 1
-        ended = self._seen(func, args, kwargs, user_frame(sys._getframe(1)))
+        call = self._seen(func, args, kwargs, user_frame(sys._getframe(1)))
         result = self._call(func, args, kwargs)
-        if ended is not None:
+        if call is not None:
             made = args[0] if name == "__setitem__" else result
             if isinstance(made, (torch.Tensor, tuple, list)):
-                ended(made)
+                self._ended(call, made)
         return result
 
     def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
@@ -61,6 +64,11 @@ class LooseOps(TorchFunctionMode):
             return func(*args, **kwargs)
         finally:
             self._inside -= 1
+
+    def may_tell(self) -> bool:
+        """Whether one more op may be told of, by somebody who knows of it while this mode is aside."""
+        self._left -= 1
+        return self._left >= 0
 
     def begin(self) -> None:
         """Tell of ops from now on, in this thread."""

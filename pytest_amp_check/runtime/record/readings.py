@@ -62,7 +62,10 @@ class FoundInf:
         self._numbers = tuple(numbers)
 
     def __bool__(self) -> bool:
-        return any(number.value for number in self._numbers)
+        for number in self._numbers:  # noqa: SIM110 - each step asks several times, which a generator makes twice as slow
+            if number.value:
+                return True
+        return False
 
 
 class Readings:

@@ -57,7 +57,7 @@ class Recorder:
         self.construction = ScalerConstruction(recording)
         self.optimizers = Optimizers(recording, self.gradients, self.weights, self.construction, self.finite)
         self.schedulers = Schedulers(recording)
-        self.scaling = Scaling(recording, scaled, self._forwards, self.construction)
+        self.scaling = Scaling(recording, scaled, self._forwards, self.construction, self.finite)
         self.followers = Followers(recording)
         self.scalers = Scalers(recording, self.gradients, self.weights, self.optimizers, self.followers, self.finite)
         self.checkpoints = Checkpoints(recording)

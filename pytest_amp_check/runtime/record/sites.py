@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import CodeType, FrameType
 
 import torch
@@ -45,15 +45,22 @@ _FRAMEWORKS = {
 }
 
 Span = tuple[int, int, int, int]
-_inner_paths: dict[str, bool] = {}
+
+
+class _Inner(dict[str, bool]):
+    """Of each source file that was asked about, whether it belongs to torch or to this package, and not to a user."""
+
+    def __missing__(self, path: str) -> bool:
+        internal = self[path] = path.startswith(_INNER)
+        return internal
+
+
+_inner_paths = _Inner()
 
 
 def is_inner(path: str) -> bool:
     """Whether a source file belongs to torch or to this package, and not to a user."""
-    internal = _inner_paths.get(path)
-    if internal is None:
-        internal = _inner_paths[path] = path.startswith(_INNER)
-    return internal
+    return _inner_paths[path]
 
 
 def stopped(error: BaseException) -> tuple[str, int] | None:
@@ -136,27 +143,29 @@ class Sites:
         """The user's place that is running now."""
         inner = _inner_paths
         # The three frames above are always ours: the listener that asks, its guard, and what a patch or a hook calls.
-        frame: FrameType | None = sys._getframe(3)
+        innermost = sys._getframe(3)
+        frame: FrameType | None = innermost
         outermost = self._outermost
         key: list[int] = []
-        codes: list[CodeType] = []
         while frame is not None:
             code = frame.f_code
-            path = code.co_filename
-            internal = inner.get(path)
-            if internal is None:
-                internal = is_inner(path)
-            if not internal:
-                key.append(id(code))
-                key.append(frame.f_lasti)
-                codes.append(code)
-                if len(key) >= 2 * DEPTH:
-                    break
+            if not inner[code.co_filename]:
+                key += (id(code), frame.f_lasti)
             if code is outermost:
                 break
             frame = frame.f_back
-        site = self._sites.get(tuple(key))
-        return site if site is not None else self._make(key, codes)
+        # Cut off at the end: it is asked for at every event, and most chains are shorter.
+        site = self._sites.get(tuple(key[: 2 * DEPTH]))
+        return site if site is not None else self.of(list(self._calls(innermost)))
+
+    def _calls(self, frame: FrameType | None) -> Iterator[tuple[CodeType, int]]:
+        """The calls that lead to a frame, innermost first, as far as they are shown and no code of torch or ours."""
+        while frame is not None:
+            if not is_inner(frame.f_code.co_filename):
+                yield frame.f_code, frame.f_lasti
+            if frame.f_code is self._outermost:
+                return
+            frame = frame.f_back
 
     def of(self, calls: Sequence[tuple[CodeType, int]]) -> Site:
         """The place of a chain of calls, innermost first, each a function and the instruction that it is at."""

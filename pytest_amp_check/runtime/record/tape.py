@@ -67,6 +67,7 @@ class Call:
 
     __slots__ = (
         "_function",
+        "_is_weak",
         "args",
         "attributes",
         "identities",
@@ -82,8 +83,8 @@ class Call:
     def __init__(self, function: Any, place: tuple[CodeType, int] | None, precision: Precision) -> None:
         # A module may be gone before its outputs are. One without weights, as that of a loss that a function makes for
         # one call, is held as its arguments are.
-        weak = isinstance(function, nn.Module) and _has_weights(function)
-        self._function = weakref.ref(function) if weak else lambda: function
+        self._is_weak = isinstance(function, nn.Module) and _has_weights(function)
+        self._function = weakref.ref(function) if self._is_weak else function
         self.place = place
         self.precision = precision
         #: Before which backward pass it was made.
@@ -100,7 +101,7 @@ class Call:
     @property
     def function(self) -> Any:
         """What was called; None for a module that is gone."""
-        return self._function()
+        return self._function() if self._is_weak else self._function
 
     @property
     def is_held(self) -> bool:
@@ -141,7 +142,7 @@ class Tape:
         """It has been made."""
         serial = self._next
         self._next += 1
-        for path, tensor in tensors_of(result, DEEP):
+        for path, tensor in (((), result),) if type(result) is torch.Tensor else tensors_of(result, DEEP):
             reference = weakref.ref(tensor)
             call.made.append(reference)
             call.identities.append(id(tensor))
@@ -212,11 +213,18 @@ class Tape:
                 return slot
             # What was made out of sight is held without its graph.
             return value if value.grad_fn is None else value.detach().requires_grad_()
-        if deep:
-            if kind is tuple or kind is list:
-                return kind([self._coded(item, uses, deep - 1) for item in value])
-            if kind is dict:
-                return {key: self._coded(item, uses, deep - 1) for key, item in value.items()}
+        if deep and (kind is tuple or kind is list):
+            # No comprehensions: each call of this would pay for what they share with it. And most of what an op is
+            # given is simple, which is seen here without a call.
+            items: list[Any] = []
+            for x in value:
+                items.append(x if type(x) in _SIMPLE else self._coded(x, uses, deep - 1))  # noqa: PERF401 - as above
+            return kind(items)
+        if deep and kind is dict:
+            named: dict[Any, Any] = {}
+            for key, x in value.items():
+                named[key] = x if type(x) in _SIMPLE else self._coded(x, uses, deep - 1)
+            return named
         return value
 
     def _numbers(self, module: nn.Module) -> list[tuple[weakref.ref[nn.Module], dict[str, Any]]]:
@@ -241,9 +249,13 @@ class Tape:
 
 def _has_weights(module: nn.Module) -> bool:
     """Whether a module, or one in it, has a parameter: most are asked no further than their first layer."""
-    return any(p is not None for p in module._parameters.values()) or any(
-        child is not None and _has_weights(child) for child in module._modules.values()
-    )
+    for p in module._parameters.values():
+        if p is not None:
+            return True
+    for child in module._modules.values():  # noqa: SIM110 - as above
+        if child is not None and _has_weights(child):
+            return True
+    return False
 
 
 def _random_of_device() -> torch.Tensor | None:

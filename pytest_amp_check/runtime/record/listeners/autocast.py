@@ -12,7 +12,7 @@ from ..regions import Left, dtype_of
 from ..sites import calling_frame
 from ..source import ContextText, SourceText, chooses_autocast
 from .finite import Finite
-from .listener import Listener, listens
+from .listener import Listener, listens, listens_to_calls
 from .threads import Threads
 from .weights import KEEPS_DETACHED, Weights
 
@@ -77,7 +77,7 @@ class Autocast(Listener):
             names=self.recording.read(site, _decorating if decorated else _entering),
         )
 
-    @listens
+    @listens_to_calls
     def exited(self, region: Any, error: object) -> None:
         if self.recording.backwards or not self.regions:
             return

@@ -115,7 +115,7 @@ class Finite(Listener):
         #: Set by whoever makes the recording; without it nothing is watched.
         self.explain: Explain | None = None
         self._tape = Tape()
-        self._ops = recording.loose_ops = LooseOps(self._op_begins)
+        self._ops = recording.loose_ops = LooseOps(self._op_begins, self._tape.end)
         self._compiled = compiled()
         self._running: Pass | None = None
         self._last: Pass | None = None
@@ -184,17 +184,23 @@ class Finite(Listener):
 
     def _op_begins(
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None
-    ) -> Callable[[Any], None] | None:
+    ) -> Call | None:
         if self.recording.busy or self.recording.failure is not None:
             return None
         if function in _RUNS_BACKWARD:
             return None
         try:
-            call = self._tape.begin(function, args, kwargs, frame)
+            return self._tape.begin(function, args, kwargs, frame)
         except Exception as error:  # noqa: BLE001 - as for every listener
             self.recording.failure = error
             return None
-        return lambda result: self._tape.end(call, result)
+
+    def scaled(self, loss: torch.Tensor, scale: torch.Tensor, result: Any) -> None:
+        """A scaler has multiplied a loss by its scale, while :class:`LooseOps` was aside."""
+        if self._ops.may_tell():
+            factor = scale.to(device=loss.device, non_blocking=True)
+            call = self._tape.begin(torch.Tensor.mul, (loss, factor), {}, user_frame(sys._getframe(1)))
+            self._tape.end(call, result)
 
     # Backward passes.
 

@@ -28,7 +28,15 @@ def listens(method: Method) -> Method:
 
     What a listener does with torch itself is recorded by none: one listener calls another by methods without this.
     """
+    return _guarded(method, asks_tensors=True)
 
+
+def listens_to_calls(method: Method) -> Method:
+    """The same for a method that asks no tensor for anything, so that the mode that sees ops may stay where it is."""
+    return _guarded(method, asks_tensors=False)
+
+
+def _guarded(method: Method, *, asks_tensors: bool) -> Method:
     @functools.wraps(method)
     def guarded(self: Listener, *args: Any, **kwargs: Any) -> Any:
         recording = self.recording
@@ -36,7 +44,7 @@ def listens(method: Method) -> Method:
             return None
         recording.busy = True
         ops = recording.loose_ops
-        aside = ops if ops is not None and ops.is_on and ops.steps_aside() else None
+        aside = ops if asks_tensors and ops is not None and ops.is_on and ops.steps_aside() else None
         try:
             if recording.registry.dead and not recording.backwards:
                 recording.registry.bury()
@@ -44,7 +52,7 @@ def listens(method: Method) -> Method:
                 # What a listener computes is no part of what dispatch modes watch.
                 with _disable_current_modes():
                     return method(self, *args, **kwargs)
-            return method(self, *args, **kwargs)
+            return method(self, *args, **kwargs) if kwargs else method(self, *args)
         except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on; it is reported at the end
             recording.failure = error
             return None

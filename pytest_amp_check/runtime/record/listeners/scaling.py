@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from torch.amp.grad_scaler import GradScaler
+
 from ....protocol import events as e
 from ....protocol.events import Site
 from ..graph import tensors
+from ..loose_ops import LooseOps
 from ..recording import Recording
 from ..scaled_losses import ScaledLosses
 from ..source import SourceText
 from ..tracked import TrackedScaler
+from .finite import Finite
 from .forwards import Forwards
 from .listener import Listener, listens
 from .scaler_construction import ScalerConstruction
@@ -20,22 +25,51 @@ class Scaling(Listener):
     """Listens to ``scaler.scale`` and ``scaler.get_scale``."""
 
     def __init__(
-        self, recording: Recording, scaled: ScaledLosses, forwards: Forwards, construction: ScalerConstruction
+        self,
+        recording: Recording,
+        scaled: ScaledLosses,
+        forwards: Forwards,
+        construction: ScalerConstruction,
+        finite: Finite,
     ) -> None:
         super().__init__(recording)
         self._scaled = scaled
         self._forwards = forwards
         self._construction = construction
+        self._finite = finite
+        #: The mode that sees ops, while it is aside since the scaler makes of one loss what is known.
+        self._aside: LooseOps | None = None
         #: Places that scaled, with the dtypes of the regions before.
         self._places: set[tuple[int, frozenset[str]]] = set()
         #: Keys of the scalers that have scaled.
         self._live: set[int] = set()
+
+    def begins(self, scaler: Any, outputs: Any) -> None:
+        """A scaler is about to scale. To have each of its ops told of costs more than all that is recorded of it."""
+        ops = self.recording.loose_ops
+        if (
+            ops is not None
+            and ops.is_on
+            and not self.recording.busy
+            and type(outputs) is torch.Tensor
+            and type(scaler).scale is GradScaler.scale
+            and ops.steps_aside()
+        ):
+            self._aside = ops
+
+    def ended(self) -> None:
+        """It has scaled, or failed."""
+        ops, self._aside = self._aside, None
+        if ops is not None:
+            ops.comes_back()
 
     @listens
     def scaled(self, scaler: Any, outputs: Any, result: Any) -> None:
         if not scaler.is_enabled():
             self._construction.scales_disabled(scaler)
             return
+        if self._aside is not None:
+            self._finite.scaled(outputs, scaler._scale, result)
         tracked = self.registry.scaler(scaler)
         site = self.sites.here()
         names = self.recording.read(site, _scaling)

@@ -36,19 +36,24 @@ def _call(original: Any) -> Any:
     def __call__(*args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in that place
         if THREAD.in_module or not THREAD.active or is_compiling():
             return original(*args, **kwargs)
-        recorders: tuple[Recorder, ...] = THREAD.active
-        module, *given = args
-        THREAD.in_module = True
-        try:
-            calls = [recorder.finite.module_begins(module, tuple(given), kwargs) for recorder in recorders]
-            result = original(*args, **kwargs)
-        finally:
-            THREAD.in_module = False
-        for recorder, call in zip(recorders, calls, strict=True):
-            recorder.finite.module_ended(call, result)
-        return result
+        return _outermost(original, args, kwargs)
 
     return __call__
+
+
+def _outermost(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call by code that is no module's. It stands apart: its comprehension makes each call of a function dearer."""
+    recorders: tuple[Recorder, ...] = THREAD.active
+    module, *given = args
+    THREAD.in_module = True
+    try:
+        calls = [recorder.finite.module_begins(module, tuple(given), kwargs) for recorder in recorders]
+        result = original(*args, **kwargs)
+    finally:
+        THREAD.in_module = False
+    for recorder, call in zip(recorders, calls, strict=True):
+        recorder.finite.module_ended(call, result)
+    return result
 
 
 def _zero_grad(recorder: Recorder, result: object, module: Any, *args: Any, **kwargs: Any) -> None:

@@ -44,7 +44,7 @@ def _patches_of(cls: type) -> list[Patch]:
     name = "torch.amp.GradScaler" if cls is grad_scaler.GradScaler else _SHARDED
     rows = [
         Patch(cls, "__init__", around=functools.partial(_init, cls, name)),
-        Patch(cls, "scale", after=_scaled),
+        Patch(cls, "scale", before=_before_scale, after=_scaled, failed=_scale_failed),
         # step() unscales by itself where the user has not.
         Patch(cls, "unscale_", before=_before_unscale, after=_after_unscale, failed=_refused, of_users=True),
         Patch(cls, "step", before=_before_step, after=_after_step, failed=_step_failed),
@@ -78,8 +78,17 @@ def _init(cls: type, name: str, original: Any) -> Any:
     return init
 
 
+def _before_scale(recorder: Recorder, scaler: Any, outputs: Any) -> None:
+    recorder.scaling.begins(scaler, outputs)
+
+
 def _scaled(recorder: Recorder, result: Any, scaler: Any, outputs: Any) -> None:
     recorder.scaling.scaled(scaler, outputs, result)
+    recorder.scaling.ended()
+
+
+def _scale_failed(recorder: Recorder, error: object, scaler: Any, outputs: Any) -> None:
+    recorder.scaling.ended()
 
 
 def _before_unscale(recorder: Recorder, scaler: Any, optimizer: Any) -> None:

@@ -167,7 +167,7 @@ def _notifying(original: Any, patch: Patch, depth: int = 2) -> Callable[..., Any
                 # A listener raises nothing: the arguments do not fit, and torch is to say so itself.
                 return original(*args, **kwargs)
         try:
-            result = original(*args, **kwargs)
+            result = original(*args, **kwargs) if kwargs else original(*args)
         except BaseException as error:
             if failed is not None:
                 for recorder in recorders:

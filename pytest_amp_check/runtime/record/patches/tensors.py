@@ -16,8 +16,12 @@ from .table import Patch, from_torch
 if TYPE_CHECKING:
     from ..recorder import Recorder
 
-#: Methods in place that take one operand and nothing else: Python calls a function with fixed arguments faster.
+#: Methods in place that take one operand and nothing else, and those that take two and a factor: Python calls a
+#: function with fixed arguments faster.
 ONE_OPERAND = frozenset({"mul_", "multiply_", "__imul__"})
+TWO_OPERANDS = frozenset({"addcmul_", "addcdiv_"})
+#: What stands for an argument that was not given.
+_NONE: Any = object()
 #: Those that a running sum is made with, and the sign of what they add.
 ADDING = {"add_": 1.0, "__iadd__": 1.0, "sub_": -1.0, "__isub__": -1.0}
 #: Methods of tensors by which a program gets at their values.
@@ -55,25 +59,29 @@ def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
     def adding(original: Any) -> Any:
         sign = ADDING[name]
 
-        def added(*args: Any, **kwargs: Any) -> Any:
+        def added(self: Any, other: Any, *more: Any, alpha: Any = _NONE) -> Any:
             if watching:
-                _notify_changed(args[0], effect, args[1:], kwargs)
-            if args[0].dtype not in LOW:
-                return original(*args, **kwargs)
-            if args[0].numel() != 1:
-                return _averaged(original, args, kwargs) if "alpha" in kwargs else original(*args, **kwargs)
-            result = original(*args, **kwargs)
-            if len(args) == 2:
-                _notify_added(args[0], args[1], sign * kwargs.get("alpha", 1))
-            return result
+                _notify_changed(self, effect, (other, *more), {})
+            if alpha is _NONE and not more and self.dtype not in LOW:
+                return original(self, other)
+            factor = {} if alpha is _NONE else {"alpha": alpha}
+            if self.dtype in LOW:
+                if self.numel() == 1:
+                    result = original(self, other, *more, **factor)
+                    if not more:
+                        _notify_added(self, other, sign * factor.get("alpha", 1))
+                    return result
+                if factor:
+                    return _averaged(original, (self, other, *more), factor)
+            return original(self, other, *more, **factor)
 
         return added
 
     def averaging(original: Any) -> Any:
-        def averaged(*args: Any, **kwargs: Any) -> Any:
+        def averaged(self: Any, end: Any, weight: Any) -> Any:
             if watching:
-                _notify_changed(args[0], effect, args[1:], kwargs)
-            return _averaged(original, args, kwargs) if args[0].dtype in LOW else original(*args, **kwargs)
+                _notify_changed(self, effect, (end, weight), {})
+            return _averaged(original, (self, end, weight), {}) if self.dtype in LOW else original(self, end, weight)
 
         return averaged
 
@@ -93,8 +101,23 @@ def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
 
         return changed
 
+    def changing_by_two(original: Any) -> Any:
+        def changed(self: Any, tensor1: Any, tensor2: Any, *more: Any, value: Any = _NONE) -> Any:
+            if watching:
+                named = {} if value is _NONE else {"value": value}
+                _notify_changed(self, effect, (tensor1, tensor2, *more), named)
+            if more:
+                return original(self, tensor1, tensor2, *more, **({} if value is _NONE else {"value": value}))
+            if value is _NONE:
+                return original(self, tensor1, tensor2)
+            return original(self, tensor1, tensor2, value=value)
+
+        return changed
+
     if name in ADDING:
         return adding
+    if name in TWO_OPERANDS:
+        return changing_by_two
     if name == "lerp_":
         return averaging
     return changing_by_one if name in ONE_OPERAND else changing
