@@ -77,7 +77,8 @@ def test_sizes_are_written(size: int, text: str) -> None:
         (-1, "A size cannot be negative, but this one is -1: give bytes, or text such as '1.5 GiB'."),
         (
             "1 PB",
-            "'1 PB' is not a size: write a number and a unit (B, KB, MB, GB, TB, KiB, MiB, GiB or TiB), as in '1.5 GiB'.",
+            "'1 PB' is not a size: write a number and a unit (B, KB, MB, GB, TB, "
+            "KiB, MiB, GiB or TiB), as in '1.5 GiB'.",
         ),
     ],
 )
