@@ -908,6 +908,7 @@ def judged(
 
 #: A backward that averages over processes where the first question is answered with yes.
 AVERAGED: dict[str, Any] = {"averaged": ((0, True),)}
+AVERAGING: dict[str, Any] = {"averaged": ()}
 AT = Site("train.py", 9)
 #: Words, how many optimizers there are, what else is known, and what is told then.
 KNOWN: list[tuple[str, int, dict[str, Any], str]] = [
@@ -1106,6 +1107,20 @@ KNOWN: list[tuple[str, int, dict[str, Any], str]] = [
         {"tests": {0: {"flag": True}, 1: {"flag": True}}},
         "",
     ),
+    ("zero micro zero micro step update hand", 1, {}, "3 AMP304"),
+    ("zero micro zero micro step update hand", 1, {"events": {7: {"given": (1,)}}}, ""),
+    ("zero micro micro step update", 1, {"events": {2: AVERAGING, 3: {**AVERAGING, "apart": True}}}, "3 AMP305"),
+    ("zero back other-update step update", 1, {"made": True}, ""),
+    ("zero back update step update", 1, {"made": True}, "3 AMP207"),
+    ("zero01 back01 step update step1 other-update", 2, {"made": True}, "4 AMP207"),
+    ("zero01 back01 step other-update step1 update", 2, {"made": True}, ""),
+    ("zero01 micro01 step1 update micro0 step update", 2, {"made": True}, ""),
+    ("zero01 micro01 update micro0 step update", 2, {"made": True}, "3 AMP303"),
+    ("made loop[ zero1 back1 step1 back0 *count{ step zero0 / } update ]", 2, {"made": True}, "8 AMP207?"),
+    ("made loop[ back0 *count{ step zero0 / } update ]", 2, {"made": True}, "5 AMP303?"),
+    ("made loop[ *count{ back-whole step update zero / raw } ]", 1, {"made": True}, "6 AMP203?"),
+    ("made loop[ *count{ back-whole step update zero / back-whole } ]", 1, {"made": True}, "2 AMP301"),
+    ("made loop[ back-whole *count{ back-whole step update zero / } ]", 1, {"made": True}, ""),
 ]
 
 

@@ -462,3 +462,32 @@ def test_what_is_said_of_arguments(call: str) -> None:
     found = check_source(f"import torch\n\nmade = {call}\n")
     told = [finding.message for finding in found if finding.code in ("AMP106", "AMP216")]
     assert told == ([ARGUMENTS[call]] if call in ARGUMENTS else [])
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (
+            'def train(model, x):\n    torch.autocast("cuda")\n    return model(x)\n',
+            "2 `torch.autocast` is constructed and dropped, so nothing runs under it",
+        ),
+        ('def train(model, x):\n    amp = torch.autocast("cuda")\n    amp\n    return model(x)\n', ""),
+        (
+            '@torch.autocast("cuda")\ndef batches(loader):\n    yield from loader\n',
+            "1 `torch.autocast` decorates a generator or a coroutine, whose body runs after the region has closed",
+        ),
+        (
+            'amp = torch.autocast("cuda")\n@amp\ndef batches(loader):\n    yield from loader\n',
+            "2 `amp` decorates a generator or a coroutine, whose body runs after the region has closed",
+        ),
+        (
+            '@torch.autocast("cuda")\nasync def first(loader):\n    return loader\n',
+            "1 `torch.autocast` decorates a generator or a coroutine, whose body runs after the region has closed",
+        ),
+        ('@torch.autocast("cuda")\ndef first(loader):\n    return loader\n', ""),
+        ("@torch.no_grad()\ndef batches(loader):\n    yield from loader\n", ""),
+    ],
+)
+def test_what_is_said_of_regions_that_cover_nothing(source: str, told: str) -> None:
+    found = check_source(f"import torch\n{source}")
+    assert [f"{each.line - 1} {each.message.partition(': ')[0]}" for each in found] == [told] * bool(told)
