@@ -1127,3 +1127,49 @@ KNOWN: list[tuple[str, int, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("words", "optimizers", "known", "expected"), KNOWN)
 def test_what_is_told_where_more_is_known(words: str, optimizers: int, known: dict[str, Any], expected: str) -> None:
     assert judged(words, optimizers, **known) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "gone", "after", "codes"),
+    [
+        ("zero01 back01 clip0", 1, "step1 update", []),
+        ("zero01 back01 clip0", 1, "step update", ["AMP201"]),
+        ("zero01 back01 clip1", 0, "step1 update", ["AMP201"]),
+        ("zero01 back01 clip1", 0, "step update", []),
+        ("zero01 back01 step", 0, "", ["AMP206"]),
+        ("zero01 back01 step", 1, "update", []),
+        ("zero01 back01 step update", 0, "", []),
+        ("back01 step step1 update", 0, "back0 step update", []),
+        ("back01 step step1 update", 1, "back0 step update", ["AMP215"]),
+    ],
+)
+def test_an_optimizer_that_is_gone_from_a_run_takes_its_state_with_it(
+    before: str, gone: int, after: str, codes: list[str]
+) -> None:
+    drawing = Drawing(2)
+    chain = Chain(drawing.program)
+    for word in ["made", "made1", *before.split()]:
+        chain.add(said(drawing, word))
+    chain.forget(drawing.optimizers[gone].key)
+    chain.forget(drawing.program.thing("optimizer", "never seen").key)
+    for word in after.split():
+        chain.add(said(drawing, word))
+    chain.close()
+    assert [finding.code for finding in chain.findings() if finding.code != "AMP502"] == codes
+
+
+@pytest.mark.parametrize(("scaled", "left"), [(True, ["AMP201"]), (False, ["AMP203"])])
+def test_an_optimizer_that_is_found_late_has_the_gradients_of_the_backward_before(
+    scaled: bool, left: list[str]
+) -> None:
+    drawing = Drawing()
+    chain = Chain(drawing.program)
+    backward = said(drawing, "back" if scaled else "raw")
+    chain.add(backward)
+    chain.settle()
+    for _ in range(2):  # it is found once
+        chain.adopt(drawing.optimizers[0].key, backward)
+    for word in ["clip", "step", "update"]:
+        chain.add(said(drawing, word))
+    chain.close()
+    assert [finding.code for finding in chain.findings() if finding.code != "AMP502"] == left
