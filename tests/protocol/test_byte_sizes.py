@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from pytest_amp_check.protocol.byte_sizes import format_size, parse_size
         (".5KiB", 512),
         ("1.0009765625 KiB", 1025),
         (12345, 12345),
+        (0, 0),
     ],
 )
 def test_sizes_are_read(text: str | int, size: int) -> None:
@@ -50,7 +52,36 @@ def test_a_size_is_written_as_it_is_read(size: int) -> None:
 
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (1_610_612_736, "1.50 GiB"), (2**50, "1024.00 TiB")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (-1023, "-1023 B"),
+        (1024, "1.00 KiB"),
+        (2**20 - 1, "1024.00 KiB"),
+        (2**20, "1.00 MiB"),
+        (-3 * 2**20, "-3.00 MiB"),
+        (2**30 - 1, "1024.00 MiB"),
+        (2**30, "1.00 GiB"),
+        (1_610_612_736, "1.50 GiB"),
+        (2**40 - 1, "1024.00 GiB"),
+        (2**40, "1.00 TiB"),
+        (2**50, "1024.00 TiB"),
+    ],
 )
 def test_sizes_are_written(size: int, text: str) -> None:
     assert format_size(size) == text
+
+
+UNITS = "B, KB, MB, GB, TB, KiB, MiB, GiB or TiB"
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [
+        (-1, "A size cannot be negative, but this one is -1: give bytes, or text such as '1.5 GiB'."),
+        ("1 PB", f"'1 PB' is not a size: write a number and a unit ({UNITS}), as in '1.5 GiB'."),
+    ],
+)
+def test_what_is_wrong_with_a_size_is_said(size: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parse_size(size)

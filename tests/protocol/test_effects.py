@@ -231,7 +231,19 @@ ONE: dict[str, str] = {
     "zero raw clip plain": "",
     "zero back clip-guessed step update": "3 AMP201?",
     "zero clip-or-raise back clip-or-raise step update": "4 AMP201",
+    "zero back measure clip step update": "3 AMP202, 4 AMP201",
+    "zero back unscale unscale clip step update": "4 AMP209",
+    "zero back normalise average clip step update": "5 AMP201",
+    "zero back found clip step update": "",
+    "zero back made clip step update": "",
     # What is read, edited and divided by hand.
+    "zero edit back step update": "",
+    "zero read back step update": "",
+    "zero divide back step update": "",
+    "zero back look clip step update": "4 AMP201",
+    "zero back step look-or-raise plain": "4 AMP213, 5 AMP204",
+    "zero back step update look-or-raise": "5 AMP213",
+    "zero raw look-or-raise step update": "2 AMP203",
     "zero back read step update": "3 AMP202",
     "zero back read-undone step update": "",
     "zero back unscale read step update": "",
@@ -258,7 +270,19 @@ ONE: dict[str, str] = {
     "zero raw back step update": "2 AMP203",
     "zero raw unscale step update": "2 AMP203",
     "zero back raw plain": "4 AMP204",
+    "zero raw unscale plain": "2 AMP203, 4 AMP204",
+    "zero back unscale step plain": "5 AMP204",
+    "zero back-twice plain": "2 AMP205, 3 AMP204",
+    "zero back-uneven plain": "2 AMP205, 3 AMP204",
+    "zero back set-scale plain": "4 AMP204",
+    "zero back unscale set-scale plain": "5 AMP204",
     # Updates.
+    "zero update back step update": "",
+    "zero back step update update update": "5 AMP207, 6 AMP207",
+    "zero back set-scale unscale clip step update": "3 AMP207",
+    "zero back set-scale zero back step update": "",
+    "zero back step set-scale zero back step update": "",
+    "zero micro set-scale micro step update": "3 AMP207",
     "zero back update step update": "3 AMP207",
     "zero back update unscale step update": "3 AMP207",
     "zero back set-scale step update": "3 AMP207",
@@ -293,6 +317,9 @@ ONE: dict[str, str] = {
     "back step update again back step update": "",
     "back step update again-uncleared back step update": "5 AMP215?",
     "back step update again-uncleared back-outside step update": "",
+    "zero loose unscale again clip step update": "",
+    "zero back again clip step update": "",
+    "zero micro again clip step update": "",
     # Scales in losses.
     "zero back-uneven step update": "2 AMP205",
     "zero back-twice step update": "2 AMP205",
@@ -310,6 +337,12 @@ ONE: dict[str, str] = {
     "zero back step state update": "4 AMP402",
     "zero back step update state": "",
     "new zero back step state end": "4 AMP206",
+    "new zero back step update zero new step update": "7 AMP208",
+    "made zero back step update new end": "",
+    "zero back step state state update": "4 AMP402, 5 AMP402",
+    "zero back other-state step update": "",
+    "zero back step other-state update": "",
+    "zero back step hand state update": "",
     # What frameworks do at once.
     "zero back framework-step": "",
     "zero back framework-step zero back framework-step": "",
@@ -358,7 +391,16 @@ ONE: dict[str, str] = {
     "zero micro-averaged micro-averaged step update": "2 AMP306",
     "zero micro-apart micro-averaged step update": "",
     "zero micro micro-averaged step update": "",
+    "zero loose again clip step update": "4 AMP201",
+    "zero micro-whole micro-whole exit step update": "",
+    "zero micro-whole micro-whole exit-complete step update": "3 AMP301",
+    "zero micro-whole micro-whole exit-within step update": "3 AMP301",
+    "zero loose exit-complete unscale back step update": "4 AMP209",
+    "zero loose exit-within unscale back step update": "4 AMP303",
+    "zero loose exit unscale back step update": "4 AMP303",
     # What goes with steps.
+    "zero loose schedule loose step update": "3 AMP403",
+    "zero micro exit-complete schedule step update": "",
     "zero back step update schedule": "5 AMP403",
     "zero back step update zero schedule": "6 AMP403",
     "zero schedule back step update": "",
@@ -482,6 +524,13 @@ IN_A_RUN: dict[str, str] = {
     "made new zero back step update new zero back step update": "",
     "made new zero back step update load new zero back step update": "",
     "made new zero back step new zero back step update": "",
+    "zero loose again clip step update": "",
+    "new zero back step update zero new step update": "",
+    "zero micro-whole micro-whole exit-complete step update": "",
+    "zero micro-whole micro-whole exit-within step update": "",
+    "zero loose exit-within unscale back step update": "4 AMP209",
+    "zero loose exit unscale back step update": "4 AMP209",
+    "zero loose schedule loose step update": "",
     "zero micro-whole micro-whole step update": "",
     "zero micro zero micro step update": "",
     "zero micro unscale micro step update": "3 AMP209",
@@ -820,3 +869,307 @@ def test_a_function_that_is_too_long_is_named() -> None:
     (finding,) = drawing.findings()
     assert finding.line == 7
     assert "`main`" in finding.message
+
+
+def judged(
+    words: str,
+    optimizers: int = 1,
+    *,
+    made: bool = False,
+    program: dict[str, Any] | None = None,
+    scaler: dict[str, Any] | None = None,
+    things: dict[int, dict[str, Any]] | None = None,
+    events: dict[int, dict[str, Any]] | None = None,
+    tests: dict[int, dict[str, Any]] | None = None,
+) -> str:
+    """What is told of words, with facts of the program and its scaler, of optimizers, words and questions by number."""
+    drawing = Drawing(optimizers)
+    drawing.program.facts.update(program or {})
+    drawing.program.thing("scaler", "other")
+    if made:
+        drawing.scaler.facts["constructed"] = True
+        drawing.scaler.site = Site("train.py", 1)
+    drawing.scaler.facts.update(scaler or {})
+    for number, facts in (things or {}).items():
+        drawing.optimizers[number].facts.update(facts)
+    Text(drawing, words).read(0)
+    for node in drawing.graph.nodes:
+        if node.event is not None:
+            node.event.facts.update((events or {}).get(node.event.site.line, {}))
+    for number, attributes in (tests or {}).items():
+        for name, value in attributes.items():
+            setattr(drawing.graph.tests[number], name, value)
+    return ", ".join(
+        f"{finding.line} {finding.code}{'' if finding.certain else '?'}"
+        for finding in drawing.findings()
+        if finding.code != "AMP502"
+    )
+
+
+#: A backward that averages over processes where the first question is answered with yes.
+AVERAGED: dict[str, Any] = {"averaged": ((0, True),)}
+AVERAGING: dict[str, Any] = {"averaged": ()}
+AT = Site("train.py", 9)
+#: Words, how many optimizers there are, what else is known, and what is told then.
+KNOWN: list[tuple[str, int, dict[str, Any], str]] = [
+    ("zero01 back step plain1 update", 2, {}, "4 AMP204?"),
+    ("zero01 back step plain1 update", 2, {"scaler": {"framework": "accelerate"}}, ""),
+    ("zero back a{ restore / } plain", 1, {"made": True}, "4 AMP204?"),
+    ("zero back a{ restore / } plain", 1, {"made": True, "scaler": {"framework": "accelerate"}}, ""),
+    ("zero back plain", 1, {"made": True, "scaler": {"framework": "accelerate"}}, "3 AMP204"),
+    ("zero back clip step update", 1, {"made": True, "scaler": {"framework": "accelerate"}}, "3 AMP201"),
+    ("back step update back step update", 1, {"program": {"fragment": True}}, "4 AMP215"),
+    (
+        "back step update back step update",
+        1,
+        {"program": {"fragment": True}, "things": {0: {"constructed": False}}},
+        "",
+    ),
+    ("back0 step update back0 step update zero1", 2, {}, "4 AMP215"),
+    (
+        "back0 step update back0 step update zero1",
+        2,
+        {"things": {0: {"constructed": False}, 1: {"constructed": False}}},
+        "4 AMP215?",
+    ),
+    ("made loop[ a{ back step update / zero } ]", 1, {"made": True}, "2 AMP215?"),
+    ("made loop[ *a{ back step update / zero } ]", 1, {"made": True}, ""),
+    ("made loop[ a{ back step update zero / } ]", 1, {"made": True}, ""),
+    ("zero back unscale a{ plain / } update", 1, {"made": True}, "4 AMP204"),
+    ("zero back unscale a{ plain / } update", 1, {"made": True, "tests": {0: {"of_gradients": None}}}, ""),
+    ("zero back unscale a{ plain / } update", 1, {"made": True, "tests": {0: {"of_gradients": frozenset({1})}}}, ""),
+    (
+        "zero back unscale a{ plain / } update",
+        1,
+        {"made": True, "tests": {0: {"of_gradients": frozenset({2})}}},
+        "4 AMP204",
+    ),
+    ("zero back a{ unscale / } clip step update", 1, {"made": True}, "4 AMP201?"),
+    ("zero back a{ unscale / } clip step update", 1, {"made": True, "scaler": {"enabled": "flag"}}, ""),
+    ("zero back a{ unscale / } a{ / clip } step update", 1, {"made": True, "scaler": {"enabled": "flag"}}, ""),
+    ("zero back clip step update", 1, {"made": True, "scaler": {"enabled": "flag"}}, "3 AMP201"),
+    ("zero micro-whole micro-whole step update", 1, {"program": {"averaged": True}}, ""),
+    ("zero micro-whole micro-whole step update", 1, {"program": {"fragment": True}}, "3 AMP301"),
+    (
+        "zero micro-whole micro-whole step update",
+        1,
+        {"program": {"fragment": True}, "events": {3: {"vague": True}}},
+        "",
+    ),
+    ("zero micro-whole micro-whole step update", 1, {"events": {3: {"vague": True}}}, "3 AMP301"),
+    ("zero01 micro01 step1 zero0 micro0 step update", 2, {}, ""),
+    ("zero01 micro01 zero0 step1 micro0 step update", 2, {}, "3 AMP304"),
+    ("zero01 step1 micro01 zero0 micro0 step step1 update", 2, {}, "2 AMP206, 4 AMP304"),
+    ("zero micro zero-before micro step update", 1, {}, ""),
+    ("zero micro zero micro step update", 1, {"events": {2: {"loops": (1, 2)}}}, ""),
+    ("zero micro zero micro step update", 1, {"events": {2: {"loops": (1, 2)}, 3: {"loops": (1, 2)}}}, "3 AMP304"),
+    ("zero micro zero micro step update", 1, {"events": {2: {"loops": ()}}}, "3 AMP304"),
+    ("zero a{ micro micro / } step update", 1, {"events": {2: AVERAGED, 3: AVERAGED}}, "2 AMP306?"),
+    ("zero a{ / micro micro } step update", 1, {"events": {2: AVERAGED, 3: AVERAGED}}, ""),
+    (
+        "zero a{ zero-some / } micro micro a{ zero-some / } step update",
+        1,
+        {"events": {3: AVERAGED, 4: AVERAGED}},
+        "3 AMP306",
+    ),
+    ("zero micro micro step update", 1, {"events": {2: {"averaged": (), "apart": True}, 3: {"averaged": ()}}}, ""),
+    ("zero micro01 micro01 step step1 update", 2, {"events": {2: {"averaged": ()}, 3: {"averaged": ()}}}, "2 AMP306"),
+    ("zero micro micro step step1 update", 2, {"events": {2: {"averaged": ()}, 3: {"averaged": ()}}}, ""),
+    ("zero back back step update", 1, {"events": {2: {"averaged": ()}, 3: {"averaged": ()}}}, ""),
+    (
+        "zero loose loose step update",
+        1,
+        {"events": {2: {"averaged": (), "inside": e.LOOSE}, 3: {"averaged": (), "inside": e.LOOSE}}},
+        "",
+    ),
+    ("zero back a{ zero / } step update", 1, {"made": True}, ""),
+    ("zero a{ back zero step update / }", 1, {"made": True}, "3 AMP215"),
+    ("zero a{ back / } a{ zero / } step update", 1, {"made": True}, "3 AMP215?"),
+    ("zero01 back01 unscale unscale1 step step1 update", 2, {"things": {0: {"shares": (2,)}}}, "4 AMP210"),
+    ("zero01 back01 step step1 update", 2, {"things": {0: {"shares": (2,)}}}, "4 AMP210"),
+    ("zero01 back01 step step1 update", 2, {"things": {0: {"shares": (2,)}}, "events": {3: {"unscales": False}}}, ""),
+    ("zero01 back01 step step1 update", 2, {"things": {0: {"shares": (99,)}}}, ""),
+    ("zero01 back01 unscale1 framework-step unscale1 framework-step1", 2, {}, ""),
+    ("zero01 back01 unscale1 framework-step clip1 framework-step1", 2, {}, ""),
+    ("zero01 back0 other-back1 other-unscale1 framework-step other-unscale1 step1 update", 2, {}, "6 AMP209"),
+    ("zero01 clip01 back0 clip0 back1 clip1 step step1 update", 2, {}, "4 AMP201, 6 AMP201"),
+    ("zero01 clip01 back01 clip0 clip1 step step1 update", 2, {}, "4 AMP201, 5 AMP201"),
+    ("zero back found clip step update", 1, {"things": {0: {"several": True}}}, "4 AMP201"),
+    ("zero01 back0 back1 step update update step1 update", 2, {}, "6 AMP207"),
+    ("zero01 back0 step back1 update step1 update", 2, {}, "5 AMP207"),
+    ("back step update again-uncleared back step update back step update", 1, {}, "5 AMP215?, 8 AMP215"),
+    ("zero back-given clip step update", 1, {"program": {"scales_apart": True}}, ""),
+    ("zero back-given step update", 1, {"program": {"scales_apart": True}}, ""),
+    ("zero back clip step update", 1, {"program": {"scales_apart": True}}, "3 AMP201"),
+    ("zero back step update schedule", 1, {"events": {5: {"loops": (1, 2)}}}, ""),
+    ("zero back step update schedule", 1, {"events": {3: {"loops": (1, 2)}}}, ""),
+    ("zero back framework-step schedule", 1, {}, ""),
+    ("zero back step update follow", 1, {"events": {3: {"loops": (1, 2)}}}, ""),
+    ("zero back a{ step / } update schedule", 1, {"made": True}, "5 AMP403"),
+    ("zero back a{ step update schedule / }", 1, {"made": True}, "5 AMP403?"),
+    ("zero back step update a{ schedule / }", 1, {"made": True}, ""),
+    ("zero back step a{ update / } schedule", 1, {"made": True, "tests": {0: {"of_scale": True}}}, ""),
+    ("zero micro schedule micro step update", 1, {"events": {3: {"loops": (2,)}}}, ""),
+    ("zero01 micro0 schedule micro0 step update", 2, {}, "3 AMP403"),
+    ("made loop[ back *count{ step / } *count{ update zero / } ]", 1, {"made": True}, ""),
+    ("made loop[ back *count{ step update zero / } update ]", 1, {"made": True}, "6 AMP303?"),
+    ("made loop[ zero back *count{ step / } *count{ update / } ]", 1, {"made": True}, "2 AMP304"),
+    ("made loop[ back *count{ / zero } *count{ step update / } ]", 1, {"made": True}, ""),
+    (
+        "made loop[ back *count{ step update zero / } ]",
+        1,
+        {"made": True, "tests": {0: {"off_by_one": True, "site": AT}}},
+        "9 AMP304",
+    ),
+    (
+        "made loop[ back *count{ / step update zero } ]",
+        1,
+        {"made": True, "tests": {0: {"off_by_one": True, "site": AT}}},
+        "",
+    ),
+    (
+        "made loop[ zero back *count{ step update / } ]",
+        1,
+        {"made": True, "tests": {0: {"off_by_one": True, "site": AT}}},
+        "2 AMP304",
+    ),
+    (
+        "made loop[ back *count{ a{ step update zero / } / } ]",
+        1,
+        {"made": True, "tests": {0: {"off_by_one": True, "site": AT}, 1: {"later": True}}},
+        "",
+    ),
+    (
+        "made loop[ back *count{ a{ step update zero / } / } ]",
+        1,
+        {"made": True, "tests": {0: {"off_by_one": True, "site": AT}, 1: {"later": False}}},
+        "9 AMP304",
+    ),
+    (
+        "made loop[ back *count{ step update zero / } ]",
+        1,
+        {"made": True, "tests": {0: {"left_over": (1, 4), "site": AT}}},
+        "9 AMP304",
+    ),
+    ("made loop[ back *count{ step update zero / } ]", 1, {"made": True, "tests": {0: {"left_over": (1, 4)}}}, ""),
+    (
+        "made loop[ back *count{ step update zero / } ]",
+        1,
+        {"made": True, "program": {"fragment": True}, "tests": {0: {"left_over": (1, 4), "site": AT}}},
+        "",
+    ),
+    (
+        "made loop[ back *count{ / step update zero } ]",
+        1,
+        {"made": True, "tests": {0: {"left_over": (1, 4), "site": AT}}},
+        "",
+    ),
+    (
+        "made loop[ back *count{ step update zero / } ] step update",
+        1,
+        {"made": True, "tests": {0: {"left_over": (1, 4), "site": AT}}},
+        "",
+    ),
+    (
+        "made loop[ back *count{ a{ step update zero / } / } ]",
+        1,
+        {"made": True, "tests": {0: {"left_over": (1, 4), "site": AT}}},
+        "",
+    ),
+    (
+        "made loop[ a{ back / } *count{ a{ step update zero / } / } ]",
+        1,
+        {"made": True, "tests": {0: {"left_over": (1, 4), "site": AT}}},
+        "",
+    ),
+    (
+        "made loop[ back *count{ step update zero / } hand0 ]",
+        1,
+        {"made": True, "tests": {0: {"left_over": (1, 4), "site": AT}}},
+        "",
+    ),
+    ("made loop[ back *count{ step update zero / } ]", 1, {"made": True, "tests": {0: {"reached": True}}}, ""),
+    (
+        "made loop[ back-whole *count{ step update zero / } ]",
+        1,
+        {"made": True, "tests": {0: {"reached": True}}},
+        "2 AMP301",
+    ),
+    ("made loop[ back-whole *count{ step update zero / } ]", 1, {"made": True, "tests": {0: {"reached": False}}}, ""),
+    ("loop[ back a{ step update zero / } ]", 1, {"tests": {0: {"flag": True}}}, ""),
+    ("loop[ back-whole a{ step update zero / } ]", 1, {"tests": {0: {"flag": True}}}, ""),
+    ("loop[ zero back a{ step update / } ]", 1, {"tests": {0: {"flag": True}}}, ""),
+    ("loop[ back unscale a{ step update zero / } ]", 1, {"tests": {0: {"flag": True}}}, "2 AMP303"),
+    ("loop[ back unscale *a{ step update zero / } ]", 1, {"tests": {0: {"flag": True}}}, "2 AMP303"),
+    (
+        "loop[ zero01 back01 a{ step / } b{ step1 / } update ]",
+        2,
+        {"tests": {0: {"flag": True}, 1: {"flag": True}}},
+        "",
+    ),
+    ("zero micro zero micro step update hand", 1, {}, "3 AMP304"),
+    ("zero micro zero micro step update hand", 1, {"events": {7: {"given": (1,)}}}, ""),
+    ("zero micro micro step update", 1, {"events": {2: AVERAGING, 3: {**AVERAGING, "apart": True}}}, "3 AMP305"),
+    ("zero back other-update step update", 1, {"made": True}, ""),
+    ("zero back update step update", 1, {"made": True}, "3 AMP207"),
+    ("zero01 back01 step update step1 other-update", 2, {"made": True}, "4 AMP207"),
+    ("zero01 back01 step other-update step1 update", 2, {"made": True}, ""),
+    ("zero01 micro01 step1 update micro0 step update", 2, {"made": True}, ""),
+    ("zero01 micro01 update micro0 step update", 2, {"made": True}, "3 AMP303"),
+    ("made loop[ zero1 back1 step1 back0 *count{ step zero0 / } update ]", 2, {"made": True}, "8 AMP207?"),
+    ("made loop[ back0 *count{ step zero0 / } update ]", 2, {"made": True}, "5 AMP303?"),
+    ("made loop[ *count{ back-whole step update zero / raw } ]", 1, {"made": True}, "6 AMP203?"),
+    ("made loop[ *count{ back-whole step update zero / back-whole } ]", 1, {"made": True}, "2 AMP301"),
+    ("made loop[ back-whole *count{ back-whole step update zero / } ]", 1, {"made": True}, ""),
+]
+
+
+@pytest.mark.parametrize(("words", "optimizers", "known", "expected"), KNOWN)
+def test_what_is_told_where_more_is_known(words: str, optimizers: int, known: dict[str, Any], expected: str) -> None:
+    assert judged(words, optimizers, **known) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "gone", "after", "codes"),
+    [
+        ("zero01 back01 clip0", 1, "step1 update", []),
+        ("zero01 back01 clip0", 1, "step update", ["AMP201"]),
+        ("zero01 back01 clip1", 0, "step1 update", ["AMP201"]),
+        ("zero01 back01 clip1", 0, "step update", []),
+        ("zero01 back01 step", 0, "", ["AMP206"]),
+        ("zero01 back01 step", 1, "update", []),
+        ("zero01 back01 step update", 0, "", []),
+        ("back01 step step1 update", 0, "back0 step update", []),
+        ("back01 step step1 update", 1, "back0 step update", ["AMP215"]),
+    ],
+)
+def test_an_optimizer_that_is_gone_from_a_run_takes_its_state_with_it(
+    before: str, gone: int, after: str, codes: list[str]
+) -> None:
+    drawing = Drawing(2)
+    chain = Chain(drawing.program)
+    for word in ["made", "made1", *before.split()]:
+        chain.add(said(drawing, word))
+    chain.forget(drawing.optimizers[gone].key)
+    chain.forget(drawing.program.thing("optimizer", "never seen").key)
+    for word in after.split():
+        chain.add(said(drawing, word))
+    chain.close()
+    assert [finding.code for finding in chain.findings() if finding.code != "AMP502"] == codes
+
+
+@pytest.mark.parametrize(("scaled", "left"), [(True, ["AMP201"]), (False, ["AMP203"])])
+def test_an_optimizer_that_is_found_late_has_the_gradients_of_the_backward_before(
+    scaled: bool, left: list[str]
+) -> None:
+    drawing = Drawing()
+    chain = Chain(drawing.program)
+    backward = said(drawing, "back" if scaled else "raw")
+    chain.add(backward)
+    chain.settle()
+    for _ in range(2):  # it is found once
+        chain.adopt(drawing.optimizers[0].key, backward)
+    for word in ["clip", "step", "update"]:
+        chain.add(said(drawing, word))
+    chain.close()
+    assert [finding.code for finding in chain.findings() if finding.code != "AMP502"] == left

@@ -72,3 +72,23 @@ def test_of_the_same_finding_the_certain_one_is_kept_with_who_has_come_upon_it()
     assert [finding.code for finding in kept.values()] == ["AMP201", "AMP207"]
     assert kept["AMP201", "train.py", 3, 4] is certain
     assert certain.entries == {("train.py", 0), ("train.py", 1), ("train.py", 2)}
+
+
+def test_what_is_known_of_a_finding_and_what_is_not() -> None:
+    plain = found()
+    assert (plain.filename, plain.line, plain.cell, plain.names, plain.proven) == ("train.py", 3, None, {}, False)
+    assert repr(plain) == "<AMP201 train.py:3 Clipped.>"
+    known = Finding(
+        "AMP201", "n", "error", "m", Site("a.ipynb", 1, cell=2), condition="when", names={"params": "p"}, proven=True
+    )
+    assert (known.cell, known.names, known.proven) == (2, {"params": "p"}, True)
+    assert known.as_dict()["cell"] == 2
+    assert known.as_dict()["condition"] == "when"
+
+
+def test_edits_and_fixes_are_shown_as_they_are() -> None:
+    edit = Edit(1, 0, 2, 3, "x")
+    fix = Fix(SAFE, "Move it.", lambda: [edit, Edit(1, 0, 1, 0, "y", cell=1)])
+    assert repr(edit) == "<edit 1:0-2:3 'x'>"
+    assert repr(fix) == "<safe fix: Move it.>"
+    assert fix.key() == ((0, 1, 0, 2, 3, "x"), (1, 1, 0, 1, 0, "y"))

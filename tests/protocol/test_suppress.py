@@ -306,3 +306,61 @@ def test_any_text_is_read(lines: list[tuple[str, str]]) -> None:
         assert source[column] == "#"
         assert column < end_column <= len(source)
         assert words
+
+
+@pytest.mark.parametrize(
+    ("text", "ours"),
+    [
+        ("x = 1  # amp: ignore\n", True),
+        ("if args.amp: pass\n", True),
+        ("x = 1  # noqa: AMP201\n", True),
+        ("x = 1  # noqa: E501, AMP201\n", True),
+        ("AMP = 1  # noqa: E501\n", False),
+        ("AMP = 1  # noqa\n", False),
+        ("x = 1  # noqa\n", False),
+        ("AMP = 1\n", False),
+        ("x = 1\n", False),
+    ],
+)
+def test_whether_a_text_may_hold_a_comment_for_this_tool(text: str, ours: bool) -> None:
+    assert Suppressions.ours_in(text) is ours
+
+
+def test_a_finding_of_the_first_statement_is_silenced_from_each_of_its_lines() -> None:
+    first = "clip(\n    model,\n    1.0,\n)\n"
+    for line in range(1, 5):
+        assert Suppressions.of(commented(first, line)).silences(finding(1, 4))
+
+
+def test_a_comment_behind_a_line_that_goes_on_speaks_of_no_statement() -> None:
+    assert silenced("a = 1 + 1 \\\n# amp: ignore[AMP201]\n\nb = 2\n") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "late"),
+    [
+        ("'A docstring.'\n# amp: ignore-file[AMP201]\n", False),
+        ("import X\nfrom X import y\n# amp: ignore-file[AMP201]\n", False),
+        ("X = 1\n# amp: ignore-file[AMP201]\n", True),
+        ("x()  # amp: ignore-file[AMP201]\n", True),
+    ],
+)
+def test_a_comment_for_a_file_stands_above_its_first_statement(text: str, late: bool) -> None:
+    assert idle(text) == ["AMP201, below the first statement" if late else "AMP201"]
+
+
+def test_above_a_statement_that_breaks_off_a_comment_speaks_of_its_beginning() -> None:
+    assert Suppressions.of("# amp: ignore[AMP201]\nclip(model,\n").silences(finding(2))
+
+
+def test_a_word_that_is_no_rule_silences_nothing() -> None:
+    assert silenced("a = 1  # amp: ignore[AMP999]\n") == []
+
+
+def test_where_a_comment_stands_is_told() -> None:
+    text = "a = 1  # E1 noqa: AMP201 # noqa: AMP202\nb = 2  # note # amp: ignore[AMP207]\n"
+    places = Suppressions.of(text).unused(frozenset(RULES))
+    assert [(line, text.split("\n")[line - 1][start:end], words) for line, start, end, words in places] == [
+        (1, "# noqa: AMP202", "AMP202"),
+        (2, "# amp: ignore[AMP207]", "AMP207"),
+    ]

@@ -182,3 +182,27 @@ def test_a_flag_for_no_scaler_is_no_flag_for_one_and_a_word_may_have_what_words_
     assert [finding.code for finding in check_source(FLAGGED.replace("if not args.no_", "if not args.use_"))] == [
         "AMP201"
     ]
+
+
+@pytest.mark.parametrize(("dtype", "found"), [("float16", [(7, "AMP402")]), ("bfloat16", [(12, "AMP503")])])
+def test_the_state_of_a_scaler_is_missed_where_there_is_something_to_scale(
+    dtype: str, found: list[tuple[int, str]]
+) -> None:
+    source = f"""\
+import torch
+
+def train(model, loader, path, criterion):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    checkpoint = torch.load(path)
+    optimizer.load_state_dict(checkpoint["optimizer"])
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", dtype=torch.{dtype}):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    torch.save({{"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}}, path)
+"""
+    assert [(finding.line, finding.code) for finding in check_source(source)] == found

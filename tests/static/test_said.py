@@ -242,3 +242,252 @@ def resume(model, optimizer):
     optimizer.load_state_dict(state["optimizer"])
 """
     assert [finding.code for finding in check_source(source)] == codes
+
+
+#: Calls with arguments that do not do what they look like, and all that is said of them.
+ARGUMENTS = {
+    "torch.autocast()": ('`torch.autocast` has no device type, which torch requires: pass "cuda" or "cpu" first'),
+    'torch.autocast(torch.device("cuda"))': (
+        "`torch.autocast` is given a torch.device, which torch rejects: pass its type, as in `device.type`"
+    ),
+    "torch.autocast(True)": (
+        "`torch.autocast` is given True as its device type, which torch rejects: pass a string "
+        'such as "cuda" first and the other arguments by name'
+    ),
+    "torch.autocast(0)": (
+        "`torch.autocast` is given 0 as its device type, which torch rejects: pass a string "
+        'such as "cuda" first and the other arguments by name'
+    ),
+    "torch.autocast(torch.float16)": (
+        "`torch.autocast` is given torch.float16 as its device type, which torch rejects: pass "
+        'a string such as "cuda" first and the other arguments by name'
+    ),
+    'torch.autocast("gpu")': (
+        "`torch.autocast` is given 'gpu', which is no device type that autocast knows: pass "
+        '"cuda", "cpu", "xpu" or "mps" in lower case'
+    ),
+    'torch.autocast("CUDA")': (
+        "`torch.autocast` is given 'CUDA', which is no device type that autocast knows: pass "
+        '"cuda", "cpu", "xpu" or "mps" in lower case'
+    ),
+    'torch.autocast("cpu:")': (
+        "`torch.autocast` is given 'cpu:', which is no device type that autocast knows: pass "
+        '"cuda", "cpu", "xpu" or "mps" in lower case'
+    ),
+    'torch.autocast("cuda:0")': (
+        "`torch.autocast` is given 'cuda:0', whose index skips torch's checks for CUDA and bfloat16: pass 'cuda'"
+    ),
+    'torch.autocast("cuda:all")': (
+        "`torch.autocast` is given 'cuda:all', which is no device type that autocast knows: "
+        'pass "cuda", "cpu", "xpu" or "mps" in lower case'
+    ),
+    'torch.autocast("cuda", dtype=True)': (
+        "`torch.autocast` is given True as its dtype, which fails when the region is entered: write `enabled=True`"
+    ),
+    'torch.autocast("cuda", dtype=0)': (
+        "`torch.autocast` is given 0 as its dtype, which fails when the region is entered: write `enabled=False`"
+    ),
+    'torch.autocast("cuda", dtype="float16")': (
+        "`torch.autocast` is given the string 'float16' as its dtype, which fails when the "
+        "region is entered: pass the dtype itself, such as `torch.float16`"
+    ),
+    'torch.autocast("cpu", dtype=torch.float32)': (
+        "`torch.autocast` is given `torch.float32`, which cpu autocast does not support, so it "
+        "warns once and switches itself off: pass `torch.bfloat16` or `torch.float16`, or "
+        "write `enabled=False`"
+    ),
+    'torch.autocast("cpu:0", dtype=torch.float64)': (
+        "`torch.autocast` is given 'cpu:0', whose index skips torch's checks for CUDA and bfloat16: pass 'cpu'"
+    ),
+    'torch.autocast("cuda", enabled=1)': (
+        "`torch.autocast` is given 1 as `enabled`, and torch takes only True or False: pass a bool"
+    ),
+    'torch.autocast("cuda", enabled="yes")': (
+        "`torch.autocast` is given 'yes' as `enabled`, and torch takes only True or False: pass a bool"
+    ),
+    'torch.autocast("cuda", enabled=torch.float16)': (
+        "`torch.autocast` is given `torch.float16` as `enabled`: write `dtype=torch.float16`"
+    ),
+    'torch.autocast("cuda", enabled=torch.device("cuda"))': (
+        "`torch.autocast` takes no device, so a torch.device lands in `enabled`: call "
+        "`torch.autocast` with the device type"
+    ),
+    'torch.autocast("cuda", cache_enabled=0)': (
+        "`torch.autocast` is given 0 as `cache_enabled`, and torch takes only True or False: pass a bool"
+    ),
+    'torch.autocast("cuda", enable=True)': (
+        "`torch.autocast` has no argument `enable`, which raises TypeError: its arguments are "
+        "device_type, dtype, enabled, cache_enabled"
+    ),
+    'torch.autocast("cuda", torch.float16, True, True, 5)': (
+        "`torch.autocast` takes 4 arguments and is given more, which raises TypeError: pass them by name"
+    ),
+    'torch.cuda.amp.autocast("cuda")': (
+        "`torch.cuda.amp.autocast` takes no device, so 'cuda' lands in `enabled`: call "
+        "`torch.autocast` with the device type"
+    ),
+    'torch.cuda.amp.autocast(torch.device("cuda"))': (
+        "`torch.cuda.amp.autocast` takes no device, so a torch.device lands in `enabled`: call "
+        "`torch.autocast` with the device type"
+    ),
+    "torch.cuda.amp.autocast(torch.float16)": (
+        "`torch.cuda.amp.autocast` is given `torch.float16` as `enabled`: write `dtype=torch.float16`"
+    ),
+    "torch.cpu.amp.autocast(dtype=torch.float32)": (
+        "`torch.cpu.amp.autocast` is given `torch.float32`, which cpu autocast does not "
+        "support, so it warns once and switches itself off: pass `torch.bfloat16` or "
+        "`torch.float16`, or write `enabled=False`"
+    ),
+    'torch.cuda.amp.autocast(device_type="cuda")': (
+        "`torch.cuda.amp.autocast` has no argument `device_type`, which raises TypeError: its "
+        "arguments are enabled, dtype, cache_enabled"
+    ),
+    "torch.amp.GradScaler(0)": (
+        "`torch.amp.GradScaler` is given 0 as its `device`, which is a device type and not an "
+        "index: pass `'cuda'` or `'cpu'`"
+    ),
+    "torch.amp.GradScaler(15)": (
+        "`torch.amp.GradScaler` is given 15 as its `device`, which is a device type and not an "
+        "index: pass `'cuda'` or `'cpu'`"
+    ),
+    "torch.amp.GradScaler(16)": (
+        "`16` lands in the `device` parameter of `torch.amp.GradScaler`, which comes first, "
+        "and is ignored: pass it as `init_scale=16`"
+    ),
+    "torch.amp.GradScaler(1024.0)": (
+        "`1024.0` lands in the `device` parameter of `torch.amp.GradScaler`, which comes "
+        "first, and is ignored: pass it as `init_scale=1024.0`"
+    ),
+    "torch.amp.GradScaler(-1)": (
+        "`-1` lands in the `device` parameter of `torch.amp.GradScaler`, which comes first, "
+        "and is ignored: pass it as `init_scale=-1`"
+    ),
+    "torch.amp.GradScaler(False)": (
+        "`False` lands in the `device` parameter of `torch.amp.GradScaler`, which comes first, "
+        "and is ignored: pass it as `enabled=False`"
+    ),
+    "torch.amp.GradScaler(True)": (
+        "`True` lands in the `device` parameter of `torch.amp.GradScaler`, which comes first, "
+        "and is ignored: pass it as `enabled=True`"
+    ),
+    "torch.cuda.amp.GradScaler(True)": (
+        "`True` lands in the `init_scale` parameter of `torch.cuda.amp.GradScaler`, so the "
+        "loss scale is 1.0: pass it as `enabled=True`"
+    ),
+    'torch.cuda.amp.GradScaler("cuda")': (
+        "`torch.cuda.amp.GradScaler` is given 'cuda' as its `init_scale`, which must be a "
+        "number: pass a device to `torch.amp.GradScaler`, which takes it first"
+    ),
+    'torch.cuda.amp.GradScaler(torch.device("cuda"))': (
+        "`torch.cuda.amp.GradScaler` is given a torch.device as its `init_scale`, which must "
+        "be a number: pass a device to `torch.amp.GradScaler`, which takes it first"
+    ),
+    'torch.amp.GradScaler("cuda", init_scale=False)': (
+        "`False` lands in the `init_scale` parameter of `torch.amp.GradScaler`, so the loss "
+        "scale is 0.0: pass it as `enabled=False`"
+    ),
+    'torch.amp.GradScaler("cuda", init_scale=0)': (
+        "`init_scale=0` multiplies every loss by a number that is not positive: pass a power of two, or `enabled=False`"
+    ),
+    'torch.amp.GradScaler("cuda", init_scale=0.0)': (
+        "`init_scale=0.0` multiplies every loss by a number that is not positive: pass a power "
+        "of two, or `enabled=False`"
+    ),
+    'torch.amp.GradScaler("cuda", init_scale=-2.5)': (
+        "`init_scale=-2.5` multiplies every loss by a number that is not positive: pass a "
+        "power of two, or `enabled=False`"
+    ),
+    'torch.amp.GradScaler("cuda", init_scale=2.0**25)': (
+        "`init_scale=33554432.0` is above 2**24, so the first steps overflow and are skipped: "
+        "start at the default of 2**16"
+    ),
+    'torch.amp.GradScaler("cuda", growth_factor=0.5, backoff_factor=2.0)': (
+        "`growth_factor` is 0.5 and `backoff_factor` is 2.0, the wrong way round, so torch raises: pass both by name"
+    ),
+    'torch.amp.GradScaler("cuda", growth_factor=1.0)': (
+        "`growth_factor=1.0` lets the scale never grow, so torch raises: pass a number above 1.0, by default 2.0"
+    ),
+    'torch.amp.GradScaler("cuda", backoff_factor=1.0)': (
+        "`backoff_factor=1.0` does not lower the scale after an overflow, so torch raises: "
+        "pass a number below 1.0, by default 0.5"
+    ),
+    'torch.amp.GradScaler("cuda", backoff_factor=0.0)': (
+        "`backoff_factor=0.0` makes the scale zero or negative after the first overflow: pass "
+        "a number between 0.0 and 1.0, by default 0.5"
+    ),
+    'torch.amp.GradScaler("cuda", backoff_factor=-1)': (
+        "`backoff_factor=-1` makes the scale zero or negative after the first overflow: pass a "
+        "number between 0.0 and 1.0, by default 0.5"
+    ),
+    'torch.amp.GradScaler("cuda", growth_interval=0)': (
+        "`growth_interval=0` lets the scale fall but never grow again: pass a positive number of steps, by default 2000"
+    ),
+    'torch.amp.GradScaler("cuda", growth_interval=1)': (
+        "`growth_interval=1` raises the scale into overflow so often that many steps are "
+        "skipped: pass a few hundred steps or more, by default 2000"
+    ),
+    'torch.amp.GradScaler("cuda", growth_interval=49)': (
+        "`growth_interval=49` raises the scale into overflow so often that many steps are "
+        "skipped: pass a few hundred steps or more, by default 2000"
+    ),
+    'torch.amp.GradScaler("cuda", enabled=torch.bfloat16)': (
+        "`torch.amp.GradScaler` is enabled for bfloat16, which needs no scaling, and so not "
+        "for float16, which does: pass `enabled=` that the dtype is float16"
+    ),
+    'torch.amp.GradScaler("cuda", init_scale=0, growth_interval=0)': (
+        "`init_scale=0` multiplies every loss by a number that is not positive: pass a power of two, or `enabled=False`"
+    ),
+}
+#: The neighbours of these, of which there is nothing to say.
+SOUND = [
+    'torch.autocast("cpu", dtype=torch.float32, enabled=False)',
+    'torch.autocast("cuda", dtype=torch.float32)',
+    'torch.autocast("npu", dtype=torch.float32)',
+    "torch.autocast(**options)",
+    'torch.autocast("cuda", **options)',
+    "torch.autocast(device_type=device)",
+    'torch.amp.GradScaler("cuda", init_scale=1)',
+    'torch.amp.GradScaler("cuda", init_scale=2.0**24)',
+    'torch.amp.GradScaler("cuda", growth_factor=1.01)',
+    'torch.amp.GradScaler("cuda", backoff_factor=0.25)',
+    'torch.amp.GradScaler("cuda", growth_interval=50)',
+    'torch.amp.GradScaler("cuda", growth_interval=True)',
+    'torch.amp.GradScaler("cuda", enabled=False, init_scale=0)',
+    'torch.amp.GradScaler("cuda", enabled=torch.float16)',
+]
+
+
+@pytest.mark.parametrize("call", [*ARGUMENTS, *SOUND])
+def test_what_is_said_of_arguments(call: str) -> None:
+    found = check_source(f"import torch\n\nmade = {call}\n")
+    told = [finding.message for finding in found if finding.code in ("AMP106", "AMP216")]
+    assert told == ([ARGUMENTS[call]] if call in ARGUMENTS else [])
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (
+            'def train(model, x):\n    torch.autocast("cuda")\n    return model(x)\n',
+            "2 `torch.autocast` is constructed and dropped, so nothing runs under it",
+        ),
+        ('def train(model, x):\n    amp = torch.autocast("cuda")\n    amp\n    return model(x)\n', ""),
+        (
+            '@torch.autocast("cuda")\ndef batches(loader):\n    yield from loader\n',
+            "1 `torch.autocast` decorates a generator or a coroutine, whose body runs after the region has closed",
+        ),
+        (
+            'amp = torch.autocast("cuda")\n@amp\ndef batches(loader):\n    yield from loader\n',
+            "2 `amp` decorates a generator or a coroutine, whose body runs after the region has closed",
+        ),
+        (
+            '@torch.autocast("cuda")\nasync def first(loader):\n    return loader\n',
+            "1 `torch.autocast` decorates a generator or a coroutine, whose body runs after the region has closed",
+        ),
+        ('@torch.autocast("cuda")\ndef first(loader):\n    return loader\n', ""),
+        ("@torch.no_grad()\ndef batches(loader):\n    yield from loader\n", ""),
+    ],
+)
+def test_what_is_said_of_regions_that_cover_nothing(source: str, told: str) -> None:
+    found = check_source(f"import torch\n{source}")
+    assert [f"{each.line - 1} {each.message.partition(': ')[0]}" for each in found] == [told] * bool(told)

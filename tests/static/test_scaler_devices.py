@@ -66,3 +66,22 @@ def train(model, optimizer, x):
 """
     told = [(f.names["device"], f.names["other"]) for f in check_source(source) if f.label == "scaler:other-device"]
     assert told == [("cuda", "xpu")] * found
+
+
+@pytest.mark.parametrize("none", ["nullcontext()", "nullcontext() if flag else torch.autocast('xpu')"])
+def test_a_place_where_no_region_is_entered_is_of_no_device(none: str) -> None:
+    source = f"""\
+import torch
+from contextlib import nullcontext
+
+def train(model, optimizer, x, flag):
+    scaler = torch.amp.GradScaler("cuda")
+    with {none}:
+        loss = model(x).mean()
+    with torch.autocast("xpu"):
+        loss = loss + model(x).mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+    assert [f.names["other"] for f in check_source(source) if f.label == "scaler:other-device"] == ["xpu"]

@@ -740,3 +740,145 @@ def test_three_steps():
 """
     assert not check_source(source, "test_steps.py")
     assert {f.code for f in check_source(source.replace("test_three_steps", "train"), "train.py")} == {"AMP501"}
+
+
+#: A loop with a call of code that is not read, of an optimizer, by some name.
+NEVER_CLEARED = """\
+import torch
+import helpers
+
+def train(model, loader, criterion):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    helpers.{name}(optimizer)
+    for x, y in loader:
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+NEVER_UPDATED = """\
+import torch
+import helpers
+
+def train(model, x, y, criterion):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    helpers.{name}(scaler)
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        loss = criterion(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+"""
+CLIPPED_BEHIND = """\
+import torch
+import helpers
+
+def train(model, loader, criterion):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x, y in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        helpers.{name}(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+"""
+CLIPPED_BY = CLIPPED_BEHIND.replace("torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n", "pass\n").replace(
+    "helpers.{name}(optimizer)", "helpers.{name}(model.parameters(), 1.0)"
+)
+
+
+def told_of(source: str, name: str) -> list[str]:
+    return [finding.code for finding in check_source(source.format(name=name))]
+
+
+#: A name, and what code of that name is taken to do: clear gradients, to step and update, to touch them at all.
+NAMES = {
+    "zero": (True, False, True),
+    "zero_all": (True, False, True),
+    "clearGradients": (True, False, True),
+    "unscale": (False, False, True),
+    "clip": (False, False, True),
+    "scale_all": (False, False, True),
+    "amp": (False, False, True),
+    "divide": (False, False, True),
+    "normalize": (False, False, True),
+    "normalise": (False, False, True),
+    "average": (False, False, True),
+    "step": (False, True, True),
+    "update_all": (False, True, True),
+    "minimize": (False, True, True),
+    "minimise": (False, True, True),
+    "backward": (False, False, True),
+    "accumulate": (False, False, True),
+    **{
+        f"one_{word}": (True, True, True)
+        for word in (
+            "train",
+            "trainer",
+            "training",
+            "fit",
+            "optimize",
+            "optimise",
+            "optimization",
+            "epoch",
+            "iteration",
+            "run",
+            "loop",
+            "engine",
+        )
+    },
+    **{
+        f"step_{word}": (False, False, False)
+        for word in (
+            "lr",
+            "learning",
+            "rate",
+            "schedule",
+            "scheduler",
+            "sched",
+            "ema",
+            "log",
+            "logger",
+            "print",
+            "save",
+            "load",
+        )
+    },
+    "zeroLR": (False, False, False),
+    "show": (False, False, False),
+    "stepper": (False, False, False),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_code_that_is_not_read_does_what_its_name_speaks_of(name: str) -> None:
+    clears, steps, touches = NAMES[name]
+    assert told_of(NEVER_CLEARED, name) == ([] if clears else ["AMP215"])
+    assert told_of(NEVER_UPDATED, name) == ([] if steps else ["AMP206"])
+    assert told_of(CLIPPED_BEHIND, name) == ([] if touches else ["AMP201"])
+
+
+@pytest.mark.parametrize(
+    ("name", "clips"),
+    [
+        ("clip", True),
+        ("clip_all", True),
+        ("clipGradients", True),
+        ("unscale_and_clip", False),
+        ("clip_and_step", False),
+        ("clip_update", False),
+        ("amp_clip", False),
+        ("clip_scale", False),
+        ("clipper", False),
+        ("show", False),
+    ],
+)
+def test_code_that_is_not_read_clips_where_its_name_says_no_more(name: str, clips: bool) -> None:
+    assert told_of(CLIPPED_BY, name) == (["AMP201"] if clips else [])

@@ -287,8 +287,7 @@ def _match(at: Interpreter, node: ast.Match) -> None:
             name = getattr(child, "name", None) or getattr(child, "rest", None)
             if isinstance(name, str):
                 at.state.frame.vars[name] = at.fresh(arm.pattern, name)
-        catch_all = isinstance(arm.pattern, ast.MatchAs) and arm.pattern.pattern is None and arm.guard is None
-        if catch_all:
+        if isinstance(arm.pattern, ast.MatchAs) and arm.pattern.pattern is None:
             formula: Formula = True
         elif isinstance(arm.pattern, (ast.MatchValue, ast.MatchSingleton)):
             formula = condition(at, _as_comparison(node.subject, arm.pattern))

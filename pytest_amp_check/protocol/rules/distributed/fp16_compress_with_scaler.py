@@ -13,8 +13,6 @@ def _compressed(program: Program) -> Verdicts:
     """Hooks that cast to float16 what a scaler with a large scale has multiplied."""
     events = list(program.events())
     hooks = [event for event in events if event.kind == COMM_HOOK]
-    if not hooks:
-        return
     small = {event.subject for event in events if event.kind == SCALER_NEW and _is_small(event)}
     live = {thing.key for thing in program.facts.get("live_scalers", ())} - small
     steps = [event for event in events if event.kind == SCALER_STEP and event.subject in live]
