@@ -52,6 +52,8 @@ READER = (
     "pytest_amp_check.protocol.check",
     "libcst",
 )
+#: For a run of pytest that trains nothing.
+PYTEST = ("pytest",)
 #: Bytes of a message, and files that it comes with.
 MESSAGE, FILES = 1 << 20, 64
 #: Seconds.
@@ -141,13 +143,22 @@ def _forked(
     return subprocess.CompletedProcess(command, code, *told)
 
 
-def run_pytest(pytester: pytest.Pytester, *arguments: str, warm_children: bool = False) -> pytest.RunResult:
-    """What ``runpytest_subprocess`` of pytester gives, but of output to files instead of pipes."""
+def run_pytest(
+    pytester: pytest.Pytester, *arguments: str, trains: bool = True, warm_children: bool = False
+) -> pytest.RunResult:
+    """What ``runpytest_subprocess`` of pytester gives, but of output to files instead of pipes.
+
+    ``trains`` says that torch is loaded in it.
+    """
     from pytest import RunResult  # noqa: PT013 - it is loaded where it is used, not in what is forked
 
     base = f"--basetemp={pytester.path.parent / 'basetemp'}"
     began = time.perf_counter()
-    done = run_module("pytest", base, *arguments, cwd=pytester.path, env=os.environ, warm_children=warm_children)
+    given = ("-m", "pytest", base, *arguments)
+    if trains:
+        done = run_python(*given, cwd=pytester.path, env=os.environ, warm_children=warm_children)
+    else:
+        done = _text(_forked(PYTEST, given, b"", pytester.path, os.environ, warm_children=warm_children))
     took = time.perf_counter() - began
     return RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), took)
 
