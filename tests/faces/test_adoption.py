@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from warm import run_command
+from warm import run_command, run_pytest
 
 from pytest_amp_check.protocol.rules import RULES
 
@@ -123,12 +123,12 @@ def test_pytest_knows_the_same_findings(pytester: pytest.Pytester, monkeypatch: 
     amp_check("old.py", "--baseline", "known.json", "--update-baseline")
     Path("amp-check.toml").write_text('baseline = "known.json"\n')
     arguments = ("--amp-check", "--amp-only=static", "-p", "no:cacheprovider", "old.py", "new.py")
-    result = pytester.runpytest_subprocess(*arguments)
+    result = run_pytest(pytester, *arguments, trains=False)
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["*AMP202*"])
     result.stdout.no_fnmatch_line("*AMP201*")
     Path("known.json").unlink()
-    result = pytester.runpytest_subprocess(*arguments)
+    result = run_pytest(pytester, *arguments, trains=False)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*known.json cannot be read: no such file or directory*"])
 
@@ -145,7 +145,7 @@ def test_pytest_fails_for_what_check_fails_for(pytester: pytest.Pytester, monkey
         ("error", "error", True),
     ):
         Path("amp-check.toml").write_text(f'severity = {{ AMP201 = "{severity}" }}\n')
-        result = pytester.runpytest_subprocess(*arguments, f"--amp-fail-level={level}")
+        result = run_pytest(pytester, *arguments, f"--amp-fail-level={level}", trains=False)
         result.assert_outcomes(passed=not fails, failed=fails)
         assert amp_check("train.py", "--fail-level", level).returncode == fails
 

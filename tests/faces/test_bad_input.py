@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 import pytest
 from doors import flake8
-from warm import run_command
+from warm import run_command, run_pytest
 
 from pytest_amp_check.faces.formats import FORMATS
 from pytest_amp_check.protocol.rules import RULES
@@ -226,7 +226,7 @@ def test_wrong_settings_are_one_sentence_at_every_door(toml: str, pytester: pyte
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith("amp-check: error: ") and WRONG[toml] in line
-    result = pytester.runpytest_subprocess("--amp-check", "--amp-only=static", "train.py")
+    result = run_pytest(pytester, "--amp-check", "--amp-only=static", "train.py", trains=False)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     # A file that pytest cannot read either it says so itself.
     assert WRONG[toml].removeprefix("is not valid TOML: ") in result.stderr.str()
@@ -488,14 +488,14 @@ def test_a_wrong_flag_is_answered_with_the_nearest(argv: list[str], said: str) -
 def test_a_wrong_word_for_pytest_is_answered_with_the_nearest(
     pytester: pytest.Pytester, argv: list[str], said: str
 ) -> None:
-    result = pytester.runpytest_subprocess("--amp-check", *argv)
+    result = run_pytest(pytester, "--amp-check", *argv, trains=False)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert f"amp-check: {said}" in result.stderr.str()
 
 
 def test_a_wrong_key_of_an_ini_file_is_answered_with_the_nearest(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\namp_chek_paths = src\n")
-    result = pytester.runpytest_subprocess("--amp-check")
+    result = run_pytest(pytester, "--amp-check", trains=False)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "tox.ini: did you mean 'amp_check_paths'?" in result.stderr.str()
 
@@ -506,7 +506,7 @@ def test_options_of_others_are_left_to_them(pytester: pytest.Pytester) -> None:
         "    parser.addoption('--amp-selekt', default='')\n    parser.addini('amp_selekt', 'theirs')\n"
     )
     pytester.makeini("[pytest]\namp_selekt = 1\n")
-    result = pytester.runpytest_subprocess("--amp-check", "--amp-selekt=1")
+    result = run_pytest(pytester, "--amp-check", "--amp-selekt=1", trains=False)
     # The conftest itself is an item.
     result.assert_outcomes(passed=1)
     result = pytester.runpytest_subprocess("--", "--amp-slect")

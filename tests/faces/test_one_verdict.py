@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from warm import run_command
+from warm import run_command, run_pytest
 
 from pytest_amp_check.protocol.rules import RULES
 
@@ -586,8 +586,10 @@ def test_a_mistake_weighs_the_same_wherever_it_is_asked_for(
     # Nothing is resumed yet where no file of the project loads the state of an optimizer.
     expected = "warning" if "resume.py" in others else "info"
     assert said(".") == said(name) == said(name, *filter(os.path.exists, ["fit.py"])) == [(name, "AMP401", expected)]
-    result = pytester.runpytest_subprocess(
-        *("--amp-check", "--amp-only=static", "-p", "no:cacheprovider", "-o", "python_files=", ".")
+    result = run_pytest(
+        pytester,
+        *("--amp-check", "--amp-only=static", "-p", "no:cacheprovider", "-o", "python_files=", "."),
+        trains=False,
     )
     assert result.ret == (expected == "warning")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from warm import run_pytest
 
 from pytest_amp_check.protocol.rules import RULES
 
@@ -200,8 +201,10 @@ def test_python_files_says_what_a_test_module_is(pytester: pytest.Pytester) -> N
 def test_a_file_named_by_testpaths_keeps_its_tests(pytester: pytest.Pytester, workers: tuple[str, ...]) -> None:
     pytester.makepyfile(checks=TEST)
     pytester.makeini("[pytest]\ntestpaths = checks.py\n")
-    pytester.runpytest_subprocess("--amp-check", *workers).assert_outcomes(passed=2)
-    pytester.runpytest_subprocess("--amp-check", *workers, "checks.py").assert_outcomes(passed=1)
+    run_pytest(pytester, "--amp-check", *workers, trains=False, warm_children=True).assert_outcomes(passed=2)
+    run_pytest(pytester, "--amp-check", *workers, "checks.py", trains=False, warm_children=True).assert_outcomes(
+        passed=1
+    )
 
 
 @pytest.mark.parametrize("where", ["pytest.ini", "pyproject.toml"])
@@ -348,7 +351,7 @@ def test_workers_share_one_analysis(project: pytest.Pytester, distribution: str)
     for index in range(20):
         (project.path / "src" / f"more{index}.py").write_text(GOOD)
     arguments = ["--amp-check", "-p", "xdist", "-n", "2", "--dist", distribution, "--basetemp=base"]
-    result = project.runpytest_subprocess(*arguments, "-v", "--junit-xml=report.xml")
+    result = run_pytest(project, *arguments, "-v", "--junit-xml=report.xml", trains=False, warm_children=True)
     times = 2 if distribution == "each" else 1
     result.assert_outcomes(passed=29 * times, failed=times)
     assert (project.path / "analyses").read_text() == "28\n"
@@ -368,7 +371,7 @@ def test_workers_leave_nothing_behind(project: pytest.Pytester, monkeypatch: pyt
 @needs_xdist
 def test_workers_check_own_paths_too(project: pytest.Pytester) -> None:
     project.makeini("[pytest]\ntestpaths = tests\namp_check_paths = src\n")
-    result = project.runpytest_subprocess("--amp-check", "-p", "xdist", "-n", "2")
+    result = run_pytest(project, "--amp-check", "-p", "xdist", "-n", "2", trains=False, warm_children=True)
     result.assert_outcomes(passed=8, failed=1)
     assert summary(result)[-1] == "Found 1 error in 7 files."
 
@@ -449,7 +452,7 @@ def test_a_file_behind_a_link_is_found_at_both_names(pytester: pytest.Pytester) 
 
 def test_a_test_that_changes_the_folder_changes_nothing(pytester: pytest.Pytester, tmp_path: Path) -> None:
     pytester.makepyfile(test_a=f"import os\ndef test_move():\n    os.chdir({str(tmp_path)!r})\n", train=BAD)
-    result = pytester.runpytest_subprocess("--amp-check", "test_a.py", "train.py")
+    result = run_pytest(pytester, "--amp-check", "test_a.py", "train.py", trains=False)
     result.assert_outcomes(passed=2, failed=1)
     assert "AMP201" in result.stdout.str()
 
@@ -500,7 +503,7 @@ def checked(result: pytest.RunResult) -> set[str]:
 def test_what_pytest_is_told_to_ignore_is_no_item(
     configured: pytest.Pytester, flags: list[str], ignored: set[str]
 ) -> None:
-    result = configured.runpytest_subprocess("--amp-check", "--co", "-q", "tests/deep", *flags)
+    result = run_pytest(configured, "--amp-check", "--co", "-q", "tests/deep", *flags, trains=False)
     assert checked(result) - {"tests/deep/conftest.py", "tests/deep/test_two.py"} == ALL - ignored
 
 
@@ -521,33 +524,33 @@ def test_what_a_conftest_ignores_is_no_item(
     configured: pytest.Pytester, conftest: str, text: str, ignored: set[str]
 ) -> None:
     (configured.path / conftest).write_text(text + "\n")
-    result = configured.runpytest_subprocess("--amp-check", "--co", "-q", "tests/deep")
+    result = run_pytest(configured, "--amp-check", "--co", "-q", "tests/deep", trains=False)
     found = checked(result) - {"tests/deep/conftest.py", "tests/deep/test_two.py", "src/conftest.py"}
     assert found == ALL - ignored
 
 
 def test_a_conftest_of_the_checked_folder_that_fails_is_said(configured: pytest.Pytester) -> None:
     (configured.path / "src/conftest.py").write_text("raise RuntimeError('this conftest')\n")
-    result = configured.runpytest_subprocess("--amp-check", "tests/deep")
+    result = run_pytest(configured, "--amp-check", "tests/deep", trains=False)
     assert result.ret != 0
     result.stdout.fnmatch_lines(["*this conftest*"])
 
 
 def test_who_selects_files_is_not_given_those_of_the_configuration(configured: pytest.Pytester) -> None:
     for selected in (["tests/test_one.py"], ["tests/test_one.py::test_pass"], ["tests/test_one.py", "src/pkg/good.py"]):
-        result = configured.runpytest_subprocess("--amp-check", "--co", "-q", *selected)
+        result = run_pytest(configured, "--amp-check", "--co", "-q", *selected, trains=False)
         assert not checked(result) & (ALL - {*selected})
     for selected in ([], ["tests"], ["tests/deep", "tests/test_one.py"]):
-        result = configured.runpytest_subprocess("--amp-check", "--co", "-q", *selected)
+        result = run_pytest(configured, "--amp-check", "--co", "-q", *selected, trains=False)
         assert checked(result) >= ALL
-    result = configured.runpytest_subprocess("--amp-check", "--co", "-q", "-o", "testpaths=tests/test_one.py")
+    result = run_pytest(configured, "--amp-check", "--co", "-q", "-o", "testpaths=tests/test_one.py", trains=False)
     assert checked(result) >= ALL
 
 
 def test_what_pytest_keeps_for_itself_is_no_item(project: pytest.Pytester) -> None:
     (project.path / ".pytest_cache").mkdir()
     (project.path / ".pytest_cache/README.md").write_text("# pytest cache\n")
-    result = project.runpytest_subprocess("--amp-check", "--co", "-q", "-o", "norecursedirs=nothing")
+    result = run_pytest(project, "--amp-check", "--co", "-q", "-o", "norecursedirs=nothing", trains=False)
     assert checked(result) >= {"src/pkg/bad.py", "src/pkg/good.py"}
     assert not [name for name in checked(result) if name.startswith(".pytest_cache")]
 
@@ -559,7 +562,7 @@ def test_the_nearest_configuration_holds_for_each_item(project: pytest.Pytester)
         (project.path / name).write_text(BAD)
     table = "[tool.amp-check]\nexclude = ['gen']\nforce-exclude = true\n"
     (project.path / "inner/pyproject.toml").write_text(table)
-    result = project.runpytest_subprocess("--amp-check", "-v", "-p", "no:cacheprovider", ".")
+    result = run_pytest(project, "--amp-check", "-v", "-p", "no:cacheprovider", ".", trains=False)
     lines = [line for line in result.outlines if "::amp-check " in line and not line.startswith("FAILED")]
     ended = {line.split("::")[0]: line.split()[1] for line in lines}
     assert ended["inner/train.py"] == "FAILED"
@@ -569,7 +572,7 @@ def test_the_nearest_configuration_holds_for_each_item(project: pytest.Pytester)
 
 def test_a_file_that_is_named_and_excluded_is_skipped(project: pytest.Pytester) -> None:
     (project.path / "src/pyproject.toml").write_text("[tool.amp-check]\nexclude = ['bad.py']\nforce-exclude = true\n")
-    result = project.runpytest_subprocess("--amp-check", "-rs", "-p", "no:cacheprovider", "src/pkg/bad.py")
+    result = run_pytest(project, "--amp-check", "-rs", "-p", "no:cacheprovider", "src/pkg/bad.py", trains=False)
     result.assert_outcomes(skipped=1)
     assert result.ret == 0
     result.stdout.fnmatch_lines(
@@ -583,7 +586,7 @@ def test_the_summary_line_of_an_item_shows_its_worst_finding(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     pytester.makepyfile(train=INFO.rstrip("\n") + "\n\n\n" + BAD)
-    result = pytester.runpytest_subprocess("--amp-check", "--amp-select", "AMP503,AMP201", "train.py")
+    result = run_pytest(pytester, "--amp-check", "--amp-select", "AMP503,AMP201", "train.py", trains=False)
     result.assert_outcomes(failed=1)
     (line,) = [line for line in result.outlines if line.startswith("FAILED train.py::amp-check")]
     assert " AMP201 " in line

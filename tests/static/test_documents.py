@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from marks import MISTAKES, marks
-from warm import run_command
+from warm import run_command, run_pytest
 
 from pytest_amp_check import check_paths, check_source
 from pytest_amp_check.protocol.byte_sizes import LARGEST_FILE
@@ -862,11 +862,11 @@ def items(result: pytest.RunResult) -> list[str]:
 
 
 def test_notebooks_and_markdown_are_items(project: pytest.Pytester) -> None:
-    result = project.runpytest_subprocess("--amp-check", "--amp-only=static", "--co", "-q")
+    result = run_pytest(project, "--amp-check", "--amp-only=static", "--co", "-q", trains=False)
     assert items(result) == [
         f"{name}::amp-check" for name in ("docs/clean.md", "docs/train.md", "train.ipynb", "train.py")
     ]
-    result = project.runpytest_subprocess("--amp-check", "--amp-only=static")
+    result = run_pytest(project, "--amp-check", "--amp-only=static", trains=False)
     result.assert_outcomes(failed=3, passed=1)
     # In whatever order other plugins run them.
     for lines in (
@@ -878,17 +878,26 @@ def test_notebooks_and_markdown_are_items(project: pytest.Pytester) -> None:
 
 
 def test_they_can_be_named_and_left_out(project: pytest.Pytester) -> None:
-    result = project.runpytest_subprocess("--amp-check", "--amp-only=static", "train.ipynb", "docs/train.md::amp-check")
+    result = run_pytest(
+        project, "--amp-check", "--amp-only=static", "train.ipynb", "docs/train.md::amp-check", trains=False
+    )
     result.assert_outcomes(failed=2)
-    result = project.runpytest_subprocess(
-        "--amp-check", "--amp-only=static", "--co", "-q", "-o", "amp_exclude=docs *.ipynb"
+    result = run_pytest(
+        project,
+        "--amp-check",
+        "--amp-only=static",
+        "--co",
+        "-q",
+        "-o",
+        "amp_exclude=docs *.ipynb",
+        trains=False,
     )
     assert items(result) == ["train.py::amp-check"]
     project.makeini("[pytest]\ntestpaths = none\namp_check_paths = docs train.ipynb\n")
     project.mkdir("none")
-    result = project.runpytest_subprocess("--amp-check", "--amp-only=static", "--co", "-q")
+    result = run_pytest(project, "--amp-check", "--amp-only=static", "--co", "-q", trains=False)
     assert items(result) == ["docs/clean.md::amp-check", "docs/train.md::amp-check", "train.ipynb::amp-check"]
 
 
 def test_without_the_option_they_are_none_of_pytests(project: pytest.Pytester) -> None:
-    assert items(project.runpytest_subprocess("--co", "-q")) == []
+    assert items(run_pytest(project, "--co", "-q", trains=False)) == []

@@ -8,6 +8,7 @@ here is linear there.
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -49,7 +50,7 @@ class Pattern:
         self.steps = 0
         self.text = ""
         self.groups: dict[int, str] = {}
-        self._one: dict[int, Callable[[str], bool]] = {}
+        self._one: dict[int, Callable[[str], bool] | None] = {}
 
     # What matches.
 
@@ -177,13 +178,14 @@ class Pattern:
 
     def _single(self, node: Node) -> Callable[[str], bool] | None:
         """A test for one character, where a node is that."""
-        op, given = str(node[0]), node[1]
-        if op not in ("LITERAL", "NOT_LITERAL", "ANY", "IN"):
-            return None
-        known = self._one.get(id(node))
-        if known is None:
-            known = self._one[id(node)] = self._test(op, given)
-        return known
+        try:
+            return self._one[id(node)]
+        except KeyError:
+            op, given = str(node[0]), node[1]
+            single = op in ("LITERAL", "NOT_LITERAL", "ANY", "IN")
+            # The same few characters are asked for again and again.
+            made = self._one[id(node)] = functools.cache(self._test(op, given)) if single else None
+            return made
 
     def _test(self, op: str, given: Any) -> Callable[[str], bool]:
         if op == "ANY":

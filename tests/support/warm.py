@@ -2,13 +2,15 @@
 
 Loading torch takes ten times as long as what most of these processes are there for, and loading the reader three times.
 Nothing else is loaded where they come from, and no op has run there: each goes on as ``python -m`` would, and ends as
-Python ends. What starting does is told by processes that are really started.
+Python ends, but that what was loaded before is not taken apart. What starting does is told by processes that are really
+started.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import gc
 import importlib
@@ -27,6 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import weakref
 import zlib
 from collections.abc import Mapping
 from importlib.machinery import SourceFileLoader
@@ -49,6 +52,8 @@ READER = (
     "pytest_amp_check.protocol.check",
     "libcst",
 )
+#: For a run of pytest that trains nothing.
+PYTEST = ("pytest",)
 #: Bytes of a message, and files that it comes with.
 MESSAGE, FILES = 1 << 20, 64
 #: Seconds.
@@ -138,13 +143,22 @@ def _forked(
     return subprocess.CompletedProcess(command, code, *told)
 
 
-def run_pytest(pytester: pytest.Pytester, *arguments: str, warm_children: bool = False) -> pytest.RunResult:
-    """What ``runpytest_subprocess`` of pytester gives, but of output to files instead of pipes."""
+def run_pytest(
+    pytester: pytest.Pytester, *arguments: str, trains: bool = True, warm_children: bool = False
+) -> pytest.RunResult:
+    """What ``runpytest_subprocess`` of pytester gives, but of output to files instead of pipes.
+
+    ``trains`` says that torch is loaded in it.
+    """
     from pytest import RunResult  # noqa: PT013 - it is loaded where it is used, not in what is forked
 
     base = f"--basetemp={pytester.path.parent / 'basetemp'}"
     began = time.perf_counter()
-    done = run_module("pytest", base, *arguments, cwd=pytester.path, env=os.environ, warm_children=warm_children)
+    given = ("-m", "pytest", base, *arguments)
+    if trains:
+        done = run_python(*given, cwd=pytester.path, env=os.environ, warm_children=warm_children)
+    else:
+        done = _text(_forked(PYTEST, given, b"", pytester.path, os.environ, warm_children=warm_children))
     took = time.perf_counter() - began
     return RunResult(done.returncode, done.stdout.splitlines(), done.stderr.splitlines(), took)
 
@@ -368,9 +382,42 @@ def _go_on(request: Request, stand_in: str) -> None:
         exec(code, vars(main))  # noqa: S102 - as above
 
 
+def _spare(loaded: Mapping[str, object]) -> None:
+    """Let Python, which is about to end, not take these modules apart.
+
+    Each page of theirs would be copied for that, and of what their libraries have made, which takes torch fifteen times
+    as long as to be forked.
+    """
+    for name, module in loaded.items():
+        if sys.modules.get(name) is module:
+            del sys.modules[name]
+
+
+def _spare_libraries() -> None:
+    """Let nothing of the libraries that are loaded be taken apart either.
+
+    Python forgets what they have asked for. C, as it ends, only writes what it holds back: what is registered last is
+    done first.
+    """
+    for each in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        each.atexit = False
+    c = ctypes.CDLL(None)
+    if hasattr(c, "on_exit"):
+        c.on_exit(c._exit, None)
+        c.__cxa_atexit(c.fflush, None, None)
+
+
 if __name__ == "__main__":
+    loaded: dict[str, object] = {}
+    # Before any other, so that it is called after them.
+    atexit.register(_spare, loaded)
+    own = set(sys.modules)
     for each in sys.argv[2:]:
         importlib.import_module(each)
+    loaded.update((name, module) for name, module in sys.modules.items() if name not in own)
+    # So that it is held by what no search for cycles sees.
+    loaded[""] = loaded
+    _spare_libraries()
     # What each of them would go through again as it ends.
     gc.freeze()
     folder = tempfile.mkdtemp()

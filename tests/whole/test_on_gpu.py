@@ -20,6 +20,14 @@ torch = pytest.importorskip("torch")
 ROOT = BENCHMARKS.parent
 KIT = benchmark("on_gpu")
 CLAIMS = {claim.name: claim for claim in KIT["CLAIMS"]}
+#: What each part claims that a machine without a GPU can decide, but for the two parts of the first test.
+WITHOUT_A_GPU = {
+    "tests": ["gpu-tests"],
+    "training": ["training-findings", "training-dtypes", "training-skips", "training-losses"],
+    "memory": ["memory-estimated", "memory-measured"],
+    "cost": ["recording-does-not-wait", "recording-holds-nothing"],
+    "harm": ["harm-on-cuda"],
+}
 no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="the kit would start for real")
 
 
@@ -58,6 +66,17 @@ def test_a_dry_run_writes_rows_and_verdicts(tmp_path: Path) -> None:
     summary = (tmp_path / f"gpu-dry-run-torch{version}.md").read_text(encoding="utf-8")
     assert "| dtypes-of-ops | holds |" in summary
     assert re.search(r"^## speed\n\ncomplete, \d+ s, 2 rows$", summary, re.MULTILINE)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", [part for part in KIT["PARTS"] if part not in ("dtypes", "speed")])
+def test_what_each_other_part_claims_holds_in_a_dry_run(part: str, tmp_path: Path) -> None:
+    done = run("--dry-run", "--only", part, "--results", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    (path,) = tmp_path.glob("*.json")
+    whole = json.loads(path.read_text(encoding="utf-8"))
+    assert {name: each["ended"] for name, each in whole["parts"].items()} == {part: "complete"}
+    assert whole["claims"] == dict.fromkeys(WITHOUT_A_GPU[part], "")
 
 
 @pytest.mark.long
