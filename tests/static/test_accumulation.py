@@ -1283,9 +1283,18 @@ case(
     loop("out = model(x)\nloss = F.cross_entropy(out, y) + 0.1 * F.mse_loss(out, x)", mark=UNDIVIDED),
 )
 case(
-    "weights that sum to one good",
+    # Whatever alpha is, no share of the window is in them.
+    "weights that sum to one bad",
     loop(
         "out = model(x)\nloss = alpha * F.cross_entropy(out, y) + (1 - alpha) * F.mse_loss(out, x)",
+        parameters=", alpha",
+        mark=UNDIVIDED,
+    ),
+)
+case(
+    "one weight of both terms good",
+    loop(
+        "out = model(x)\nloss = alpha * F.cross_entropy(out, y) + alpha * F.mse_loss(out, x)",
         parameters=", alpha",
     ),
 )

@@ -54,6 +54,7 @@ def unknown(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: 
     if tensors and last not in TELLING:
         tensor = _unknown_tensor(at, last, given, tensors)
         tensor.divided = tensor.divided or e.DIVIDES in about
+        tensor.share = tensor.share and e.DIVIDES not in about
         return tensor
     if last in IMPURE:
         return at.fresh(node, name)

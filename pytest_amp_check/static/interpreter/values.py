@@ -564,6 +564,7 @@ class Tensor(Knowable):
     uneven      it is a sum of which one part holds a loss scale and another none, or another scaler's
     vague       it is a part of what code that cannot be read gave, of which nobody knows how it was reduced
     weighted    it is ``divided`` only in so far as it was multiplied by what is known of this turn's data alone
+    share       it is ``divided`` only in so far as it was multiplied by what may be a share of it
     """
 
     kind = "tensor"
@@ -589,6 +590,7 @@ class Tensor(Knowable):
         "ran",
         "scaler",
         "several",
+        "share",
         "summed",
         "uneven",
         "vague",
@@ -621,6 +623,7 @@ class Tensor(Knowable):
         self.summed = False
         self.uneven = False
         self.weighted = False
+        self.share = False
         self.ran: frozenset[int] = frozenset()
 
     def tensors(self) -> list[Tensor]:
@@ -666,7 +669,7 @@ class Tensor(Knowable):
         made.deps = united(part.deps for part in parts)
         made.autocast = where({part.autocast for part in parts})
         for part in parts[1:]:
-            for name in ("divided", "extent", "module_read", "summed", "vague", "weighted"):
+            for name in ("divided", "extent", "module_read", "share", "summed", "vague", "weighted"):
                 setattr(made, name, getattr(made, name) and getattr(part, name))
             for name in ("custom", "forward", "graded", "is_loss", "low", "matmul", "opaque", "penalty", "uneven"):
                 setattr(made, name, getattr(made, name) or getattr(part, name))

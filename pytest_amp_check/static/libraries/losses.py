@@ -164,6 +164,8 @@ def reduced(made: Tensor | Opaque, of: Value, how: str) -> None:
         made.divided = made.summed = False
     elif how == "sum":
         made.divided = True
+        if isinstance(made, Tensor):
+            made.share = False
         made.summed = of.summed or not of.divided or (isinstance(of, Tensor) and of.weighted)
     elif how == "mean" and of.summed:
         made.divided = made.summed = False
@@ -181,7 +183,7 @@ def _scaled_by(at: Interpreter, tensor: Tensor, name: str, args: Args, node: ast
         # In place: the tensor goes on to be used.
         tensor.divided = tensor.divided or result.divided
         if isinstance(result, Tensor):
-            tensor.divisors, tensor.factors = result.divisors, result.factors
+            tensor.divisors, tensor.factors, tensor.share = result.divisors, result.factors, result.share
     return result
 
 
@@ -404,8 +406,11 @@ def _tensor_arithmetic(
         made.divided = made.summed = False
     elif op in ("+", "-"):
         made.uneven = made.uneven or is_uneven(parts)
-        made.divided = all(p.divided for p in parts)
         made.divisors = frozenset.intersection(*(p.divisors for p in parts))
+        made.factors = frozenset.intersection(*(p.factors for p in parts))
+        # Terms of which each has a weight of its own: no share is taken of their sum.
+        apart = len(parts) > 1 and made.share and not made.factors
+        made.divided = all(p.divided for p in parts) and not apart
     return made
 
 
@@ -418,6 +423,7 @@ def _is_wide(value: Value) -> bool:
 def _divided(at: Interpreter, made: Tensor, tensor: Tensor, divisor: Value, node: ast.AST) -> None:
     mean = of_this_turn(at, divisor)
     made.divided = (tensor.divided and not tensor.summed) or not mean
+    made.share = made.share and mean
     made.vague = made.vague and not (mean and tensor.summed)
     made.summed = False
     if isinstance(divisor, Tensor):
@@ -433,7 +439,8 @@ def _multiplied(at: Interpreter, made: Tensor, parts: list[Tensor], factor: Valu
     number = literal(factor)
     share = not at.state.forwards if number is UNKNOWN else _is_share(number)
     summed = [side.summed for side in (made, factor) if side.divided]
-    made.weighted = share and not summed and of_turn(at, factor)
+    made.share = share and not summed
+    made.weighted = made.share and of_turn(at, factor)
     made.divided = bool(summed) or share
     made.summed = bool(summed) and all(summed) and not share
 
