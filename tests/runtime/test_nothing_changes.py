@@ -871,3 +871,36 @@ def test_a_run_does_not_keep_what_it_saw_alive() -> None:
     assert run.steps_total == 3
     alive = [thing for reference in seen if (thing := reference()) is not None]
     assert not alive, f"the run keeps {[type(thing).__name__ for thing in alive]} alive"
+
+
+ONES = torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        pytest.param(lambda t: t.add_(x2=ONES), id="add_ by another name"),
+        pytest.param(lambda t: t.add_(other=2, alpha=3), id="add_ by name"),
+        pytest.param(lambda t: t.add_(2, ONES), id="add_ in the old order"),
+        pytest.param(lambda t: t.add_(), id="add_ of nothing"),
+        pytest.param(lambda t: t.add_(ONES, beta=2), id="add_ with what it does not take"),
+        pytest.param(lambda t: t.mul_(x2=ONES), id="mul_ by another name"),
+        pytest.param(lambda t: t.mul_(), id="mul_ of nothing"),
+        pytest.param(lambda t: t.lerp_(end=ONES, weight=0.5), id="lerp_ by name"),
+        pytest.param(lambda t: t.lerp_(ONES), id="lerp_ without a weight"),
+        pytest.param(lambda t: t.addcmul_(tensor1=ONES, tensor2=ONES, value=2), id="addcmul_ by name"),
+        pytest.param(lambda t: t.addcmul_(2, ONES, ONES), id="addcmul_ in the old order"),
+        pytest.param(lambda t: t.addcdiv_(ONES, tensor2=ONES), id="addcdiv_ half by name"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:This overload of:UserWarning")
+def test_an_edit_in_place_is_written_in_any_way_that_torch_takes(edit: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def outcome() -> object:
+        try:
+            return edit(torch.full((2,), 3.0)).tolist()
+        except TypeError as error:
+            return str(error)
+
+    expected = outcome()
+    with record(nn.Linear(2, 2)):
+        assert outcome() == expected

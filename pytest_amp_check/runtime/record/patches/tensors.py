@@ -53,15 +53,24 @@ def _notify_changed(tensor: Any, effect: str, args: tuple[Any, ...], kwargs: dic
                 recorder.followers.changed(tensor, effect, given)
 
 
+def _with(named: dict[str, Any], **factor: Any) -> dict[str, Any]:
+    """What was given by name, with a factor if that was."""
+    return {**named, **{name: given for name, given in factor.items() if given is not _NONE}}
+
+
 def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
     """An optimizer comes by for each of its parameters, with one operand and nobody watching: that has to be fast."""
 
     def adding(original: Any) -> Any:
         sign = ADDING[name]
 
-        def added(self: Any, other: Any, *more: Any, alpha: Any = _NONE) -> Any:
+        def added(self: Any, other: Any = _NONE, *more: Any, alpha: Any = _NONE, **named: Any) -> Any:
             if watching:
-                _notify_changed(self, effect, (other, *more), {})
+                _notify_changed(self, effect, () if other is _NONE else (other, *more), named)
+            if other is _NONE or named:
+                # Torch has more names for an operand than one, and says itself what it does not take.
+                given = () if other is _NONE else (other, *more)
+                return original(self, *given, **_with(named, alpha=alpha))
             if alpha is _NONE and not more and self.dtype not in LOW:
                 return original(self, other)
             factor = {} if alpha is _NONE else {"alpha": alpha}
@@ -78,10 +87,10 @@ def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
         return added
 
     def averaging(original: Any) -> Any:
-        def averaged(self: Any, end: Any, weight: Any) -> Any:
+        def averaged(self: Any, *given: Any, **named: Any) -> Any:
             if watching:
-                _notify_changed(self, effect, (end, weight), {})
-            return _averaged(original, (self, end, weight), {}) if self.dtype in LOW else original(self, end, weight)
+                _notify_changed(self, effect, given, named)
+            return _averaged(original, (self, *given), named) if self.dtype in LOW else original(self, *given, **named)
 
         return averaged
 
@@ -94,23 +103,22 @@ def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
         return changed
 
     def changing_by_one(original: Any) -> Any:
-        def changed(self: Any, other: Any) -> Any:
+        def changed(self: Any, other: Any = _NONE, **named: Any) -> Any:
             if watching:
-                _notify_changed(self, effect, (other,), {})
+                _notify_changed(self, effect, () if other is _NONE else (other,), named)
+            if other is _NONE or named:
+                return original(self, *(() if other is _NONE else (other,)), **named)
             return original(self, other)
 
         return changed
 
     def changing_by_two(original: Any) -> Any:
-        def changed(self: Any, tensor1: Any, tensor2: Any, *more: Any, value: Any = _NONE) -> Any:
+        def changed(self: Any, *given: Any, value: Any = _NONE, **named: Any) -> Any:
             if watching:
-                named = {} if value is _NONE else {"value": value}
-                _notify_changed(self, effect, (tensor1, tensor2, *more), named)
-            if more:
-                return original(self, tensor1, tensor2, *more, **({} if value is _NONE else {"value": value}))
-            if value is _NONE:
-                return original(self, tensor1, tensor2)
-            return original(self, tensor1, tensor2, value=value)
+                _notify_changed(self, effect, given, _with(named, value=value))
+            if named:
+                return original(self, *given, **_with(named, value=value))
+            return original(self, *given) if value is _NONE else original(self, *given, value=value)
 
         return changed
 
