@@ -195,7 +195,7 @@ class Chain(Judge):
             if len(self.onward) >= DISTINCT:
                 self.onward.clear()
             self.onward[repeat] = self.state
-        if self.pinned and not self.state.regions and self.state.stale < 0:
+        if not self.state.regions:
             self.pinned.clear()
         elif self.state.stale == index:
             self.pinned[index] = event
@@ -221,7 +221,7 @@ class Chain(Judge):
         """What decides where an event leads; None where more does."""
         names = event.kind.tells
         state = self.state
-        if names is None or state.regions or state.stale >= 0:
+        if names is None or state.regions:
             return None
         facts = event.facts
         if event.kind == e.BACKWARD:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 
 from .finding import Finding
 from .rule import RUNTIME
@@ -126,7 +127,7 @@ class Suppressions:
         first, last = finding.site.line, finding.site.end_line
         # A finding may stand for a whole block; only a comment at its head speaks of it, not every one inside.
         at = bisect_right(self._starts, first) - 1
-        last = min(last, self._ends[at]) if at >= 0 and self._ends[at] >= first else first
+        last = min(last, max(first, self._ends[at])) if at >= 0 else first
         silenced = False
         for suppression in self._all:
             if suppression.covers(first, last) and suppression.names(finding.code):
@@ -166,7 +167,8 @@ class Suppressions:
         ahead: list[_Suppression] = []  # the same, for the statement that is being read
         within: list[_Suppression] = []  # on lines of their own inside brackets
         trailing: list[_Suppression] = []
-        try:
+        # A file that does not parse is read as far as it goes: that it does not is what will be said about it.
+        with suppress(TokenError, SyntaxError):
             for kind, string, (line, column), _, source in generate_tokens(StringIO(text).readline):
                 if kind == COMMENT:
                     for found in _parse(string, line, column):
@@ -205,9 +207,6 @@ class Suppressions:
                     for found in within:
                         found.first = found.last = line
                     within.clear()
-        except (TokenError, SyntaxError):
-            # The file does not parse, and that is what will be said about it.
-            return
 
 
 def _may_suppress(text: str) -> bool:

@@ -329,6 +329,32 @@ def test_what_is_wrong_with_a_rule_is_said(given: dict[str, str], said: str) -> 
         Rule("AMP299", "x-y", summary="S.", **{**WHOLE, **given})
 
 
+def test_a_rule_as_other_programs_get_it() -> None:
+    given = {**WHOLE, "silent": (("it is right", "x = 1"),), "readers": "runtime", "default": False}
+    rule = Rule("AMP299", "x-y", summary="S.", **given)
+    expected = {
+        "code": "AMP299",
+        "name": "x-y",
+        "severity": "error",
+        "summary": "S.",
+        "why": "w",
+        "harm": "h",
+        "bad": "# AMP299",
+        "good": "g",
+        "fix": "f",
+        "applicability": None,
+        "silent": [{"reason": "it is right", "code": "x = 1"}],
+        "sources": ["s"],
+        "readers": "runtime",
+        "default": False,
+    }
+    assert rule.as_dict() == expected
+    assert Rule("AMP299", "x-y", summary="S.", **given, applicability="unsafe").as_dict() == {
+        **expected,
+        "applicability": "unsafe",
+    }
+
+
 SITE = Site("train.py", 3, function="main")
 
 

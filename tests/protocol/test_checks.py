@@ -30,6 +30,7 @@ ALLOWS = [
     "if torch.isnan(norm):\n    sys.exit(1)\n    print(norm)",
     "if norm.isfinite():\n    print(norm)\nelse:\n    skipped += 1",
     "if torch.isnan(norm):\n    raise_later = 1",
+    "if norm.isfinite():\n    print(norm)\nelse:\n    raise ValueError\n    print(norm)",
     "if torch.isnan(norm):\n    raise ValueError\n    print(norm)",
     "while torch.isnan(norm): raise ValueError",
     "torch.isnan(norm)",

@@ -122,3 +122,35 @@ def test_facts_that_nobody_declares_fail_in_tests() -> None:
 def test_what_a_kind_says_is_a_clause(name: str) -> None:
     for words in (KINDS[name].says, KINDS[name].says_scaled):
         assert words == words.strip() and not words.endswith(".") and words[0].islower()
+
+
+def test_things_and_events_are_shown_by_what_they_are() -> None:
+    program = Program()
+    first, second = program.thing("module", "model"), program.thing("optimizer", "opt")
+    assert (repr(first), repr(second)) == ("<module 0 model>", "<optimizer 1 opt>")
+    assert program.optimizers == [1]
+    assert repr(Event(events.STEP, Site("train.py", 3, 4), None, 1)) == "<step None 1 @train.py:3:4>"
+    assert repr(Site("a.ipynb", 3, 4, cell=2)) == "a.ipynb:cell 2:3:4"
+    assert repr(surface.Entry("torch.save", "save")) == "<save torch.save>"
+
+
+def test_a_module_is_whole_with_the_parts_of_its_parts() -> None:
+    program = Program()
+    keys = [program.thing("module", name).key for name in ("model", "encoder", "layer", "other")]
+    for key, parts in ((0, {1}), (1, {2, 0})):
+        program.things[keys[key]].facts["parts"] = parts
+    assert program.whole([0]) == {0, 1, 2}
+    assert program.whole([2, 3]) == {2, 3}
+
+
+def test_a_program_calls_things_by_their_names() -> None:
+    program = Program()
+    program.thing("scaler", "scaler")
+    assert (program.called(0), program.called("self.scaler")) == ("scaler", "self.scaler")
+
+
+def test_of_a_test_nothing_is_known_at_first() -> None:
+    test = events.Test(3, "flag", None)
+    assert (test.key, test.text, test.site, test.implies, test.of_gradients) == (3, "flag", None, [], frozenset())
+    assert (test.left_over, test.reached, test.later) == (None, None, None)
+    assert not (test.counts or test.off_by_one or test.flag or test.of_scale or test.turn)

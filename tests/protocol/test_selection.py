@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from pytest_amp_check.protocol.events import Site
+from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.rule import Fault, Rule
-from pytest_amp_check.protocol.selection import UnknownRule, in_runs, resolve
+from pytest_amp_check.protocol.selection import UnknownRule, in_runs, resolve, shows
 
 
 def rule(code: str, name: str, default: bool = True) -> Rule:
@@ -74,6 +76,9 @@ def test_words_become_codes(select: tuple[str, ...] | None, ignore: tuple[str, .
         ("clip_before_unscale", "clip-before-unscale"),
         ("AL", "ALL"),
         ("AMP7", "AMP"),
+        # Of codes that are as like it, the one that begins as it does.
+        ("AMP210", "AMP201"),
+        ("P201", "AMP201"),
     ],
 )
 def test_an_unknown_word_is_answered_with_the_nearest_right_one(word: str, nearest: str) -> None:
@@ -112,3 +117,25 @@ def test_what_is_on_in_runs(
     select: tuple[str, ...] | None, ignore: tuple[str, ...], extend: tuple[str, ...], on: set[str]
 ) -> None:
     assert in_runs(select, ignore, RULES, extend) == on
+
+
+def test_what_is_on_in_runs_may_be_said_again() -> None:
+    assert in_runs(("AMP201", "AMP299 proven"), (), RULES) == {"AMP201", "AMP299 proven"}
+    with pytest.raises(UnknownRule):
+        resolve(("AMP298 proven",), (), RULES)
+
+
+@pytest.mark.parametrize(
+    ("select", "proven", "shown"),
+    [
+        ({"AMP299"}, False, True),
+        ({"AMP299"}, True, True),
+        ({"AMP299 proven"}, True, True),
+        ({"AMP299 proven"}, False, False),
+        ({"AMP201"}, True, False),
+        (set(), False, False),
+    ],
+)
+def test_a_rule_that_is_off_shows_what_a_run_has_proven(select: set[str], proven: bool, shown: bool) -> None:
+    finding = Finding("AMP299", "rare-thing", "error", "message", Site("train.py", 1), proven=proven)
+    assert shows(select, finding) is shown

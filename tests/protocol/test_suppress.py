@@ -99,6 +99,9 @@ class TestComments:
     def test_windows_and_old_mac_line_ends(self) -> None:
         assert silenced("a = 1\r\nb = 2  # amp: ignore\r\nc = 3\r\n") == [2]
         assert Suppressions.of("a = 1\rb = 2  # amp: ignore\rc = 3\r").silences(finding(2))
+        for end in ("\r\n", "\r"):
+            text = f"a = 1{end}# amp: ignore{end}b = 2{end}"
+            assert [line for line in (1, 2, 3) if Suppressions.of(text).silences(finding(line))] == [3]
 
     def test_form_feeds_end_no_line(self) -> None:
         assert silenced("a = 1\n\x0c\nb = 2  # amp: ignore\nc = '\x0c'\nd = 4\n") == [3]

@@ -1,0 +1,28 @@
+"""Which sides of a matrix product Tensor Cores make less of."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp_check.protocol.sizes import described, odd
+
+
+@pytest.mark.parametrize(
+    ("sides", "expected"),
+    [
+        ([256, 257, 1024], [257]),
+        ([128, 129], [129]),
+        ([131, 260, 136], [131, 260]),
+        ([256, 512], []),
+        # Where one side is short, the others do not matter.
+        ([127, 257], []),
+        ([], []),
+    ],
+)
+def test_sides_that_are_no_multiple_of_eight(sides: list[int], expected: list[int]) -> None:
+    assert odd(sides) == expected
+
+
+def test_sides_had_better_be_the_next_multiple_of_eight() -> None:
+    assert described([129, 255]) == {"sizes": "129 and 255", "better": "136 and 256"}
+    assert described([257]) == {"sizes": "257", "better": "264"}

@@ -1,0 +1,224 @@
+"""From a fault to a finding: the names in its message, its place, and what is said where a framework scales."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_amp_check.protocol import events as e
+from pytest_amp_check.protocol.events import Event, Program, Site
+from pytest_amp_check.protocol.report import advised, describe, judge_event, make_finding, of_framework, place, words
+
+SITE = Site("train.py", 3)
+
+
+def message(label: str, *events: Event, **values: str) -> str:
+    return make_finding(label, SITE, list(events), values, ()).message
+
+
+def test_the_names_are_those_of_the_first_event_that_has_one() -> None:
+    clip = Event(e.CLIP, SITE, names={"call": "clip_grad_norm_"})
+    step = Event(e.SCALER_STEP, SITE, names={"call": "step", "scaler": "self.scaler", "optimizer": ""})
+    assert message("clip@scaled", clip, step) == (
+        "`clip_grad_norm_` clips gradients that are still multiplied by the loss scale: "
+        "call `self.scaler.unscale_(optimizer)` before it"
+    )
+    # What a judge gives is nearer than what an event says.
+    assert "`self.scaler.unscale_(opt)`" in message("clip@scaled", clip, step, optimizer="opt")
+
+
+def test_what_has_no_name_is_put_in_words_outside_of_code() -> None:
+    assert message("clip@scaled").startswith("this call clips gradients")
+    assert message("plain-step@scaled", scaler="s").startswith("`optimizer.step()` applies gradients")
+    assert message("plain-step@scaled").endswith("call `scaler.step(optimizer)` and then `scaler.update()` instead")
+
+
+def test_a_judge_may_decide_how_severe_a_fault_is() -> None:
+    finding = make_finding("clip@scaled", SITE, [], {"severity": "info"}, ())
+    assert (finding.severity, finding.certain, finding.names) == ("info", True, {"severity": "info"})
+    assert make_finding("clip@scaled", SITE, [], {}, ()).severity == "error"
+    assert make_finding("scale@no-autocast-unknown", SITE, [], {}, ()).severity == "info"
+
+
+@pytest.mark.parametrize("guessed", [True, False])
+def test_what_is_guessed_of_an_event_is_not_certain(guessed: bool) -> None:
+    event = Event(e.FILL, SITE, facts={"value": -1e9, "eligible": True, "guessed": guessed})
+    (finding,) = judge_event(event, Program())
+    assert (finding.code, finding.site, finding.certain) == ("AMP506", SITE, not guessed)
+
+
+def test_an_event_in_words_is_what_its_first_rule_says_of_it() -> None:
+    fill = Event(e.FILL, SITE, facts={"value": -1e9, "eligible": True}, names={"call": "masked_fill"})
+    assert words(fill, Program()) == (
+        "`masked_fill` writes -1e+09 into a tensor that may be float16, which ends at 65504"
+    )
+    assert words(Event(e.FILL, SITE, facts={"value": 1.0, "eligible": True}), Program()) == ""
+
+
+def test_what_an_event_did_depends_on_whether_a_scaler_did_it() -> None:
+    assert describe(Event(e.BACKWARD, SITE)) == "gradients of an unscaled loss are added"
+    assert describe(Event(e.BACKWARD, SITE, 0)) == "the gradients become multiplied by the loss scale"
+
+
+def acting(framework: str = "", name: str = "accelerator", **facts: Any) -> Program:
+    """A program whose first thing is a scaler, of a framework where that is given."""
+    program = Program()
+    program.thing("scaler", name, **({"framework": framework} if framework else {}), **facts)
+    return program
+
+
+STEP = Event(e.SCALER_STEP, SITE, 0)
+NOBODYS = Event(e.CLIP, SITE)
+
+
+@pytest.mark.parametrize(
+    ("label", "program", "events", "said", "values"),
+    [
+        # torch's own scaler, or none at all.
+        ("clip@scaled", acting(), [STEP], "clip@scaled", {}),
+        ("clip@scaled", acting("accelerate"), [NOBODYS], "clip@scaled", {}),
+        (
+            "clip@scaled",
+            acting("mmengine", "wrapper"),
+            [NOBODYS, STEP],
+            "clip@scaled-framework",
+            {
+                "severity": "error",
+                "framework": "mmengine",
+                "advice": "give `clip_grad=dict(max_norm=...)` to the wrapper, which unscales them first",
+                "scaler": "wrapper",
+            },
+        ),
+        # What has no name is called as it is as a rule, if anybody calls it at all.
+        (
+            "update@pending",
+            acting("fabric", ""),
+            [STEP],
+            "update@pending-framework",
+            {
+                "severity": "error",
+                "framework": "Fabric",
+                "advice": "let each loss run backward just before its own optimizer steps",
+                "scaler": "fabric",
+            },
+        ),
+        (
+            "clip@scaled",
+            acting("mmengine", ""),
+            [STEP],
+            "clip@scaled-framework",
+            {
+                "severity": "error",
+                "framework": "mmengine",
+                "advice": "give `clip_grad=dict(max_norm=...)` to the wrapper, which unscales them first",
+            },
+        ),
+        # Where nobody has advice, the scaler is an attribute of the engine.
+        (
+            "step@divided",
+            acting("accelerate"),
+            [STEP],
+            "step@divided",
+            {"severity": "error", "scaler": "accelerator.scaler"},
+        ),
+        ("step@divided", acting("fabric"), [STEP], "step@divided", {"severity": "error"}),
+        # It is no worse than it is known that the framework scales.
+        ("step@divided", acting("fabric", doubt="info"), [STEP], "step@divided", {"severity": "info"}),
+        ("step@another", acting("fabric", doubt="error"), [STEP], "step@another", {"severity": "error"}),
+        # What is as wrong without mixed precision is no matter of the framework.
+        ("backward@stale", acting("accelerate"), [STEP], "backward@stale", {}),
+    ],
+)
+def test_what_is_said_where_a_framework_scales(
+    label: str, program: Program, events: list[Event], said: str, values: dict[str, str]
+) -> None:
+    assert of_framework(label, events, program) == (said, values)
+
+
+@pytest.mark.parametrize(
+    ("kind", "facts", "names", "scaler"),
+    [
+        (e.SCALER_STEP, {}, {"scaler": "accelerator.scaler"}, "accelerator.scaler"),
+        (e.UNSCALE, {}, {"scaler": "grad_scaler"}, "grad_scaler"),
+        # A call of the engine, and one that is not the scaler's.
+        (e.SCALER_STEP, {"framework": True}, {"scaler": "acc"}, "acc.scaler"),
+        (e.BACKWARD, {}, {"scaler": "acc"}, "acc.scaler"),
+        (e.UPDATE, {}, {}, "accelerator.scaler"),
+    ],
+)
+def test_the_scaler_of_an_engine_is_called_what_the_program_calls_it(
+    kind: e.Kind, facts: dict[str, Any], names: dict[str, object], scaler: str
+) -> None:
+    event = Event(kind, SITE, 0, facts=facts, names=names)
+    assert of_framework("step@divided", [event], acting("accelerate"))[1]["scaler"] == scaler
+
+
+@pytest.mark.parametrize(
+    ("label", "framework", "said", "names"),
+    [
+        ("clip@scaled", "apex", "clip@scaled-framework", {"framework": "apex"}),
+        ("clip@scaled", "fabric", "clip@scaled-framework", {"framework": "Fabric", "scaler": "fabric"}),
+        ("read@scaled", "lightning", "read@scaled-framework", {"framework": "Lightning"}),
+        ("read@scaled", "fabric", "read@scaled", None),
+        ("clip@scaled", "", "clip@scaled", None),
+    ],
+)
+def test_what_is_said_where_the_code_of_a_framework_has_called_torch(
+    label: str, framework: str, said: str, names: dict[str, str] | None
+) -> None:
+    told, values = advised(label, framework)
+    advice = values.pop("advice", "")
+    assert told == said
+    assert bool(advice) is (names is not None)
+    # What the framework calls the optimizer is no name of the program's.
+    assert values == ({} if names is None else {**names, "optimizer": "the optimizer"})
+
+
+def called(*places: tuple[str, int]) -> Site:
+    """A place that was reached by calls, the outermost first; each function is called like its file."""
+    site: Site | None = None
+    for path, line in places:
+        site = Site(path, line, 4, function=path.removesuffix(".py"), caller=site)
+    assert site is not None
+    return site
+
+
+A, B, C, X = ("train.py", 10), ("run.py", 20), ("clip.py", 30), ("step.py", 40)
+
+
+@pytest.mark.parametrize(
+    ("blamed", "partner", "reads", "expected"),
+    [
+        # Of one function, of one file, and of files that call each other in no way that is known.
+        ([A], [("train.py", 12)], False, A),
+        ([C], [A], False, C),
+        ([A, C], [("train.py", 12)], False, C),
+        ([A, C], [B, X], False, C),
+        ([A, C], [A, ("clip.py", 31)], False, C),
+        # A helper of another file, called by what calls its partner, too: where their ways part.
+        ([A, C], [A], False, A),
+        ([A, C], [A, X], False, C),
+        ([A, B, C], [A, ("run.py", 21)], False, B),
+        ([A, B, C], [A, B], False, B),
+        ([A, B, C], [A, B, X], False, C),
+        ([A, B], [A, B, X], False, B),
+        # Of what only reads, whoever calls it is blamed.
+        ([A, C], [("train.py", 12)], True, A),
+        ([A, C], [("train.py", 12), X], True, A),
+        ([A, B, C], [A, ("run.py", 21)], True, B),
+        ([A, C], [B], True, C),
+        ([A], [("train.py", 12)], True, A),
+    ],
+)
+def test_a_helper_that_is_right_in_itself_is_not_blamed(
+    blamed: list[tuple[str, int]], partner: list[tuple[str, int]], reads: bool, expected: tuple[str, int]
+) -> None:
+    site = place(called(*blamed), called(*partner), reads=reads)
+    assert (site.path, site.line) == expected
+
+
+def test_two_functions_of_one_file_do_not_call_each_others_helpers() -> None:
+    read = Site("clip.py", 30, function="norm", caller=Site("train.py", 10, function="train"))
+    step = Site("train.py", 12, function="evaluate")
+    assert place(read, step, reads=True) is read

@@ -1,0 +1,160 @@
+"""What several ranks tell of their runs, put together without a process for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_amp_check.protocol.events import Site
+from pytest_amp_check.protocol.finding import Finding
+from pytest_amp_check.protocol.ranks import Told, named, once, together
+
+STEP, BACKWARD = Site("train.py", 9, 4), Site("train.py", 7, 4)
+
+
+def finding(line: int = 3, code: str = "AMP201", *, certain: bool = True, message: str = "Clipped.") -> Finding:
+    return Finding(code, "a-rule", "error", message, Site("train.py", line, 4), certain=certain, label="label")
+
+
+def told(findings: list[Finding]) -> list[tuple[str, int, str, tuple[int, ...]]]:
+    return [(each.code, each.line, each.message, each.ranks) for each in findings]
+
+
+def steps(rank: int, skips: set[int], *, steps: int = 8, site: Site | None = STEP, **more: Any) -> Told:
+    more = {"grouped": True, "scaler": "scaler", **more}
+    return Told(rank, steps=steps, skips=frozenset(skips), step_site=site, **more)
+
+
+def backwards(rank: int, count: int, *, averages: bool = True, stopped: bool = False) -> Told:
+    passes = {("train.py", 7): (BACKWARD, "loss.backward", count)} if count >= 0 else {}
+    return Told(rank, backwards=passes, averages=averages, stopped=stopped)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "size", "words"),
+    [
+        ([0], 1, "rank 0 of 1"),
+        ([1], 2, "rank 1 of 2"),
+        ([0, 1], 2, "both ranks"),
+        ([0, 1], 3, "ranks 0 and 1 of 3"),
+        ([0, 1, 2], 3, "all 3 ranks"),
+        ([0, 2, 3], 8, "ranks 0, 2 and 3 of 8"),
+    ],
+)
+def test_ranks_in_words(ranks: list[int], size: int, words: str) -> None:
+    assert named(ranks, size) == words
+
+
+def test_a_finding_of_several_ranks_is_told_once_with_them() -> None:
+    first, second = Told(0, [finding(5), finding(3)]), Told(1, [finding(3), finding(4, "AMP202")])
+    assert told(together([first, second], 2)) == [
+        ("AMP201", 3, "Clipped. (both ranks)", (0, 1)),
+        ("AMP202", 4, "Clipped. (rank 1 of 2)", (1,)),
+        ("AMP201", 5, "Clipped. (rank 0 of 2)", (0,)),
+    ]
+
+
+def test_the_words_are_those_of_the_first_rank_that_is_certain() -> None:
+    each = [Told(rank, [finding(certain=rank > 0, message=f"By {rank}.")]) for rank in (2, 1, 0)]
+    assert told(together(each, 4)) == [("AMP201", 3, "By 1. (ranks 0, 1 and 2 of 4)", (0, 1, 2))]
+
+
+def test_recordings_of_one_process_tell_each_place_once() -> None:
+    assert told(once([finding(5), finding(3), finding(5, message="Again."), finding(5, "AMP202")])) == [
+        ("AMP201", 3, "Clipped.", ()),
+        ("AMP201", 5, "Clipped.", ()),
+        ("AMP202", 5, "Clipped.", ()),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("runs", "said", "ranks"),
+    [
+        ([{2}, set()], "skipped step 2 on rank 0 and took it on rank 1, so", (0,)),
+        ([set(), {0}, {0}], "skipped step 0 on ranks 1 and 2 and took it on rank 0, so", (1, 2)),
+        ([set(), {5, 1}], "skipped steps 1, 5 on rank 1 and", (1,)),
+        ([{1, 2, 3}, set()], "skipped steps 1, 2, 3 on rank 0 and", (0,)),
+        ([{1, 2, 3, 4}, set()], "skipped steps 1, 2, 3 and 1 more on rank 0 and", (0,)),
+        # What all of them skip is an overflow that all of them have seen.
+        ([{1, 4}, {1}], "skipped step 4 on rank 0 and", (0,)),
+        # The first of the steps decides whose they are.
+        ([{4}, {1}, {6}], "skipped step 1 on rank 1 and took it on ranks 0 and 2, so", (1,)),
+    ],
+)
+def test_steps_that_some_ranks_skip_and_others_take(runs: list[set[int]], said: str, ranks: tuple[int, ...]) -> None:
+    (apart,) = together([steps(rank, skips) for rank, skips in enumerate(runs)], len(runs))
+    assert (apart.code, apart.label, apart.site, apart.ranks) == ("AMP602", "step@ranks", STEP, ranks)
+    assert apart.message.startswith(f"`scaler` {said}")
+
+
+def test_a_scaler_without_a_name_is_called_what_it_is() -> None:
+    (apart,) = together([steps(rank, {rank}, scaler="") for rank in range(2)], 2)
+    assert apart.message.startswith("the scaler skipped step 0 on rank 0")
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        [],
+        [steps(0, {1})],
+        [steps(0, {1}), steps(1, {1})],
+        # One of them has come no further.
+        [steps(0, {4}), steps(1, set(), steps=4)],
+        # They do not train together, do not step, or step elsewhere.
+        [steps(0, {1}), steps(1, set(), grouped=False)],
+        [steps(0, {1}), steps(1, set(), site=None)],
+        [steps(0, {1}), steps(1, set(), site=Site("train.py", 10))],
+        [steps(0, {1}), steps(1, set(), site=Site("other.py", 9))],
+        [backwards(0, 3), backwards(1, 3)],
+        [backwards(0, 3), backwards(1, 2, averages=False)],
+        # One that an exception has ended runs fewer than those that wait for it.
+        [backwards(0, 3), backwards(1, 2, stopped=True)],
+    ],
+)
+def test_ranks_that_agree_or_have_nothing_to_agree_on(ranks: list[Told]) -> None:
+    assert together(ranks, 2) == []
+
+
+@pytest.mark.parametrize(
+    ("counts", "said", "ranks"),
+    [
+        ([3, 2], "3 times on rank 0 and 2 times on rank 1", (1,)),
+        ([1, 0, 1], "once on ranks 0 and 2 and never on rank 1", (1,)),
+        ([1, 2], "2 times on rank 1 and once on rank 0", (0,)),
+        # A place that a rank has not come to at all.
+        ([2, -1], "2 times on rank 0 and never on rank 1", (1,)),
+    ],
+)
+def test_backward_passes_that_some_ranks_leave_out(counts: list[int], said: str, ranks: tuple[int, ...]) -> None:
+    (apart,) = together([backwards(rank, count) for rank, count in enumerate(counts)], len(counts))
+    assert (apart.code, apart.label, apart.site, apart.ranks) == ("AMP607", "backward@ranks", BACKWARD, ranks)
+    assert apart.message.startswith(f"`loss.backward` began {said}, though")
+
+
+def test_that_the_rank_with_most_was_ended_does_not_explain_the_others() -> None:
+    assert [each.ranks for each in together([backwards(0, 3, stopped=True), backwards(1, 2)], 2)] == [(1,)]
+
+
+def test_who_leaves_out_a_backward_steps_apart_for_that() -> None:
+    both = [backwards(0, 3), backwards(1, 2)]
+    for rank, each in enumerate(both):
+        each.steps, each.skips, each.step_site, each.grouped = 8, frozenset({rank}), STEP, True
+    assert [each.code for each in together(both, 2)] == ["AMP607"]
+
+
+def test_what_a_rank_knows_of_its_scaler_itself_is_not_told_again() -> None:
+    own = finding(9, "AMP602")
+    both = [steps(0, {1}, findings=[own]), steps(1, set())]
+    assert told(together(both, 2)) == [("AMP602", 9, "Clipped. (rank 0 of 2)", (0,))]
+    elsewhere = [steps(0, {1}, findings=[finding(8, "AMP602")]), steps(1, set())]
+    assert [each.line for each in together(elsewhere, 2)] == [8, 9]
+    assert [each.line for each in together([steps(0, {1}, findings=[finding(12)]), steps(1, set())], 2)] == [9, 12]
+
+
+def test_a_rank_tells_nothing_where_nothing_is_known() -> None:
+    silent = Told(3)
+    assert (silent.rank, silent.findings, silent.backwards, silent.skips) == (3, (), {}, frozenset())
+    assert (silent.steps, silent.step_site, silent.scaler, silent.failure) == (0, None, "", "")
+    assert not (silent.grouped or silent.averages or silent.stopped)
+    assert Told(1, failure="It was ended.").failure == "It was ended."
