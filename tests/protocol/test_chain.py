@@ -326,3 +326,197 @@ def test_a_mistake_that_is_made_at_each_turn_is_judged_at_each(run: Training) ->
     assert [code for code, _ in run.told()] == ["AMP215"]
     run.step()
     assert run.told() == []
+
+
+def fill(run: Training, place: str, value: float = -1e9) -> Event:
+    return Event(e.FILL, run.at(place), facts={"value": value, "eligible": True})
+
+
+def test_an_event_is_judged_by_itself_once_for_each_place(run: Training) -> None:
+    for place, value in (("one", -1e9), ("one", -1e8), ("two", 1.0), ("three", 1e7)):
+        run.chain.add(fill(run, place, value))
+    assert run.told() == [("AMP506", run.at("one").line), ("AMP506", run.at("three").line)]
+    assert "-1e+09" in run.chain.findings()[0].message
+
+
+def test_what_comes_of_another_mistake_is_not_told(run: Training) -> None:
+    run.chain.add(Event(e.NOT_FINITE, run.at("parameter"), facts={"how": "parameter"}))
+    run.chain.add(Event(e.NOT_FINITE, run.at("overflow"), facts={"how": "overflow"}))
+    assert [code for code, _ in run.told()] == ["AMP802", "AMP802"]
+    run.chain.add(fill(run, "fill"))
+    assert [code for code, _ in run.told()] == ["AMP802", "AMP802", "AMP506"]
+    run.step(clip="clip")
+    # The overflow is a mistake of its own.
+    assert [code for code, _ in run.told()] == ["AMP802", "AMP506", "AMP201"]
+    assert run.told()[0] == ("AMP802", run.at("overflow").line)
+
+
+def test_facts_that_come_late_have_their_witness(run: Training) -> None:
+    event = Event(e.NOT_FINITE, run.at("there"), facts={"how": "overflow"})
+    run.chain.judge(event)
+    event.facts["witness"] = ((run.at("before"), "it grew"),)
+    run.chain.judge(event)
+    assert only(run).witness == ()
+    later = Event(e.NOT_FINITE, run.at("later"), facts={"how": "overflow", "witness": ((run.at("before"), "it grew"),)})
+    run.chain.judge(later)
+    assert [(step.site, step.text) for step in run.chain.findings()[1].witness] == [(run.at("before"), "it grew")]
+
+
+class Counting(Chain):
+    """Takes note of what is committed."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self.noted: list[tuple[str, str, int | None]] = []
+
+    def committed(self, fault: tuple[str, chain.Identity], optimizer: int | None) -> None:
+        self.noted.append((fault[0], fault[1][0], optimizer))
+
+
+def test_who_counts_faults_hears_of_each_with_its_optimizer(run: Training) -> None:
+    run.chain = counting = Counting(run.program)
+    for _ in range(2):
+        run.step(clip="clip")
+    run.chain.add(fill(run, "fill"))
+    run.add(e.AUTOCAST_ENTER, "region", instance=1, enabled=True, device="cuda", dtype="float16", cache=True)
+    run.backward("within")
+    run.chain.settle()
+    assert counting.noted == [
+        ("clip@scaled", "clip", run.optimizer.key),
+        ("clip@scaled", "clip", run.optimizer.key),
+        ("fill:overflow", "fill", None),
+        ("backward@region", "backward", None),
+    ]
+
+
+def test_a_loop_that_turns_as_before_is_not_judged_anew_after_a_mistake(
+    run: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[Event] = []
+
+    def counted(judge: Any, index: int, event: Event, *rest: Any) -> Any:
+        judged.append(event)
+        return apply(judge, index, event, *rest)
+
+    monkeypatch.setattr(chain, "apply", counted)
+    run.step(clip="wrong")
+    for _ in range(5):
+        judged.clear()
+        run.step(unscale=True, clip="clip")
+        run.chain.settle()
+    assert [event.kind for event in judged] == [e.BACKWARD]
+
+
+REGION: dict[str, Any] = {"instance": 1, "enabled": True, "device": "cuda", "dtype": "float16", "cache": True}
+
+
+def test_a_region_is_known_however_long_it_lasts(run: Training) -> None:
+    run.add(e.AUTOCAST_ENTER, "region", **REGION)
+    for _ in range(2 * chain.RECENT):
+        run.add(e.CLIP, "elsewhere", owners=())
+    run.backward()
+    finding = only(run)
+    assert (finding.code, finding.site) == ("AMP103", run.at("backward"))
+
+
+def test_what_has_opened_regions_is_kept_until_all_are_left(run: Training) -> None:
+    kept = []
+    for instance in (1, 2):
+        run.add(e.AUTOCAST_ENTER, f"region {instance}", **{**REGION, "instance": instance})
+    for _ in range(3):
+        run.chain.settle()
+        kept.append(len(run.chain.pinned))
+        run.add(e.AUTOCAST_EXIT, "left")
+    assert kept == [2, 2, 0]
+
+
+def test_what_is_kept_of_a_run_is_bounded(run: Training, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "DISTINCT", 5)
+    for number in range(40):
+        run.add(e.ZERO_GRAD, f"zero {number}")
+        run.backward(f"backward {number}")
+        run.add(e.SCALER_STEP, f"step {number}")
+        run.add(e.UPDATE, f"update {number}")
+        run.chain.settle()
+        assert len(run.chain.onward) <= 5
+    assert len(run.chain.distinct) == 5
+    assert len(run.chain.recent) == 160
+    assert run.told() == []
+
+
+@pytest.mark.parametrize(("autocast", "expected"), [(False, ["AMP110"]), (True, [])])
+def test_a_run_is_judged_as_a_whole_once_for_each_place(run: Training, autocast: bool, expected: list[str]) -> None:
+    run.program.facts.update(enters_autocast=autocast, live_scalers=(run.scaler,))
+    for _ in range(3):
+        run.add(e.SCALE, "scale", subject=run.scaler.key, forward_read=True)
+        run.step()
+    assert [code for code, _ in run.told()] == expected
+
+
+@pytest.mark.parametrize(("loads", "expected"), [(False, ["AMP402"]), (True, [])])
+def test_in_one_run_what_is_loaded_late_is_loaded(run: Training, loads: bool, expected: list[str]) -> None:
+    loaded = Event(e.OPTIMIZER_LOAD, run.at("load"), None, run.optimizer.key, names={"optimizer": "optimizer"})
+    loaded.facts.update(holds_scaler=True, scope_scalers=("scaler",))
+    run.chain.add(loaded)
+    run.step()
+    if loads:
+        run.add(e.SCALER_LOAD, subject=run.scaler.key)
+    run.step()
+    assert [code for code, _ in run.told()] == expected
+
+
+@pytest.mark.parametrize(
+    ("framework", "of_framework", "expected"),
+    [
+        # What the framework's own code does from end to end nobody can put right who uses it.
+        ("lightning", ("region", "backward"), []),
+        ("lightning", ("backward",), ["backward@region"]),
+        ("lightning", ("region",), []),
+        ("accelerate", ("region", "backward"), ["backward@region"]),
+        ("", ("region", "backward"), ["backward@region"]),
+    ],
+)
+def test_mistakes_that_a_framework_makes_itself(
+    run: Training, framework: str, of_framework: tuple[str, ...], expected: list[str]
+) -> None:
+    places = [run.at(place) for place in of_framework]
+    run.chain = Chain(run.program, framework=lambda site: framework if site in places else "")
+    run.add(e.AUTOCAST_ENTER, "region", **REGION)
+    run.backward()
+    assert [finding.label for finding in run.chain.findings()] == expected
+
+
+def test_a_mistake_in_the_code_of_a_framework_is_told_where_the_program_calls_it(run: Training) -> None:
+    places = {run.at("clip"): run.at("call")}
+    run.chain = Chain(
+        run.program,
+        own=lambda site: places.get(site, site),
+        framework=lambda site: "fabric" if site in places else "",
+    )
+    run.step(clip="clip")
+    finding = only(run)
+    assert (finding.label, finding.site) == ("clip@scaled-framework", run.at("call"))
+    assert "`fabric.clip_gradients`" in finding.message
+
+
+def test_a_helper_that_only_reads_is_not_blamed_in_a_run_either(run: Training) -> None:
+    call = Site("train.py", 50, function="train")
+    helper = Site("norms.py", 3, function="norm", caller=call)
+    run.sites |= {"backward": Site("train.py", 49, function="train"), "measured": helper}
+    run.add(e.ZERO_GRAD)
+    run.backward()
+    run.add(e.GRAD_READ, "measured", owners=(run.optimizer.key,))
+    run.add(e.SCALER_STEP)
+    run.add(e.UPDATE)
+    finding = only(run)
+    assert (finding.code, finding.site) == ("AMP202", call)
+    assert [step.site for step in finding.witness] == [run.at("backward"), helper]
+
+
+def test_an_optimizer_that_is_found_belongs_to_the_scaler_of_that_backward(run: Training) -> None:
+    other = run.program.thing("scaler", Symbol("other"), Site("train.py", 5), enabled=True)
+    run.add(e.BACKWARD, "backward", feeds=(), divided=True)
+    run.chain.settle()
+    run.chain.adopt(run.optimizer.key, Event(e.BACKWARD, run.at("backward"), run.scaler.key))
+    run.add(e.SCALER_STEP, subject=other.key)
+    assert [finding.label for finding in run.chain.findings()] == ["step@another"]

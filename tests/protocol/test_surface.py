@@ -108,7 +108,7 @@ def test_names_of_which_the_table_of_frameworks_speaks(name: str, known: bool) -
         ("svd", "float16", "cuda", kernels.REFUSED),
         ("svd", "bfloat16", "", kernels.REFUSED),
         ("cholesky", "float16", "cuda", kernels.REFUSED),
-        # That for the CPU does: for `svd`, and for those that it lists as `linalg_...` and `fft_...`, or in another way.
+        # That for the CPU does: for `svd`, and for what it lists as `linalg_...`, as `fft_...`, or in another way.
         ("svd", "float16", "cpu", ""),
         ("eigh", "bfloat16", "cpu", ""),
         ("lu", "bfloat16", "cpu", ""),
