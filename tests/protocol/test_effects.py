@@ -216,6 +216,7 @@ ONE: dict[str, str] = {
     "zero back clip step update": "3 AMP201",
     "zero back clip clip step update": "3 AMP201, 4 AMP201",
     "zero back clip zero back unscale clip step update": "",
+    "zero back unscale clip step update back clip step update": "8 AMP201",
     "zero back clip back clip-undone measure step update": "3 AMP201, 6 AMP202",
     "zero back unscale clip step update": "",
     "zero back clip unscale step update": "3 AMP201",
@@ -325,6 +326,8 @@ ONE: dict[str, str] = {
     "zero back-twice step update": "2 AMP205",
     "zero scale back step update": "",
     "zero scale-twice back step update": "2 AMP205",
+    "scale-twice": "1 AMP205",
+    "back-uneven": "1 AMP205",
     "zero back-opaque clip step update": "",
     "zero back-given clip step update": "3 AMP201",
     # Scalers.
@@ -493,11 +496,16 @@ TWO: dict[str, str] = {
     "zero01 back01 step plain1 update": "4 AMP204",
     "zero01 back step plain1 update": "4 AMP204?",
     "zero01 raw plain step1 update": "",
+    "zero01 raw0 raw1 step plain1 update": "2 AMP203",
+    # Of which optimizer a backward is, where the steps tell.
+    "zero01 raw step update": "2 AMP203",
+    "zero01 raw step update step1 update": "2 AMP203?",
     "zero01 back0 step update back1 step1 update": "",
     "zero01 back01 step update step1 update": "4 AMP207",
     "zero01 back01 unscale update step step1 update": "4 AMP207, 4 AMP209",
     "zero01 back01 step unscale1 clip1 step1 update": "",
     "zero01 back0 zero1 step update": "",
+    "zero01 back01 zero0 zero1 step step1 update": "3 AMP215, 4 AMP215",
     "zero01 back0 hand1 clip step update": "4 AMP201",
     "zero01 back01 step step1 update clip01": "6 AMP201",
     "zero01 back0 step clip01 step1 update": "",
@@ -625,10 +633,14 @@ def test_of_the_faults_of_a_rule_it_is_this_one(words: str, label: str) -> None:
         ("zero back clip step update", [2, 3, 4]),
         ("zero back step update zero back clip step update", [6, 7, 8]),
         ("zero back read step update", [2, 3]),
+        ("zero back step update zero back read step update", [6, 7]),
+        # No more than six.
+        ("zero back clip back back back back back back step update", [5, 6, 7, 8, 9, 10]),
         ("zero raw step update", [2, 3]),
         ("zero back update step update", [2, 3, 4]),
         ("zero back unscale unscale step update", [3, 4]),
         ("zero back step zero back step update", [3, 6]),
+        ("zero back step update zero back step zero back step update", [7, 10]),
         ("zero back zero step update", [2, 3, 4]),
         ("zero in back out step update", [2, 3]),
         ("in forward write forward out", [1, 3, 4]),
@@ -642,6 +654,7 @@ def test_the_path_shows_what_matters_to_the_fault(words: str, shown: list[int]) 
 
 #: The same with questions and loops, where the code makes the scaler.
 WAYS: dict[str, str] = {
+    "a{ zero back clip step update / zero back step update }": "3 AMP201",
     "zero back a{ clip / } step update": "3 AMP201?",
     "zero back a{ unscale / } clip step update": "4 AMP201?",
     "zero back a{ unscale / } a{ clip / } step update": "",
@@ -661,6 +674,8 @@ WAYS: dict[str, str] = {
     "loop[ back *skip{ / a{ / step } update } ]": "1 AMP215",
     "loop[ in forward back-outside write forward out ]": "3 AMP103, 4 AMP101",
     "zero in a{ back / } step out update": "3 AMP103",
+    "made f{ zero-some / } b{ back zero / } step update f{ zero-some / }": "4 AMP215?",
+    "made b{ back zero / c{ back / } } step update": "",
     "loop[ back step update zero ]": "",
     "loop[ zero back *skip{ / step update } ]": "",
     "loop[ zero back unscale *skip{ / step update } ]": "3 AMP209?",
@@ -675,6 +690,8 @@ WAYS: dict[str, str] = {
     "made loop[ back unscale *count{ step update zero / } ]": "3 AMP303",
     "made loop[ back *count{ unscale step update zero / } ]": "",
     "made loop[ zero back *count{ step update / } ]": "2 AMP304",
+    "made loop[ back zero *count{ step update / } ]": "3 AMP215",
+    "made loop[ *count{ back step update / back } zero ]": "6 AMP304",
     "made loop[ back *count{ step update zero / } *seldom{ zero / } ]": "",
     "made loop[ back *count{ step update / } *countdown{ zero / } ]": "",
     "made loop[ raw *count{ plain zero / } ]": "",
@@ -742,12 +759,29 @@ def test_the_condition_is_that_of_the_way_on_which_it_happens(words: str, condit
         ("zero back step other-update zero back step update", True, "3 AMP206"),
         ("made new zero back step update other-new zero back step update", True, ""),
         ("new other-new zero back step end", True, "5 AMP206"),
+        ("new other-new zero0 other-back0 other-step other-update zero0 back0 step update", True, ""),
+        ("other-new new zero0 other-back0 other-step other-update zero0 back0 step update", True, ""),
         ("zero back clip other-hand step update", True, "3 AMP201?"),
         ("zero back other-hand clip step update", True, "4 AMP201"),
     ],
 )
 def test_what_is_told_of_two_scalers(words: str, made: bool, expected: str) -> None:
     assert told(words, made=made) == expected
+
+
+def test_the_condition_is_about_the_optimizers_concerned() -> None:
+    (finding,) = found("zero01 back01 a{ unscale / } b{ unscale1 / } read step step1 update", optimizers=2, made=True)
+    assert (finding.line, finding.condition) == (5, "when `a` is false")
+
+
+def test_the_path_shows_what_is_about_the_optimizers_concerned() -> None:
+    (finding,) = found("zero01 back01 unscale unscale1 unscale step step1 update", optimizers=2)
+    assert [step.site.line for step in finding.witness] == [3, 5]
+
+
+def test_a_step_that_is_left_out_is_one_by_that_scaler() -> None:
+    labels = [finding.label for finding in found("made loop[ zero back *fine{ step / } update ] plain", made=True)]
+    assert labels == ["update@left-out", "plain-step@scaled"]
 
 
 #: More questions than ways can be told apart by, each asked twice, which decide about nothing that is wrong.
@@ -779,6 +813,66 @@ def test_where_there_are_too_many_ways_what_happens_is_possible(
     monkeypatch.setattr(check, "LIMIT", limit)
     findings = found(words.replace("CROWD", CROWD), made=True)
     assert [(finding.code, finding.certain) for finding in findings] == [(code, False) for code in codes]
+
+
+#: The same, where the shortest way answers all of them in two ways, and so cannot be gone.
+TURNED = " ".join([*(f"f{n}{{ zero-some / }}" for n in range(12)), *(f"f{n}{{ / zero-some }}" for n in range(12))])
+
+
+@pytest.mark.parametrize(
+    ("words", "codes"),
+    [
+        ("in forward write CROWD forward out", ["AMP101"]),
+        ("zero back CROWD clip step update", ["AMP201"]),
+        ("zero a{ back / raw } CROWD a{ step update / plain }", []),
+        # What happens on some ways may do so on none that can be gone.
+        ("zero a{ back / raw } CROWD step update", []),
+        # But for what no update ever follows.
+        ("new zero back CROWD a{ step / } end", ["AMP206"]),
+    ],
+)
+def test_of_ways_that_cannot_be_gone_only_what_they_all_share_is_told(
+    words: str, codes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "LIMIT", 200)
+    findings = found(words.replace("CROWD", TURNED), made=True)
+    assert [(finding.code, finding.certain) for finding in findings] == [(code, False) for code in codes]
+
+
+@pytest.mark.parametrize(
+    ("words", "codes"),
+    [
+        ("zero a{ back / raw } CROWD a{ step update / plain }", []),
+        ("zero a{ back / raw } CROWD a{ plain / step update }", ["AMP203", "AMP204"]),
+        ("zero back a{ unscale / } CROWD a{ clip / } step update", []),
+        ("zero back a{ unscale / } CROWD a{ / clip } step update", ["AMP201"]),
+        # What is asked anew may come out anew on the way that is gone.
+        ("zero CROWD *s{ raw / } loop[ *s{ / step update } ]", ["AMP203"]),
+    ],
+)
+def test_where_nothing_is_remembered_a_way_is_gone_with_all_that_is_known_on_it(
+    words: str, codes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "LIMIT", 200)
+    monkeypatch.setattr(check, "WIDER", (0,))
+    findings = found(words.replace("CROWD", CROWD), made=True)
+    assert [(finding.code, finding.certain) for finding in findings] == [(code, False) for code in codes]
+
+
+def test_questions_that_decide_about_nothing_are_not_remembered() -> None:
+    crowd = " ".join(f"f{n}{{ look / }}" for n in [*range(20)] * 2)
+    (finding,) = found(f"zero back {crowd} clip step update")
+    assert (finding.code, finding.certain) == ("AMP201", True)
+
+
+def test_many_optimizers_that_are_fed_or_not_are_too_many_ways() -> None:
+    drawing = Drawing(24)
+    node = drawing.line(0, *(drawing.event(e.OPTIMIZER_NEW, number) for number in range(24)))
+    for number, optimizer in enumerate(drawing.optimizers):
+        backward = drawing.scaled_backward(feeds=(optimizer.key,))
+        node = drawing.diamond(node, drawing.test(f"f{number}"), [backward])
+    drawing.line(node, drawing.event(e.CLIP), drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE))
+    assert [(finding.code, finding.certain) for finding in drawing.findings()] == [("AMP201", False)]
 
 
 @pytest.mark.parametrize(("optimizers", "certain"), [(1, True), (8, True), (24, False)])
@@ -824,6 +918,11 @@ def test_weights_are_stale_in_the_model_that_was_stepped(owns: str, runs: str, s
         ("made loop[ zero01 back01 *fine{ step / } step1 update ]", ""),
         ("loop[ zero01 back01 a{ step / step1 } update ]", ""),
         ("loop[ zero01 back0 step update back1 step1 update ]", ""),
+        # Of steps that leave each other out, all are those of a backward of which nothing else is known.
+        ("zero01 raw a{ step update / step1 update }", "2 AMP203"),
+        ("zero01 raw a{ b{ step update / } / b{ step1 update / } }", "2 AMP203"),
+        ("zero01 raw a{ step update step1 update / }", "2 AMP203?"),
+        ("loop[ zero01 raw *a{ step / step1 } update ]", "2 AMP203?"),
         ("loop[ zero01 back01 step step1 ]", "3 AMP206, 4 AMP206"),
         ("loop[ zero0 back01 step step1 update ]", "2 AMP215"),
         ("zero01 back01 a{ unscale / } a{ clip / clip1 } step step1 update", "5 AMP201?"),
@@ -1046,6 +1145,12 @@ KNOWN: list[tuple[str, int, dict[str, Any], str]] = [
         "9 AMP304",
     ),
     (
+        "made loop[ back *count{ step update zero a{ zero-some / } / } ]",
+        1,
+        {"made": True, "tests": {0: {"off_by_one": True, "site": AT}, 1: {"later": True}}},
+        "9 AMP304",
+    ),
+    (
         "made loop[ back *count{ step update zero / } ]",
         1,
         {"made": True, "tests": {0: {"left_over": (1, 4), "site": AT}}},
@@ -1099,6 +1204,7 @@ KNOWN: list[tuple[str, int, dict[str, Any], str]] = [
     ("loop[ back a{ step update zero / } ]", 1, {"tests": {0: {"flag": True}}}, ""),
     ("loop[ back-whole a{ step update zero / } ]", 1, {"tests": {0: {"flag": True}}}, ""),
     ("loop[ zero back a{ step update / } ]", 1, {"tests": {0: {"flag": True}}}, ""),
+    ("zero back a{ zero-some / } unscale back step update", 1, {"tests": {0: {"flag": True}}}, "4 AMP209"),
     ("loop[ back unscale a{ step update zero / } ]", 1, {"tests": {0: {"flag": True}}}, "2 AMP303"),
     ("loop[ back unscale *a{ step update zero / } ]", 1, {"tests": {0: {"flag": True}}}, "2 AMP303"),
     (
