@@ -17,6 +17,7 @@ from .finding import Finding, Step, merge
 from .judge import Blame, Here, Judge, Region, State
 from .report import describe, judge_event, make_finding, of_framework, place, whole
 from .rules import LABELS
+from .words import Denied
 
 __all__ = ["check", "judge_event", "merge"]
 
@@ -281,8 +282,7 @@ class _Judge(Judge):
                     if self.graph.tests[key].flag and key not in asked and key not in self.windows
                 )
         each = list(found.values())
-        frozen = len(each) > 1 and all(each)
-        return dict(set.intersection(*each) if frozen else set().union(*each))
+        return dict(set.intersection(*each) if each and all(each) else set().union(*each))
 
     def _boundaries(self) -> Iterator[Test]:
         """Window tests that are true for the first micro-batch already."""
@@ -305,7 +305,7 @@ class _Judge(Judge):
         worth = self._worth_remembering(least) & remembered
         asked = [self._asked(node) for node in nodes]
         windows = sum(1 << key for key in self.windows)
-        work = deque(range(len(nodes) - 1, -1, -1))
+        work = deque(reversed(range(len(nodes))))
         queued = [True] * len(nodes)
         while work:
             i = work.popleft()
@@ -682,11 +682,11 @@ class _Judge(Judge):
                 led += [(key, not truth) for key, truth in event.guards if answers.get(key) is (not truth)]
         words = []
         for key, truth in dict.fromkeys(led):
-            text = str(self.graph.tests[key].text)
-            inner = text.removeprefix("not (").removesuffix(")")
-            denied = f"not ({inner})" == text
-            if text:
-                words.append(f"`{inner if denied else text}` is {'true' if truth is not denied else 'false'}")
+            said, answer = self.graph.tests[key].text, truth
+            if isinstance(said, Denied):
+                said, answer = said.of, not truth
+            if text := str(said):
+                words.append(f"`{text}` is {'true' if answer else 'false'}")
         return "when " + " and ".join(words[-2:]) if words else ""
 
     def _answers(self, here: Here) -> dict[int, bool]:
@@ -729,7 +729,8 @@ def _left_over(judge: _Judge) -> Iterator[Test]:
 
 
 def _counted(test: Test) -> dict[str, str]:
-    left, turns = test.left_over or (0, 0)
+    assert test.left_over is not None
+    left, turns = test.left_over
     number = f"the last {left} of" if left > 1 else "the last of"
     return {"window": str(test.text), "left": f"{number} {turns} micro-batches"}
 

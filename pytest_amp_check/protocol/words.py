@@ -45,3 +45,15 @@ class Words:
             text = " ".join((chain(self._node) or ast.unparse(_beginning(self._node, self.limit))).split())
             self._said = text if len(text) <= self.limit else text[: self.limit - 3] + "..."
         return self._said
+
+
+class Denied:
+    """The words of the contrary of an expression, which are said without the denial where the answer is said, too."""
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Words) -> None:
+        self.of = of
+
+    def __str__(self) -> str:
+        return f"not ({self.of})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from ...protocol.words import Words
+from ...protocol.words import Denied, Words
 from .comparisons import ABOVE, BELOW, EQUAL, Lengths, Ranges, compared, window
 from .conditions import Formula, both, either, literals, negate
 from .identity import structural
@@ -68,7 +68,7 @@ def _against_zero(at: Interpreter, op: str, left: Value, right: Value, node: ast
 
 def _words(node: ast.expr, *, asked: bool) -> object:
     """The words of a question that is asked as it is written, or of its contrary."""
-    return shortened(node) if asked else f"not ({shortened(node)})"
+    return shortened(node) if asked else Denied(shortened(node))
 
 
 def _order(at: Interpreter, op: str, left: Value, right: Value, node: ast.Compare) -> Formula:
