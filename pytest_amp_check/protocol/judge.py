@@ -269,8 +269,6 @@ class Judge:
                 last = event
             if len(chosen) >= SHOWN:
                 break
-            if index == blamed != settled and not any(k in kinds for k in (e.BACKWARD, e.AUTOCAST_ENTER)):
-                break
             if kinds and event.kind == kinds[0] and len(chosen) > 1 and any(x is self.event(blamed) for x in chosen):
                 break
         chosen.reverse()

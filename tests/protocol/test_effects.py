@@ -217,6 +217,7 @@ ONE: dict[str, str] = {
     "zero back clip clip step update": "3 AMP201, 4 AMP201",
     "zero back clip zero back unscale clip step update": "",
     "zero back unscale clip step update back clip step update": "8 AMP201",
+    "zero back clip zero-rescue back clip step update": "6 AMP201",
     "zero back clip back clip-undone measure step update": "3 AMP201, 6 AMP202",
     "zero back unscale clip step update": "",
     "zero back clip unscale step update": "3 AMP201",
@@ -644,6 +645,8 @@ def test_of_the_faults_of_a_rule_it_is_this_one(words: str, label: str) -> None:
         ("zero back zero step update", [2, 3, 4]),
         ("zero in back out step update", [2, 3]),
         ("in forward write forward out", [1, 3, 4]),
+        ("in bce out", [1, 2]),
+        ("in-cpu bce out", [1, 2]),
         ("zero back unscale zero step update", [2, 4, 5]),
     ],
 )
@@ -674,6 +677,7 @@ WAYS: dict[str, str] = {
     "loop[ back *skip{ / a{ / step } update } ]": "1 AMP215",
     "loop[ in forward back-outside write forward out ]": "3 AMP103, 4 AMP101",
     "zero in a{ back / } step out update": "3 AMP103",
+    "in f{ zero-some / } bce out f{ zero-some / }": "3 AMP504",
     "made f{ zero-some / } b{ back zero / } step update f{ zero-some / }": "4 AMP215?",
     "made b{ back zero / c{ back / } } step update": "",
     "loop[ back step update zero ]": "",
@@ -692,6 +696,7 @@ WAYS: dict[str, str] = {
     "made loop[ zero back *count{ step update / } ]": "2 AMP304",
     "made loop[ back zero *count{ step update / } ]": "3 AMP215",
     "made loop[ *count{ back step update / back } zero ]": "6 AMP304",
+    "made loop[ *count{ back unscale back step update zero / back } ]": "3 AMP209",
     "made loop[ back *count{ step update zero / } *seldom{ zero / } ]": "",
     "made loop[ back *count{ step update / } *countdown{ zero / } ]": "",
     "made loop[ raw *count{ plain zero / } ]": "",
@@ -859,6 +864,31 @@ def test_where_nothing_is_remembered_a_way_is_gone_with_all_that_is_known_on_it(
     assert [(finding.code, finding.certain) for finding in findings] == [(code, False) for code in codes]
 
 
+@pytest.mark.parametrize(
+    ("words", "codes"),
+    [
+        ("zero a{ back / raw } CROWD a{ plain / step update }", ["AMP203", "AMP204"]),
+        ("zero a{ raw / back } CROWD a{ step update / plain }", ["AMP203", "AMP204"]),
+        ("zero a{ back / raw } CROWD a{ step update / plain }", []),
+        # Whatever else more happens under.
+        (
+            (
+                "zero a{ back / raw } b{ zero-some normalise clip-undone clear-cache other-restore / } CROWD"
+                " b{ / zero-some } a{ plain / step update }"
+            ),
+            ["AMP203", "AMP204"],
+        ),
+    ],
+)
+def test_the_question_that_chooses_a_scaler_is_remembered_first(
+    words: str, codes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "LIMIT", 800)
+    monkeypatch.setattr(check, "WIDER", (1, 0))
+    findings = found(words.replace("CROWD", TURNED), made=True)
+    assert [(finding.code, finding.certain) for finding in findings] == [(code, False) for code in codes]
+
+
 def test_questions_that_decide_about_nothing_are_not_remembered() -> None:
     crowd = " ".join(f"f{n}{{ look / }}" for n in [*range(20)] * 2)
     (finding,) = found(f"zero back {crowd} clip step update")
@@ -868,11 +898,14 @@ def test_questions_that_decide_about_nothing_are_not_remembered() -> None:
 def test_many_optimizers_that_are_fed_or_not_are_too_many_ways() -> None:
     drawing = Drawing(24)
     node = drawing.line(0, *(drawing.event(e.OPTIMIZER_NEW, number) for number in range(24)))
+    node = drawing.line(node, *(said(drawing, word) for word in ("in", "forward", "write")))
     for number, optimizer in enumerate(drawing.optimizers):
         backward = drawing.scaled_backward(feeds=(optimizer.key,))
         node = drawing.diamond(node, drawing.test(f"f{number}"), [backward])
-    drawing.line(node, drawing.event(e.CLIP), drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE))
-    assert [(finding.code, finding.certain) for finding in drawing.findings()] == [("AMP201", False)]
+    last = [drawing.event(e.CLIP), drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE)]
+    drawing.line(node, said(drawing, "forward"), said(drawing, "out"), *last)
+    told = [(finding.code, finding.certain) for finding in drawing.findings() if finding.code != "AMP103"]
+    assert told == [("AMP101", False), ("AMP201", False)]
 
 
 @pytest.mark.parametrize(("optimizers", "certain"), [(1, True), (8, True), (24, False)])
