@@ -255,7 +255,7 @@ class Chain(Judge):
         if known is not None:
             return known
         offset = index - (self.count - len(self.recent))
-        return self.recent[offset] if 0 <= offset < len(self.recent) else None
+        return self.recent[offset] if offset >= 0 else None
 
     def path(self, here: Here) -> Iterator[int]:
         first = self.count - len(self.recent)

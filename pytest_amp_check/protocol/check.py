@@ -170,7 +170,6 @@ class _Judge(Judge):
         for event in events:
             if event.kind == e.ZERO_GRAD:
                 established.update(event.facts.get("owners") or ())
-        established.discard(None)
         self.opts: list[int] = sorted(key for key in established if key is not None)
         self.index = {key: i for i, key in enumerate(self.opts)}
         self.scalers = sorted({x.subject for x in events if x.kind == e.SCALER_NEW and x.subject is not None})
@@ -695,7 +694,7 @@ class _Judge(Judge):
         ways, place = self.short_ways(), here
         while (before := self.trail[place]) is not None:
             gone = [(key, truth) for target, key, truth in ways[before[0]] if target == place[0]]
-            if len(gone) == 1 and gone[0][0] >= 0:
+            if len(gone) == 1:
                 answers.setdefault(*gone[0])
             place = before
         return answers

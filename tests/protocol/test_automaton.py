@@ -557,6 +557,24 @@ def test_of_what_is_certain_no_fault_is_merely_possible() -> None:
         assert not a.possible(before, word[-1] if isinstance(word[-1], str) else word[-1][0], label)
 
 
+@pytest.mark.parametrize(
+    ("state", "unfed"),
+    [
+        (Opt(a.CLEAN, a.READY), True),
+        (Opt(a.CLEAN), True),
+        (Opt(a.CLEAN, held=True), True),
+        (Opt(a.RAW), False),
+        (Opt(), False),
+        (Opt(a.CLEAN, by=0), False),
+        # Of states that were joined, it may be known what was done, and not by which scaler.
+        (Opt(a.CLEAN, discarded=True), False),
+        (Opt(a.CLEAN, veteran=True), False),
+    ],
+)
+def test_an_optimizer_is_unfed_until_something_runs_backward(state: Opt, unfed: bool) -> None:
+    assert a.is_unfed(state) is unfed
+
+
 @quick
 @given(st.lists(st.sampled_from(a.INPUTS), max_size=12), st.lists(st.sampled_from(a.INPUTS), max_size=12))
 def test_states_that_are_joined_know_no_more_than_each_of_them(one: list[str], other: list[str]) -> None:

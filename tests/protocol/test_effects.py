@@ -733,6 +733,7 @@ def test_it_may_decide_so_about_one_of_two_optimizers() -> None:
         ("zero back a{ / clip } step update", "when `a` is false"),
         ("zero back a{ unscale / } clip step update", "when `a` is false"),
         ("zero back a{ / unscale } clip step update", "when `a` is true"),
+        ("zero back a{ unscale / } clip-any step update", "when `a` is false"),
         ("zero back a{ b{ clip / } / } step update", "when `a` is true and `b` is true"),
         ("zero back a{ b{ c{ clip / } / } / } step update", "when `b` is true and `c` is true"),
         ("zero back a{ write / } b{ clip / } step update", "when `b` is true"),
@@ -889,8 +890,9 @@ def test_the_question_that_chooses_a_scaler_is_remembered_first(
     assert [(finding.code, finding.certain) for finding in findings] == [(code, False) for code in codes]
 
 
-def test_questions_that_decide_about_nothing_are_not_remembered() -> None:
-    crowd = " ".join(f"f{n}{{ look / }}" for n in [*range(20)] * 2)
+@pytest.mark.parametrize("word", ["look", "write"])
+def test_questions_that_decide_about_nothing_are_not_remembered(word: str) -> None:
+    crowd = " ".join(f"f{n}{{ {word} / }}" for n in [*range(20)] * 2)
     (finding,) = found(f"zero back {crowd} clip step update")
     assert (finding.code, finding.certain) == ("AMP201", True)
 

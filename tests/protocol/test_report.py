@@ -34,6 +34,18 @@ def test_what_has_no_name_is_put_in_words_outside_of_code() -> None:
     assert message("plain-step@scaled").endswith("call `scaler.step(optimizer)` and then `scaler.update()` instead")
 
 
+def test_advice_is_filled_with_the_same_names() -> None:
+    advice = "call `{scaler}.clip_grad_norm_`, where `{window}` holds"
+    assert message("clip@scaled-framework", framework="accelerate", scaler="acc", advice=advice) == (
+        "this call clips gradients that accelerate keeps multiplied by the loss scale: "
+        "call `acc.clip_grad_norm_`, where the step condition holds"
+    )
+
+
+def test_what_nobody_gives_is_called_by_its_field() -> None:
+    assert message("fill:overflow").startswith("this call writes value into a tensor")
+
+
 def test_a_judge_may_decide_how_severe_a_fault_is() -> None:
     finding = make_finding("clip@scaled", SITE, [], {"severity": "info"}, ())
     assert (finding.severity, finding.certain, finding.names) == ("info", True, {"severity": "info"})

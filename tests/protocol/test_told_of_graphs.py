@@ -225,3 +225,16 @@ def train(model, loader, optimizer, a, b, c, d):
 """
     (finding,) = check_source(source)
     assert finding.condition == "when `not (a or b) if c else d(x)` is true"
+
+
+@pytest.mark.parametrize("truth", [True, False])
+def test_a_way_that_one_answer_opens_alone_is_gone_with_that_answer(truth: bool) -> None:
+    drawing = Drawing()
+    test = drawing.test()
+    node = drawing.line(0, drawing.event(e.ZERO_GRAD), drawing.scaled_backward())
+    asking, after = drawing.node(), drawing.node()
+    drawing.way(node, asking)
+    drawing.way(asking, after, test, truth)
+    node = drawing.diamond(after, test, [drawing.event(e.CLIP)])
+    drawing.line(node, drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE))
+    assert codes(drawing) == (["AMP201"] if truth else [])
