@@ -302,12 +302,7 @@ class Chain(Judge):
             graph.nodes.append(Node(event))
         seen = Program()
         seen.graphs, seen.things, seen.facts = [graph], self.program.things, self.program.facts
-        places: set[tuple[str, str, int, int]] = set()
         for label, event, values, others in whole(seen):
-            at = (label, event.site.path, event.site.line, event.site.column)
-            if at in places:
-                continue
-            places.add(at)
             witness = tuple(Step(other.site, describe(other)) for other in others)
             yield make_finding(label, self.own(event.site), [event, *others], values, witness)
 

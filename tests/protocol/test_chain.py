@@ -520,3 +520,38 @@ def test_an_optimizer_that_is_found_belongs_to_the_scaler_of_that_backward(run: 
     run.chain.adopt(run.optimizer.key, Event(e.BACKWARD, run.at("backward"), run.scaler.key))
     run.add(e.SCALER_STEP, subject=other.key)
     assert [finding.label for finding in run.chain.findings()] == ["step@another"]
+
+
+def test_a_step_in_a_region_is_told_where_no_backward_is_in_it(run: Training) -> None:
+    run.add(e.BACKWARD, "backward", feeds=(run.optimizer.key,), divided=True)
+    run.chain.pending[-1].subject = None
+    run.add(e.AUTOCAST_ENTER, "region", **REGION)
+    run.add(e.STEP)
+    run.add(e.AUTOCAST_EXIT, "left")
+    assert [finding.label for finding in run.chain.findings()] == ["step@region"]
+    run.add(e.ZERO_GRAD)
+    run.add(e.AUTOCAST_ENTER, "region", **REGION)
+    run.backward("within")
+    run.add(e.AUTOCAST_EXIT, "left")
+    assert [finding.label for finding in run.chain.findings()] == ["backward@region"]
+
+
+def test_what_follows_in_a_state_is_forgotten_with_an_optimizer(run: Training) -> None:
+    first, second, third = (run.program.thing("optimizer", Symbol(name), Site("train.py", 3)).key for name in "abc")
+
+    def fed(*optimizers: int) -> None:
+        for key in optimizers:
+            run.add(e.OPTIMIZER_NEW, f"made {key}", subject=key)
+        run.backward(f"backward {optimizers}", feeds=optimizers)
+        run.add(e.ZERO_GRAD, "clear", owners=(second,))
+        run.chain.settle()
+
+    fed(first, second)
+    run.chain.forget(first)
+    # The two that are left are as the two before, but the one that is cleared is the first of them now.
+    fed(second, third)
+    run.backward("again", feeds=(second,))
+    for key in (second, third):
+        run.chain.add(Event(e.SCALER_STEP, run.at(f"step {key}"), run.scaler.key, key))
+    run.add(e.UPDATE)
+    assert run.told() == []

@@ -678,6 +678,7 @@ WAYS: dict[str, str] = {
     "loop[ in forward back-outside write forward out ]": "3 AMP103, 4 AMP101",
     "zero in a{ back / } step out update": "3 AMP103",
     "in f{ zero-some / } bce out f{ zero-some / }": "3 AMP504",
+    "a{ in / in-off } forward a{ / write } forward out": "",
     "made f{ zero-some / } b{ back zero / } step update f{ zero-some / }": "4 AMP215?",
     "made b{ back zero / c{ back / } } step update": "",
     "loop[ back step update zero ]": "",
@@ -1192,6 +1193,14 @@ KNOWN: list[tuple[str, int, dict[str, Any], str]] = [
         "9 AMP304",
     ),
     ("made loop[ back *count{ step update zero / } ]", 1, {"made": True, "tests": {0: {"left_over": (1, 4)}}}, ""),
+    (
+        "loop[ a{ back *count{ step update zero / } / } ]",
+        1,
+        {"tests": {1: {"left_over": (1, 4), "site": AT}}},
+        "9 AMP304",
+    ),
+    ("new zero back step end", 1, {}, "4 AMP206"),
+    ("new zero back step end", 1, {"scaler": {"shared": True}}, ""),
     (
         "made loop[ back *count{ step update zero / } ]",
         1,

@@ -30,6 +30,7 @@ def called(function: str, line: int, column: int = 0, *, path: str = "test_train
         # A test that calls one function several times tries it out.
         (called("train", 5), called("train", 6), []),
         (called("train", 5, 4), called("train", 5, 20), []),
+        (called("train", 5, by="run"), called("train", 6, by="run"), []),
         # One call, two functions, no test, and no helper.
         (called("train", 5), called("train", 5), ["AMP203"]),
         (called("train", 5), called("step", 6), ["AMP203"]),
@@ -140,6 +141,16 @@ def test_a_finding_knows_the_functions_whose_reading_has_come_upon_it() -> None:
     ]
 
 
+@pytest.mark.parametrize("read", [True, False])
+def test_what_a_program_lacks_is_certain_where_its_forward_was_read(read: bool) -> None:
+    drawing = Drawing()
+    drawing.program.facts.update(enters_autocast=False, live_scalers=(drawing.scaler,))
+    scale = drawing.event(e.SCALE, forward_read=read)
+    scale.subject = drawing.scaler.key
+    drawing.line(0, scale)
+    assert [(finding.code, finding.certain) for finding in drawing.findings()] == [("AMP110", read)]
+
+
 @pytest.mark.parametrize(("saved", "expected"), [("scaler", ["AMP208"]), ("other", ["AMP208", "AMP401"])])
 def test_a_scaler_that_is_made_anew_all_the_time_is_not_missed_in_a_checkpoint(saved: str, expected: list[str]) -> None:
     drawing = Drawing()
@@ -238,3 +249,15 @@ def test_a_way_that_one_answer_opens_alone_is_gone_with_that_answer(truth: bool)
     node = drawing.diamond(after, test, [drawing.event(e.CLIP)])
     drawing.line(node, drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE))
     assert codes(drawing) == (["AMP201"] if truth else [])
+
+
+@pytest.mark.parametrize(("function", "line"), [("main", 50), ("evaluate", 3)])
+def test_who_asks_a_helper_to_read_gradients_is_blamed(function: str, line: int) -> None:
+    drawing = Drawing()
+    backward, read = drawing.scaled_backward(), drawing.event(e.GRAD_READ)
+    backward.site = Site("train.py", 49, function="main")
+    read.site = Site("norms.py", 3, function="norm", caller=Site("train.py", 50, function=function))
+    last = [drawing.event(kind) for kind in (e.SCALER_STEP, e.UPDATE)]
+    drawing.line(0, drawing.event(e.ZERO_GRAD), backward, read, *last)
+    (finding,) = drawing.findings()
+    assert (finding.code, finding.line) == ("AMP202", line)
