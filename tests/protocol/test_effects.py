@@ -372,6 +372,8 @@ ONE: dict[str, str] = {
     "zero back hand0 clip step update": "",
     "zero hand0 back clip step update": "4 AMP201",
     "zero back clip hand-told0 step update": "3 AMP201?",
+    "zero back hand-told0 plain": "4 AMP204?",
+    "zero back hand-told0 step update zero back plain": "8 AMP204",
     "zero back clip hand-told step update": "3 AMP201?",
     # Windows.
     "zero back-whole step update": "",
@@ -960,6 +962,7 @@ def test_weights_are_stale_in_the_model_that_was_stepped(owns: str, runs: str, s
         ("zero01 raw a{ step update step1 update / }", "2 AMP203?"),
         ("loop[ zero01 raw *a{ step / step1 } update ]", "2 AMP203?"),
         ("loop[ zero01 back01 step step1 ]", "3 AMP206, 4 AMP206"),
+        ("zero01 a{ back0 / } b{ back1 / } c{ unscale / } d{ unscale / } step step1 update", "5 AMP209?"),
         ("loop[ zero0 back01 step step1 update ]", "2 AMP215"),
         ("zero01 back01 a{ unscale / } a{ clip / clip1 } step step1 update", "5 AMP201?"),
     ],
