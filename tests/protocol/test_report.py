@@ -76,7 +76,9 @@ def test_what_an_event_did_depends_on_whether_a_scaler_did_it() -> None:
 def acting(framework: str = "", name: str = "accelerator", **facts: Any) -> Program:
     """A program whose first thing is a scaler, of a framework where that is given."""
     program = Program()
-    program.thing("scaler", name, **({"framework": framework} if framework else {}), **facts)
+    if framework:
+        facts["framework"] = framework
+    program.thing("scaler", name, **facts)
     return program
 
 
