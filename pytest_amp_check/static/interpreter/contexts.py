@@ -239,8 +239,7 @@ def _enter_choice(at: Interpreter, context: Choice, node: ast.AST) -> None:
             known = str(value.thing.facts.get("dtype", "?"))
             dtype = known if dtype in ("", known) else "?"
         else:
-            at.emit(e.AUTOCAST_ENTER, node, None, null=True, enabled=False, device="", dtype="", cache=True)
-            at.state.entered += 1
+            at.emit(e.AUTOCAST_ENTER, node, None, null=True, enabled=False)
         at.state.path.pop()
         places.append(at.state.cur)
         start = no

@@ -1,0 +1,450 @@
+"""Programs that tell what contexts, objects, classes and containers do from what they nearly do."""
+
+from __future__ import annotations
+
+from textwrap import indent
+
+import pytest
+from marks import marks, places, shown
+
+from pytest_amp_check import check_source
+
+CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+#: A loop that trains, with something of its own between backward and step.
+LOOP = """\
+import contextlib
+
+import torch
+
+def train(model, loader, optimizer, clip, early, limits):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+{}        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+"""
+BETWEEN: dict[str, str] = {
+    "what a method of a function gives that is not its call": f"""\
+def unscale():
+    scaler.unscale_(optimizer)
+if unscale.ready().now:
+    unscale()
+{CLIP}  # AMP201
+""",
+    "what a stack of contexts gives that is no context": f"""\
+with contextlib.ExitStack() as stack:
+    rest = stack.pop_all()
+    if rest.closed:
+        scaler.unscale_(optimizer)
+    if not rest.closed:
+        {CLIP}  # AMP201
+""",
+    "a default for a key that nobody knows is asked for twice": f"""\
+held = {{"step": optimizer}}
+if held.setdefault(limits, None):
+    scaler.unscale_(optimizer)
+if held.setdefault(limits, None):
+    {CLIP}
+""",
+    "what else a dict is asked for": f"""\
+held = {{"step": optimizer}}
+if held.fromkeys(limits).ready:
+    scaler.unscale_(optimizer)
+{CLIP}  # AMP201
+""",
+    "a list that is asked for the place of an item has it yet": f"""\
+steps = [optimizer]
+steps.index(optimizer, 0)
+scaler.unscale_(steps[0])
+{CLIP}
+""",
+    "an item that is put somewhere may stand at the head": f"""\
+steps = [None]
+steps.insert(limits, optimizer)
+scaler.unscale_(steps[0])
+{CLIP}
+""",
+    "an entry that keywords may give": f"""\
+held = {{"clip": False}}
+held.update(**limits)
+if held["clip"]:
+    {CLIP}  # AMP201
+""",
+    "an entry that keywords give another name than": f"""\
+held = {{"clip": False}}
+held.update(limit=limits)
+if held["clip"]:
+    {CLIP}
+""",
+}
+PROGRAMS: dict[str, str] = {name: LOOP.format(indent(each, " " * 8)) for name, each in BETWEEN.items()}
+PROGRAMS["what a stack calls later is not entered now"] = """\
+import contextlib
+
+import torch
+
+def train(model, loader, optimizer, report):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        with contextlib.ExitStack() as stack:
+            stack.callback(torch.autocast("cuda"), report)
+            scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+TWO = f"""\
+import torch
+
+model, beside, loader, where = torch.nn.Linear(8, 1), torch.nn.Linear(8, 1), make_loader(), make_place()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+other = torch.optim.SGD(beside.parameters(), 0.1)
+scaler = torch.amp.GradScaler("cuda")
+steps = [other]
+steps.insert({{place}}, optimizer)
+first, second = steps
+for x in loader:
+    optimizer.zero_grad()
+    other.zero_grad()
+    with torch.autocast("cuda"):
+        loss = model(x).mean() + beside(x).mean()
+    scaler.scale(loss).backward()
+    scaler.unscale_(second)
+    {CLIP}{{mark}}
+    scaler.step(first)
+    scaler.step(second)
+    scaler.update()
+"""
+PROGRAMS["a list has the item that is put at its head there"] = TWO.format(place="0", mark="  # AMP201")
+PROGRAMS["a list has the item that is put at its end there"] = TWO.format(place="1", mark="")
+PROGRAMS["a list has the item that is put somewhere anywhere"] = TWO.format(place="where", mark="")
+PROGRAMS["gradients are kept apart no longer than a choice of contexts lasts"] = """\
+from contextlib import nullcontext
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+def train(net, loader, k):
+    model = DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for i, x in enumerate(loader):
+        last = (i + 1) % k == 0
+        with nullcontext() if last else model.no_sync():
+            with torch.autocast("cuda"):
+                loss = model(x).mean() / k
+            scaler.scale(loss).backward()
+        with model.no_sync() if last else nullcontext():
+            print("once")
+        with torch.autocast("cuda"):
+            penalty = model(x).square().mean() / k
+        scaler.scale(penalty).backward()
+        if last:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+"""
+REGION = """\
+import torch
+
+class Region:
+    def __init__(self):
+        self.held = []
+
+    def __enter__(self):
+        region = torch.autocast("cuda")
+        region.__enter__()
+        self.held.append(region)
+
+    def __exit__(self, *given):
+        self.held.pop().__exit__(*given)
+
+"""
+PROGRAMS["an object closes what it has opened, wherever it finds it"] = (
+    REGION
+    + """\
+def train(model, loader, optimizer, criterion, y):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with Region():
+            loss = criterion(model(x), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+)
+PROGRAMS["what is computed behind the block of an object that has opened a region is outside"] = (
+    REGION
+    + """\
+def train(loader, optimizer, y):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 2))
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with Region():
+            output = model(x)
+        loss = torch.nn.functional.cross_entropy(output, y)  # AMP104
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+)
+PROGRAMS["a block of an object that is left by returning"] = (
+    REGION
+    + """\
+def step(model, x, y, scaler):
+    with Region():
+        return torch.nn.functional.cross_entropy(model(x), y)
+
+def train(model, loader, optimizer, y):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        loss = step(model, x, y, scaler)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+)
+PROGRAMS["of what is yielded in a region, the first is told"] = """\
+import torch
+
+def batches(loader, model):
+    with torch.autocast("cuda"):
+        for x in loader:
+            yield model(x)  # AMP105
+            yield model(x + 1)
+"""
+PROGRAMS["what a function yields that is declared in a region is its own"] = """\
+import torch
+
+def train(model, loader, optimizer):
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        def batches():
+            for x in loader:
+                yield x
+        loss = sum(model(x).mean() for x in batches())
+    loss.backward()
+    optimizer.step()
+"""
+FLOAT8 = """\
+import torch
+import transformer_engine.pytorch as te
+
+body, head = torch.nn.Linear(8, 8), torch.nn.Linear(8, 2)
+
+def predict(x, recipe, flag):
+    {context}:
+        print("nothing")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        features = body(x)
+    return head(features)  # AMP108
+"""
+PROGRAMS["behind a region of float8, nothing is cast"] = FLOAT8.format(context="with te.fp8_autocast(enabled=True)")
+PROGRAMS["behind a region that may be one of float8, nothing is cast"] = FLOAT8.format(
+    context="with te.fp8_autocast(enabled=True) if flag else te.fp8_autocast(enabled=False)"
+)
+PROGRAMS["behind a stack with a region of float8, nothing is cast"] = FLOAT8.format(
+    context="""import contextlib
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(te.fp8_autocast(enabled=True))
+    if flag"""
+)
+PROGRAMS["in a region of float8, something may be cast"] = """\
+import torch
+import transformer_engine.pytorch as te
+
+body, head = torch.nn.Linear(8, 8), torch.nn.Linear(8, 2)
+
+def predict(x, recipe, flag):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        features = body(x)
+    with te.fp8_autocast(enabled=True):
+        return head(features)
+"""
+PROGRAMS["a backward in a region of float8, and one behind it"] = """\
+import torch
+import transformer_engine.pytorch as te
+
+def train(model, loader, optimizer):
+    for x in loader:
+        optimizer.zero_grad()
+        with te.fp8_autocast(enabled=True):
+            loss = model(x).mean()
+            loss.backward()  # AMP103
+        penalty = model(x).square().mean()
+        penalty.backward()
+        optimizer.step()
+"""
+NESTED = """\
+import contextlib
+
+import torch
+
+def train(model, loader, optimizer, flag):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda") if flag else contextlib.nullcontext():
+            with torch.autocast("cuda"):
+                loss = model(x).mean()
+            if {test}:
+                scaler.scale(loss).backward(){mark}
+        if {other}:
+            scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+PROGRAMS["a region in what may be none is left alone"] = NESTED.format(test="not flag", other="flag", mark="")
+PROGRAMS["a region in what may be one leaves that open"] = NESTED.format(
+    test="flag", other="not flag", mark="  # AMP103"
+)
+INVERTED = """\
+import contextlib
+
+import torch
+
+body = torch.nn.Linear(8, 8)
+
+def solve(x, flag):
+    with {context}:
+        return torch.linalg.inv(body(x)){mark}
+"""
+PROGRAMS["on the CPU, a region that may be none casts for an inverse"] = INVERTED.format(
+    context='torch.autocast("cpu", dtype=torch.bfloat16) if flag else contextlib.nullcontext()', mark=""
+)
+PROGRAMS["elsewhere, a region that may be none casts for no inverse"] = INVERTED.format(
+    context='torch.autocast("cuda", dtype=torch.bfloat16) if flag else contextlib.nullcontext()', mark="  # AMP510"
+)
+PROMOTED = """\
+import torch
+
+body, head = torch.nn.Linear(8, 8), torch.nn.Linear(8, 2)
+index = torch.tensor([1, 3])
+
+def remember(x):
+    memory = {memory}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        memory.index_add_(0, index, body(x).detach()){mark}
+"""
+for memory, found in {
+    "torch.zeros(10, 8) + torch.zeros(10, 8, dtype=torch.bfloat16)": True,
+    "torch.zeros(10, 8, dtype=torch.bfloat16) * torch.zeros(10, 8)": True,
+    "torch.zeros(10, 8) - torch.zeros(10, 8)": True,
+    "torch.zeros(10, 8) * 2": True,
+    "2 - torch.zeros(10, 8)": True,
+    "torch.zeros(10, 8, dtype=torch.long) + torch.zeros(10, 8)": True,
+    "torch.zeros(10, 8) * torch.zeros(10, 8, dtype=torch.bool)": True,
+    "torch.zeros(10, 8) * make(10, 8)": False,
+    "make(10, 8) * torch.zeros(10, 8)": False,
+    "torch.zeros(10, 8, dtype=torch.bfloat16) + torch.zeros(10, 8, dtype=torch.bfloat16)": False,
+}.items():
+    PROGRAMS[f"a memory of {memory}"] = PROMOTED.format(memory=memory, mark="  # AMP108" if found else "")
+SEQUENTIAL = """\
+import torch
+
+{classes}
+def train(loader):
+    net = {last}(torch.nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        loss = net(x).mean()  # AMP110
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+PROGRAMS["a class that is a sequence of modules is one"] = SEQUENTIAL.format(
+    classes="class Net(torch.nn.Sequential):\n    pass\n", last="Net"
+)
+PROGRAMS["a class that is a module by way of six others"] = SEQUENTIAL.format(
+    classes="class A(torch.nn.Sequential):\n    pass\n\n"
+    + "".join(f"class {b}({a}):\n    pass\n\n" for a, b in zip("ABCDE", "BCDEF", strict=True)),
+    last="F",
+)
+PROGRAMS["what an object has from nowhere is one thing, however it is asked for"] = f"""\
+import torch
+from elsewhere import Base
+
+class Trainer(Base):
+    def train(self, model, loader, optimizer):
+        scaler = torch.amp.GradScaler("cuda")
+        for x in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = model(x).mean()
+            scaler.scale(loss).backward()
+            ready = self.ready
+            if ready(x):
+                scaler.unscale_(optimizer)
+            if self.ready(x):
+                {CLIP}
+            scaler.step(optimizer)
+            scaler.update()
+"""
+PROGRAMS["a class has the base that its name had when it was declared"] = f"""\
+import torch
+
+class Steps:
+    def go(self, scaler, optimizer):
+        scaler.unscale_(optimizer)
+
+class Trainer(Steps):
+    pass
+
+class Steps:
+    def go(self, scaler, optimizer):
+        print(scaler, optimizer)
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    trainer = Trainer()
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        trainer.go(scaler, optimizer)
+        {CLIP}
+        scaler.step(optimizer)
+        scaler.update()
+"""
+PROGRAMS["a name that was a class is an object yet, after its class was asked for"] = f"""\
+import torch
+
+class steps:
+    def go(self, scaler, optimizer):
+        scaler.unscale_(optimizer)
+
+class Trainer(steps):
+    def prepare(self):
+        print("ready")
+
+steps = Trainer()
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    steps.prepare()
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        steps.go(scaler, optimizer)
+        {CLIP}
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+@pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_program_has_exactly_its_marks(source: str) -> None:
+    findings = check_source(source)
+    assert places(findings) == marks(source), shown(findings)
