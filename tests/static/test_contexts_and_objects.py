@@ -79,6 +79,46 @@ held.update(limit=limits)
 if held["clip"]:
     {CLIP}
 """,
+    "a table of many numbers is data": f"""\
+table = [{", ".join("0" for _ in range(65))}]
+if table[3]:
+    {CLIP}  # AMP201
+""",
+    "a table of many names is data": f"""\
+table = {{{", ".join(f'"{k}": 0' for k in range(65))}}}
+if table["3"]:
+    {CLIP}  # AMP201
+""",
+    "a table of fewer numbers is known": f"""\
+table = [{", ".join("0" for _ in range(64))}]
+if table[3]:
+    {CLIP}
+""",
+    "a table of fewer names is known": f"""\
+table = {{{", ".join(f'"{k}": 0' for k in range(64))}}}
+if table["3"]:
+    {CLIP}
+""",
+    "a dict of what a second loop goes over": f"""\
+held = {{n: scaler.unscale_(one) for n in limits for one in [optimizer]}}
+{CLIP}
+""",
+    "what equals one of two constants equals not the other, whichever was asked for first": f"""\
+if early and limits == "one":
+    print("one")
+if limits != "two":
+    scaler.unscale_(optimizer)
+if limits == "one":
+    {CLIP}
+""",
+    "what is another constant may be a third one": f"""\
+if early and limits == "one":
+    print("one")
+if limits == "two":
+    scaler.unscale_(optimizer)
+if limits != "one":
+    {CLIP}  # AMP201
+""",
 }
 PROGRAMS: dict[str, str] = {name: LOOP.format(indent(each, " " * 8)) for name, each in BETWEEN.items()}
 PROGRAMS["what a stack calls later is not entered now"] = """\
@@ -442,6 +482,138 @@ def train(model, loader, optimizer):
         scaler.step(optimizer)
         scaler.update()
 """
+
+#: A loop of which some turns accumulate, and the others clip and step.
+TURNS = """\
+import torch
+
+def train(model, loader, optimizer, limits, k):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, x in enumerate(loader):
+        with torch.autocast("cuda"):
+            loss = model(x).mean() / k
+        if {}:
+            scaler.scale(loss).backward()
+        else:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+"""
+for asked in (
+    "x in limits",
+    "x.key > limits",
+    "limits < x.key",
+    "x.key == limits",
+    "i % k == limits",
+    "x.key is limits",
+):
+    PROGRAMS[f"another answer in each turn: {asked}"] = TURNS.format(asked)
+PROGRAMS["one of two optimizers, or else the other"] = """\
+import torch
+
+def train(model, beside, loader, early):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    other = torch.optim.SGD(beside.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        other.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean() + beside(x).mean()
+        scaler.scale(loss).backward()
+        chosen = optimizer if early else None
+        each = chosen or other
+        scaler.unscale_(each)
+        if early:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        else:
+            torch.nn.utils.clip_grad_norm_(beside.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.step(other)
+        scaler.update()
+"""
+PIECES = """\
+import torch
+
+def pieces(x, k):
+    {}
+
+def train(model, loader, k):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        for piece in pieces(x, k):
+            with torch.autocast("cuda"):
+                loss = model(piece).mean()
+            scaler.scale(loss).backward(){}
+        scaler.step(optimizer)
+        scaler.update()
+"""
+PROGRAMS["pieces that a generator hands on"] = PIECES.format("yield from x.chunk(k)", "  # AMP301")
+
+#: An inverse, which autocast casts for on the CPU alone.
+DEVICE = """\
+import torch
+
+body = torch.nn.Linear(8, 8)
+
+def solve(x, rank, kind):
+    device = torch.device({})
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        return torch.linalg.inv(body(x)){}
+"""
+for text in ('"cpu:%d" % rank', '"cpu:" + str(rank)', 'f"cpu:{rank}"', '"cpu:0"', '"cpu"'):
+    PROGRAMS[f"a device of the CPU: {text}"] = DEVICE.format(text, "")
+for text in (
+    '"cuda:%d" % rank',
+    '"cuda:" + str(rank)',
+    'f"cuda:{rank}"',
+    'f"{kind}:0"',
+    'kind + ":0"',
+    '"%s:0" % kind',
+):
+    PROGRAMS[f"a device of another type: {text}"] = DEVICE.format(text, "  # AMP510")
+#: A sum of losses that is divided by some number, in a window of several micro-batches.
+WINDOW = """\
+import torch
+
+def train(model, loader, optimizer, k, weight):
+    scaler = torch.amp.GradScaler("cuda")
+    for i, (x, y) in enumerate(loader):
+        with torch.autocast("cuda"):
+            losses = torch.nn.functional.cross_entropy(model(x), y, reduction="none")
+            loss = {}
+        scaler.scale(loss).backward(){}
+        if (i + 1) % k == 0:
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+"""
+OF_THE_TURN = (
+    "losses.sum() / x.shape[0]",
+    "losses.sum() / len(x)",
+    "losses.sum() / (x.shape[0] * x.shape[1])",
+    "losses.sum() / (x.shape[0] + y.shape[0])",
+    "losses.sum() / (2 * x.shape[0])",
+    "losses.sum() / x.size(0)",
+    "losses.mean()",
+)
+OF_THE_WINDOW = (
+    "losses.sum() / (x.shape[0] * k)",
+    "losses.sum() / (k * x.shape[0])",
+    "losses.sum() / x.shape[0] / k",
+    "losses.sum() / k",
+    "losses.mean() / k",
+    "losses.mean() * (1 / k)",
+    "losses.mean() * (weight / k)",
+    "losses.mean() * (-1 / k)",
+)
+for divided in OF_THE_TURN:
+    PROGRAMS[f"a mean over one turn: {divided}"] = WINDOW.format(divided, "  # AMP301")
+for divided in OF_THE_WINDOW:
+    PROGRAMS[f"a mean over a window: {divided}"] = WINDOW.format(divided, "")
 
 
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)

@@ -254,7 +254,8 @@ def _enter_autocast(at: Interpreter, context: Ref, node: ast.AST, *, remember: b
     instance = context.thing.key if facts.get("stored") else None
     names = {"context": wording(node)}
     places = []
-    for place, on in zip(branch(at, context.enabled), (True, False), strict=True):
+    enabled, disabled = branch(at, context.enabled)
+    for place, on in ((enabled, True), (disabled, False)):
         if place is not None:
             at.state.cur = place
             at.state.path.append(context.enabled if on else negate(context.enabled))

@@ -244,12 +244,9 @@ def _joined_string(at: Interpreter, node: ast.JoinedStr) -> Value:
             value = at.evaluate(part.value)
             _use(at, value, part.value)
     made = at.fresh(node, "text")
-    made.head = _head(node.values[0]) if node.values else ""
+    if node.values and isinstance(node.values[0], ast.Constant):
+        made.head = str(node.values[0].value)
     return made
-
-
-def _head(part: ast.expr) -> str:
-    return part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else ""
 
 
 def _comprehension(at: Interpreter, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
@@ -267,18 +264,18 @@ def _comprehension(at: Interpreter, node: ast.ListComp | ast.SetComp | ast.Gener
 
 def _left(at: Interpreter, generator: ast.comprehension, items: list[Value]) -> list[Value] | None:
     """The items that the tests of a comprehension leave, None where it is not known which these are."""
-    answers: list[Formula] = []
+    answers: list[tuple[Value, Formula]] = []
 
     def ask() -> None:
         for item in items:
             assign(at, generator.target, item)
-            answers.append(reduce(both, [condition(at, test) for test in generator.ifs]))
+            answers.append((item, reduce(both, [condition(at, test) for test in generator.ifs])))
 
     # Where they are not known, the comprehension is read once more.
     at.discarded(ask)
-    if not all(isinstance(answer, bool) for answer in answers):
+    if not all(isinstance(answer, bool) for _, answer in answers):
         return None
-    return [item for item, answer in zip(items, answers, strict=True) if answer]
+    return [item for item, answer in answers if answer]
 
 
 def _given(at: Interpreter, generator: ast.comprehension, item: Value, element: ast.expr) -> Value:
@@ -321,10 +318,10 @@ def _note_length(at: Interpreter, made: Sequence, iterable: Value) -> None:
 def _dict_comprehension(at: Interpreter, node: ast.DictComp) -> Value:
     first = node.generators[0]
     iterable = at.evaluate(first.iter)
-    items = _each_object(iterable) if len(node.generators) == 1 else None
-    if items is None and isinstance(iterable, StateDict):
+    if isinstance(iterable, StateDict):
         # A copy, entry by entry.
         return iterable
+    items = _each_object(iterable) if len(node.generators) == 1 else None
     saved = dict(at.state.frame.vars)
     made = Mapping({}, open=items is None)
     if items is None:
@@ -463,12 +460,11 @@ def _if_expression(at: Interpreter, node: ast.IfExp) -> Value:
 
 def _bool_operation(at: Interpreter, node: ast.BoolOp) -> Value:
     # "a or b" and "a and b" are used as conditions nearly always; as values where a side is None.
-    values = [at.evaluate(part) for part in node.values]
-    if len(values) == 2 and not all(isinstance(v, (Truth, Opaque)) for v in values):
-        first = truth(at, values[0], shortened(node.values[0]))
-        if isinstance(node.op, ast.Or):
-            return join_values(at, first, values[0], values[1], f"or {node.lineno}:{node.col_offset}")
-    formulas = [truth(at, v, shortened(n)) for v, n in zip(values, node.values, strict=True)]
+    sides = [(at.evaluate(part), shortened(part)) for part in node.values]
+    values = [value for value, _ in sides]
+    formulas = [truth(at, *side) for side in sides]
+    if len(values) == 2 and isinstance(node.op, ast.Or) and not all(isinstance(v, (Truth, Opaque)) for v in values):
+        return join_values(at, formulas[0], values[0], values[1], f"or {node.lineno}:{node.col_offset}")
     loops = EMPTY.union(*[value.loops for value in values])
     return Truth(at.short(_COMBINED[type(node.op)](*formulas)), loops)
 
