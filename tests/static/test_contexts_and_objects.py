@@ -615,6 +615,102 @@ for divided in OF_THE_TURN:
 for divided in OF_THE_WINDOW:
     PROGRAMS[f"a mean over a window: {divided}"] = WINDOW.format(divided, "")
 
+#: A buffer that is made somehow, to which something of low precision is added: float32 does not take it.
+BUFFER = """\
+import torch
+
+body = torch.nn.Linear(8, 8)
+index = torch.tensor([1, 3])
+
+def remember(x, flag):
+    wide, low = torch.zeros(10, 8), torch.zeros(10, 8, dtype=torch.bfloat16)
+    {}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        memory.index_add_(0, index, body(x).detach()){}
+"""
+ON = 'with torch.autocast("cpu", dtype=torch.bfloat16):\n        '
+OFF = 'with torch.autocast("cpu", enabled=False):\n        '
+WIDE = (
+    "memory = wide.t().view(10, 8)",
+    "memory = torch.relu(wide)",
+    "memory = wide if flag else torch.zeros(10, 8)",
+    f"{OFF}memory = torch.softmax(wide, 0)",
+    f"{OFF}memory = torch.nn.functional.softplus(wide)",
+    f"{ON}memory = torch.nn.functional.mse_loss(low, low, reduction='none')",
+    f"{ON}memory = torch.relu(wide)",
+    f"{ON}memory = torch.atan2(wide, low)",
+    "memory = low.float()",
+    "memory = low.to(torch.float32)",
+    "memory = low.type_as(wide)",
+    "memory = -wide",
+    "memory = wide[2:]",
+)
+NOT_WIDE = (
+    "memory = torch.softmax(wide, 0)",
+    f"{ON}memory = torch.relu(low)",
+    f"{ON}memory = torch.mystery(wide)",
+    f"{OFF}memory = torch.mystery(wide)",
+    f"{ON}memory = wide @ wide.t()",
+    f"{ON}memory = torch.nn.functional.linear(wide, wide)",
+    f"{ON}memory = torch.cat([low, low])",
+    f"{OFF}memory = torch.relu(low)",
+    "memory = wide if flag else low",
+    "memory = low if flag else wide.half()",
+    "memory = wide.half()",
+    "memory = wide.to(low.dtype)",
+    "memory = wide.to(flag)",
+    "memory = wide.mystery()",
+    "memory = torch.mystery(wide) + wide",
+    "memory = torch.softmax(wide, 0) + wide",
+    "with torch.autocast(flag, dtype=torch.bfloat16):\n        memory = torch.atan2(wide, low) + wide",
+)
+for made in WIDE:
+    PROGRAMS[f"a buffer of float32: {made}"] = BUFFER.format(made, "  # AMP108")
+for made in NOT_WIDE:
+    PROGRAMS[f"a buffer of another dtype, or of one that is not known: {made}"] = BUFFER.format(made, "")
+
+#: An inverse is asked for of what has a low dtype, or has none.
+SOLVED = """\
+import torch
+
+def solve(flag):
+    wide, low = torch.zeros(8, 8), torch.zeros(8, 8, dtype=torch.bfloat16)
+    count, mask = torch.zeros(8, 8, dtype=torch.long), torch.zeros(8, 8, dtype=torch.bool)
+    with torch.autocast("cuda", enabled=False):
+        return torch.linalg.inv({}){}
+"""
+NARROW = ("low", "count + low", "low * mask", "low * 2", "2 * low", "-low", "low + low", "low if flag else low.half()")
+BROAD = ("wide", "count + wide", "low + wide", "wide.double() * low", "low.float()", "make(low)", "make(low) + low")
+for given in NARROW:
+    PROGRAMS[f"an inverse of what is low: {given}"] = SOLVED.format(given, "  # AMP510")
+for given in BROAD:
+    PROGRAMS[f"an inverse of what is not known to be low: {given}"] = SOLVED.format(given, "")
+#: A constant that float16 does not hold is written to something that an op gives in a region.
+FILLED = """\
+import mystery
+import torch
+from torch.nn import functional as F
+
+def attend(q, k, mask, heads):
+    with torch.autocast("cuda", dtype=torch.float16):
+        scores = {}
+        return scores.masked_fill(mask, -1e9){}
+"""
+LOW = (
+    "torch.matmul(q, k)",
+    "torch.bmm(q, k)",
+    "torch.einsum('bid,bjd->bij', q, k)",
+    "torch.linalg.multi_dot([q, k])",
+    "F.linear(q, k)",
+    "q.matmul(k)",
+    "q.bmm(k)",
+    "q @ k",
+)
+for made in LOW:
+    PROGRAMS[f"what autocast makes low: {made}"] = FILLED.format(made, "  # AMP506")
+for made in ("mystery.matmul(q, k)", "heads.linear(q)", "heads.addr(q)"):
+    PROGRAMS[f"what autocast does not make low: {made}"] = FILLED.format(made, "")
+
 
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)
 def test_a_program_has_exactly_its_marks(source: str) -> None:
