@@ -711,6 +711,225 @@ for made in LOW:
 for made in ("mystery.matmul(q, k)", "heads.linear(q)", "heads.addr(q)"):
     PROGRAMS[f"what autocast does not make low: {made}"] = FILLED.format(made, "")
 
+PROGRAMS["an op that is low on a device that nobody knows"] = FILLED.replace('"cuda"', "heads.device").format(
+    "torch.mv(q, k)", "  # AMP506"
+)
+#: A loop that trains, with declarations before it and something of its own between backward and step.
+DECLARED = """\
+import torch
+
+{}
+
+def train(model, loader, optimizer, make):
+    scaler = {}
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+{}        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+def declared(declaration: str, between: str, scaler: str = 'torch.amp.GradScaler("cuda")') -> str:
+    return DECLARED.format(declaration, scaler, indent(between, " " * 8))
+
+
+OPTIONS = """\
+class Options:
+    def __init__(self, optimizer, **given):
+        self.mode = "plain"
+        self.optimizer = optimizer
+        {}
+"""
+OPEN = "for name, value in given.items():\n            setattr(self, name, value)"
+IF_CLIP = f"options = Options(optimizer, **make())\nif options.mode == 'clip':\n    {CLIP}{{}}\n"
+PROGRAMS["a default of an object that is given other values by name"] = declared(
+    OPTIONS.format(OPEN), IF_CLIP.format("  # AMP201")
+)
+PROGRAMS["a default of an object that is given no others"] = declared(
+    OPTIONS.format("print(given)"), IF_CLIP.format("")
+)
+PROGRAMS["an object that an object of open attributes holds"] = declared(
+    OPTIONS.format(OPEN),
+    f"options = Options(optimizer, **make())\nscaler.unscale_(options.optimizer)\n{CLIP}\n",
+)
+PROGRAMS["what a method above gives that nobody knows"] = declared(
+    f"""\
+from elsewhere import Base
+
+class Steps(Base):
+    def go(self, scaler, optimizer, model):
+        if super().ready(model).now:
+            scaler.unscale_(optimizer)
+        {CLIP}  # AMP201
+""",
+    "Steps().go(scaler, optimizer, model)\n",
+)
+PROGRAMS["a method of a module that is not its forward"] = declared(
+    """\
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+    def finish(self, scaler, optimizer):
+        scaler.unscale_(optimizer)
+""",
+    f"Net().finish(scaler, optimizer)\n{CLIP}\n",
+)
+SCALER = "class Scaler(torch.amp.GradScaler):\n    def unscale_(self, optimizer):\n        {}\n"
+PROGRAMS["a scaler with a method of its own that does not unscale"] = declared(
+    SCALER.format("print(optimizer)"), f"scaler.unscale_(optimizer)\n{CLIP}  # AMP201\n", 'Scaler("cuda")'
+)
+PROGRAMS["a scaler with a method of its own that asks for torch's"] = declared(
+    SCALER.format("super().unscale_(optimizer)"), f"scaler.unscale_(optimizer)\n{CLIP}\n", 'Scaler("cuda")'
+)
+PROGRAMS["a class that stands in a function finds what is around it"] = declared(
+    "def nothing():\n    pass\n",
+    f"""\
+class Steps:
+    def go(self):
+        scaler.unscale_(optimizer)
+Steps().go()
+{CLIP}
+""",
+)
+PROGRAMS["an attribute that one method leaves none, and another one sets"] = f"""\
+import torch
+
+class Trainer:
+    def __init__(self, model, loader):
+        self.model, self.loader = model, loader
+        self.each = None
+
+    def prepare(self):
+        self.each = torch.optim.SGD(self.model.parameters(), 0.1)
+
+    def train(self, optimizer):
+        model, scaler = self.model, torch.amp.GradScaler("cuda")
+        for x in self.loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = model(x).mean()
+            scaler.scale(loss).backward()
+            if self.each is not None:
+                scaler.unscale_(optimizer)
+            {CLIP}  # AMP201
+            scaler.step(optimizer)
+            scaler.update()
+"""
+PROGRAMS["a context that an object is does what leaving it does once"] = """\
+import torch
+
+class Stepping:
+    def __init__(self, scaler, optimizer):
+        self.scaler, self.optimizer = scaler, optimizer
+
+    def __enter__(self):
+        return self.scaler
+
+    def __exit__(self, *given):
+        self.scaler.step(self.optimizer)
+
+def step(scaler, optimizer, loss):
+    with Stepping(scaler, optimizer) as held:
+        held.unscale_(optimizer)
+    return loss
+
+def train(model, loader, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        print(step(scaler, optimizer, loss))
+        scaler.update()
+"""
+YIELDS = """\
+import contextlib
+
+import pytest
+import torch
+
+{}
+"""
+PROGRAMS["a stack with a region that a generator yields in"] = YIELDS.format("""\
+def batches(loader):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.autocast("cuda"))
+        for x in loader:
+            yield x  # AMP105
+""")
+PROGRAMS["a stack without a region that a generator yields in"] = YIELDS.format("""\
+def batches(loader, lock):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(lock)
+        for x in loader:
+            yield x
+""")
+PROGRAMS["a region within a context that a generator yields in, behind it"] = YIELDS.format("""\
+def batches(loader, lock, model):
+    with lock:
+        for x in loader:
+            with torch.autocast("cuda"):
+                y = model(x)
+            yield y
+""")
+PROGRAMS["a manager of a region that is not waited for"] = YIELDS.format("""\
+@contextlib.asynccontextmanager
+async def region():
+    with torch.autocast("cuda"):
+        yield
+""")
+PROGRAMS["a fixture of a region"] = YIELDS.format("""\
+@pytest.fixture
+def region():
+    with torch.autocast("cuda"):
+        yield
+""")
+PROGRAMS["a generator of a region is no manager of one"] = YIELDS.format("""\
+def region():
+    with torch.autocast("cuda"):
+        yield  # AMP105
+""")
+FLAG = """\
+import torch
+
+def train(model, loader, optimizer, flag):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", enabled=flag):
+            loss = model(x).mean()
+            if {}:
+                scaler.scale(loss).backward(){}
+        if {}:
+            scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+PROGRAMS["a region that a flag enables, where it does"] = FLAG.format("flag", "  # AMP103", "not flag")
+PROGRAMS["a region that a flag enables, where it does not"] = FLAG.format("not flag", "", "flag")
+#: A context that somebody else makes, which may be a region, or keep gradients apart, by its name.
+FOREIGN = """\
+import mystery
+import torch
+
+body, head = torch.nn.Linear(8, 8), torch.nn.Linear(8, 2)
+
+def predict(x):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        features = body(x)
+    with mystery.{}():
+        return head(features){}
+"""
+for name in ("myautocasting", "highprecision", "syncing", "amp_scope", "Half", "useAMP", "fp16", "mixed", "ctx_for"):
+    PROGRAMS[f"a context that may be a region: {name}"] = FOREIGN.format(name, "")
+for name in ("timer", "camping", "halfway", "Timer", "open2"):
+    PROGRAMS[f"a context that is of another matter: {name}"] = FOREIGN.format(name, "  # AMP108")
+
 
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)
 def test_a_program_has_exactly_its_marks(source: str) -> None:
