@@ -119,6 +119,48 @@ if limits == "two":
 if limits != "one":
     {CLIP}  # AMP201
 """,
+    "a number that is shifted to one side is not the one that is shifted to the other": f"""\
+if limits >> 1:
+    scaler.unscale_(optimizer)
+if limits << 1:
+    {CLIP}  # AMP201
+""",
+    "a flag to which another one is added in place": f"""\
+flag = early
+flag |= clip
+if flag:
+    scaler.unscale_(optimizer)
+if flag:
+    {CLIP}
+""",
+    "a list to which a list is added in place is the same list yet": f"""\
+steps = []
+held = steps
+steps += [optimizer]
+for each in held:
+    scaler.unscale_(each)
+{CLIP}
+""",
+    "two lists as one": f"""\
+for each in [optimizer] + []:
+    scaler.unscale_(each)
+{CLIP}
+""",
+    "a dict and what nobody knows, as one": f"""\
+held = {{"step": optimizer}} | limits
+scaler.unscale_(held["step"])
+{CLIP}
+""",
+    "gradients divided by a number are gradients": """\
+grads = [p.grad / limits for p in model.parameters()]
+scaler.unscale_(optimizer)
+print(len(grads))
+""",
+    "gradients times a number are gradients": """\
+grads = [limits * p.grad for p in model.parameters()]
+scaler.unscale_(optimizer)
+print(len(grads))
+""",
 }
 PROGRAMS: dict[str, str] = {name: LOOP.format(indent(each, " " * 8)) for name, each in BETWEEN.items()}
 PROGRAMS["what a stack calls later is not entered now"] = """\
@@ -929,6 +971,28 @@ for name in ("myautocasting", "highprecision", "syncing", "amp_scope", "Half", "
     PROGRAMS[f"a context that may be a region: {name}"] = FOREIGN.format(name, "")
 for name in ("timer", "camping", "halfway", "Timer", "open2"):
     PROGRAMS[f"a context that is of another matter: {name}"] = FOREIGN.format(name, "  # AMP108")
+
+NORMALISED = WINDOW.replace("            scaler.step", "            {}\n            scaler.step")
+for average in ("model.weight.grad /= k", "model.weight.grad *= 1 / k"):
+    PROGRAMS[f"gradients that are averaged over a window: {average}"] = NORMALISED.format(
+        "losses.mean()", "", f"scaler.unscale_(optimizer)\n            {average}"
+    )
+PROGRAMS["gradients that are told, and not averaged over a window"] = NORMALISED.format(
+    "losses.mean()", "  # AMP301", "scaler.unscale_(optimizer)\n            model.weight.grad += 1"
+)
+PROGRAMS["losses that nobody knows to be of one window"] = """\
+import torch
+
+def train(model, views, optimizer):
+    scaler = torch.amp.GradScaler("cuda")
+    with torch.autocast("cuda"):
+        losses = [model(view).mean() for view in views]
+    for loss in losses:
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+"""
 
 
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)

@@ -63,6 +63,9 @@ _OPERATORS: dict[type[ast.AST], str] = {
     ast.MatMult: "@",
     ast.BitAnd: "&",
     ast.BitOr: "|",
+    ast.BitXor: "^",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
     ast.Eq: "==",
     ast.NotEq: "!=",
     ast.Lt: "<",
@@ -119,8 +122,7 @@ def _recognise(at: Interpreter, value: Value, node: ast.expr, last: str) -> Valu
 
 
 def _by_its_use(at: Interpreter, value: Opaque, node: ast.expr) -> Value:
-    text = chain(node) or ""
-    role = at.state.frame.module.uses.get(text)
+    text, role = chain(node) or "", use_of(at, node)
     # The parameters of a module are what it was given under that name, if it was, not what a module has.
     if role is None or (role == "module" and (value.key, "parameters") in at.state.heap):
         return value
@@ -137,9 +139,14 @@ def _imported_object(at: Interpreter, value: Named, node: ast.expr) -> Value:
     return at.opaque(("imported", value.name), text) if text and text in at.state.frame.module.uses else value
 
 
+def use_of(at: Interpreter, node: ast.expr) -> str | None:
+    """What this file uses an expression as: a scaler, an optimizer, a module, a function; None where it does not."""
+    return at.state.frame.module.uses.get(chain(node) or "")
+
+
 def is_stepped(at: Interpreter, target: ast.expr) -> bool:
     """Whether this file uses what is assigned as an optimizer."""
-    return at.state.frame.module.uses.get(chain(target) or "") == "optimizer"
+    return use_of(at, target) == "optimizer"
 
 
 def found_optimizer(at: Interpreter, target: ast.expr, value: Opaque) -> None:
@@ -490,7 +497,7 @@ def _compare(at: Interpreter, node: ast.Compare) -> Value:
 
 def _binary(at: Interpreter, node: ast.BinOp) -> Value:
     left, right = at.evaluate(node.left), at.evaluate(node.right)
-    op = _OPERATORS.get(type(node.op), "?")
+    op = _OPERATORS[type(node.op)]
     if op == "/" and isinstance(left, Grad) and right.readings:
         # A gradient over its norm: the scale cancels.
         made = operate(at, op, left, right, node)
@@ -574,7 +581,7 @@ def augment(at: Interpreter, node: ast.AugAssign) -> None:
     target = node.target
     left = at.evaluate(_as_load(target))
     right = at.evaluate(node.value)
-    op = _OPERATORS.get(type(node.op), "?")
+    op = _OPERATORS[type(node.op)]
     written = at.handlers.augmented.get(left.kind)
     if written is not None:
         written(at, left, operate(at, op, left, right, node), node)
@@ -637,8 +644,7 @@ def _comparison(at: Interpreter, node: ast.Compare) -> Formula:
     nodes = [node.left, *node.comparators]
     formulas = []
     for i, op in enumerate(node.ops):
-        word = _OPERATORS.get(type(op), "?")
-        formula = _compared(at, word, values[i], values[i + 1], nodes[i], nodes[i + 1], node)
+        formula = _compared(at, _OPERATORS[type(op)], values[i], values[i + 1], nodes[i], nodes[i + 1], node)
         if isinstance(values[i], ScaleValue) or isinstance(values[i + 1], ScaleValue):
             for key, _ in literals(formula):
                 at.graph.tests[key].of_scale = True
