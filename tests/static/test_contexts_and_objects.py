@@ -18,7 +18,7 @@ import torch
 
 def train(model, loader, optimizer, clip, early, limits):
     scaler = torch.amp.GradScaler("cuda")
-    for x in loader:
+    for i, x in enumerate(loader):
         with torch.autocast("cuda"):
             loss = model(x).mean()
         scaler.scale(loss).backward()
@@ -160,6 +160,16 @@ print(len(grads))
 grads = [limits * p.grad for p in model.parameters()]
 scaler.unscale_(optimizer)
 print(len(grads))
+""",
+    "the first of two words, where it is none": f"""\
+mode = ("clip" if early else "") or "plain"
+if mode == "clip":
+    scaler.unscale_(optimizer)
+    {CLIP}
+if mode == "plain":
+    {CLIP}  # AMP201
+if mode == "":
+    {CLIP}
 """,
 }
 PROGRAMS: dict[str, str] = {name: LOOP.format(indent(each, " " * 8)) for name, each in BETWEEN.items()}
@@ -993,6 +1003,141 @@ def train(model, views, optimizer):
         scaler.update()
         optimizer.zero_grad()
 """
+
+#: Pairs of tests: gradients are unscaled where the first is true, and clipped where the second one is.
+IMPLIED = (
+    ("i % limits == 0", "i % limits < 1"),
+    ("i % limits == 0", "i % limits <= 0"),
+    ("i % limits == 0", "not i % limits"),
+    ("i % limits == 0", "not i % limits > 0"),
+    ("i % limits == 0", "not i % limits >= 1"),
+    ("i % limits == 0", "0 == i % limits"),
+    ("i % limits == 0", "0 >= i % limits"),
+    ("i % limits", "i % limits > 0"),
+    ("i % limits", "0 < i % limits"),
+    ("i % limits", "i % limits >= 1"),
+    ("i % limits", "i % limits != 0"),
+    ("(i + 1) % 4 == 3", "i % 4 == 2"),
+    ("(i + 1) % 4 == 0", "i % 4 == 3"),
+    ("(i + 1) % limits == 1", "i % limits == 0"),
+    ("(i + 1) % limits == 0", "i % limits == limits - 1"),
+    ("limits > 0", "limits"),
+    ("early > limits", "limits < early"),
+    ("early > limits", "not early <= limits"),
+    ("early > limits", "not limits >= early"),
+    ("early >= limits", "limits <= early"),
+    ("early >= limits", "not early < limits"),
+    ("limits > 3", "limits == 5"),
+    ("limits > 3", "limits > 4"),
+    ("limits > 3", "4 < limits"),
+    ("limits >= 3", "limits == 3"),
+    ("limits < 3", "limits == 2"),
+    ("limits < 3", "limits <= 2"),
+    ("limits != 3", "limits > 3"),
+    ("limits == early", "early == limits"),
+    ("limits == early", "not early != limits"),
+    ("limits is not None", "limits is not None and early"),
+    ("limits == True", "limits"),
+    ("limits is False", "not limits"),
+    ("early or limits", "limits"),
+    ("early", "early and limits"),
+    ("(early > 3) is True", "early > 3"),
+    ("limits ^ early", "limits ^ early"),
+    ("limits // 2", "limits // 2"),
+    ("limits in early", "limits in early"),
+    ("limits not in early", "not limits in early"),
+    ("limits is early", "not limits is not early"),
+    ("-limits", "-limits"),
+    ("limits.one", "limits.one"),
+    ("limits['one'].two", "limits['one'].two"),
+    ("limits[1:]", "limits[1:]"),
+    ("limits + 1 > early", "early < limits + 1"),
+)
+NOT_IMPLIED = (
+    ("i % limits >= 2", "i % limits"),
+    ("i % limits > 1", "i % limits"),
+    ("i % limits == 0", "i % limits <= 1"),
+    ("i % limits == 0", "i % limits < 2"),
+    ("i % limits == 0", "i % early == 0"),
+    ("(i + 1) % 4 == 3", "i % 4 == 0"),
+    ("(i + 1) % limits == 0", "i % limits == 0"),
+    ("i % 4 == 0", "i % 2 == 0"),
+    ("early > limits", "limits > early"),
+    ("early > limits", "early >= limits"),
+    ("early >= limits", "limits >= early"),
+    ("limits > 3", "limits == 3"),
+    ("limits > 3", "limits >= 3"),
+    ("limits > 3", "limits > 2"),
+    ("limits < 3", "limits == 3"),
+    ("limits < 3", "limits <= 3"),
+    ("limits != 3", "limits > 2"),
+    ("limits == 'one'", "limits == 'two'"),
+    ("limits == True", "not limits"),
+    ("limits is False", "limits"),
+    ("early and limits", "limits"),
+    ("early", "early or limits"),
+    ("(early > 3) == limits", "early > 3"),
+    ("(early > 3) is True", "early > 2"),
+    ("limits ^ early", "limits | early"),
+    ("limits // 2", "limits / 2"),
+    ("limits in early", "limits is early"),
+    ("-limits", "limits"),
+    ("limits.one", "limits.two"),
+    ("limits[0]", "limits[1]"),
+    ("limits['one']", "limits.one"),
+    ("limits[1:]", "limits[:1]"),
+    ("limits(1)", "limits(2)"),
+)
+for asked, later in IMPLIED:
+    PROGRAMS[f"{later}: so {asked}"] = LOOP.format(
+        f"        if {asked}:\n            scaler.unscale_(optimizer)\n        if {later}:\n            {CLIP}\n"
+    )
+for asked, later in NOT_IMPLIED:
+    unscales = f"        if {asked}:\n            scaler.unscale_(optimizer)\n"
+    PROGRAMS[f"{later}: not therefore {asked}"] = LOOP.format(
+        f"{unscales}        if {later}:\n            {CLIP}  # AMP201\n"
+    )
+#: An optimizer that something holds which may keep float32 copies of weights.
+MASTER = """\
+import torch
+
+class Holder:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+    def step(self):
+        self.optimizer.step()
+
+    def {}(self):
+        self.optimizer.zero_grad()
+
+def train(loader):
+    model = torch.nn.Linear(8, 8).cuda().half(){}
+    holder = Holder(torch.optim.SGD(model.parameters(), 0.1))
+    for x in loader:
+        model(x).mean().backward()
+        holder.step()
+        holder.{}()
+"""
+PROGRAMS["what has the methods of an optimizer may keep float32 copies"] = MASTER.format("zero_grad", "", "zero_grad")
+PROGRAMS["what clears in another way is no optimizer"] = MASTER.format("clear", "  # AMP501", "clear")
+FOLLOWED = """\
+import torch
+
+def train(model, loader, optimizer, scheduler, before):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if {}:
+            scheduler.step()
+"""
+PROGRAMS["a scale is compared with one that nobody knows"] = FOLLOWED.format("scaler.get_scale() >= before")
+PROGRAMS["one that nobody knows is compared with a scale"] = FOLLOWED.format("before <= scaler.get_scale()")
 
 
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)
