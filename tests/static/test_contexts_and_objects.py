@@ -1139,6 +1139,87 @@ def train(model, loader, optimizer, scheduler, before):
 PROGRAMS["a scale is compared with one that nobody knows"] = FOLLOWED.format("scaler.get_scale() >= before")
 PROGRAMS["one that nobody knows is compared with a scale"] = FOLLOWED.format("before <= scaler.get_scale()")
 
+PROGRAMS["a method of a module that is not its forward is read where it is called"] = """\
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+    def finish(self, scaler, optimizer, model):
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.step(optimizer)
+
+def train(model, loader, optimizer, limits):
+    scaler = torch.amp.GradScaler("cuda")
+    net = Net()
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        net.finish(scaler, optimizer, model)
+        scaler.update()
+"""
+PROGRAMS["what provides for an older torch may be deprecated"] = """\
+import torch
+
+def train(model, loader, optimizer):
+    if hasattr(torch.amp, "GradScaler"):
+        print("new")
+    scaler = torch.amp.GradScaler("cuda") if torch.__version__ >= "2.3" else torch.cuda.amp.GradScaler()
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+PROGRAMS["an attribute that another method changes is another one in each turn"] = """\
+import torch
+
+class Trainer:
+    def __init__(self, model, loader, ready):
+        self.model, self.loader = model, loader
+        self.ready = ready
+
+    def toggle(self, answer):
+        self.ready = answer
+
+    def train(self, optimizer, k):
+        model, scaler = self.model, torch.amp.GradScaler("cuda")
+        for x in self.loader:
+            with torch.autocast("cuda"):
+                loss = model(x).mean() / k
+            if self.ready:
+                scaler.scale(loss).backward()
+            else:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+
+Trainer(make_model(), make_loader(), make_flag()).train(make_optimizer(), 4)
+"""
+PROGRAMS["what is sent to a generator is not known"] = """\
+import torch
+
+def train(model, loader, optimizer, limits):
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x).mean()
+        scaler.scale(loss).backward()
+        sent = yield from limits
+        if sent.ready:
+            scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
 
 @pytest.mark.parametrize("source", PROGRAMS.values(), ids=PROGRAMS)
 def test_a_program_has_exactly_its_marks(source: str) -> None:
