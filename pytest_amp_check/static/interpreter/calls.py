@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from ...protocol.words import chain
 from ..project.roles import CALLED
 from .contexts import enter, entered_value
-from .expressions import attribute, item
+from .expressions import attribute, item, use_of
 from .forks import on_each
 from .functions import follow
 from .interpreter import Handlers, Interpreter
@@ -47,7 +46,7 @@ def _called(at: Interpreter, node: ast.Call) -> Value:
     func = node.func
     if at.passed is not None and at.state.cur is not None:
         at.passed.come_by(at.site(node))
-    if isinstance(func, ast.Attribute) and at.state.frame.module.uses.get(chain(func) or "") not in CALLED:
+    if isinstance(func, ast.Attribute) and use_of(at, func) not in CALLED:
         receiver = at.evaluate(func.value)
         if isinstance(receiver, (Named, ModuleValue)):
             return _call_value_at(at, attribute(at, receiver, func.attr, func), node)

@@ -28,7 +28,6 @@ from .values import (
     Frame,
     FunctionValue,
     HelperContext,
-    ImportedValue,
     Instance,
     Keywords,
     Mapping,
@@ -62,46 +61,41 @@ def base_value(at: Interpreter, cls: Class, base: ast.expr) -> Value | None:
 
 
 def _base_value(at: Interpreter, cls: Class, base: ast.expr) -> Value | None:
+    if not isinstance(base, (ast.Name, ast.Attribute)):
+        return None
     root = root_of(base)
     home = globals_of(at, cls.module)
-    meant, now = at.derived_from.get((cls, root)), home.vars.get(root)
-    if meant is not None and now is not None and not _may_be_base(now, cls):
-        # The name has another value by now, such as an object of this very class.
+    meant = at.derived_from.get((cls, root))
+    if meant is not None:
+        # The name may have another value by now: another class, or an object of this very one.
+        home = Frame(None, home, None)
         home.vars[root] = meant
-        found = within(at, home, lambda: at.evaluate(base))
-        home.vars[root] = now
-        return found
-    value = look_up(at, base.id) if isinstance(base, ast.Name) and cls.module is at.state.frame.module else None
-    if value is None and isinstance(base, (ast.Name, ast.Attribute)):
+    # Names of a class that stands in a function are in view from there.
+    here = at.state.frame if meant is None and at.state.frame.module is cls.module else home
+    value = within(at, here, lambda: look_up(at, base.id)) if isinstance(base, ast.Name) else None
+    if value is None:
         value = within(at, home, lambda: at.evaluate(base))
+    if meant is not None:
+        # What is imported is looked for once.
+        at.derived_from[cls, root] = home.vars[root]
     return value
 
 
-def _may_be_base(value: Value, cls: Class) -> bool:
-    """Whether a class may derive from a value, or from what is in it."""
-    if isinstance(value, ClassValue):
-        return value.cls is not cls
-    return isinstance(value, (ImportedValue, ModuleValue, Named))
-
-
-def role_of(at: Interpreter, cls: Class, seen: int = 0) -> str | None:
+def role_of(at: Interpreter, cls: Class) -> str | None:
     """The role that a class inherits from torch."""
-    if seen > 6:
-        return None
-    for base in cls.bases:
-        value = base_value(at, cls, base)
-        named = surface.canonical(value.name) if isinstance(value, Named) else None
-        if named:
-            role = surface.BASES.get(named)
-            if role:
-                return role
-            if named.startswith("torch.nn.") and named.rpartition(".")[2][:1].isupper():
-                return surface.MODULE
-        if isinstance(value, ClassValue) and value.cls is not cls:
-            role = role_of(at, value.cls, seen + 1)
-            if role:
+    for owner in bases_of(at, cls):
+        for base in owner.bases:
+            value = base_value(at, owner, base)
+            role = _role_of_base(surface.canonical(value.name)) if isinstance(value, Named) else None
+            if role is not None:
                 return role
     return None
+
+
+def _role_of_base(named: str) -> str | None:
+    """The role that a class of torch gives to those that derive from it."""
+    is_module = named.startswith("torch.nn.") and named.rpartition(".")[2][:1].isupper()
+    return surface.MODULE if is_module else surface.BASES.get(named)
 
 
 def bases_of(at: Interpreter, cls: Class) -> list[Class]:
@@ -347,18 +341,14 @@ def _as_assigned(at: Interpreter, receiver: Instance, method: Function, expressi
     return values[0]
 
 
-def call_method(
-    at: Interpreter, receiver: Value, name: str, args: Args, node: ast.AST, keywords: Keywords | None = None
-) -> Value:
-    if not isinstance(receiver, Instance):
-        return at.method(receiver, name, args, keywords or {}, node)
+def call_method(at: Interpreter, receiver: Instance, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     method = method_of(at, receiver.cls, name)
     if method is None:
         return NONE
     func = _bound(at, method, receiver)
     if method.manager:
-        return HelperContext(func, args, keywords or {}, node)
-    return follow(at, func, args, keywords or {}, node)
+        return HelperContext(func, args, keywords, node)
+    return follow(at, func, args, keywords, node)
 
 
 def _instance_method(
@@ -404,7 +394,7 @@ def _class_method(
 
 
 def _call_object(at: Interpreter, func: Instance, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return call_method(at, func, "__call__", args, node, keywords)
+    return call_method(at, func, "__call__", args, keywords, node)
 
 
 def _super_method(
@@ -428,12 +418,10 @@ class _Object(Itself):
     """An object whose class says what entering and leaving it does."""
 
     def enter(self, at: Interpreter, value: Instance, node: ast.AST) -> None:
-        call_method(at, value, "__enter__", [], node)
+        call_method(at, value, "__enter__", [], {}, node)
 
     def exit(self, at: Interpreter, value: Instance, node: ast.AST, depth: int) -> None:
-        if at.state.cur is None:
-            return
-        call_method(at, value, "__exit__", [NONE, NONE, NONE], node)
+        call_method(at, value, "__exit__", [NONE, NONE, NONE], {}, node)
         if at.state.entered:
             # What the object of a class has opened, it closes, in whatever way it finds its context again.
             at.emit(e.AUTOCAST_EXIT, node, depth=depth)

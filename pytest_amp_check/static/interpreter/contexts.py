@@ -239,8 +239,7 @@ def _enter_choice(at: Interpreter, context: Choice, node: ast.AST) -> None:
             known = str(value.thing.facts.get("dtype", "?"))
             dtype = known if dtype in ("", known) else "?"
         else:
-            at.emit(e.AUTOCAST_ENTER, node, None, null=True, enabled=False, device="", dtype="", cache=True)
-            at.state.entered += 1
+            at.emit(e.AUTOCAST_ENTER, node, None, null=True, enabled=False)
         at.state.path.pop()
         places.append(at.state.cur)
         start = no
@@ -255,7 +254,8 @@ def _enter_autocast(at: Interpreter, context: Ref, node: ast.AST, *, remember: b
     instance = context.thing.key if facts.get("stored") else None
     names = {"context": wording(node)}
     places = []
-    for place, on in zip(branch(at, context.enabled), (True, False), strict=True):
+    enabled, disabled = branch(at, context.enabled)
+    for place, on in ((enabled, True), (disabled, False)):
         if place is not None:
             at.state.cur = place
             at.state.path.append(context.enabled if on else negate(context.enabled))

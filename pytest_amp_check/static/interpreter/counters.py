@@ -152,9 +152,14 @@ def _note_last(at: Interpreter, value: Value, other: Value, key: int) -> None:
     base = value.base
     number = at.of_file(Ranges).get(base.key) if isinstance(base, Opaque) and base.index else None
     if number is not None:
-        last = number if value.offset == 1 else structural(at, "binary", (number, Const(1)), "", "-")
+        last = number if value.offset == 1 else _less_one(at, number)
         if value.offset in (0, 1) and other is last:
             window(at, number, key)
+
+
+def _less_one(at: Interpreter, number: Value) -> Opaque:
+    """The value that a program has where it writes ``number - 1``."""
+    return structural(at, "binary", (number, Const(1)), "", "-")
 
 
 def _one_of(at: Interpreter, value: object, key: int) -> None:
@@ -173,7 +178,7 @@ def _remainder_equals(
     if isinstance(other.value, int):
         return _remainder(at, *sides, other.value, node)
     # ``i % k == k - 1``
-    if other is structural(at, "binary", (sides[1], Const(1)), "", "-"):
+    if other is _less_one(at, sides[1]):
         return _remainder(at, *sides, -1, node)
     question = ("equal", value.identity(at.number), other.identity(at.number))
     return at.ask(question, _as_equation(node), value.loops | other.loops, node)

@@ -208,7 +208,7 @@ def promoted(a: Fact, b: Fact) -> str:
     for one, other in ((a, b), (b, a)):
         if one.dtype == NUMBER:
             return other.dtype
-        if one.dtype in INTEGERS and other.dtype not in ("", NUMBER):
+        if one.dtype in INTEGERS and other.dtype != NUMBER:
             return other.dtype
     if a.dtype == b.dtype:
         return a.dtype

@@ -63,6 +63,9 @@ _OPERATORS: dict[type[ast.AST], str] = {
     ast.MatMult: "@",
     ast.BitAnd: "&",
     ast.BitOr: "|",
+    ast.BitXor: "^",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
     ast.Eq: "==",
     ast.NotEq: "!=",
     ast.Lt: "<",
@@ -119,8 +122,7 @@ def _recognise(at: Interpreter, value: Value, node: ast.expr, last: str) -> Valu
 
 
 def _by_its_use(at: Interpreter, value: Opaque, node: ast.expr) -> Value:
-    text = chain(node) or ""
-    role = at.state.frame.module.uses.get(text)
+    text, role = chain(node) or "", use_of(at, node)
     # The parameters of a module are what it was given under that name, if it was, not what a module has.
     if role is None or (role == "module" and (value.key, "parameters") in at.state.heap):
         return value
@@ -137,9 +139,14 @@ def _imported_object(at: Interpreter, value: Named, node: ast.expr) -> Value:
     return at.opaque(("imported", value.name), text) if text and text in at.state.frame.module.uses else value
 
 
+def use_of(at: Interpreter, node: ast.expr) -> str | None:
+    """What this file uses an expression as: a scaler, an optimizer, a module, a function; None where it does not."""
+    return at.state.frame.module.uses.get(chain(node) or "")
+
+
 def is_stepped(at: Interpreter, target: ast.expr) -> bool:
     """Whether this file uses what is assigned as an optimizer."""
-    return at.state.frame.module.uses.get(chain(target) or "") == "optimizer"
+    return use_of(at, target) == "optimizer"
 
 
 def found_optimizer(at: Interpreter, target: ast.expr, value: Opaque) -> None:
@@ -244,12 +251,9 @@ def _joined_string(at: Interpreter, node: ast.JoinedStr) -> Value:
             value = at.evaluate(part.value)
             _use(at, value, part.value)
     made = at.fresh(node, "text")
-    made.head = _head(node.values[0]) if node.values else ""
+    if node.values and isinstance(node.values[0], ast.Constant):
+        made.head = str(node.values[0].value)
     return made
-
-
-def _head(part: ast.expr) -> str:
-    return part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else ""
 
 
 def _comprehension(at: Interpreter, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
@@ -267,18 +271,18 @@ def _comprehension(at: Interpreter, node: ast.ListComp | ast.SetComp | ast.Gener
 
 def _left(at: Interpreter, generator: ast.comprehension, items: list[Value]) -> list[Value] | None:
     """The items that the tests of a comprehension leave, None where it is not known which these are."""
-    answers: list[Formula] = []
+    answers: list[tuple[Value, Formula]] = []
 
     def ask() -> None:
         for item in items:
             assign(at, generator.target, item)
-            answers.append(reduce(both, [condition(at, test) for test in generator.ifs]))
+            answers.append((item, reduce(both, [condition(at, test) for test in generator.ifs])))
 
     # Where they are not known, the comprehension is read once more.
     at.discarded(ask)
-    if not all(isinstance(answer, bool) for answer in answers):
+    if not all(isinstance(answer, bool) for _, answer in answers):
         return None
-    return [item for item, answer in zip(items, answers, strict=True) if answer]
+    return [item for item, answer in answers if answer]
 
 
 def _given(at: Interpreter, generator: ast.comprehension, item: Value, element: ast.expr) -> Value:
@@ -321,10 +325,10 @@ def _note_length(at: Interpreter, made: Sequence, iterable: Value) -> None:
 def _dict_comprehension(at: Interpreter, node: ast.DictComp) -> Value:
     first = node.generators[0]
     iterable = at.evaluate(first.iter)
-    items = _each_object(iterable) if len(node.generators) == 1 else None
-    if items is None and isinstance(iterable, StateDict):
+    if isinstance(iterable, StateDict):
         # A copy, entry by entry.
         return iterable
+    items = _each_object(iterable) if len(node.generators) == 1 else None
     saved = dict(at.state.frame.vars)
     made = Mapping({}, open=items is None)
     if items is None:
@@ -463,12 +467,11 @@ def _if_expression(at: Interpreter, node: ast.IfExp) -> Value:
 
 def _bool_operation(at: Interpreter, node: ast.BoolOp) -> Value:
     # "a or b" and "a and b" are used as conditions nearly always; as values where a side is None.
-    values = [at.evaluate(part) for part in node.values]
-    if len(values) == 2 and not all(isinstance(v, (Truth, Opaque)) for v in values):
-        first = truth(at, values[0], shortened(node.values[0]))
-        if isinstance(node.op, ast.Or):
-            return join_values(at, first, values[0], values[1], f"or {node.lineno}:{node.col_offset}")
-    formulas = [truth(at, v, shortened(n)) for v, n in zip(values, node.values, strict=True)]
+    sides = [(at.evaluate(part), shortened(part)) for part in node.values]
+    values = [value for value, _ in sides]
+    formulas = [truth(at, *side) for side in sides]
+    if len(values) == 2 and isinstance(node.op, ast.Or) and not all(isinstance(v, (Truth, Opaque)) for v in values):
+        return join_values(at, formulas[0], values[0], values[1], f"or {node.lineno}:{node.col_offset}")
     loops = EMPTY.union(*[value.loops for value in values])
     return Truth(at.short(_COMBINED[type(node.op)](*formulas)), loops)
 
@@ -494,7 +497,7 @@ def _compare(at: Interpreter, node: ast.Compare) -> Value:
 
 def _binary(at: Interpreter, node: ast.BinOp) -> Value:
     left, right = at.evaluate(node.left), at.evaluate(node.right)
-    op = _OPERATORS.get(type(node.op), "?")
+    op = _OPERATORS[type(node.op)]
     if op == "/" and isinstance(left, Grad) and right.readings:
         # A gradient over its norm: the scale cancels.
         made = operate(at, op, left, right, node)
@@ -578,7 +581,7 @@ def augment(at: Interpreter, node: ast.AugAssign) -> None:
     target = node.target
     left = at.evaluate(_as_load(target))
     right = at.evaluate(node.value)
-    op = _OPERATORS.get(type(node.op), "?")
+    op = _OPERATORS[type(node.op)]
     written = at.handlers.augmented.get(left.kind)
     if written is not None:
         written(at, left, operate(at, op, left, right, node), node)
@@ -641,8 +644,7 @@ def _comparison(at: Interpreter, node: ast.Compare) -> Formula:
     nodes = [node.left, *node.comparators]
     formulas = []
     for i, op in enumerate(node.ops):
-        word = _OPERATORS.get(type(op), "?")
-        formula = _compared(at, word, values[i], values[i + 1], nodes[i], nodes[i + 1], node)
+        formula = _compared(at, _OPERATORS[type(op)], values[i], values[i + 1], nodes[i], nodes[i + 1], node)
         if isinstance(values[i], ScaleValue) or isinstance(values[i + 1], ScaleValue):
             for key, _ in literals(formula):
                 at.graph.tests[key].of_scale = True

@@ -792,14 +792,14 @@ def _as_comparison(subject: ast.expr, pattern: ast.MatchValue | ast.MatchSinglet
 
 
 def _own_nodes(statements: list[ast.stmt]) -> list[ast.AST]:
-    """The nodes of statements, without those of functions defined in them."""
+    """The nodes of statements in their order, without those of functions defined in them."""
     found: list[ast.AST] = []
-    stack: list[ast.AST] = list(statements)
+    stack: list[ast.AST] = [*reversed(statements)]
     while stack:
         node = stack.pop()
-        found.append(node)
-        inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-        stack.extend(child for child in children(node) if not isinstance(child, inner))
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)):
+            found.append(node)
+            stack.extend(reversed(children(node)))
     return found
 
 

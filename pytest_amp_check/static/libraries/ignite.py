@@ -59,7 +59,7 @@ def _states_of(at: Interpreter, value: Value, node: ast.AST) -> Value:
     if isinstance(value, Choice):
         return Choice([(formula, _states_of(at, option, node)) for formula, option in value.options])
     if isinstance(value, Instance) and method_of(at, value.cls, "state_dict") is not None:
-        return call_method(at, value, "state_dict", [], node)
+        return call_method(at, value, "state_dict", [], {}, node)
     if isinstance(value, Opaque):
         used = at.things.get(("used", value.key))
         return state_of(at, value if used is None else Ref(used), node)
