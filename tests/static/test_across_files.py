@@ -513,6 +513,125 @@ TREES = {
             scaler.step(optimizer)
             scaler.update(  # AMP903
         """,
+    "a class that writes what its base in another file trains": """
+        === base.py
+        import torch
+
+        class Trainer:
+            def __init__(self, model):
+                self.model = model
+                self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def train(self, loader):
+                for x, y in loader:
+                    self.optimizer.zero_grad()
+                    with torch.autocast("cuda"):
+                        loss = self.loss_of(x, y)
+                    self.scaler.scale(loss).backward()
+                    self.scaler.step(self.optimizer)
+                    self.scaler.update()
+
+            def resume(self, path):
+                state = torch.load(path)
+                self.model.load_state_dict(state["model"])
+                self.optimizer.load_state_dict(state["optimizer"])
+        === mine.py
+        import torch
+        from base import Trainer
+
+        class Mine(Trainer):
+            def keep(self, path):
+                torch.save({"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}, path)  # AMP401
+
+            def loss_of(self, x, y):
+                return torch.nn.functional.mse_loss(self.model(x), y)
+        """,
+    "a class that has a helper take what its base in another file trains": """
+        === base.py
+        import torch
+
+        class Trainer:
+            def __init__(self, model):
+                self.model = model
+                self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def train(self, loader):
+                for x, y in loader:
+                    self.optimizer.zero_grad()
+                    with torch.autocast("cuda"):
+                        loss = self.loss_of(x, y)
+                    self.scaler.scale(loss).backward()
+                    self.scaler.step(self.optimizer)
+                    self.scaler.update()
+
+            def resume(self, path):
+                state = torch.load(path)
+                self.model.load_state_dict(state["model"])
+                self.optimizer.load_state_dict(state["optimizer"])
+        === mine.py
+        import torch
+        from base import Trainer
+
+        def states(model, optimizer):
+            return {"model": model.state_dict(), "optimizer": optimizer.state_dict()}  # AMP401
+
+        class Mine(Trainer):
+            def keep(self, path):
+                torch.save(states(self.model, self.optimizer), path)
+
+            def loss_of(self, x, y):
+                return torch.nn.functional.mse_loss(self.model(x), y)
+        """,
+    "a window that one file counts, and another one trains in": """
+        === train.py
+        from one import finish, run
+
+        class Loop:
+            def train(self, model, loader, scaler, optimizer, k):
+                for i, (x, y) in enumerate(loader):
+                    run(model, x, y, scaler)
+                    if (i + 1) % k == 0:
+                        finish(scaler, optimizer)
+                        optimizer.zero_grad()
+        === one.py
+        import torch
+
+        def run(model, x, y, scaler):
+            with torch.autocast("cuda"):
+                loss = torch.nn.functional.mse_loss(model(x), y)
+            scaler.scale(loss).backward()  # AMP301
+
+        def finish(scaler, optimizer):
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    "a window that one function counts, and another file trains in": """
+        === train.py
+        from one import finish, run
+
+        def is_due(i, k):
+            return (i + 1) % k == 0
+
+        def train(model, loader, scaler, optimizer, k):
+            for i, (x, y) in enumerate(loader):
+                run(model, x, y, scaler)
+                if is_due(i, k):
+                    finish(scaler, optimizer)
+                    optimizer.zero_grad()
+        === one.py
+        import torch
+
+        def run(model, x, y, scaler):
+            with torch.autocast("cuda"):
+                loss = torch.nn.functional.mse_loss(model(x), y)
+            scaler.scale(loss).backward()  # AMP301
+
+        def finish(scaler, optimizer):
+            scaler.step(optimizer)
+            scaler.update()
+        """,
     "a loss that a helper in another file makes, and runs backward": """
         === train.py
         import torch

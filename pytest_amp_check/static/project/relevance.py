@@ -53,6 +53,9 @@ _STATE_OF_TRAINING = re.compile(
     rb"optim(?!iz(?:ed|ation|e)\b)|\bopt(?!ion)|_opt\b|scaler|trainer|learner", re.IGNORECASE
 )
 
+#: What a name has in it of an optimizer, of several or of a scaler.
+_OWNERS = re.compile(r"optim(?!iz(?:ed|ation|e)(?![a-z]))|(?<![a-z])opts?(?![a-z])|scaler", re.IGNORECASE)
+
 #: Functions and methods that clip gradients.
 CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_"})
 
@@ -71,6 +74,8 @@ _POSITIONS = frozenset({"arange", "register_buffer"})
 
 # What a function does, as bits.
 _AMP, _BACKWARD, _STEP, _COUNTS, _OLD, _FILLS, _LARGE, _CASTS, _TRAINER, _STATE = (1 << n for n in range(10))
+#: It uses what may matter in another file; it takes or loads a state; it speaks of an optimizer or a scaler.
+_FOREIGN, _TAKES, _OWNER = (1 << n for n in range(10, 13))
 _BITS = {
     **dict.fromkeys(("autocast", "fp8_autocast"), _AMP),
     "GradScaler": _AMP,
@@ -99,6 +104,9 @@ _BITS = {
 def _may_fault(bits: int) -> bool:
     """Whether a function that does these things may make a mistake by itself."""
     accumulates = _BACKWARD | _STEP | _COUNTS
+    if bits & _FOREIGN and bits & (_BACKWARD | _STEP):
+        # What is left of a training may be done there.
+        bits |= _BACKWARD | _STEP
     return bool(
         bits & (_AMP | _OLD | _STATE)
         or bits & accumulates == accumulates
@@ -152,11 +160,13 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     found = _bits_of_names(used, bits) if trains else {}
     # What a class keeps in its buffers, its other methods compute with.
     keeping = {function.cls for function in module.functions.values() if function.words >= _POSITIONS} - {None}
-    does = {f: everywhere | _joined(f.words, bits) | _joined(f.words, found) for f in module.functions.values()}
+    does = {
+        f: everywhere | _with_calls(_own(f.words, bits), _joined(f.words, found)) for f in module.functions.values()
+    }
     # What one method does with a scaler, another one may do without it.
     scaling = {function.cls for function in does if trains and does[function] & _AMP} - {None}
     for function in module.functions.values():
-        part = does[function] & (_BACKWARD | _STEP) or not function.words.isdisjoint(CLIPS)
+        part = does[function] & (_BACKWARD | _STEP | _FOREIGN) or not function.words.isdisjoint(CLIPS)
         function.strong = _may_fault(does[function]) or _is_run_by_a_trainer(module, function, does[function])
         function.beside = function.cls in scaling and bool(part)
         function.saves = function.words >= _SAVING
@@ -178,11 +188,18 @@ def _bits(module: Module, foreign: frozenset[str]) -> dict[str, int]:
     scalers = {text.rpartition(".")[2] for text, role in module.uses.items() if role == "scaler"}
     engines = {text.rpartition(".")[2] for text, role in module.uses.items() if role in FRAMEWORKS}
     bits.update(dict.fromkeys(scalers | engines | ENGINES, _AMP))
-    if scalers or foreign or module.identifiers & {"GradScaler", "ShardedGradScaler"}:
-        bits["state_dict"] = bits["load_state_dict"] = _STATE
     if "FullyShardedDataParallel" in module.identifiers:
         bits["clip_grad_norm_"] = _AMP
-    return dict.fromkeys(foreign, _BACKWARD | _STEP) | bits if module.trains else bits
+    if module.trains:
+        bits = dict.fromkeys(foreign, _FOREIGN) | bits
+    if scalers or module.identifiers & {"GradScaler", "ShardedGradScaler"}:
+        bits["state_dict"] = bits["load_state_dict"] = _STATE
+    elif foreign:
+        bits["state_dict"] = bits["load_state_dict"] = _TAKES
+        owners = {text.rpartition(".")[2] for text, role in module.uses.items() if role == "optimizer"}
+        for word in owners.union(filter(_OWNERS.search, module.identifiers)):
+            bits[word] = bits.get(word, 0) | _OWNER
+    return bits
 
 
 def _leave_words(module: Module, words: frozenset[str], contexts: frozenset[str]) -> None:
@@ -226,7 +243,7 @@ def _words_of_names(module: Module) -> dict[str, frozenset[str]]:
 
 def _bits_of_names(used: dict[str, frozenset[str]], bits: dict[str, int]) -> dict[str, int]:
     """What calling each name of the file may do, through whatever it calls in turn."""
-    own = {name: _joined(words, bits) for name, words in used.items()}
+    own = {name: _own(words, bits) for name, words in used.items()}
     callers: dict[str, list[str]] = {}
     for name, words in used.items():
         for callee in words & used.keys():
@@ -241,6 +258,30 @@ def _bits_of_names(used: dict[str, frozenset[str]], bits: dict[str, int]) -> dic
                 own[name] |= does
                 todo.append(name)
     return own
+
+
+def _with_calls(own: int, called: int) -> int:
+    """What a function does by itself and by what it calls.
+
+    What may matter in another file may be all of a training for a function that counts or casts, by either way, where
+    it does one of both itself: half of a project uses such names.
+    """
+    does = own | called
+    if own & (_FOREIGN | _COUNTS | _CASTS) and does & _FOREIGN and does & (_COUNTS | _CASTS):
+        does |= _BACKWARD | _STEP
+    return does
+
+
+def _own(names: Iterable[str], bits: dict[str, int]) -> int:
+    """What the names in one function tell of it by itself.
+
+    A state that is taken or loaded matters where its owner is spoken of: who loads a model alone has nothing to do with
+    the scaler of another file.
+    """
+    does = _joined(names, bits)
+    if does & _TAKES and does & _OWNER:
+        does |= _STATE
+    return does
 
 
 def _joined(names: Iterable[str], bits: dict[str, int]) -> int:
