@@ -381,6 +381,7 @@ def scaler(facts: Mapping[str, Any], site: Site = SITE) -> dict[str, str]:
         ({"backoff_factor": 2.0, "growth_factor": 0.5}, "scaler:factors-swapped", "pass both by name"),
         ({"growth_interval": 0}, "scaler:no-growth", "`growth_interval=0`"),
         ({"growth_interval": 49}, "scaler:growth-interval", "`growth_interval=49`"),
+        ({"growth_interval": 1}, "scaler:growth-interval", "`growth_interval=1`"),
     ],
 )
 def test_scaler_arguments_that_are_wrong(arguments: dict[str, Any], label: str, says: str) -> None:
@@ -399,6 +400,7 @@ def test_scaler_arguments_that_are_wrong(arguments: dict[str, Any], label: str, 
         {"device": None, "init_scale": None},
         {"init_scale": Symbol("args.scale"), "enabled": Symbol("torch.float16")},
         {"growth_factor": 1.5, "backoff_factor": 0.9},
+        {"init_scale": 1.0},
         {"growth_factor": True, "backoff_factor": True, "growth_interval": True},
         {"device": 1024.0, "growth_interval": 1, "enabled": False},
     ],
@@ -488,6 +490,8 @@ DIVIDED = {"divisor": 4, "framework": "accelerate", "way": "in `accelerator.back
         ("AMP510", events.LOW_OP, {"how": "refused", **HALF}, "op:refused", "a low-precision tensor"),
         ("AMP510", events.LOW_OP, {"how": "inner", **HALF, "dtype": "float16"}, "op:inner", "does in float16,"),
         ("AMP511", events.LATE_SCALE, KNOWN, "scores:scaled-late", "scales the product"),
+        ("AMP214", events.PENALTY, {}, "penalty@scaled", ""),
+        ("AMP214", events.PENALTY, {"outdated": True}, "penalty@outdated", ""),
         ("AMP602", events.SCALER_STEP, {"unsynchronised": "plain"}, "step@shards-plain", "`scaler` looks for"),
         ("AMP602", events.SCALER_STEP, {"unsynchronised": "fused"}, "step@shards-fused", "fused `opt` finds"),
         ("AMP603", events.CLIP, {"local": True}, "clip@shards", "this rank holds"),
@@ -727,3 +731,22 @@ def test_what_is_done_at_each_step(step: dict[str, Any], event: dict[str, Any], 
     program.graphs = [graph]
     (judge,) = RULES["AMP701"].whole.values()
     assert [label for label, *_ in judge(program)] == expected
+
+
+def test_look_alikes_are_found_with_their_reasons() -> None:
+    found = rules.lookalikes("scaling", "backward-on-unscaled-loss")
+    assert [reason for reason, _ in found][:2] == [
+        "the loss is scaled",
+        "the raw backward belongs to the branch without a scaler",
+    ]
+    assert all(source and not source.startswith("\n") for _, source in found)
+    assert rules.lookalikes("scaling", "no-such-rule") == ()
+
+
+def test_a_rule_has_nothing_that_rules_do_not_have() -> None:
+    with pytest.raises(AttributeError, match="proof"):
+        _ = RULES["AMP201"].proof  # type: ignore[attr-defined]
+
+
+def test_each_label_is_counted_once() -> None:
+    assert len(LABELS) == sum(len(rule.faults) for rule in RULES.values())
