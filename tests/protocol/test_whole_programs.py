@@ -36,7 +36,7 @@ def program_of(*graphs: Graph, **facts: Any) -> Program:
 def judged(code: str, program: Program) -> list[tuple[str, int, dict[str, str]]]:
     """The label, the line and the values of each verdict of a rule."""
     (judge,) = RULES[code].whole.values()
-    return [(label, event.site.line, values) for label, event, values, _ in judge(program)]
+    return [(label, event.site.line, dict(values)) for label, event, values, _ in judge(program)]
 
 
 def load(line: int = 1, site: Site | None = None, **facts: Any) -> Event:
