@@ -230,6 +230,12 @@ class Judge:
                 return index
         return here[0]
 
+    def latest(self, here: Here, kinds: tuple[Kind, ...], i: int) -> Event:
+        """The latest such event, or where there is none the one at ``here``."""
+        event = self.event(self.last(here, kinds, i))
+        assert event is not None, "nothing is asked where nothing happens"
+        return event
+
     def each(self, here: Here, kinds: tuple[Kind, ...], i: int) -> list[int]:
         """The nodes of such events that concern optimizer ``i``, since its gradients were unscaled, used or cleared."""
         key = self.opts[i]

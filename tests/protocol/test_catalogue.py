@@ -365,6 +365,7 @@ def judged(
     rule = RULES[code]
     judge: Callable[..., Any] = rule.on[kind]
     names: dict[str, object] = {"scaler": "scaler", "optimizer": "opt", "call": "GradScaler", "module": "model"}
+    names.update(loss="loss", window="i % k == 0", sum="eps", context="autocast")
     event = Event(kind, site, facts=facts, names=names)
     found = {}
     for label, values in judge(event, program or Program()):
@@ -406,6 +407,7 @@ def scaler(facts: Mapping[str, Any], site: Site = SITE) -> dict[str, str]:
         ({"backoff_factor": 2.0, "growth_factor": 0.5}, "scaler:factors-swapped", "pass both by name"),
         ({"growth_interval": 0}, "scaler:no-growth", "`growth_interval=0`"),
         ({"growth_interval": 49}, "scaler:growth-interval", "`growth_interval=49`"),
+        ({"growth_interval": 1}, "scaler:growth-interval", "`growth_interval=1`"),
     ],
 )
 def test_scaler_arguments_that_are_wrong(arguments: dict[str, Any], label: str, says: str) -> None:
@@ -424,6 +426,7 @@ def test_scaler_arguments_that_are_wrong(arguments: dict[str, Any], label: str, 
         {"device": None, "init_scale": None},
         {"init_scale": Symbol("args.scale"), "enabled": Symbol("torch.float16")},
         {"growth_factor": 1.5, "backoff_factor": 0.9},
+        {"init_scale": 1.0},
         {"growth_factor": True, "backoff_factor": True, "growth_interval": True},
         {"device": 1024.0, "growth_interval": 1, "enabled": False},
     ],
@@ -448,6 +451,134 @@ def test_tests_may_choose_odd_scales_but_not_lose_an_argument(site: Site) -> Non
     assert list(scaler({"device": 1024.0}, site)) == ["scaler:number-as-device"]
 
 
+GUESSED, KNOWN = {"guessed": True}, {"guessed": False}
+HALF: dict[str, Any] = {"guessed": False, "dtype": "half"}
+DIVIDED = {"divisor": 4, "framework": "accelerate", "way": "in `accelerator.backward`"}
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "facts", "label", "says"),
+    [
+        ("AMP103", events.BACKWARD, {"float8": True}, "backward@float8", "inside TransformerEngine's autocast"),
+        ("AMP108", events.DTYPE_CLASH, {"how": "module", **HALF}, "clash:module", "given a low-precision tensor"),
+        (
+            "AMP108",
+            events.DTYPE_CLASH,
+            {"how": "module", **HALF, "dtype": "float16"},
+            "clash:module",
+            "given a float16 tensor",
+        ),
+        ("AMP201", events.CLIP, {"copies": "O2"}, "clip@copies", "copies that opt_level O2 of apex"),
+        ("AMP201", events.CLIP, {"beside": "self.scaler"}, "clip:beside", "gradients that `self.scaler` keeps"),
+        ("AMP203", events.BACKWARD, {"beside": "self.scaler"}, "backward:beside", "by which `self.scaler` divides"),
+        ("AMP204", events.STEP, {"beside": "self.scaler"}, "plain-step:beside", "`self.scaler`"),
+        (
+            "AMP302",
+            events.DIVIDED_TWICE,
+            DIVIDED,
+            "loss:divided-twice",
+            "divided by `4`, by which accelerate divides it once more in `accelerator.backward`:",
+        ),
+        ("AMP304", events.WINDOW, {"how": "zero"}, "zero@window", "Gradients of `opt` are cleared inside"),
+        ("AMP304", events.WINDOW, {"how": "early"}, "window:off-by-one", "`i % k == 0` is already true"),
+        ("AMP403", events.SCHEDULER_STEP, {"idle": True}, "scheduler:micro-batch", ""),
+        ("AMP403", events.SCHEDULER_STEP, {"skipped": True}, "scheduler:skipped", ""),
+        ("AMP403", events.STEP_FOLLOWED, {"skipped": True, "how": "average"}, "average:skipped", ""),
+        (
+            "AMP504",
+            events.LOSS,
+            {"function": "binary_cross_entropy", "ambient": "error"},
+            "bce@framework",
+            "the autocast that Lightning enters",
+        ),
+        (
+            "AMP505",
+            events.EPSILON,
+            {"value": 1.0000001, "how": "to-one", "divides": False, **HALF},
+            "epsilon:to-one",
+            "low-precision",
+        ),
+        (
+            "AMP505",
+            events.EPSILON,
+            {"value": 1.0000001, "how": "to-one", "divides": False, **HALF, "dtype": "bfloat16"},
+            "epsilon:to-one",
+            "bfloat16",
+        ),
+        ("AMP507", events.FRAGILE_MATH, {"how": "squares", **HALF}, "fragile:squares", "averages squares"),
+        (
+            "AMP507",
+            events.FRAGILE_MATH,
+            {"how": "log-complement", **HALF, "dtype": "bfloat16"},
+            "fragile:log-complement",
+            "one minus a probability",
+        ),
+        ("AMP510", events.LOW_OP, {"how": "refused", **HALF}, "op:refused", "a low-precision tensor"),
+        ("AMP510", events.LOW_OP, {"how": "inner", **HALF, "dtype": "float16"}, "op:inner", "does in float16,"),
+        ("AMP511", events.LATE_SCALE, KNOWN, "scores:scaled-late", "scales the product"),
+        ("AMP214", events.PENALTY, {}, "penalty@scaled", ""),
+        ("AMP214", events.PENALTY, {"outdated": True}, "penalty@outdated", ""),
+        ("AMP602", events.SCALER_STEP, {"unsynchronised": "plain"}, "step@shards-plain", "`scaler` looks for"),
+        ("AMP602", events.SCALER_STEP, {"unsynchronised": "fused"}, "step@shards-fused", "fused `opt` finds"),
+        ("AMP603", events.CLIP, {"local": True}, "clip@shards", "this rank holds"),
+        ("AMP701", events.OVERHEAD, {"how": "region"}, "cast:each-turn", ""),
+        ("AMP701", events.OVERHEAD, {"how": "cache"}, "cast:no-cache", ""),
+        (
+            "AMP810",
+            events.RAISED,
+            {"label": "raised:known", "values": {"text": "no inf checks", "page": "no-inf-checks"}},
+            "raised:known",
+            "in torch's `no inf checks`: see `amp-check explain no-inf-checks`",
+        ),
+    ],
+)
+def test_what_one_event_alone_is_found_for(code: str, kind: Kind, facts: dict[str, Any], label: str, says: str) -> None:
+    found = judged(code, kind, facts)
+    assert list(found) == [label]
+    assert says in found[label]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "facts"),
+    [
+        ("AMP103", events.BACKWARD, {}),
+        ("AMP108", events.DTYPE_CLASH, {"how": "module", **HALF, **GUESSED}),
+        ("AMP201", events.CLIP, {}),
+        ("AMP203", events.BACKWARD, {}),
+        ("AMP204", events.STEP, {}),
+        ("AMP402", events.SAVE, {}),
+        ("AMP403", events.SCHEDULER_STEP, {}),
+        ("AMP403", events.STEP_FOLLOWED, {"how": "average"}),
+        ("AMP504", events.LOSS, {"function": "binary_cross_entropy"}),
+        ("AMP504", events.LOSS, {"function": "mse_loss", "ambient": "error"}),
+        ("AMP507", events.FRAGILE_MATH, {"how": "squares", **HALF, "dtype": "bfloat16"}),
+        ("AMP510", events.LOW_OP, {"how": "refused", **HALF, **GUESSED}),
+        ("AMP511", events.LATE_SCALE, GUESSED),
+        ("AMP602", events.SCALER_STEP, {}),
+        ("AMP603", events.CLIP, {}),
+        ("AMP603", events.CLIP, {"local": True, "measures_only": True}),
+        ("AMP701", events.OVERHEAD, {"how": "scale"}),
+    ],
+)
+def test_what_one_event_alone_says_nothing_of(code: str, kind: Kind, facts: dict[str, Any]) -> None:
+    assert judged(code, kind, facts) == {}
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "finds"), [({"float16"}, True), (set(), True), ({"bfloat16", "float16"}, True), ({"bfloat16"}, False)]
+)
+def test_ranks_that_train_in_bfloat16_alone_skip_no_step(dtypes: set[str], finds: bool) -> None:
+    program = Program()
+    program.facts["scaler_dtypes"] = dtypes
+    found = judged("AMP602", events.SCALER_STEP, {"unsynchronised": "plain"}, program=program)
+    assert list(found) == ["step@shards-plain"] * finds
+
+
+def test_a_collapse_of_no_known_cause_names_none() -> None:
+    [message] = update(skips=21, steps=500).values()
+    assert "many more than the growth of its scale costs: look" in message
+
+
 def update(**facts: Any) -> dict[str, str]:
     """What AMP801 says after an update of a scaler that is well calibrated, but for the facts given."""
     good = {"scale": 1024.0, "skips_in_a_row": 0, "skips": 6, "steps": 400, "growth_interval": 2000}
@@ -464,6 +595,8 @@ def update(**facts: Any) -> dict[str, str]:
         ({"skips": 21, "steps": 500}, "scale:skip-rate", "skipped 21 of 500 steps"),
         ({"skips": 400, "steps": 1000, "growth_interval": 100}, "scale:skip-rate", "skipped 400 of 1000"),
         ({"skips": 30, "steps": 5000, "growth_interval": 0}, "scale:skip-rate", "skipped 30 of 5000"),
+        ({"skips": 21, "steps": 500, "growth_interval": 0}, "scale:skip-rate", "skipped 21 of 500"),
+        ({"skips": 21, "steps": 500, "cause": "The loss was NaN"}, "scale:skip-rate", " (the loss was NaN)"),
     ],
 )
 def test_scales_that_collapse(facts: dict[str, Any], label: str, says: str) -> None:
@@ -493,8 +626,11 @@ def test_scales_that_are_sought_or_that_someone_else_sets(facts: dict[str, Any])
     assert update(**facts) == {}
 
 
-@pytest.mark.parametrize(("first", "calibrating"), [(2.0**24, True), (2.0**16, False), (1.0, False)])
-def test_a_larger_first_scale_takes_longer_to_come_down(first: float, calibrating: bool) -> None:
+@pytest.mark.parametrize(
+    ("first", "calibrating"),
+    [(2.0**24, True), (2.0**16, False), (1.0, False), (True, False), (Symbol("args.scale"), False)],
+)
+def test_a_larger_first_scale_takes_longer_to_come_down(first: object, calibrating: bool) -> None:
     program = Program()
     made = program.thing("scaler", "scaler", None, arguments={"init_scale": first})
     facts = {"scale": 16.0, "skips_in_a_row": 20, "skips": 20, "steps": 20, "growth_interval": 2000}
@@ -577,7 +713,8 @@ def test_a_scaler_saved_as_an_object_is_named() -> None:
     program.thing("scaler", "self.scaler")
     found = judged("AMP402", events.SAVE, {"whole_scalers": (0,)}, program=program)
     assert "`self.scaler`" in found["save:whole-scaler"]
-    assert "`grad_scaler`" in judged("AMP402", events.SAVE, {"whole_scalers": ("grad_scaler",)})["save:whole-scaler"]
+    for whole in (("grad_scaler",), ("grad_scaler", "other")):
+        assert "`grad_scaler`" in judged("AMP402", events.SAVE, {"whole_scalers": whole})["save:whole-scaler"]
     assert judged("AMP402", events.SAVE, {"whole_scalers": ()}) == {}
 
 
@@ -620,3 +757,22 @@ def test_what_is_done_at_each_step(step: dict[str, Any], event: dict[str, Any], 
     program.graphs = [graph]
     (judge,) = RULES["AMP701"].whole.values()
     assert [label for label, *_ in judge(program)] == expected
+
+
+def test_look_alikes_are_found_with_their_reasons() -> None:
+    found = rules.lookalikes("scaling", "backward-on-unscaled-loss")
+    assert [reason for reason, _ in found][:2] == [
+        "the loss is scaled",
+        "the raw backward belongs to the branch without a scaler",
+    ]
+    assert all(source and not source.startswith("\n") for _, source in found)
+    assert rules.lookalikes("scaling", "no-such-rule") == ()
+
+
+def test_a_rule_has_nothing_that_rules_do_not_have() -> None:
+    with pytest.raises(AttributeError, match="proof"):
+        _ = RULES["AMP201"].proof  # type: ignore[attr-defined]
+
+
+def test_each_label_is_counted_once() -> None:
+    assert len(LABELS) == sum(len(rule.faults) for rule in RULES.values())

@@ -10,10 +10,10 @@ from drawing import Drawing
 from pytest_amp_check.protocol import check
 from pytest_amp_check.protocol import events as e
 from pytest_amp_check.protocol.chain import Chain
-from pytest_amp_check.protocol.events import Event, Site
+from pytest_amp_check.protocol.events import UNKNOWN, Event, Site
 from pytest_amp_check.protocol.finding import Finding
 
-REGION: dict[str, Any] = {"instance": 5, "enabled": True, "device": "cuda", "dtype": "float16", "cache": True}
+REGION: dict[str, Any] = {"instance": 0, "enabled": True, "device": "cuda", "dtype": "float16", "cache": True}
 MICRO: dict[str, Any] = {"inside": e.MICRO, "divided": True}
 #: A word -> the kind of its event and its facts. A digit behind a word says of which optimizer it is.
 WORDS: dict[str, tuple[e.Kind, dict[str, Any]]] = {
@@ -28,11 +28,15 @@ WORDS: dict[str, tuple[e.Kind, dict[str, Any]]] = {
     "back-twice": (e.BACKWARD, {"twice": True}),
     "back-opaque": (e.BACKWARD, {"opaque": True}),
     "back-given": (e.BACKWARD, {"given": True, "divided": True}),
+    "back-several": (e.BACKWARD, {"several": True, "divided": True}),
     "back-outside": (e.BACKWARD, {"outside": True, "divided": True}),
     "micro": (e.BACKWARD, MICRO),
     "micro-whole": (e.BACKWARD, {"inside": e.MICRO}),
     "micro-apart": (e.BACKWARD, {**MICRO, "apart": True}),
+    "micro-vague": (e.BACKWARD, {"inside": e.MICRO, "vague": True}),
     "micro-averaged": (e.BACKWARD, {**MICRO, "averaged": ()}),
+    "micro-averaged-if": (e.BACKWARD, {**MICRO, "averaged": ("a{",)}),
+    "micro-averaged-apart": (e.BACKWARD, {**MICRO, "averaged": (), "apart": True}),
     "loose": (e.BACKWARD, {"inside": e.LOOSE, "divided": True}),
     "raw": (e.BACKWARD, {"divided": True}),
     "raw-custom": (e.BACKWARD, {"custom": True}),
@@ -56,6 +60,7 @@ WORDS: dict[str, tuple[e.Kind, dict[str, Any]]] = {
     "normalise": (e.GRAD_NORMALISE, {}),
     "average": (e.GRAD_AVERAGE, {}),
     "step": (e.SCALER_STEP, {}),
+    "step-sharing": (e.SCALER_STEP, {"unscales": False}),
     "plain": (e.STEP, {}),
     "plain-checked": (e.STEP, {"checked": True}),
     "framework-step": (e.SCALER_STEP, {"framework": True}),
@@ -98,7 +103,9 @@ WORDS: dict[str, tuple[e.Kind, dict[str, Any]]] = {
     "hand": (e.HANDOFF, {}),
     "hand-told": (e.HANDOFF, {"about": ()}),
     "hand-clears": (e.HANDOFF, {"about": (e.CLEARS,)}),
+    "give": (e.HANDOFF, {"about": ()}),
     "schedule": (e.SCHEDULER_STEP, {}),
+    "schedule-anywhere": (e.SCHEDULER_STEP, {"loops": None}),
     "follow": (e.STEP_FOLLOWED, {}),
     "end": (e.END, {}),
 }
@@ -123,6 +130,8 @@ def said(drawing: Drawing, word: str) -> Event:
         facts["feeds"] = keys
     elif numbers and kind in (e.CLIP, e.ZERO_GRAD, e.GRAD_READ, e.GRAD_EDIT, e.GRAD_DIVIDE, e.GRAD_CHECK):
         facts["owners"] = keys
+    elif name == "give":
+        facts["given"] = keys
     elif kind == e.HANDOFF:
         facts["things"] = keys or ((drawing.program.things[-1] if other else drawing.scaler).key,)
     event = drawing.event(kind, numbers[0] if numbers else 0, **facts)
@@ -173,6 +182,8 @@ class Text:
             else:
                 event = said(drawing, word)
                 event.guards = self.guards
+                if event.facts.get("averaged"):
+                    event.facts["averaged"] = tuple((self.tests[name].key, True) for name in event.facts["averaged"])
                 node = drawing.line(node, event)
         return node
 
@@ -188,24 +199,37 @@ class Text:
         return end
 
 
-def found(words: str, *, optimizers: int = 1, made: bool = False, **facts: Any) -> list[Finding]:
-    """What is found; ``made`` says that the code makes its scalers."""
+def found(
+    words: str,
+    *,
+    optimizers: int = 1,
+    made: bool = False,
+    known: dict[str, Any] | None = None,
+    scaler: dict[str, Any] | None = None,
+    **facts: Any,
+) -> list[Finding]:
+    """What is found; ``made`` says that the code makes its scalers.
+
+    ``known`` is what is known of the program, ``scaler`` of its first scaler, and ``facts`` of each optimizer.
+    """
     drawing = Drawing(optimizers)
+    drawing.program.facts.update(known or {})
+    if scaler is not None:
+        drawing.scaler.facts = dict(scaler)
     for thing in drawing.optimizers:
         thing.facts.update(facts)
-    for scaler in (drawing.scaler, drawing.program.thing("scaler", "other")):
+    for each in (drawing.scaler, drawing.program.thing("scaler", "other")):
         if made:
-            scaler.facts["constructed"] = True
-            scaler.site = Site("train.py", 1)
+            each.facts["constructed"] = True
+            each.site = Site("train.py", 1)
     Text(drawing, words).read(0)
     return [finding for finding in drawing.findings() if finding.code != "AMP502"]
 
 
-def told(words: str, *, optimizers: int = 1, made: bool = False, **facts: Any) -> str:
+def told(words: str, **given: Any) -> str:
     """Each finding by the number of its word and its code, with a question mark where it is not certain."""
     return ", ".join(
-        f"{finding.line} {finding.code}{'' if finding.certain else '?'}"
-        for finding in found(words, optimizers=optimizers, made=made, **facts)
+        f"{finding.line} {finding.code}{'' if finding.certain else '?'}" for finding in found(words, **given)
     )
 
 
@@ -322,6 +346,8 @@ ONE: dict[str, str] = {
     "zero loose unscale again clip step update": "",
     "zero back again clip step update": "",
     "zero micro again clip step update": "",
+    "unscale back step update": "1 AMP209",
+    "back step update again-uncleared back step update back step update": "5 AMP215?, 8 AMP215",
     # Scales in losses.
     "zero back-uneven step update": "2 AMP205",
     "zero back-twice step update": "2 AMP205",
@@ -347,6 +373,13 @@ ONE: dict[str, str] = {
     "zero back other-state step update": "",
     "zero back step other-state update": "",
     "zero back step hand state update": "",
+    "new zero back step update new zero other-back other-step other-update": "",
+    "zero other-back other-step other-update new zero back step update": "",
+    "new zero back step update new other-load zero back step update": "6 AMP208",
+    "new zero back step update zero loose again new loose step update": "",
+    "new zero back step update zero loose again loose step update": "",
+    "zero other-back step update": "",
+    "zero back update other-step other-update": "",
     # What frameworks do at once.
     "zero back framework-step": "",
     "zero back framework-step zero back framework-step": "",
@@ -404,6 +437,10 @@ ONE: dict[str, str] = {
     "zero loose exit-complete unscale back step update": "4 AMP209",
     "zero loose exit-within unscale back step update": "4 AMP303",
     "zero loose exit unscale back step update": "4 AMP303",
+    "zero micro-averaged micro step update": "",
+    "zero micro-averaged micro-averaged-apart step update": "3 AMP305",
+    "zero micro zero-before micro step update": "",
+    "zero micro zero give0 micro step update": "",
     # What goes with steps.
     "zero loose schedule loose step update": "3 AMP403",
     "zero micro exit-complete schedule step update": "",
@@ -415,6 +452,8 @@ ONE: dict[str, str] = {
     "zero micro schedule micro step update": "3 AMP403",
     "zero back step update follow": "5 AMP403",
     "zero back follow step update": "",
+    "zero loose schedule-anywhere loose step update": "",
+    "zero back step update schedule-anywhere": "",
     # Regions.
     "zero in back out step update": "3 AMP103",
     "zero in back back out step update": "3 AMP103",
@@ -517,9 +556,20 @@ TWO: dict[str, str] = {
     "zero01 back clip1 step update plain1": "",
     "zero01 back0 raw1 clip01 step plain1 update": "4 AMP201",
     "zero01 raw1 back0 clip1 step plain1 update": "",
+    "zero01 back read step update plain1": "3 AMP202",
+    "zero01 unscale back1 unscale1 back0 step step1 update": "2 AMP209",
+    "zero01 micro01 step1 zero0 micro0 step update": "",
+    "zero01 micro01 zero0 micro0 step1 step update": "3 AMP304",
+    "zero01 back1 step1 update zero1 micro0 zero0 micro0 step update": "7 AMP304",
+    "zero01 micro0 back1 step1 update micro0 step update": "",
+    "zero01 micro0 other-back1 other-step1 update micro0 step update": "5 AMP303",
     "zero01 back0 back1 framework-step framework-step1": "",
     "zero01 back0 back1 unscale1 framework-step clip1 framework-step1": "",
 }
+
+
+def test_more_regions_than_are_remembered_are_open_all_the_same() -> None:
+    assert told(f"{65 * 'in '} zero back out-all step update") == "67 AMP103"
 
 
 @pytest.mark.parametrize("words", TWO)
@@ -530,6 +580,12 @@ def test_what_is_told_of_the_events_of_two_optimizers(words: str) -> None:
 #: What a run tells of the same events, where that is not what their source does: it does not know of loops and of
 #: what is cleared by a name, but knows whose scaler it is, and that nothing follows.
 IN_A_RUN: dict[str, str] = {
+    "zero other-back step update": "3 AMP205",
+    "new zero back step update new other-load zero back step update": "",
+    "zero01 micro01 zero0 micro0 step1 step update": "",
+    "zero01 back1 step1 update zero1 micro0 zero0 micro0 step update": "",
+    "zero01 micro0 back1 step1 update micro0 step update": "5 AMP207",
+    "zero01 micro0 other-back1 other-step1 update micro0 step update": "4 AMP206, 5 AMP207",
     "zero back step end": "3 AMP206",
     "back step update zero-some back step update": "5 AMP215",
     "made new zero back step update new zero back step update": "",
@@ -563,7 +619,9 @@ IN_TURNS: dict[str, str] = {
     "back step update again back step update": "1 AMP215",
     "back step update again-uncleared back step update": "1 AMP215, 5 AMP215",
     "back step update again-uncleared back-outside step update": "1 AMP215",
+    "back step update again-uncleared back step update back step update": "1 AMP215, 5 AMP215, 8 AMP215",
     "zero schedule back step update": "2 AMP403",
+    "zero back update other-step other-update": "4 AMP205",
 }
 
 
@@ -607,6 +665,8 @@ def test_what_is_known_of_an_optimizer_excuses_what_is_done_to_it(
         ("zero back unscale step clip update", "clip@stepped"),
         ("zero back set-scale step update", "update@new-scale"),
         ("zero unscale back step update", "backward@unscaled-early"),
+        ("unscale back step update", "backward@unscaled"),
+        ("zero back unscale zero back step update", "backward@unscaled"),
         ("back step update again-uncleared back step update", "backward@stale-again"),
         ("in bce out", "bce@region"),
         ("in-cpu bce out", "bce@region-cpu"),
@@ -657,6 +717,74 @@ def test_the_path_shows_what_matters_to_the_fault(words: str, shown: list[int]) 
     assert [step.site.line for step in finding.witness] == shown
 
 
+def test_what_was_unscaled_of_another_optimizer_is_nothing_to_this_one() -> None:
+    (finding,) = found("zero01 unscale back1 unscale1 back0 step step1 update", optimizers=2)
+    assert finding.label == "backward@unscaled-early"
+
+
+@pytest.mark.parametrize(
+    ("words", "known", "expected"),
+    [
+        ("zero micro-whole micro-whole step update", {"averaged": True}, ""),
+        ("zero micro-whole micro-whole step update", {"fragment": True}, "3 AMP301"),
+        ("zero micro-vague micro-vague step update", {"fragment": True}, ""),
+        ("zero micro-vague micro-vague step update", {}, "3 AMP301"),
+        ("zero back-given clip step update", {"scales_apart": True}, ""),
+        ("zero back clip step update", {"scales_apart": True}, "3 AMP201"),
+        ("back step update back step update", {"fragment": True}, "4 AMP215"),
+    ],
+)
+def test_what_is_known_of_a_program_excuses_what_is_done_in_it(
+    words: str, known: dict[str, Any], expected: str
+) -> None:
+    assert told(words, known=known) == expected
+
+
+def test_a_part_of_a_program_may_leave_clearing_to_others_who_made_the_optimizer() -> None:
+    assert told("back step update back step update", known={"fragment": True}, constructed=False) == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("zero01 back01 unscale unscale1 step step1 update", "4 AMP210"),
+        ("zero01 back01 step step1 update", "4 AMP210"),
+        ("zero01 back01 step-sharing step-sharing1 update", ""),
+        ("zero01 back01 plain-checked step1 update", "3 AMP204"),
+    ],
+)
+def test_optimizers_that_share_parameters_unscale_them_for_each_other(words: str, expected: str) -> None:
+    shared = Drawing(2).optimizers[1].key
+    assert told(words, optimizers=2, shares=(shared,)) == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "by_itself", "of_framework"),
+    [
+        ("zero01 back step plain1 update", "4 AMP204?", ""),
+        ("zero01 back01 step plain1 update", "4 AMP204", "4 AMP204"),
+        ("zero back a{ restore / } plain", "4 AMP204?", ""),
+        ("zero back a{ restore / } read plain", "4 AMP202?, 5 AMP204?", "4 AMP202?"),
+    ],
+)
+def test_what_a_framework_does_to_gradients_its_source_tells_in_part(
+    words: str, by_itself: str, of_framework: str
+) -> None:
+    optimizers = 1 + ("1" in words)
+    assert told(words, optimizers=optimizers) == by_itself
+    assert told(words, optimizers=optimizers, scaler={"framework": True}) == of_framework
+
+
+@pytest.mark.parametrize(
+    ("scaler", "expected"),
+    [({"enabled": True}, "4 AMP201?"), ({}, "4 AMP201?"), ({"enabled": False}, ""), ({"enabled": UNKNOWN}, "")],
+)
+def test_a_scaler_that_is_live_for_certain_is_not_switched_by_a_flag_of_unscale(
+    scaler: dict[str, Any], expected: str
+) -> None:
+    assert told("zero back a{ unscale / } clip step update", made=True, scaler=scaler) == expected
+
+
 #: The same with questions and loops, where the code makes the scaler.
 WAYS: dict[str, str] = {
     "a{ zero back clip step update / zero back step update }": "3 AMP201",
@@ -683,6 +811,19 @@ WAYS: dict[str, str] = {
     "a{ in / in-off } forward a{ / write } forward out": "",
     "made f{ zero-some / } b{ back zero / } step update f{ zero-some / }": "4 AMP215?",
     "made b{ back zero / c{ back / } } step update": "",
+    "zero a{ micro-averaged-if / micro } micro-averaged step update": "2 AMP306?",
+    "zero a{ micro / micro-averaged-if } micro-averaged step update": "",
+    "zero a{ zero / zero } micro-averaged-if a{ micro-averaged / } a{ step / step } update": "4 AMP306?",
+    "zero a{ zero / zero } micro-averaged-if a{ / micro-averaged } a{ step / step } update": "",
+    "zero b{ zero / zero } a{ zero / zero } micro-averaged-if a{ / micro-averaged } a{ step / step } update": "",
+    # Two scalers.
+    "zero back0 other-back0 step update": "3 AMP205",
+    "zero back other-back step update": "",
+    "zero back0 zero-some other-back0 step update": "4 AMP205",
+    "back0 step update zero back other-back0 step update": "",
+    "raw0 plain back other-back0 step update": "",
+    "zero other-back0 step update": "3 AMP205",
+    "zero other-back-several0 step update": "",
     "loop[ back step update zero ]": "",
     "loop[ zero back *skip{ / step update } ]": "",
     "loop[ zero back unscale *skip{ / step update } ]": "3 AMP209?",
@@ -716,6 +857,12 @@ WAYS: dict[str, str] = {
 @pytest.mark.parametrize("words", WAYS)
 def test_what_is_told_of_events_on_several_ways(words: str) -> None:
     assert told(words, made=True) == WAYS[words]
+
+
+def test_a_loss_that_runs_backward_at_the_ends_of_windows_alone_is_that_of_one_micro_batch() -> None:
+    turn = "zero01 loop[ back1 step1 update zero1 *count{{ micro-whole0 micro-whole0 step update zero0 / {} }} ]"
+    assert told(turn.format(""), optimizers=2, made=True) == ""
+    assert "7 AMP301" in told(turn.format("micro-whole0"), optimizers=2, made=True)
 
 
 @pytest.mark.parametrize(

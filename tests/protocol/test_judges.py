@@ -115,6 +115,7 @@ def test_each_way_to_lose_a_scope_has_its_fault(how: str) -> None:
         ({"device_type": "cpu", "dtype": False}, ["autocast:bool-dtype"]),
         ({"device_type": "cuda", "dtype": 1}, ["autocast:bool-dtype"]),
         ({"device_type": "cuda", "dtype": "float16"}, ["autocast:string-dtype"]),
+        ({"device_type": "cpu", "dtype": "torch.float32"}, ["autocast:string-dtype"]),
         ({"device_type": "cpu", "dtype": True, "enabled": False}, ["autocast:bool-dtype"]),
         ({"device_type": "cpu", "dtype": FLOAT32}, ["autocast:unsupported-dtype"]),
         ({"device_type": "cpu", "dtype": DOUBLE, "enabled": UNKNOWN}, ["autocast:unsupported-dtype"]),
@@ -145,6 +146,7 @@ def test_autocast_arguments_that_torch_rejects(arguments: dict[str, object], lab
         {"device_type": "cpu", "dtype": FLOAT32, "enabled": False},
         {"device_type": "cpu", "dtype": UNKNOWN, "enabled": UNKNOWN, "cache_enabled": UNKNOWN},
         {"device_type": UNKNOWN, "dtype": FLOAT32},
+        {"device_type": Symbol("args.DEVICE")},
         {"device_type": "npu", "dtype": FLOAT32},
         {"device_type": "mlu"},
         {"**": UNKNOWN},
@@ -192,6 +194,9 @@ def test_messages_of_autocast_arguments_name_the_value() -> None:
     assert "'gpu'" in message(device_type="gpu")
     assert "pass 'cuda'" in message(device_type="cuda:0")
     assert "`enabled=True`" in message(device_type="cuda", dtype=1)
+    assert "given 1 as `enabled`" in message(device_type="cuda", enabled=1)
+    assert "given 0 as `cache_enabled`" in message(device_type="cuda", cache_enabled=0)
+    assert "so a torch.device lands in" in message(device_type="cuda", enabled=DEVICE)
     assert "`torch.double`, which cpu autocast" in message(device_type="cpu", dtype=DOUBLE)
     assert "device_type, dtype, enabled, cache_enabled" in message(device_type="cuda", enable=True)
 
@@ -387,6 +392,8 @@ def test_constants_beyond_float16(value: float | None, eligible: bool, labels: l
         ({"value": 1e-5, "divides": True, "guessed": True}, None),
         ({"value": 1e-5, "divides": True, "dtype": "half"}, None),
         ({"value": 1e-4, "divides": True}, None),
+        ({"value": 2e-5, "divides": True}, None),
+        ({"value": 1 / 65504, "divides": True}, None),
         ({"value": 1.0000001, "how": "to-one"}, ("epsilon:to-one", "")),
         ({"value": 1.0000001, "how": "to-one", "dtype": "bfloat16"}, ("epsilon:to-one", "")),
         ({"value": 1.0000001, "how": "to-one", "dtype": "half"}, ("epsilon:to-one", "info")),
@@ -420,9 +427,70 @@ def test_the_limit_that_is_proposed_has_the_sign_of_the_constant() -> None:
     [low] = messages("AMP506", events.FILL, value=-1e9, eligible=True)
     [high] = messages("AMP506", events.FILL, value=1e6, eligible=True)
     assert "-1e+09" in low
-    assert "finfo(<tensor>.dtype).min" in low
+    assert "`torch.finfo(<tensor>.dtype).min`" in low
     assert "1e+06" in high
-    assert "finfo(<tensor>.dtype).max" in high
+    assert "`torch.finfo(<tensor>.dtype).max`" in high
+
+
+@pytest.mark.parametrize(
+    ("facts", "site", "told"),
+    [
+        ({}, SITE, ("fill:overflow", "error")),
+        ({"bound": True}, SITE, ("fill:bound", "error")),
+        ({"guessed": True}, SITE, ("fill:overflow", "warning")),
+        ({"guessed": True}, Site("tests/test_masks.py", 1), None),
+        ({}, Site("tests/test_masks.py", 1), ("fill:overflow", "error")),
+    ],
+)
+def test_where_autocast_is_guessed_a_constant_is_doubtful(
+    facts: dict[str, Any], site: Site, told: tuple[str, str] | None
+) -> None:
+    event = Event(events.FILL, site, facts={"value": -1e9, "eligible": True, **facts})
+    verdicts = RULES["AMP506"].on[events.FILL](event, Program())
+    assert [(label, values["severity"]) for label, values in verdicts] == ([told] if told else [])
+
+
+@pytest.mark.parametrize(
+    ("facts", "severity"),
+    [
+        ({"dtype": "float16", "guessed": False}, ""),
+        ({"dtype": "half", "guessed": False}, "info"),
+        ({"dtype": "float16", "guessed": True}, "info"),
+    ],
+)
+def test_where_a_dtype_is_guessed_fragile_math_is_doubtful(facts: dict[str, Any], severity: str) -> None:
+    event = Event(events.FRAGILE_MATH, SITE, facts={"how": "squares", **facts})
+    [(label, values)] = RULES["AMP507"].on[events.FRAGILE_MATH](event, Program())
+    assert (label, values.get("severity", "")) == ("fragile:squares", severity)
+
+
+@pytest.mark.parametrize(
+    ("facts", "known", "told"),
+    [
+        ({"dtype": "bfloat16"}, {}, ("cast:trained", "")),
+        ({"dtype": "bfloat16"}, {"scaled_modules": {1}}, ("cast:trained", "GradScaler cannot unscale on CUDA")),
+        ({"dtype": "bfloat16"}, {"scaled_modules": {2}}, ("cast:trained", "")),
+        ({"dtype": "float16"}, {"scaled_modules": {2}}, ("cast:trained", "")),
+        ({"dtype": "float16"}, {"scaled_modules": {1}}, ("cast:trained-scaled", "")),
+        ({"dtype": "bfloat16", "trained": False}, {}, None),
+        ({"dtype": "bfloat16", "trained": True, "how": "made"}, {}, ("made:trained", "")),
+    ],
+)
+def test_what_a_cast_of_trained_weights_says(
+    facts: dict[str, Any], known: dict[str, Any], told: tuple[str, str] | None
+) -> None:
+    cast = Event(events.MODULE_CAST, SITE, subject=1, facts=facts)
+    (judge_of_program,) = RULES["AMP501"].whole.values()
+    found = [
+        (label, values.get("refused", ""))
+        for label, _, values, _ in judge_of_program(program_of(cast, trained_modules={1}, **known))
+    ]
+    assert len(found) == bool(told)
+    for label, refused in found:
+        assert told is not None
+        assert label == told[0]
+        assert refused.endswith(told[1])
+        assert bool(refused) == bool(told[1])
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,8 @@ def _step_left_out(judge: Judge, now: Moment, i: int) -> bool:
     """
     if len(judge.serves.get(now.event.subject, ())) != 1:
         return False
-    backward = judge.event(judge.last(now.here, (e.BACKWARD,), i))
-    if now.event.kind != e.UPDATE or backward is None or now.opts[i].grads not in a.UNDER_SCALE:
+    backward = judge.latest(now.here, (e.BACKWARD,), i)
+    if now.opts[i].grads not in a.UNDER_SCALE:
         return False
     own = [tests.difference(now.event.guards, backward.guards) for tests in judge.stepped_under.get(judge.opts[i], ())]
     return bool(own) and all(
@@ -126,9 +126,9 @@ def _never_cleared_between(judge: Judge, now: Moment, i: int) -> bool:
     It stands outside of that loop, or under a test that comes out otherwise wherever this backward runs.
     """
     places = judge.clearing.get(judge.opts[i])
-    stepping = judge.event(judge.last(now.here, (e.SCALER_STEP, e.STEP), i))
-    if places is None or stepping is None:
+    if places is None:
         return False
+    stepping = judge.latest(now.here, (e.SCALER_STEP, e.STEP), i)
     loops = stepping.facts.get("loops", ())
     inner = [loop for loop in now.event.facts.get("loops", ()) if loop in loops][-1:]
     return not any(
@@ -174,8 +174,7 @@ def same_scaler(judge: Judge, now: Moment, i: int) -> bool:
     if not judge.exact and (not made or acting.name == scaling.name):
         return True
     # Of the terms of a sum, which of two scalers have scaled, each may be the loss of one optimizer.
-    backward = judge.event(judge.last(now.here, (e.BACKWARD,), i))
-    return backward is not None and bool(backward.facts.get("several"))
+    return bool(judge.latest(now.here, (e.BACKWARD,), i).facts.get("several"))
 
 
 def unscaled_where_live(judge: Judge, now: Moment, i: int) -> bool:
@@ -191,9 +190,7 @@ def divided_elsewhere(judge: Judge, now: Moment, i: int) -> bool:
     facts = judge.program.things[judge.opts[i]].facts
     if facts.get("divided") or judge.program.facts.get("averaged"):
         return True
-    fed = judge.event(judge.last(now.here, (e.BACKWARD,), i))
-    if fed is None:
-        return False
+    fed = judge.latest(now.here, (e.BACKWARD,), i)
     # What is shown is a part of something, and how the loss was made is in another.
     apart = bool(judge.program.facts.get("fragment")) and bool(fed.facts.get("vague"))
     return apart or _runs_once(judge, fed)
@@ -213,9 +210,7 @@ def of_no_window(judge: Judge, now: Moment, i: int) -> bool:
     """
     if judge.opts[i] in judge.given:
         return True
-    backward = judge.event(judge.last(now.here, (e.BACKWARD,), i))
-    if backward is None:
-        return False
+    backward = judge.latest(now.here, (e.BACKWARD,), i)
     if _another_steps_after(judge, now, i, backward):
         return True
     return bool(backward.facts.get("loops")) and backward.facts["loops"][-1] not in now.event.facts.get("loops", ())
@@ -233,8 +228,7 @@ def _another_steps_after(judge: Judge, now: Moment, i: int, backward: Event) -> 
 
 def another_scaler(judge: Judge, now: Moment, i: int) -> bool:
     """Another scaler's backward is not known to have reached what this one steps."""
-    updating = judge.event(judge.last(now.here, (e.UPDATE,), i))
-    return updating is not None and updating.subject != now.event.subject
+    return judge.latest(now.here, (e.UPDATE,), i).subject != now.event.subject
 
 
 def serves_another(judge: Judge, now: Moment, i: int) -> bool:

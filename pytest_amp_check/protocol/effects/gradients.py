@@ -64,8 +64,7 @@ def averaged_early(judge: Judge, now: Moment, i: int) -> None:
     opt = now.opts[i]
     if opt.apart or opt.grads not in a.PENDING or not (opt.held or opt.inside == e.MICRO):
         return
-    earlier = judge.event(judge.last(now.here, (e.BACKWARD,), i))
-    if earlier is not None and _averages(earlier, now.state):
+    if _averages(judge.latest(now.here, (e.BACKWARD,), i), now.state):
         judge.commit("backward@averaged", now.index, i, now.here)
 
 
@@ -132,7 +131,7 @@ def touched(judge: Judge, now: Moment) -> list[int]:
         return [judge.index[key] for key in owners if key in judge.index]
     free = (a.UNSCALED, a.STEPPED) if now.event.kind == e.GRAD_READ else (a.UNSCALED,)
     unscaled = [i for i, opt in enumerate(opts) if opt.grads in free]
-    return unscaled if len(opts) > 1 and unscaled else list(range(len(opts)))
+    return unscaled or list(range(len(opts)))
 
 
 def normalise(judge: Judge, now: Moment) -> State:
@@ -233,8 +232,7 @@ def schedule(judge: Judge, now: Moment) -> State:
     i = judge.index[event.object]
     opt = now.opts[i]
     if (opt.held or opt.inside) and opt.grads in a.PENDING:
-        feeding = judge.event(judge.last(now.here, (e.BACKWARD,), i))
-        if feeding is not None and feeding.facts.get("loops") == loops:
+        if judge.latest(now.here, (e.BACKWARD,), i).facts.get("loops") == loops:
             judge.blame("scheduler:micro-batch", now.index, now.index, now.here)
     elif _goes_on(judge, now, i):
         judge.blame("scheduler:skipped", now.index, now.index, now.here)
@@ -254,8 +252,7 @@ def _goes_on(judge: Judge, now: Moment, i: int) -> bool:
     """Whether what goes with a step is done where the scaler has skipped it, too."""
     if now.opts[i].grads not in (a.STEPPED, a.CLEAN) or judge.asks_scale:
         return False
-    stepping = judge.event(judge.last(now.here, (e.SCALER_STEP,), i))
-    return stepping is not None and _follows(now.event, stepping)
+    return _follows(now.event, judge.latest(now.here, (e.SCALER_STEP,), i))
 
 
 def _averages(event: Event, state: State) -> bool:

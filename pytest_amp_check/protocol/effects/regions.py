@@ -44,14 +44,10 @@ def forward(judge: Judge, now: Moment) -> State:
     region = state.regions[-1] if state.regions else None
     if region is None or not (region.enabled and region.cache and now.event.facts.get("cached", True)):
         return state
-    stale = -1
-    if state.stale >= 0 and _has_none_of(judge, judge.event(state.stale), now.event):
-        stale = state.stale
-    elif state.stale >= 0:
+    if state.stale >= 0 and not _has_none_of(judge, judge.event(state.stale), now.event):
         judge.blame("write@region-then-forward", state.stale, now.index, now.here)
-    if region.filled:
-        return state._replace(stale=stale)
-    return state._replace(stale=stale, regions=tuple(each._replace(filled=True) for each in state.regions))
+        state = state._replace(stale=-1)
+    return state._replace(regions=tuple(each._replace(filled=True) for each in state.regions))
 
 
 def _has_none_of(judge: Judge, step: Event | None, forward: Event) -> bool:

@@ -116,8 +116,7 @@ def framework_step(judge: Judge, now: Moment, i: int) -> None:
 
 def _fed_alone(judge: Judge, now: Moment, j: int) -> bool:
     """Whether what waits in optimizer ``j`` is for its own step: the last backward that fed it has fed no other one."""
-    fed = judge.event(judge.last(now.here, (e.BACKWARD,), j))
-    return fed is not None and fed.facts.get("feeds") == (judge.opts[j],)
+    return bool(judge.latest(now.here, (e.BACKWARD,), j).facts.get("feeds") == (judge.opts[j],))
 
 
 def _are_two(judge: Judge, i: int, j: int) -> bool:

@@ -69,7 +69,7 @@ def _dtype(value: object, device: object, disabled: bool) -> Labels:
         else:
             yield "autocast:bool-dtype", {"value": repr(value), "enabled": repr(bool(value))}
         return
-    if disabled or isinstance(device, Symbol) or not isinstance(device, str):
+    if disabled or not isinstance(device, str):
         return
     kind = device.partition(":")[0]
     dtype = DTYPES.get(value)

@@ -10,7 +10,7 @@ _CASTS = {"region": "cast:each-turn", "cache": "cast:no-cache"}
 
 
 def _recast(event: Event, program: Program) -> Labels:
-    label = _CASTS.get(event.facts.get("how", ""))
+    label = _CASTS.get(event.facts["how"])
     if label is not None:
         yield label, {}
 
@@ -21,7 +21,7 @@ def _each_step(program: Program) -> Verdicts:
         steps = [event for event in events if event.kind == SCALER_STEP and _waits(event, program)]
         for event in events if steps else ():
             owners = event.facts.get("owners") or ()
-            if event.kind == OVERHEAD and event.facts.get("how") == "scale":
+            if event.kind == OVERHEAD and event.facts["how"] == "scale":
                 if any(step.subject == event.subject and _beside(event, step) for step in steps):
                     yield "scale:told", event, {}, ()
             elif event.facts.get("zeros") and any(step.object in owners and _turns(event, step) for step in steps):

@@ -1,0 +1,240 @@
+"""The judges of whole programs, on graphs that are drawn by hand: which of their events belong together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pytest_amp_check.protocol import events as e
+from pytest_amp_check.protocol.events import UNKNOWN, Event, Graph, Node, Program, Site
+from pytest_amp_check.protocol.rules import RULES
+
+LOADS: dict[str, Any] = {"holds_scaler": True, "scope_scalers": ("scaler",)}
+
+
+def at(line: int, function: str = "main", caller: Site | None = None) -> Site:
+    return Site("train.py", line, function=function, caller=caller)
+
+
+def graph_of(*events: Event, ways: tuple[tuple[int, int], ...] | None = None) -> Graph:
+    """Events in a row, or with ways between them by their numbers, which count from one; 0 is where it begins."""
+    graph = Graph("main")
+    graph.nodes = [Node(), *(Node(event) for event in events)]
+    for start, end in ways if ways is not None else ((i, i + 1) for i in range(len(events))):
+        graph.nodes[start].ways.append((end, -1, True))
+    return graph
+
+
+def program_of(*graphs: Graph, **facts: Any) -> Program:
+    program = Program()
+    program.graphs = list(graphs)
+    program.facts.update(facts)
+    return program
+
+
+def judged(code: str, program: Program) -> list[tuple[str, int, dict[str, str]]]:
+    """The label, the line and the values of each verdict of a rule."""
+    (judge,) = RULES[code].whole.values()
+    return [(label, event.site.line, dict(values)) for label, event, values, _ in judge(program)]
+
+
+def load(line: int = 1, site: Site | None = None, **facts: Any) -> Event:
+    return Event(e.OPTIMIZER_LOAD, site or at(line), facts={**LOADS, **facts}, names={"optimizer": "opt"})
+
+
+def scaler_load(line: int = 2, site: Site | None = None, **facts: Any) -> Event:
+    return Event(e.SCALER_LOAD, site or at(line), 0, facts=facts)
+
+
+AGAIN = Event(e.AGAIN, at(9))
+NOT_LOADED = ("load:no-scaler", 1, {"optimizer": "opt", "scaler": "scaler"})
+CALLED = at(1, "restore", at(7))
+
+
+@pytest.mark.parametrize(
+    ("graphs", "found"),
+    [
+        ([graph_of(load())], True),
+        ([graph_of(load(holds_scaler=False))], False),
+        ([graph_of(load(scope_scalers=()))], False),
+        # Before it, behind it, and on another way.
+        ([graph_of(load(), scaler_load())], False),
+        ([graph_of(scaler_load(), load())], False),
+        ([graph_of(load(), scaler_load(), ways=((0, 1), (0, 2)))], True),
+        ([graph_of(load(), Event(e.STEP, at(3)), scaler_load())], False),
+        # A way that turns leads there all the same; one through another call of the function does not.
+        ([graph_of(load(), scaler_load(), ways=((0, 1), (1, 1), (1, 2)))], False),
+        ([graph_of(load(), AGAIN, scaler_load())], True),
+        ([graph_of(load(), scaler_load(of_others=True))], True),
+        # In another function.
+        ([graph_of(load()), graph_of(scaler_load())], False),
+        ([graph_of(load()), graph_of(scaler_load(of_others=True))], True),
+        # One place in two functions, of which one loads the scaler too, on another way.
+        ([graph_of(load()), graph_of(load(), scaler_load(), ways=((0, 1), (0, 2)))], True),
+        ([graph_of(load()), graph_of(load(), scaler_load())], False),
+        # How a function is called is in view: by itself it tells nothing.
+        (
+            [graph_of(load(site=CALLED)), graph_of(load(site=at(1, "restore")), scaler_load(site=at(2, "restore")))],
+            True,
+        ),
+        ([graph_of(load(site=CALLED), scaler_load(site=at(2, "restore", at(7))))], False),
+        ([graph_of(load(site=at(1, "restore")), scaler_load(site=at(2, "restore")))], False),
+    ],
+)
+def test_a_scaler_is_loaded_where_the_optimizer_is(graphs: list[Graph], found: bool) -> None:
+    places = judged("AMP402", program_of(*graphs))
+    assert [*dict.fromkeys((label, line) for label, line, _ in places)] == [NOT_LOADED[:2]] * found
+    assert all(values == NOT_LOADED[2] for _, _, values in places)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "found"), [(set(), True), ({"float16"}, True), ({"float16", "bfloat16"}, True), ({"bfloat16"}, False)]
+)
+def test_what_a_scaler_of_bfloat16_has_learnt_is_nothing_to_save_or_to_load(dtypes: set[str], found: bool) -> None:
+    assert judged("AMP402", program_of(graph_of(load()), scaler_dtypes=dtypes)) == [NOT_LOADED] * found
+    saved = Event(e.SAVE, at(1), facts={"optimizers": ("opt",), "scope_scalers": ("scaler",)})
+    names = {"optimizer": "opt", "scaler": "scaler"}
+    assert judged("AMP401", program_of(graph_of(saved), scaler_dtypes=dtypes)) == [("save:no-scaler", 1, names)] * found
+
+
+@pytest.mark.parametrize(
+    ("facts", "known", "label"),
+    [
+        ({}, {}, "save:no-scaler"),
+        ({}, {"resumes": True}, "save:no-scaler"),
+        ({}, {"resumes": False}, "save:no-scaler-unresumed"),
+        ({"objects": True}, {}, "save:no-scaler-object"),
+        ({"open": True}, {}, ""),
+        ({"scalers": ("scaler",)}, {}, ""),
+        ({"whole_scalers": ("scaler",)}, {}, ""),
+        ({"optimizers": ()}, {}, ""),
+        ({"scope_scalers": ()}, {}, ""),
+        ({}, {"remade": {"scaler"}}, ""),
+        ({}, {"remade": {"other"}}, "save:no-scaler"),
+    ],
+)
+def test_what_a_checkpoint_lacks(facts: dict[str, Any], known: dict[str, Any], label: str) -> None:
+    saved = Event(e.SAVE, at(1), facts={"optimizers": ("opt",), "scope_scalers": ("scaler",), **facts})
+    assert [said for said, _, _ in judged("AMP401", program_of(graph_of(saved), **known))] == ([label] if label else [])
+
+
+@pytest.mark.parametrize(("optimizers", "found"), [((), False), (("opt",), True)])
+def test_a_scaler_that_is_saved_in_a_file_of_its_own_is_saved(optimizers: tuple[str, ...], found: bool) -> None:
+    saved = Event(e.SAVE, at(1), facts={"optimizers": ("opt",), "scope_scalers": ("scaler",)})
+    other = Event(e.SAVE, at(2), facts={"scalers": ("scaler",), "optimizers": optimizers})
+    assert [line for _, line, _ in judged("AMP401", program_of(graph_of(saved, other)))] == [1] * found
+
+
+def compressed(scale: dict[str, object], hook: dict[str, Any], step: dict[str, Any], **facts: Any) -> list[Any]:
+    """What AMP604 finds; ``facts`` are those of the optimizer."""
+    program = Program()
+    scaler, optimizer = program.thing("scaler", "scaler"), program.thing("optimizer", "opt", **facts)
+    made = Event(e.SCALER_NEW, at(1), scaler.key, facts={"arguments": scale})
+    hooked = Event(e.COMM_HOOK, at(2), **hook)
+    stepped = Event(e.SCALER_STEP, at(3), scaler.key, **{"object": optimizer.key, **step})
+    program.graphs = [graph_of(made, hooked, stepped, stepped)]
+    program.facts["live_scalers"] = (scaler,)
+    return judged("AMP604", program)
+
+
+@pytest.mark.parametrize(
+    ("scale", "hook", "step", "owns", "found"),
+    [
+        ({}, {}, {}, None, True),
+        ({"init_scale": 1024.0}, {}, {}, None, False),
+        ({"init_scale": 1025}, {}, {}, None, True),
+        ({"init_scale": UNKNOWN}, {}, {}, None, True),
+        # Which module it is on, and what the optimizer has.
+        ({}, {"subject": 7}, {}, (7,), True),
+        ({}, {"subject": 7}, {}, (8,), False),
+        ({}, {"subject": 7}, {}, None, True),
+        ({}, {}, {}, (8,), True),
+        ({}, {"subject": 7}, {"object": None}, (8,), True),
+        # Under which tests.
+        ({}, {"guards": ((0, True),)}, {"guards": ((0, True),)}, None, True),
+        ({}, {"guards": ((0, True),)}, {"guards": ((0, False),)}, None, False),
+        ({}, {"guards": ((0, True),)}, {"guards": ((1, False),)}, None, True),
+    ],
+)
+def test_a_hook_that_compresses_what_a_scaler_has_scaled(
+    scale: dict[str, object], hook: dict[str, Any], step: dict[str, Any], owns: tuple[int, ...] | None, found: bool
+) -> None:
+    told = compressed(scale, hook, step, owns=owns)
+    assert told == [("hook@scaled", 2, {"scaler": "the scaler"})] * found
+
+
+def test_the_scaler_of_a_hook_is_called_what_its_step_calls_it() -> None:
+    assert compressed({}, {}, {"names": {"scaler": "self.scaler"}}) == [("hook@scaled", 2, {"scaler": "self.scaler"})]
+
+
+@pytest.mark.parametrize(
+    ("around", "applied", "found"),
+    [
+        ((), False, True),
+        ((), True, False),
+        (("backward",), True, False),
+        (("region",), True, False),
+        (("backward", "region"), True, True),
+        (("backward", "region", "float32"), True, True),
+        (("backward", "region", "bfloat16"), True, False),
+        (("backward", "region", "bfloat16"), False, True),
+        (("backward", "region-off"), True, False),
+    ],
+)
+def test_a_custom_function_that_training_in_autocast_comes_upon(
+    around: tuple[str, ...], applied: bool, found: bool
+) -> None:
+    others = {
+        "backward": Event(e.BACKWARD, at(2)),
+        "region": Event(e.AUTOCAST_ENTER, at(3), facts={"enabled": True}),
+        "region-off": Event(e.AUTOCAST_ENTER, at(3), facts={"enabled": False}),
+        "float32": Event(e.MODULE_CAST, at(4), facts={"dtype": "float32"}),
+        "bfloat16": Event(e.MODULE_CAST, at(4), facts={"dtype": "bfloat16"}),
+    }
+    function = Event(e.CUSTOM_FUNCTION, at(1), facts={"applied": applied, "how": "forward"})
+    program = program_of(graph_of(function, *(others[name] for name in around)))
+    assert judged("AMP107", program) == [("function:forward", 1, {})] * found
+
+
+@pytest.mark.parametrize(
+    ("called", "by_event", "expected"),
+    [
+        ("scaler", {"scaler": "self.scaler"}, "self.scaler"),
+        ("scaler", {}, "scaler"),
+        ("", {}, "the scaler"),
+    ],
+)
+def test_anomalies_are_looked_for_beside_a_live_scaler(called: str, by_event: dict[str, object], expected: str) -> None:
+    program = program_of(
+        graph_of(Event(e.ANOMALY, at(1), names=by_event), Event(e.ANOMALY, at(2), facts={"idle": True}))
+    )
+    assert judged("AMP213", program) == []
+    program.facts["live_scalers"] = (program.thing("scaler", called),)
+    assert judged("AMP213", program) == [("anomaly-nonfinite", 1, {"scaler": expected})]
+
+
+@pytest.mark.parametrize(
+    ("device", "entered", "found"),
+    [
+        ("cuda", ["mps"], True),
+        ("cuda", ["mps", "mps"], True),
+        ("cuda", ["cuda"], False),
+        ("cuda", ["mps", "cuda"], False),
+        ("cuda", [], False),
+        ("cuda", ["cpu"], False),
+        ("cpu", ["mps"], False),
+        (None, ["mps"], False),
+        ("xpu", ["cuda"], True),
+    ],
+)
+def test_a_scaler_of_another_device_than_the_regions(device: str | None, entered: list[str], found: bool) -> None:
+    program = Program()
+    scaler, dead = (program.thing("scaler", name, device=device) for name in ("scaler", "dead"))
+    made = [Event(e.SCALER_NEW, at(1 + n), each.key) for n, each in enumerate((scaler, dead))]
+    nothing = Event(e.AUTOCAST_ENTER, at(8), facts={"device": "xpu", "null": True})
+    regions = [Event(e.AUTOCAST_ENTER, at(9), facts={"device": each}) for each in entered]
+    program.graphs = [graph_of(*made, nothing, *regions)]
+    program.facts["live_scalers"] = (scaler,)
+    values = {"device": str(device), "other": entered[0] if entered else ""}
+    assert judged("AMP216", program) == [("scaler:other-device", 1, values)] * found
