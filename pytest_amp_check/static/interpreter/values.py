@@ -680,10 +680,9 @@ class Tensor(Knowable):
 
 def where(places: set[str]) -> str:
     """Where forwards ran of which each ran "in", "out" or "unknown"; "" where none did, "?" where nobody knows."""
-    known = places - {"", "?"}
-    if len(known) > 1:
-        return "unknown" if "unknown" in known else "in"
-    return "".join(known) or max(places)
+    # The words sort from what says least to what covers all others, but that some ran in a region is more than "out".
+    last = max(places)
+    return "in" if last == "out" and "in" in places else last
 
 
 class Params(Value):
@@ -946,18 +945,17 @@ class Float8(Value):
 class StackContext(Value):
     """An ``ExitStack``.
 
-    ``depth`` and ``opened`` count the regions that were open when it was entered, ``apart`` the contexts in which
-    gradients stay apart, ``float8`` the regions of TransformerEngine.
+    ``opened`` counts the regions that were open when it was entered, ``apart`` the contexts in which gradients stay
+    apart, ``float8`` the regions of TransformerEngine.
     """
 
     kind = "stack"
     matters = True
 
-    __slots__ = ("apart", "depth", "float8", "opened")
+    __slots__ = ("apart", "float8", "opened")
 
     def __init__(self) -> None:
         super().__init__()
-        self.depth = 0
         self.opened = 0
         self.apart = 0
         self.float8 = 0
