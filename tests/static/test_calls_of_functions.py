@@ -140,6 +140,119 @@ if made.mode == "clip":
         "clip(model, **options)\n",
     ),
     (
+        "what is unpacked into a call may be the last of its parameters, which is none otherwise",
+        CLIPS.format(default="=None", mark="  # AMP201"),
+        "clip(*options)\n",
+    ),
+    (
+        "what is unpacked into a call by names may be the last of its parameters, which is none otherwise",
+        CLIPS.format(default="=None", mark="  # AMP201"),
+        "clip(model, **options)\n",
+    ),
+    (
+        "what is given to no parameter is none by default",
+        CLIPS.format(default="=None", mark=""),
+        "clip(model)\n",
+    ),
+    (
+        "a generator that gives pairs",
+        "def pairs(optimizer, x):\n    yield optimizer, x.early\n    yield optimizer, x.late\n",
+        f"""\
+for each, early in pairs(optimizer, x):
+    if early:
+        scaler.unscale_(each)
+    if x.early:
+        {CLIP}  # AMP201
+    break
+""",
+    ),
+    (
+        "what a function has asked before it returned is asked anew behind it",
+        "def check(flag):\n    if flag:\n        return\n    print(flag)\n",
+        f"check(flag)\nif flag:\n    {CLIP}  # AMP201\n",
+    ),
+    (
+        "two calls that return out of a loop, or behind it",
+        "def found(items):\n    for each in items:\n        return True\n    return False\n",
+        f"if found(x.early):\n    scaler.unscale_(optimizer)\nif found(x.late):\n    {CLIP}  # AMP201\n",
+    ),
+    (
+        "the second of three ways to return",
+        """\
+def mode(flag, x):
+    if flag:
+        return "clip"
+    if x.late:
+        return "step"
+    return "none"
+""",
+        f'if mode(flag, x) == "step":\n    scaler.unscale_(optimizer)\nif not flag and x.late:\n    {CLIP}\n',
+    ),
+    (
+        "what a method has set where it returned early, and what was there before",
+        """\
+class Options:
+    def __init__(self):
+        self.mode = None
+
+    def prepare(self, flag):
+        if flag:
+            self.mode = "clip"
+            return
+        print(flag)
+""",
+        f"""\
+made = Options()
+made.prepare(flag)
+if made.mode == "clip":
+    scaler.unscale_(optimizer)
+if flag:
+    {CLIP}
+""",
+    ),
+    (
+        "what a method has set where it returned early, and where it did late",
+        """\
+class Options:
+    def prepare(self, flag):
+        if flag:
+            self.mode = "clip"
+            return
+        self.mode = "none"
+""",
+        f"""\
+made = Options()
+made.prepare(flag)
+if made.mode == "clip":
+    scaler.unscale_(optimizer)
+if flag:
+    {CLIP}
+""",
+    ),
+    (
+        "what a method has set where it returned late, and early",
+        """\
+class Options:
+    def prepare(self, flag):
+        if flag:
+            self.mode = "none"
+            return
+        self.mode = "clip"
+""",
+        f"""\
+made = Options()
+made.prepare(flag)
+if made.mode == "clip":
+    scaler.unscale_(optimizer)
+{CLIP}  # AMP201
+""",
+    ),
+    (
+        "a function of a class that is called by an object",
+        "class Tools:\n    @staticmethod\n    def unscale(scaler, each):\n        scaler.unscale_(each)\n",
+        f"Tools().unscale(scaler, optimizer)\n{CLIP}\n",
+    ),
+    (
         "what two calls leave to its default",
         CLIPS.format(default="=False", mark=""),
         "clip(model)\nclip(model=model)\n",
@@ -205,25 +318,57 @@ def train(model, loader, optimizer, given: Accelerator):
         scaler.step(optimizer)
         scaler.update()
 """
-PROGRAMS["a function without gradients ends"] = """\
+#: A function under a context of its own is called before a forward in a region, or in none.
+DECORATED = """\
 import torch
 
-@torch.no_grad()
+{decorator}
 def evaluate(model, x):
     print(model(x))
 
-def train(loader):
+def train(loader, other):
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     scaler = torch.amp.GradScaler("cuda")
     for x in loader:
         optimizer.zero_grad()
         evaluate(model, x)
-        loss = model(x).mean()  # AMP110
+        {forward}
         scaler.scale(loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
         scaler.step(optimizer)
         scaler.update()
 """
+for decorator in ("@torch.no_grad()", '@torch.autocast("cuda")'):
+    for where, forward in (
+        ("in a region", 'with torch.autocast("cuda"): loss = model(x).mean()'),
+        ("in no region", "loss = model(x).mean()  # AMP110"),
+    ):
+        PROGRAMS[f"a forward {where} behind a function under {decorator}"] = DECORATED.format(
+            decorator=decorator, forward=forward
+        )
+
+#: What a function or a method does is judged where it is called, and not once more by itself.
+DISABLED = """\
+import torch
+
+class Trainer:
+    def run(self, scaler, model, loss, optimizer):
+        scaler.scale(loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+    def train(self, model, loader, optimizer):
+        scaler = torch.amp.GradScaler("cuda", enabled=False)
+        for x in loader:
+            optimizer.zero_grad()
+            self.run(scaler, model, model(x).mean(), optimizer)
+"""
+PROGRAMS["a method that is called with a scaler that is off"] = DISABLED
+PROGRAMS["a function that is called with a scaler that is off"] = (
+    DISABLED.replace("class Trainer:\n", "").replace("    def ", "def ").replace("self.", "").replace("self, ", "")
+)
 PROGRAMS["what is called where an error is caught provides for no older torch"] = """\
 import torch
 

@@ -124,12 +124,17 @@ def _meet(
     else:
         at.state.cur = at.draft.join((yes[0], no[0]))
         at.state.frame.vars = meet_variables(at, formula, yes[1], no[1])
-        at.state.heap = _meet_maps(at, formula, yes[2], no[2], dict.fromkeys(at.written[before:]))
+        at.state.heap = meet_heaps(at, formula, yes[2], no[2], before)
 
 
 def meet_variables(at: Interpreter, formula: Formula, yes: Vars, no: Vars) -> Vars:
     """The variables where two ways meet: those of the first where the formula is true."""
     return _meet_maps(at, formula, yes, no, yes)
+
+
+def meet_heaps(at: Interpreter, formula: Formula, yes: Heap, no: Heap, before: int) -> Heap:
+    """What objects hold where two ways meet that parted when so many attributes had been written."""
+    return _meet_maps(at, formula, yes, no, dict.fromkeys(at.written[before:]))
 
 
 def _meet_maps(

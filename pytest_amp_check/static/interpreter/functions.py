@@ -12,7 +12,7 @@ from ..project.syntax import walk
 from .conditions import both
 from .contexts import close_context, enter, exit_context, with_items
 from .expressions import assign, name_it
-from .forks import join_values, meet_variables
+from .forks import join_values, meet_heaps, meet_variables
 from .imports import dotted_name
 from .interpreter import Handlers, Interpreter, first_answer
 from .switches import default_of
@@ -251,7 +251,7 @@ def _worthwhile(at: Interpreter, function: Function) -> bool:
 
 
 def run(at: Interpreter, frame: Frame, function: Function, wrappers: tuple[Value, ...], node: ast.AST) -> Value:
-    outer, mark = at.state.frame, at.draft.mark(at.state.cur)
+    outer, mark, written = at.state.frame, at.draft.mark(at.state.cur), len(at.written)
     at.state.frame = frame
     guarded, trying = at.state.guarded, at.state.trying
     at.state.guarded = at.state.trying = 0
@@ -270,7 +270,7 @@ def run(at: Interpreter, frame: Frame, function: Function, wrappers: tuple[Value
     # The block of a context that this function is may have returned from the function around it, which stays so.
     at.draft.returned -= len(frame.returns) - (at.state.cur is not None)
     at.state.cur = at.draft.join(cur for cur, *_ in frame.returns)
-    value = _returned(at, frame)
+    value = _returned(at, frame, written)
     # What is returned may know the frame.
     frame.returns, frame.on_yield = [], None
     at.state.cur = at.draft.forget(mark, at.state.cur)
@@ -297,18 +297,17 @@ def _read_body(at: Interpreter, frame: Frame, function: Function) -> None:
         frame.returns.append((at.state.cur, True, value, at.state.heap))
 
 
-def _returned(at: Interpreter, frame: Frame) -> Value:
+def _returned(at: Interpreter, frame: Frame, before: int) -> Value:
+    """What a function gives that was called when ``before`` attributes had been written."""
     if not frame.returns:
         return NONE
     _, _, value, heap = frame.returns[-1]
     at.serial += 1
     way = ("way", at.serial)
     for _, formula, earlier, earlier_heap in reversed(frame.returns[:-1]):
-        if earlier is not value:
-            asked = formula if formula is not True else at.ask(way, "", at.turning())
-            value = join_values(at, asked, earlier, value, "returned")
-        if earlier_heap is not heap:
-            heap = {**earlier_heap, **heap}
+        asked = formula if formula is not True else at.ask(way, "", at.turning())
+        value = join_values(at, asked, earlier, value, "returned")
+        heap = meet_heaps(at, asked, earlier_heap, heap, before)
     at.state.heap = heap
     return value
 
