@@ -6,7 +6,7 @@ from ...protocol.surface import BFLOAT16_OR_FLOAT32, WIDE
 from .dtypes import is_low
 from .interpreter import Interpreter
 from .state import Open
-from .values import EMPTY, Opaque, Past, Tensor, Value, where
+from .values import EMPTY, NO_PAST, Opaque, Past, Tensor, Value, where
 
 
 def in_region(at: Interpreter) -> bool:
@@ -67,7 +67,6 @@ def region_device(at: Interpreter) -> str:
 def foreign_tensor(value: Value | None) -> Tensor:
     """A loss of which only the name is known."""
     made = Tensor(value.loops if value is not None else frozenset())
-    made.deps = None
     made.opaque = isinstance(value, Opaque) and value.parameter
     # What is called so may be scaled where it comes from.
     made.graded = isinstance(value, Opaque) and (value.graded or (value.parameter and "scale" in value.text))
@@ -75,10 +74,8 @@ def foreign_tensor(value: Value | None) -> Tensor:
     made.divided = value is not None and value.divided
     if isinstance(value, Opaque):
         made.divisors, made.factors, made.summed = value.divisors, value.factors, value.summed
-    if value is not None:
-        made.autocast, made.callees, made.dtypes = value.past
-    made.autocast = made.autocast or "?"
-    made.module_read = False
+    past = value.past if value is not None else NO_PAST
+    made.autocast, made.callees, made.dtypes = past.autocast or "?", past.callees, past.dtypes
     return made
 
 

@@ -402,7 +402,7 @@ class Ref(Value):
         self.source = source
 
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
-        return ("thing", self.thing.key)
+        return (self.kind, self.thing.key)
 
     def element(self) -> Value | None:
         """What may be several stands for each of them."""
@@ -521,7 +521,7 @@ class Instance(Value):
         self.open = False
 
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
-        return ("instance", self.key)
+        return (self.kind, self.key)
 
 
 class SuperValue(Value):
@@ -602,8 +602,8 @@ class Tensor(Knowable):
         self.fact = NOTHING
         self.scaler = -1
         self.several = False
-        self.deps: frozenset[int] | None = frozenset()
-        self.autocast = ""
+        self.deps: frozenset[int] | None = None
+        self.autocast = "out"
         self.callees: frozenset[str] = EMPTY
         self.in_region = False
         self.dtypes: frozenset[str] = EMPTY
@@ -615,7 +615,7 @@ class Tensor(Knowable):
         self.graded = False
         self.is_loss = False
         self.custom = False
-        self.module_read = True
+        self.module_read = False
         self.divisors: frozenset[Divisor] = EMPTY
         self.factors: frozenset[object] = EMPTY
         self.vague = False
@@ -819,7 +819,7 @@ class Sequence(Holder):
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
         if depth >= KEYED or self.open or len(self.items) > KEYED_ITEMS:
             return number(self)
-        return ("items", *[item.identity(number, depth + 1) for item in self.items])
+        return (self.kind, *[item.identity(number, depth + 1) for item in self.items])
 
     def turns(self) -> frozenset[int]:
         return self.loops.union(*[item.loops for item in self.items])
@@ -847,7 +847,7 @@ class Mapping(Holder):
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
         if depth >= KEYED or self.open or len(self.items) > KEYED_ITEMS:
             return number(self)
-        return ("entries", *[(key, item.identity(number, depth + 1)) for key, item in self.items.items()])
+        return (self.kind, *[(key, item.identity(number, depth + 1)) for key, item in self.items.items()])
 
     def truth(self) -> Formula | None:
         # What has no entries here may be given some by a later turn of a loop.
@@ -1014,7 +1014,7 @@ class Truth(Knowable):
         self.formula: Formula = formula
 
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
-        return ("truth", self.formula)
+        return (self.kind, self.formula)
 
     def truth(self) -> Formula:
         return self.formula
@@ -1039,7 +1039,7 @@ class Choice(Holder):
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
         if depth >= KEYED:
             return number(self)
-        return ("either", *[(formula, option.identity(number, depth + 1)) for formula, option in self.options])
+        return (self.kind, *[(formula, option.identity(number, depth + 1)) for formula, option in self.options])
 
     def alternatives(self) -> list[Value]:
         return [option for _, option in self.options]

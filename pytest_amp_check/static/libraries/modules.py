@@ -94,7 +94,6 @@ def forward(at: Interpreter, thing: Thing, args: Args, keywords: Keywords, node:
         made.forward, itself = outside.forward, frozenset[str]()
     made.callees = earlier.callees | itself
     made.matmul = True
-    made.autocast = "out"
     mark_region(at, made)
     computes_in = {part.facts["computes_in"] for part in _parts_of(at, thing) if "computes_in" in part.facts}
     if computes_in and made.autocast == "out":
