@@ -139,7 +139,7 @@ for name, forwards, wrong in (
 TURN = """\
 import torch
 
-def train(model, loader, optimizer, unscale, combine, p):
+def train(model, loader, optimizer, unscale, combine, p, flag):
     scaler = torch.amp.GradScaler("cuda")
     for x in loader:
         optimizer.zero_grad()
@@ -154,6 +154,18 @@ def train(model, loader, optimizer, unscale, combine, p):
 CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
 for name, done, then in (
     ("lists within lists that hold a scaler", "unscale([[[scaler, optimizer]]])", CLIP),
+    ("what speaks of unscaling by its last name", "flag.unscale([scaler, optimizer])", CLIP),
+    ("what speaks of it by another name", "unscale.report([scaler, optimizer])", f"{CLIP}  # AMP201"),
+    (
+        "two draws are two questions",
+        "if p.random() > 0.5: scaler.unscale_(optimizer)",
+        f"if p.random() > 0.5: {CLIP}  # AMP201",
+    ),
+    (
+        "two answers are one question",
+        "if p.answer() > 0.5: scaler.unscale_(optimizer)",
+        f"if p.answer() > 0.5: {CLIP}",
+    ),
     ("lists within lists that hold nothing of it", "unscale([[[x, loss]]])", f"{CLIP}  # AMP201"),
     ("what is made of a loss and of a gradient may hold a scale", "combine(loss, p.grad).backward()", "print(x)"),
     ("what is made of a loss holds no scale", "combine(loss, p.data).backward()  # AMP203", "print(x)"),

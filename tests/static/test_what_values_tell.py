@@ -28,6 +28,8 @@ def train(model, loader, optimizer, ready, flag, options):
 """
 PROGRAMS: dict[str, str] = {}
 
+SIXTEEN = ", ".join(f"x.a{number}" for number in range(16))
+KEYS = ", ".join(f"'a{number}': x.a{number}" for number in range(16))
 #: Two questions to unknown code: what is clipped under the second was unscaled under the first, where they are one.
 for name, before, first, second, one in (
     ("one object", "a = Kit()", "a", "a", True),
@@ -35,6 +37,12 @@ for name, before, first, second, one in (
     ("lists of the same", "", "[[[x]]]", "[[[x]]]", True),
     ("lists of others", "", "[[[x]]]", "[[[loss]]]", False),
     ("lists that may hold more", "", "[x, *options]", "[x, *flag]", False),
+    ("lists of sixteen", "", f"[{SIXTEEN}]", f"[{SIXTEEN}]", True),
+    ("dicts with sixteen keys", "", f"{{{KEYS}}}", f"{{{KEYS}}}", True),
+    ("one comparison", "a, b = x.a > 3, x.a > 3", "a", "b", True),
+    ("two comparisons", "a, b = x.a > 3, x.b > 3", "a", "b", False),
+    ("one thing in two lists", "", "[optimizer]", "[optimizer]", True),
+    ("a thing and an object in two lists", "", "[optimizer]", "[Kit()]", False),
     ("dicts of the same", "", "{'a': {'b': {'c': x}}}", "{'a': {'b': {'c': x}}}", True),
     ("dicts of others", "", "{'a': x}", "{'a': loss}", False),
     ("dicts with other keys", "", "{'a': x}", "{'b': x}", False),
@@ -86,6 +94,27 @@ if options:
     {UNSCALE}
 if options is not None:
     {CLIP}  # AMP201
+""",
+    ),
+    ("an item from the end of a list", f"steps = [optimizer, None]\nscaler.unscale_(steps[-2])\n{CLIP}\n"),
+    (
+        "an attribute of an object",
+        f"kit = Kit()\nkit.mode = 'clip'\nif kit.mode == 'clip':\n    {UNSCALE}\n{CLIP}\n",
+    ),
+    (
+        "gradients in groups",
+        """\
+for group in optimizer.param_groups:
+    for p in group["params"]:
+        p.grad.div_(scaler.get_scale())  # AMP210
+""",
+    ),
+    (
+        "an option of groups",
+        f"""\
+for group in optimizer.param_groups:
+    group["lr"] /= scaler.get_scale()
+{CLIP}  # AMP201
 """,
     ),
     (
@@ -151,6 +180,46 @@ for name, one_result, two, loss in (
             one=one_result, two=two, loss=loss, dtype=dtype, mark=mark
         )
 
+#: Of two results, the first was computed in no region.
+BARE = """\
+import torch
+
+def train(loader):
+    model, head = torch.nn.Linear(8, 1), torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], 0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        optimizer.zero_grad()
+        one = model(x).mean(){mark}
+        with torch.autocast("cuda"):
+            two = head(x).mean()
+        scaler.scale({loss}).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+for loss, mark in (("one + two", ""), ("two + one", ""), ("two", ""), ("one", "  # AMP110")):
+    PROGRAMS[f"of a result of no region and another of one, {loss}"] = BARE.format(loss=loss, mark=mark)
+
+PROGRAMS["groups of parameters"] = """\
+import torch
+
+def train(one, two, loader):
+    first = torch.optim.SGD([{"params": one.parameters(), "lr": 0.1}], 0.1)
+    second = torch.optim.SGD([{"params": two.parameters()}], 0.1)
+    scaler = torch.amp.GradScaler("cuda")
+    for x in loader:
+        first.zero_grad()
+        second.zero_grad()
+        with torch.autocast("cuda"):
+            loss = one(x).mean() + two(x).mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(first)
+        torch.nn.utils.clip_grad_norm_(one.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(two.parameters(), 1.0)  # AMP201
+        scaler.step(first)
+        scaler.step(second)
+        scaler.update()
+"""
 STATE = """\
 import torch
 

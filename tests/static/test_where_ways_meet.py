@@ -154,6 +154,34 @@ PROGRAMS["two engines that divide by one number that is written"] = ENGINES.form
 PROGRAMS["two engines that divide by two numbers"] = ENGINES.format("k", "n", "k")
 PROGRAMS["two engines that divide by two numbers that are written"] = ENGINES.format("8", "4", "8")
 
+#: The engine divides by k as well: a division before is one too many, where it is certain or under a test of k.
+DIVIDED = """\
+import torch.nn.functional as F
+from accelerate import Accelerator
+
+def train(model, optimizer, loader, k, flag):
+    accelerator = Accelerator(gradient_accumulation_steps=k)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            loss = {loss}
+            {division}
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+for division in (
+    "loss = loss / k  # AMP302",
+    "if k > 1: loss = loss / k  # AMP302",
+    "loss = loss if k == 1 else loss / k  # AMP302",
+    "if flag: loss = loss / k",
+    "loss = loss if flag else loss / k",
+    "loss = loss / k if flag else loss / 2",
+    "if flag and k > 1: loss = loss / k",
+):
+    PROGRAMS[f"a loss: {division}"] = DIVIDED.format(loss="F.cross_entropy(model(x), y)", division=division)
+    PROGRAMS[f"an unknown loss: {division}"] = DIVIDED.format(loss="model.loss(x, y)", division=division)
+
 DTYPE = """\
 import torch
 
