@@ -945,20 +945,17 @@ class Float8(Value):
 class StackContext(Value):
     """An ``ExitStack``.
 
-    ``opened`` counts the regions that were open when it was entered, ``apart`` the contexts in which gradients stay
-    apart, ``float8`` the regions of TransformerEngine.
+    Once it is entered, ``opened`` counts the regions that were open before, ``apart`` the contexts in which gradients
+    stay apart, ``float8`` the regions of TransformerEngine.
     """
 
     kind = "stack"
     matters = True
+    opened: int
+    apart: int
+    float8: int
 
     __slots__ = ("apart", "float8", "opened")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.opened = 0
-        self.apart = 0
-        self.float8 = 0
 
 
 class HelperContext(Value):
