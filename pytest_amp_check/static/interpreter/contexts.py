@@ -187,8 +187,7 @@ class _WithoutGradients(Context):
 
 class _Stack(Itself):
     def enter(self, at: Interpreter, value: StackContext, node: ast.AST) -> None:
-        value.depth, value.opened, value.apart = at.state.depth, len(at.state.open), len(at.state.apart)
-        value.float8 = len(at.state.float8)
+        value.opened, value.apart, value.float8 = len(at.state.open), len(at.state.apart), len(at.state.float8)
 
     def exit(self, at: Interpreter, value: StackContext, node: ast.AST, depth: int) -> None:
         at.emit(e.AUTOCAST_EXIT, node, depth=depth)

@@ -8,13 +8,12 @@ from ...protocol import events as e
 from ...protocol.events import Thing
 from ...protocol.surface import AUTOCAST, NULL_CONTEXT, SURFACE, canonical
 from .conditions import Formula, assuming, both, either, implied, literals, negate, weight
-from .dtypes import NOTHING, joined
+from .dtypes import joined
 from .interpreter import Interpreter
 from .values import (
     NONE,
     UNREAD,
     Choice,
-    Const,
     Divisor,
     Engine,
     Heap,
@@ -125,12 +124,17 @@ def _meet(
     else:
         at.state.cur = at.draft.join((yes[0], no[0]))
         at.state.frame.vars = meet_variables(at, formula, yes[1], no[1])
-        at.state.heap = _meet_maps(at, formula, yes[2], no[2], dict.fromkeys(at.written[before:]))
+        at.state.heap = meet_heaps(at, formula, yes[2], no[2], before)
 
 
 def meet_variables(at: Interpreter, formula: Formula, yes: Vars, no: Vars) -> Vars:
     """The variables where two ways meet: those of the first where the formula is true."""
     return _meet_maps(at, formula, yes, no, yes)
+
+
+def meet_heaps(at: Interpreter, formula: Formula, yes: Heap, no: Heap, before: int) -> Heap:
+    """What objects hold where two ways meet that parted when so many attributes had been written."""
+    return _meet_maps(at, formula, yes, no, dict.fromkeys(at.written[before:]))
 
 
 def _meet_maps(
@@ -154,8 +158,7 @@ def join_values(at: Interpreter, formula: Formula, a: Value, b: Value, name: str
         return a
     if isinstance(formula, bool):
         return a if formula else b
-    met = _joined(at, formula, a, b, name)
-    return met if a.fact is NOTHING and b.fact is NOTHING else met.knowing(joined(a.fact, b.fact))
+    return _joined(at, formula, a, b, name).knowing(joined(a.fact, b.fact))
 
 
 def _joined(at: Interpreter, formula: Formula, a: Value, b: Value, name: str) -> Value:
@@ -243,7 +246,7 @@ def _same_engine(at: Interpreter, formula: Formula, a: Engine, b: Engine, name: 
     if a.thing is b.thing:
         return a
     enabled = either(both(formula, a.enabled), both(negate(formula), b.enabled))
-    steps = a.steps if _same_number(a.steps, b.steps) else at.opaque(("steps", a.thing.key, b.thing.key), "")
+    steps = a.steps and b.steps and join_values(at, formula, a.steps, b.steps, "")
     precision = join_values(at, formula, a.precision, b.precision, "precision")
     thing = _same_thing(at, a.thing, b.thing)
     return Engine(a.framework, thing, enabled, a.source, precision, steps, a.optimizer)
@@ -344,15 +347,11 @@ def _each(
             at.draft.happened += 1
 
     yes, no = fork(at, formula, then, otherwise)
-    if not no or formula is True:
+    if not no:
         return results[0]
     if not yes:
         return results[1]
     return join_values(at, formula, results[0], results[1], "each")
-
-
-def _same_number(a: Value | None, b: Value | None) -> bool:
-    return a is b or (isinstance(a, Const) and b is not None and a.value == b.value)
 
 
 def _mentions(question: object, key: object) -> bool:

@@ -12,7 +12,7 @@ from ..project.syntax import walk
 from .conditions import both
 from .contexts import close_context, enter, exit_context, with_items
 from .expressions import assign, name_it
-from .forks import join_values, meet_variables
+from .forks import join_values, meet_heaps, meet_variables
 from .imports import dotted_name
 from .interpreter import Handlers, Interpreter, first_answer
 from .switches import default_of
@@ -202,7 +202,7 @@ def _given(at: Interpreter, given: list[Value], node: ast.AST) -> Value:
     """One of the values that a generator yields: another one each time, where it is not known."""
     first = given[0] if given else NONE
     tensors = [value for value in given if isinstance(value, Tensor)]
-    if first.matters and all(value.kind == first.kind for value in given):
+    if first.matters and all((value.kind, value.value) == (first.kind, first.value) for value in given):
         if isinstance(first, Sequence) and not first.open:
             return Sequence([_given(at, [item], node) for item in first.items])
         return first
@@ -251,10 +251,8 @@ def _worthwhile(at: Interpreter, function: Function) -> bool:
 
 
 def run(at: Interpreter, frame: Frame, function: Function, wrappers: tuple[Value, ...], node: ast.AST) -> Value:
-    outer, loops = at.state.frame, at.state.loops
-    handlers, mark = at.state.handlers, at.draft.mark(at.state.cur)
+    outer, mark, written = at.state.frame, at.draft.mark(at.state.cur), len(at.written)
     at.state.frame = frame
-    at.state.loops = [*loops]
     guarded, trying = at.state.guarded, at.state.trying
     at.state.guarded = at.state.trying = 0
     at.active.append(function)
@@ -272,7 +270,7 @@ def run(at: Interpreter, frame: Frame, function: Function, wrappers: tuple[Value
     # The block of a context that this function is may have returned from the function around it, which stays so.
     at.draft.returned -= len(frame.returns) - (at.state.cur is not None)
     at.state.cur = at.draft.join(cur for cur, *_ in frame.returns)
-    value = _returned(at, frame)
+    value = _returned(at, frame, written)
     # What is returned may know the frame.
     frame.returns, frame.on_yield = [], None
     at.state.cur = at.draft.forget(mark, at.state.cur)
@@ -283,8 +281,6 @@ def run(at: Interpreter, frame: Frame, function: Function, wrappers: tuple[Value
     at.state.no_grad -= len(modes)
     at.active.pop()
     at.state.frame = outer
-    at.state.loops = loops
-    at.state.handlers = handlers
     at.state.guarded, at.state.trying = guarded, trying
     return value
 
@@ -295,26 +291,23 @@ def _read_body(at: Interpreter, frame: Frame, function: Function) -> None:
         value = at.evaluate(function.node.body)
     else:
         value = NONE
-        marker = len(at.state.loops)
         at.read(function.node.body)
-        del at.state.loops[marker:]
     if at.state.cur is not None:
         # Under which condition it is gone nobody asks: it is what is left of all the others.
         frame.returns.append((at.state.cur, True, value, at.state.heap))
 
 
-def _returned(at: Interpreter, frame: Frame) -> Value:
+def _returned(at: Interpreter, frame: Frame, before: int) -> Value:
+    """What a function gives that was called when ``before`` attributes had been written."""
     if not frame.returns:
         return NONE
     _, _, value, heap = frame.returns[-1]
     at.serial += 1
     way = ("way", at.serial)
     for _, formula, earlier, earlier_heap in reversed(frame.returns[:-1]):
-        if earlier is not value:
-            asked = formula if formula is not True else at.ask(way, "", at.turning())
-            value = join_values(at, asked, earlier, value, "returned")
-        if earlier_heap is not heap:
-            heap = {**earlier_heap, **heap}
+        asked = formula if formula is not True else at.ask(way, "", at.turning())
+        value = join_values(at, asked, earlier, value, "returned")
+        heap = meet_heaps(at, asked, earlier_heap, heap, before)
     at.state.heap = heap
     return value
 
@@ -399,7 +392,7 @@ def _of_type(at: Interpreter, named: str, value: Opaque, parameter: ast.arg) -> 
     role = entry.role if entry is not None else surface.BASES.get(named)
     if role not in (surface.SCALER, surface.OPTIMIZER, surface.MODULE):
         return None
-    return Ref(at.thing(("annotated", id(parameter)), role, parameter.arg, at.site(parameter)), True, value)
+    return Ref(at.thing(("annotated", id(parameter)), role, parameter.arg, at.site(parameter)), source=value)
 
 
 def _with_helper(at: Interpreter, context: HelperContext, node: ast.With | ast.AsyncWith, index: int) -> None:

@@ -6,7 +6,7 @@ from ...protocol.surface import BFLOAT16_OR_FLOAT32, WIDE
 from .dtypes import is_low
 from .interpreter import Interpreter
 from .state import Open
-from .values import Opaque, Past, Tensor, Value, where
+from .values import EMPTY, NO_PAST, Opaque, Past, Tensor, Value, where
 
 
 def in_region(at: Interpreter) -> bool:
@@ -16,17 +16,22 @@ def in_region(at: Interpreter) -> bool:
 
 def mark_region(at: Interpreter, made: Tensor) -> None:
     """Record under which regions a tensor was computed."""
+    here, dtypes = _here(at)
+    if here != "out":
+        made.autocast = here
+        made.dtypes |= dtypes
+    if here == "in":
+        # A region of float32 keeps in it what one around would cast.
+        dtype = at.state.open[-1].dtype
+        made.low = "" if dtype in WIDE else dtype or "?"
+
+
+def _here(at: Interpreter) -> tuple[str, frozenset[str]]:
+    """Where what is read runs, "in", "out" or "unknown", and the dtype of its region."""
     region = at.state.open[-1] if at.state.open else None
     if region is not None and region.enabled is not False:
-        made.autocast = "in"
-        made.dtypes = made.dtypes | {_dtype_in(region)}
-        # A region of float32 keeps in it what one around would cast.
-        made.low = "" if region.dtype in WIDE else region.dtype or "?"
-    elif at.state.maybe_open:
-        made.autocast = "unknown"
-        made.dtypes = made.dtypes | {"?"}
-    elif region is None or not made.autocast:
-        made.autocast = "out"
+        return "in", frozenset((_dtype_in(region),))
+    return ("unknown", frozenset("?")) if at.state.maybe_open else ("out", EMPTY)
 
 
 def _dtype_in(region: Open) -> str:
@@ -41,8 +46,6 @@ def computed(at: Interpreter, parts: list[Tensor]) -> Tensor:
     made.divisors, made.factors = frozenset(), frozenset()
     made.loops |= at.turning()
     made.in_region = in_region(at)
-    if made.in_region and not made.autocast:
-        mark_region(at, made)
     return made
 
 
@@ -64,7 +67,6 @@ def region_device(at: Interpreter) -> str:
 def foreign_tensor(value: Value | None) -> Tensor:
     """A loss of which only the name is known."""
     made = Tensor(value.loops if value is not None else frozenset())
-    made.deps = None
     made.opaque = isinstance(value, Opaque) and value.parameter
     # What is called so may be scaled where it comes from.
     made.graded = isinstance(value, Opaque) and (value.graded or (value.parameter and "scale" in value.text))
@@ -72,19 +74,12 @@ def foreign_tensor(value: Value | None) -> Tensor:
     made.divided = value is not None and value.divided
     if isinstance(value, Opaque):
         made.divisors, made.factors, made.summed = value.divisors, value.factors, value.summed
-    if value is not None:
-        made.autocast, made.callees, made.dtypes = value.past
-    made.autocast = made.autocast or "?"
-    made.module_read = False
+    past = value.past if value is not None else NO_PAST
+    made.autocast, made.callees, made.dtypes = past.autocast or "?", past.callees, past.dtypes
     return made
 
 
 def ran_here(at: Interpreter, earlier: Past, *callees: str) -> Past:
     """What something that may be a model leaves that runs here, given what came from earlier."""
-    here, dtypes = "out", earlier.dtypes
-    region = at.state.open[-1] if at.state.open else None
-    if region is not None and region.enabled is not False:
-        here, dtypes = "in", dtypes | {_dtype_in(region)}
-    elif at.state.maybe_open:
-        here, dtypes = "unknown", dtypes | {"?"}
-    return Past(where({here, earlier.autocast}), earlier.callees.union(callees), dtypes)
+    here, dtypes = _here(at)
+    return Past(where({here, earlier.autocast}), earlier.callees.union(callees), earlier.dtypes | dtypes)

@@ -71,14 +71,14 @@ def _called(at: Interpreter, func: Opaque, args: Args, keywords: Keywords, node:
     """A call of an unknown value; what was found to be a module by its use elsewhere, as an item of a list, is one."""
     used = at.things.get(("used", func.key))
     if used is not None and used.role == "module":
-        return at.call_value(Ref(used, True, func), args, keywords, node)
+        return at.call_value(Ref(used, source=func), args, keywords, node)
     return unknown(at, func, args, keywords, node)
 
 
 def _unknown_tensor(at: Interpreter, name: str, given: list[Value], tensors: list[Tensor]) -> Tensor:
     """What code that cannot be read, and is called by a name, makes of tensors among others."""
     made = computed(at, tensors)
-    if not made.autocast or not is_criterion(name) or any(value.role == "module" for value in given):
+    if not is_criterion(name) or any(value.role == "module" for value in given):
         made.autocast, _, made.dtypes = ran_here(at, made.past)
     made.callees |= past_of(given).callees | {name, FORWARD}
     # A criterion is given targets, too: what is given a result of a model alone makes no loss of it.

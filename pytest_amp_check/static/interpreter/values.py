@@ -402,7 +402,7 @@ class Ref(Value):
         self.source = source
 
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
-        return ("thing", self.thing.key)
+        return (self.kind, self.thing.key)
 
     def element(self) -> Value | None:
         """What may be several stands for each of them."""
@@ -521,7 +521,7 @@ class Instance(Value):
         self.open = False
 
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
-        return ("instance", self.key)
+        return (self.kind, self.key)
 
 
 class SuperValue(Value):
@@ -602,8 +602,8 @@ class Tensor(Knowable):
         self.fact = NOTHING
         self.scaler = -1
         self.several = False
-        self.deps: frozenset[int] | None = frozenset()
-        self.autocast = ""
+        self.deps: frozenset[int] | None = None
+        self.autocast = "out"
         self.callees: frozenset[str] = EMPTY
         self.in_region = False
         self.dtypes: frozenset[str] = EMPTY
@@ -615,7 +615,7 @@ class Tensor(Knowable):
         self.graded = False
         self.is_loss = False
         self.custom = False
-        self.module_read = True
+        self.module_read = False
         self.divisors: frozenset[Divisor] = EMPTY
         self.factors: frozenset[object] = EMPTY
         self.vague = False
@@ -680,10 +680,9 @@ class Tensor(Knowable):
 
 def where(places: set[str]) -> str:
     """Where forwards ran of which each ran "in", "out" or "unknown"; "" where none did, "?" where nobody knows."""
-    known = places - {"", "?"}
-    if len(known) > 1:
-        return "unknown" if "unknown" in known else "in"
-    return "".join(known) or max(places)
+    # The words sort from what says least to what covers all others, but that some ran in a region is more than "out".
+    last = max(places)
+    return "in" if last == "out" and "in" in places else last
 
 
 class Params(Value):
@@ -820,7 +819,7 @@ class Sequence(Holder):
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
         if depth >= KEYED or self.open or len(self.items) > KEYED_ITEMS:
             return number(self)
-        return ("items", *[item.identity(number, depth + 1) for item in self.items])
+        return (self.kind, *[item.identity(number, depth + 1) for item in self.items])
 
     def turns(self) -> frozenset[int]:
         return self.loops.union(*[item.loops for item in self.items])
@@ -848,7 +847,7 @@ class Mapping(Holder):
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
         if depth >= KEYED or self.open or len(self.items) > KEYED_ITEMS:
             return number(self)
-        return ("entries", *[(key, item.identity(number, depth + 1)) for key, item in self.items.items()])
+        return (self.kind, *[(key, item.identity(number, depth + 1)) for key, item in self.items.items()])
 
     def truth(self) -> Formula | None:
         # What has no entries here may be given some by a later turn of a loop.
@@ -946,21 +945,17 @@ class Float8(Value):
 class StackContext(Value):
     """An ``ExitStack``.
 
-    ``depth`` and ``opened`` count the regions that were open when it was entered, ``apart`` the contexts in which
-    gradients stay apart, ``float8`` the regions of TransformerEngine.
+    Once it is entered, ``opened`` counts the regions that were open before, ``apart`` the contexts in which gradients
+    stay apart, ``float8`` the regions of TransformerEngine.
     """
 
     kind = "stack"
     matters = True
+    opened: int
+    apart: int
+    float8: int
 
-    __slots__ = ("apart", "depth", "float8", "opened")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.depth = 0
-        self.opened = 0
-        self.apart = 0
-        self.float8 = 0
+    __slots__ = ("apart", "float8", "opened")
 
 
 class HelperContext(Value):
@@ -1016,7 +1011,7 @@ class Truth(Knowable):
         self.formula: Formula = formula
 
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
-        return ("truth", self.formula)
+        return (self.kind, self.formula)
 
     def truth(self) -> Formula:
         return self.formula
@@ -1041,7 +1036,7 @@ class Choice(Holder):
     def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
         if depth >= KEYED:
             return number(self)
-        return ("either", *[(formula, option.identity(number, depth + 1)) for formula, option in self.options])
+        return (self.kind, *[(formula, option.identity(number, depth + 1)) for formula, option in self.options])
 
     def alternatives(self) -> list[Value]:
         return [option for _, option in self.options]

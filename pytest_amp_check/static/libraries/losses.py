@@ -118,11 +118,9 @@ def _low_input(at: Interpreter, args: Args) -> str:
 def _of_unknown(at: Interpreter, given: list[Value]) -> Tensor:
     """A loss of what no module in view gave."""
     made = Tensor(at.turning())
-    made.deps = None
     made.in_region = in_region(at)
     earlier, made.callees, made.dtypes = past_of(given)
     made.autocast = "in" if made.in_region else earlier or "?"
-    made.module_read = False
     return made
 
 

@@ -13,7 +13,7 @@ from ..interpreter.forks import fork, join_values, on_each, still_open
 from ..interpreter.functions import follow
 from ..interpreter.identity import structural
 from ..interpreter.interpreter import Handlers, Interpreter
-from ..interpreter.tensors import foreign_tensor, in_region
+from ..interpreter.tensors import foreign_tensor
 from ..interpreter.unknown import unknown
 from ..interpreter.values import (
     NONE,
@@ -149,9 +149,9 @@ def scaled_value(at: Interpreter, scaler: Ref, value: Value | None, node: ast.AS
         e.SCALE,
         node,
         scaler.thing.key,
-        autocast=made.autocast or ("in" if in_region(at) else "?"),
+        autocast=made.autocast,
         loss_in_region=made.in_region,
-        forward_read=made.module_read and bool(made.autocast),
+        forward_read=made.module_read,
         dtypes=made.dtypes,
         forward=made.forward,
         callees=made.callees,
