@@ -266,6 +266,9 @@ class Judge:
         chosen: list[Event] = []
         last = None
         about = {x for n in (blamed, settled) if (x := _about(self.event(n))) is not None}
+        missing = {blamed, settled}
+        # What a fault of one event says, and one that tells of backwards or regions, takes more than its two events.
+        goes_on = blamed == settled or e.BACKWARD in kinds or e.AUTOCAST_ENTER in kinds
         for index in self.path(here):
             event = self.event(index)
             if event is None or event is last:
@@ -273,7 +276,8 @@ class Judge:
             if index in (blamed, settled) or (event.kind in kinds and not _other(event, about)):
                 chosen.append(event)
                 last = event
-            if len(chosen) >= SHOWN:
+            missing.discard(index)
+            if len(chosen) >= SHOWN or not (missing or goes_on):
                 break
             if kinds and event.kind == kinds[0] and len(chosen) > 1 and any(x is self.event(blamed) for x in chosen):
                 break

@@ -709,6 +709,10 @@ def test_of_the_faults_of_a_rule_it_is_this_one(words: str, label: str) -> None:
         ("in forward write forward out", [1, 3, 4]),
         ("in bce out", [1, 2]),
         ("in-cpu bce out", [1, 2]),
+        # Nothing is shown twice that one turn of a loop shows.
+        ("loop[ new zero back step update ]", [1, 4]),
+        ("loop[ in-cpu bce out ]", [1, 2]),
+        ("zero loop[ back unscale step ]", [4, 3]),
         ("zero back unscale zero step update", [2, 4, 5]),
     ],
 )
