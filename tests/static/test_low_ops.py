@@ -105,3 +105,45 @@ def test_a_part_of_a_module_may_be_called_as_an_op(spelled: str) -> None:
 def test_what_only_cuda_runs_low(spelled: str) -> None:
     assert codes(spelled, "cuda") == ["AMP506"]
     assert codes(spelled, "cpu") == []
+
+
+#: Spellings of ops that autocast runs in float32, of what it has run in low precision.
+WIDE = """
+torch.softmax(q @ k, -1)
+F.log_softmax(torch.matmul(q, k), dim=-1)
+q.matmul(k).softmax(-1)
+q.matmul(k).log_softmax(-1)
+torch.exp(F.linear(q, k))
+(q @ k).pow(2)
+(q @ k).cumsum(0)
+F.softplus(q @ k)
+""".strip().splitlines()
+#: What is low all the same: another dtype is asked for, or the widening comes first.
+LOW_AGAIN = """
+torch.softmax(q @ k, -1, dtype=torch.float16)
+torch.softmax(q @ k, -1) @ y
+(q @ k).relu()
+torch.relu(q @ k)
+""".strip().splitlines()
+
+
+@pytest.mark.parametrize("spelled", WIDE)
+def test_what_autocast_widens_takes_the_number(spelled: str) -> None:
+    assert codes(spelled, "cuda") == []
+
+
+@pytest.mark.parametrize("spelled", LOW_AGAIN)
+def test_what_autocast_leaves_low_does_not(spelled: str) -> None:
+    assert codes(spelled, "cuda") == ["AMP506"]
+
+
+def test_behind_the_region_nothing_widens() -> None:
+    source = """\
+import torch
+
+def weights(q, k, mask):
+    with torch.autocast("cuda", dtype=torch.float16):
+        scores = torch.matmul(q, k)
+    return torch.softmax(scores, -1).masked_fill(mask, -1e9)
+"""
+    assert [(finding.line, finding.code) for finding in check_source(source)] == [(6, "AMP506")]

@@ -166,10 +166,21 @@ def is_low(op: str, device: str = "") -> bool:
     return optable.policy(device or "cuda", _OPS.get(op, op)) == "low"
 
 
+def is_wide(op: str, device: str = "") -> bool:
+    """Whether autocast runs an op in float32 on a type of device, where it is not told another dtype."""
+    return optable.policy(device or "cuda", _OPS.get(op, op)).startswith("fp32")
+
+
+def op_of(name: str) -> str:
+    """The op that a dotted name of torch is, "" for what else it has."""
+    space, _, op = name.rpartition(".")
+    return op if space in _NAMESPACES else ""
+
+
 def low_function(name: str) -> str:
     """The op that a dotted name of torch is, if autocast runs it in low precision on some device, else ""."""
-    space, _, op = name.rpartition(".")
-    return op if space in _NAMESPACES and any(is_low(op, device) for device in optable.OPS) else ""
+    op = op_of(name)
+    return op if op and any(is_low(op, device) for device in optable.OPS) else ""
 
 
 def is_low_method(name: str) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from ...protocol.surface import BFLOAT16_OR_FLOAT32, WIDE
-from .dtypes import is_low
+from collections.abc import Iterable
+
+from ...protocol.surface import BFLOAT16_OR_FLOAT32, DTYPES, WIDE
+from .dtypes import is_low, is_wide
 from .interpreter import Interpreter
 from .state import Open
-from .values import EMPTY, NO_PAST, Opaque, Past, Tensor, Value, where
+from .values import EMPTY, NO_PAST, Named, Opaque, Past, Tensor, Value, where
 
 
 def in_region(at: Interpreter) -> bool:
@@ -57,6 +59,14 @@ def low_result(at: Interpreter, op: str, operands: list[Value]) -> Tensor:
     if made.matmul and in_region(at):
         mark_region(at, made)
     return made
+
+
+def widened(at: Interpreter, made: Tensor, op: str, given: Iterable[Value]) -> None:
+    """Note of what an op gives whether autocast has it computed in float32."""
+    if is_wide(op, region_device(at)) and not any(isinstance(v, Named) and v.name in DTYPES for v in given):
+        made.matmul = False
+        if made.in_region:
+            made.low = ""
 
 
 def region_device(at: Interpreter) -> str:

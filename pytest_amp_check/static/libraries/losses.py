@@ -17,7 +17,7 @@ from ..interpreter.identity import divide, multiply
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.microbatches import PIECES
 from ..interpreter.state import Loop
-from ..interpreter.tensors import computed, foreign_tensor, in_region, low_result, region_device
+from ..interpreter.tensors import computed, foreign_tensor, in_region, low_result, region_device, widened
 from ..interpreter.unknown import is_graded
 from ..interpreter.values import (
     NONE,
@@ -145,6 +145,8 @@ def _tensor_method(at: Interpreter, tensor: Tensor, name: str, args: Args, keywo
         fill(at, args[-1] if args else keywords.get("value"), tensor, receiver_words(node), node)
     elif not changes and is_low(name, region_device(at)):
         made.matmul = True
+    elif not changes:
+        widened(at, made, name, [*args, *keywords.values()])
     if name in LINEAR and not args:
         made.divisors, made.factors = tensor.divisors, tensor.factors
     return made

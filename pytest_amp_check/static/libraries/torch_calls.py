@@ -8,14 +8,14 @@ from ...protocol import events as e
 from ...protocol import surface
 from ...protocol.events import UNKNOWN
 from ...protocol.optable import FOREACH_IN_PLACE
-from ..interpreter.dtypes import low_function
+from ..interpreter.dtypes import low_function, op_of
 from ..interpreter.expressions import EXTENTS, measures, operate
 from ..interpreter.forks import on_each
 from ..interpreter.identity import structural
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.matters import clips, spoken_of
 from ..interpreter.microbatches import PIECES
-from ..interpreter.tensors import computed, foreign_tensor, in_region, low_result, ran_here
+from ..interpreter.tensors import computed, foreign_tensor, in_region, low_result, ran_here, widened
 from ..interpreter.unknown import IMPURE, compares, hand_off, hands_on_divided, is_criterion, is_graded, refs
 from ..interpreter.values import (
     FORWARD,
@@ -157,6 +157,7 @@ def _outside(at: Interpreter, name: str, args: Args, keywords: Keywords, node: a
 
 def _of_tensors(at: Interpreter, name: str, tensors: list[Tensor], given: list[Value]) -> Tensor:
     made = computed(at, tensors)
+    widened(at, made, op_of(name), given)
     if name == "torch.mean":
         made.vague = False
     reduced(made, tensors[0], name.removeprefix("torch."))
