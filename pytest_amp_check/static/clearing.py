@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from bisect import bisect_left
 
 from .interpreter.interpreter import Interpreter
 from .project.module import Class, Function, Module
@@ -36,7 +37,11 @@ def cleared_around(at: Interpreter, function: Function) -> bool:
 
 
 def _clearing(module: Module, spoken: set[str]) -> list[Function]:
-    """The functions that clear gradients, or hold one that does: found in one walk, however deep they lie."""
+    """The functions that clear gradients, or hold one that does: found in one walk, however deep they lie.
+
+    Only what has one of the words on its lines is walked through.
+    """
+    lines = _lines_with(module, spoken)
     around: dict[ast.AST, ast.AST | None] = {}
     found: set[ast.AST | None] = {None}
     stack: list[tuple[ast.AST, ast.AST | None]] = [(module.tree, None)]
@@ -50,8 +55,27 @@ def _clearing(module: Module, spoken: set[str]) -> list[Function]:
             while above not in found:
                 found.add(above)
                 above = around[above] if above is not None else None
-        stack.extend([(child, inside) for child in children(node)])
+        stack.extend([(child, inside) for child in children(node) if _has_any(child, lines)])
     return [function for node, function in module.functions.items() if node in found]
+
+
+def _lines_with(module: Module, words: set[str]) -> list[int]:
+    """The lines that may have one of some names on them, in order."""
+    lines = module.text.split("\n")
+    if not module.ascii:
+        # A name may be written in other characters than it has.
+        return list(range(1, len(lines) + 1))
+    return [number for number, line in enumerate(lines, 1) if any(word in line for word in words)]
+
+
+def _has_any(node: ast.AST, lines: list[int]) -> bool:
+    """Whether a node stands on one of some lines, with its decorators; what has no place of its own may."""
+    first = getattr(node, "lineno", None)
+    if first is None:
+        return True
+    decorators = getattr(node, "decorator_list", None)
+    at = bisect_left(lines, decorators[0].lineno if decorators else first)
+    return at < len(lines) and lines[at] <= node.end_lineno  # type: ignore[attr-defined]
 
 
 def _is_clearing(name: str) -> bool:
