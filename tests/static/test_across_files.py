@@ -9,6 +9,31 @@ from trees import found, marks, write
 
 from pytest_amp_check import check_paths
 
+#: A file whose class leaves its loss to others, and is resumed.
+TRAINER = """
+        === base.py
+        import torch
+
+        class Trainer:
+            def __init__(self, model):
+                self.model = model
+                self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def train(self, loader):
+                for x, y in loader:
+                    self.optimizer.zero_grad()
+                    with torch.autocast("cuda"):
+                        loss = self.loss_of(x, y)
+                    self.scaler.scale(loss).backward()
+                    self.scaler.step(self.optimizer)
+                    self.scaler.update()
+
+            def resume(self, path):
+                state = torch.load(path)
+                self.model.load_state_dict(state["model"])
+                self.optimizer.load_state_dict(state["optimizer"])
+"""
 TREES = {
     "a step in a module beside": """
         === train.py
@@ -513,29 +538,8 @@ TREES = {
             scaler.step(optimizer)
             scaler.update(  # AMP903
         """,
-    "a class that writes what its base in another file trains": """
-        === base.py
-        import torch
-
-        class Trainer:
-            def __init__(self, model):
-                self.model = model
-                self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-                self.scaler = torch.amp.GradScaler("cuda")
-
-            def train(self, loader):
-                for x, y in loader:
-                    self.optimizer.zero_grad()
-                    with torch.autocast("cuda"):
-                        loss = self.loss_of(x, y)
-                    self.scaler.scale(loss).backward()
-                    self.scaler.step(self.optimizer)
-                    self.scaler.update()
-
-            def resume(self, path):
-                state = torch.load(path)
-                self.model.load_state_dict(state["model"])
-                self.optimizer.load_state_dict(state["optimizer"])
+    "a class that writes what its base in another file trains": TRAINER
+    + """
         === mine.py
         import torch
         from base import Trainer
@@ -547,29 +551,8 @@ TREES = {
             def loss_of(self, x, y):
                 return torch.nn.functional.mse_loss(self.model(x), y)
         """,
-    "a class that has a helper take what its base in another file trains": """
-        === base.py
-        import torch
-
-        class Trainer:
-            def __init__(self, model):
-                self.model = model
-                self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-                self.scaler = torch.amp.GradScaler("cuda")
-
-            def train(self, loader):
-                for x, y in loader:
-                    self.optimizer.zero_grad()
-                    with torch.autocast("cuda"):
-                        loss = self.loss_of(x, y)
-                    self.scaler.scale(loss).backward()
-                    self.scaler.step(self.optimizer)
-                    self.scaler.update()
-
-            def resume(self, path):
-                state = torch.load(path)
-                self.model.load_state_dict(state["model"])
-                self.optimizer.load_state_dict(state["optimizer"])
+    "a class that has a helper take what its base in another file trains": TRAINER
+    + """
         === mine.py
         import torch
         from base import Trainer
