@@ -1,9 +1,9 @@
 """Makes mistakes in our own code, one at a time, and says which of them no test notices.
 
     python benchmarks/bites.py [--seed 0] [--mutants 150] [--seconds 60] [--jobs 2] [--only 3 --only 17]
-                               [--files 'static/interpreter/c*'] [TESTS ...]
+                               [--target static/libraries] [--files 'static/libraries/c*'] [TESTS ...]
 
-The mutants are drawn from all those of the functions in ``protocol/`` and ``static/interpreter/``: another comparison,
+The mutants are drawn from all those of the functions of one folder, or of several: another comparison,
 ``and`` for ``or``, a ``not`` less, another constant, another operator of numbers and sets, nothing returned, a
 statement less. What runs only when modules are imported is left alone, and so are assertions, which speak to the type
 checker, and f-strings, which speak to people. The functions called ``register``, which fill the tables of handlers, run
@@ -45,10 +45,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "pytest_amp_check"
-#: The folders whose code is mutated.
-TARGETS = ("protocol", "static/interpreter")
-#: What is collected, for what it says of these folders without starting another process.
-TESTS = (
+#: Tests of the analyzer that start no other process.
+OF_THE_ANALYZER = (
     "tests/protocol",
     "tests/static",
     "tests/whole/test_fixtures_marks.py",
@@ -59,11 +57,19 @@ TESTS = (
     "tests/whole/test_float8.py",
     "tests/faces/test_formats.py",
     "tests/faces/test_one_verdict.py",
-    "tests/runtime/test_run.py",
-    "tests/runtime/test_run_by_frameworks.py",
-    "tests/runtime/test_numerics.py",
-    "tests/runtime/test_ranks.py",
 )
+#: Tests of recordings that start no other process.
+OF_RECORDINGS = ("tests/runtime", "tests/whole/test_parity.py", "tests/whole/test_steps.py")
+#: The folders whose code can be mutated, and the tests that are collected for each.
+TARGETS = {
+    "protocol": (*OF_THE_ANALYZER, "tests/runtime"),
+    "static/interpreter": OF_THE_ANALYZER,
+    "static/libraries": OF_THE_ANALYZER,
+    "static/project": OF_THE_ANALYZER,
+    "static/sources": (*OF_THE_ANALYZER, "tests/faces"),
+    "runtime/record": OF_RECORDINGS,
+    "faces": ("tests/faces", "tests/whole/test_readme.py"),
+}
 #: What mutated modules call a switch.
 SWITCH = "__mutant__"
 #: Processor time, in seconds, that a test may take besides ten times its own.
@@ -299,10 +305,10 @@ class Sample(NamedTuple):
     trees: dict[str, ast.Module]
 
 
-def sample(seed: int, count: int, among: Sequence[str] = ("*",)) -> Sample:
+def sample(seed: int, count: int, targets: Iterable[str], among: Sequence[str] = ("*",)) -> Sample:
     files = sorted(
         path
-        for target in TARGETS
+        for target in targets
         for path in (PACKAGE / target).rglob("*.py")
         if "lookalikes" not in path.parts
         and any(fnmatchcase(path.relative_to(PACKAGE).as_posix(), pattern) for pattern in among)
@@ -491,11 +497,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=60, help="processor time of the tests of one mutant")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--only", type=int, action="append", help="these of the sample, by their numbers")
+    parser.add_argument("--target", action="append", choices=TARGETS, help="mutate this folder")
     parser.add_argument("--files", action="append", help="draw from these of the package alone, by their patterns")
-    parser.add_argument("tests", nargs="*", default=TESTS)
+    parser.add_argument("tests", nargs="*", help="collect these tests (default: those of the target)")
     options = parser.parse_args()
     os.chdir(ROOT)
-    made, switches = sample(options.seed, options.mutants, options.files or ["*"]), Switches()
+    targets = options.target or list(TARGETS)
+    tests = options.tests or list(dict.fromkeys(test for target in targets for test in TARGETS[target]))
+    made, switches = sample(options.seed, options.mutants, targets, options.files or ["*"]), Switches()
     sys.meta_path.insert(0, _Finder(made.trees, switches))
     sys.path.insert(0, str(ROOT))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -503,7 +512,7 @@ def main() -> int:
         # What is written elsewhere by tests that fail would be found again by the next ones.
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
         flags = ["-qq", "-s", "--assert=plain", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
-        pytest.main([*flags, *options.tests], plugins=[bites])
+        pytest.main([*flags, *tests], plugins=[bites])
     for number, verdict in sorted(bites.verdicts.items()):
         if verdict.outcome == "survived":
             print(f"{number}: survived {verdict.by}: {made.told[number]}\n")

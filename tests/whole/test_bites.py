@@ -72,7 +72,7 @@ def test_switches_know_what_came_past_them() -> None:
 
 @pytest.mark.long
 def test_a_sample_is_the_same_for_the_same_seed() -> None:
-    one, again, other = (BITES["sample"](seed, 20) for seed in (1, 1, 2))
+    one, again, other = (BITES["sample"](seed, 20, ["protocol", "static/interpreter"]) for seed in (1, 1, 2))
     assert one.told == again.told != other.told
     assert len(one.told) == 20
     assert one.of == other.of > 5000
