@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import functools
 import gc
 import importlib.util
@@ -22,17 +21,10 @@ if TYPE_CHECKING:
     from pytest_amp_check.runtime.session import Session
 
 
-#: Seconds, many times what the slowest test takes.
-HANGS = 300
-
-
 def pytest_configure() -> None:
     # Before torch is loaded. Its threads keep processors busy while they wait for each other, which are few and shared:
     # tests that train took six times as long, and proved no more.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    if hasattr(signal, "SIGALRM"):
-        # Once it has written, the signal does what it does: it ends the process. Now, no output is captured.
-        faulthandler.register(signal.SIGALRM, file=os.dup(2), all_threads=True, chain=True)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # As in the background of a shell. What tests start would inherit that, and they send Ctrl-C to some of it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -42,26 +34,6 @@ def pytest_configure() -> None:
     if pytest.version_tuple < (9,):
         # pytest 8 cannot rewrite what an editable install has it load, and says so in every run inside of a test.
         pytest.MonkeyPatch().setattr(AssertionRewritingHook, "_warn_already_imported", lambda *_: None)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol() -> Generator[None, object, object]:
-    """End a test that hangs, and write where all threads stand.
-
-    For faulthandler_timeout, pytest starts a thread and waits for its end in each test, which takes longer than most.
-    """
-    if not hasattr(signal, "setitimer"):
-        return (yield)
-    signal.setitimer(signal.ITIMER_REAL, HANGS)
-    try:
-        return (yield)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def pytest_enter_pdb() -> None:
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 @pytest.hookimpl(wrapper=True)
