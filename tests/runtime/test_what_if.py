@@ -25,6 +25,16 @@ WHAT_IF = benchmark("what_if")
 OFF = 0.02
 
 
+def has_low_lstm() -> bool:
+    """Return True if this CPU has a kernel for LSTM in bfloat16, which needs AVX512."""
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            nn.LSTM(2, 2)(torch.zeros(1, 1, 2))
+    except RuntimeError:
+        return False
+    return True
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("program", "optimizer", "autocast", "fewest"),
@@ -48,6 +58,8 @@ def test_answers_are_what_the_changed_model_needs(
     short = WHAT_IF["PROGRAMS"]["gru"]._replace(batch=lambda size: torch.randint(300, (size, 8)))
     monkeypatch.setitem(WHAT_IF["PROGRAMS"], "gru", short)
     settings = (("foreach", True),) if optimizer == "SGD" else ()
+    # As many answers are asked without autocast, where the CPU has no LSTM in low precision.
+    autocast = autocast and (program != "lstm" or has_low_lstm())
     found = list(WHAT_IF["compared"](WHAT_IF["Recipe"](program, optimizer, autocast, settings=settings, steps=2)))
     answered = [each for each in found if each.error is not None]
     assert len(answered) >= fewest

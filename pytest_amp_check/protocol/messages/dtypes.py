@@ -209,6 +209,29 @@ MESSAGES = (
         (_RAISED, _DOCS),
     ),
     Message(
+        "no-kernel-on-this-processor",
+        "could not create a primitive descriptor for the LSTM forward propagation primitive",
+        (r"could not create a primitive(?: descriptor)? for (?:the|an?) [\w ]+? primitive",),
+        "`RuntimeError`, raised by `nn.LSTM` in an `autocast` region of the CPU",
+        "oneDNN, with which torch runs the op on a CPU, has no kernel of this dtype for this processor. An LSTM in "
+        "bfloat16 needs AVX512, and one in float16 AVX512-FP16 or AMX-FP16.",
+        (
+            (
+                'An `nn.LSTM` runs under `torch.autocast("cpu")`, which casts it to low precision on any processor.',
+                'Leave autocast for it: `with torch.autocast("cpu", enabled=False): lstm(x.float())`.',
+            ),
+            (
+                "The tests of a project that trains on GPUs run on a CPU without AVX512.",
+                "Emulate CUDA in them: `pytest --amp-device emulate`, `amp-check run --device emulate`.",
+            ),
+        ),
+        (),
+        (
+            "raised with torch 2.13 and ONEDNN_MAX_CPU_ISA=AVX2",
+            "github.com/uxlfoundation/oneDNN: the data types of RNN",
+        ),
+    ),
+    Message(
         "fft-of-half",
         "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision",
         (

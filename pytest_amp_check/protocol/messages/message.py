@@ -50,3 +50,11 @@ class Message(NamedTuple):
             "rules": list(self.rules),
             "sources": list(self.sources),
         }
+
+
+def primitive_of(text: str) -> str:
+    """Return the primitive that a message of oneDNN names, such as "LSTM forward propagation"."""
+    import re
+
+    found = re.search(r"for (?:the|an?) ([\w ]+?) primitive", text)
+    return found[1] if found else "a primitive of oneDNN"

@@ -546,6 +546,7 @@ INDEX: tuple[Listing, ...] = (
             "raised:nothing-to-update",
             "raised:half-parameters",
             "raised:no-kernel",
+            "raised:processor",
             "raised:fft",
             "raised:mixed-in-region",
             "raised:wants-float32",

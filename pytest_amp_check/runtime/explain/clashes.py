@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ...protocol.finding import Step
+from ...protocol.messages.message import primitive_of
 from ..record.recorder import Recorder
 from ..record.regions import LOW, Left
 from .explanation import Explanation, Raised
@@ -74,6 +75,12 @@ def no_kernel(raised: Raised, recorder: Recorder) -> list[Explanation] | None:
     names = {"call": done.text, "dtype": dtype_name(low.dtype), "tensor": low.text, "because": because}
     label = "raised:fft" if raised.message.name == "fft-of-half" else "raised:no-kernel"
     return [Explanation(label, raised.site, names, path)]
+
+
+def missing_primitive(raised: Raised, recorder: Recorder) -> list[Explanation]:
+    """Explain an op that oneDNN cannot run in low precision on this processor."""
+    names = {"call": operation(raised).text, "primitive": primitive_of(str(raised.error))}
+    return [Explanation("raised:processor", raised.site, names, ())]
 
 
 def too_large(raised: Raised, recorder: Recorder) -> list[Explanation] | None:

@@ -43,6 +43,7 @@ EXPLAINERS: dict[str, Explainer] = {
         clashes.mixed,
     ),
     **dict.fromkeys(("not-implemented-for-half", "fft-of-half"), clashes.no_kernel),
+    "no-kernel-on-this-processor": clashes.missing_primitive,
     "custom-bwd-alone": passes.half_decorated,
     "half-overflow": clashes.too_large,
     "bce-unsafe": clashes.unsafe_loss,

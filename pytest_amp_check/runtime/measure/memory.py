@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from ...protocol.byte_sizes import format_size, parse_size
+from ...protocol.messages import find
+from ...protocol.messages.message import primitive_of
 from ..emulate.cuda import emulating
 from ..record.collector import Collector
 from ..record.steps import KEPT
@@ -261,11 +263,19 @@ def measure_memory(
     """Measure the code of a ``with`` block; the figures are complete when it has ended.
 
     The arguments are those of :class:`Memory`: ``with measure_memory(model, optimizer) as memory: train_step()``.
+    Raises RuntimeError, with the op and a remedy, where this processor has no kernel for an op in low precision.
     """
     memory = Memory(*named, device=device, as_cuda=as_cuda)
     memory.start()
     try:
         yield memory
+    except RuntimeError as error:
+        if not any(message.name == "no-kernel-on-this-processor" for message in find(str(error))):
+            raise
+        raise RuntimeError(
+            f"this CPU has no kernel in low precision for {primitive_of(str(error))}: measure on a GPU, under "
+            "emulated CUDA, or without autocast for that module"
+        ) from error
     finally:
         memory.stop()
 

@@ -65,6 +65,10 @@ RULE = Rule(
             "`{call}` has no kernel for {dtype}, which {tensor} has{because}: compute it in float32, with `.float()` "
             "in a region of `torch.autocast(..., enabled=False)`"
         ),
+        "raised:processor": Fault(
+            "`{call}` needs a kernel in low precision that this CPU does not have ({primitive}): turn autocast off for "
+            "it with `torch.autocast(..., enabled=False)`, or run the program on a GPU or with `--device emulate`"
+        ),
         "raised:fft": Fault(
             "`{call}` is given {tensor} in {dtype}, which CUDA transforms only at lengths that are powers of two, and "
             "the CPU not at all{because}: transform `.float()` of it in `torch.autocast(..., enabled=False)`"
