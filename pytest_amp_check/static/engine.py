@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -21,6 +22,7 @@ from .project.project import Project
 from .results import Answer, Reading
 from .sources import patterns, prefilter, programs, source_files
 from .sources.block import Block
+from .sources.newer_syntax import Rejection, rejection
 from .sources.patterns import Code
 from .sources.prefilter import Prefiltered
 from .sources.source_files import InputError
@@ -468,7 +470,7 @@ def _read(text: str, path: str, settings: Settings, tree: Project) -> Answer:
         around = "autocast" in text
     for number, block in enumerate(blocks):
         if block.broken:
-            reading = _unread(path, *block.broken, text=block.text)
+            reading = _rejected(path, block.broken, block.text)
         else:
             try:
                 reading = analyse(block.text, path, within, around=around, spots=SPOTS in settings.of(path).select)
@@ -637,6 +639,18 @@ def _unread(path: str, line: int, reason: str, *, text: str = "") -> Reading:
     return Reading(path, [_unreadable(path, line, reason)], {}, ours=Suppressions.ours_in(text))
 
 
+def _rejected(path: str, rejection: Rejection, text: str) -> Reading:
+    """Return the result for a text that Python's parser rejects."""
+    found = _unreadable(path, rejection.line, rejection.reason)
+    if rejection.python:
+        running = f"{sys.version_info[0]}.{sys.version_info[1]}"
+        rule, fault = LABELS["source:newer-python"]
+        message = fault.message.format(python=rejection.python, running=running)
+        severity = fault.severity or rule.severity
+        found = Finding(rule.code, rule.name, severity, message, found.site, label="source:newer-python")
+    return Reading(path, [found], {}, ours=Suppressions.ours_in(text))
+
+
 def _unreadable(path: str, line: int, reason: str) -> Finding:
     rule, fault = LABELS["source:unreadable"]
     message = fault.message.format(reason=reason)
@@ -697,10 +711,8 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False, spots:
         warnings.simplefilter("ignore")
         try:
             parsed = ast.parse(text)
-        except SyntaxError as error:
-            return _unread(path, error.lineno or 1, source_files.invalid(error), text=text)
-        except ValueError as error:
-            return _unread(path, 1, str(error), text=text)
+        except (SyntaxError, ValueError) as error:
+            return _rejected(path, rejection(text, error), text)
     program = Program()
     module = Module(path, text, parsed)
     mark_relevant(module, tree.local_names(module, path))

@@ -14,6 +14,7 @@ from pytest_amp_check.static import clearing
 from pytest_amp_check.static.engine import check_paths, check_source
 from pytest_amp_check.static.project import syntax
 from pytest_amp_check.static.sources import block, notebooks
+from pytest_amp_check.static.sources.newer_syntax import Rejection
 
 
 def parsed(monkeypatch: pytest.MonkeyPatch, lines: int) -> int:
@@ -21,7 +22,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch, lines: int) -> int:
     seen: list[str] = []
     known = block.invalid
 
-    def counted(text: str) -> tuple[int, str] | None:
+    def counted(text: str) -> Rejection | None:
         seen.append(text)
         return known(text)
 

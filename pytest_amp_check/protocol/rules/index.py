@@ -588,7 +588,7 @@ INDEX: tuple[Listing, ...] = (
         (),
         (),
         (),
-        ("source:unreadable", "source:too-long"),
+        ("source:unreadable", "source:newer-python", "source:too-long"),
     ),
     (
         ("AMP904", "unjudged-call", "migration", "info", "static", False, ""),

@@ -261,7 +261,8 @@ def _comprehension(at: Interpreter, node: ast.ListComp | ast.SetComp | ast.Gener
     saved = dict(at.state.frame.vars)
     first = node.generators[0]
     iterable = gone_over(at.evaluate(first.iter))
-    items = _each_object(iterable) if len(node.generators) == 1 else None
+    unpacks = isinstance(node.elt, ast.Starred)
+    items = _each_object(iterable) if len(node.generators) == 1 and not unpacks else None
     if items is not None and first.ifs:
         items = _left(at, first, items)
     made = _turn(at, node, iterable) if items is None else Sequence([_given(at, first, i, node.elt) for i in items])
@@ -303,6 +304,9 @@ def _turn(at: Interpreter, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, 
     around = at.state.turns
     at.state.turns = (*around, -1 - len(around))
     element = at.evaluate(node.elt)
+    if isinstance(node.elt, ast.Starred):
+        # Python 3.15: [*each for each in lists].
+        element = element_of(at, element, node.elt.value)
     at.state.turns = around
     if isinstance(element, Params) and element.one:
         return Params(element.modules, element.optimizers)
@@ -345,8 +349,16 @@ def _dict_comprehension(at: Interpreter, node: ast.DictComp) -> Value:
 
 
 def _enter_pair(at: Interpreter, made: Mapping, node: ast.DictComp) -> None:
-    key, value = at.evaluate(node.key), at.evaluate(node.value)
-    made.items[_key(key, node.key)] = value
+    key, value = at.evaluate(node.key), _value_of(node)
+    if value is None:
+        merge_into(made, key)
+    else:
+        made.items[_key(key, node.key)] = at.evaluate(value)
+
+
+def _value_of(node: ast.DictComp) -> ast.expr | None:
+    """Return the value of a dict comprehension, or None for ``{**each for each in dicts}`` of Python 3.15."""
+    return node.value
 
 
 def _each_object(iterable: Value) -> list[Value] | None:

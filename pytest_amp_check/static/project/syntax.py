@@ -18,12 +18,26 @@ _GAPS = (ast.Dict, ast.arguments)
 _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 
 
-class _Fields(dict[type[ast.AST], tuple[str, ...]]):
-    """The fields of every kind of node that hold nodes, or lists of them, found out when it is first come by."""
+class _Fields(dict[type, tuple[str, ...]]):
+    """The fields of each kind of node that hold nodes, or lists of nodes.
 
-    def __missing__(self, kind: type[ast.AST]) -> tuple[str, ...]:
-        made = self[kind] = tuple(name for name in kind._fields if name not in _PLAIN)
+    A field that only a newer Python has is recognized by its declared type. What is no node at all, such as a gap in a
+    list of a newer kind of node, has no fields.
+    """
+
+    def __missing__(self, kind: type) -> tuple[str, ...]:
+        names: tuple[str, ...] = getattr(kind, "_fields", ())
+        made = self[kind] = tuple(name for name in names if name not in _PLAIN and _may_hold_nodes(kind, name))
         return made
+
+
+def _may_hold_nodes(kind: type, name: str) -> bool:
+    """Return True unless a field is declared to hold no node. Python declares the types of fields from 3.13 on."""
+    declared = getattr(kind, "_field_types", {}).get(name)
+    if declared is None:
+        return True
+    members = getattr(declared, "__args__", (declared,))
+    return any(isinstance(member, type) and issubclass(member, ast.AST) for member in members)
 
 
 _fields = _Fields(dict.fromkeys(_LEAVES, ()))

@@ -6,7 +6,7 @@ import warnings
 
 from ...protocol.events import Site
 from ...protocol.finding import Finding, Step
-from . import source_files
+from .newer_syntax import Rejection, rejection
 
 #: Where a line of a program stands: its cell, its line there, and the characters that were cut off before it.
 Place = tuple[int | None, int, int]
@@ -16,12 +16,12 @@ class Block:
     """One program of a file.
 
     ``places`` says for each line of ``text`` where it stands, and is None where that is the same line of the file.
-    ``broken`` is the line of the program that is no Python, and why.
+    ``broken`` says why the program is no Python.
     """
 
     __slots__ = ("broken", "places", "text")
 
-    def __init__(self, text: str, places: list[Place] | None = None, broken: tuple[int, str] | None = None) -> None:
+    def __init__(self, text: str, places: list[Place] | None = None, broken: Rejection | None = None) -> None:
         self.text = text
         self.places = places
         self.broken = broken
@@ -79,8 +79,8 @@ def parses(text: str) -> bool:
     return False
 
 
-def invalid(text: str) -> tuple[int, str] | None:
-    """Where and why a text is no Python; None where it is, and where that can only be said by whoever reads it."""
+def invalid(text: str) -> Rejection | None:
+    """Return why a text is no Python. None means that it is, or that only the analysis can tell."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if parses(text):
@@ -89,10 +89,8 @@ def invalid(text: str) -> tuple[int, str] | None:
 
         try:
             ast.parse(text)
-        except SyntaxError as error:
-            return error.lineno or 1, source_files.invalid(error)
-        except ValueError as error:
-            return 1, str(error)
+        except (SyntaxError, ValueError) as error:
+            return rejection(text, error)
         except (RecursionError, MemoryError):
             return None
     return None

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from . import source_files
 from .block import Block, invalid
+from .newer_syntax import Rejection
 from .source_files import Unreadable
 
 TYPE_CHECKING = False
@@ -81,8 +82,7 @@ def programs(text: str) -> list[Block]:
                 written.append(block)
         elif cell.rows:
             if cell.error is not None and whole.broken is None:
-                line, reason = cell.error
-                whole.broken = (len(rows) + line, reason)
+                whole.broken = cell.error._replace(line=len(rows) + cell.error.line)
             rows += cell.rows
             whole.places += [(number, *place) for place in cell.places]
     if not rows:
@@ -136,7 +136,7 @@ class _Cell:
         self.rows = lines
         self.places = [(line, 0) for line in range(1, len(lines) + 1)]
         self.writes = False
-        self.error: tuple[int, str] | None = None
+        self.error: Rejection | None = None
         first = next((number for number, row in enumerate(lines) if row.strip()), len(lines))
         self._dedent(first)
         if not self._begin(first):
@@ -187,7 +187,7 @@ class _Cell:
         for _ in range(COMMANDS):
             if error is None:
                 break
-            number = min(error[0], len(self.rows)) - 1
+            number = min(error.line, len(self.rows)) - 1
             if not _AUTOMATIC.match(self.rows[number]):
                 break
             self.rows[number] = ""

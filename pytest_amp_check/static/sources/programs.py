@@ -59,7 +59,15 @@ def blocks(path: str, text: str, largest: int = 0) -> list[Block]:
 
         shown = markdown.fenced(source_files.newlines(text))
         source_files.refuse_large(sum(len(each.text) for each in shown), largest)
-        return [each for each in shown if _speaks(each.text) and invalid(each.text) is None]
+        found = []
+        for each in shown:
+            if not _speaks(each.text):
+                continue
+            each.broken = invalid(each.text)
+            # What no Python accepts is an excerpt, and no program.
+            if each.broken is None or each.broken.python:
+                found.append(each)
+        return found
     source_files.refuse_large(len(text), largest)
     return [Block(text)]
 

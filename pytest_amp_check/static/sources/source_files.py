@@ -6,7 +6,6 @@ import errno
 import os
 import re
 import stat
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
@@ -487,11 +486,6 @@ def _refuse_null(data: bytes) -> None:
     if null >= 0:
         line = _line(data, null)
         raise Unreadable(f"there is a null byte on line {line}, so it is no text in UTF-8", line)
-
-
-def invalid(error: SyntaxError) -> str:
-    """Why source is not parsed, in the words of Python's parser."""
-    return f"it is not valid Python {sys.version_info[0]}.{sys.version_info[1]}: {error.msg}"
 
 
 def _coding_line(data: bytes) -> str:

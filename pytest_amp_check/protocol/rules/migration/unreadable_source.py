@@ -14,6 +14,11 @@ RULE = Rule(
         "source:unreadable": Fault(
             "This source could not be read ({reason}), so nothing in it was checked: repair it, or exclude it"
         ),
+        "source:newer-python": Fault(
+            "This source needs Python {python}, and amp-check runs on {running}, so nothing in it was checked: run "
+            "amp-check with Python {python} or newer",
+            WARNING,
+        ),
         "source:too-long": Fault(
             "This file takes too long to follow, and `{function}` and what comes after it was not read: split the file",
             WARNING,

@@ -1,0 +1,164 @@
+"""Syntax of newer Pythons, recognized in source that the running Python rejects."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+
+from ...protocol.named import NamedTuple
+
+#: A version of Python, such as (3, 14).
+Version = tuple[int, int]
+
+#: Constructs that begin a line, with the version that introduced them.
+_STATEMENTS: tuple[tuple[Version, str], ...] = (
+    ((3, 15), r"\s*lazy\s+(?:import|from)\s+[\w.]"),  # PEP 810
+    ((3, 13), r"\s*(?:(?:async\s+)?def|class|type)\s+\w+\s*\[[^\]]*[^=!<>]=[^=]"),  # PEP 696
+    ((3, 12), r"\s*(?:(?:async\s+)?def|class)\s+\w+\s*\[.*\]\s*[(:]"),  # PEP 695
+    ((3, 12), r"\s*type\s+[^\W\d]\w*\s*(?:=[^=]|\[)"),
+    ((3, 11), r"\s*except\s*\*"),  # PEP 654
+    ((3, 11), r".*\w\s*\[(?:[^\]]*,)?\s*\*\w"),  # PEP 646
+    ((3, 11), r".*\*\w+\s*:\s*\*\w"),
+)
+#: Messages of the parser for what it knows and did not accept before a version.
+_MESSAGES: tuple[tuple[Version, str], ...] = (
+    ((3, 15), "iterable unpacking cannot be used in comprehension"),  # PEP 798
+    ((3, 15), "dict unpacking cannot be used in dict comprehension"),
+)
+#: Python 2 wrote ``except ValueError, error``. Classes alone are the syntax of Python 3.14 (PEP 758).
+_UNPARENTHESIZED = re.compile(r"\s*except\*?\s+(?:[\w.]*\b[A-Z]\w*\s*,\s*)+[\w.]*\b[A-Z]\w*\s*:")
+#: Characters of a line that are matched. The patterns take quadratic time.
+_LONGEST_LINE = 1000
+_FORMATTED: Version = (3, 12)  # PEP 701: any expression in a field of an f-string, its quotes included
+_TEMPLATE: Version = (3, 14)  # PEP 750
+_TOKEN = re.compile(r"#[^\n]*|(?<!\w)([a-zA-Z]{0,2})(\"\"\"|'''|\"|')")
+
+
+class Rejection(NamedTuple):
+    """Why Python's parser rejects a text, and at which line, from 1.
+
+    ``python`` is the version whose syntax it is, such as "3.14", or empty if it is an error in each.
+    """
+
+    line: int
+    reason: str
+    python: str = ""
+
+
+def rejection(text: str, error: SyntaxError | ValueError) -> Rejection:
+    """Return what an error of the parser says of the text that it was given."""
+    if not isinstance(error, SyntaxError):
+        return Rejection(1, str(error))
+    line = error.lineno or 1
+    needed = needed_python(text, line, error.msg)
+    reason = f"it is not valid Python {sys.version_info[0]}.{sys.version_info[1]}: {error.msg}"
+    return Rejection(line, reason, f"{needed[0]}.{needed[1]}" if needed else "")
+
+
+def needed_python(text: str, line: int, message: str) -> Version | None:
+    """Return the oldest Python whose syntax explains an error of the parser, or None if it is an error in each.
+
+    ``line`` is the line of the error from 1, and ``message`` its text without a position.
+    """
+    running = sys.version_info[:2]
+    try:
+        return next((version for version in _versions(text, line, message) if version > running), None)
+    except RecursionError:  # f-strings nested in one another, which no Python accepts so deep
+        return None
+
+
+def _versions(text: str, line: int, message: str) -> Iterator[Version]:
+    """Yield the versions whose new syntax stands where the parser stopped."""
+    yield from (version for version, known in _MESSAGES if known in message)
+    lines = text.split("\n", line)
+    written = lines[line - 1][:_LONGEST_LINE] if 0 < line <= len(lines) else ""
+    yield from (version for version, pattern in _STATEMENTS if re.match(pattern, written))
+    if _UNPARENTHESIZED.match(written):
+        yield 3, 14
+    for prefix, first, last, newer in _strings(text):
+        if first > line:
+            return
+        if last >= line and "t" in prefix:
+            yield _TEMPLATE
+        elif last >= line and newer:
+            yield _FORMATTED
+
+
+def _strings(text: str) -> Iterator[tuple[str, int, int, bool]]:
+    """Yield the prefix, first and last line of each string, and whether Python rejected it before 3.12."""
+    position, line = 0, 1
+    while found := _TOKEN.search(text, position):
+        if found[2] is None:
+            position = found.end()
+            continue
+        prefix, quote = found[1].lower(), found[2]
+        old = end = _end_of_plain(text, found.end(), quote)
+        newer = False
+        if "f" in prefix or "t" in prefix:
+            end = _end_of_formatted(text, found.end(), quote)
+            newer = end != old or _has_newer_field(text[found.end() : end - len(quote)])
+        if end < 0:
+            # Nothing behind a string without an end can be told apart.
+            return
+        first = line + text.count("\n", position, found.start())
+        last = first + text.count("\n", found.start(), end)
+        yield prefix, first, last, newer
+        position, line = end, last
+
+
+def _has_newer_field(body: str) -> bool:
+    """Return True if a field of an f-string has a backslash or a comment, for which Python 3.12 is needed."""
+    return any("\\" in field or "#" in field.partition(":")[0] for field in re.findall(r"(?<!\{)\{([^{}]*)\}", body))
+
+
+def _end_of_plain(text: str, position: int, quote: str) -> int:
+    """Return where a string that begins before a position ends, quote included, or -1."""
+    inside = r"(?:\\.|(?!Q).)*?Q" if len(quote) == 3 else r"(?:\\.|[^\\\n])*?Q"
+    found = re.compile(inside.replace("Q", quote), re.DOTALL).match(text, position)
+    return found.end() if found else -1
+
+
+def _end_of_formatted(text: str, position: int, quote: str) -> int:
+    """Return where an f-string with fields of any expression ends, quote included, or -1."""
+    while position < len(text):
+        if text.startswith(quote, position):
+            return position + len(quote)
+        character = text[position]
+        if character == "\n" and len(quote) == 1:
+            return -1
+        if text.startswith(("{{", "}}"), position) or character == "\\":
+            position += 2
+        elif character == "{":
+            position = _end_of_field(text, position + 1)
+            if position < 0:
+                return -1
+        else:
+            position += 1
+    return -1
+
+
+def _end_of_field(text: str, position: int) -> int:
+    """Return where a field that begins at a position ends, brace included, or -1."""
+    depth, in_format = 0, False
+    while position < len(text):
+        character = text[position]
+        found = None if in_format else _TOKEN.match(text, position)
+        if found is not None and found[2] is None:
+            position = found.end()
+        elif found is not None:
+            formatted = "f" in found[1].lower() or "t" in found[1].lower()
+            position = (_end_of_formatted if formatted else _end_of_plain)(text, found.end(), found[2])
+            if position < 0:
+                return -1
+        elif character == "{" and in_format:
+            position = _end_of_field(text, position + 1)
+            if position < 0:
+                return -1
+        elif character == "}" and depth == 0:
+            return position + 1
+        else:
+            in_format = in_format or (character == ":" and depth == 0)
+            depth += (character in "([{") - (character in ")]}")
+            position += 1
+    return -1
