@@ -511,6 +511,26 @@ def rules_table(rules: Iterable[Rule]) -> list[Line]:
     ]
 
 
+#: Sentences of the explanation of a rule that are shown where there is little room.
+_SHORT = 3
+
+
+def rule_in_short(rule: Rule, address: str) -> str:
+    """Return Markdown that fits a pop-up: what a rule finds, why that is wrong, the fix, and where its page is."""
+    import re
+
+    sentences = re.split(r"(?<=[.:])\s+(?=[A-Z`])", rule.why.split("\n\n")[0].replace("\n", " ").strip())
+    more = f"[All about it]({address})" if address else f"All about it: `amp-check explain {rule.code}`"
+    parts = [
+        f"**{rule.code} {rule.name}** ({rule.severity})",
+        rule.summary,
+        " ".join(sentences[:_SHORT]),
+        f"**Fix:** {rule.fix.strip()}",
+        more,
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
 def rule_markdown(rule: Rule) -> str:
     """A rule's own text, all of it."""
     off = "" if rule.default else f" It is off unless selected: `--select {rule.code}`."

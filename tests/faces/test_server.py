@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ pytest.importorskip("pygls", reason="the language server is an extra")
 from edited import PROJECT, edits
 from editor import Editor, applied, uri
 from lsprotocol import types
+from pygls.uris import to_fs_path
 
 from pytest_amp_check.faces.text import rule_markdown
 from pytest_amp_check.protocol.rules import RULES
@@ -45,6 +47,13 @@ def edits_of(action: types.CodeAction, address: str) -> list[types.TextEdit]:
     assert action.edit.changes is not None
     assert set(action.edit.changes) == {address}
     return list(action.edit.changes[address])
+
+
+def page_at(address: str) -> str:
+    """Return what a page holds that a diagnostic leads to."""
+    path = to_fs_path(address)
+    assert path is not None
+    return Path(path).read_text(encoding="utf-8")
 
 
 def fixes(found: list[types.CodeAction]) -> list[types.CodeAction]:
@@ -138,8 +147,13 @@ def test_the_page_of_a_rule_is_shown(tmp_path: Path) -> None:
     with Editor(tmp_path) as editor:
         address = editor.open(tmp_path / "train.py", text)
         editor.found(address)
-        assert editor.hover(address, 12, 24) == rule_markdown(RULES["AMP201"])
-        assert editor.hover(address, 15, 4) == rule_markdown(RULES["AMP401"])
+        shown = editor.hover(address, 12, 24)
+        assert shown.startswith("**AMP201 clip-before-unscale** (error)\n\nGradients are clipped while they are still ")
+        assert "**Fix:** Call `scaler.unscale_(optimizer)` between backward and the clip" in shown
+        # It fits a pop-up: examples and sources stand on the page that it leads to.
+        assert len(shown) < 1500
+        assert page_at(re.findall(r"\[All about it\]\((.*)\)", shown)[0]) == rule_markdown(RULES["AMP201"])
+        assert editor.hover(address, 15, 4).startswith("**AMP401 ")
         assert editor.hover(address, 8, 4) == ""
         assert editor.hover(address, 500, 4) == ""
 
@@ -233,7 +247,7 @@ def test_the_cells_of_a_notebook(tmp_path: Path) -> None:
         assert editor.places(one) == []
         (fix,) = fixes(editor.actions(two))
         assert applied(second, edits_of(fix, two)).split("\n")[5] == "    scaler.unscale_(optimizer)"
-        assert editor.hover(two, 6, 24) == rule_markdown(RULES["AMP201"])
+        assert editor.hover(two, 6, 24).startswith("**AMP201 ")
 
         def change(event: types.NotebookDocumentChangeEvent) -> None:
             identifier = types.VersionedNotebookDocumentIdentifier(2, book)
@@ -318,6 +332,104 @@ def test_known_findings_are_not_shown(tmp_path: Path) -> None:
         assert editor.places(address) == []
         editor.type(address, BAD + BAD)
         assert editor.places(address) == [(CLIP[0], CLIP[1] + BAD.count("\n"))]
+
+
+def test_a_finding_leads_to_a_page_of_its_rule_where_no_site_has_one(tmp_path: Path) -> None:
+    with Editor(tmp_path) as editor:
+        (found,) = editor.found(editor.open(tmp_path / "train.py", BAD))
+        assert found.code_description is not None
+        assert page_at(found.code_description.href) == rule_markdown(RULES["AMP201"])
+        written = Path(to_fs_path(found.code_description.href) or "")
+    assert not written.exists()
+
+
+def test_edits_of_parts_of_a_text_are_followed(tmp_path: Path) -> None:
+    """Positions count UTF-16 code units, and each edit is one of what those before it left."""
+    with Editor(tmp_path) as editor:
+        assert editor.capabilities.text_document_sync is not None
+        address = editor.open(tmp_path / "train.py", BAD)
+        assert editor.places(address) == [CLIP]
+        start = BAD.splitlines()[11].index("nn.utils") + 1
+        line = types.Position(11, 0)
+        editor.edit(
+            address,
+            (types.Range(types.Position(11, start), types.Position(11, start)), "torch.xx."),
+            (types.Range(types.Position(11, start + 6), types.Position(11, start + 9)), ""),
+            (types.Range(line, line), "        scaler.unscale_(optimizer)\n"),
+        )
+        assert editor.places(address) == []
+        assert ", torch.nn.utils.clip" in editor.texts[address]
+        editor.edit(address, (types.Range(line, types.Position(12, 0)), ""))
+        assert editor.places(address) == [CLIP]
+        editor.edit(address, (types.Range(types.Position(11, 0), types.Position(14, 0)), ""))
+        assert editor.places(address) == []
+        assert editor.said == []
+
+
+def test_an_editor_that_asks_is_told_when_asked(tmp_path: Path) -> None:
+    project(tmp_path)
+    name = "engine/scaler.py"
+    with Editor(tmp_path, asks=True) as editor:
+        provider = editor.capabilities.diagnostic_provider
+        assert isinstance(provider, types.DiagnosticOptions)
+        assert (provider.identifier, provider.inter_file_dependencies) == ("amp-check", True)
+        trainer = editor.open(tmp_path / "train.py", PROJECT["train.py"])
+        helper = editor.open(tmp_path / name, PROJECT[name])
+        first = editor.ask(helper)
+        assert isinstance(first, types.RelatedFullDocumentDiagnosticReport)
+        assert (first.kind, list(first.items)) == ("full", [])
+        assert isinstance(editor.ask(trainer), types.RelatedFullDocumentDiagnosticReport)
+        again = editor.ask(helper, first.result_id)
+        assert isinstance(again, types.RelatedUnchangedDocumentDiagnosticReport)
+        assert (again.kind, again.result_id) == ("unchanged", first.result_id)
+        editor.type(helper, PROJECT[name].replace("        self.scaler.update()\n", ""))
+        second = editor.ask(helper, first.result_id)
+        assert isinstance(second, types.RelatedFullDocumentDiagnosticReport)
+        assert [each.code for each in second.items] == ["AMP206"]
+        assert second.result_id != first.result_id
+        nowhere = editor.ask("file:///nowhere/at/all.py")
+        assert isinstance(nowhere, types.RelatedFullDocumentDiagnosticReport)
+        assert list(nowhere.items) == []
+        # It would show twice what it is told besides.
+        assert editor.published == {}
+        assert editor.said == []
+
+
+def test_an_editor_that_asks_is_told_that_another_file_changed_an_answer(tmp_path: Path) -> None:
+    project(tmp_path)
+    before = "        optimizer.zero_grad(set_to_none=True)\n        norm = step("
+    inside = "".join(f"    {row}\n" for row in before.split("\n"))[:-1]
+    text = PROJECT["train.py"].replace(before, inside)
+    name = "engine/scaler.py"
+    with Editor(tmp_path, asks=True) as editor:
+        trainer = editor.open(tmp_path / "train.py", text)
+        helper = editor.open(tmp_path / name, PROJECT[name])
+        first = editor.ask(trainer)
+        assert isinstance(first, types.RelatedFullDocumentDiagnosticReport)
+        assert [each.code for each in first.items] == ["AMP103"]
+        assert editor.refreshed == 0
+        nothing = "    def __call__(self, *given):\n        return 0.0\n"
+        editor.type(helper, PROJECT[name].split("    def __call__")[0] + nothing)
+        editor.ask(helper)
+        editor.wait_for_refresh(1)
+        second = editor.ask(trainer, first.result_id)
+        assert isinstance(second, types.RelatedFullDocumentDiagnosticReport)
+        assert "AMP103" not in [each.code for each in second.items]
+
+
+def test_an_edit_of_what_was_never_opened_is_passed_over_in_silence(tmp_path: Path) -> None:
+    """By itself, pygls answers with a KeyError, which editors show to whoever types."""
+    nowhere = "file:///nowhere/at/all.py"
+    with Editor(tmp_path) as editor:
+        editor.texts[nowhere], editor.versions[nowhere] = BAD, 1
+        editor.type(nowhere, BAD)
+        editor.edit(nowhere, (types.Range(types.Position(0, 0), types.Position(1, 0)), ""))
+        unknown = types.VersionedNotebookDocumentIdentifier(2, "file:///nowhere/at/all.ipynb")
+        change = types.NotebookDocumentChangeEvent()
+        editor.client.notebook_document_did_change(types.DidChangeNotebookDocumentParams(unknown, change))
+        address = editor.open(tmp_path / "train.py", BAD)
+        assert editor.places(address) == [CLIP]
+        assert editor.said == []
 
 
 def test_a_finding_leads_to_the_page_of_its_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

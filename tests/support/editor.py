@@ -19,16 +19,19 @@ EVERYTHING = types.Range(types.Position(0, 0), types.Position(10_000, 0))
 
 
 class Editor:
-    """A client with some folders open, used as a context."""
+    """A client with some folders open, used as a context. With ``asks`` it requests diagnostics."""
 
-    def __init__(self, *folders: Path, versioned: bool = False) -> None:
+    def __init__(self, *folders: Path, versioned: bool = False, asks: bool = False) -> None:
         self._folders = folders
         self._versioned = versioned
+        self._asks = asks
         self._loop = asyncio.new_event_loop()
         self.client = LanguageClient("editor", "1")
         #: What was published last, by address, and every sentence that was shown or logged.
         self.published: dict[str, types.PublishDiagnosticsParams] = {}
         self.said: list[str] = []
+        #: How often the server said that diagnostics have to be requested again.
+        self.refreshed = 0
         self._came = asyncio.Event()
         self.texts: dict[str, str] = {}
         self.versions: dict[str, int] = {}
@@ -43,7 +46,12 @@ class Editor:
         def logged(params: types.LogMessageParams) -> None:
             self.said.append(params.message)
 
+        def refresh(params: None) -> None:
+            self.refreshed += 1
+            self._came.set()
+
         self.client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)(published)
+        self.client.feature(types.WORKSPACE_DIAGNOSTIC_REFRESH)(refresh)
         self.client.feature(types.WINDOW_SHOW_MESSAGE)(shown)
         self.client.feature(types.WINDOW_LOG_MESSAGE)(logged)
 
@@ -61,7 +69,13 @@ class Editor:
         folders = [types.WorkspaceFolder(uri(folder), folder.name) for folder in self._folders]
         asked = types.InitializeParams(
             capabilities=types.ClientCapabilities(
-                workspace=types.WorkspaceClientCapabilities(workspace_edit=edit),
+                workspace=types.WorkspaceClientCapabilities(
+                    workspace_edit=edit,
+                    diagnostics=types.DiagnosticWorkspaceClientCapabilities(self._asks) if self._asks else None,
+                ),
+                text_document=types.TextDocumentClientCapabilities(
+                    diagnostic=types.DiagnosticClientCapabilities() if self._asks else None
+                ),
                 # As Helix and Neovim have it, of which the last is what every editor has.
                 general=types.GeneralClientCapabilities(
                     position_encodings=[
@@ -118,6 +132,19 @@ class Editor:
         )
         return version
 
+    def edit(self, address: str, *edits: tuple[types.Range, str]) -> int:
+        """Send edits of parts of a text, one after the other; returns its version."""
+        for where, new in edits:
+            self.texts[address] = applied(self.texts[address], [types.TextEdit(where, new)])
+        version = self.versions[address] = self.versions[address] + 1
+        self.client.text_document_did_change(
+            types.DidChangeTextDocumentParams(
+                types.VersionedTextDocumentIdentifier(version, address),
+                [types.TextDocumentContentChangePartial(where, new) for where, new in edits],
+            )
+        )
+        return version
+
     def close(self, address: str) -> None:
         self.client.text_document_did_close(types.DidCloseTextDocumentParams(types.TextDocumentIdentifier(address)))
 
@@ -139,6 +166,21 @@ class Editor:
     def places(self, address: str) -> list[tuple[str, int]]:
         """The codes that were found, with their lines from 1."""
         return [(str(each.code), each.range.start.line + 1) for each in self.found(address)]
+
+    def ask(self, address: str, known: str | None = None) -> types.DocumentDiagnosticReport:
+        """Request the diagnostics of a text, of which some are known by their number."""
+        asked = types.DocumentDiagnosticParams(types.TextDocumentIdentifier(address), previous_result_id=known)
+        return self.run(self.client.text_document_diagnostic_async(asked))
+
+    def wait_for_refresh(self, number: int) -> None:
+        """Wait until the server has said so often that diagnostics have to be requested again."""
+
+        async def wait() -> None:
+            while self.refreshed < number:
+                self._came.clear()
+                await self._came.wait()
+
+        self.run(wait())
 
     def answer(self, address: str, version: int) -> None:
         """Wait until something is said of a version of a text."""

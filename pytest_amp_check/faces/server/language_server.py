@@ -6,9 +6,11 @@ import asyncio
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from itertools import count
+from typing import Any, NamedTuple, TypeVar
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
@@ -21,13 +23,14 @@ from ...protocol.fix import SAFE
 from ...protocol.rules import RULES
 from ...static.sources.source_files import Unsaved
 from .. import options as table
-from ..machine import page
-from ..text import Sources, rule_markdown, standard_input
+from ..text import Sources, rule_in_short, standard_input
 from . import actions
 from .checking import Checked, Checker, Stale, Text
 from .documents import Buffer, Document, Notebook, spanned, units
+from .pages import Pages
 
 Result = TypeVar("Result")
+Report = types.RelatedFullDocumentDiagnosticReport | types.RelatedUnchangedDocumentDiagnosticReport
 #: Seconds without another edit after which a check begins.
 PAUSE = 0.05
 SEVERITIES = {
@@ -37,6 +40,14 @@ SEVERITIES = {
 }
 TAGS = {"AMP901": types.DiagnosticTag.Deprecated, "AMP902": types.DiagnosticTag.Unnecessary}
 WATCHED = tuple(f"**/{name}" for name in ("*.py", "*.ipynb", "*.md", *table.FILES))
+
+
+class Shown(NamedTuple):
+    """The diagnostics of a text. ``number`` is another one whenever they change."""
+
+    number: int
+    version: int | None
+    diagnostics: list[types.Diagnostic]
 
 
 class Server:
@@ -51,8 +62,14 @@ class Server:
         self._worker = ThreadPoolExecutor(1, "amp-check")
         self._generation = 0
         self._task: asyncio.Task[None] | None = None
-        self._shown: dict[str, tuple[int | None, list[types.Diagnostic]]] = {}
+        self._shown: dict[str, Shown] = {}
         self._said: set[str] = set()
+        self._pages = Pages()
+        #: How many requests for the diagnostics of each address wait for the check that is under way.
+        self._waiting: Counter[str] = Counter()
+        #: The number of the diagnostics that each request was last answered with, by address.
+        self._answered: dict[str, int] = {}
+        self._numbers = count(1)
 
     # What changes.
 
@@ -75,6 +92,7 @@ class Server:
     def clear(self, uri: str) -> None:
         self._publish(uri, None, [])
         self._shown.pop(uri, None)
+        self._answered.pop(uri, None)
 
     def again(self, *, moved: bool = False) -> None:
         """Check what is open, soon; what is being checked is stale. ``moved`` says that there may be other files."""
@@ -82,6 +100,10 @@ class Server:
         if self._task is not None:
             self._task.cancel()
         self._task = asyncio.get_running_loop().create_task(self._check(moved=moved))
+
+    def shut_down(self) -> None:
+        """Leave nothing behind."""
+        self._pages.close()
 
     async def settled(self) -> None:
         """Wait until what is open was checked as it is."""
@@ -114,6 +136,7 @@ class Server:
 
         await self._in_worker(work)
         self._say(self.checker.wrong.values())
+        self._refresh()
 
     async def _in_worker(self, act: Callable[[], Result]) -> Result | None:
         """Let the thread do it that reads source; what goes wrong there is logged, and nothing else comes of it."""
@@ -144,11 +167,46 @@ class Server:
             self._publish(uri, versions[uri], found)
 
     def _publish(self, uri: str, version: int | None, diagnostics: list[types.Diagnostic]) -> None:
-        if self._shown.get(uri) != (version, diagnostics):
-            self._shown[uri] = version, diagnostics
+        shown = self._shown.get(uri)
+        if shown is not None and (shown.version, shown.diagnostics) == (version, diagnostics):
+            return
+        same = shown is not None and shown.diagnostics == diagnostics
+        number = shown.number if shown is not None and same else next(self._numbers)
+        self._shown[uri] = Shown(number, version, diagnostics)
+        # An editor that asks would show twice what it is told besides.
+        if not self._asks():
             self._editor.text_document_publish_diagnostics(
                 types.PublishDiagnosticsParams(uri=uri, diagnostics=diagnostics, version=version)
             )
+
+    def _asks(self) -> bool:
+        """Return True if the editor requests diagnostics (3.17, ``textDocument/diagnostic``)."""
+        text_document = self._editor.client_capabilities.text_document
+        return text_document is not None and text_document.diagnostic is not None
+
+    def _refresh(self) -> None:
+        """Tell the editor to ask again if answers that it has are outdated by an edit of another file."""
+        workspace = self._editor.client_capabilities.workspace
+        able = workspace is not None and workspace.diagnostics is not None and workspace.diagnostics.refresh_support
+        outdated = any(
+            shown.number != self._answered.get(uri, shown.number) and not self._waiting[uri]
+            for uri, shown in self._shown.items()
+        )
+        if able and outdated:
+            self._editor.workspace_diagnostic_refresh(None)
+
+    async def report(self, uri: str, known: str | None) -> Report:
+        """Return the diagnostics of a text as it is now, or that they are those that the editor knows by a number."""
+        self._waiting[uri] += 1
+        try:
+            await self.settled()
+        finally:
+            self._waiting[uri] -= 1
+        shown = self._shown.get(uri, Shown(0, None, []))
+        self._answered[uri] = shown.number
+        if known == str(shown.number):
+            return types.RelatedUnchangedDocumentDiagnosticReport(result_id=known)
+        return types.RelatedFullDocumentDiagnosticReport(items=shown.diagnostics, result_id=str(shown.number))
 
     def _diagnostic(
         self, finding: Finding, where: types.Range, document: Document, sources: Sources
@@ -166,7 +224,7 @@ class Server:
                 located = from_fs_path(os.path.abspath(step.site.path)) or "", spanned(step.site, lines)
             if located is not None:
                 related.append(types.DiagnosticRelatedInformation(types.Location(*located), step.text))
-        address = page(finding.code)
+        address = self._pages.address(finding.code)
         return types.Diagnostic(
             range=where,
             message=f"{finding.name}: {message}",
@@ -181,7 +239,7 @@ class Server:
     # What is asked.
 
     def hover(self, uri: str, at: types.Position) -> tuple[str, types.Range] | None:
-        """The page of a rule that found something at a place, or whose code stands there, with what it is about."""
+        """Return the rules that found something at a place, or whose codes stand there, in short, and the range."""
         document = self.documents.get(uri)
         if document is None:
             return None
@@ -200,7 +258,8 @@ class Server:
                 codes.setdefault(match.group(), types.Range(start, end))
         if not codes:
             return None
-        return "\n---\n\n".join(rule_markdown(RULES[code]) for code in codes), next(iter(codes.values()))
+        shown = (rule_in_short(RULES[code], self._pages.address(code)) for code in codes)
+        return "\n---\n\n".join(shown), next(iter(codes.values()))
 
     async def code_actions(self, params: types.CodeActionParams) -> list[types.CodeAction]:
         await self.settled()
@@ -216,7 +275,7 @@ class Server:
                 continue
             diagnostics = [
                 each
-                for each in self._shown.get(uri, (None, []))[1]
+                for each in self._shown.get(uri, Shown(0, None, [])).diagnostics
                 if each.code == finding.code and each.range == located[1]
             ]
             if actions.wants(only, "quickfix"):
@@ -296,7 +355,8 @@ def serve() -> None:
 class _Protocol(LanguageServerProtocol):
     """The protocol with columns in UTF-16 code units, which every client takes (3.17, PositionEncodingKind).
 
-    pygls would agree to what a client likes best, as Helix and Neovim from 0.11 on like bytes of UTF-8.
+    pygls would agree to what a client likes best, as Helix and Neovim from 0.11 on like bytes of UTF-8. Edits go to the
+    texts of :class:`Server` alone: pygls fails with a KeyError, which editors show, at one of what was never opened.
     """
 
     @lsp_method(types.INITIALIZE)
@@ -305,6 +365,16 @@ class _Protocol(LanguageServerProtocol):
             params.capabilities.general.position_encodings = None
         return (yield from super().lsp_initialize(params))
 
+    @lsp_method(types.TEXT_DOCUMENT_DID_CHANGE)
+    def lsp_text_document__did_change(self, params: types.DidChangeTextDocumentParams) -> Generator[Any, Any, None]:
+        yield self.fm.features[types.TEXT_DOCUMENT_DID_CHANGE], (params,), None
+
+    @lsp_method(types.NOTEBOOK_DOCUMENT_DID_CHANGE)
+    def lsp_notebook_document__did_change(
+        self, params: types.DidChangeNotebookDocumentParams
+    ) -> Generator[Any, Any, None]:
+        yield self.fm.features[types.NOTEBOOK_DOCUMENT_DID_CHANGE], (params,), None
+
 
 def made() -> LanguageServer:
     """The server with all that it answers."""
@@ -312,7 +382,7 @@ def made() -> LanguageServer:
     editor = LanguageServer(
         "amp-check",
         __version__,
-        text_document_sync_kind=types.TextDocumentSyncKind.Full,
+        text_document_sync_kind=types.TextDocumentSyncKind.Incremental,
         notebook_document_sync=types.NotebookDocumentSyncOptions(notebook_selector=selector, save=True),
         protocol_cls=_Protocol,
     )
@@ -390,6 +460,10 @@ def _register_folders(editor: LanguageServer, server: Server) -> None:
             asked = types.Registration("amp-check-files", types.WORKSPACE_DID_CHANGE_WATCHED_FILES, options)
             await editor.client_register_capability_async(types.RegistrationParams([asked]))
 
+    @editor.feature(types.SHUTDOWN)
+    def shut_down(params: None) -> None:
+        server.shut_down()
+
     @editor.feature(types.WORKSPACE_DID_CHANGE_WORKSPACE_FOLDERS)
     def folders_changed(params: types.DidChangeWorkspaceFoldersParams) -> None:
         folders()
@@ -413,6 +487,13 @@ def _register_questions(editor: LanguageServer, server: Server) -> None:
         plain = formats is not None and types.MarkupKind.Markdown not in formats
         kind = types.MarkupKind.PlainText if plain else types.MarkupKind.Markdown
         return types.Hover(types.MarkupContent(kind, page), where)
+
+    @editor.feature(
+        types.TEXT_DOCUMENT_DIAGNOSTIC,
+        types.DiagnosticOptions(identifier="amp-check", inter_file_dependencies=True, workspace_diagnostics=False),
+    )
+    async def diagnostic(params: types.DocumentDiagnosticParams) -> Report:
+        return await server.report(params.text_document.uri, params.previous_result_id)
 
     kinds = [types.CodeActionKind.QuickFix, actions.FIX_ALL]
 
