@@ -57,7 +57,7 @@ def check(program: Program, select: frozenset[str] | None = None) -> list[Findin
     program.facts["remade"] = {names.get("scaler", "the scaler") for names in remade}
     for finding, entry in (*found, *_in_whole(program), *_not_read(program)):
         if select is None or finding.code in select:
-            finding.entries.add(entry)
+            finding.entries[entry] = finding.calls
             merge(kept, finding)
     return sorted(kept.values(), key=Finding.order)
 

@@ -273,6 +273,8 @@ LOOP_EXIT = Kind("loop-exit", "complete within", worth=SELDOM)
 # it leaves.
 AGAIN = Kind("again", "uncleared", worth=SELDOM, says="the function is called again")
 END = Kind("end", worth=SELDOM, says="the program ends")  # the end of the program that was read
+#: Events that stand for no call of the program.
+STRUCTURAL = frozenset({HANDOFF, LOOP_EXIT, AGAIN, END})
 
 #: Role of a thing -> the facts that it may have.
 THINGS = {
@@ -308,6 +310,10 @@ class Symbol(str):
 
 #: A value of which nothing is known.
 UNKNOWN = Symbol("?")
+
+
+#: A call in source: its path, its line from 1, and its column from 0.
+Call = tuple[str, int, int]
 
 
 class Site:
@@ -356,6 +362,11 @@ class Site:
         if file.startswith("test_") or file.endswith("_test.py") or file == "conftest.py":
             return True
         return any(part.startswith("test_") for frame in self.frames() for part in frame.function.split("."))
+
+    @property
+    def call(self) -> Call:
+        """The path, line and column by which a call is the same one, whoever led to it."""
+        return self.path, self.line, self.column
 
     @property
     def place(self) -> str:

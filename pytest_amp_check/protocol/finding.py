@@ -6,7 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .events import Site
+    from .events import Call, Site
     from .fix import Fix
 
 ERROR, WARNING, INFO = "error", "warning", "info"
@@ -29,14 +29,16 @@ class Finding:
     """A mistake, where it is, and the events that lead to it.
 
     ``certain`` is True when every path that reaches the place makes the mistake, False when only some do; then
-    ``condition`` may say which (``when use_amp is true``). ``entries`` are the functions (path and line) whose reading
-    came upon it. ``label`` is that of the fault, ``names`` what its message is filled with, ``proven`` whether a run
-    shows it though its rule is off by default, and ``fix`` how the source can be put right, where that was asked for
-    and is known. ``elsewhere`` is the place of the mistake where the finding stands at another that takes part in it.
-    ``ranks`` are the processes of a distributed run that it was found on, empty where there was one process.
+    ``condition`` may say which (``when use_amp is true``). ``calls`` are the calls of the program that it rests on, and
+    ``entries`` the functions (path and line) whose analysis came upon it, each with the calls there. ``label`` is that
+    of the fault, ``names`` what its message is filled with, ``proven`` whether a run shows it though its rule is off by
+    default, and ``fix`` how the source can be put right, where that was asked for and is known. ``elsewhere`` is the
+    place of the mistake where the finding stands at another that takes part in it. ``ranks`` are the processes of a
+    distributed run that it was found on, empty where there was one process.
     """
 
     __slots__ = (
+        "calls",
         "certain",
         "code",
         "condition",
@@ -82,7 +84,8 @@ class Finding:
         self.proven = proven
         self.fix: Fix | None = None
         self.elsewhere: Site | None = None
-        self.entries: set[tuple[str, int]] = set()
+        self.entries: dict[tuple[str, int], frozenset[Call]] = {}
+        self.calls: frozenset[Call] = frozenset()
         self.ranks: tuple[int, ...] = ()
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from .events import SCALER_STEP, UNSCALE, UPDATE, Event, Program, Site
+from .events import SCALER_STEP, STRUCTURAL, UNSCALE, UPDATE, Event, Program, Site
 from .finding import ERROR, SEVERITIES, Finding, Step
 from .frameworks import FRAMEWORKS
 from .rule import Labels, Verdicts
@@ -75,7 +75,7 @@ def make_finding(
     names.update(values)
     message = _fill(fault.message.replace("{advice}", values.get("advice", "")), names)
     severity = values.get("severity") or fault.severity or rule.severity
-    return Finding(
+    made = Finding(
         rule.code,
         rule.name,
         severity,
@@ -88,6 +88,9 @@ def make_finding(
         names=names,
         proven=fault.proven,
     )
+    calls = {event.site.call for event in events if event.kind not in STRUCTURAL}
+    made.calls = frozenset(calls or {site.call})
+    return made
 
 
 def of_framework(label: str, events: list[Event], program: Program) -> tuple[str, dict[str, str]]:

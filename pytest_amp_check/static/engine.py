@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..protocol import surface
 from ..protocol.byte_sizes import LARGEST_FILE
-from ..protocol.events import Program, Site
+from ..protocol.events import Call, Program, Site
 from ..protocol.finding import Finding, merge
 from ..protocol.named import NamedTuple
 from ..protocol.rules import LABELS, RULES
@@ -19,7 +19,7 @@ from .depth import with_room
 from .elsewhere import undone
 from .processes import shared, spread
 from .project.project import Project
-from .results import Answer, Reading
+from .results import Answer, PassedBy, Reading
 from .sources import patterns, prefilter, programs, source_files
 from .sources.block import Block
 from .sources.newer_syntax import Rejection, rejection
@@ -494,12 +494,14 @@ def _settled_block(reading: Reading, block: Block, name: str, settings: Settings
     own = _suppressed([f for f in (*kept, *_blind([reading])) if f.site.path == path], block.text, path, settings)
     others = [f for f in kept if f.site.path != path]
     for finding in others:
-        finding.entries = {(name if at == path else at, line) for at, line in finding.entries}
+        entries = finding.entries.items()
+        finding.entries = {(name if at == path else at, line): calls for (at, line), calls in entries}
     reached = {
         (name, line): {function for function in functions if function[0] != path}
         for (_, line), functions in reading.reached.items()
     }
     made = Reading(path, block.placed(others, path), reached)
+    made.passed_by = {(name, line): calls for (_, line), calls in reading.passed_by.items()}
     made.settled = block.placed(own, path)
     return made
 
@@ -513,10 +515,24 @@ def _reached(readings: Sequence[Reading]) -> Reached:
     return reached
 
 
-def _kept(readings: Sequence[Reading]) -> list[Finding]:
-    """The findings of readings: of a function that another one calls, those that were made where it is called.
+def _passed_by(program: Program) -> PassedBy:
+    """Return the calls in other functions that each graph comes by, with those that led there."""
+    found: PassedBy = {}
+    for graph in program.graphs:
+        sites = [node.event.site for node in graph.nodes if node.event is not None]
+        sites += [test.site for test in graph.tests if test.site is not None]
+        calls = {frame.call for site in sites if site.caller is not None for frame in site.frames()}
+        if calls:
+            found.setdefault(graph.entry, set()).update(calls)
+    return found
 
-    Which of two that call each other is read for both, the order of paths and lines says.
+
+def _kept(readings: Sequence[Reading]) -> list[Finding]:
+    """Return the findings of readings: of a function that another one calls, those that were made where it is called.
+
+    The order of paths and lines decides which of two that call each other is analyzed for both. A finding of a function
+    by itself is withdrawn only by a caller whose graph comes by all calls that the finding rests on, and shows them to
+    be right: with other arguments, or in a subclass, the function is another program.
     """
     reached = _reached(readings)
     called = {function for entry, functions in reached.items() for function in functions if function != entry}
@@ -527,10 +543,26 @@ def _kept(readings: Sequence[Reading]) -> list[Finding]:
             kept.add(entry)
             covered |= reached[entry]
     found: dict[tuple[str, str, int, int], Finding] = {}
+    alone: list[Finding] = []
     # Of the same finding in two files the first is kept, in whatever order they were read.
     for reading in sorted(readings, key=lambda reading: reading.path):
         for finding in reading.findings:
-            if not finding.entries or finding.entries & kept:
+            if not finding.entries or finding.entries.keys() & kept:
+                merge(found, finding)
+            else:
+                alone.append(finding)
+    if alone:
+        callers: dict[tuple[str, int], list[set[Call]]] = {}
+        for reading in readings:
+            for entry, calls in reading.passed_by.items():
+                if entry in kept:
+                    for function in reached.get(entry, ()):
+                        callers.setdefault(function, []).append(calls)
+        shown = {(finding.code, finding.site.call) for finding in found.values()}
+        for finding in alone:
+            known = (finding.code, finding.site.call) in shown
+            refuted = all(any(calls <= by for by in callers.get(at, ())) for at, calls in finding.entries.items())
+            if not known and not refuted:
                 merge(found, finding)
     return list(found.values())
 
@@ -734,6 +766,7 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False, spots:
     # In another file, which was read.
     program.facts["enters_autocast"] = own or any(thing.role == "autocast" for thing in program.things)
     reading = Reading(path, check(program), reached, ours=Suppressions.ours_in(text))
+    reading.passed_by = _passed_by(program)
     if passed is not None:
         reading.spots, reading.passed = listed, passed.calls
     return reading

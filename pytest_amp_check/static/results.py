@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..protocol.events import Site
+from ..protocol.events import Call, Site
 from ..protocol.finding import SEVERITIES, Finding, Step
 from ..protocol.rules import LABELS, RULES
 
@@ -20,20 +20,26 @@ if TYPE_CHECKING:
 PLACES = 2**31 - 1
 
 
+#: What was analyzed on its own, by path and line, with the calls in other functions that its graph comes by.
+PassedBy = dict[tuple[str, int], set[Call]]
+
+
 class Reading:
     """What reading one program of a file has shown, in it and in those that it calls.
 
-    ``reached`` tells of what was read on its own which functions it called, ``ours`` whether the file has comments
+    ``reached`` tells of what was read on its own which functions it called, and ``passed_by`` by which calls in these
+    functions its graph comes: what it does not come by, it says nothing of. ``ours`` says whether the file has comments
     that are meant for this tool. ``settled`` are findings that are done with. Where blind spots are asked for,
     ``spots`` are the calls of the file that can be some, and ``passed`` are those that reading came by in any file.
     """
 
-    __slots__ = ("findings", "ours", "passed", "path", "reached", "settled", "spots")
+    __slots__ = ("findings", "ours", "passed", "passed_by", "path", "reached", "settled", "spots")
 
     def __init__(self, path: str, findings: list[Finding], reached: Reached, *, ours: bool = False) -> None:
         self.path = path
         self.findings = findings
         self.reached = reached
+        self.passed_by: PassedBy = {}
         self.ours = ours
         self.settled: list[Finding] = []
         self.spots: list[Spot] = []
@@ -72,9 +78,12 @@ def encode(readings: list[Reading], rename: Rename) -> list[Any]:
 
     def finding(found: Finding) -> list[Any]:
         witness = [[site(step.site), step.text] for step in found.witness]
-        entries = [[rename(path), line] for path, line in sorted(found.entries)]
+        entries = [[rename(path), line, [*map(call, sorted(at))]] for (path, line), at in sorted(found.entries.items())]
         said = [found.code, found.severity, found.message, found.certain, found.condition]
         return [*said, site(found.site), witness, entries, found.label, found.names]
+
+    def call(at: Call) -> list[Any]:
+        return [rename(at[0]), at[1], at[2]]
 
     def reached(functions: Reached) -> list[Any]:
         return [
@@ -82,8 +91,18 @@ def encode(readings: list[Reading], rename: Rename) -> list[Any]:
             for (path, line), called in functions.items()
         ]
 
+    def passed_by(calls: PassedBy) -> list[Any]:
+        return [[rename(path), line, [*map(call, sorted(each))]] for (path, line), each in calls.items()]
+
     return [
-        [list(map(finding, r.findings)), reached(r.reached), r.ours, list(map(finding, r.settled))] for r in readings
+        [
+            list(map(finding, r.findings)),
+            reached(r.reached),
+            passed_by(r.passed_by),
+            r.ours,
+            list(map(finding, r.settled)),
+        ]
+        for r in readings
     ]
 
 
@@ -106,16 +125,21 @@ def decode(path: str, written: Any, rename: Rename) -> list[Reading]:
         made = Finding(code, RULES[code].name, severity, text(message), site(place), certain=truth(certain))
         made.condition, made.witness = text(condition), steps
         made.label, made.names = text(label), {text(key): text(said) for key, said in names.items()}
-        made.entries = {(rename(at), number(line)) for at, line in entries}
+        made.entries = {(rename(at), number(line)): frozenset(map(call, calls)) for at, line, calls in entries}
         return made
 
+    def call(at: Any) -> Call:
+        place, line, column = at
+        return rename(place), number(line), number(column)
+
     readings: list[Reading] = []
-    for findings, reached, ours, settled in written:
+    for findings, reached, passed_by, ours, settled in written:
         functions = {
             (rename(at), number(line)): {(rename(other), number(there)) for other, there in called}
             for at, line, called in reached
         }
         reading = Reading(path, list(map(finding, findings)), functions, ours=truth(ours))
+        reading.passed_by = {(rename(at), number(line)): set(map(call, calls)) for at, line, calls in passed_by}
         reading.settled = list(map(finding, settled))
         readings.append(reading)
     return readings

@@ -75,6 +75,8 @@ def arguments(at: Interpreter, node: ast.Call) -> tuple[list[Value], dict[str, V
             keywords[keyword.arg] = value
         elif isinstance(value, Mapping):
             keywords.update({k: v for k, v in value.items.items() if isinstance(k, str)})
+            if value.open:
+                keywords["**"] = value
         else:
             keywords["**"] = value
     return args, keywords
