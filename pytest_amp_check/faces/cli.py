@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import suppress
 
+from ..protocol.regular_files import LARGEST_DOCUMENT, read_regular
 from . import options as table
 from . import reach, signals, text
 from .checking import Check, InputFailure, count
@@ -168,11 +169,14 @@ def _expanded(argv: list[str]) -> list[str]:
             continue
         path = word.removeprefix(ARGUMENTS)
         try:
-            with open(path, encoding="utf-8") as file:
-                found += [line for line in file.read().splitlines() if line.strip()]
-        except (OSError, ValueError) as error:
-            said = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-            raise InputFailure(f"the arguments in {path!r} cannot be read: {said}") from None
+            held = read_regular(path, LARGEST_DOCUMENT).decode()
+        except OSError as error:
+            raise InputFailure(f"{word}: the arguments cannot be read: {error.strerror}") from None
+        except ValueError:
+            raise InputFailure(f"{word}: the arguments cannot be read: save them as text in UTF-8") from None
+        if "\0" in held:
+            raise InputFailure(f"{word}: the arguments hold a null byte: write each of them in a line of its own")
+        found += [line for line in held.splitlines() if line.strip()]
     return found
 
 

@@ -41,8 +41,8 @@ PLACES = 12
 #: Blamed lines shown of one range, and characters shown of one line.
 TALL, WIDE = 5, 160
 TAB = "    "
-#: Bytes above which a file is not read to show a line of it.
-SHOWN = 100_000_000
+#: Characters above which the code of a file or of a cell is not taken apart into lines to show one of them.
+SHOWN = 10_000_000
 #: Characters that turn the order around in which others are shown (Unicode's Bidi_Control).
 _TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
@@ -106,7 +106,7 @@ def _read(path: str) -> str:
     from ..static.sources import programs, source_files
 
     try:
-        data = source_files.load(path, SHOWN)
+        data = programs.load(path, SHOWN)
     except source_files.Unreadable:
         return ""
     try:
@@ -116,6 +116,8 @@ def _read(path: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
+    if len(text) > SHOWN:
+        return []
     # Not splitlines: a form feed or a line separator inside a line does not end it in Python.
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 

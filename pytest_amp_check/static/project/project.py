@@ -6,6 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from ...protocol import frameworks, surface
 from ...protocol.byte_sizes import LARGEST_FILE
@@ -77,7 +78,7 @@ class Project:
         "whole",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, largest: int = LARGEST_FILE) -> None:
         self.autocast: set[str] = set()
         self.float16: set[str] = set()
         self.lightning16 = False
@@ -85,11 +86,11 @@ class Project:
         self.declared: Mapping[str, tuple[str, ...]] = {}
         #: The types of devices that the project runs on, where the configuration says so.
         self.devices: tuple[str, ...] = ()
-        #: Bytes of code of a file that are parsed.
-        self.largest = LARGEST_FILE
+        #: Bytes of code of a file that are parsed, and searched.
+        self.largest = largest
+        load = partial(source_files.load_or_nothing, largest=largest)
+        self._helpers, self._trainers = Exports(load, HELPS), Exports(load, HANDS_DOWN)
         self._resumes = False
-        self._helpers = Exports(source_files.load_or_nothing, HELPS)
-        self._trainers = Exports(source_files.load_or_nothing, HANDS_DOWN)
         #: Absolute path -> path as it is written.
         self.files: dict[str, str] = {}
         #: By their absolute paths.

@@ -70,7 +70,7 @@ def _on_disk(project: Project, here: str) -> set[str]:
             if other not in reached:
                 reached.add(other)
                 work.append(other)
-                if any(word in source_files.load_or_nothing(other) for word in MENTIONS):
+                if any(word in source_files.load_or_nothing(other, project.largest) for word in MENTIONS):
                     found.add(other)
     return found
 

@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 
+from ...protocol.bounded_json import TooMuch, parse_json
 from . import source_files
 from .block import Block, invalid
 from .source_files import Unreadable
@@ -35,17 +36,15 @@ def code_cells(text: str) -> Iterator[tuple[int, str]]:
 
 def _parsed(text: str) -> dict[str, Any]:
     """The JSON of a notebook. Raises :class:`Unreadable` for any other."""
-    import json
-
     if not text.strip():
         raise Unreadable("a notebook is JSON, and this is empty")
     try:
-        notebook = json.loads(text)
+        notebook = parse_json(text)
+    except TooMuch as error:
+        raise Unreadable(f"its JSON cannot be read: {error}") from None
     except ValueError as error:
         line = getattr(error, "lineno", 1)
         raise Unreadable(f"a notebook is JSON, and this is not: {getattr(error, 'msg', error)}", line) from None
-    except RecursionError:
-        raise Unreadable("its JSON is nested too deeply") from None
     if not isinstance(notebook, dict):
         raise Unreadable("it is JSON, but no notebook")
     if not isinstance(notebook.get("cells", notebook.get("worksheets")), list):

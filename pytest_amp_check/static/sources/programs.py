@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 
+from ...protocol.regular_files import LARGEST_DOCUMENT
 from . import block, source_files
 from .block import Block, invalid
 from .patterns import Code
@@ -38,8 +39,8 @@ def decode(path: str, data: bytes) -> str:
 
 
 def load(path: str, largest: int) -> bytes:
-    """The bytes of a file. Raises :class:`Unreadable` for more of them than are parsed, where they all are code."""
-    return source_files.load(path, 0 if is_notebook(path) or is_markdown(path) else largest)
+    """Return the bytes of a file. Raise :class:`Unreadable` for more of them than are parsed, or read of a document."""
+    return source_files.load(path, LARGEST_DOCUMENT if is_notebook(path) or is_markdown(path) else largest)
 
 
 def blocks(path: str, text: str, largest: int = 0) -> list[Block]:
