@@ -151,7 +151,8 @@ class Project:
     def grow(self, files: list[str], paths: Sequence[str]) -> None:
         """Take in the files that were found below the paths that the user named."""
         self.files = {os.path.abspath(file): file for file in files}
-        self.members = self.files.keys()
+        # Not a view of the keys, which cannot be sent to a spawned process.
+        self.members = self.files
         self._take_in(self.members)
         for path in paths:
             top = os.path.abspath(path)
