@@ -127,7 +127,7 @@ def _close_output() -> None:
 def _fail(message: str) -> int:
     # Where standard error cannot be written either, the exit code says it.
     with suppress(OSError):
-        sys.stderr.write(f"amp-check: error: {text.visible(' '.join(message.split()))}\n")
+        sys.stderr.write(f"amp-check: error: {text.in_line(' '.join(message.split()))}\n")
         sys.stderr.flush()
     return FAILED
 
@@ -207,7 +207,7 @@ def _parser() -> ArgumentParser:
 
         def error(self, message: str) -> NoReturn:
             self.print_usage(sys.stderr)
-            self.exit(FAILED, f"amp-check: error: {text.visible(message + _nearest_choice(message))}\n")
+            self.exit(FAILED, f"amp-check: error: {text.in_line(message + _nearest_choice(message))}\n")
 
         def _print_message(self, message: str, file: Any = None) -> None:
             # That of argparse says nothing where it cannot be written.
@@ -467,7 +467,7 @@ def _tell(check: Check, reached: reach.Reach) -> int:
     if options.quiet:
         shown.summary = shown.fixable = ""
     elif not options.silent:
-        sys.stderr.writelines(f"{text.visible(sentence)}\n" for sentence in check.said)
+        sys.stderr.writelines(f"{text.in_line(sentence)}\n" for sentence in check.said)
     _write(shown, options, check.shown)
     if options.report:
         _write_check_report(check, options.report)

@@ -291,7 +291,9 @@ def difference(outcome: Outcome) -> str:
         old, new = (
             re.findall(r"[^\n]*\n|[^\n]+", source_files.newlines(text)) for text in (before[part], after.get(part, ""))
         )
-        name = outcome.path + (f":cell {part}" if part is not None else "")
+        # A line end in a name would begin a line of the diff.
+        path = outcome.path.replace("\r", "\\r").replace("\n", "\\n")
+        name = path + (f":cell {part}" if part is not None else "")
         shown += [
             line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
             for line in difflib.unified_diff(old, new, name, name)
