@@ -9,9 +9,9 @@ import stat
 #: Bytes of a configuration file or a list of requirements that are read at most: tomllib needs half a second of CPU
 #: time for so many bytes of keys.
 LARGEST_CONFIG = 1_000_000
-#: Bytes of a notebook, a page of Markdown, a cache, a baseline or a recorded run that are read at most: GitHub takes no
-#: larger file.
-LARGEST_DOCUMENT = 100_000_000
+#: Bytes of a notebook, a page of Markdown, a cache, a baseline or a recorded run that are read at most, 100 MiB: GitHub
+#: takes no larger file.
+LARGEST_DOCUMENT = 100 * 2**20
 #: Opening a pipe waits for a writer without the first flag; a terminal takes over the process without the second.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
 

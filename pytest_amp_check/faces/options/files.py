@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from ...protocol.regular_files import LARGEST_CONFIG, read_regular
+from ...protocol.regular_files import LARGEST_CONFIG, NotRegular, TooLarge, read_regular
 from .kinds import nearest
 from .table import BY_KEY, OPTIONS
 
@@ -65,7 +65,8 @@ def read_table(path: str) -> dict[str, Any] | None:
         if not os.path.lexists(path):
             # It is not known whether its folder has one: nothing in there can be read, which is said of each file.
             return None
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+        remedy = ": remove it, or give --isolated" if isinstance(error, (NotRegular, TooLarge)) else ""
+        raise ConfigError(f"{path} cannot be read: {error.strerror}{remedy}") from None
     if os.path.basename(path) != FILES[-1]:
         return checked(parsed(data, path), path)
     # Looked for before tomllib is imported: most projects' files say nothing to us, or name the package alone.
