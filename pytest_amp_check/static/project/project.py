@@ -11,6 +11,7 @@ from functools import partial
 from ...protocol import frameworks, surface
 from ...protocol.byte_sizes import LARGEST_FILE
 from ..sources import patterns, programs, source_files
+from ..sources.tokens import refuse_dense
 from .exports import HANDS_DOWN, HELPS, Answer, Exports
 from .importers import Importers
 
@@ -305,6 +306,7 @@ class Project:
 
         try:
             text = source_files.read(path, self.largest)
+            refuse_dense(text, self.largest)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return Module(self.written(path), text, ast.parse(text))

@@ -10,6 +10,7 @@ from ...protocol.bounded_json import TooMuch, parse_json
 from . import source_files
 from .block import Block, invalid
 from .source_files import Unreadable
+from .tokens import refuse_dense
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,13 +67,19 @@ def _is_python(metadata: dict[str, Any]) -> bool:
     return not isinstance(language, str) or "python" in language.lower()
 
 
-def programs(text: str) -> list[Block]:
-    """The program that the cells of a notebook are, and after it the files that they write."""
+def programs(text: str, largest: int = 0) -> list[Block]:
+    """The program that the cells of a notebook are, and after it the files that they write.
+
+    Raise :class:`Unreadable` for more code than is parsed (0 is for no limit).
+    """
+    cells = list(code_cells(text))
+    source_files.refuse_large(sum(len(source) for _, source in cells), largest)
+    refuse_dense("\n".join(source for _, source in cells), largest)
     whole = Block("", [])
     assert whole.places is not None
     rows: list[str] = []
     written: list[Block] = []
-    for number, source in code_cells(text):
+    for number, source in cells:
         cell = _Cell(source)
         if cell.writes:
             block = Block("\n".join(cell.rows) + "\n", [(number, *place) for place in cell.places])

@@ -14,6 +14,7 @@ from . import block, source_files
 from .block import Block, invalid
 from .patterns import Code
 from .source_files import Unreadable
+from .tokens import is_dense, refuse_dense
 
 _TILDES = rb"~~~[^\n]*\n?"
 
@@ -52,7 +53,7 @@ def blocks(path: str, text: str, largest: int = 0) -> list[Block]:
     if is_notebook(path):
         from . import notebooks
 
-        found = notebooks.programs(text)
+        found = notebooks.programs(text, largest)
         source_files.refuse_large(max((len(each.text) for each in found), default=0), largest)
         return found
     if is_markdown(path):
@@ -60,8 +61,10 @@ def blocks(path: str, text: str, largest: int = 0) -> list[Block]:
 
         shown = markdown.fenced(source_files.newlines(text))
         source_files.refuse_large(sum(len(each.text) for each in shown), largest)
+        refuse_dense("\n".join(each.text for each in shown), largest)
         return [each for each in shown if _speaks(each.text) and invalid(each.text) is None]
     source_files.refuse_large(len(text), largest)
+    refuse_dense(text, largest)
     return [Block(text)]
 
 
@@ -107,7 +110,9 @@ def parses(path: str, data: bytes, largest: int) -> bool:
         except Unreadable:
             return False
     try:
-        return block.parses(source_files.decode(data))
+        text = source_files.decode(data)
+        # Nothing in it matters, so that it is not worth a gigabyte to learn whether it is valid.
+        return is_dense(text) or block.parses(text)
     except Unreadable:
         return False
 
