@@ -83,23 +83,19 @@ class Layout:
         """Learn what everything stands in that is in the functions of a line, or in its statement outside of them."""
         within: list[ast.Module | ast.ClassDef] = [self.tree]
         for owner in within:
-            for child in self._body(owner).at(line):
+            body = self._bodies.get(owner)
+            if body is None:
+                body = self._bodies[owner] = _Body(owner)
+                for child in children(owner):
+                    self._parents[child] = owner
+                    if not isinstance(child, ast.stmt):
+                        self._enter(child)
+            for child in body.at(line):
                 if isinstance(child, ast.ClassDef):
                     within.append(child)
                 elif child not in self._entered:
                     self._entered.add(child)
                     self._enter(child)
-
-    def _body(self, owner: ast.Module | ast.ClassDef) -> _Body:
-        """Return the body of a module or a class. What is no statement of it is learnt at once."""
-        known = self._bodies.get(owner)
-        if known is None:
-            known = self._bodies[owner] = _Body(owner)
-            for child in children(owner):
-                self._parents[child] = owner
-                if not isinstance(child, ast.stmt):
-                    self._enter(child)
-        return known
 
     def on(self, *words: str, test: str = "") -> list[ast.AST]:
         """The nodes that have a part in a line that holds a word and matches a pattern, the outer ones first."""
