@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import os
 
+from ..protocol.bounded_json import parse_json
 from ..protocol.finding import Finding
+from ..protocol.regular_files import LARGEST_DOCUMENT, read_regular
 from .text import Sources
 
 TYPE_CHECKING = False
@@ -71,16 +73,11 @@ class Baseline:
         self.known = self._read()
 
     def _read(self) -> Counter[Key]:
-        import json
         from collections import Counter
 
         found: Counter[Key] = Counter()
-        # What is no file may never end.
-        if os.path.exists(self.path) and not os.path.isfile(self.path):
-            raise Unusable(f"{self.path} cannot be read: it is no file")
         try:
-            with open(self.path, encoding="utf-8") as file:
-                written = json.load(file)
+            written = parse_json(read_regular(self.path, LARGEST_DOCUMENT).decode())
             if written["version"] != VERSION:
                 raise Unusable(f"{self.path} is of version {written['version']}, and this amp-check reads {VERSION}")
             for path, rows in written["findings"].items():
@@ -88,7 +85,7 @@ class Baseline:
                     found[(str(path), str(row["code"]), str(row["function"]), str(row["text"]))] += int(row["count"])
         except OSError as error:
             raise Unusable(f"{self.path} cannot be read: {_said(error)}") from None
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             if isinstance(error, Unusable):
                 raise
             raise Unusable(f"{self.path} is no baseline: --update-baseline writes one where there is no file") from None

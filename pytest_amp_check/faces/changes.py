@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import suppress
 
+from ..protocol.regular_files import LARGEST_DOCUMENT
 from . import baseline
 from .text import Sources
 
@@ -21,8 +23,16 @@ if TYPE_CHECKING:
 DECLARING = (".toml", ".cfg", ".txt", ".in", ".yml", ".yaml")
 
 
+#: Bytes of a file that is too large to be read which are passed over at once.
+PIECE = 1_000_000
+
+
 class NoRevision(ValueError):
     """What changed cannot be told; the message is one sentence."""
+
+
+class Unanswered(NoRevision):
+    """git hangs, so that asking again is of no use."""
 
 
 def new_since(
@@ -93,22 +103,28 @@ def _contents(top: str, commit: str, names: list[str]) -> Iterator[tuple[str, by
     """What files of a commit hold."""
     from ..static.sources import git
 
-    with subprocess.Popen(
-        [*git.COMMAND, "cat-file", "--batch"],
-        cwd=top,
-        env=git.environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as process:
+    with (
+        subprocess.Popen(
+            [*git.COMMAND, "cat-file", "--batch"],
+            cwd=top,
+            env=git.environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        ) as process,
+        git.ended_after(process, git.PATIENCE_FOR_FILES),
+    ):
         assert process.stdin is not None
         assert process.stdout is not None
         for name in names:
             if "\n" in name:
                 continue
-            process.stdin.write(os.fsencode(f"{commit}:{name}\n"))
-            process.stdin.flush()
+            with suppress(BrokenPipeError):
+                process.stdin.write(os.fsencode(f"{commit}:{name}\n"))
+                process.stdin.flush()
             head = process.stdout.readline().split()
+            if not head:
+                raise NoRevision(f"--diff-base: git ended, or hung, before it showed {name}: leave --diff-base out")
             if head[-1:] == [b"missing"]:
                 process.stdin.close()
                 raise NoRevision(
@@ -117,9 +133,13 @@ def _contents(top: str, commit: str, names: list[str]) -> Iterator[tuple[str, by
                 )
             if len(head) != 3:
                 continue
-            data = process.stdout.read(int(head[2]))
-            process.stdout.read(1)
-            if head[1] == b"blob":
+            size = int(head[2])
+            data = process.stdout.read(min(size, LARGEST_DOCUMENT))
+            left = size + 1 - len(data)
+            while left > 0 and (more := process.stdout.read(min(left, PIECE))):
+                left -= len(more)
+            # What is not read of the work tree is not read of a revision.
+            if head[1] == b"blob" and size <= LARGEST_DOCUMENT:
                 yield name, data
         process.stdin.close()
 
@@ -150,18 +170,19 @@ def _git(folder: str, *words: str, asked: str) -> str:
     from ..static.sources import git
 
     try:
-        done = subprocess.run(
-            [*git.COMMAND, *words], cwd=folder, env=git.environment(), capture_output=True, check=False
-        )
+        return os.fsdecode(git.answer(folder, *words))
     except OSError as error:
         raise NoRevision(f"--diff-base needs git: {error.strerror}") from None
-    if done.returncode != 0:
-        raise NoRevision(f"--diff-base: {asked}")
-    return os.fsdecode(done.stdout)
+    except subprocess.CalledProcessError:
+        raise NoRevision(f"--diff-base: {asked}") from None
+    except git.Unanswered as error:
+        raise Unanswered(f"--diff-base: git {error}: remove the cause, or leave --diff-base out") from None
 
 
 def _maybe_git(folder: str, *words: str) -> str:
     try:
         return _git(folder, *words, asked="")
+    except Unanswered:
+        raise
     except NoRevision:
         return ""

@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import suppress
 
+from ..protocol.regular_files import LARGEST_DOCUMENT, read_regular
 from . import options as table
 from . import reach, signals, text
 from .checking import Check, InputFailure, count
@@ -126,7 +127,7 @@ def _close_output() -> None:
 def _fail(message: str) -> int:
     # Where standard error cannot be written either, the exit code says it.
     with suppress(OSError):
-        sys.stderr.write(f"amp-check: error: {text.visible(' '.join(message.split()))}\n")
+        sys.stderr.write(f"amp-check: error: {text.in_line(' '.join(message.split()))}\n")
         sys.stderr.flush()
     return FAILED
 
@@ -168,11 +169,14 @@ def _expanded(argv: list[str]) -> list[str]:
             continue
         path = word.removeprefix(ARGUMENTS)
         try:
-            with open(path, encoding="utf-8") as file:
-                found += [line for line in file.read().splitlines() if line.strip()]
-        except (OSError, ValueError) as error:
-            said = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-            raise InputFailure(f"the arguments in {path!r} cannot be read: {said}") from None
+            held = read_regular(path, LARGEST_DOCUMENT).decode()
+        except OSError as error:
+            raise InputFailure(f"{word}: the arguments cannot be read: {error.strerror}") from None
+        except ValueError:
+            raise InputFailure(f"{word}: the arguments cannot be read: save them as text in UTF-8") from None
+        if "\0" in held:
+            raise InputFailure(f"{word}: the arguments hold a null byte: write each of them in a line of its own")
+        found += [line for line in held.splitlines() if line.strip()]
     return found
 
 
@@ -203,7 +207,7 @@ def _parser() -> ArgumentParser:
 
         def error(self, message: str) -> NoReturn:
             self.print_usage(sys.stderr)
-            self.exit(FAILED, f"amp-check: error: {text.visible(message + _nearest_choice(message))}\n")
+            self.exit(FAILED, f"amp-check: error: {text.in_line(message + _nearest_choice(message))}\n")
 
         def _print_message(self, message: str, file: Any = None) -> None:
             # That of argparse says nothing where it cannot be written.
@@ -463,7 +467,7 @@ def _tell(check: Check, reached: reach.Reach) -> int:
     if options.quiet:
         shown.summary = shown.fixable = ""
     elif not options.silent:
-        sys.stderr.writelines(f"{text.visible(sentence)}\n" for sentence in check.said)
+        sys.stderr.writelines(f"{text.in_line(sentence)}\n" for sentence in check.said)
     _write(shown, options, check.shown)
     if options.report:
         _write_check_report(check, options.report)

@@ -117,7 +117,7 @@ def show_made(outcomes: Sequence[Outcome]) -> None:
     number = sum(sum(outcome.fixed.values()) for outcome in outcomes)
     lines = [f"Fixed {number:,} finding{'' if number == 1 else 's'}{':' if number else '.'}"]
     for outcome in outcomes:
-        lines.append(f"- {text.visible(outcome.path)}:")
+        lines.append(f"- {text.in_line(outcome.path)}:")
         lines += [f"    {count:,} x {code} ({RULES[code].name})" for code, count in sorted(outcome.fixed.items())]
     sys.stderr.write("\n".join(lines) + "\n")
 
@@ -169,5 +169,8 @@ def _lines(diff: str) -> list[str]:
 
 def _coloured(line: str) -> text.Line:
     line = text.visible(line)
+    if line.startswith(" "):
+        # Unlike a plus or a minus, a blank does not keep GitHub from taking the line for a command.
+        line = text.in_line(line)
     style = {"+": "good", "-": "mark", "@": "command"}.get(line[:1], "")
     return [(line, "path" if line.startswith(("+++", "---")) else style)]

@@ -47,10 +47,10 @@ class Plugin:
         around = self._around(os.path.dirname(self._filename) or os.curdir)
         if isinstance(around, str):
             # What a plugin raises becomes a traceback, and the findings of all others are lost.
-            yield 1, 0, text.visible(f"{UNCHECKED} not-checked: {around}"), type(self)
+            yield 1, 0, text.in_line(f"{UNCHECKED} not-checked: {around}"), type(self)
             return
         for finding in self._findings(around):
-            said = text.visible(f"{finding.code} {finding.name}: {finding.message}")
+            said = text.in_line(f"{finding.code} {finding.name}: {finding.message}")
             yield max(finding.line, 1), finding.site.column, said, type(self)
 
     def _findings(self, around: Around) -> list[Finding]:

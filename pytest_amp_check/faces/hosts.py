@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ..protocol.finding import ERROR, INFO, WARNING, Finding
-from .machine import _fingerprints, _in_cell, _region, _relative, dumps, page, record
-from .text import Sources, hidden, visible
+from .machine import _fingerprints, _in_cell, _region, _relative, dumps, no_command, page, record
+from .text import Sources, hidden, in_line, spell_command, visible
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ ROWS = 200
 def json_lines(findings: Iterable[Finding]) -> str:
     import json
 
-    return "".join(json.dumps(record(finding)) + "\n" for finding in findings)
+    return "".join(no_command(json.dumps(record(finding))) + "\n" for finding in findings)
 
 
 def pylint(findings: Iterable[Finding], sources: Sources) -> str:
@@ -34,7 +34,7 @@ def pylint(findings: Iterable[Finding], sources: Sources) -> str:
     for finding in findings:
         line = _region(finding.site, sources)[0]
         said = f"{finding.name}: {_in_cell(finding.site)}{finding.message}"
-        lines.append(visible(f"{_relative(finding.filename)}:{line}: [{finding.code}] {said}") + "\n")
+        lines.append(in_line(f"{_relative(finding.filename)}:{line}: [{finding.code}] {said}") + "\n")
     return "".join(lines)
 
 
@@ -178,11 +178,11 @@ def _case(path: str, finding: Finding, sources: Sources) -> str:
     line, column, _, _ = _region(finding.site, sources)
     name = f"{finding.code} {finding.name} ({line}:{column})"
     message = _in_cell(finding.site) + finding.message
-    steps = "".join(f"\n{step.site.place}: {step.text}" for step in finding.witness)
+    steps = "".join(f"\n{in_line(f'{step.site.place}: {step.text}')}" for step in finding.witness)
     return (
         f"    <testcase name={quoteattr(name)} classname={quoteattr(_xml(path))}>\n"
         f"      <failure message={quoteattr(_xml(message))} type={quoteattr(finding.severity)}>"
-        f"{escape(_xml(f'{path}:{line}:{column}: {message}{steps}'))}</failure>\n"
+        f"{escape(_xml(in_line(f'{path}:{line}:{column}: {message}') + steps))}</failure>\n"
         "    </testcase>\n"
     )
 
@@ -192,7 +192,7 @@ def _xml(text: str) -> str:
     kept = (
         c if c == "\r" or not (hidden(c) or "\ud800" <= c < "\ue000" or c in "\f\ufffe\uffff") else "?" for c in text
     )
-    return "".join(kept)
+    return spell_command("".join(kept))
 
 
 def summary_markdown(findings: Sequence[Finding], summary: str, sources: Sources) -> str:

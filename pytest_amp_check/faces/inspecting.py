@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from . import options as table
-from .text import Sources, below, visible
+from .text import Sources, below, in_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ def show_settings(options: table.Options, stream: TextIO) -> None:
     for option in table.OPTIONS:
         value = getattr(options, option.name)
         shown = "" if value is None else f" {json.dumps(value)}"
-        stream.write(visible(f"{option.key} ={shown}  # {options.origin[option.name]}") + "\n")
+        stream.write(in_line(f"{option.key} ={shown}  # {options.origin[option.name]}") + "\n")
 
 
 def show_files(paths: Iterable[str], stream: TextIO) -> None:
     """The files that would be checked, one in each line."""
-    stream.writelines(f"{visible(below(path))}\n" for path in paths)
+    stream.writelines(f"{in_line(below(path))}\n" for path in paths)
 
 
 def show_reached(reached: Mapping[tuple[str, int], Iterable[tuple[str, int]]], stream: TextIO) -> None:
@@ -37,8 +37,8 @@ def show_reached(reached: Mapping[tuple[str, int], Iterable[tuple[str, int]]], s
     sources = Sources()
     for entry in sorted(reached):
         led = sorted(set(reached[entry]) - {entry})
-        stream.write(f"amp-check: read {visible(_function(entry, sources))}\n")
-        stream.writelines(f"amp-check:   led to {visible(_function(function, sources))}\n" for function in led)
+        stream.write(f"amp-check: read {in_line(_function(entry, sources))}\n")
+        stream.writelines(f"amp-check:   led to {in_line(_function(function, sources))}\n" for function in led)
     stream.flush()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -41,10 +42,18 @@ PLACES = 12
 #: Blamed lines shown of one range, and characters shown of one line.
 TALL, WIDE = 5, 160
 TAB = "    "
-#: Bytes above which a file is not read to show a line of it.
-SHOWN = 100_000_000
+#: Characters above which the code of a file or of a cell is not taken apart into lines to show one of them.
+SHOWN = 10_000_000
 #: Characters that turn the order around in which others are shown (Unicode's Bidi_Control).
 _TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+
+
+#: What ends a line, besides the control characters, where a text is written in one.
+_ENDS = frozenset("\n\f\u2028\u2029")
+#: What Azure Pipelines takes for a command wherever it stands in a line, and GitHub in old workflows.
+_COMMAND = re.compile(r"##(?=(?:vso)?\[)", re.IGNORECASE)
+#: What GitHub takes for a command where a line begins with it: it skips white space.
+_WORKFLOW = re.compile(r"\A(\s*):(?=:)")
 
 
 class NoInput(Exception):
@@ -106,7 +115,7 @@ def _read(path: str) -> str:
     from ..static.sources import programs, source_files
 
     try:
-        data = source_files.load(path, SHOWN)
+        data = programs.load(path, SHOWN)
     except source_files.Unreadable:
         return ""
     try:
@@ -116,6 +125,8 @@ def _read(path: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
+    if len(text) > SHOWN:
+        return []
     # Not splitlines: a form feed or a line separator inside a line does not end it in Python.
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
@@ -140,7 +151,7 @@ def speak(*, colour: str, silent: bool) -> None:
 def warn(sentence: str) -> None:
     """Say on standard error what is no finding, and no failure either."""
     if not _manner.silent:
-        sys.stderr.write(f"amp-check: warning: {visible(sentence)}\n")
+        sys.stderr.write(f"amp-check: warning: {in_line(sentence)}\n")
 
 
 def colour_wanted(stream: TextIO) -> bool:
@@ -171,7 +182,7 @@ def write(lines: Iterable[Line], stream: TextIO, colour: bool) -> None:
     syntax = Syntax("", "python", theme="ansi_dark", background_color="default")
     for line in lines:
         text = Text()
-        for piece, style in line:
+        for piece, style in _no_command(line):
             if style == "source":
                 code = syntax.highlight(piece)
                 code.rstrip()
@@ -195,7 +206,15 @@ def painted(lines: Iterable[Line], *, colour: bool) -> list[str]:
 
 
 def plain(lines: Iterable[Line]) -> list[str]:
-    return ["".join(piece for piece, _ in line) + "\n" for line in lines]
+    return ["".join(piece for piece, _ in _no_command(line)) + "\n" for line in lines]
+
+
+def _no_command(line: Line) -> Line:
+    """Return a line that GitHub takes for no command: what it begins with may be the name of a file."""
+    for number, (piece, style) in enumerate(line):
+        if piece and not piece.isspace():
+            return [*line[:number], (_WORKFLOW.sub(r"\1\\x3a", piece), style), *line[number + 1 :]]
+    return line
 
 
 def headline(finding: Finding, *, unsafe: bool = False, message: str = "") -> Line:
@@ -406,6 +425,7 @@ def _width(text: str) -> int:
 
 def _printable(text: str) -> str:
     """The text with control characters replaced: source code must not move the cursor of a terminal."""
+    text = spell_command(text)
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else " " if c.isspace() else "\N{REPLACEMENT CHARACTER}" for c in text)
@@ -414,11 +434,24 @@ def _printable(text: str) -> str:
 def visible(text: str) -> str:
     """The text with what moves a terminal's cursor, or turns the order of characters around, spelled out.
 
-    Everything else stays, white space as well, so that a diff can still be applied.
+    So is what a host of CI takes for a command. Everything else stays, white space as well, so that a diff can still be
+    applied.
     """
+    text = spell_command(text)
     if text.isprintable():
         return text
     return "".join(_spelled(c) if hidden(c) else c for c in text)
+
+
+def spell_command(text: str) -> str:
+    """Return a text in which hosts of CI find no command of theirs, wherever it begins."""
+    return _COMMAND.sub(r"#\\x23", text) if "##" in text else text
+
+
+def in_line(text: str) -> str:
+    """Return a text as a line of its own: line ends are spelled out too, and no host takes it for a command."""
+    text = "".join(_spelled(c) if c in _ENDS else c for c in visible(text))
+    return _no_command([(text, "")])[0][0]
 
 
 def hidden(character: str) -> bool:

@@ -28,6 +28,11 @@ LIMIT = 40_000
 SEVERAL = 8
 #: How many tests are remembered where all of them are too many, and states are joined: the first that fits.
 WIDER = (8, 4, 2, 0)
+#: Nodes of one graph that are gone through again for its faults one by one, in which the work grows with the square of
+#: the code. They take some ten seconds; a function with 400 faults under 1,200 conditions has as many.
+MOST_SPENT = 3_000_000
+#: Nodes that the events of one graph may look back at in one exploration, which take some five seconds.
+MOST_LOOKED = 10_000_000
 #: States of a place from which on they are joined.
 JOINED = 4
 
@@ -65,8 +70,12 @@ def check(program: Program, select: frozenset[str] | None = None) -> list[Findin
 def _in_graphs(program: Program) -> Iterator[Found]:
     """What each function does wrong, and each of its events by itself."""
     for graph in program.graphs:
-        for finding in _Judge(graph, program).findings():
+        judge = _Judge(graph, program)
+        for finding in judge.findings():
             yield finding, graph.entry
+        if judge.exceeded:
+            path, line = graph.entry
+            program.facts.setdefault("unread", Site(path, line or 1, function=graph.name or "<module>"))
         for node in graph.nodes:
             if node.event is not None:
                 for finding in judge_event(node.event, program):
@@ -136,7 +145,13 @@ class _Judge(Judge):
     def __init__(self, graph: Graph, program: Program) -> None:
         super().__init__(program, graph.tests)
         self.graph = graph
+        self._short: list[list[tuple[int, int, bool]]] | None = None
         self.gave_up = False
+        #: Nodes that were gone through for single faults, and whether some fault was left out for want of more.
+        self.spent = 0
+        self.exceeded = False
+        #: Nodes that events of one exploration have looked back at.
+        self.looked = 0
         #: Whether not all ways were gone with all that is known on them.
         self.widened = False
         self.trail: Trail = {}
@@ -378,6 +393,9 @@ class _Judge(Judge):
         """The findings of the faults that the latest exploration has come upon."""
         settled = {(label, blame.settled) for (label, _), (_, blame) in self.faults.items()}
         for (label, _), (here, blame) in self.faults.items():
+            if self.spent > MOST_SPENT:
+                self.exceeded = True
+                return
             finding = None if self._yields(label, blame, settled) else self._report(label, here, blame)
             if finding is not None:
                 yield finding
@@ -393,9 +411,19 @@ class _Judge(Judge):
             self._explore(self._most() // 2 if size else None, joining=True)
             if not self.gave_up:
                 break
-        self.faults = {
-            key: found for key, found in self.faults.items() if self._always(found[1]) or _can_be_gone(self, *found)
-        }
+        if self.gave_up:
+            # Not every state was met, so that nothing can be said to happen in all of them.
+            self.exceeded = True
+            self.faults = {}
+            return
+        self.faults = {key: found for key, found in self.faults.items() if self._always(found[1]) or self._may(*found)}
+
+    def _may(self, here: Here, blame: Blame) -> bool:
+        """Return True if a fault is committed on the path on which it was met; False once the budget is exceeded."""
+        if self.spent > MOST_SPENT:
+            self.exceeded = True
+            return False
+        return _can_be_gone(self, here, blame)
 
     def _always(self, blame: Blame) -> bool:
         """Whether a fault is committed in every state in which the event is met that settles it.
@@ -459,6 +487,7 @@ class _Judge(Judge):
 
     def _explore(self, limit: int | None, *, joining: bool = False) -> None:
         self.gave_up = False
+        self.looked = 0
         self.trail, self.faults, self.committed, self.doubtful = {}, {}, {}, set()
         self.accumulates.clear()
         met: dict[tuple[int, ...], list[int]] = {}
@@ -472,7 +501,7 @@ class _Judge(Judge):
         trail, visits = self.trail, [0] * len(nodes)
         self.visits, self.idle = visits, [0] * len(nodes)
         while work:
-            if limit is not None and len(trail) > limit:
+            if (limit is not None and len(trail) > limit) or self.looked > MOST_LOOKED:
                 self.gave_up = True
                 return
             here = work.popleft()
@@ -546,6 +575,12 @@ class _Judge(Judge):
 
     def short_ways(self) -> list[list[tuple[int, int, bool]]]:
         """The ways on from each node, leading past those at which nothing happens, and nothing is asked."""
+        # Asked for again for each finding, of which there may be as many as nodes.
+        if self._short is None:
+            self._short = self._shortened()
+        return self._short
+
+    def _shortened(self) -> list[list[tuple[int, int, bool]]]:
         nodes = self.graph.nodes
         past = list(range(len(nodes)))
         for i, node in enumerate(nodes):
@@ -616,6 +651,7 @@ class _Judge(Judge):
         self.traced = True
         place: Here | None = here
         while place is not None:
+            self.looked += 1
             yield place[0]
             place = self.trail[place]
 
@@ -671,6 +707,7 @@ class _Judge(Judge):
 
     def _condition(self, here: Here, blamed: Event, involved: list[Event], sparing: tuple[Kind, ...]) -> str:
         """The answers to tests on the path that lead to what is blamed, or past what would have spared it."""
+        self.spent += len(self.graph.nodes)
         answers = self._answers(here)
         about = {event.object for event in involved if event.object is not None}
         about.update(key for event in involved for key in event.facts.get("owners") or ())
@@ -739,6 +776,7 @@ def _can_be_gone(judge: _Judge, here: Here, blame: Blame) -> bool:
     places: list[Here] = [here]
     while (before := judge.trail[places[-1]]) is not None:
         places.append(before)
+    judge.spent += len(places)
     kept = judge.faults, judge.committed, judge.doubtful, judge.idle
     judge.faults, judge.committed, judge.doubtful, judge.idle = {}, {}, set(), [0] * len(judge.idle)
     gone = _go(judge, places[::-1])

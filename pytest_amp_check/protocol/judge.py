@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
+from itertools import islice
 
 from . import automaton as a
 from . import events as e
@@ -220,7 +221,8 @@ class Judge:
     def last(self, here: Here, kinds: tuple[Kind, ...], i: int, *, unscaled: bool = False) -> int:
         """The latest node before ``here`` with an event of these kinds that concerns optimizer ``i``."""
         key = self.opts[i] if self.opts else None
-        for index in list(self.path(here))[1:]:
+        # Not as a list: the event is near nearly always, and the path as long as the code.
+        for index in islice(self.path(here), 1, None):
             event = self.event(index)
             if event is None or event.kind not in kinds or (unscaled and event.subject is not None):
                 continue

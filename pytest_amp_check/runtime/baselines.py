@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..protocol.bounded_json import parse_json
 from ..protocol.byte_sizes import format_size
+from ..protocol.regular_files import LARGEST_DOCUMENT, read_regular
 from .emulate.cuda import emulating
 
 if TYPE_CHECKING:
@@ -94,8 +96,7 @@ class Baselines:
     def read(self) -> dict[str, dict[str, _Entry]]:
         """What the file says; ValueError where it is no baseline."""
         try:
-            with open(self.path, encoding="utf-8") as file:
-                known = json.load(file)
+            known = parse_json(read_regular(self.path, LARGEST_DOCUMENT).decode())
         except FileNotFoundError:
             return {}
         except ValueError as error:

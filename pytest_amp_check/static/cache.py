@@ -16,6 +16,8 @@ import os
 import sys
 from time import time_ns
 
+from ..protocol.bounded_json import parse_json
+from ..protocol.regular_files import LARGEST_DOCUMENT, read_regular
 from .project.project import package_top
 from .results import Answer, Reading, decode, encode, text, truth
 from .sources import source_files
@@ -99,13 +101,11 @@ class Cache:
 
     def _load(self) -> Any:
         """What the last run has kept, if there was one."""
-        import json
-
-        # A pipe would be waited for.
-        if not os.path.isfile(self._path):
+        try:
+            data = read_regular(self._path, LARGEST_DOCUMENT)
+        except FileNotFoundError:
             return None
-        with open(self._path, "rb") as file:
-            return json.loads(file.read())
+        return parse_json(data.decode("ascii"))
 
     # A first look at each file.
 
@@ -282,8 +282,7 @@ def refuse_foreign(directory: str) -> None:
         # There is none, or it cannot be written either.
         return
     try:
-        with open(os.path.join(directory, TAG), "rb") as file:
-            tagged = file.read(len(TAGGED) + 1) == TAGGED
+        tagged = read_regular(os.path.join(directory, TAG), len(TAGGED)) == TAGGED
     except OSError:
         tagged = False
     # A run that was killed as it made one has left no more than this.

@@ -131,7 +131,7 @@ class Settings:
 
     def tell(self, tree: Project) -> Project:
         """Have a tree know what these say of reading."""
-        tree.declared, tree.devices, tree.largest = self.helpers, self.devices, self.largest
+        tree.declared, tree.devices = self.helpers, self.devices
         return tree
 
 
@@ -250,7 +250,7 @@ def report(
     ``left`` are those that were left out, where who uses the named ones is to be read, too. ``wanted`` are those whose
     findings are asked for, where that is not all.
     """
-    tree = settings.tell(Project())
+    tree = settings.tell(Project(settings.largest))
     looked = _look_at_all(files, named, jobs, store, settings.largest)
     for look in looked.seen:
         tree.know(look.path, look)
@@ -347,7 +347,7 @@ def _look_at_all(files: list[str], named: frozenset[str], jobs: int, store: Cach
 
 def _users(seen: list[Prefiltered], named: frozenset[str], tree: Project, settings: Settings) -> list[Prefiltered]:
     """A first look at the files that were not named, and use one that was; the tree learns of what is around those."""
-    asked = [look.path for look in seen if look.path in named and _is_asked(look)]
+    asked = [look.path for look in seen if look.path in named and _is_asked(look, settings.largest)]
     if not asked:
         return []
     from .partners import Surroundings
@@ -358,11 +358,11 @@ def _users(seen: list[Prefiltered], named: frozenset[str], tree: Project, settin
     return _look_at_all(users, frozenset(), 1, None, settings.largest).seen
 
 
-def _is_asked(look: Prefiltered) -> bool:
+def _is_asked(look: Prefiltered, largest: int) -> bool:
     """Whether a file may hold a mistake, by itself or for what others do with it."""
     if look.speaks or not look.path.endswith(".py"):
         return look.speaks and look.path.endswith(source_files.PROGRAMS)
-    return patterns.helps(source_files.load_or_nothing(look.path))
+    return patterns.helps(source_files.load_or_nothing(look.path, largest))
 
 
 def _known(todo: list[Prefiltered], tree: Project, store: Cache | None) -> tuple[list[Reading], list[Prefiltered]]:
@@ -463,7 +463,7 @@ def _read(text: str, path: str, settings: Settings, tree: Project) -> Answer:
     within, around = tree, False
     if programs.is_markdown(path):
         # What is shown is a part of something, and no part of this project's programs.
-        within, around = settings.tell(Project()), True
+        within, around = settings.tell(Project(settings.largest)), True
         within.know(path, Code(text.encode("utf-8", "replace")))
     elif len(blocks) > 1:
         # One may be entered by another.

@@ -61,7 +61,7 @@ class Surroundings:
         found: list[str] = []
         leads: dict[str, frozenset[str]] = {}
         while waiting and data:
-            words = [source_files.stem(path).encode() for path in waiting]
+            words = [os.fsencode(source_files.stem(path)) for path in waiting]
             if any(os.path.basename(path) == "__init__.py" for path in waiting):
                 # A package may be imported from without its name.
                 words.append(b"from .")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 
+from .safe_path import can_be_safe, safe_path
 from .sources.replacing import ending, held
 
 TYPE_CHECKING = False
@@ -107,6 +108,8 @@ class _Workers:
 
     def start(self, jobs: int) -> Iterator[Connection[Any, Any]]:
         """Start them, until there are no more processes or open files to be had."""
+        if not (self._forks or can_be_safe()):
+            return
         with suppress(OSError):
             self._life += self._context.Pipe(duplex=False)
             while len(self.pipes) < jobs:
@@ -128,7 +131,7 @@ class _Workers:
             target=_serve, args=(theirs, watched, inherited, self._act, self._given), daemon=True
         )
         # A forked one must not take a signal for this one's.
-        with held() if self._forks else nullcontext():
+        with held() if self._forks else safe_path():
             process.start()
         return process
 

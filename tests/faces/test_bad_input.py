@@ -243,7 +243,8 @@ def test_wrong_settings_are_one_sentence_at_every_door(toml: str, pytester: pyte
 @needs_full
 def test_what_is_no_file_is_no_baseline() -> None:
     done = amp_check("check", "--baseline", FULL)
-    assert (done.returncode, done.stderr) == (2, f"amp-check: error: {FULL} cannot be read: it is no file\n")
+    said = "it is no regular file, and pipes, sockets and devices are not read"
+    assert (done.returncode, done.stderr) == (2, f"amp-check: error: {FULL} cannot be read: {said}\n")
 
 
 @needs_full

@@ -333,7 +333,7 @@ def test_arguments_are_read_from_a_file() -> None:
     assert amp_check("@arguments").returncode == 0
     done = amp_check("@nothing")
     assert done.returncode == 2
-    assert done.stderr == "amp-check: error: the arguments in 'nothing' cannot be read: No such file or directory\n"
+    assert done.stderr == "amp-check: error: @nothing: the arguments cannot be read: No such file or directory\n"
 
 
 def test_a_wrong_choice_is_answered_with_the_nearest() -> None:

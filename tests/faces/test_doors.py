@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from doors import flake8
+from doors import console_script, flake8
 
 import pytest_amp_check
 from pytest_amp_check.protocol.rules import RULES
@@ -173,11 +173,13 @@ def test_the_action_runs(tmp_path: Path) -> None:
     for folder in (runner, tools):
         folder.mkdir()
     fake = tools / "python"
+    command = console_script(tools / "amp-check")
     fake.write_text(
         "#!/usr/bin/env bash\n"
-        'if [[ "$2" == venv ]]; then mkdir -p "$3/bin"; cp "$0" "$3/bin/python"; exit; fi\n'
-        f'if [[ "$2" == pip ]]; then printf "%s\\n" "$@" > "{tmp_path}/installed"; exit; fi\n'
-        f'exec "{sys.executable}" "$@"\n'
+        'if [[ "$*" == "-I -m venv "* ]]; then mkdir -p "$4/bin"; cp "$0" "$4/bin/python"; exit; fi\n'
+        f'if [[ "$*" == "-I -m pip "* ]]; then cp "{command}" "$(dirname "$0")/amp-check"\n'
+        f'printf "%s\\n" "$@" > "{tmp_path}/installed"; exit; fi\n'
+        "exit 9\n"
     )
     fake.chmod(fake.stat().st_mode | stat.S_IEXEC)
     Path("odd name.py").write_text(BAD)

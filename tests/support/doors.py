@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib.metadata
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+FLAKE8 = (sys.executable, "-m", "flake8")
 
-def flake8(*argv: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+
+def flake8(*argv: str, stdin: str | None = None, command: Sequence[str] = FLAKE8) -> subprocess.CompletedProcess[str]:
     """A run of flake8 in this folder, with the plugin as it is installed, or else as pyproject.toml declares it."""
     pytest.importorskip("flake8")
     plugins = ""
@@ -18,5 +21,21 @@ def flake8(*argv: str, stdin: str | None = None) -> subprocess.CompletedProcess[
         plugins = "[flake8:local-plugins]\nextension =\n    AMP = pytest_amp_check.faces.flake8:Plugin\n"
     config = Path("flake8.ini")
     config.write_text(f"[flake8]\n{plugins}", encoding="utf-8")
-    command = [sys.executable, "-m", "flake8", "--config", str(config), *argv]
-    return subprocess.run(command, capture_output=True, encoding="utf-8", input=stdin, check=False)
+    whole = [*command, "--config", str(config), *argv]
+    return subprocess.run(whole, capture_output=True, encoding="utf-8", input=stdin, check=False)
+
+
+def console_script(path: Path, entry: str = "pytest_amp_check.__main__:run", before: str = "") -> Path:
+    """Write a command as installers write it: a script, whose own folder Python searches first.
+
+    ``before`` is what it does before the function that ``entry`` names.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    module, _, function = entry.partition(":")
+    path.write_text(
+        f"#!{sys.executable}\nimport sys\n{before}\nfrom {module} import {function}\n\n"
+        f'if __name__ == "__main__":\n    sys.exit({function}())\n',
+        encoding="utf-8",
+    )
+    path.chmod(0o755)
+    return path

@@ -15,13 +15,17 @@ from pygls.lsp.client import LanguageClient
 Result = TypeVar("Result")
 #: Seconds after which an answer is waited for no longer, many times what the slowest takes.
 PATIENCE = 120.0
+COMMAND = (sys.executable, "-m", "pytest_amp_check")
 EVERYTHING = types.Range(types.Position(0, 0), types.Position(10_000, 0))
 
 
 class Editor:
     """A client with some folders open, used as a context. With ``asks`` it requests diagnostics."""
 
-    def __init__(self, *folders: Path, versioned: bool = False, asks: bool = False) -> None:
+    def __init__(
+        self, *folders: Path, versioned: bool = False, asks: bool = False, command: Sequence[str] = COMMAND
+    ) -> None:
+        self._command = command
         self._folders = folders
         self._versioned = versioned
         self._asks = asks
@@ -64,7 +68,7 @@ class Editor:
         self._loop.close()
 
     async def _begin(self) -> None:
-        await self.client.start_io(sys.executable, "-m", "pytest_amp_check", "server")
+        await self.client.start_io(*self._command, "server")
         edit = types.WorkspaceEditClientCapabilities(document_changes=self._versioned)
         folders = [types.WorkspaceFolder(uri(folder), folder.name) for folder in self._folders]
         asked = types.InitializeParams(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from ...protocol.regular_files import LARGEST_CONFIG, NotRegular, TooLarge, read_regular
 from .kinds import nearest
 from .table import BY_KEY, OPTIONS
 
@@ -57,15 +58,15 @@ def candidates(paths: Iterable[str]) -> list[str]:
 def read_table(path: str) -> dict[str, Any] | None:
     """What a configuration file says to us, None where it is not there or says nothing."""
     try:
-        with open(path, "rb") as file:
-            data = file.read()
+        data = read_regular(path, LARGEST_CONFIG)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     except OSError as error:
         if not os.path.lexists(path):
             # It is not known whether its folder has one: nothing in there can be read, which is said of each file.
             return None
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+        remedy = ": remove it, or give --isolated" if isinstance(error, (NotRegular, TooLarge)) else ""
+        raise ConfigError(f"{path} cannot be read: {error.strerror}{remedy}") from None
     if os.path.basename(path) != FILES[-1]:
         return checked(parsed(data, path), path)
     # Looked for before tomllib is imported: most projects' files say nothing to us, or name the package alone.
@@ -80,6 +81,15 @@ def read_table(path: str) -> dict[str, Any] | None:
         if wrong in data:
             raise ConfigError(f"{path} has a table {wrong.decode()}]: amp-check reads {TABLE}")
     return None
+
+
+def _holds_null(value: Any) -> bool:
+    """Return True if a text of a TOML value holds a null byte, at any depth."""
+    if isinstance(value, dict):
+        return any(_holds_null(each) for pair in value.items() for each in pair)
+    if isinstance(value, list):
+        return any(map(_holds_null, value))
+    return isinstance(value, str) and "\0" in value
 
 
 def name_of(path: str) -> str:
@@ -108,8 +118,10 @@ def checked(table: Any, path: str) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise ConfigError(f"{name_of(path)} must be a table")
     keys = tuple(option.key for option in OPTIONS if option.file)
-    for key in table:
+    for key, value in table.items():
         if key in keys:
+            if _holds_null(value):
+                raise ConfigError(f"{key} in {name_of(path)} holds a null byte, which no name has: leave it out")
             continue
         option = BY_KEY.get(key)
         if option is not None:

@@ -71,7 +71,7 @@ def nearer(options: Options, own: Settings, resolved: Callable[[str], Options]) 
     known = {os.path.realpath(options.project): own} if options.project else {}
 
     def at(folder: str) -> Settings | None:
-        if folder not in known and any(os.path.isfile(os.path.join(folder, name)) for name in FILES):
+        if folder not in known and any(os.path.exists(os.path.join(folder, name)) for name in FILES):
             found = resolved(folder)
             if found.project and os.path.realpath(found.project) == folder:
                 known[folder] = settings(found)

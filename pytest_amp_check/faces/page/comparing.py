@@ -6,6 +6,8 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from ...protocol.bounded_json import parse_json
+from ...protocol.regular_files import LARGEST_DOCUMENT, read_regular
 from .. import charts, figures
 from . import pieces
 
@@ -27,15 +29,12 @@ class Unreadable(Exception):
 
 def load(path: str) -> list[dict[str, Any]]:
     """The runs that a file holds, as ``Run.to_json()``, ``amp-check run --data`` have written it."""
-    import json
-
     wrong = f"{path} holds no run: name a file of run.to_json(), or of amp-check run --data"
     try:
-        with open(path, encoding="utf-8") as file:
-            held = _numbers(json.load(file))
+        held = _numbers(parse_json(read_regular(path, LARGEST_DOCUMENT).decode()))
     except OSError as error:
         raise Unreadable(f"{path} cannot be read: {(error.strerror or 'error').lower()}") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise Unreadable(wrong) from None
     runs = held.get("runs", [held]) if isinstance(held, dict) else []
     try:

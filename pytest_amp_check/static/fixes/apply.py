@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ...protocol.finding import Finding
 from ...protocol.fix import SAFE, Edit, Fix, Unwritten
+from ...protocol.regular_files import TooLarge, read_regular
 from ...protocol.rules import RULES
 from ..engine import Settings, check_again, uncollected
 from ..project.project import Project
@@ -290,7 +291,9 @@ def difference(outcome: Outcome) -> str:
         old, new = (
             re.findall(r"[^\n]*\n|[^\n]+", source_files.newlines(text)) for text in (before[part], after.get(part, ""))
         )
-        name = outcome.path + (f":cell {part}" if part is not None else "")
+        # A line end in a name would begin a line of the diff.
+        path = outcome.path.replace("\r", "\\r").replace("\n", "\\n")
+        name = path + (f":cell {part}" if part is not None else "")
         shown += [
             line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
             for line in difflib.unified_diff(old, new, name, name)
@@ -305,6 +308,13 @@ def read_only(path: str) -> bool:
     return not mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH) or not os.access(path, os.W_OK)
 
 
+def _holds(path: str, data: bytes) -> bool:
+    try:
+        return read_regular(path, max(len(data), 1)) == data
+    except TooLarge:
+        return False
+
+
 def save(outcome: Outcome) -> list[str]:
     """Put the new version of a file in the place of the old one, at once or not at all; what is to be said of it."""
     path = os.path.realpath(outcome.original.path)
@@ -312,9 +322,9 @@ def save(outcome: Outcome) -> list[str]:
     try:
         if read_only(path):
             raise Refused(f"{shown} cannot be written: it is read-only")
-        with open(path, "rb") as file:
-            if file.read() != outcome.original.data():
-                raise Refused(f"{shown} was changed by another program while it was being fixed: run amp-check again")
+        data = outcome.original.data()
+        if not _holds(path, data):
+            raise Refused(f"{shown} was changed by another program while it was being fixed: run amp-check again")
         return [f"{shown}: {lost}" for lost in put(path, outcome.document.data())]
     except OSError as error:
         raise Refused(f"{shown} cannot be written: {(error.strerror or type(error).__name__).lower()}") from None

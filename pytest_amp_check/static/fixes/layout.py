@@ -47,6 +47,7 @@ class Layout:
         self._parents: dict[ast.AST, ast.AST] = {}
         #: Expressions whose parents are known, by the line where they start.
         self._starting: dict[int, list[ast.expr]] = {}
+        self._bodies: dict[ast.AST, _Body] = {}
         #: Whose parts are known to stand where.
         self._entered: set[ast.AST] = set()
         #: Where the lines end.
@@ -82,10 +83,14 @@ class Layout:
         """Learn what everything stands in that is in the functions of a line, or in its statement outside of them."""
         within: list[ast.Module | ast.ClassDef] = [self.tree]
         for owner in within:
-            for child in children(owner):
-                self._parents[child] = owner
-                if isinstance(child, ast.stmt) and not _top(child) <= line <= (child.end_lineno or 0):
-                    continue
+            body = self._bodies.get(owner)
+            if body is None:
+                body = self._bodies[owner] = _Body(owner)
+                for child in children(owner):
+                    self._parents[child] = owner
+                    if not isinstance(child, ast.stmt):
+                        self._enter(child)
+            for child in body.at(line):
                 if isinstance(child, ast.ClassDef):
                     within.append(child)
                 elif child not in self._entered:
@@ -258,6 +263,22 @@ class Layout:
             for node in self.within(statement)
             if isinstance(node, (ast.Constant, ast.JoinedStr))
         )
+
+
+class _Body:
+    """The statements of a module or a class, found by their lines: it may have as many as the file has lines."""
+
+    def __init__(self, owner: ast.Module | ast.ClassDef) -> None:
+        self._statements = owner.body
+        self._ends = [statement.end_lineno or 0 for statement in owner.body]
+
+    def at(self, line: int) -> Iterator[ast.stmt]:
+        """Iterate over the statements that have a part in a line: several where semicolons separate them."""
+        for number in range(bisect_left(self._ends, line), len(self._statements)):
+            statement = self._statements[number]
+            if _top(statement) > line:
+                return
+            yield statement
 
 
 def _top(node: ast.AST) -> int:

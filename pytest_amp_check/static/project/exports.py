@@ -48,8 +48,13 @@ def _derived(part: bytes) -> bytes:
     return head.group() if head else part
 
 
+def _everything(part: bytes) -> bytes:
+    """Return all of a definition. A spawned process is sent the function by its name, which a lambda has not."""
+    return part
+
+
 #: Whether using a name may do something to the protocol.
-HELPS = Question(patterns.helps, lambda part: part)
+HELPS = Question(patterns.helps, _everything)
 #: Whether a class that derives from one of a name may inherit a training.
 HANDS_DOWN = Question(patterns.trains, _derived)
 

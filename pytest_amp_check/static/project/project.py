@@ -6,10 +6,12 @@ import os
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 from ...protocol import frameworks, surface
 from ...protocol.byte_sizes import LARGEST_FILE
 from ..sources import patterns, programs, source_files
+from ..sources.tokens import refuse_dense
 from .exports import HANDS_DOWN, HELPS, Answer, Exports
 from .importers import Importers
 
@@ -77,7 +79,7 @@ class Project:
         "whole",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, largest: int = LARGEST_FILE) -> None:
         self.autocast: set[str] = set()
         self.float16: set[str] = set()
         self.lightning16 = False
@@ -85,11 +87,11 @@ class Project:
         self.declared: Mapping[str, tuple[str, ...]] = {}
         #: The types of devices that the project runs on, where the configuration says so.
         self.devices: tuple[str, ...] = ()
-        #: Bytes of code of a file that are parsed.
-        self.largest = LARGEST_FILE
+        #: Bytes of code of a file that are parsed, and searched.
+        self.largest = largest
+        load = partial(source_files.load_or_nothing, largest=largest)
+        self._helpers, self._trainers = Exports(load, HELPS), Exports(load, HANDS_DOWN)
         self._resumes = False
-        self._helpers = Exports(source_files.load_or_nothing, HELPS)
-        self._trainers = Exports(source_files.load_or_nothing, HANDS_DOWN)
         #: Absolute path -> path as it is written.
         self.files: dict[str, str] = {}
         #: By their absolute paths.
@@ -150,7 +152,8 @@ class Project:
     def grow(self, files: list[str], paths: Sequence[str]) -> None:
         """Take in the files that were found below the paths that the user named."""
         self.files = {os.path.abspath(file): file for file in files}
-        self.members = self.files.keys()
+        # Not a view of the keys, which cannot be sent to a spawned process.
+        self.members = self.files
         self._take_in(self.members)
         for path in paths:
             top = os.path.abspath(path)
@@ -303,6 +306,7 @@ class Project:
 
         try:
             text = source_files.read(path, self.largest)
+            refuse_dense(text, self.largest)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 return Module(self.written(path), text, ast.parse(text))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from ..sources import programs, source_files
 from ..sources.patterns import BY_HAND
+from ..sources.tokens import refuse_dense
 from .entering import Entering, is_low
 from .entering import entering as entering_in
 from .project import Project, package_top
@@ -70,7 +71,7 @@ def _on_disk(project: Project, here: str) -> set[str]:
             if other not in reached:
                 reached.add(other)
                 work.append(other)
-                if any(word in source_files.load_or_nothing(other) for word in MENTIONS):
+                if any(word in source_files.load_or_nothing(other, project.largest) for word in MENTIONS):
                     found.add(other)
     return found
 
@@ -162,7 +163,9 @@ def _parsed(path: str, largest: int) -> ast.Module | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return ast.parse(programs.code(path, programs.load(path, largest)))
+            code = programs.code(path, programs.load(path, largest))
+            refuse_dense(code.decode("utf-8", "replace"), largest)
+            return ast.parse(code)
     except (source_files.Unreadable, SyntaxError, ValueError, RecursionError):
         return None
 

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 
+from ...protocol.regular_files import LARGEST_CONFIG
 from ..sources import patterns, source_files
 
 #: A version of torch.
@@ -65,7 +66,7 @@ def _asked_in(folder: str) -> Iterator[Version]:
     for place, _, names in os.walk(os.path.join(folder, "requirements")):
         found += [os.path.join(place, name) for name in names if name.endswith((".txt", ".in"))]
     for path in found:
-        data = source_files.load_or_nothing(path)
+        data = source_files.load_or_nothing(path, LARGEST_CONFIG)
         for sign, major, minor in re.findall(_ASKING, data):
             # What is said to be too new is not asked for.
             yield int(major), int(minor) - (sign == b"<")
@@ -76,7 +77,7 @@ def _taken(paths: list[str], files: Iterable[str]) -> dict[str, frozenset[str]]:
     stems: dict[str, set[str]] = {source_files.stem(path): set() for path in paths}
     folders = {path: os.path.dirname(os.path.abspath(path)) for path in paths}
     beside = {folder: _sources_in(folder) for folder in folders.values()}
-    words = [stem.encode() for stem in stems]
+    words = [os.fsencode(stem) for stem in stems]
     if any(os.path.basename(path) == "__init__.py" for path in paths):
         # A package may be imported from without its name.
         words.append(b"from .")

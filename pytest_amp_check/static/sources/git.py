@@ -1,8 +1,19 @@
-"""git, asked of a repository that anybody may have written: nothing is started that its configuration names."""
+"""git, asked of a repository that anybody may have written: nothing is started that its configuration names.
+
+A pipe in the place of a file that git reads makes git wait for ever, so that git is ended after some time.
+"""
 
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from time import monotonic
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from subprocess import Popen
 
 #: Neither a file system monitor nor hooks nor a pager.
 COMMAND = (
@@ -14,6 +25,15 @@ COMMAND = (
     "-c",
     f"core.hooksPath={os.devnull}",
 )
+#: Seconds that git is given for one answer: a cold file system may need many, and a pipe never answers.
+PATIENCE = 60
+#: Seconds that git is given to show all files of a revision.
+PATIENCE_FOR_FILES = 600
+#: Seconds after which the cause is looked for: nearly every answer comes sooner.
+SOON = 2
+#: Files below ``.git``, and in each folder, that git opens to answer.
+_OPENED = ("config", "HEAD", "index", os.path.join("info", "exclude"), "packed-refs")
+_IN_FOLDERS = (".gitignore", ".gitattributes", ".gitmodules")
 #: What a hook of git sets for its own repository, which need not be this one.
 _HOOKED = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
 #: An object that is not there is not fetched: what does so is named by the configuration, too. That is the first
@@ -24,3 +44,88 @@ _ASKED = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": ":", "GIT_TERMINAL_PRO
 def environment() -> dict[str, str]:
     """The variables that git is started with."""
     return {name: value for name, value in os.environ.items() if name not in _HOOKED} | _ASKED
+
+
+class Unanswered(Exception):
+    """git does not answer; the message is one sentence without its subject, such as "does not answer"."""
+
+
+def answer(folder: str, *words: str) -> bytes:
+    """Return what a command of git prints in a folder.
+
+    Raise OSError where git cannot be started, CalledProcessError where it refuses, :class:`Unanswered` where it hangs.
+    """
+    import subprocess
+
+    command = [*COMMAND, *words]
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        try:
+            printed = _printed(process, folder)
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode != 0:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return printed
+
+
+@contextmanager
+def ended_after(process: Popen[bytes], seconds: float) -> Iterator[None]:
+    """Kill a process that is still under way after some seconds."""
+    from threading import Timer
+
+    timer = Timer(seconds, process.kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        raise
+    finally:
+        timer.cancel()
+        # A thread under way would keep the next processes from being forked.
+        timer.join()
+
+
+def _printed(process: Popen[bytes], folder: str) -> bytes:
+    import subprocess
+
+    began = monotonic()
+    try:
+        return process.communicate(timeout=SOON)[0]
+    except subprocess.TimeoutExpired:
+        for path in _read_by_git(folder):
+            if _hangs(path):
+                raise Unanswered(f"cannot read {path}, which is no regular file") from None
+            if process.poll() is not None or monotonic() - began > PATIENCE:
+                break
+    try:
+        return process.communicate(timeout=max(PATIENCE - (monotonic() - began), 0))[0]
+    except subprocess.TimeoutExpired:
+        raise Unanswered(f"does not answer within {PATIENCE} seconds in {folder}") from None
+
+
+def _read_by_git(top: str) -> Iterator[str]:
+    """Iterate over the files that git opens in a work tree, whether they exist or not."""
+    yield from (os.path.join(top, ".git", name) for name in _OPENED)
+    for folder, inner, _ in os.walk(top):
+        if ".git" in inner:
+            inner.remove(".git")
+        yield from (os.path.join(folder, name) for name in _IN_FOLDERS)
+
+
+def _hangs(path: str) -> bool:
+    """Return True if opening a path may wait for ever."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))

@@ -6,10 +6,12 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterator
 
+from ...protocol.bounded_json import TooMuch, parse_json
 from . import source_files
 from .block import Block, invalid
 from .newer_syntax import Rejection
 from .source_files import Unreadable
+from .tokens import refuse_dense
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,17 +38,15 @@ def code_cells(text: str) -> Iterator[tuple[int, str]]:
 
 def _parsed(text: str) -> dict[str, Any]:
     """The JSON of a notebook. Raises :class:`Unreadable` for any other."""
-    import json
-
     if not text.strip():
         raise Unreadable("a notebook is JSON, and this is empty")
     try:
-        notebook = json.loads(text)
+        notebook = parse_json(text)
+    except TooMuch as error:
+        raise Unreadable(f"its JSON cannot be read: {error}") from None
     except ValueError as error:
         line = getattr(error, "lineno", 1)
         raise Unreadable(f"a notebook is JSON, and this is not: {getattr(error, 'msg', error)}", line) from None
-    except RecursionError:
-        raise Unreadable("its JSON is nested too deeply") from None
     if not isinstance(notebook, dict):
         raise Unreadable("it is JSON, but no notebook")
     if not isinstance(notebook.get("cells", notebook.get("worksheets")), list):
@@ -68,13 +68,19 @@ def _is_python(metadata: dict[str, Any]) -> bool:
     return not isinstance(language, str) or "python" in language.lower()
 
 
-def programs(text: str) -> list[Block]:
-    """The program that the cells of a notebook are, and after it the files that they write."""
+def programs(text: str, largest: int = 0) -> list[Block]:
+    """The program that the cells of a notebook are, and after it the files that they write.
+
+    Raise :class:`Unreadable` for more code than is parsed (0 is for no limit).
+    """
+    cells = list(code_cells(text))
+    source_files.refuse_large(sum(len(source) for _, source in cells), largest)
+    refuse_dense("\n".join(source for _, source in cells), largest)
     whole = Block("", [])
     assert whole.places is not None
     rows: list[str] = []
     written: list[Block] = []
-    for number, source in code_cells(text):
+    for number, source in cells:
         cell = _Cell(source)
         if cell.writes:
             block = Block("\n".join(cell.rows) + "\n", [(number, *place) for place in cell.places])

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 
+from ...protocol.regular_files import LARGEST_DOCUMENT
 from . import block, source_files
 from .block import Block, invalid
 from .patterns import Code
 from .source_files import Unreadable
+from .tokens import is_dense, refuse_dense
 
 _TILDES = rb"~~~[^\n]*\n?"
 
@@ -38,8 +40,8 @@ def decode(path: str, data: bytes) -> str:
 
 
 def load(path: str, largest: int) -> bytes:
-    """The bytes of a file. Raises :class:`Unreadable` for more of them than are parsed, where they all are code."""
-    return source_files.load(path, 0 if is_notebook(path) or is_markdown(path) else largest)
+    """Return the bytes of a file. Raise :class:`Unreadable` for more of them than are parsed, or read of a document."""
+    return source_files.load(path, LARGEST_DOCUMENT if is_notebook(path) or is_markdown(path) else largest)
 
 
 def blocks(path: str, text: str, largest: int = 0) -> list[Block]:
@@ -51,7 +53,7 @@ def blocks(path: str, text: str, largest: int = 0) -> list[Block]:
     if is_notebook(path):
         from . import notebooks
 
-        found = notebooks.programs(text)
+        found = notebooks.programs(text, largest)
         source_files.refuse_large(max((len(each.text) for each in found), default=0), largest)
         return found
     if is_markdown(path):
@@ -59,6 +61,7 @@ def blocks(path: str, text: str, largest: int = 0) -> list[Block]:
 
         shown = markdown.fenced(source_files.newlines(text))
         source_files.refuse_large(sum(len(each.text) for each in shown), largest)
+        refuse_dense("\n".join(each.text for each in shown), largest)
         found = []
         for each in shown:
             if not _speaks(each.text):
@@ -69,6 +72,7 @@ def blocks(path: str, text: str, largest: int = 0) -> list[Block]:
                 found.append(each)
         return found
     source_files.refuse_large(len(text), largest)
+    refuse_dense(text, largest)
     return [Block(text)]
 
 
@@ -114,7 +118,9 @@ def parses(path: str, data: bytes, largest: int) -> bool:
         except Unreadable:
             return False
     try:
-        return block.parses(source_files.decode(data))
+        text = source_files.decode(data)
+        # Nothing in it matters, so that it is not worth a gigabyte to learn whether it is valid.
+        return is_dense(text) or block.parses(text)
     except Unreadable:
         return False
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import re
-import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
+
+from ...protocol.byte_sizes import LARGEST_FILE
+from ...protocol.regular_files import LARGEST_DOCUMENT, NotRegular, TooLarge, read_regular
 
 #: What the files are called that may hold Python: source, stubs, notebooks, documentation.
 SUFFIXES = (".py", ".pyi", ".ipynb", ".md")
@@ -24,8 +26,6 @@ BUILT = frozenset({"build", "dist"})
 PROJECT_FILES = frozenset({"pyproject.toml", "setup.cfg", "setup.py"})
 #: What marks a directory as a virtual environment: of venv and virtualenv, of conda.
 ENVIRONMENT_MARKS = frozenset({"conda-meta", "pyvenv.cfg"})
-#: Seconds after which git is not waited for any longer.
-GIT_PATIENCE = 60
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 #: Size, times of change in nanoseconds, and inode.
@@ -95,6 +95,8 @@ def find(
     found: list[str] = []
     seen: set[str] = set()
     for path in paths:
+        if "\0" in path:
+            raise InputError(f"{path!r} holds a null byte, which no path has: check where it comes from")
         if os.path.isdir(path):
             excluded = next(filter(None, map(nearer, upward(os.path.realpath(path)))), None) if nearer else None
             pairs = _Walk(path, excluded or everywhere, left, nearer, gitignore=gitignore).files()
@@ -301,27 +303,20 @@ def git_ignored(top: str, directory: str) -> frozenset[str]:
     """Real paths of what git ignores in a directory of the work tree ``top``; a directory stands for all it holds.
 
     Nothing, where git is missing or refuses, or where it ignores the directory itself: the user named it all the same.
+    Raise :class:`InputError` where git hangs.
     """
-    import subprocess
+    from subprocess import SubprocessError
 
     from . import git
 
-    command = [*git.COMMAND, "ls-files", "--others", "--ignored"]
-    command += ["--exclude-standard", "--directory", "-z", "--", os.path.relpath(directory, top)]
+    words = ("ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z", "--")
     try:
-        done = subprocess.run(
-            command,
-            cwd=top,
-            env=git.environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=GIT_PATIENCE,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
+        listed = git.answer(top, *words, os.path.relpath(directory, top))
+    except (OSError, SubprocessError):
         return frozenset()
-    found = {os.path.normpath(os.path.join(top, os.fsdecode(name))) for name in done.stdout.split(b"\0") if name}
+    except git.Unanswered as error:
+        raise InputError(f"git {error}: remove the cause, or give --no-respect-gitignore") from None
+    found = {os.path.normpath(os.path.join(top, os.fsdecode(name))) for name in listed.split(b"\0") if name}
     inside = os.path.join(directory, "")
     return frozenset(found) if all(path.startswith(inside) for path in found) else frozenset()
 
@@ -360,21 +355,21 @@ def status(path: str) -> Stat | None:
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
-def load(path: str, largest: int = 0) -> bytes:
-    """The bytes of a file; of one that has more than ``largest`` none is read. 0 is for no limit."""
+def load(path: str, largest: int = LARGEST_DOCUMENT) -> bytes:
+    """Return the bytes of a regular file. Raise :class:`Unreadable` for more than ``largest``; 0 is for no limit."""
     if Unsaved.texts:
         held = Unsaved.texts.get(os.path.abspath(path))
         if held is not None:
             refuse_large(len(held), largest)
             return held
     try:
-        found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
-            # Reading one may wait for ever, or never end.
-            raise Unreadable("it is no regular file, and pipes, sockets and devices are not read")
-        if stat.S_ISREG(found.st_mode):
-            refuse_large(found.st_size, largest)
-        return _content(path, found.st_size)
+        return read_regular(path, largest)
+    except TooLarge as error:
+        if largest != LARGEST_DOCUMENT:
+            refuse_large(error.size, largest)
+        raise Unreadable(str(error.strerror)) from None
+    except NotRegular as error:
+        raise Unreadable(str(error.strerror)) from None
     except OSError as error:
         if not os.path.isdir(path):
             raise Unreadable(f"it cannot be opened, {_said(error)}") from None
@@ -385,26 +380,10 @@ def load(path: str, largest: int = 0) -> bytes:
     raise Unreadable("it is a directory")
 
 
-def _content(path: str, size: int) -> bytes:
-    """What a regular file holds, which had this size: with half of the calls to the system that a file object makes."""
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+def load_or_nothing(path: str, largest: int = LARGEST_FILE) -> bytes:
+    """Return the bytes of a regular file; none, where it cannot be read or has more than ``largest``."""
     try:
-        # One byte more than there was shows that this is all; what has grown, or comes in pieces, goes on.
-        data = os.read(handle, size + 1)
-        while len(data) != size:
-            part = os.read(handle, len(data) + 1)
-            if not part:
-                break
-            data += part
-        return data
-    finally:
-        os.close(handle)
-
-
-def load_or_nothing(path: str) -> bytes:
-    """What a file holds: nothing, where it cannot be read."""
-    try:
-        return load(path)
+        return load(path, largest)
     except Unreadable:
         return b""
 
