@@ -135,9 +135,10 @@ def test_a_finding_knows_the_functions_whose_reading_has_come_upon_it() -> None:
         graph = Graph("f", ("train.py", line))
         graph.nodes = [Node(event) for event in (None, *events)]
         program.graphs.append(graph)
+    filled, scaled = frozenset({fill.site.call}), frozenset({scale.site.call})
     assert [(finding.code, finding.entries) for finding in check(program)] == [
-        ("AMP506", {("train.py", 1), ("train.py", 3)}),
-        ("AMP110", {("train.py", 3)}),
+        ("AMP506", {("train.py", 1): filled, ("train.py", 3): filled}),
+        ("AMP110", {("train.py", 3): scaled}),
     ]
 
 

@@ -15,6 +15,7 @@ from .expressions import assign, name_it
 from .forks import join_values, meet_heaps, meet_variables
 from .imports import dotted_name
 from .interpreter import Handlers, Interpreter, first_answer
+from .matters import spoken_in
 from .switches import default_of
 from .tensors import in_region
 from .unknown import unknown
@@ -81,7 +82,8 @@ def follow(
         args = [func.receiver, *args]
     instead = _unread(at, func, node, always=always)
     if instead is not None:
-        made = unknown(at, instead, args, keywords, node)
+        about = None if function.abstract() else spoken_in(function)
+        made = unknown(at, instead, args, keywords, node, about=about)
         made.divided = made.divided or function.divides()
         return made
     _reach(at, function, func.receiver)

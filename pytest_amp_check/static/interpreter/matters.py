@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 
 from ...protocol import events as e
+from ..project.module import Function
+from ..project.syntax import tail, walk
 
 #: Words of names, and the matter that each speaks of. The one list of such words.
 _SPEAK: dict[str, str] = {
@@ -39,6 +43,43 @@ def _spoken_of(name: str) -> frozenset[str]:
     if words & _TRAINS:
         return e.MATTERS
     return frozenset(_SPEAK[word] for word in words & _SPEAK.keys())
+
+
+def spoken_in(function: Function) -> frozenset[str]:
+    """Return the matters that the body of a function speaks of, by the calls in it and in what it calls beside it.
+
+    Its own name counts only if it calls what it is given, which may be anything.
+    """
+    if function.speaks is None:
+        # A function that calls itself adds nothing to itself.
+        function.speaks = frozenset()
+        function.speaks = frozenset().union(*_matters_of_calls(function))
+    return function.speaks
+
+
+def _matters_of_calls(function: Function) -> Iterator[frozenset[str]]:
+    given = {parameter.arg for parameter in function.parameters()}
+    methods = function.cls.methods if function.cls is not None else {}
+    for node in walk(function.node):
+        if not isinstance(node, ast.Call):
+            continue
+        name = tail(node.func)
+        if isinstance(node.func, ast.Attribute):
+            called = [methods[name]] if name in methods else []
+        else:
+            called = [each for each in function.module.named.get(name, ()) if each.cls is None]
+        if isinstance(node.func, ast.Name) and name in given:
+            yield spoken_of(function.name)
+        elif called:
+            yield from map(spoken_in, called)
+        elif not _switches_mode(node):
+            yield spoken_of(name)
+
+
+def _switches_mode(node: ast.Call) -> bool:
+    """Return True for ``model.train()`` and ``model.train(False)``, which train nothing."""
+    method = isinstance(node.func, ast.Attribute) and node.func.attr == "train"
+    return method and not node.keywords and all(isinstance(argument, ast.Constant) for argument in node.args)
 
 
 def clips(name: str) -> bool:

@@ -40,11 +40,24 @@ TELLING = frozenset(
 )
 
 
-def unknown(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: ast.AST, *, runs: bool = True) -> Value:
-    """A call of something that cannot be read; ``runs`` says that it may run a model."""
+def unknown(
+    at: Interpreter,
+    func: Value,
+    args: Args,
+    keywords: Keywords,
+    node: ast.AST,
+    *,
+    runs: bool = True,
+    about: frozenset[str] | None = None,
+) -> Value:
+    """Evaluate a call of code that is not analyzed; ``runs`` says that it may run a model.
+
+    ``about`` is what its body speaks of. None stands for what its name says.
+    """
     given = [*args, *keywords.values()]
     name = func.text if isinstance(func, Opaque) else ""
-    about = spoken_of(name)
+    if about is None:
+        about = spoken_of(name)
     hand_off(at, given, node, about)
     tensors = [t for value in given for t in value.tensors()]
     last = name.rpartition(".")[2]

@@ -60,6 +60,7 @@ class Function:
         "name",
         "node",
         "saves",
+        "speaks",
         "strong",
         "words",
     )
@@ -82,6 +83,8 @@ class Function:
         self.fragile = False
         self.words: frozenset[str] = frozenset()
         self.contexts: frozenset[str] = frozenset()
+        #: What the calls in its body speak of (:mod:`~..interpreter.matters`), once that was asked.
+        self.speaks: frozenset[str] | None = None
         self._divides: bool | None = None
         self._filled: frozenset[str] | None = None
         self._used: frozenset[str] | None = None

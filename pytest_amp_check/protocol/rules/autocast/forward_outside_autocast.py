@@ -42,11 +42,16 @@ def _halved(graph: Graph) -> list[Event]:
 
 
 def _may_be(cast: Event, model: Thing | None, *, elsewhere: bool) -> bool:
-    """Whether what is cast may be the model whose forward is scaled; ``elsewhere`` in code that is read by itself."""
-    if model is None or cast.subject is not None:
-        return model is None or cast.subject == model.key
-    name = model.name.rpartition(".")[2]
-    return not name or name in cast.facts.get("called", (name,)) or (elsewhere and cast.facts.get("given", False))
+    """Return True if what is cast may be the model whose forward is scaled; ``elsewhere`` by another function.
+
+    A model that nobody names may be one that is trained after the cast, or that the casting function was given: a copy
+    for a checkpoint or an evaluation is another one.
+    """
+    name = model.name.rpartition(".")[2] if model is not None else ""
+    if cast.subject is not None:
+        return cast.facts.get("trained", True) if model is None else cast.subject == model.key
+    named = bool(name) and name in cast.facts.get("called", (name,))
+    return named or (elsewhere or not name) and cast.facts.get("given", False)
 
 
 def _tells(event: Event) -> int:
