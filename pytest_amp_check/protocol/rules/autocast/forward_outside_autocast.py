@@ -51,7 +51,7 @@ def _may_be(cast: Event, model: Thing | None, *, elsewhere: bool) -> bool:
     if cast.subject is not None:
         return cast.facts.get("trained", True) if model is None else cast.subject == model.key
     named = bool(name) and name in cast.facts.get("called", (name,))
-    return named or (elsewhere or not name) and cast.facts.get("given", False)
+    return named or ((elsewhere or not name) and cast.facts.get("given", False))
 
 
 def _tells(event: Event) -> int:
