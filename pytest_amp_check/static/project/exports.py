@@ -106,8 +106,9 @@ class Exports:
         return self._known[place]
 
     def hands_on(self, path: str, name: str) -> bool:
-        """Whether a file has a name from another one."""
-        return name.encode("utf-8", "replace") in self._names_of(path).imports
+        """Return True if a file may have a name from another one."""
+        names = self._names_of(path)
+        return bool(names.stars) or name.encode("utf-8", "replace") in names.imports
 
     def _names_of(self, path: str) -> _Names:
         known = self._names.get(path)

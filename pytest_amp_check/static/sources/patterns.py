@@ -155,7 +155,7 @@ _HOOKS = (b"clip_grad", b"backward(", b"autocast", b".step(", b"zero_grad")
 #: What a file does that leaves the training to another one, and yet may do something wrong.
 _REST = (b".state_dict(", b"clip_grad", b"training_step")
 #: What does something to the protocol, or makes something that does, has one of these.
-_HELP = (b"autocast", b"caler", b"backward(", b"zero_grad", b"clip_grad", b".step(", b".save(", b"optim")
+_HELP = (b"autocast", b"caler", b".scale(", b"backward(", b"zero_grad", b"clip_grad", b".step(", b".save(", b"optim")
 
 #: What a class that trains has one of.
 _TRAINS = (b"caler", b"backward(", b"zero_grad", b"unscale_", b"update_params")
