@@ -1,4 +1,4 @@
-"""Wrappers that cannot be read and of which the configuration says what they do: the events, and to whom they happen."""
+"""Wrappers that cannot be read and of which the configuration says what they do: the events, and for whom they are."""
 
 from __future__ import annotations
 

@@ -289,7 +289,9 @@ def _backward_function(at: Interpreter, entry: surface.Entry, args: Args, keywor
     value = first_of(args, keywords, "tensors")
     if isinstance(value, Choice):
         return on_each(at, value, lambda v: _backward_function(at, entry, [v, *args[1:]], keywords, node))
-    backward(at, as_loss(value), node, first_given(args[1:], keywords))
+    words = first_words(node)
+    names = {"call": wording(node), **({"loss": words} if words else {})}
+    backward(at, as_loss(value), node, first_given(args[1:], keywords), names)
     return NONE
 
 
