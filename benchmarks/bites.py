@@ -394,11 +394,15 @@ class Bites:
     def _notice_all(self, by_name: dict[str, pytest.Item], known: dict[str, Known], imported: frozenset[int]) -> None:
         """Run the tests for each mutant."""
         reached = frozenset[int]().union(*(each.reached for each in known.values()))
-        numbers = self._options.only or range(len(self.made.mutants))
+        asked = self._options.only or range(len(self.made.mutants))
         # What runs while modules are imported, and not again, comes too early for a switch.
-        tried = [number for number in numbers if number in reached or number not in imported]
-        # In an order of chance, so that what is known early speaks for all.
-        order = Random(0).sample(tried, len(tried))  # noqa: S311 - no secret
+        tried = [number for number in asked if number in reached or number not in imported]
+        costs = dict.fromkeys(tried, 0.0)
+        for seconds, numbers in known.values():
+            for number in numbers & costs.keys():
+                costs[number] += seconds
+        # First those for which all tests fit: what notices them tells where to look for the others.
+        order = sorted(tried, key=lambda number: costs[number])
         # Chosen when their turn comes: by then it is known what has noticed the mutants before.
         work = ((number, list(self._chosen(number, known))) for number in order)
         for (number, names), status, folder in self._forked(
