@@ -1,0 +1,664 @@
+"""Loops of training in which one part is different: what is wrong with it, and where that is said."""
+
+from __future__ import annotations
+
+from textwrap import indent
+
+import pytest
+
+from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.static.engine import Settings, check_source
+
+IMPORTS = """\
+import copy
+import math
+import threading
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import MixedPrecision, ShardingStrategy
+from torch.nn import functional as F
+from torch.nn.parallel import DataParallel
+from torch.nn.parallel import DistributedDataParallel as DDP
+"""
+SHARDED = "from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler\n"
+#: The parts of a right program, each of which a case may replace.
+PARTS = {
+    "model": "model = nn.Linear(8, 1)",
+    "opt": "opt = torch.optim.SGD(model.parameters(), lr=0.1)",
+    "scaler": 'scaler = torch.amp.GradScaler("cuda")',
+    "before": "",
+    "clear": "opt.zero_grad()",
+    "region": 'torch.autocast("cuda")',
+    "fwd": "loss = F.mse_loss(model(x), y)",
+    "back": "scaler.scale(loss).backward()",
+    "mid": "",
+    "step": "scaler.step(opt); scaler.update()",
+    "after": "",
+}
+
+
+def program(parts: dict[str, str]) -> str:
+    """Put the parts together. Statements of one line are separated by semicolons."""
+    given = {name: part.replace("; ", "\n") for name, part in (PARTS | parts).items()}
+    first = "\n".join(given[name] for name in ("model", "opt", "scaler", "before") if given[name])
+    inside = indent("\n".join(given[name] for name in ("back", "mid", "step") if given[name]), "    ")
+    return (
+        f"{first}\nfor x, y in loader:\n{indent(given['clear'], '    ')}\n    with {given['region']}:\n"
+        f"{indent(given['fwd'], '        ')}\n{inside}\n{given['after']}\n"
+    )
+
+
+def found(source: str) -> list[tuple[str, str]]:
+    options = Settings(select=frozenset(RULES) - {"AMP701", "AMP702", "AMP904"})
+    lines = source.split("\n")
+    return [(lines[each.line - 1].strip(), each.label) for each in check_source(source, "train.py", options)]
+
+
+#: What is different, and what is found: the line, and what is wrong there.
+LOOPS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
+    ({}, []),
+    ({"before": "model.half()"}, [("model.half()", "cast:trained-scaled")]),
+    ({"before": "model.bfloat16()"}, [("model.bfloat16()", "cast:trained")]),
+    ({"before": "model.to(torch.float16)"}, [("model.to(torch.float16)", "cast:trained-scaled")]),
+    ({"before": "model.to(dtype=torch.bfloat16)"}, [("model.to(dtype=torch.bfloat16)", "cast:trained")]),
+    ({"before": "model.to('cuda', torch.half)"}, [("model.to('cuda', torch.half)", "cast:trained-scaled")]),
+    ({"before": "model.half(); model.float()"}, []),
+    ({"before": "model.half().float()"}, []),
+    ({"before": "model.half(); model.double()"}, []),
+    ({"before": "model.to(torch.float16); model.to(torch.float32)"}, []),
+    ({"before": "model.to(torch.float32)"}, []),
+    ({"before": "model.to('cuda')"}, []),
+    ({"model": "model = nn.Linear(8, 1).half()"}, [("model = nn.Linear(8, 1).half()", "cast:trained-scaled")]),
+    (
+        {"model": "model = nn.Linear(8, 1, dtype=torch.float16)"},
+        [("model = nn.Linear(8, 1, dtype=torch.float16)", "cast:trained-scaled")],
+    ),
+    ({"model": "model = nn.Linear(8, 1, dtype=torch.float32)"}, []),
+    (
+        {"model": "model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)).half()"},
+        [("model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1)).half()", "cast:trained-scaled")],
+    ),
+    ({"before": "model.half(); model.requires_grad_(False)"}, []),
+    ({"before": "model.requires_grad_(False); model.half()"}, []),
+    ({"before": "model.half(); model.train(); model.eval(); model.cuda()"}, [("model.half()", "cast:trained-scaled")]),
+    ({"before": "model = DDP(model); model.half()"}, [("model.half()", "cast:trained-scaled")]),
+    ({"before": "model = torch.compile(model); model.half()"}, [("model.half()", "cast:trained-scaled")]),
+    ({"before": "model.compile(); model.half()"}, [("model.half()", "cast:trained-scaled")]),
+    ({"before": "other = copy.deepcopy(model); other.half()"}, []),
+    ({"before": "other = nn.Linear(8, 1).half()"}, []),
+    ({"before": "model.apply(init); model.half()"}, [("model.half()", "cast:trained-scaled")]),
+    ({"before": "model.share_memory().half()"}, [("model.share_memory().half()", "cast:trained-scaled")]),
+    ({"fwd": "loss = F.mse_loss(model.forward(x), y)"}, []),
+    ({"fwd": "loss = F.mse_loss(model.__call__(x), y)"}, []),
+    ({"fwd": "loss = F.mse_loss(model(x), y); model.load_state_dict(s)"}, []),
+    ({"mid": "model.load_state_dict(s)"}, []),
+    (
+        {
+            "mid": "model.load_state_dict(s)",
+            "back": "pass",
+            "region": 'torch.autocast("cuda")',
+            "fwd": "loss = F.mse_loss(model(x), y); scaler.scale(loss).backward(); model.load_state_dict(s); out = model(x)",
+        },
+        [
+            ("scaler.scale(loss).backward()", "backward@region"),
+            ("model.load_state_dict(s)", "write@region-then-forward"),
+        ],
+    ),
+    (
+        {
+            "back": "pass",
+            "fwd": "loss = F.mse_loss(model(x), y); scaler.scale(loss).backward(); model.load_state_dict(s, assign=True); out = model(x)",
+        },
+        [("scaler.scale(loss).backward()", "backward@region")],
+    ),
+    ({"clear": "model.zero_grad()"}, []),
+    ({"clear": "pass", "mid": "model.zero_grad()"}, [("model.zero_grad()", "step@discarded")]),
+    ({"mid": "model.backward(loss)"}, []),
+    ({"mid": "model.clip_grad_norm_(1.0)"}, [("model.clip_grad_norm_(1.0)", "clip@scaled")]),
+    ({"model": "model = FSDP(nn.Linear(8, 1))", "scaler": "scaler = ShardedGradScaler()"}, []),
+    (
+        {
+            "model": "model = FSDP(nn.Linear(8, 1))",
+            "scaler": "scaler = ShardedGradScaler()",
+            "opt": "opt = torch.optim.AdamW(model.parameters(), fused=True)",
+        },
+        [("scaler.step(opt)", "step@shards-fused")],
+    ),
+    (
+        {
+            "model": "model = FSDP(nn.Linear(8, 1))",
+            "scaler": "scaler = ShardedGradScaler()",
+            "mid": "scaler.unscale_(opt); nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        },
+        [("nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@shards")],
+    ),
+    (
+        {
+            "model": "model = FSDP(nn.Linear(8, 1))",
+            "scaler": "scaler = ShardedGradScaler()",
+            "mid": "scaler.unscale_(opt); model.clip_grad_norm_(1.0)",
+        },
+        [],
+    ),
+    (
+        {
+            "model": "model = FSDP(nn.Linear(8, 1))",
+            "scaler": "scaler = ShardedGradScaler()",
+            "mid": "model.clip_grad_norm_(1.0)",
+        },
+        [("model.clip_grad_norm_(1.0)", "clip@scaled")],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))\nmodel.register_comm_hook(None, torch.distributed.algorithms.ddp_comm_hooks.default_hooks.fp16_compress_hook)"
+        },
+        [
+            (
+                "model.register_comm_hook(None, torch.distributed.algorithms.ddp_comm_hooks.default_hooks.fp16_compress_hook)",
+                "hook@scaled",
+            )
+        ],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))\nmodel.register_comm_hook(None, torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_hook)"
+        },
+        [],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))\nmodel.register_comm_hook(state=None, hook=torch.distributed.algorithms.ddp_comm_hooks.default_hooks.fp16_compress_hook)"
+        },
+        [
+            (
+                "model.register_comm_hook(state=None, hook=torch.distributed.algorithms.ddp_comm_hooks.default_hooks.fp16_compress_hook)",
+                "hook@scaled",
+            )
+        ],
+    ),
+    (
+        {
+            "model": "from torch.distributed.algorithms.ddp_comm_hooks import register_ddp_comm_hook, DDPCommHookType\nmodel = DDP(nn.Linear(8, 1))\nregister_ddp_comm_hook(DDPCommHookType.FP16_COMPRESS, model)"
+        },
+        [("register_ddp_comm_hook(DDPCommHookType.FP16_COMPRESS, model)", "hook@scaled")],
+    ),
+    (
+        {
+            "model": "from torch.distributed.algorithms.ddp_comm_hooks import register_ddp_comm_hook, DDPCommHookType\nmodel = DDP(nn.Linear(8, 1))\nregister_ddp_comm_hook(model=model, comm_hook_type=DDPCommHookType.BF16_COMPRESS)"
+        },
+        [],
+    ),
+    ({"model": "model = DataParallel(nn.Linear(8, 1))"}, []),
+    ({"before": "traced = torch.jit.trace(model, x)"}, []),
+    (
+        {"fwd": "traced = torch.jit.trace(model, x); loss = F.mse_loss(traced(x), y)"},
+        [("traced = torch.jit.trace(model, x)", "trace@cached-region")],
+    ),
+    ({"fwd": "traced = torch.jit.trace(model, x, check_trace=False); loss = F.mse_loss(traced(x), y)"}, []),
+    ({"fwd": "loss = F.mse_loss(model(x), y); out = threading.Thread(target=model, args=(x,)).start()"}, []),
+    ({"opt": "opt = torch.optim.Adam(model.parameters())"}, []),
+    (
+        {
+            "opt": "opt = torch.optim.LBFGS(model.parameters())",
+            "step": "scaler.step(opt, lambda: model(x).sum()); scaler.update()",
+        },
+        [("scaler.step(opt, lambda: model(x).sum())", "step-closure")],
+    ),
+    ({"step": "opt.step()"}, [("opt.step()", "plain-step@scaled")]),
+    ({"step": "opt.step(lambda: model(x).sum())"}, [("opt.step(lambda: model(x).sum())", "plain-step@scaled")]),
+    ({"step": "opt.step(); scaler.update()"}, [("opt.step()", "plain-step@scaled")]),
+    ({"step": "scaler.step(optimizer=opt); scaler.update()"}, []),
+    ({"step": "scaler.step(opt); scaler.update(1024.0)"}, []),
+    ({"step": "scaler.step(opt); scaler.update(new_scale=None)"}, []),
+    ({"step": "scaler.update(); scaler.step(opt)"}, [("scaler.update()", "update@pending")]),
+    ({"mid": "scaler.unscale_(optimizer=opt); nn.utils.clip_grad_norm_(model.parameters(), 1.0)"}, []),
+    ({"mid": "scaler.unscale_(opt); nn.utils.clip_grad_norm_(parameters=model.parameters(), max_norm=1.0)"}, []),
+    (
+        {"mid": "nn.utils.clip_grad_norm_(parameters=model.parameters(), max_norm=1.0)"},
+        [("nn.utils.clip_grad_norm_(parameters=model.parameters(), max_norm=1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "nn.utils.clip_grad_value_(model.parameters(), clip_value=1.0)"},
+        [("nn.utils.clip_grad_value_(model.parameters(), clip_value=1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "nn.utils.clip_grad_norm_(model.parameters(), float('inf'))"},
+        [("nn.utils.clip_grad_norm_(model.parameters(), float('inf'))", "read@scaled")],
+    ),
+    (
+        {"mid": "nn.utils.clip_grad_norm_(model.parameters(), math.inf)"},
+        [("nn.utils.clip_grad_norm_(model.parameters(), math.inf)", "read@scaled")],
+    ),
+    (
+        {"mid": "n = nn.utils.clip_grad_norm_(model.parameters(), torch.inf); print(n)"},
+        [("n = nn.utils.clip_grad_norm_(model.parameters(), torch.inf)", "read@scaled")],
+    ),
+    (
+        {"mid": "n = nn.utils.clip_grad_norm_(model.parameters(), 1e9); print(n)"},
+        [("n = nn.utils.clip_grad_norm_(model.parameters(), 1e9)", "clip@scaled")],
+    ),
+    ({"mid": "nn.utils.clip_grad_norm_(model.parameters(), 1.0 * scaler.get_scale())"}, []),
+    ({"mid": "nn.utils.clip_grad_norm_(model.parameters(), max_norm=scaler.get_scale())"}, []),
+    ({"mid": "nn.utils.clip_grad_value_(model.parameters(), clip_value=0.5 * scaler.get_scale())"}, []),
+    (
+        {"mid": "n = nn.utils.get_total_norm([p.grad for p in model.parameters()]); print(n)"},
+        [("n = nn.utils.get_total_norm([p.grad for p in model.parameters()])", "read@scaled")],
+    ),
+    (
+        {"mid": "scaler.unscale_(opt); nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)"},
+        [("nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)", "clip-nonfinite")],
+    ),
+    ({"mid": "scaler.unscale_(opt); nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=False)"}, []),
+    (
+        {
+            "mid": "scaler.unscale_(opt); n = nn.utils.clip_grad_norm_(model.parameters(), 1.0); assert torch.isfinite(n)"
+        },
+        [("assert torch.isfinite(n)", "raise-nonfinite")],
+    ),
+    (
+        {"mid": "scaler.unscale_(opt); n = nn.utils.clip_grad_norm_(model.parameters(), 1.0); assert not n.isnan()"},
+        [("assert not n.isnan()", "raise-nonfinite")],
+    ),
+    ({"mid": "clip_my_gradients(model.parameters())"}, []),
+    ({"mid": "clip_my_gradients(model)"}, []),
+    ({"mid": "opt.zero_grad()"}, [("opt.zero_grad()", "step@discarded")]),
+    ({"mid": "opt.zero_grad(set_to_none=False)"}, [("opt.zero_grad(set_to_none=False)", "step@discarded")]),
+    ({"clear": "pass"}, [("scaler.scale(loss).backward()", "backward@stale")]),
+    ({"clear": "pass", "step": "scaler.step(opt); scaler.update(); opt.zero_grad()"}, []),
+    ({"clear": "for p in model.parameters(): p.grad = None"}, []),
+    (
+        {
+            "before": "decay = torch.optim.lr_scheduler.StepLR(opt, 1)",
+            "step": "scaler.step(opt); scaler.update(); decay.step()",
+        },
+        [("decay.step()", "scheduler:skipped")],
+    ),
+    (
+        {
+            "before": "decay = torch.optim.lr_scheduler.StepLR(optimizer=opt, step_size=1)",
+            "step": "scaler.step(opt); scaler.update(); decay.step()",
+        },
+        [("decay.step()", "scheduler:skipped")],
+    ),
+    ({"before": "decay = torch.optim.lr_scheduler.StepLR(opt, 1)", "after": "decay.step()"}, []),
+    (
+        {
+            "before": "decay = torch.optim.lr_scheduler.StepLR(opt, 1)",
+            "step": "s = scaler.get_scale(); scaler.step(opt); scaler.update(); if scaler.get_scale() >= s: decay.step()",
+        },
+        [],
+    ),
+    (
+        {
+            "before": "ema = torch.optim.swa_utils.AveragedModel(model)",
+            "step": "scaler.step(opt); scaler.update(); ema.update_parameters(model)",
+        },
+        [("ema.update_parameters(model)", "average:skipped")],
+    ),
+    (
+        {"before": "ema = mine.Average()", "step": "scaler.step(opt); scaler.update(); ema.update_parameters(model)"},
+        [("ema.update_parameters(model)", "average:skipped")],
+    ),
+    (
+        {
+            "opt": "opt = torch.optim.SGD([{'params': model.parameters(), 'lr': 0.1}], lr=0.1)",
+            "mid": "nn.utils.clip_grad_norm_(opt.param_groups[0]['params'], 1.0)",
+        },
+        [("nn.utils.clip_grad_norm_(opt.param_groups[0]['params'], 1.0)", "clip@scaled")],
+    ),
+    (
+        {
+            "scaler": "scaler = torch.amp.GradScaler('cuda', enabled=False)",
+            "back": "loss.backward()",
+            "step": "opt.step()",
+        },
+        [],
+    ),
+    (
+        {
+            "scaler": "scaler = torch.amp.GradScaler('cuda', enabled=False)",
+            "mid": "nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        },
+        [],
+    ),
+    ({"scaler": "scaler = torch.amp.GradScaler('cuda', enabled=False)", "step": "scaler.step(opt)"}, []),
+    ({"scaler": "scaler = torch.amp.GradScaler('cuda', enabled=False)", "clear": "pass"}, []),
+    (
+        {"scaler": "scaler = torch.amp.GradScaler('cuda', enabled=amp)", "step": "scaler.step(opt)"},
+        [("scaler.step(opt)", "step@stepped")],
+    ),
+    (
+        {
+            "scaler": "scaler = torch.amp.GradScaler('cuda', enabled=amp)",
+            "mid": "if amp: scaler.unscale_(opt); nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        },
+        [],
+    ),
+    (
+        {
+            "scaler": "scaler = torch.amp.GradScaler('cuda', enabled=amp)",
+            "mid": "if amp: nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        },
+        [("if amp: nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    (
+        {
+            "scaler": "scaler = torch.amp.GradScaler('cuda', enabled=amp)",
+            "mid": "if not amp: nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        },
+        [],
+    ),
+    (
+        {
+            "scaler": "scaler = torch.amp.GradScaler('cuda', enabled=amp)",
+            "mid": "if scaler.is_enabled(): scaler.unscale_(opt); nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        },
+        [],
+    ),
+    (
+        {
+            "scaler": "scaler = torch.amp.GradScaler('cuda', enabled=amp)",
+            "mid": "if not scaler.is_enabled(): nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        },
+        [],
+    ),
+    (
+        {"scaler": "scaler = torch.amp.GradScaler('cuda', enabled=(dtype == torch.bfloat16))"},
+        [("scaler = torch.amp.GradScaler('cuda', enabled=(dtype == torch.bfloat16))", "scaler:wrong-dtype")],
+    ),
+    (
+        {"scaler": "scaler = torch.amp.GradScaler('cuda', enabled=(dtype == 'bf16'))"},
+        [("scaler = torch.amp.GradScaler('cuda', enabled=(dtype == 'bf16'))", "scaler:wrong-dtype")],
+    ),
+    ({"scaler": "scaler = torch.amp.GradScaler('cuda', enabled=(torch.float16 == dtype))"}, []),
+    (
+        {"scaler": "scaler = torch.amp.GradScaler(1024.0)"},
+        [("scaler = torch.amp.GradScaler(1024.0)", "scaler:number-as-device")],
+    ),
+    ({"scaler": "scaler = torch.amp.GradScaler(0)"}, [("scaler = torch.amp.GradScaler(0)", "scaler:index-as-device")]),
+    (
+        {"scaler": "scaler = torch.amp.GradScaler('cuda', True)"},
+        [("scaler = torch.amp.GradScaler('cuda', True)", "scaler:bool-as-scale")],
+    ),
+    (
+        {"scaler": "scaler = torch.amp.GradScaler('cuda', growth_interval=0)"},
+        [("scaler = torch.amp.GradScaler('cuda', growth_interval=0)", "scaler:no-growth")],
+    ),
+    ({"scaler": "scaler = torch.amp.GradScaler('cpu')"}, []),
+    ({"scaler": "scaler = torch.amp.GradScaler(device='cuda')"}, []),
+    (
+        {
+            "scaler": "class Mine(torch.amp.GradScaler):\n    def step(self, o):\n        super().step(o)\n        super().update()\nscaler = Mine('cuda')",
+            "step": "scaler.step(opt)",
+        },
+        [],
+    ),
+    (
+        {"scaler": "class Mine(torch.amp.GradScaler):\n    pass\nscaler = Mine('cuda')", "step": "scaler.step(opt)"},
+        [("scaler.step(opt)", "step@stepped")],
+    ),
+    (
+        {"back": "scaler.scale(outputs=loss).backward()", "mid": "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+        [("nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    (
+        {
+            "back": "a, b = scaler.scale([loss, loss]); a.backward()",
+            "mid": "nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        },
+        [("nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    (
+        {
+            "back": "scaler.scale(loss if x else loss).backward()",
+            "mid": "nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        },
+        [("nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"back": "(loss * scaler.get_scale()).backward()", "mid": "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+        [("nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    ({"back": "(scaler.get_scale() * loss).backward()"}, []),
+    (
+        {"back": "(loss * scaler._scale).backward()", "mid": "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+        [("nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"back": "(scaler.scale(loss) / scaler.get_scale()).backward()"},
+        [("(scaler.scale(loss) / scaler.get_scale()).backward()", "step@raw")],
+    ),
+    (
+        {
+            "back": "g = torch.autograd.grad(scaler.scale(loss), model.parameters(), create_graph=True); scaler.scale(loss + g[0].norm()).backward()"
+        },
+        [("g = torch.autograd.grad(scaler.scale(loss), model.parameters(), create_graph=True)", "penalty@scaled")],
+    ),
+    (
+        {
+            "back": "g = torch.autograd.grad(scaler.scale(loss), model.parameters(), create_graph=True); i = 1.0 / scaler.get_scale(); scaler.scale(loss + (g[0] * i).norm()).backward()"
+        },
+        [],
+    ),
+    (
+        {
+            "back": "g = torch.autograd.grad(loss, model.parameters(), create_graph=True); scaler.scale(loss + g[0].norm()).backward()"
+        },
+        [],
+    ),
+    (
+        {
+            "back": "torch.autograd.backward(scaler.scale(loss))",
+            "mid": "nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        },
+        [("nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    ({"back": "torch.autograd.backward(tensors=loss)"}, [("torch.autograd.backward(tensors=loss)", "step@raw")]),
+    (
+        {"back": "scaler.scale(scaler.scale(loss)).backward()"},
+        [("scaler.scale(scaler.scale(loss)).backward()", "scale@scaled")],
+    ),
+    (
+        {"step": "scaler.step(opt); s = scaler.state_dict(); scaler.update()"},
+        [("s = scaler.state_dict()", "state@stepped")],
+    ),
+    ({"step": "scaler.step(opt); scaler.update(); s = scaler.state_dict()"}, []),
+    (
+        {
+            "after": "torch.save({'o': opt.state_dict(), 'm': model.state_dict()}, 'x')",
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+        },
+        [("torch.save({'o': opt.state_dict(), 'm': model.state_dict()}, 'x')", "save:no-scaler")],
+    ),
+    (
+        {
+            "after": "torch.save({'o': opt.state_dict(), 'm': model.state_dict(), 's': scaler.state_dict()}, 'x')",
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+        },
+        [("opt.load_state_dict(torch.load('x')['o'])", "load:no-scaler")],
+    ),
+    (
+        {
+            "after": "torch.save({'o': opt.state_dict(), 'm': model.state_dict(), 's': scaler.state_dict()}, 'x')",
+            "before": "c = torch.load('x'); opt.load_state_dict(c['o']); scaler.load_state_dict(c['s'])",
+        },
+        [],
+    ),
+    ({"after": "torch.save(scaler, 'x')"}, [("torch.save(scaler, 'x')", "save:whole-scaler")]),
+    ({"after": "torch.save((opt, scaler), 'x')"}, [("torch.save((opt, scaler), 'x')", "save:whole-scaler")]),
+    (
+        {"after": "torch.save([opt.state_dict()], 'x')", "before": "opt.load_state_dict(torch.load('x')[0])"},
+        [("torch.save([opt.state_dict()], 'x')", "save:no-scaler")],
+    ),
+    (
+        {"after": "torch.save(opt.state_dict(), 'x')", "before": "opt.load_state_dict(torch.load('x'))"},
+        [("torch.save(opt.state_dict(), 'x')", "save:no-scaler")],
+    ),
+    (
+        {
+            "after": "torch.save(dict(o=opt.state_dict(), **more), 'x')",
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+        },
+        [],
+    ),
+    (
+        {
+            "after": "torch.save({'o': opt.state_dict(), 'epoch': 3}, 'x')",
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+        },
+        [("torch.save({'o': opt.state_dict(), 'epoch': 3}, 'x')", "save:no-scaler")],
+    ),
+    (
+        {
+            "after": "torch.save({'train': {'o': opt.state_dict()}, 'm': model.state_dict()}, 'x')",
+            "before": "opt.load_state_dict(torch.load('x')['train']['o'])",
+        },
+        [("torch.save({'train': {'o': opt.state_dict()}, 'm': model.state_dict()}, 'x')", "save:no-scaler")],
+    ),
+    (
+        {
+            "after": "torch.save(obj={'o': opt.state_dict(), 'm': model.state_dict()}, f='x')",
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+        },
+        [("torch.save(obj={'o': opt.state_dict(), 'm': model.state_dict()}, f='x')", "save:no-scaler")],
+    ),
+    (
+        {
+            "after": "save_checkpoint({'o': opt.state_dict(), 'm': model.state_dict()})",
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+        },
+        [("save_checkpoint({'o': opt.state_dict(), 'm': model.state_dict()})", "save:no-scaler")],
+    ),
+    (
+        {
+            "after": "save_checkpoint({'o': opt.state_dict(), 'm': model.state_dict()}, scaler)",
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+        },
+        [],
+    ),
+    (
+        {
+            "after": "save_checkpoint(opt.state_dict(), model.state_dict())",
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+        },
+        [("save_checkpoint(opt.state_dict(), model.state_dict())", "save:no-scaler")],
+    ),
+    (
+        {
+            "after": "state = {'o': opt.state_dict(), 'm': model.state_dict()}; state['scaler'] = scaler.state_dict(); torch.save(state, 'x')",
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+        },
+        [("opt.load_state_dict(torch.load('x')['o'])", "load:no-scaler")],
+    ),
+    (
+        {
+            "after": "state = {'o': opt.state_dict(), 'm': model.state_dict()}; state.update(more); torch.save(state, 'x')",
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+        },
+        [],
+    ),
+    (
+        {
+            "after": "torch.save({'o': opt.state_dict(), 'm': model.state_dict(), 'scale': scaler.get_scale()}, 'x')",
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+        },
+        [],
+    ),
+    ({"opt": "class Mine(torch.optim.SGD):\n    pass\nopt = Mine(model.parameters(), lr=0.1)"}, []),
+    (
+        {
+            "opt": "class Mine(torch.optim.SGD):\n    pass\nopt = Mine(model.parameters(), lr=0.1)",
+            "mid": "nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        },
+        [("nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"opt": "class Mine(torch.optim.SGD):\n    pass\nopt = Mine(model.parameters(), lr=0.1)", "step": "opt.step()"},
+        [("opt.step()", "plain-step@scaled")],
+    ),
+    (
+        {
+            "opt": "class Mine(torch.optim.Optimizer):\n    pass\nopt = Mine(model.parameters(), lr=0.1)",
+            "step": "opt.step()",
+        },
+        [("opt.step()", "plain-step@scaled")],
+    ),
+    (
+        {
+            "opt": "class Mine(torch.optim.SGD):\n    def step(self):\n        super().step()\n        self.zero_grad()\nopt = Mine(model.parameters(), lr=0.1)",
+            "clear": "pass",
+        },
+        [],
+    ),
+    (
+        {
+            "opt": "class Mine(torch.optim.SGD):\n    def step(self):\n        super().step()\nopt = Mine(model.parameters(), lr=0.1)",
+            "clear": "pass",
+        },
+        [("scaler.scale(loss).backward()", "backward@stale")],
+    ),
+    (
+        {
+            "opt": "class Mine(torch.optim.SGD):\n    def step(self):\n        for g in self.param_groups:\n            for p in g['params']:\n                p.grad = None\nopt = Mine(model.parameters(), lr=0.1)",
+            "clear": "pass",
+        },
+        [],
+    ),
+    (
+        {
+            "opt": "class Mine(torch.optim.SGD):\n    def __init__(self, model):\n        super().__init__(model.parameters(), lr=0.1)\nopt = Mine(model)",
+            "clear": "pass",
+        },
+        [("scaler.scale(loss).backward()", "backward@stale")],
+    ),
+    (
+        {
+            "scaler": "from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler\nclass Mine(ShardedGradScaler):\n    pass\nscaler = Mine()",
+            "mid": "nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        },
+        [("nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+]
+#: The same where the file does not import what shards need.
+SHARDS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
+    ({"model": "model = FSDP(nn.Linear(8, 1))"}, [("scaler.step(opt)", "step@shards-plain")]),
+    (
+        {"model": "model = nn.Linear(8, 1)\nif wrap:\n    model = FSDP(model)"},
+        [("scaler.step(opt)", "step@shards-plain")],
+    ),
+    (
+        {
+            "model": "model = FSDP(nn.Linear(8, 1))",
+            "mid": "scaler.unscale_(opt); nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+        },
+        [
+            ("nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@shards"),
+            ("scaler.step(opt)", "step@shards-plain"),
+        ],
+    ),
+    (
+        {
+            "model": "model = FSDP(nn.Linear(8, 1))",
+            "mid": "scaler.unscale_(opt); nn.utils.clip_grad_value_(model.parameters(), 1.0)",
+        },
+        [("scaler.step(opt)", "step@shards-plain")],
+    ),
+    ({"model": "model = FSDP(nn.Linear(8, 1), sharding_strategy=ShardingStrategy.NO_SHARD)"}, []),
+    ({"model": "model = FSDP(nn.Linear(8, 1), None, ShardingStrategy.NO_SHARD)"}, []),
+    (
+        {"model": "model = FSDP(nn.Linear(8, 1), None, ShardingStrategy.FULL_SHARD)"},
+        [("scaler.step(opt)", "step@shards-plain")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("parts", "expected"), LOOPS)
+def test_a_loop_with_another_part(parts: dict[str, str], expected: list[tuple[str, str]]) -> None:
+    assert found(IMPORTS + SHARDED + program(parts)) == expected
+
+
+@pytest.mark.parametrize(("parts", "expected"), SHARDS)
+def test_a_loop_over_shards(parts: dict[str, str], expected: list[tuple[str, str]]) -> None:
+    assert found(IMPORTS + program(parts)) == expected
