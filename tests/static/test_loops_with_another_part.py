@@ -99,7 +99,10 @@ LOOPS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
             "mid": "model.load_state_dict(s)",
             "back": "pass",
             "region": 'torch.autocast("cuda")',
-            "fwd": "loss = F.mse_loss(model(x), y); scaler.scale(loss).backward(); model.load_state_dict(s); out = model(x)",
+            "fwd": (
+                "loss = F.mse_loss(model(x), y); scaler.scale(loss).backward(); model.load_state_dict(s); out ="
+                " model(x)"
+            ),
         },
         [
             ("scaler.scale(loss).backward()", "backward@region"),
@@ -109,7 +112,10 @@ LOOPS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
     (
         {
             "back": "pass",
-            "fwd": "loss = F.mse_loss(model(x), y); scaler.scale(loss).backward(); model.load_state_dict(s, assign=True); out = model(x)",
+            "fwd": (
+                "loss = F.mse_loss(model(x), y); scaler.scale(loss).backward(); model.load_state_dict(s,"
+                " assign=True); out = model(x)"
+            ),
         },
         [("scaler.scale(loss).backward()", "backward@region")],
     ),
@@ -152,41 +158,64 @@ LOOPS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
     ),
     (
         {
-            "model": "model = DDP(nn.Linear(8, 1))\nmodel.register_comm_hook(None, torch.distributed.algorithms.ddp_comm_hooks.default_hooks.fp16_compress_hook)"
+            "model": (
+                "model = DDP(nn.Linear(8, 1))\nmodel.register_comm_hook(None,"
+                " torch.distributed.algorithms.ddp_comm_hooks.default_hooks.fp16_compress_hook)"
+            )
         },
         [
             (
-                "model.register_comm_hook(None, torch.distributed.algorithms.ddp_comm_hooks.default_hooks.fp16_compress_hook)",
+                (
+                    "model.register_comm_hook(None,"
+                    " torch.distributed.algorithms.ddp_comm_hooks.default_hooks.fp16_compress_hook)"
+                ),
                 "hook@scaled",
             )
         ],
     ),
     (
         {
-            "model": "model = DDP(nn.Linear(8, 1))\nmodel.register_comm_hook(None, torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_hook)"
+            "model": (
+                "model = DDP(nn.Linear(8, 1))\nmodel.register_comm_hook(None,"
+                " torch.distributed.algorithms.ddp_comm_hooks.default_hooks.bf16_compress_hook)"
+            )
         },
         [],
     ),
     (
         {
-            "model": "model = DDP(nn.Linear(8, 1))\nmodel.register_comm_hook(state=None, hook=torch.distributed.algorithms.ddp_comm_hooks.default_hooks.fp16_compress_hook)"
+            "model": (
+                "model = DDP(nn.Linear(8, 1))\nmodel.register_comm_hook(state=None,"
+                " hook=torch.distributed.algorithms.ddp_comm_hooks.default_hooks.fp16_compress_hook)"
+            )
         },
         [
             (
-                "model.register_comm_hook(state=None, hook=torch.distributed.algorithms.ddp_comm_hooks.default_hooks.fp16_compress_hook)",
+                (
+                    "model.register_comm_hook(state=None,"
+                    " hook=torch.distributed.algorithms.ddp_comm_hooks.default_hooks.fp16_compress_hook)"
+                ),
                 "hook@scaled",
             )
         ],
     ),
     (
         {
-            "model": "from torch.distributed.algorithms.ddp_comm_hooks import register_ddp_comm_hook, DDPCommHookType\nmodel = DDP(nn.Linear(8, 1))\nregister_ddp_comm_hook(DDPCommHookType.FP16_COMPRESS, model)"
+            "model": (
+                "from torch.distributed.algorithms.ddp_comm_hooks import register_ddp_comm_hook,"
+                " DDPCommHookType\nmodel = DDP(nn.Linear(8, 1))"
+                "\nregister_ddp_comm_hook(DDPCommHookType.FP16_COMPRESS, model)"
+            )
         },
         [("register_ddp_comm_hook(DDPCommHookType.FP16_COMPRESS, model)", "hook@scaled")],
     ),
     (
         {
-            "model": "from torch.distributed.algorithms.ddp_comm_hooks import register_ddp_comm_hook, DDPCommHookType\nmodel = DDP(nn.Linear(8, 1))\nregister_ddp_comm_hook(model=model, comm_hook_type=DDPCommHookType.BF16_COMPRESS)"
+            "model": (
+                "from torch.distributed.algorithms.ddp_comm_hooks import register_ddp_comm_hook,"
+                " DDPCommHookType\nmodel = DDP(nn.Linear(8, 1))\nregister_ddp_comm_hook(model=model,"
+                " comm_hook_type=DDPCommHookType.BF16_COMPRESS)"
+            )
         },
         [],
     ),
@@ -253,7 +282,9 @@ LOOPS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
     ({"mid": "scaler.unscale_(opt); nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=False)"}, []),
     (
         {
-            "mid": "scaler.unscale_(opt); n = nn.utils.clip_grad_norm_(model.parameters(), 1.0); assert torch.isfinite(n)"
+            "mid": (
+                "scaler.unscale_(opt); n = nn.utils.clip_grad_norm_(model.parameters(), 1.0); assert torch.isfinite(n)"
+            )
         },
         [("assert torch.isfinite(n)", "raise-nonfinite")],
     ),
@@ -286,7 +317,9 @@ LOOPS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
     (
         {
             "before": "decay = torch.optim.lr_scheduler.StepLR(opt, 1)",
-            "step": "s = scaler.get_scale(); scaler.step(opt); scaler.update(); if scaler.get_scale() >= s: decay.step()",
+            "step": (
+                "s = scaler.get_scale(); scaler.step(opt); scaler.update(); if scaler.get_scale() >= s: decay.step()"
+            ),
         },
         [],
     ),
@@ -390,7 +423,10 @@ LOOPS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
     ({"scaler": "scaler = torch.amp.GradScaler(device='cuda')"}, []),
     (
         {
-            "scaler": "class Mine(torch.amp.GradScaler):\n    def step(self, o):\n        super().step(o)\n        super().update()\nscaler = Mine('cuda')",
+            "scaler": (
+                "class Mine(torch.amp.GradScaler):\n    def step(self, o):\n        super().step(o)\n       "
+                " super().update()\nscaler = Mine('cuda')"
+            ),
             "step": "scaler.step(opt)",
         },
         [],
@@ -432,19 +468,28 @@ LOOPS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
     ),
     (
         {
-            "back": "g = torch.autograd.grad(scaler.scale(loss), model.parameters(), create_graph=True); scaler.scale(loss + g[0].norm()).backward()"
+            "back": (
+                "g = torch.autograd.grad(scaler.scale(loss), model.parameters(), create_graph=True);"
+                " scaler.scale(loss + g[0].norm()).backward()"
+            )
         },
         [("g = torch.autograd.grad(scaler.scale(loss), model.parameters(), create_graph=True)", "penalty@scaled")],
     ),
     (
         {
-            "back": "g = torch.autograd.grad(scaler.scale(loss), model.parameters(), create_graph=True); i = 1.0 / scaler.get_scale(); scaler.scale(loss + (g[0] * i).norm()).backward()"
+            "back": (
+                "g = torch.autograd.grad(scaler.scale(loss), model.parameters(), create_graph=True); i = 1.0 /"
+                " scaler.get_scale(); scaler.scale(loss + (g[0] * i).norm()).backward()"
+            )
         },
         [],
     ),
     (
         {
-            "back": "g = torch.autograd.grad(loss, model.parameters(), create_graph=True); scaler.scale(loss + g[0].norm()).backward()"
+            "back": (
+                "g = torch.autograd.grad(loss, model.parameters(), create_graph=True); scaler.scale(loss +"
+                " g[0].norm()).backward()"
+            )
         },
         [],
     ),
@@ -547,14 +592,19 @@ LOOPS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
     ),
     (
         {
-            "after": "state = {'o': opt.state_dict(), 'm': model.state_dict()}; state['scaler'] = scaler.state_dict(); torch.save(state, 'x')",
+            "after": (
+                "state = {'o': opt.state_dict(), 'm': model.state_dict()}; state['scaler'] ="
+                " scaler.state_dict(); torch.save(state, 'x')"
+            ),
             "before": "opt.load_state_dict(torch.load('x')['o'])",
         },
         [("opt.load_state_dict(torch.load('x')['o'])", "load:no-scaler")],
     ),
     (
         {
-            "after": "state = {'o': opt.state_dict(), 'm': model.state_dict()}; state.update(more); torch.save(state, 'x')",
+            "after": (
+                "state = {'o': opt.state_dict(), 'm': model.state_dict()}; state.update(more); torch.save(state, 'x')"
+            ),
             "before": "opt.load_state_dict(torch.load('x')['o'])",
         },
         [],
@@ -587,35 +637,51 @@ LOOPS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
     ),
     (
         {
-            "opt": "class Mine(torch.optim.SGD):\n    def step(self):\n        super().step()\n        self.zero_grad()\nopt = Mine(model.parameters(), lr=0.1)",
+            "opt": (
+                "class Mine(torch.optim.SGD):\n    def step(self):\n        super().step()\n       "
+                " self.zero_grad()\nopt = Mine(model.parameters(), lr=0.1)"
+            ),
             "clear": "pass",
         },
         [],
     ),
     (
         {
-            "opt": "class Mine(torch.optim.SGD):\n    def step(self):\n        super().step()\nopt = Mine(model.parameters(), lr=0.1)",
+            "opt": (
+                "class Mine(torch.optim.SGD):\n    def step(self):\n        super().step()\nopt ="
+                " Mine(model.parameters(), lr=0.1)"
+            ),
             "clear": "pass",
         },
         [("scaler.scale(loss).backward()", "backward@stale")],
     ),
     (
         {
-            "opt": "class Mine(torch.optim.SGD):\n    def step(self):\n        for g in self.param_groups:\n            for p in g['params']:\n                p.grad = None\nopt = Mine(model.parameters(), lr=0.1)",
+            "opt": (
+                "class Mine(torch.optim.SGD):\n    def step(self):\n        for g in self.param_groups:\n      "
+                "      for p in g['params']:\n                p.grad = None\nopt = Mine(model.parameters(),"
+                " lr=0.1)"
+            ),
             "clear": "pass",
         },
         [],
     ),
     (
         {
-            "opt": "class Mine(torch.optim.SGD):\n    def __init__(self, model):\n        super().__init__(model.parameters(), lr=0.1)\nopt = Mine(model)",
+            "opt": (
+                "class Mine(torch.optim.SGD):\n    def __init__(self, model):\n       "
+                " super().__init__(model.parameters(), lr=0.1)\nopt = Mine(model)"
+            ),
             "clear": "pass",
         },
         [("scaler.scale(loss).backward()", "backward@stale")],
     ),
     (
         {
-            "scaler": "from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler\nclass Mine(ShardedGradScaler):\n    pass\nscaler = Mine()",
+            "scaler": (
+                "from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler\nclass"
+                " Mine(ShardedGradScaler):\n    pass\nscaler = Mine()"
+            ),
             "mid": "nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
         },
         [("nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
