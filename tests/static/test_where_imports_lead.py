@@ -170,6 +170,25 @@ DEFINED = {
     "from another file, all of it": ("from inner import *\n", True),
     "through another file": ("import inner\ndef scaled(scaler, l):\n    return inner.scaled(scaler, l)\n", True),
     "through another file that is given a name": ("import inner as i\nscaled = i.scaled  # of a scaler\n", True),
+    "in one branch": (
+        "if flag:\n    def scaled(scaler, l):\n        return scaler.scale(l)\nelse:\n    scaled = None\n",
+        True,
+    ),
+    "in the other branch": (
+        "if flag:\n    x = 1\nelse:\n    def scaled(scaler, l):\n        return scaler.scale(l)\n",
+        True,
+    ),
+    "in a handler": (
+        "try:\n    import nowhere\nexcept ImportError:\n    def scaled(scaler, l):\n        return scaler.scale(l)\n",
+        True,
+    ),
+    "at last": ("try:\n    x = 1\nfinally:\n    def scaled(scaler, l):\n        return scaler.scale(l)\n", True),
+    "where all went well": (
+        "try:\n    x = 1\nexcept ValueError:\n    raise\n"
+        "else:\n    def scaled(scaler, l):\n        return scaler.scale(l)\n",
+        True,
+    ),
+    "in a with": ("with open('x') as f:\n    def scaled(scaler, l):\n        return scaler.scale(l)\n", True),
     "nothing": ("x = 1\n", False),
     "what it calls is not known": ("import elsewhere\nscaled = elsewhere.scaled\n", False),
 }
