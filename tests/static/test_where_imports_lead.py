@@ -184,8 +184,10 @@ DEFINED = {
     ),
     "at last": ("try:\n    x = 1\nfinally:\n    def scaled(scaler, l):\n        return scaler.scale(l)\n", True),
     "where all went well": (
-        "try:\n    x = 1\nexcept ValueError:\n    raise\n"
-        "else:\n    def scaled(scaler, l):\n        return scaler.scale(l)\n",
+        (
+            "try:\n    x = 1\nexcept ValueError:\n    raise\n"
+            "else:\n    def scaled(scaler, l):\n        return scaler.scale(l)\n"
+        ),
         True,
     ),
     "in a with": ("with open('x') as f:\n    def scaled(scaler, l):\n        return scaler.scale(l)\n", True),
