@@ -11,6 +11,7 @@ from pytest_amp_check.static.engine import Settings, check_source
 
 IMPORTS = """\
 import copy
+import itertools
 import math
 import threading
 
@@ -685,6 +686,265 @@ LOOPS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
             "mid": "nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
         },
         [("nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "nn.utils.clip_grad_norm_(itertools.chain(model.parameters(), head.parameters()), 1.0)"},
+        [("nn.utils.clip_grad_norm_(itertools.chain(model.parameters(), head.parameters()), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "nn.utils.clip_grad_norm_(itertools.chain(*[model.parameters()]), 1.0)"},
+        [("nn.utils.clip_grad_norm_(itertools.chain(*[model.parameters()]), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "nn.utils.clip_grad_norm_(list(model.parameters()), 1.0)"},
+        [("nn.utils.clip_grad_norm_(list(model.parameters()), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "nn.utils.clip_grad_norm_(tuple(model.parameters()), 1.0)"},
+        [("nn.utils.clip_grad_norm_(tuple(model.parameters()), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "nn.utils.clip_grad_norm_(filter(lambda p: p.requires_grad, model.parameters()), 1.0)"},
+        [("nn.utils.clip_grad_norm_(filter(lambda p: p.requires_grad, model.parameters()), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "nn.utils.clip_grad_norm_([p for p in model.parameters() if p.requires_grad], 1.0)"},
+        [("nn.utils.clip_grad_norm_([p for p in model.parameters() if p.requires_grad], 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "nn.utils.clip_grad_norm_(sorted(model.parameters()), 1.0)"},
+        [("nn.utils.clip_grad_norm_(sorted(model.parameters()), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "nn.utils.clip_grad_norm_(reversed(list(model.parameters())), 1.0)"},
+        [("nn.utils.clip_grad_norm_(reversed(list(model.parameters())), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "nn.utils.clip_grad_norm_(iter(model.parameters()), 1.0)"},
+        [("nn.utils.clip_grad_norm_(iter(model.parameters()), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "nn.utils.clip_grad_norm_(next(model.parameters()), 1.0)"},
+        [("nn.utils.clip_grad_norm_(next(model.parameters()), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "nn.utils.clip_grad_norm_(dict(model.named_parameters()).values(), 1.0)"},
+        [("nn.utils.clip_grad_norm_(dict(model.named_parameters()).values(), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "nn.utils.clip_grad_norm_([p for n, p in model.named_parameters()], 1.0)"},
+        [("nn.utils.clip_grad_norm_([p for n, p in model.named_parameters()], 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "for n, p in model.named_parameters(): p.grad.add_(1)"},
+        [("for n, p in model.named_parameters(): p.grad.add_(1)", "edit@scaled")],
+    ),
+    (
+        {"mid": "for i, p in enumerate(model.parameters()): p.grad.add_(1)"},
+        [("for i, p in enumerate(model.parameters()): p.grad.add_(1)", "edit@scaled")],
+    ),
+    (
+        {"mid": "for p, q in zip(model.parameters(), old): p.grad.add_(q)"},
+        [("for p, q in zip(model.parameters(), old): p.grad.add_(q)", "edit@scaled")],
+    ),
+    (
+        {"mid": "for p in itertools.chain(model.parameters()): p.grad.add_(1)"},
+        [("for p in itertools.chain(model.parameters()): p.grad.add_(1)", "edit@scaled")],
+    ),
+    (
+        {"mid": "for g in opt.param_groups: nn.utils.clip_grad_norm_(g['params'], 1.0)"},
+        [("for g in opt.param_groups: nn.utils.clip_grad_norm_(g['params'], 1.0)", "clip@scaled")],
+    ),
+    ({"mid": "for m in model.modules(): print(m)"}, []),
+    (
+        {"mid": "if isinstance(model, DDP): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+        [("if isinstance(model, DDP): nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "if isinstance(opt, torch.optim.Optimizer): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+        [
+            (
+                "if isinstance(opt, torch.optim.Optimizer): nn.utils.clip_grad_norm_(model.parameters(), 1.0)",
+                "clip@scaled",
+            )
+        ],
+    ),
+    (
+        {"mid": "if isinstance(opt, torch.optim.LBFGS): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+        [("if isinstance(opt, torch.optim.LBFGS): nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "if isinstance(model, nn.Module): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+        [("if isinstance(model, nn.Module): nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    ({"mid": "if isinstance(model, torch.optim.Optimizer): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"}, []),
+    ({"mid": "if isinstance(opt, (list, tuple)): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"}, []),
+    ({"mid": "if isinstance(opt, dict): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"}, []),
+    (
+        {"mid": "if isinstance([opt], list): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+        [("if isinstance([opt], list): nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "if isinstance({}, dict): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+        [("if isinstance({}, dict): nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "if isinstance({}, (dict, list)): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+        [("if isinstance({}, (dict, list)): nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    ({"mid": "if isinstance({}, list): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"}, []),
+    ({"mid": "if isinstance([], dict): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"}, []),
+    ({"mid": "if isinstance(None, dict): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"}, []),
+    (
+        {"mid": "if not isinstance(None, dict): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+        [("if not isinstance(None, dict): nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "if hasattr(opt, 'zero_grad'): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+        [("if hasattr(opt, 'zero_grad'): nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    ({"mid": "if not hasattr(opt, 'zero_grad'): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"}, []),
+    (
+        {"mid": "if hasattr(model, 'parameters'): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+        [("if hasattr(model, 'parameters'): nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "if hasattr(torch, 'autocast'): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+        [("if hasattr(torch, 'autocast'): nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    ({"mid": "if not hasattr(torch, 'autocast'): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"}, []),
+    (
+        {"mid": "if hasattr(model, name): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+        [("if hasattr(model, name): nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "if getattr(model, 'weight') is not None: nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+        [("if getattr(model, 'weight') is not None: nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "getattr(nn.utils, 'clip_grad_norm_')(model.parameters(), 1.0)"},
+        [("getattr(nn.utils, 'clip_grad_norm_')(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    ({"mid": "if bool(0): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"}, []),
+    (
+        {"mid": "if bool(1): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+        [("if bool(1): nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    ({"mid": "if float('0'): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"}, []),
+    (
+        {"mid": "if float('1'): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+        [("if float('1'): nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"mid": "if float('x'): nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+        [("if float('x'): nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    ({"mid": "if divmod(8, 4)[1]: nn.utils.clip_grad_norm_(model.parameters(), 1.0)"}, []),
+    (
+        {"mid": "nn.utils.clip_grad_norm_(model.parameters(), float('inf'))"},
+        [("nn.utils.clip_grad_norm_(model.parameters(), float('inf'))", "read@scaled")],
+    ),
+    (
+        {"mid": "if math.fmod(4, 4) == 0: nn.utils.clip_grad_norm_(model.parameters(), 1.0)"},
+        [("if math.fmod(4, 4) == 0: nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "clip@scaled")],
+    ),
+    (
+        {"region": "torch.autocast('cuda', enabled=False)"},
+        [("loss = F.mse_loss(model(x), y)", "scale@outside-autocast")],
+    ),
+    ({"region": "torch.autocast(device_type='cuda')"}, []),
+    ({"region": "torch.autocast('cuda', torch.float16)"}, []),
+    ({"region": "torch.autocast(device)"}, []),
+    ({"region": "torch.autocast(model.device)"}, []),
+    (
+        {"region": "torch.autocast(torch.device('cuda'))"},
+        [("with torch.autocast(torch.device('cuda')):", "autocast:device-object")],
+    ),
+    ({"region": "torch.autocast(torch.device('cuda').type)"}, []),
+    ({"region": "torch.autocast('gpu')"}, [("with torch.autocast('gpu'):", "autocast:unknown-device")]),
+    ({"region": "torch.autocast('cuda:0')"}, [("with torch.autocast('cuda:0'):", "autocast:indexed-device")]),
+    ({"region": "torch.autocast()"}, [("with torch.autocast():", "autocast:no-device")]),
+    ({"region": "torch.autocast('cuda', True)"}, [("with torch.autocast('cuda', True):", "autocast:bool-dtype")]),
+    (
+        {"region": "torch.autocast('cuda', 'float16')"},
+        [("with torch.autocast('cuda', 'float16'):", "autocast:string-dtype")],
+    ),
+    (
+        {"region": "torch.autocast('cpu', dtype=torch.float32)"},
+        [("with torch.autocast('cpu', dtype=torch.float32):", "autocast:unsupported-dtype")],
+    ),
+    ({"region": "torch.autocast('cuda', dtype=torch.float32)"}, []),
+    (
+        {"region": "torch.autocast('cuda', enabled=1)"},
+        [("with torch.autocast('cuda', enabled=1):", "autocast:not-a-bool")],
+    ),
+    (
+        {"region": "torch.autocast('cuda', dtype=torch.float16, enabled=True, cache_enabled=False, more=1)"},
+        [
+            (
+                "with torch.autocast('cuda', dtype=torch.float16, enabled=True, cache_enabled=False, more=1):",
+                "autocast:unknown-argument",
+            )
+        ],
+    ),
+    ({"region": "torch.autocast(False)"}, [("with torch.autocast(False):", "autocast:not-a-device")]),
+    ({"region": "torch.autocast(**options)"}, []),
+    (
+        {
+            "before": "class Region(torch.autocast):\n    pass",
+            "region": "Region('cuda')",
+            "fwd": "loss = F.binary_cross_entropy(model(x), y)",
+        },
+        [("loss = F.binary_cross_entropy(model(x), y)", "bce@region")],
+    ),
+    (
+        {
+            "before": "@torch.autocast('cuda')\ndef run(x, y):\n    return F.binary_cross_entropy(model(x), y)",
+            "region": "open('x')",
+            "fwd": "loss = run(x, y)",
+        },
+        [("return F.binary_cross_entropy(model(x), y)", "bce@region")],
+    ),
+    (
+        {
+            "before": "def go(x, y):\n    return F.binary_cross_entropy(model(x), y)\nrun = torch.autocast('cuda')(go)",
+            "region": "open('x')",
+            "fwd": "loss = run(x, y)",
+        },
+        [("return F.binary_cross_entropy(model(x), y)", "bce@region")],
+    ),
+    (
+        {
+            "before": "r = torch.autocast('cuda'); r.__enter__()",
+            "region": "open('x')",
+            "fwd": "loss = F.binary_cross_entropy(model(x), y)",
+        },
+        [
+            ("loss = F.binary_cross_entropy(model(x), y)", "bce@region"),
+            ("scaler.scale(loss).backward()", "backward@region"),
+            ("scaler.step(opt)", "write@region-then-forward"),
+        ],
+    ),
+    (
+        {
+            "before": "r = torch.autocast('cuda'); r.__enter__(); r.__exit__(None, None, None)",
+            "region": "open('x')",
+            "fwd": "loss = F.binary_cross_entropy(model(x), y)",
+        },
+        [],
+    ),
+    (
+        {
+            "before": "r = torch.autocast('cuda'); r.__enter__(); r.__enter__(); r.__exit__(None, None, None)",
+            "region": "open('x')",
+            "fwd": "loss = F.binary_cross_entropy(model(x), y)",
+        },
+        [
+            ("r.__enter__()", "enter@entered"),
+            ("loss = F.binary_cross_entropy(model(x), y)", "bce@region"),
+            ("scaler.scale(loss).backward()", "backward@region"),
+            ("scaler.step(opt)", "write@region-then-forward"),
+        ],
     ),
 ]
 #: The same where the file does not import what shards need.
