@@ -12,6 +12,7 @@ from pytest_amp_check.static.engine import Settings, check_source
 IMPORTS = """\
 import copy
 import itertools
+import logging
 import math
 import threading
 
@@ -945,6 +946,448 @@ LOOPS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
             ("scaler.scale(loss).backward()", "backward@region"),
             ("scaler.step(opt)", "write@region-then-forward"),
         ],
+    ),
+    ({"step": "opt.step(scaler)"}, []),
+    ({"step": "opt.step(scaler=scaler)"}, []),
+    ({"step": "opt.step(loss)"}, [("opt.step(loss)", "plain-step@scaled")]),
+    ({"mid": "opt.register_step_pre_hook(f); opt.step()", "step": "pass"}, [("opt.step()", "plain-step@scaled")]),
+    ({"mid": "opt.add_param_group({'params': y})"}, []),
+    ({"mid": "opt.train()"}, []),
+    ({"clear": "pass", "mid": "opt.other()"}, [("scaler.scale(loss).backward()", "backward@stale")]),
+    (
+        {
+            "before": "from dataclasses import dataclass\n@dataclass\nclass State:\n    o: dict\n    m: dict",
+            "after": "torch.save(State(opt.state_dict(), model.state_dict()), 'x')",
+        },
+        [("torch.save(State(opt.state_dict(), model.state_dict()), 'x')", "save:no-scaler")],
+    ),
+    (
+        {
+            "before": (
+                "opt.load_state_dict(torch.load('x')['o'])\nfrom dataclasses import dataclass\n@dataclass"
+                "\nclass State:\n    o: dict\n    m: dict"
+            ),
+            "after": "torch.save(State(opt.state_dict(), model.state_dict()), 'x')",
+        },
+        [("torch.save(State(opt.state_dict(), model.state_dict()), 'x')", "save:no-scaler")],
+    ),
+    (
+        {
+            "before": (
+                "opt.load_state_dict(torch.load('x')['o'])\nfrom dataclasses import dataclass, asdict"
+                "\n@dataclass\nclass State:\n    o: dict\n    m: dict"
+            ),
+            "after": "torch.save(asdict(State(opt.state_dict(), model.state_dict())), 'x')",
+        },
+        [("torch.save(asdict(State(opt.state_dict(), model.state_dict())), 'x')", "save:no-scaler")],
+    ),
+    (
+        {
+            "before": (
+                "opt.load_state_dict(torch.load('x')['o'])\nfrom dataclasses import dataclass\n@dataclass"
+                "\nclass State:\n    o: dict\n    s: dict"
+            ),
+            "after": "torch.save(State(opt.state_dict(), scaler.state_dict()), 'x')",
+        },
+        [("opt.load_state_dict(torch.load('x')['o'])", "load:no-scaler")],
+    ),
+    (
+        {
+            "before": (
+                "opt.load_state_dict(torch.load('x')['o'])\nclass State:\n    def __init__(self, o, m):"
+                "\n        self.o = o\n        self.m = m"
+            ),
+            "after": "torch.save(State(opt.state_dict(), model.state_dict()), 'x')",
+        },
+        [],
+    ),
+    (
+        {
+            "before": (
+                "opt.load_state_dict(torch.load('x')['o'])\nclass State:\n    def __init__(self, o, s):"
+                "\n        self.o = o\n        self.s = s"
+            ),
+            "after": "torch.save({'o': opt.state_dict(), 't': State(1, scaler)}, 'x')",
+        },
+        [],
+    ),
+    (
+        {
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+            "after": "torch.save({'o': opt.state_dict(), 'model': model}, 'x')",
+        },
+        [("torch.save({'o': opt.state_dict(), 'model': model}, 'x')", "save:no-scaler")],
+    ),
+    (
+        {
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+            "after": "torch.save({'o': opt.state_dict(), 'm': model.state_dict(), 'amp': amp_state}, 'x')",
+        },
+        [],
+    ),
+    (
+        {
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+            "after": "torch.save({'o': opt.state_dict(), 'm': model.state_dict(), 'use_amp': use_amp}, 'x')",
+        },
+        [("torch.save({'o': opt.state_dict(), 'm': model.state_dict(), 'use_amp': use_amp}, 'x')", "save:no-scaler")],
+    ),
+    (
+        {
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+            "after": "torch.save({'o': opt.state_dict(), 'm': model.state_dict(), 'config': config}, 'x')",
+        },
+        [("torch.save({'o': opt.state_dict(), 'm': model.state_dict(), 'config': config}, 'x')", "save:no-scaler")],
+    ),
+    (
+        {
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+            "after": "torch.save({'o': opt.state_dict(), 'm': model.state_dict(), key: value}, 'x')",
+        },
+        [],
+    ),
+    (
+        {
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+            "after": "torch.save({'o': opt.state_dict(), 'm': model.state_dict(), 'rest': {**config}}, 'x')",
+        },
+        [("torch.save({'o': opt.state_dict(), 'm': model.state_dict(), 'rest': {**config}}, 'x')", "save:no-scaler")],
+    ),
+    (
+        {
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+            "after": "torch.save({'o': opt.state_dict(), 'm': model.state_dict(), 'scaler': {**config}}, 'x')",
+        },
+        [],
+    ),
+    (
+        {
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+            "after": "torch.save({'o': opt.state_dict(), 'm': model.state_dict(), 'other': other.state_dict()}, 'x')",
+        },
+        [
+            (
+                "torch.save({'o': opt.state_dict(), 'm': model.state_dict(), 'other': other.state_dict()}, 'x')",
+                "save:no-scaler",
+            )
+        ],
+    ),
+    (
+        {
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+            "after": "torch.save({'o': opt.state_dict(), 'm': model.state_dict(), 'scaler': other.state_dict()}, 'x')",
+        },
+        [],
+    ),
+    (
+        {
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+            "after": "torch.save({'o': opt.state_dict(), 'm': model.state_dict(), 'loss_scale': 3}, 'x')",
+        },
+        [("torch.save({'o': opt.state_dict(), 'm': model.state_dict(), 'loss_scale': 3}, 'x')", "save:no-scaler")],
+    ),
+    (
+        {
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+            "after": "if scaler is None: torch.save({'o': opt.state_dict(), 'm': model.state_dict()}, 'x')",
+        },
+        [],
+    ),
+    (
+        {
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+            "after": (
+                "s = {'o': opt.state_dict(), 'm': model.state_dict()}"
+                "\nif scaler is not None: s['s'] = scaler.state_dict()\ntorch.save(s, 'x')"
+            ),
+        },
+        [("opt.load_state_dict(torch.load('x')['o'])", "load:no-scaler")],
+    ),
+    (
+        {"before": "opt.load_state_dict(torch.load('x')['o'])", "after": "torch.save({'o': opt}, 'x')"},
+        [("torch.save({'o': opt}, 'x')", "save:no-scaler")],
+    ),
+    (
+        {
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+            "after": "torch.save({'o': opt.state_dict()['state']}, 'x')",
+        },
+        [],
+    ),
+    (
+        {
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+            "after": "torch.save([{'o': opt.state_dict()}, {'m': model.state_dict()}], 'x')",
+        },
+        [("torch.save([{'o': opt.state_dict()}, {'m': model.state_dict()}], 'x')", "save:no-scaler")],
+    ),
+    (
+        {
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+            "after": (
+                "torch.distributed.checkpoint.save({'o': opt.state_dict(), 'm': model.state_dict()}, checkpoint_id='x')"
+            ),
+        },
+        [
+            (
+                (
+                    "torch.distributed.checkpoint.save({'o': opt.state_dict(), 'm': model.state_dict()},"
+                    " checkpoint_id='x')"
+                ),
+                "save:no-scaler",
+            )
+        ],
+    ),
+    (
+        {
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+            "after": (
+                "threading.Thread(target=torch.save, args=({'o': opt.state_dict(), 'm': model.state_dict()},"
+                " 'x')).start()"
+            ),
+        },
+        [
+            (
+                (
+                    "threading.Thread(target=torch.save, args=({'o': opt.state_dict(), 'm': model.state_dict()},"
+                    " 'x')).start()"
+                ),
+                "save:no-scaler",
+            )
+        ],
+    ),
+    (
+        {
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+            "after": "log({'o': opt.state_dict(), 'm': model.state_dict()})",
+        },
+        [],
+    ),
+    (
+        {
+            "before": "opt.load_state_dict(torch.load('x')['o'])",
+            "after": "logging.info({'o': opt.state_dict(), 'm': model.state_dict()})",
+        },
+        [],
+    ),
+    ({"model": "model = DataParallel(nn.Sequential(nn.Linear(8, 1)))"}, []),
+    (
+        {"model": "model = DataParallel(nn.Sequential(nn.Linear(8, 1)).half())"},
+        [("model = DataParallel(nn.Sequential(nn.Linear(8, 1)).half())", "cast:trained-scaled")],
+    ),
+    (
+        {"before": "def f(g):\n    return g.clamp(-1, 1)\nfor p in model.parameters():\n    p.register_hook(f)"},
+        [("def f(g):", "edit@scaled")],
+    ),
+    (
+        {"before": "for p in model.parameters():\n    p.register_hook(lambda g: g.clamp(-1, 1))"},
+        [("p.register_hook(lambda g: g.clamp(-1, 1))", "edit@scaled")],
+    ),
+    (
+        {"before": "for p in model.parameters():\n    p.register_hook(lambda g: torch.clamp(g, -1, 1))"},
+        [("p.register_hook(lambda g: torch.clamp(g, -1, 1))", "edit@scaled")],
+    ),
+    (
+        {"before": "for p in model.parameters():\n    p.register_hook(lambda g: torch.nan_to_num(g))"},
+        [("p.register_hook(lambda g: torch.nan_to_num(g))", "edit@scaled")],
+    ),
+    ({"before": "for p in model.parameters():\n    p.register_hook(lambda g: g * 0.5)"}, []),
+    ({"before": "for p in model.parameters():\n    p.register_hook(lambda g: g.clamp(-1 * scale, 1 * scale))"}, []),
+    ({"before": "for p in model.parameters():\n    p.register_hook(lambda g: other.clamp(-1, 1))"}, []),
+    ({"before": "for p in model.parameters():\n    p.register_hook(lambda g: print(g.shape))"}, []),
+    (
+        {"before": "def f(g):\n    g.clamp_(-1, 1)\nfor p in model.parameters():\n    p.register_hook(f)"},
+        [("def f(g):", "edit@scaled")],
+    ),
+    (
+        {
+            "before": (
+                "def f(g):\n    g = g * 2\n    return torch.clip(g, -1, 1)\nfor p in model.parameters():"
+                "\n    p.register_hook(hook=f)"
+            )
+        },
+        [("def f(g):", "edit@scaled")],
+    ),
+    (
+        {
+            "before": (
+                "def f(p):\n    opt.step()\nfor p in model.parameters():\n    p.register_post_accumulate_grad_hook(f)"
+            )
+        },
+        [("opt.step()", "plain-step@scaled")],
+    ),
+    (
+        {
+            "before": (
+                "def f(p):\n    p.grad.add_(1)\nfor p in model.parameters():"
+                "\n    p.register_post_accumulate_grad_hook(f)"
+            )
+        },
+        [("p.grad.add_(1)", "edit@scaled")],
+    ),
+    (
+        {
+            "before": (
+                "def f(p):\n    print(p.shape)\nfor p in model.parameters():"
+                "\n    p.register_post_accumulate_grad_hook(f)"
+            )
+        },
+        [],
+    ),
+    (
+        {"before": "for p in other.parameters():\n    p.register_hook(lambda g: g.clamp(-1, 1))"},
+        [("p.register_hook(lambda g: g.clamp(-1, 1))", "edit@scaled")],
+    ),
+    (
+        {
+            "before": (
+                "other = nn.Linear(8, 1); opt2 = torch.optim.SGD(other.parameters(), lr=0.1)"
+                "\nfor p in other.parameters():\n    p.register_hook(lambda g: g.clamp(-1, 1))"
+            )
+        },
+        [],
+    ),
+    (
+        {
+            "mid": (
+                "scaler.unscale_(opt); n = nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+                "; if not torch.isfinite(n): raise ValueError(n)"
+            )
+        },
+        [("if not torch.isfinite(n): raise ValueError(n)", "raise-nonfinite")],
+    ),
+    (
+        {
+            "mid": (
+                "scaler.unscale_(opt); n = nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+                "; if torch.isnan(n): raise ValueError(n)"
+            )
+        },
+        [("if torch.isnan(n): raise ValueError(n)", "raise-nonfinite")],
+    ),
+    (
+        {
+            "mid": (
+                "scaler.unscale_(opt); n = nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+                "; if n.isinf(): raise ValueError(n)"
+            )
+        },
+        [("if n.isinf(): raise ValueError(n)", "raise-nonfinite")],
+    ),
+    (
+        {
+            "mid": (
+                "scaler.unscale_(opt); n = nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+                "; if torch.isfinite(n): print(n)"
+            )
+        },
+        [],
+    ),
+    (
+        {
+            "mid": (
+                "scaler.unscale_(opt); n = nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+                "; if torch.isnan(n) and i > 100: raise ValueError(n)"
+            )
+        },
+        [],
+    ),
+    (
+        {
+            "mid": (
+                "scaler.unscale_(opt); n = nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+                "; if torch.isnan(n) or torch.isinf(n): raise ValueError(n)"
+            )
+        },
+        [("if torch.isnan(n) or torch.isinf(n): raise ValueError(n)", "raise-nonfinite")],
+    ),
+    (
+        {
+            "mid": (
+                "scaler.unscale_(opt); n = nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+                "; bad = torch.isnan(n); if bad: raise ValueError(n)"
+            )
+        },
+        [("bad = torch.isnan(n)", "raise-nonfinite")],
+    ),
+    (
+        {"mid": "scaler.unscale_(opt); n = nn.utils.clip_grad_norm_(model.parameters(), 1.0); assert math.isfinite(n)"},
+        [("assert math.isfinite(n)", "raise-nonfinite")],
+    ),
+    (
+        {
+            "mid": (
+                "scaler.unscale_(opt); n = nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+                "; assert math.isfinite(n.item())"
+            )
+        },
+        [("assert math.isfinite(n.item())", "raise-nonfinite")],
+    ),
+    (
+        {
+            "mid": (
+                "scaler.unscale_(opt); n = nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+                "; assert math.isfinite(float(n))"
+            )
+        },
+        [("assert math.isfinite(float(n))", "raise-nonfinite")],
+    ),
+    (
+        {
+            "mid": (
+                "scaler.unscale_(opt); n = nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+                "; assert math.isfinite(abs(n.cpu().item()))"
+            )
+        },
+        [("assert math.isfinite(abs(n.cpu().item()))", "raise-nonfinite")],
+    ),
+    (
+        {
+            "mid": (
+                "scaler.unscale_(opt); n = nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
+                "; assert math.isfinite(other)"
+            )
+        },
+        [],
+    ),
+    (
+        {"mid": "for p in model.parameters(): assert torch.isfinite(p.grad).all()"},
+        [("for p in model.parameters(): assert torch.isfinite(p.grad).all()", "raise-nonfinite")],
+    ),
+    (
+        {"mid": "for p in model.parameters(): assert p.grad is None or torch.isfinite(p.grad).all()"},
+        [("for p in model.parameters(): assert p.grad is None or torch.isfinite(p.grad).all()", "raise-nonfinite")],
+    ),
+    (
+        {"mid": "for p in model.parameters(): assert not p.requires_grad or torch.isfinite(p.grad).all()"},
+        [
+            (
+                "for p in model.parameters(): assert not p.requires_grad or torch.isfinite(p.grad).all()",
+                "raise-nonfinite",
+            )
+        ],
+    ),
+    ({"mid": "if torch.isnan(loss): raise ValueError(loss)"}, []),
+    ({"mid": "assert torch.isfinite(loss)"}, []),
+    ({"fwd": "with torch.autograd.detect_anomaly(): loss = F.mse_loss(model(x), y)"}, []),
+    (
+        {"back": "with torch.autograd.detect_anomaly(): scaler.scale(loss).backward()"},
+        [("with torch.autograd.detect_anomaly(): scaler.scale(loss).backward()", "anomaly-nonfinite")],
+    ),
+    ({"back": "with torch.autograd.detect_anomaly(check_nan=False): scaler.scale(loss).backward()"}, []),
+    ({"back": "with torch.autograd.detect_anomaly(False): scaler.scale(loss).backward()"}, []),
+    (
+        {"before": "torch.autograd.set_detect_anomaly(True)"},
+        [("torch.autograd.set_detect_anomaly(True)", "anomaly-nonfinite")],
+    ),
+    ({"before": "torch.autograd.set_detect_anomaly(False)"}, []),
+    ({"before": "torch.autograd.set_detect_anomaly(True, False)"}, []),
+    ({"before": "torch.autograd.set_detect_anomaly(mode=True, check_nan=False)"}, []),
+    ({"before": "torch.autograd.set_detect_anomaly(debug)"}, []),
+    ({"before": "if debug: torch.autograd.set_detect_anomaly(True)"}, []),
+    (
+        {"back": "with torch.autograd.set_detect_anomaly(True): scaler.scale(loss).backward()"},
+        [("with torch.autograd.set_detect_anomaly(True): scaler.scale(loss).backward()", "anomaly-nonfinite")],
     ),
 ]
 #: The same where the file does not import what shards need.
