@@ -1389,6 +1389,163 @@ LOOPS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
         {"back": "with torch.autograd.set_detect_anomaly(True): scaler.scale(loss).backward()"},
         [("with torch.autograd.set_detect_anomaly(True): scaler.scale(loss).backward()", "anomaly-nonfinite")],
     ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))",
+            "back": "if torch.isnan(loss): continue\nscaler.scale(loss).backward()",
+        },
+        [("if torch.isnan(loss): continue", "left-out@rank")],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))",
+            "back": "if not torch.isfinite(loss): continue\nscaler.scale(loss).backward()",
+        },
+        [("if not torch.isfinite(loss): continue", "left-out@rank")],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))",
+            "back": "if torch.isfinite(loss):\n    scaler.scale(loss).backward()",
+        },
+        [("if torch.isfinite(loss):", "left-out@rank")],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))",
+            "back": "if torch.isnan(loss):\n    pass\nelse:\n    scaler.scale(loss).backward()",
+        },
+        [("if torch.isnan(loss):", "left-out@rank")],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))",
+            "back": "if torch.isnan(loss):\n    print(loss)\nelse:\n    scaler.scale(loss).backward()",
+        },
+        [],
+    ),
+    (
+        {"model": "model = DDP(nn.Linear(8, 1))", "back": "if loss.isnan(): continue\nscaler.scale(loss).backward()"},
+        [("if loss.isnan(): continue", "left-out@rank")],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))",
+            "back": "if loss.isnan().any(): continue\nscaler.scale(loss).backward()",
+        },
+        [("if loss.isnan().any(): continue", "left-out@rank")],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))",
+            "back": "if torch.isnan(loss).item(): continue\nscaler.scale(loss).backward()",
+        },
+        [("if torch.isnan(loss).item(): continue", "left-out@rank")],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))",
+            "back": "if bool(torch.isnan(loss)): continue\nscaler.scale(loss).backward()",
+        },
+        [("if bool(torch.isnan(loss)): continue", "left-out@rank")],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))",
+            "back": "if math.isnan(loss.item()): continue\nscaler.scale(loss).backward()",
+        },
+        [("if math.isnan(loss.item()): continue", "left-out@rank")],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))",
+            "back": "if torch.isnan(loss).sum() > 0: continue\nscaler.scale(loss).backward()",
+        },
+        [("if torch.isnan(loss).sum() > 0: continue", "left-out@rank")],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))",
+            "back": "bad = torch.isnan(loss)\nif bad: continue\nscaler.scale(loss).backward()",
+        },
+        [("bad = torch.isnan(loss)", "left-out@rank")],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))",
+            "back": "if torch.isnan(loss) and rank == 0: continue\nscaler.scale(loss).backward()",
+        },
+        [],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))",
+            "back": "if torch.isnan(loss) and args.skip: continue\nscaler.scale(loss).backward()",
+        },
+        [("if torch.isnan(loss) and args.skip: continue", "left-out@rank")],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))",
+            "back": "if torch.isnan(loss) or args.skip: continue\nscaler.scale(loss).backward()",
+        },
+        [("if torch.isnan(loss) or args.skip: continue", "left-out@rank")],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))",
+            "back": "if torch.isfinite(loss) or args.keep:\n    scaler.scale(loss).backward()",
+        },
+        [],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))",
+            "back": (
+                "bad = torch.isnan(loss)\ntorch.distributed.all_reduce(bad)\nif bad: continue"
+                "\nscaler.scale(loss).backward()"
+            ),
+        },
+        [],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))",
+            "back": "if torch.isnan(loss): print(loss)\nscaler.scale(loss).backward()",
+        },
+        [],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))",
+            "back": "if torch.isnan(other): continue\nscaler.scale(loss).backward()",
+        },
+        [],
+    ),
+    ({"model": "model = DDP(nn.Linear(8, 1))", "back": "if loss > 100: continue\nscaler.scale(loss).backward()"}, []),
+    (
+        {"model": "model = DDP(nn.Linear(8, 1))", "back": "if torch.isnan(loss): break\nscaler.scale(loss).backward()"},
+        [("if torch.isnan(loss): break", "left-out@rank")],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))",
+            "back": "scaler.scale(loss).backward()\nif torch.isnan(loss): continue",
+        },
+        [],
+    ),
+    ({"back": "if torch.isnan(loss): continue\nscaler.scale(loss).backward()"}, []),
+    (
+        {"model": "model = DDP(nn.Linear(8, 1))", "back": "with model.no_sync():\n    scaler.scale(loss).backward()"},
+        [("scaler.scale(loss).backward()", "step@apart")],
+    ),
+    (
+        {
+            "model": "model = DDP(nn.Linear(8, 1))",
+            "back": "if torch.isnan(loss):\n    opt.zero_grad()\n    continue\nscaler.scale(loss).backward()",
+        },
+        [("if torch.isnan(loss):", "left-out@rank")],
+    ),
 ]
 #: The same where the file does not import what shards need.
 SHARDS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
