@@ -148,8 +148,9 @@ class Code:
         return found - {b""}
 
 
-#: What low precision without autocast is made by: layers that cast their weights, and another dtype by default.
-BY_HAND = (b".weight.t", b"set_default_tensor_type", b"set_default_dtype")
+#: What low precision without autocast is made by: layers that cast their weights, another dtype by default, a policy of
+#: FSDP, and apex.
+BY_HAND = (b".weight.t", b"set_default_tensor_type", b"set_default_dtype", b"MixedPrecision", b"amp.initialize")
 #: What a method that a class defines for another file's class may do wrong there.
 _HOOKS = (b"clip_grad", b"backward(", b"autocast", b".step(", b"zero_grad")
 #: What a file does that leaves the training to another one, and yet may do something wrong.
