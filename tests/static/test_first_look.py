@@ -38,6 +38,7 @@ def test_what_may_enter_autocast(text: str, *, expected: bool) -> None:
         ("x.half()", True),
         ("x.to(torch.float16)", True),
         ("x.to(torch.bfloat16)", True),
+        ("x.to(torch.half)", True),
         ("half = 1 / 2", False),
         ("x.half(2)", False),
         ("behalf()", False),

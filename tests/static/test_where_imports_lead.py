@@ -9,6 +9,7 @@ import pytest
 from trees import write
 
 from pytest_amp_check import check_paths
+from pytest_amp_check.static.project import project
 
 #: The clip comes before the gradients are unscaled, which shows where it is known what ``scaled`` does.
 TRAIN = """\
@@ -268,3 +269,47 @@ def test_mistakes_of_which_a_part_is_in_another_file(tmp_path: Path, what: str) 
     assert [finding.code for finding in check_paths([str(tmp_path)]).findings] == expected
     for finding in check_paths([str(tmp_path)]).findings:
         assert "# AMP" in Path(finding.filename).read_text().split("\n")[finding.line - 1]
+
+
+CHAIN = {
+    "tools.py": "from inner import inner\n\n\ndef scaled(scaler, loss):\n    return inner(scaler, loss)\n",
+    "inner.py": "def inner(scaler, loss):\n    return scaler.scale(loss)\n",
+}
+
+
+@pytest.mark.parametrize(("most", "finds"), [(1_500_000, True), (len(CHAIN["tools.py"]), True), (10, False)])
+def test_what_one_file_is_given_of_others_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, *, finds: bool
+) -> None:
+    monkeypatch.setattr(project, "MOST", most)
+    assert is_followed(tmp_path, "train.py", "from tools import scaled", "scaled", CHAIN) is finds
+
+
+@pytest.mark.parametrize("kept", [0, 150, 4_000_000])
+def test_parsed_files_that_are_forgotten_are_parsed_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    monkeypatch.setattr(project, "KEPT", kept)
+    for name, text in CHAIN.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    for number in range(4):
+        train = TRAIN.format(imports="from tools import scaled", call="scaled")
+        (tmp_path / f"train{number}.py").write_text(train, encoding="utf-8")
+    found = [(Path(f.filename).name, f.code) for f in check_paths([str(tmp_path)]).findings]
+    assert found == [(f"train{number}.py", "AMP201") for number in range(4)]
+
+
+def test_files_that_import_each_other(tmp_path: Path) -> None:
+    files = {
+        "tools.py": "import inner\n\n\ndef scaled(scaler, loss):\n    return inner.inner(scaler, loss)\n",
+        "inner.py": "import tools\n\n\ndef inner(scaler, loss):\n    return scaler.scale(loss)\n",
+    }
+    assert is_followed(tmp_path, "train.py", "from tools import scaled", "scaled", files)
+
+
+@pytest.mark.parametrize("text", ["def scaled(scaler, loss:\n", "x = '\ud800'\n", "\0"])
+def test_a_file_that_does_not_parse_defines_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "tools.py").write_bytes(text.encode("utf-8", "surrogatepass"))
+    (tmp_path / "train.py").write_text(TRAIN.format(imports="from tools import scaled", call="scaled"))
+    found = [(Path(f.filename).name, f.code) for f in check_paths([str(tmp_path / "train.py")]).findings]
+    assert found == []

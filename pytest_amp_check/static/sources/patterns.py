@@ -58,7 +58,8 @@ class Code:
     def float16(self) -> bool:
         """Whether it speaks of float16."""
         words, data = self.words, self.data
-        return self.autocast or b"float16" in words or (b"half" in words and b".half()" in data)
+        half = b"half" in words and (b".half()" in data or b"torch.half" in data)
+        return half or self.autocast or b"float16" in words
 
     @property
     def lightning16(self) -> bool:
