@@ -70,7 +70,6 @@ STATEMENTS = [
     ("p.requires_grad = False", ""),
     ("p.requires_grad_(False)", ""),
     ("p.copy_(x)", ""),
-    ("g = p.grad.clone()\ng.add_(1)", "edit@scaled"),
     ("p.grad.data.clamp_(-1, 1)", "edit@scaled"),
     ("torch._foreach_mul_([p.grad], 2)", ""),
     ("torch._foreach_add_([p.grad], 1)", "edit@scaled"),

@@ -70,6 +70,7 @@ def found(init: str = "", shared: str = "", more: str = "", body: str = CLIP) ->
         ("self.clip = None", "", "def set(self, other):\n    other.clip = 1.0", MAYBE),
         # It may do so by a name that only a run knows.
         ("self.clip = None", "", "def set(self, name, value):\n    setattr(self, name, value)", MAYBE),
+        ("self.clip = None", "def set(self, name, value):\n    setattr(self, name, value)", "", MAYBE),
         ("self.clip = None", "", "def set(self, names, value):\n    setattr(self, names[0], value)", MAYBE),
         ("self.clip = None", "", "def set(self, value):\n    setattr(self, 'other', value)", NEVER),
         ("self.clip = None", "", "def set(self, name, other):\n    setattr(other, name, 1)", NEVER),
