@@ -11,9 +11,10 @@ only then: a test that comes past one of their switches does so because it impor
 
 All mutants of a sample are compiled into the modules, each behind a switch, and the tests are collected once. A first
 run, with no mutant switched on, sees which tests come past which switch. Then each mutant has a forked process of its
-own, which runs the tests that come past its switch, the quickest of every file first, until one fails or those that fit
-into ``--seconds`` of processor time have passed. A test that takes ten times as long as it did is a timeout. Tests that
-look at the package from another process see no mutant.
+own, which runs the tests that come past its switch, until one fails or those that fit into ``--seconds`` of processor
+time have passed: the quickest of every file first, then the files whose tests have noticed most of the mutants before,
+for the time that they take. A test that takes ten times as long as it did is a timeout. Tests that look at the package
+from another process see no mutant.
 """
 
 from __future__ import annotations
@@ -77,6 +78,9 @@ GRACE = 10.0
 #: Bytes that a mutant may use, lest one that never ends takes them all.
 MEMORY = 16 << 30
 KILLED, SURVIVED = 1, 0
+#: For which part of a mutant noticed anywhere a test file counts that has noticed none yet, and for how many one of the
+#: same module does: most test files notice what is wrong in a few modules.
+UNTRIED, SAME_MODULE = 0.5, 8
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -353,6 +357,8 @@ class Bites:
         self._failed = False
         #: By the name of a fixture that several tests share, what setting it up took and reached.
         self._shared: dict[str, Known] = {}
+        #: How many mutants the tests of a file have noticed, by that file and the module with the mutant, "" for all.
+        self._noticed: Counter[tuple[str, str]] = Counter()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Any:
@@ -382,31 +388,45 @@ class Bites:
                 known[name] = Known(seconds, frozenset(reached))
         told = f"{len(known)} of {len(session.items)} tests pass, {sum(each.seconds for each in known.values()):.0f} s"
         print(told, file=sys.stderr, flush=True)
-        by_name = {item.nodeid: item for item in session.items}
-        chosen = {
-            number: [by_name[name] for name in self._chosen(number, known)]
-            for number in self._options.only or range(len(self.made.mutants))
-        }
-        # What runs while modules are imported, and not again, comes too early for a switch.
-        for number in [number for number, tests in chosen.items() if number in imported and not tests]:
-            del chosen[number]
-        # In an order of chance, so that what is known early speaks for all.
-        order = Random(0).sample(list(chosen), len(chosen))  # noqa: S311 - no secret
-        for number, status, folder in self._forked(
-            order,
-            lambda number, folder: self._try(number, chosen[number], known, folder),
-        ):
-            self.verdicts[number] = verdict = self._verdict(status, folder, len(chosen[number]))
-            print(number, *verdict, file=sys.stderr, flush=True)
+        self._notice_all({item.nodeid: item for item in session.items}, known, imported)
         return True
 
+    def _notice_all(self, by_name: dict[str, pytest.Item], known: dict[str, Known], imported: frozenset[int]) -> None:
+        """Run the tests for each mutant."""
+        reached = frozenset[int]().union(*(each.reached for each in known.values()))
+        asked = self._options.only or range(len(self.made.mutants))
+        # What runs while modules are imported, and not again, comes too early for a switch.
+        tried = [number for number in asked if number in reached or number not in imported]
+        costs = dict.fromkeys(tried, 0.0)
+        for seconds, numbers in known.values():
+            for number in numbers & costs.keys():
+                costs[number] += seconds
+        # First those for which all tests fit: what notices them tells where to look for the others.
+        order = sorted(tried, key=lambda number: costs[number])
+        # Chosen when their turn comes: by then it is known what has noticed the mutants before.
+        work = ((number, list(self._chosen(number, known))) for number in order)
+        for (number, names), status, folder in self._forked(
+            work, lambda piece, folder: self._try(piece[0], [by_name[name] for name in piece[1]], known, folder)
+        ):
+            self.verdicts[number] = verdict = self._verdict(status, folder, len(names))
+            if verdict.outcome != "survived":
+                file = verdict.by.partition("::")[0]
+                self._noticed.update([(file, ""), (file, self.made.mutants[number].file)])
+            print(number, *verdict, file=sys.stderr, flush=True)
+
     def _chosen(self, number: int, known: dict[str, Known]) -> Iterator[str]:
-        """The tests that come past a mutant: the quickest of each file, then what is left of the quicker files."""
+        """Choose the tests that come past a mutant: the quickest of each file, then by the files that notice most."""
         by_file: dict[str, list[str]] = defaultdict(list)
         for name in sorted(known, key=lambda name: known[name].seconds):
             if number in known[name].reached:
                 by_file[name.partition("::")[0]].append(name)
-        files = sorted(by_file.values(), key=lambda names: sum(known[name].seconds for name in names))
+        module = self.made.mutants[number].file
+
+        def noticed_a_second(file: str) -> float:
+            noticed = UNTRIED + self._noticed[file, ""] + SAME_MODULE * self._noticed[file, module]
+            return noticed / sum(known[name].seconds for name in by_file[file])
+
+        files = [by_file[file] for file in sorted(by_file, key=noticed_a_second, reverse=True)]
         left = self._options.seconds
         for name in [*(names[0] for names in files), *(name for names in files for name in names[1:])]:
             left -= known[name].seconds

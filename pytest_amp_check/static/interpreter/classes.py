@@ -95,7 +95,12 @@ def role_of(at: Interpreter, cls: Class) -> str | None:
 def _role_of_base(named: str) -> str | None:
     """The role that a class of torch gives to those that derive from it."""
     is_module = named.startswith("torch.nn.") and named.rpartition(".")[2][:1].isupper()
-    return surface.MODULE if is_module else surface.BASES.get(named)
+    if is_module:
+        return surface.MODULE
+    entry = surface.lookup(named)
+    # A class that derives from SGD is an optimizer, as one is that derives from Optimizer.
+    made = entry.role if entry is not None and entry.role in (surface.OPTIMIZER, surface.SCALER) else None
+    return surface.BASES.get(named, made)
 
 
 def bases_of(at: Interpreter, cls: Class) -> list[Class]:

@@ -191,7 +191,7 @@ def chained(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> V
 
 def _shown(name: str, at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """What makes a number or a text of gradients has read them."""
-    for value in args:
+    for value in args if name != "len" else ():
         for grad in value.gradients():
             grad_used(at, grad, node)
     device = ref_of(args[0], "device") if args and name == "str" else None

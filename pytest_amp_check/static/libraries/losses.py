@@ -142,7 +142,7 @@ def _tensor_method(at: Interpreter, tensor: Tensor, name: str, args: Args, keywo
     made.extent = tensor.extent or name in EXTENTS
     reduced(made, tensor, name)
     if name in FILLS:
-        fill(at, args[-1] if args else keywords.get("value"), tensor, receiver_words(node), node)
+        fill(at, keywords.get("value") or (args[-1] if args else None), tensor, receiver_words(node), node)
     elif not changes and is_low(name, region_device(at)):
         made.matmul = True
     elif not changes:

@@ -450,6 +450,11 @@ class _Op(NamedTuple):
         """Its name where it does not work in place."""
         return self.name.removesuffix("_")
 
+    @property
+    def tensor(self) -> ast.expr | None:
+        """The expression of the first tensor, None where it is given by name."""
+        return receiver(self.node) if self.rest is self.node.args else first_argument(self.node)
+
 
 def _op(at: Interpreter, op: _Op) -> Fact:
     """What an op makes of what it is given."""
@@ -519,8 +524,7 @@ def _operated(at: Interpreter, op: _Op) -> Fact | None:
         return None
     if op.name == "add" and op.first.underflows:
         _epsilon(at, op.first, op.rest[0], op.node, divides=False)
-    tensor = receiver(op.node) if len(op.rest) == len(op.node.args) else None
-    sides = (tensor or op.node.args[0], op.rest[0])
+    sides = (op.tensor or op.node.args[0], op.rest[0])
     return _arithmetic(at, _OPERATORS[op.name], op.first, op.args[1], op.node, sides)
 
 
@@ -743,10 +747,8 @@ def _clamped(at: Interpreter, op: _Op) -> None:
     for bound in (*op.rest[:2], *(given[name] for name in ("min", "max") if name in given)):
         number = literal(at.values.get(bound))
         if isinstance(number, (int, float)) and surface.FLOAT16_MAX < abs(number) < float("inf"):
-            names: dict[str, object] = {
-                "call": Words(op.node, 60),
-                "tensor": Words(receiver(op.node) or op.node.args[0]),
-            }
+            tensor = op.tensor
+            names = {"call": Words(op.node, 60), **({} if tensor is None else {"tensor": Words(tensor)})}
             if op.first.dtype == "float16" and GUESS not in op.first.traits:
                 at.emit(e.FILL, op.node, value=float(number), eligible=True, bound=True, names=names)
     upper = op.rest[0] if op.plain == "clamp_max" and op.rest else given.get("max", op.rest[1] if op.rest[1:] else None)

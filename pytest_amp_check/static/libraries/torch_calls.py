@@ -16,7 +16,16 @@ from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.matters import clips, spoken_of
 from ..interpreter.microbatches import PIECES
 from ..interpreter.tensors import computed, foreign_tensor, in_region, low_result, ran_here, widened
-from ..interpreter.unknown import IMPURE, compares, hand_off, hands_on_divided, is_criterion, is_graded, refs
+from ..interpreter.unknown import (
+    IMPURE,
+    compares,
+    hand_off,
+    hands_on_divided,
+    holds_scaler,
+    is_criterion,
+    is_graded,
+    refs,
+)
 from ..interpreter.values import (
     FORWARD,
     NONE,
@@ -161,7 +170,8 @@ def _of_tensors(at: Interpreter, name: str, tensors: list[Tensor], given: list[V
     if name == "torch.mean":
         made.vague = False
     reduced(made, tensors[0], name.removeprefix("torch."))
-    made.graded = made.graded or is_graded(given)
+    # Unanalyzed code that is given a scaler with a loss may scale the loss.
+    made.graded = made.graded or is_graded(given) or holds_scaler(at, given)
     made.pieces = name.rpartition(".")[2] in PIECES
     if not name.startswith("torch."):
         made.module_read = False
@@ -279,7 +289,9 @@ def _backward_function(at: Interpreter, entry: surface.Entry, args: Args, keywor
     value = first_of(args, keywords, "tensors")
     if isinstance(value, Choice):
         return on_each(at, value, lambda v: _backward_function(at, entry, [v, *args[1:]], keywords, node))
-    backward(at, as_loss(value), node, first_given(args[1:], keywords))
+    words = first_words(node)
+    names = {"call": wording(node), **({"loss": words} if words else {})}
+    backward(at, as_loss(value), node, first_given(args[1:], keywords), names)
     return NONE
 
 

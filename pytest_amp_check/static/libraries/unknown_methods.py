@@ -118,7 +118,7 @@ def _clip(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node
 
 def _fill(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     made = foreign_tensor(receiver)
-    fill(at, args[-1] if args else keywords.get("value"), made, receiver_words(node), node)
+    fill(at, keywords.get("value") or (args[-1] if args else None), made, receiver_words(node), node)
     return made
 
 

@@ -95,7 +95,7 @@ class Exports:
         """Whether what a file imports may matter: a module, with dots in front, or a name in it where one is given."""
         touched: set[str] = set()
         asked: Asked = {}
-        place = self._imported(module, name.encode("utf-8", "replace"), importer, touched, _keeping(find, asked))
+        place = self._imported(module, name.encode(), importer, touched, _keeping(find, asked))
         if place is None:
             return Answer(False, frozenset(touched), asked)
         known = self._answer(place, find)
@@ -103,7 +103,7 @@ class Exports:
 
     def ask(self, path: str, name: str, find: Find) -> Answer:
         """Whether a name that the file at a path defines, or hands on, may matter; ``find`` says where imports lead."""
-        return self._answer((path, name.encode("utf-8", "replace")), find)
+        return self._answer((path, name.encode()), find)
 
     def _answer(self, place: Place, find: Find) -> Answer:
         if place not in self._known:
@@ -111,8 +111,9 @@ class Exports:
         return self._known[place]
 
     def hands_on(self, path: str, name: str) -> bool:
-        """Whether a file has a name from another one."""
-        return name.encode("utf-8", "replace") in self._names_of(path).imports
+        """Return True if a file may have a name from another one."""
+        names = self._names_of(path)
+        return bool(names.stars) or name.encode() in names.imports
 
     def _names_of(self, path: str) -> _Names:
         known = self._names.get(path)

@@ -524,7 +524,7 @@ class Module:
             self.lines = self.text.split("\n")
         if line > len(self.lines):
             return offset
-        return len(self.lines[line - 1].encode("utf-8", "replace")[:offset].decode("utf-8", "ignore"))
+        return len(self.lines[line - 1].encode()[:offset].decode("utf-8", "ignore"))
 
 
 #: The kinds of node that have words of their own.

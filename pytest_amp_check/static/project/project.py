@@ -231,7 +231,7 @@ class Project:
         for candidate in (place + ".py", os.path.join(place, "__init__.py")):
             if self._is_file(candidate):
                 return candidate
-        return place if parts and self._holds_files(place) else None
+        return place if self._holds_files(place) else None
 
     def _is_file(self, path: str) -> bool:
         if path in self.members:

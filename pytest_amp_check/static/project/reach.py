@@ -19,7 +19,7 @@ from .syntax import tail, walk
 #: Files that one which is named imports, directly or not, which are asked for what enters autocast.
 REACH = 400
 #: What a file mentions that may make a model cast.
-MENTIONS = (b"autocast", b"MixedPrecision", *BY_HAND)
+MENTIONS = (b"autocast", *BY_HAND)
 
 
 def entering(project: Project, path: str, tree: ast.Module) -> Iterator[Entering]:

@@ -131,7 +131,7 @@ def _leaves_training(module: Module) -> bool:
         return True
     if "state_dict" not in module.identifiers:
         return False
-    return _STATE_OF_TRAINING.search(Code(module.text.encode("utf-8", "replace")).bare.data) is not None
+    return _STATE_OF_TRAINING.search(Code(module.text.encode()).bare.data) is not None
 
 
 def _trains(module: Module) -> bool:

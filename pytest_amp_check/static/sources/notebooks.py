@@ -175,7 +175,7 @@ class _Cell:
             if not row.startswith("%%"):
                 return True
             self.rows[number] = ""
-            name = re.split(r"\W", row[2:], maxsplit=1)[0]
+            name = re.split(r"\W", row[2:])[0]
             if name in _STANDALONE or (name in _FILES and row.rstrip("'\"").endswith(".py")):
                 self.writes = True
                 return True

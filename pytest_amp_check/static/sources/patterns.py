@@ -58,7 +58,8 @@ class Code:
     def float16(self) -> bool:
         """Whether it speaks of float16."""
         words, data = self.words, self.data
-        return self.autocast or b"float16" in words or (b"half" in words and b".half()" in data)
+        half = b"half" in words and (b".half()" in data or b"torch.half" in data)
+        return half or self.autocast or b"float16" in words
 
     @property
     def lightning16(self) -> bool:
@@ -148,14 +149,15 @@ class Code:
         return found - {b""}
 
 
-#: What low precision without autocast is made by: layers that cast their weights, and another dtype by default.
-BY_HAND = (b".weight.t", b"set_default_tensor_type", b"set_default_dtype")
+#: What low precision without autocast is made by: layers that cast their weights, another dtype by default, a policy of
+#: FSDP, and apex.
+BY_HAND = (b".weight.t", b"set_default_tensor_type", b"set_default_dtype", b"MixedPrecision", b"amp.initialize")
 #: What a method that a class defines for another file's class may do wrong there.
 _HOOKS = (b"clip_grad", b"backward(", b"autocast", b".step(", b"zero_grad")
 #: What a file does that leaves the training to another one, and yet may do something wrong.
 _REST = (b".state_dict(", b"clip_grad", b"training_step")
 #: What does something to the protocol, or makes something that does, has one of these.
-_HELP = (b"autocast", b"caler", b"backward(", b"zero_grad", b"clip_grad", b".step(", b".save(", b"optim")
+_HELP = (b"autocast", b"caler", b".scale(", b"backward(", b"zero_grad", b"clip_grad", b".step(", b".save(", b"optim")
 
 #: What a class that trains has one of.
 _TRAINS = (b"caler", b"backward(", b"zero_grad", b"unscale_", b"update_params")

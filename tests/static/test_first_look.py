@@ -1,0 +1,311 @@
+"""What a first look at the bytes of a file tells of it, beside whether it is worth parsing at all."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp_check.static.sources import patterns
+from pytest_amp_check.static.sources.patterns import Code
+
+
+def code(text: str) -> Code:
+    return Code(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("with torch.autocast('cuda'): pass", True),
+        ("# autocast is off", True),
+        ("return x @ self.weight.t()", True),
+        ("torch.set_default_dtype(torch.bfloat16)", True),
+        ("torch.set_default_tensor_type('torch.HalfTensor')", True),
+        ("model.half()", False),
+        ("torch.float16", False),
+        ("weight.t = 3", False),
+        ("", False),
+    ],
+)
+def test_what_may_enter_autocast(text: str, *, expected: bool) -> None:
+    assert code(text).autocast is expected
+    # What may enter it may compute in float16.
+    assert code(text).float16 is (expected or text in ("model.half()", "torch.float16"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x.half()", True),
+        ("x.to(torch.float16)", True),
+        ("x.to(torch.bfloat16)", True),
+        ("x.to(torch.half)", True),
+        ("half = 1 / 2", False),
+        ("x.half(2)", False),
+        ("behalf()", False),
+        ("x.to(torch.float32)", False),
+    ],
+)
+def test_what_speaks_of_float16(text: str, *, expected: bool) -> None:
+    assert code(text).float16 is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Trainer(precision='16-mixed')", True),
+        ('Trainer(precision="16-mixed")', True),
+        ("options = {'precision': '16-mixed'}", True),
+        ('options = {"precision": "16-mixed"}', True),
+        ("Trainer(precision=16)", True),
+        ("Trainer(precision = '16')", True),
+        ('Trainer(precision="16")', True),
+        ("Trainer(precision='16-true')", False),
+        ("Trainer(precision='bf16-mixed')", False),
+        ("Trainer(precision=32)", False),
+        ("Trainer(precision='32-true')", False),
+        ("name = '16-mixed'", False),
+        ('name = "16-mixed"', False),
+        ("Trainer(max_epochs=16)", False),
+    ],
+)
+def test_what_has_a_trainer_train_in_float16(text: str, *, expected: bool) -> None:
+    assert code(text).lightning16 is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("optimizer.load_state_dict(state)", True),
+        ("self.opt.load_state_dict(state)", True),
+        ("opts[0].load_state_dict(state)", True),
+        ("self.optimizers[name].load_state_dict(state)", True),
+        ("Optimizer.load_state_dict(state)", True),
+        ("model.load_state_dict(state)\noptimizer.load_state_dict(state)", True),
+        ("optimizer.load_state_dict(state)\nmodel.load_state_dict(state)", True),
+        ("thing.load_state_dict(state['optimizer'])", True),
+        ('thing.load_state_dict(state["optim_state"])', True),
+        ("thing.load_state_dict(state.get('optimizer'))", True),
+        ("if state['optimizer'] == 3:\n    thing.load_state_dict(state)", True),
+        ("x = 1  # optimizer.load_state_dict(state)", True),
+        ("model.load_state_dict(state)", False),
+        ("model.load_state_dict(state['model'])", False),
+        ("model.load_state_dict(state)\noptimizer.step()", False),
+        ("models[0].load_state_dict(state)", False),
+        ("model[opt].load_state_dict(state)", False),
+        ("x = opt[\n0].load_state_dict(state)", False),
+        ("model.load_state_dict(state)\nsaved['optimizer'] = optimizer.state_dict()", False),
+        ("# optimizer.load_state_dict(state)", False),
+        ("x = 1\n    # optimizer.load_state_dict(state)\n", False),
+        ("# optimizer.load_state_dict(state)\nmodel.load_state_dict(state)", False),
+        ("optimizer.step()", False),
+        ("state['optimizer']", False),
+    ],
+)
+def test_what_may_load_the_state_of_an_optimizer(text: str, *, expected: bool) -> None:
+    assert code(text).resumes is expected
+
+
+SPEAKS = {
+    # Scalers.
+    "a scaler that is asked": ("scaler.get_scale()", True),
+    "a scaler that is called": ("loss_scaler(loss, optimizer)", True),
+    "a scaler that is given": ("step(optimizer, scaler)", True),
+    "a scaler that is given first": ("step(scaler, optimizer)", True),
+    "a scaler by keyword": ("step(scaler=None)", True),
+    "a scaler with a type": ("def f(scaler: Any): pass", True),
+    "a scaler that is imported": ("from tools import LossScaler as L", True),
+    "a scaler that is alone": ("scaler", False),
+    "a scaler in prose": ("# scaler assembly", False),
+    "a scaler that is no name": ("x = 'a scaler'", False),
+    "unscaling by any name": ("amp.unscale_(opt)", True),
+    "scaling and a backward": ("a.scale(loss)\nb.backward()", True),
+    "scaling without a backward": ("a.scale(loss)", False),
+    "a backward without scaling": ("b.backward()", False),
+    # Regions.
+    "a region that is stored": ("region = autocast", True),
+    "a region that is returned": ("return torch.autocast", True),
+    "a region among several": ("with a, torch.autocast: pass", True),
+    "a region in a dict": ("{'on': autocast}", True),
+    "a region in a list": ("[autocast]", True),
+    "a region unpacked": ("f(*autocast)", True),
+    "a region behind a bracket": ("f(autocast)", True),
+    "a region or nothing": ("x = None or autocast", True),
+    "a region in a choice": ("x = a if b else autocast", True),
+    "a region in a generator": ("yield autocast", True),
+    "a region from a module": ("from amp.autocast import x", True),
+    "a region that is called on the next line": ("autocast\n(x)", True),
+    "two on a line, the first is a string": ("x = 'autocast', autocast(1)", True),
+    "two on a line, the second is a string": ("autocast(1), 'autocast'", True),
+    "one that is switched by hand": ("torch._C.enter_autocast()", False),
+    "one that is left by hand": ("exit_autocast()", False),
+    "one that is registered": ("register_autocast('x', 'cuda', 1)", False),
+    "one that is registered beside another": ("register_autocast(x); y = autocast", True),
+    "prose": ("the autocast", False),
+    "prose that goes on": ("of the autocast mode", False),
+    "two comments": ("# autocast(x)\n  # = autocast(y)", False),
+    "a comment behind code": ("x = 1  # = autocast(y)", True),
+    "a longer name": ("is_autocast_cpu", False),
+    "an old getter of the CPU": ("torch.get_autocast_cpu_dtype()", True),
+    "an old getter that is text": ("x = 'get_autocast_cpu_dtype'", False),
+    # Fills.
+    "an item": ("x[mask] = -1e9", True),
+    "an item without a sign": ("x[mask] = 1e9", True),
+    "a small item": ("x[mask] = -1e3", False),
+    "an item that is a name": ("x[mask] = low", False),
+    "a number of five digits": ("x.masked_fill(m, -99999)", True),
+    "a number of four digits": ("x.masked_fill(m, -9999)", False),
+    "a number with dots": ("x.masked_fill(m, -99999.5)", False),
+    "an exponent of four": ("x.masked_fill(m, -1e4)", True),
+    "an exponent of three": ("x.masked_fill(m, -1e3)", False),
+    "an exponent of thirty-eight": ("x.masked_fill(m, -3.4e38)", True),
+    "a power of two digits": ("x.masked_fill(m, -2 ** 15)", True),
+    "a power of a number of two digits": ("x.masked_fill(m, -10 ** 9)", True),
+    "a small power": ("x.masked_fill(m, -2 ** 8)", False),
+    "a name of another value": ("low = -1.0\nx.masked_fill(m, low)", False),
+    "a name that is given the value elsewhere": ("low = -1e9\nx.masked_fill(m, high)", False),
+    "a name that is given the value": ("low = -1e9\nx.masked_fill(m, low)", True),
+    "a name with a type": ("low: float = -1e9\nx.masked_fill(m, low)", True),
+    "a text of the value": ("low = float('-1e9')\nx.masked_fill(m, low)", True),
+    "limits by name": ("low = torch.finfo(torch.float32).min\nx.masked_fill(m, low)", True),
+    "an attribute of that name": ("self.low = -1e9\nx.masked_fill(m, self.low)", True),
+    "the value in the next call": ("x.masked_fill(m, 0)\nf(-1e9)", False),
+    "the second of two fills": ("x.masked_fill(m, 0)\nx.masked_fill(m, -1e9)", True),
+    "a fill without brackets": ("x.masked_fill\nf(0, -1e9)", True),
+    "a where": ("torch.where(m, x, -1e9)", True),
+    "a whole tensor": ("torch.full_like(x, -1e9)", True),
+    "a fill in place": ("x.fill_(-1e9)", True),
+    "a fill at places": ("x.index_fill(0, i, -1e9)", True),
+    "another word": ("x.fillna(-1e9)", False),
+    # Low precision weights.
+    "a cast model": ("model.half()\nopt = SGD(model.parameters())\nopt.step()", True),
+    "a cast model of a Trainer": ("from transformers import Trainer\nmodel.half()\nTrainer(model)", True),
+    "a cast model of another Trainer": ("from mine import Trainer\nmodel.half()\nTrainer(model)", False),
+    "a cast model without a step": ("model.half()\nnorm(model.parameters())", False),
+    "a cast model and optim": ("model.half()\noptim.SGD(model.parameters())", True),
+    "a cast model and an option": ("model.half()\noptimal(model.parameters())", False),
+    "bfloat16": ("model.bfloat16()\noptim.SGD(model.parameters())", True),
+    "to": ("model.to(torch.float16)\noptim.SGD(model.parameters())", True),
+    "to a device": ("model.to(device)\noptim.SGD(model.parameters())\nhalf = 2", False),
+    "type": ("model.type(torch.half)\noptim.SGD(model.parameters())", True),
+    "a dtype by name": ("model.to(dtype)\noptim.SGD(model.parameters())\nx = 'float16'", True),
+    "a layer": ("nn.Linear(8, 8, dtype=torch.float16)\noptim.SGD(model.parameters())", True),
+    "a layer of float32": ("nn.Linear(8, 8, dtype=torch.float32)\noptim.SGD(model.parameters())\nx = 'float16'", False),
+    "a pretrained model": ("m.from_pretrained('x', torch_dtype='float16')\noptim.SGD(m.parameters())", True),
+    # Clips and comments.
+    "the old clip": ("clip_grad_norm(p, 1)", True),
+    "the new clip": ("clip_grad_norm_(p, 1)", False),
+    "the clip of values": ("clip_grad_value_(p, 1)", False),
+    "a comment for us": ("x = 1  # amp: ignore", True),
+    "a comment for us, without a blank": ("x = 1  # amp:ignore[AMP201]", True),
+    "a comment for another": ("x = 1  # amp: keep", False),
+    "a comment for all": ("x = 1  # noqa", False),
+    "a comment for flake8": ("x = 1  # noqa: AMP201", True),
+    "a comment for flake8 of another code": ("x = 1  # noqa: E501\nAMP = 201", False),
+    "a comment that ends": ("x = 1  # noqa: E501 # AMP", False),
+    # What stands in documentation is no code.
+    "documentation": ('"""\nautocast(x)\n"""', False),
+    "documentation and code": ('"""\nautocast(x)\n"""\nautocast(y)', True),
+    "two of them": ('"""\nautocast(x)\n"""\nx = 1\n"""autocast(x)"""', False),
+    "what is not closed": ('"""\nautocast(x)\n', True),
+    "what stands in a comment": ('# """\nautocast(x)\n# """', True),
+    "what stands in a string": ('x = \'"""\'\nautocast(x)\ny = \'"""\'', True),
+    "what is quoted otherwise": ("'''\nautocast(x)\n'''", True),
+    "quotes that are escaped": ('x = """\\"""\nautocast(x)\n"""', True),
+    # What hides its names.
+    "null bytes": ("\0", True),
+}
+
+
+@pytest.mark.parametrize("what", SPEAKS)
+def test_what_is_worth_parsing(what: str) -> None:
+    text, expected = SPEAKS[what]
+    assert code(text).speaks() is expected
+
+
+@pytest.mark.parametrize(
+    ("text", "bases"),
+    [
+        ("class A(Base):\n    def f(self): self.loss.backward()", {b"Base"}),
+        ("class A(Base):\n    def f(self): self.optimizer.step()", {b"Base"}),
+        ("class A(Base):\n    def f(self): self.optimizer.zero_grad()", {b"Base"}),
+        ("class A(Base):\n    def f(self): clip_grad_norm_(self.p, 1)", {b"Base"}),
+        ("class A(Base):\n    def f(self):\n        with autocast(): pass", {b"Base"}),
+        ("class A(one.Base, two.Other):\n    def f(self): x.backward()", {b"Base", b"Other"}),
+        ("class A(Base[int]):\n    def f(self): x.backward()", {b"Base"}),
+        ("class A(\n    Base,\n    Other,\n):\n    def f(self): x.backward()", {b"Base", b"Other"}),
+        ("class A:\n    def f(self): x.backward()", set()),
+        ("class A():\n    def f(self): x.backward()", set()),
+        ("class A(object):\n    def f(self): x.backward()", set()),
+        ("class A(nn.Module):\n    def f(self): x.backward()", set()),
+        ("class A(torch.optim.Optimizer):\n    def f(self): x.backward()", set()),
+        ("from torch.optim import Optimizer\nclass A(Optimizer):\n    def f(self): x.backward()", set()),
+        ("from mine import Optimizer\nclass A(Optimizer):\n    def f(self): x.backward()", {b"Optimizer"}),
+        ("class A(Base): ...\nclass B(A):\n    def f(self): x.backward()", {b"Base"}),
+        ("class A(Base):\n    def f(self): x.forward()", set()),
+        ('class A(Base):\n    """x.backward()"""', set()),
+        ("x = 'class A(Base):'\nx.backward()", set()),
+        ("# class A(Base):\nx.backward()", set()),
+    ],
+)
+def test_what_classes_derive_from_whose_methods_may_matter(text: str, bases: set[bytes]) -> None:
+    assert code(text).bases() == bases
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("from a.b import c, d as e\nclip_grad_norm_(p)", {b"b", b"c", b"d"}),
+        ("import a.b as c\nsave(m.state_dict())", {b"b"}),
+        ("import a, b\ndef training_step(self): pass", {b"a", b"b"}),
+        ("from . import a\nclip_grad_norm_(p)", {b"a"}),
+        ("from .a import (\n    b,  # c\n    d,\n)\nclip_grad_norm_(p)", {b"a", b"b", b"d"}),
+        ("    from a import b\nclip_grad_norm_(p)", {b"a", b"b"}),
+        ("from a import b  # c, d\nclip_grad_norm_(p)", {b"a", b"b"}),
+        ("from torch import nn\nimport torch.optim\nclip_grad_norm_(p)", set()),
+        ("from torchvision import models\nclip_grad_norm_(p)", {b"torchvision", b"models"}),
+        ("from a import *\nclip_grad_norm_(p)", {b"a", b"*"}),
+        ("x = 1; from a import b\nclip_grad_norm_(p)", set()),
+        ("# from a import b\nclip_grad_norm_(p)", set()),
+        ("fromage = 1\nclip_grad_norm_(p)", set()),
+        ("from a import b", set()),
+        ('from a import b\n"""clip_grad_norm_(p)"""', set()),
+    ],
+)
+def test_what_a_file_imports_that_leaves_the_training_to_others(text: str, names: set[bytes]) -> None:
+    assert code(text).imports() == names
+
+
+def test_names_of_classes() -> None:
+    text = "class A: ...\n  class B(A): ...\nx = 'class C'\nclass D[T](B): ...\nclassy = 1\n# class E:\n"
+    assert code(text).classes() == {b"A", b"B", b"D"}
+
+
+@pytest.mark.parametrize(
+    ("text", "helps", "trains"),
+    [
+        ("with autocast(): pass", True, False),
+        ("GradScaler()", True, True),
+        ("loss.backward()", True, True),
+        ("opt.zero_grad()", True, True),
+        ("s.unscale_(opt)", False, True),
+        ("model.update_params(loss)", False, True),
+        ("clip_grad_norm_(p)", True, False),
+        ("scheduler.step()", True, False),
+        ("torch.save(x)", True, False),
+        ("import torch.optim", True, False),
+        ("def forward(x): return x", False, False),
+    ],
+)
+def test_what_helps_others_and_what_trains(text: str, *, helps: bool, trains: bool) -> None:
+    assert patterns.helps(text.encode()) is helps
+    assert patterns.trains(text.encode()) is trains
+
+
+def test_modules_of_torch() -> None:
+    assert [patterns.is_torch(name) for name in (b"torch", b"torch.amp", b"torchvision", b"a.torch", b"")] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
