@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 MOST_VALUES = 5_000_000
 #: What begins another value. In strings, which hold most of a notebook, it begins none.
 _MARKS = "[{,"
-_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+#: A string without an end goes on to the end of the text, lest each quote in it is tried again.
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 
 
 class TooMuch(ValueError):

@@ -86,5 +86,5 @@ def _calls(text: str, name: str, method: str) -> bool:
     if re.search(rf"\b{known}\.{method}\s*\(", text):
         return True
     # ``scaler.step(self.optimizer)``, ``loss_scaler(loss, optimizer, ...)``, ``step(model, optimizer)``
-    given = rf"\w*(?:step|[Ss]caler)\w*\s*\([^()]*\b{known}\b"
+    given = rf"(?:step|[Ss]caler)\w{{0,40}}\s{{0,8}}\([^()]{{0,400}}\b{known}\b"
     return method == "step" and re.search(given, text) is not None

@@ -737,6 +737,7 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False, spots:
     from .entry_points import read_module
     from .interpreter.passed import Passed
     from .project import reach
+    from .project.marimo import as_one_program
     from .project.module import Module
     from .project.relevance import mark_relevant
     from .survey import survey, survey_scaled
@@ -744,7 +745,7 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False, spots:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            parsed = ast.parse(text)
+            parsed = as_one_program(ast.parse(text), text)
         except (SyntaxError, ValueError) as error:
             return _rejected(path, rejection(text, error), text)
     program = Program()

@@ -26,6 +26,8 @@ READER_NAMES = {
     "module",
     "optimizer",
     "params",
+    "python",
+    "running",
     "function",
     "scaler",
     "tensor",

@@ -61,7 +61,8 @@ def run(source: str, path: Path, *, emulated: bool = False) -> tuple[Run, BaseEx
 
 def test_every_message_is_raised_here() -> None:
     raised = {program.message for program in PROGRAMS} | set(WARNINGS)
-    assert raised == set(MESSAGES)
+    # test_processors.py raises it, in a process that has no newer instructions.
+    assert raised | {"no-kernel-on-this-processor"} == set(MESSAGES)
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=[f"{each.message}: {each.name}" for each in PROGRAMS])

@@ -211,7 +211,7 @@ class TestMagics:
         blocks = programs.blocks("a.ipynb", notebook("a = 1\nb = 2", "c = 3\nd = (\n", "e = )"))
         (block,) = blocks
         assert block.broken is not None
-        line, reason = block.broken
+        line, reason, _ = block.broken
         assert line == 4
         assert "'(' was never closed" in reason
 

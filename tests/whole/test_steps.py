@@ -15,6 +15,7 @@ from regex_steps import Pattern, TooMany
 
 import pytest_amp_check
 from pytest_amp_check.protocol.messages import MESSAGES
+from pytest_amp_check.static.sources import newer_syntax
 
 # Some of the modules that have expressions need it.
 pytest.importorskip("torch")
@@ -27,7 +28,9 @@ CALLED = re.compile(rf"\bre\s*\.\s*(?:{'|'.join(FUNCTIONS)})\b")
 AT_ONE_PLACE = {"match", "fullmatch"}
 #: Expressions that are made where they are used, with what they become: by module and source.
 MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
-    ("static/elsewhere.py", r"f'\\b{re.escape(name)}\\.{method}\\s*\\('"): [r"\bscaler\.update\s*\("],
+    ("static/elsewhere.py", r"f'\\b{known}\\.{method}\\s*\\('"): [r"\bscaler\.update\s*\("],
+    ("static/elsewhere.py", "given"): [r"(?:step|[Ss]caler)\w{0,40}\s{0,8}\([^()]{0,400}\boptimizer\b"],
+    ("static/sources/newer_syntax.py", "pattern"): [pattern for _, pattern in newer_syntax._STATEMENTS],
     ("static/sources/patterns.py", r"name + b'\\([^)]{0,200}?(?:half|float16|dtype)'"): [
         rb"\.to\([^)]{0,200}?(?:half|float16|dtype)",
         rb"\.type\([^)]{0,200}?(?:half|float16|dtype)",
@@ -51,6 +54,8 @@ MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
 #: Those whose input has an end that is known, with the reason.
 BOUNDED: dict[str | bytes, str] = {
     rb"(\w+) *(?::[^=\n]*)?$": "100 bytes before an assignment",
+    **{pattern: "1,000 characters of one line" for _, pattern in newer_syntax._STATEMENTS},
+    newer_syntax._UNPARENTHESIZED.pattern: "1,000 characters of one line",
     r"invalid choice: '([^']*)' \(choose from (.*)\)$": "what argparse says of one argument",
 }
 #: How many times more the second half of an input may take than the first.

@@ -211,7 +211,7 @@ MESSAGES = (
     Message(
         "no-kernel-on-this-processor",
         "could not create a primitive descriptor for the LSTM forward propagation primitive",
-        (r"could not create a primitive(?: descriptor)? for (?:the|an?) [\w ]+? primitive",),
+        (r"could not create a primitive(?: descriptor)? for (?:the|an?) [\w ]{1,80}? primitive",),
         "`RuntimeError`, raised by `nn.LSTM` in an `autocast` region of the CPU",
         "oneDNN, with which torch runs the op on a CPU, has no kernel of this dtype for this processor. An LSTM in "
         "bfloat16 needs AVX512, and one in float16 AVX512-FP16 or AMX-FP16.",

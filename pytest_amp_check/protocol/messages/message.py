@@ -56,5 +56,5 @@ def primitive_of(text: str) -> str:
     """Return the primitive that a message of oneDNN names, such as "LSTM forward propagation"."""
     import re
 
-    found = re.search(r"for (?:the|an?) ([\w ]+?) primitive", text)
+    found = re.search(r"for (?:the|an?) ([\w ]{1,80}?) primitive", text)
     return found[1] if found else "a primitive of oneDNN"

@@ -43,11 +43,21 @@ def _global_value(at: Interpreter, home: Frame, name: str) -> Value | None:
     if isinstance(value, ImportedValue):
         return _loaded(at, home, name)
     if value is None and home.module.stars and name not in BUILTINS:
-        for star in home.module.stars:
-            value = _from_module(at, star._replace(name=name), home.module)
-            if value is not None:
-                home.vars[name] = value
-                break
+        value = _from_stars(at, home, name)
+    return value
+
+
+def _from_stars(at: Interpreter, home: Frame, name: str) -> Value | None:
+    """Return what ``from module import *`` gives a name, or None. Modules that star-import one another end there."""
+    key = (home.module.path, f"* {name}")
+    if key in at.binding:
+        return None
+    at.binding.add(key)
+    found = (_from_module(at, star._replace(name=name), home.module) for star in home.module.stars)
+    value = next((each for each in found if each is not None), None)
+    at.binding.discard(key)
+    if value is not None:
+        home.vars[name] = value
     return value
 
 

@@ -32,6 +32,12 @@ _UNPARENTHESIZED = re.compile(r"\s*except\*?\s+(?:[\w.]*\b[A-Z]\w*\s*,\s*)+[\w.]
 _LONGEST_LINE = 1000
 _FORMATTED: Version = (3, 12)  # PEP 701: any expression in a field of an f-string, its quotes included
 _TEMPLATE: Version = (3, 14)  # PEP 750
+_DOUBLE = re.compile(r'[^"\\\n]*(?:\\.[^"\\\n]*)*"', re.DOTALL)
+_SINGLE = re.compile(r"[^'\\\n]*(?:\\.[^'\\\n]*)*'", re.DOTALL)
+_LONG_DOUBLE = re.compile(r'[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""', re.DOTALL)
+_LONG_SINGLE = re.compile(r"[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''", re.DOTALL)
+#: From behind the quotes that a string begins with to its end.
+_ENDS = {'"': _DOUBLE.match, "'": _SINGLE.match, '"""': _LONG_DOUBLE.match, "'''": _LONG_SINGLE.match}
 _TOKEN = re.compile(r"#[^\n]*|(?<!\w)([a-zA-Z]{0,2})(\"\"\"|'''|\"|')")
 
 
@@ -114,8 +120,7 @@ def _has_newer_field(body: str) -> bool:
 
 def _end_of_plain(text: str, position: int, quote: str) -> int:
     """Return where a string that begins before a position ends, quote included, or -1."""
-    inside = r"(?:\\.|(?!Q).)*?Q" if len(quote) == 3 else r"(?:\\.|[^\\\n])*?Q"
-    found = re.compile(inside.replace("Q", quote), re.DOTALL).match(text, position)
+    found = _ENDS[quote](text, position)
     return found.end() if found else -1
 
 

@@ -1,0 +1,102 @@
+"""Notebooks of marimo: their cells are functions of one file, and are analyzed as the one program that they are.
+
+A cell takes the names that others define as its parameters, and returns those that it defines. marimo runs the cells in
+the order in which they need one another (docs.marimo.io, "Dataflow").
+"""
+
+from __future__ import annotations
+
+import ast
+
+from .syntax import tail, walk
+
+#: Decorators of functions and classes that a notebook exports as they are.
+_EXPORTED = frozenset({"function", "class_definition"})
+
+
+def as_one_program(tree: ast.Module, text: str) -> ast.Module:
+    """Return a module whose statements are those of the cells, in the order in which they run.
+
+    Each statement keeps its place in the file. A module without cells is returned as it is.
+    """
+    if "marimo" not in text:
+        return tree
+    apps = {name for statement in tree.body for name in _names_of_apps(statement)}
+    cells = [statement for statement in tree.body if _is_cell(statement, apps)]
+    if not cells:
+        return tree
+    ordered = iter(_in_order(cells))
+    body: list[ast.stmt] = []
+    for statement in tree.body:
+        if _is_cell(statement, apps):
+            body += _statements(next(ordered))
+        else:
+            _undecorate(statement, apps)
+            body.append(statement)
+    return ast.Module(body, tree.type_ignores)
+
+
+def _names_of_apps(statement: ast.stmt) -> list[str]:
+    """Return the names that a statement gives a new ``marimo.App(...)``."""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
+        return []
+    made = tail(statement.value.func) == "App"
+    return [target.id for target in statement.targets if made and isinstance(target, ast.Name)]
+
+
+def _decorator(node: ast.expr, apps: set[str]) -> str:
+    """Return the attribute of an app that a decorator is, such as "cell", or nothing."""
+    called = node.func if isinstance(node, ast.Call) else node
+    of_app = isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id in apps
+    return tail(called) if of_app else ""
+
+
+def _is_cell(statement: ast.stmt, apps: set[str]) -> bool:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return isinstance(statement, functions) and any(
+        _decorator(each, apps) == "cell" for each in statement.decorator_list
+    )
+
+
+def _undecorate(statement: ast.stmt, apps: set[str]) -> None:
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        statement.decorator_list = [
+            each for each in statement.decorator_list if _decorator(each, apps) not in _EXPORTED
+        ]
+
+
+def _statements(cell: ast.stmt) -> list[ast.stmt]:
+    """Return the body of a cell without the ``return`` that lists what it defines."""
+    assert isinstance(cell, (ast.FunctionDef, ast.AsyncFunctionDef))
+    body = cell.body
+    return body[:-1] if isinstance(body[-1], ast.Return) else body
+
+
+def _in_order(cells: list[ast.stmt]) -> list[ast.stmt]:
+    """Sort cells so that each comes after those that define what it takes; otherwise in the order of the file."""
+    defined = [_defined(cell) for cell in cells]
+    needed = [_parameters(cell) for cell in cells]
+    known = set[str]().union(*defined)
+    ordered: list[ast.stmt] = []
+    ready: set[str] = set()
+    left = list(range(len(cells)))
+    while left:
+        # Cells that need one another in a circle, which marimo refuses, stay in the order of the file.
+        at = next((each for each in left if needed[each] & known <= ready | defined[each]), left[0])
+        left.remove(at)
+        ordered.append(cells[at])
+        ready |= defined[at]
+    return ordered
+
+
+def _parameters(cell: ast.stmt) -> set[str]:
+    assert isinstance(cell, (ast.FunctionDef, ast.AsyncFunctionDef))
+    return {parameter.arg for parameter in (*cell.args.posonlyargs, *cell.args.args, *cell.args.kwonlyargs)}
+
+
+def _defined(cell: ast.stmt) -> set[str]:
+    """Return the names that a cell defines for others: those that it returns."""
+    assert isinstance(cell, (ast.FunctionDef, ast.AsyncFunctionDef))
+    last = cell.body[-1]
+    names = walk(last.value) if isinstance(last, ast.Return) and last.value is not None else []
+    return {node.id for node in names if isinstance(node, ast.Name)}
