@@ -47,6 +47,7 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 import pytest
+from _pytest.assertion.rewrite import AssertionRewritingHook
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "pytest_amp_check"
@@ -118,28 +119,36 @@ class Switches:
 SWITCHES = Switches()
 
 
-class Loader(SourceFileLoader):
+class Loader:
+    # Not a SourceFileLoader: pytest would load a plugin with a loader of its own, which rewrites assertions.
+
+    def __init__(self, fullname, path):
+        self.path = path
+        self.found = SourceFileLoader(fullname, path)
+
+    def __getattr__(self, name):
+        return getattr(self.found, name)
+
+    def create_module(self, spec):
+        return None
+
     def get_code(self, fullname):
         with open(CODES[self.path], "rb") as file:
             return marshal.load(file)
 
     def exec_module(self, module):
         vars(module)[{switch!r}] = SWITCHES
-        super().exec_module(module)
+        exec(self.get_code(module.__name__), vars(module))
 
 
-class Finder:
-    @staticmethod
-    def find_spec(fullname, path=None, target=None):
-        if not fullname.startswith({package!r}):
-            return None
-        spec = PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.origin in CODES:
-            spec.loader = Loader(fullname, spec.origin)
-        return spec
+def find_spec(cls, fullname, path=None, target=None):
+    spec = found(fullname, path, target)
+    if spec is not None and spec.origin in CODES:
+        spec.loader = Loader(fullname, spec.origin)
+    return spec
 
 
-sys.meta_path.insert(0, Finder)
+found, PathFinder.find_spec = PathFinder.find_spec, classmethod(find_spec)
 """
 #: Bytes that a mutant may use, lest one that never ends takes them all.
 MEMORY = 16 << 30
@@ -331,13 +340,11 @@ class Switches:
 
 def share(trees: dict[str, ast.Module], numbered: Iterable[tuple[int, Mutant]], folder: Path) -> None:
     """Write a sitecustomize into a folder, and the code of the modules that have mutants, for other processes."""
-    codes = {}
+    codes: dict[str, str] = {}
     for path in sorted({str(ROOT / mutant.file) for _, mutant in numbered}):
         codes[path] = str(folder / f"{len(codes)}.code")
         Path(codes[path]).write_bytes(marshal.dumps(compile(trees[path], path, "exec", dont_inherit=True)))
-    text = IN_OTHER_PROCESSES.format(
-        codes=codes, mutant=MUTANT, reached=REACHED, switch=SWITCH, package=f"{PACKAGE.name}."
-    )
+    text = IN_OTHER_PROCESSES.format(codes=codes, mutant=MUTANT, reached=REACHED, switch=SWITCH)
     (folder / "sitecustomize.py").write_text(text, encoding="utf-8")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
 
@@ -481,6 +488,8 @@ class Bites:
                 known[name] = Known(seconds, frozenset(reached), waited)
         told = f"{len(known)} of {len(session.items)} tests pass, {sum(each.seconds for each in known.values()):.0f} s"
         print(told, file=sys.stderr, flush=True)
+        for name in [item.nodeid for item in session.items if item.nodeid not in known]:
+            print("does not pass without a mutant:", name, file=sys.stderr, flush=True)
         by_name = {item.nodeid: item for item in session.items}
         chosen = {
             number: [by_name[name] for name in self._chosen(number, known)]
@@ -648,6 +657,8 @@ def main() -> int:
         bites = Bites(made, switches, options, Path(folder))
         # What is written elsewhere by tests that fail would be found again by the next ones.
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
+        # Runs of pytest inside of tests would warn that the plugin was imported without the rewriting of assertions.
+        pytest.MonkeyPatch().setattr(AssertionRewritingHook, "_warn_already_imported", lambda *_: None)
         flags = ["-qq", "-s", "--assert=plain", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
         pytest.main([*flags, *tests], plugins=[bites])
     for number, verdict in sorted(bites.verdicts.items()):
