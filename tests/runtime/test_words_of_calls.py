@@ -139,3 +139,56 @@ assert bool((average == 1.0).all())
     if name:
         assert f"`{name}`" in finding.message
     assert "receiver" not in finding.message
+
+
+@pytest.mark.parametrize("inner", ["region", "nullcontext(), region", "region, nullcontext()"])
+def test_a_context_that_is_entered_twice_is_named(inner: str, tmp_path: Path) -> None:
+    body = f"""
+from contextlib import nullcontext
+
+region = torch.autocast("cpu", dtype=torch.bfloat16)
+with region:
+    with {inner}:
+        model(batches[0][0])
+"""
+    said = found(body, tmp_path / "train.py", "AMP102").message.partition(" is entered while it is already open")[0]
+    # Some versions of Python give the span of the whole statement, which does not say which of two it is.
+    assert said in (("`region`",) if inner == "region" else ("`region`", "autocast"))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("scaler.step(optimizer=optimizer)", "scaler.step(optimizer)"),
+        ("held['scaler'].step(held['optimizer'])", "held['scaler'].step(held['optimizer'])"),
+    ],
+)
+def test_a_step_without_an_update_is_named(call: str, said: str, tmp_path: Path) -> None:
+    body = f"""
+held = {{"scaler": scaler, "optimizer": optimizer}}
+scaler.scale(loss_of(*batches[0])).backward()
+{call}
+"""
+    message = found(body, tmp_path / "train.py", "AMP206").message
+    assert message.startswith(f"`{said}` is never followed by `{said.partition('.step')[0]}.update()`")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "`nn.utils.clip_grad_norm_` "),
+        ("clip(parameters=model.parameters(), max_norm=1.0)", "`clip` "),
+    ],
+)
+def test_a_clip_before_unscale_is_named(call: str, said: str, tmp_path: Path) -> None:
+    body = f"""
+from torch.nn.utils import clip_grad_norm_ as clip
+
+scaler.scale(loss_of(*batches[0])).backward()
+{call}
+scaler.step(optimizer)
+scaler.update()
+"""
+    message = found(body, tmp_path / "train.py", "AMP201").message
+    assert message.startswith(said)
+    assert "call `scaler.unscale_(optimizer)` before it" in message
