@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -249,3 +251,41 @@ def test_what_has_no_name_is_called_what_it_is() -> None:
             step(each)
         scaler.update()
     assert [(found.optimizer, found.scaler) for found in run.steps] == [("each", "the scaler")]
+
+
+def test_nothing_of_a_recording_stays_in_torch() -> None:
+    model = layer(1.0)
+    optimizer = sgd(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    hooks = model.weight.register_hook(lambda gradient: gradient * 1.0)
+    assert torch._C._len_torch_function_stack() == 0
+    with record(norms=True):
+        for _ in range(3):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = model(ONE).float().sum() * 2.0
+            scaler.scale(loss).backward()
+            with torch.no_grad():
+                model.weight.mul_(1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            loss = loss.detach() + 1.0
+    assert torch._C._len_torch_function_stack() == 0
+    assert torch._C._len_torch_dispatch_stack() == 0
+    assert not torch.nn.modules.module._global_forward_pre_hooks
+    assert not torch.nn.modules.module._global_forward_hooks
+    hooks.remove()
+    assert not model.weight._backward_hooks
+
+
+def test_a_model_that_is_gone_is_not_kept_by_a_recording() -> None:
+    models, made = [], []
+    with record():
+        for _ in range(3):
+            model = nn.Sequential(nn.Sequential(layer(1.0)), nn.Flatten())
+            models.append(weakref.ref(model))
+            made.append(model(ONE))
+        del model
+        gc.collect()
+        assert [each() for each in models] == [None] * 3
+        assert [each.item() for each in made] == [1.0] * 3
