@@ -246,3 +246,35 @@ def test_the_page_of_a_check_has_what_the_terminal_shows(capsys: pytest.CaptureF
         'class="help"><span class="t-dim">  help: </span><span class="t-command">amp-check explain AMP201</span>'
         in page
     )
+
+
+# Where fixes are written.
+
+
+@pytest.mark.parametrize(
+    ("argv", "written"),
+    [
+        ((".",), ["project"]),
+        (("--fix", ".", "../beside"), ["beside", "project"]),
+        ((".", "../beside"), ["project"]),
+        (("--config", "pyproject.toml", ".", "../beside"), ["beside", "project"]),
+        (("--no-fix", ".", "../beside"), []),
+    ],
+)
+def test_a_project_has_fixes_written_in_it_alone(
+    argv: tuple[str, ...],
+    written: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for folder in ("project", "beside"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.py").write_text(BAD)
+    (tmp_path / "project/pyproject.toml").write_text("[tool.amp-check]\nfix = true\n")
+    monkeypatch.chdir(tmp_path / "project")
+    _, _, err = amp_check(capsys, "check", *argv)
+    changed = sorted(path.parent.name for path in tmp_path.glob("*/train.py") if path.read_text() != BAD)
+    assert changed == written
+    refused = [line for line in err.splitlines() if "was not written" in line]
+    assert len(refused) == (1 if written == ["project"] and "../beside" in argv else 0)
