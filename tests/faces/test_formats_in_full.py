@@ -38,7 +38,9 @@ def findings() -> list[Finding]:
 
 def shown(name: str, found: Sequence[Finding], summary: str = "Found 2.") -> str:
     stream = io.StringIO()
-    formats.FORMATS[name].write(formats.Shown(list(found), summary, text.Sources({"a.py": SOURCE}), unsafe=False), stream)
+    formats.FORMATS[name].write(
+        formats.Shown(list(found), summary, text.Sources({"a.py": SOURCE}), unsafe=False), stream
+    )
     return stream.getvalue()
 
 
