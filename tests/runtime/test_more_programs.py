@@ -739,9 +739,225 @@ for i in range(64):
 )
 
 
-@pytest.mark.parametrize(
-    "program", [*CHECKPOINTS, *EDITS, *CLIPS, *ASKED, *REGIONS, *OTHERS], ids=lambda program: program.name
+#: Forwards in float32 whose losses are scaled, and scalers by how they are made.
+SCALED = (
+    Program(
+        "autocast is off by a flag",
+        "AMP110",
+        """
+use_amp = len(batches) > 100
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16, enabled=use_amp):
+        loss = F.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "autocast is entered under a condition",
+        "AMP110",
+        """
+from contextlib import nullcontext
+
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu") if len(batches) > 100 else nullcontext():
+        loss = F.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "a small model that is scaled outside of the region of the large one",
+        "AMP110",
+        """
+small = nn.Linear(4, 1)
+other = torch.optim.SGD(small.parameters(), lr=0.01)
+for x, y in batches:
+    optimizer.zero_grad()
+    other.zero_grad()
+    scaler.scale(loss_of(x, y)).backward()
+    scaler.scale(F.mse_loss(small(x), y)).backward()
+    scaler.step(optimizer)
+    scaler.step(other)
+    scaler.update()
+""",
+    ),
+    Program(
+        "a scaler of one's own kind",
+        "S29",
+        """
+class Own(torch.amp.GradScaler):
+    def __init__(self, scale):
+        super().__init__("cpu", init_scale=scale, growth_interval=500)
+
+
+scaler = Own(2.0**8)
+"""
+        + RIGHT.strip()
+        + "\n",
+    ),
+    Program(
+        "a scaler that is switched off scales nothing",
+        "S36",
+        """
+scaler = torch.amp.GradScaler("cpu", enabled=False)
+"""
+        + RIGHT.strip()
+        + "\n",
+    ),
+    Program(
+        "a scaled loss is scaled once more",
+        "S08",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    scaler.scale(scaler.scale(loss_of(x, y))).backward()  # AMP205
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "a scaled loss is divided by the scale before it is scaled once more",
+        "S08",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    loss = scaler.scale(loss_of(x, y)) / scaler.get_scale()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "a scaled loss is divided by the number of micro-batches",
+        "S40",
+        """
+for i, (x, y) in enumerate(batches):
+    (scaler.scale(loss_of(x, y)) / 3).backward()
+    if (i + 1) % 3 == 0:
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+""",
+    ),
+    Program(
+        "one of two terms of a loss is scaled",
+        "S07",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    penalty = sum(p.square().sum() for p in model.parameters())
+    (scaler.scale(loss_of(x, y)) + penalty).backward()  # AMP205
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "both terms of a loss are scaled",
+        "S07",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    penalty = sum(p.square().sum() for p in model.parameters())
+    (scaler.scale(loss_of(x, y)) + scaler.scale(penalty)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "anomaly detection is on while losses are scaled",
+        "AMP",
+        """
+torch.autograd.set_detect_anomaly(True)  # AMP213
+try:
+    for x, y in batches:
+        optimizer.zero_grad()
+        scaler.scale(loss_of(x, y)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+finally:
+    torch.autograd.set_detect_anomaly(False)
+""",
+    ),
+    Program(
+        "anomaly detection looks for no NaN",
+        "AMP",
+        """
+torch.autograd.set_detect_anomaly(True, check_nan=False)
+try:
+    for x, y in batches:
+        optimizer.zero_grad()
+        scaler.scale(loss_of(x, y)).backward()
+        scaler.step(optimizer)
+        scaler.update()
+finally:
+    torch.autograd.set_detect_anomaly(False)
+""",
+    ),
+    Program(
+        "a penalty on unscaled gradients",
+        "S18",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    loss = loss_of(x, y)
+    gradients = torch.autograd.grad(loss, model[0].weight, create_graph=True)[0]
+    scaler.scale(loss + gradients.square().sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "a penalty on scaled gradients that are divided by the scale",
+        "S18",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    loss = loss_of(x, y)
+    gradients = torch.autograd.grad(scaler.scale(loss), model[0].weight, create_graph=True)[0]
+    gradients = gradients * (1.0 / scaler.get_scale())
+    scaler.scale(loss + gradients.square().sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "scaled gradients that only show a direction",
+        "S18",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    loss = loss_of(x, y)
+    gradients = torch.autograd.grad(scaler.scale(loss), model[0].weight, create_graph=True)[0]
+    direction = gradients / gradients.norm()
+    scaler.scale(loss + direction.sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "scaled gradients that are looked at and not differentiated",
+        "S18",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    loss = loss_of(x, y)
+    losses.append(torch.autograd.grad(scaler.scale(loss), model[0].weight, retain_graph=True)[0])
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
 )
+
+ALL = (*CHECKPOINTS, *EDITS, *CLIPS, *ASKED, *REGIONS, *OTHERS, *SCALED)
+
+
+@pytest.mark.parametrize("program", ALL, ids=lambda program: program.name)
 def test_what_is_marked_is_named_and_nothing_else(program: Program, tmp_path: Path) -> None:
     source, path = program.source(3), tmp_path / "train.py"
     path.write_text(source, encoding="utf-8")
