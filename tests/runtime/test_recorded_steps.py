@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
 from typing import Any
 
@@ -289,3 +290,42 @@ def test_a_model_that_is_gone_is_not_kept_by_a_recording() -> None:
         gc.collect()
         assert [each() for each in models] == [None] * 3
         assert [each.item() for each in made] == [1.0] * 3
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with CUDA this scaler does not disable itself")
+@pytest.mark.parametrize("early", [False, True], ids=["made while it is recorded", "made before"])
+def test_a_scaler_that_has_disabled_itself_is_told_of_once(early: bool) -> None:
+    def made() -> list[torch.amp.GradScaler]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return [torch.amp.GradScaler("cuda"), torch.amp.GradScaler("cuda")]
+
+    scalers = made() if early else []
+    model = layer(1.0)
+    optimizer = sgd(model)
+    with record() as run:
+        scalers = scalers or made()
+        for scaler in scalers:
+            optimizer.zero_grad()
+            scaler.scale(model(ONE).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        for scaler in scalers:
+            assert scaler.scale(ONE) is ONE
+    assert [finding.code for finding in run.findings] == ["AMP217"]
+    # Those steps are no scaler's.
+    assert [(step.scaler, step.scale_before, step.skipped) for step in run.steps] == [(None, None, False)] * 2
+
+
+def test_a_scaler_that_was_switched_off_by_hand_is_none() -> None:
+    model = layer(1.0)
+    optimizer = sgd(model)
+    with record() as run:
+        for scaler in (torch.amp.GradScaler("cpu", enabled=False), torch.amp.GradScaler("cuda", enabled=False)):
+            optimizer.zero_grad()
+            scaler.scale(model(ONE).sum()).backward()
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+    assert run.findings == []
+    assert [(step.optimizer, step.scaler) for step in run.steps] == [("optimizer", None)] * 2
