@@ -280,16 +280,19 @@ def test_nothing_of_a_recording_stays_in_torch() -> None:
 
 
 def test_a_model_that_is_gone_is_not_kept_by_a_recording() -> None:
-    models, made = [], []
+    models: list[weakref.ref[nn.Module]] = []
+
+    def output() -> torch.Tensor:
+        model = nn.Sequential(nn.Sequential(layer(1.0)), nn.Flatten())
+        models.append(weakref.ref(model))
+        made: torch.Tensor = model(ONE)
+        return made
+
     with record():
-        for _ in range(3):
-            model = nn.Sequential(nn.Sequential(layer(1.0)), nn.Flatten())
-            models.append(weakref.ref(model))
-            made.append(model(ONE))
-        del model
+        kept = [output() for _ in range(3)]
         gc.collect()
         assert [each() for each in models] == [None] * 3
-        assert [each.item() for each in made] == [1.0] * 3
+        assert [each.item() for each in kept] == [1.0] * 3
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with CUDA this scaler does not disable itself")
