@@ -675,6 +675,24 @@ for epoch in range(3):
         codes=("AMP403",),
     ),
     Program(
+        "a schedule that moves where a batch was given up",
+        "S48",
+        """
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+for i, (x, y) in enumerate(batches):
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, y)).backward()
+    if i == 1:
+        optimizer.zero_grad()
+        schedule.step()
+        continue
+    scaler.step(optimizer)
+    scaler.update()
+    schedule.step()
+""",
+        codes=("AMP403",),
+    ),
+    Program(
         "a schedule that moves with a step that was skipped",
         "S33",
         """
@@ -723,6 +741,47 @@ for i in range(64):
     many += 1.0
     if i < 15:
         short += 1.0
+""",
+    ),
+    Program(
+        "an average that stands still",
+        "S73",
+        """
+average = torch.ones(16, dtype=torch.bfloat16)
+weight = torch.full((16,), 1.1, dtype=torch.bfloat16)
+for _ in range(8):
+    average.lerp_(weight, 1e-3)  # AMP508
+assert bool((average == 1.0).all())
+""",
+    ),
+    Program(
+        "an average that stands still after sixty-four steps of averages that moved",
+        "S73",
+        """
+moving = torch.zeros(16, dtype=torch.bfloat16)
+for i in range(64):
+    moving.lerp_(torch.full((16,), float(i % 2), dtype=torch.bfloat16), 0.5)
+average = torch.ones(16, dtype=torch.bfloat16)
+weight = torch.full((16,), 1.1, dtype=torch.bfloat16)
+for _ in range(8):
+    average.lerp_(weight, 1e-3)
+assert bool((average == 1.0).all())
+""",
+    ),
+    Program(
+        "averages that stand still where they have arrived, or for two steps",
+        "S73",
+        """
+average = torch.ones(16, dtype=torch.bfloat16)
+same = torch.ones(16, dtype=torch.bfloat16)
+for _ in range(8):
+    average.lerp_(torch.zeros(16, dtype=torch.bfloat16), 0.0)
+    same.add_(torch.zeros(16, dtype=torch.bfloat16), alpha=0.5)
+weight = torch.full((16,), 1.1, dtype=torch.bfloat16)
+for _ in range(4):
+    average = torch.ones(16, dtype=torch.bfloat16)
+    for _ in range(2):
+        average.lerp_(weight, 1e-3)
 """,
     ),
     Program(

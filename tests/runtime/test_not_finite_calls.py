@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import weakref
 from dataclasses import dataclass
 from typing import Any
 
@@ -276,3 +277,18 @@ def test_a_cause_is_told_of_before_a_scale_sinks_for_another_one() -> None:
     assert "`log` in code outside of modules" in sunk.message
     assert sunk.witness[-1].site.line == line_of("sinks")
     assert (run.bad_losses, run.first_bad_loss) == (16, 2)
+
+
+def test_batches_whose_results_are_gone_are_let_go() -> None:
+    model = nn.Linear(8, 4)
+    batches: list[weakref.ref[Tensor]] = []
+    with record(model) as run:
+        for _ in range(200):
+            x = torch.randn(4, 8)
+            batches.append(weakref.ref(x))
+            assert model(x).shape == (4, 4)
+        x = torch.zeros(1)
+        # As many calls as are kept at most, whatever has become of what they made.
+        assert sum(each() is not None for each in batches) <= 64
+    assert run.failure is None
+    assert not any(each() is not None for each in batches)
