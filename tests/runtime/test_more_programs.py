@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ from marks import marks, places, shown
 from runtime_programs import RIGHT, Program
 
 pytest.importorskip("torch")
+
+import torch
 
 from pytest_amp_check import record
 
@@ -1012,6 +1015,15 @@ for x, y in batches:
 """,
     ),
 )
+
+
+@pytest.fixture(autouse=True)
+def _autocast_off() -> Iterator[None]:
+    """Some programs leave autocast on."""
+    yield
+    torch.set_autocast_enabled("cpu", False)
+    torch.clear_autocast_cache()
+
 
 ALL = (*CHECKPOINTS, *EDITS, *CLIPS, *ASKED, *REGIONS, *OTHERS, *SCALED)
 

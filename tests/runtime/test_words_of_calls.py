@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,18 @@ from runtime_programs import SETUP
 
 pytest.importorskip("torch")
 
+import torch
+
 from pytest_amp_check import record
 from pytest_amp_check.protocol.finding import Finding
+
+
+@pytest.fixture(autouse=True)
+def _autocast_off() -> Iterator[None]:
+    """Some programs leave autocast on."""
+    yield
+    torch.set_autocast_enabled("cpu", False)
+    torch.clear_autocast_cache()
 
 
 def found(body: str, path: Path, code: str) -> Finding:
