@@ -172,6 +172,30 @@ def test_pages_of_several_messages_follow_each_other(capsys: pytest.CaptureFixtu
     assert f"\n\n{titles[1]}\n" in out
 
 
+@pytest.mark.parametrize("command", ["check", "explain", "rules", "completion", "run"])
+def test_a_wrong_flag_shows_how_commands_are_used(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = amp_check(capsys, command, "--no-such-flag")
+    assert (code, out) == (2, "")
+    lines = err.splitlines()
+    assert lines[0].startswith("usage: amp-check ")
+    assert lines[-1].startswith("amp-check: error: ")
+
+
+def test_help_names_every_command_and_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = amp_check(capsys, "--help")
+    assert (code, err) == (0, "")
+    assert amp_check(capsys) == (0, out, "")
+    assert out.startswith("usage: amp-check [-h] [--version] COMMAND ...\n")
+    listed = [line.split()[0] for line in out.splitlines() if line.startswith("    ") and not line.startswith("     ")]
+    assert listed == ["check", "run", "explain", "rules", "completion", "server"]
+    assert all(len(line) <= 96 for line in out.splitlines())
+    for command in listed:
+        code, out, err = amp_check(capsys, command, "--help")
+        assert (code, err) == (0, "")
+        assert out.startswith(f"usage: amp-check {command} [")
+    assert "server" in out
+
+
 # Settings and files.
 
 

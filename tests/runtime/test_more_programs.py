@@ -215,6 +215,121 @@ for x, y in batches:
     ),
 )
 
+HOOKS = (
+    Program(
+        "gradients are zeroed one by one after they were unscaled",
+        "S22",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, y)).backward()
+    scaler.unscale_(optimizer)
+    for p in model.parameters():
+        p.grad.zero_()  # AMP215
+    scaler.step(optimizer)
+    scaler.update()
+""",
+        shows="moved() == 0.0",
+    ),
+    Program(
+        "gradients are filled with zero one by one while they are scaled",
+        "S22",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, y)).backward()
+    for p in model.parameters():
+        p.grad.fill_(0)  # AMP215
+    scaler.step(optimizer)
+    scaler.update()
+""",
+        shows="moved() == 0.0",
+    ),
+    Program(
+        "gradients of some parameters are zeroed",
+        "S22",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, y)).backward()
+    model[0].bias.grad.zero_()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "a hook that normalises in place once gradients are accumulated",
+        "S20",
+        """
+def change(given):
+    given.grad.mul_(0.1 / given.grad.norm())  # AMP201
+
+
+for p in model.parameters():
+    p.register_post_accumulate_grad_hook(change)
+for x, y in batches:
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, 5 * y)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "a hook that divides by the norm in place once gradients are accumulated",
+        "S20",
+        """
+def change(given):
+    given.grad.div_(given.grad.norm())  # AMP201
+
+
+for p in model.parameters():
+    p.register_post_accumulate_grad_hook(change)
+for x, y in batches:
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, 5 * y)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "a hook that clears or fills with infinity once gradients are accumulated",
+        "S20",
+        """
+def change(given):
+    if given is model[0].bias:
+        given.grad.zero_()
+    if given is model[2].bias:
+        given.grad.fill_(float("inf"))
+
+
+for p in model.parameters():
+    p.register_post_accumulate_grad_hook(change)
+for x, y in batches:
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, 5 * y)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "a hook that fills with a number once gradients are accumulated",
+        "S20",
+        """
+def change(given):
+    given.grad.fill_(0.5)  # AMP202
+
+
+for p in model.parameters():
+    p.register_post_accumulate_grad_hook(change)
+for x, y in batches:
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, 5 * y)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+)
+
 CLIPS = (
     Program(
         "error_if_nonfinite in a try that handles it",
@@ -788,6 +903,18 @@ for _ in range(4):
 """,
     ),
     Program(
+        "a sum that begins anew and then loses its terms",
+        "S73",
+        """
+total = torch.zeros((), dtype=torch.float16)
+for i in range(80):
+    if i == 3:
+        total.fill_(2048.0)
+    total += 1.0  # AMP508
+assert total == 2048.0
+""",
+    ),
+    Program(
         "a sum that begins anew",
         "S73",
         """
@@ -1025,7 +1152,7 @@ def _autocast_off() -> Iterator[None]:
     torch.clear_autocast_cache()
 
 
-ALL = (*CHECKPOINTS, *EDITS, *CLIPS, *ASKED, *REGIONS, *OTHERS, *SCALED)
+ALL = (*CHECKPOINTS, *EDITS, *HOOKS, *CLIPS, *ASKED, *REGIONS, *OTHERS, *SCALED)
 
 
 @pytest.mark.parametrize("program", ALL, ids=lambda program: program.name)
