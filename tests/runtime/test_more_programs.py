@@ -1144,6 +1144,198 @@ for x, y in batches:
 )
 
 
+#: Objects that come and go, and gradients of other kinds.
+OBJECTS = (
+    Program(
+        "a checkpoint after the scaler is gone",
+        "S37",
+        RIGHT
+        + """
+import gc
+
+del scaler
+gc.collect()
+torch.save({"optimizer": optimizer.state_dict()}, io.BytesIO())
+""",
+        late=False,
+    ),
+    Program(
+        "models, optimizers and scalers that are made anew for each trial",
+        "S10",
+        """
+def trial(width):
+    net = nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 1))
+    descent = torch.optim.SGD(net.parameters(), lr=0.01)
+    own = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    for x, y in batches:
+        descent.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = F.mse_loss(net(x), y)
+        own.scale(loss).backward()
+        own.unscale_(descent)
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        own.step(descent)
+        own.update()
+
+
+for width in range(4, 14):
+    trial(width)
+""",
+    ),
+    Program(
+        "a mistake in the last of several trials",
+        "S01",
+        """
+def trial(width, unscales):
+    net = nn.Linear(4, width)
+    descent = torch.optim.SGD(net.parameters(), lr=0.01)
+    for x, _ in batches:
+        descent.zero_grad()
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = net(x).float().square().mean()
+        scaler.scale(loss).backward()
+        if unscales:
+            scaler.unscale_(descent)
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # AMP201
+        scaler.step(descent)
+        scaler.update()
+
+
+for width in range(4, 14):
+    trial(width, width < 13)
+""",
+    ),
+    Program(
+        "parameters are added to an optimizer between two steps",
+        "S17",
+        """
+head = nn.Linear(1, 1)
+for i, (x, y) in enumerate(batches):
+    if i == 1:
+        optimizer.add_param_group({"params": list(head.parameters())})
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = F.mse_loss(head(model(x)), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_([*model.parameters(), *(head.parameters() if i else ())], 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "parameters that were added are clipped while they are scaled",
+        "S01",
+        """
+head = nn.Linear(1, 1)
+optimizer.add_param_group({"params": list(head.parameters())})
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = F.mse_loss(head(model(x)), y)
+    scaler.scale(loss).backward()
+    nn.utils.clip_grad_norm_(head.parameters(), 1.0)  # AMP201
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "sparse gradients",
+        "S20",
+        """
+words = nn.Embedding(10, 4, sparse=True)
+descent = torch.optim.SGD(words.parameters(), lr=0.01)
+for x, y in batches:
+    descent.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = F.mse_loss(model(words(torch.tensor([1, 1, 3, 4, 5, 6, 7, 8]))), y)
+    scaler.scale(loss).backward()
+    words.weight.grad = words.weight.grad.coalesce()
+    scaler.unscale_(descent)
+    scaler.step(descent)
+    scaler.update()
+    optimizer.zero_grad()
+""",
+    ),
+    Program(
+        "gradients that are averaged, halved and put in the place of scaled ones",
+        "S20",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, y)).backward()
+    for p in model.parameters():
+        p.grad = p.grad * 0.5
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "gradients are divided by the scale and put in their place before a plain step",
+        "S13",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, y)).backward()
+    scale = scaler.get_scale()
+    for p in model.parameters():
+        p.grad = p.grad / scale
+    optimizer.step()
+""",
+    ),
+    Program(
+        "gradients are divided by the scale and then by the scaler",
+        "S13",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, y)).backward()
+    scale = scaler.get_scale()
+    for p in model.parameters():
+        p.grad.div_(scale)  # AMP210
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "two closures of one optimizer without a scaler",
+        "S16",
+        """
+descent = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=2)
+for x, y in batches:
+
+    def closure():
+        descent.zero_grad()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        return loss
+
+    descent.step(closure)
+""",
+    ),
+    Program(
+        "a step in a hook of each parameter without a scaler",
+        "S27",
+        """
+descents = {p: torch.optim.SGD([p], lr=0.01) for p in model.parameters()}
+
+
+def step(p):
+    descents[p].step()
+    descents[p].zero_grad()
+
+
+for p in model.parameters():
+    p.register_post_accumulate_grad_hook(step)
+for x, y in batches:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = F.mse_loss(model(x), y)
+    loss.backward()
+""",
+    ),
+)
+
+
 @pytest.fixture(autouse=True)
 def _autocast_off() -> Iterator[None]:
     """Some programs leave autocast on."""
@@ -1152,7 +1344,7 @@ def _autocast_off() -> Iterator[None]:
     torch.clear_autocast_cache()
 
 
-ALL = (*CHECKPOINTS, *EDITS, *HOOKS, *CLIPS, *ASKED, *REGIONS, *OTHERS, *SCALED)
+ALL = (*CHECKPOINTS, *EDITS, *HOOKS, *CLIPS, *ASKED, *REGIONS, *OTHERS, *SCALED, *OBJECTS)
 
 
 @pytest.mark.parametrize("program", ALL, ids=lambda program: program.name)
