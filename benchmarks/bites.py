@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib
 import json
 import marshal
 import os
@@ -655,6 +656,8 @@ def main() -> int:
     made, switches = sample(options.seed, options.mutants, targets, options.files or ["*"]), Switches()
     sys.meta_path.insert(0, _Finder(made.trees, switches))
     sys.path.insert(0, str(ROOT))
+    # Runs of pytest inside of tests would load it with a loader of their own, which rewrites assertions.
+    importlib.import_module(f"{PACKAGE.name}.faces.plugin")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         if not options.one_process:
             share(made.trees, enumerate(made.mutants), Path(folder))
