@@ -778,3 +778,7 @@ def test_ways_of_gradients_are_counted_and_their_steps_said() -> None:
     ]
     run["states"] = None
     assert "What the gradients went through" not in html.render([run])
+
+
+def test_a_run_says_where_it_ran() -> None:
+    assert '<p class="muted">torch 2.13.0 · cpu · Linux</p>' in html.render([bare_run()])

@@ -50,6 +50,22 @@ torch.save(Namespace(states=[optimizer.state_dict()], inner=held), io.BytesIO())
 """,
     ),
     Program(
+        "a state six containers deep, without that of the scaler",
+        "S37",
+        RIGHT + "torch.save([[({'a': [(optimizer.state_dict(),)]},)]], io.BytesIO())  # AMP401\n",
+    ),
+    Program(
+        "states as deep as that, each in objects in containers",
+        "S37",
+        RIGHT
+        + """
+from argparse import Namespace
+
+deep = {"a": Namespace(b=[Namespace(c=(optimizer.state_dict(), Namespace(d=scaler.state_dict())))])}
+torch.save(deep, io.BytesIO())
+""",
+    ),
+    Program(
         "a copy of a state, without that of the scaler",
         "S37",
         RIGHT
@@ -850,11 +866,15 @@ assert total == 256.0
         "S73",
         """
 whole = torch.zeros((), dtype=torch.float16)
+half = torch.zeros((), dtype=torch.float16)
+scaled = torch.zeros((), dtype=torch.float16)
 high = torch.full((), 2048.0)
 short = torch.full((), 2048.0, dtype=torch.float16)
 many = torch.full((2,), 2048.0, dtype=torch.float16)
 for i in range(64):
     whole += 1.0
+    half -= 0.5
+    scaled.add_(4.0, alpha=0.5)
     high += 1.0
     many += 1.0
     if i < 15:
@@ -1237,6 +1257,43 @@ for x, y in batches:
     nn.utils.clip_grad_norm_(head.parameters(), 1.0)  # AMP201
     scaler.step(optimizer)
     scaler.update()
+""",
+    ),
+    Program(
+        "a loss that reaches one parameter of many",
+        "S01",
+        """
+heads = nn.ModuleList(nn.Linear(4, 1, bias=False) for _ in range(20))
+descent = torch.optim.SGD(heads.parameters(), lr=0.01)
+for i, (x, y) in enumerate(batches):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = F.mse_loss(heads[1 + 2 * i](x), y)
+    scaler.scale(loss).backward()
+    nn.utils.clip_grad_norm_(heads.parameters(), 1.0)  # AMP201
+    scaler.step(descent)
+    scaler.update()
+    descent.zero_grad()
+""",
+    ),
+    Program(
+        "a loss that reaches one parameter of many at a line that reached another one before",
+        "S04",
+        """
+heads = nn.ModuleList(nn.Linear(4, 1, bias=False) for _ in range(20))
+descent = torch.optim.SGD(heads.parameters(), lr=0.01)
+
+
+def learn(head, loss_scale):
+    x, y = batches[0]
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = F.mse_loss(head(x), y)
+    loss_scale(loss).backward()
+
+
+learn(nn.Linear(4, 1), scaler.scale)
+descent.zero_grad()
+learn(heads[3], scaler.scale)
+descent.step()  # AMP204
 """,
     ),
     Program(
