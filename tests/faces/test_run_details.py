@@ -7,12 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
+
+# Loaded here: a run of pytest inside of a test takes what it has loaded out of the loaded modules again.
+import torch._dynamo  # noqa: F401
 from warm import run_module
 
 from pytest_amp_check.faces import cli
 from pytest_amp_check.protocol.rules import RULES
-
-pytest.importorskip("torch")
+from pytest_amp_check.runtime.record import attach  # noqa: F401
 
 pytest_plugins = ["pytester"]
 
