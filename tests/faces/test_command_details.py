@@ -145,6 +145,34 @@ def test_a_fix_of_standard_input_is_written_there(
     assert told.err.decode() == "Found 1 error in 1 file (1 fixed, 0 remaining).\n"
 
 
+def test_standard_input_has_a_name(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    for argv, name in (((), "<stdin>"), (("--stdin-filename", "src/a.py"), "src/a.py")):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(BAD.encode()), encoding="utf-8"))
+        code, out, _ = amp_check(capsys, "check", "-", *argv, "--output-format", "concise")
+        assert code == 1
+        assert out.startswith(f"{name}:")
+        # A fix of it is written to standard output, and so it is offered.
+        assert " AMP201 [*] [error]" in out
+
+
+def test_no_fix_is_offered_where_none_would_be_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "beside.py").write_text(BAD)
+    (tmp_path / "project/link.py").symlink_to(tmp_path / "beside.py")
+    (tmp_path / "project/own.py").write_text(BAD)
+    monkeypatch.chdir(tmp_path / "project")
+    _, out, _ = amp_check(capsys, "check", ".", "--output-format", "concise")
+    link, own = out.splitlines()[:2]
+    assert link.startswith("link.py:")
+    assert " AMP201 [error]" in link
+    assert own.startswith("own.py:")
+    assert " AMP201 [*] [error]" in own
+
+
 # Texts that are not known.
 
 

@@ -782,3 +782,11 @@ def test_ways_of_gradients_are_counted_and_their_steps_said() -> None:
 
 def test_a_run_says_where_it_ran() -> None:
     assert '<p class="muted">torch 2.13.0 · cpu · Linux</p>' in html.render([bare_run()])
+
+
+def test_parameters_that_lose_the_same_are_sorted_by_name() -> None:
+    run = example_run()
+    each = {"before": counts(-30), "after": counts(-14), "lost": 1.0}
+    run["numerics"]["parameters"] = dict.fromkeys(("b.w", "c.w", "a.w"), each)
+    assert [row[0] for row in tables(run).rows["Parameters by underflow"]] == ["a.w", "b.w", "c.w"]
+    assert [row[0] for row in tables(run).rows["Worst modules by underflow"]] == ["a", "b", "c"]

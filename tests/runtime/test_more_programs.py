@@ -210,6 +210,32 @@ for x, y in batches:
 """,
     ),
     Program(
+        "clamped gradients are copied over scaled ones, all in one call",
+        "S20",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, y)).backward()
+    held = [p.grad for p in model.parameters()]
+    torch._foreach_copy_(held, [each.clamp(-0.01, 0.01) for each in held])  # AMP202
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "clamped gradients are copied over scaled ones one by one",
+        "S20",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, y)).backward()
+    for p in model.parameters():
+        p.grad.copy_(p.grad.clamp(-0.01, 0.01))  # AMP202
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
         "gradients of one optimizer are changed while those of another are scaled",
         "S20",
         """
@@ -1090,6 +1116,45 @@ try:
         scaler.update()
 finally:
     torch.autograd.set_detect_anomaly(False)
+""",
+    ),
+    Program(
+        "anomaly detection is on in a region of its own",
+        "AMP",
+        """
+import warnings
+
+warnings.simplefilter("ignore")
+for x, y in batches:
+    optimizer.zero_grad()
+    with torch.autograd.detect_anomaly():  # AMP213
+        scaler.scale(loss_of(x, y)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "the state of a scaler is taken between step and update",
+        "S38",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, 1e30 * y)).backward()
+    scaler.step(optimizer)
+    state = scaler.state_dict()  # AMP402
+    scaler.update()
+""",
+    ),
+    Program(
+        "the state of a scaler is taken after update",
+        "S38",
+        """
+for x, y in batches:
+    optimizer.zero_grad()
+    scaler.scale(loss_of(x, 1e30 * y)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    state = scaler.state_dict()
 """,
     ),
     Program(

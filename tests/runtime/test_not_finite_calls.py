@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from pytest_amp_check import record
 from pytest_amp_check.protocol.finding import Finding
@@ -292,3 +293,36 @@ def test_batches_whose_results_are_gone_are_let_go() -> None:
         assert sum(each() is not None for each in batches) <= 64
     assert run.failure is None
     assert not any(each() is not None for each in batches)
+
+
+class Counting(TorchFunctionMode):
+    """A mode of the program's own."""
+
+    calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_mode_of_the_program_stays_where_it_is() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    with Counting() as mode:
+        with record(model) as run:
+            for step in range(3):
+                optimizer.zero_grad()
+                with torch.autocast("cpu", dtype=torch.float16):
+                    made = model(torch.randn(4, 8)).float() * float(step != 1)
+                loss = made.square().mean().log()
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                before = mode.calls
+                torch.ones(2).mul(2.0)
+                assert mode.calls > before
+        assert torch._C._len_torch_function_stack() == 1
+    assert torch._C._len_torch_function_stack() == 0
+    assert only(run).message.startswith("In step 1, `log` in code outside of modules")

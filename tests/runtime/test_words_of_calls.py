@@ -203,3 +203,15 @@ scaler.update()
     message = found(body, tmp_path / "train.py", "AMP201").message
     assert message.startswith(said)
     assert "call `scaler.unscale_(optimizer)` before it" in message
+
+
+@pytest.mark.parametrize("call", ["scaler.scale", "held['scaler'].scale", "scale"])
+def test_a_loss_that_is_scaled_twice_is_named(call: str, tmp_path: Path) -> None:
+    body = f"""
+held = {{"scaler": scaler}}
+scale = scaler.scale
+loss = scaler.scale(loss_of(*batches[0]))
+scaled = {call}(loss)
+"""
+    message = found(body, tmp_path / "train.py", "AMP205").message
+    assert message.startswith(f"`{call}` scales a loss that is multiplied by a loss scale already: ")
