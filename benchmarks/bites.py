@@ -11,17 +11,22 @@ only then: a test that comes past one of their switches does so because it impor
 
 All mutants of a sample are compiled into the modules, each behind a switch, and the tests are collected once. A first
 run, with no mutant switched on, sees which tests come past which switch. Then each mutant has a forked process of its
-own, which runs the tests that come past its switch, until one fails or those that fit into ``--seconds`` of processor
-time have passed: the quickest of every file first, then the files whose tests have noticed most of the mutants before,
-for the time that they take. A test that takes ten times as long as it did is a timeout. Tests that look at the package
-from another process see no mutant.
+own, which runs the tests that come past its switch, until one fails or those that fit into ``--seconds`` have passed:
+the quickest of every file first, then the files whose tests have noticed most of the mutants before, for the time that
+they take. A test that takes ten times as long as it did is a timeout.
+
+Processes that tests start see the mutants as well: ``PYTHONPATH`` names a folder whose ``sitecustomize`` loads the
+mutated modules, and environment variables name the mutant and the folder for the numbers of reached switches. A process
+started with ``-S``, ``-I``, ``-E`` or another ``PYTHONPATH`` sees no mutant. ``--one-process`` leaves all of this out.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import importlib
 import json
+import marshal
 import os
 import resource
 import shutil
@@ -32,6 +37,7 @@ import time
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from functools import partial
 from importlib.abc import MetaPathFinder
@@ -43,6 +49,7 @@ from types import CodeType, ModuleType
 from typing import Any, NamedTuple
 
 import pytest
+from _pytest.assertion.rewrite import AssertionRewritingHook
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "pytest_amp_check"
@@ -75,6 +82,76 @@ TARGETS = {
 SWITCH = "__mutant__"
 #: Processor time, in seconds, that a test may take besides ten times its own.
 GRACE = 10.0
+#: Wall-clock time, in seconds, that a test may take besides ten times its own. The processor time of a test leaves out
+#: the processes that it starts, and a mutant may let them wait for each other.
+WAITING = 60.0
+#: Environment variables for the processes that tests start: the number of the mutant, and the folder to which each
+#: process appends the numbers of the switches that it reaches.
+MUTANT, REACHED = "AMP_CHECK_BITES_MUTANT", "AMP_CHECK_BITES_REACHED"
+#: The sitecustomize of these processes. A forked process reads the environment anew: warm.py forks and then sets it.
+IN_OTHER_PROCESSES = """\
+import marshal, os, sys
+from importlib.machinery import PathFinder, SourceFileLoader
+
+CODES = {codes!r}
+
+
+class Switches:
+    def __init__(self):
+        self.forget()
+        os.register_at_fork(after_in_child=self.forget)
+
+    def forget(self):
+        self.on, self.folder, self.reached = None, None, set()
+
+    def __call__(self, number):
+        if self.on is None:
+            self.on = os.environ.get({mutant!r}, "")
+            self.folder = os.environ.get({reached!r})
+        if self.folder and number not in self.reached:
+            self.reached.add(number)
+            try:
+                with open(os.path.join(self.folder, str(os.getpid())), "a") as file:
+                    file.write(str(number) + "\\n")
+            except OSError:
+                pass
+        return str(number) == self.on
+
+
+SWITCHES = Switches()
+
+
+class Loader:
+    # Not a SourceFileLoader: pytest would load a plugin with a loader of its own, which rewrites assertions.
+
+    def __init__(self, fullname, path):
+        self.path = path
+        self.found = SourceFileLoader(fullname, path)
+
+    def __getattr__(self, name):
+        return getattr(self.found, name)
+
+    def create_module(self, spec):
+        return None
+
+    def get_code(self, fullname):
+        with open(CODES[self.path], "rb") as file:
+            return marshal.load(file)
+
+    def exec_module(self, module):
+        vars(module)[{switch!r}] = SWITCHES
+        exec(self.get_code(module.__name__), vars(module))
+
+
+def find_spec(cls, fullname, path=None, target=None):
+    spec = found(fullname, path, target)
+    if spec is not None and spec.origin in CODES:
+        spec.loader = Loader(fullname, spec.origin)
+    return spec
+
+
+found, PathFinder.find_spec = PathFinder.find_spec, classmethod(find_spec)
+"""
 #: Bytes that a mutant may use, lest one that never ends takes them all.
 MEMORY = 16 << 30
 KILLED, SURVIVED = 1, 0
@@ -266,6 +343,17 @@ class Switches:
         return number == self.on
 
 
+def share(trees: dict[str, ast.Module], numbered: Iterable[tuple[int, Mutant]], folder: Path) -> None:
+    """Write a sitecustomize into a folder, and the code of the modules that have mutants, for other processes."""
+    codes: dict[str, str] = {}
+    for path in sorted({str(ROOT / mutant.file) for _, mutant in numbered}):
+        codes[path] = str(folder / f"{len(codes)}.code")
+        Path(codes[path]).write_bytes(marshal.dumps(compile(trees[path], path, "exec", dont_inherit=True)))
+    text = IN_OTHER_PROCESSES.format(codes=codes, mutant=MUTANT, reached=REACHED, switch=SWITCH)
+    (folder / "sitecustomize.py").write_text(text, encoding="utf-8")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+
+
 class _Loader(SourceFileLoader):
     def __init__(self, name: str, path: str, tree: ast.Module, switches: Switches) -> None:
         super().__init__(name, path)
@@ -333,10 +421,25 @@ def sample(seed: int, count: int, targets: Iterable[str], among: Sequence[str] =
 
 
 class Known(NamedTuple):
-    """What a test took, in seconds of processor time, and the mutants that it came past."""
+    """What a test took, in seconds, and the mutants that it came past.
+
+    The seconds are processor time; for a test that started processes that came past mutants, they are wall-clock time.
+    """
 
     seconds: float
     reached: frozenset[int]
+    #: Wall-clock time, in seconds.
+    waited: float
+
+
+class _Stopwatch:
+    def __init__(self) -> None:
+        self._processor, self._wall = time.process_time(), time.monotonic()
+
+    def read(self, *, elsewhere: bool) -> tuple[float, float]:
+        """Return the seconds that count, and those of the wall clock. ``elsewhere``: other processes did the work."""
+        processor, wall = time.process_time() - self._processor, time.monotonic() - self._wall
+        return max(processor, wall) if elsewhere else processor, wall
 
 
 class Verdict(NamedTuple):
@@ -364,13 +467,14 @@ class Bites:
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[Any]) -> Any:
         if fixturedef.scope == "function":
             return (yield)
-        around, began = set(self._switches.reached), time.process_time()
+        self._collect()
+        around, stopwatch = set(self._switches.reached), _Stopwatch()
         self._switches.reached.clear()
         try:
             return (yield)
         finally:
-            known = Known(time.process_time() - began, frozenset(self._switches.reached))
-            self._shared[fixturedef.argname] = known
+            seconds, waited = stopwatch.read(elsewhere=self._collect())
+            self._shared[fixturedef.argname] = Known(seconds, frozenset(self._switches.reached), waited)
             self._switches.reached |= around
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -379,15 +483,20 @@ class Bites:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         imported = frozenset(self._switches.reached)
+        if "warm" in sys.modules:
+            # Once for all mutants: loading torch takes seconds.
+            sys.modules["warm"].start_sources()
         by_file: dict[Path, list[pytest.Item]] = defaultdict(list)
         for item in session.items:
             by_file[item.path].append(item)
         known: dict[str, Known] = {}
         for _, _, folder in self._forked(by_file, lambda file, folder: self._observe(by_file[file], folder)):
-            for name, seconds, reached in json.loads((folder / "known.json").read_text(encoding="utf-8")):
-                known[name] = Known(seconds, frozenset(reached))
+            for name, seconds, reached, waited in json.loads((folder / "known.json").read_text(encoding="utf-8")):
+                known[name] = Known(seconds, frozenset(reached), waited)
         told = f"{len(known)} of {len(session.items)} tests pass, {sum(each.seconds for each in known.values()):.0f} s"
         print(told, file=sys.stderr, flush=True)
+        for name in [item.nodeid for item in session.items if item.nodeid not in known]:
+            print("does not pass without a mutant:", name, file=sys.stderr, flush=True)
         self._notice_all({item.nodeid: item for item in session.items}, known, imported)
         return True
 
@@ -398,9 +507,9 @@ class Bites:
         # What runs while modules are imported, and not again, comes too early for a switch.
         tried = [number for number in asked if number in reached or number not in imported]
         costs = dict.fromkeys(tried, 0.0)
-        for seconds, numbers in known.values():
-            for number in numbers & costs.keys():
-                costs[number] += seconds
+        for each in known.values():
+            for number in each.reached & costs.keys():
+                costs[number] += each.seconds
         # First those for which all tests fit: what notices them tells where to look for the others.
         order = sorted(tried, key=lambda number: costs[number])
         # Chosen when their turn comes: by then it is known what has noticed the mutants before.
@@ -449,8 +558,11 @@ class Bites:
                     break
             if not running:
                 return
-            process, status = os.waitpid(-1, 0)
+            process, status = self._wait({process: folder for process, (_, folder) in running.items()})
             piece, folder = running.pop(process)
+            # What its tests have started, and a mutant keeps from ending.
+            with suppress(ProcessLookupError):
+                os.killpg(process, signal.SIGKILL)
             error = folder / "error"
             if error.exists():
                 raise RuntimeError(error.read_text(encoding="utf-8"))
@@ -458,10 +570,24 @@ class Bites:
             shutil.rmtree(folder, ignore_errors=True)
 
     @staticmethod
+    def _wait(running: dict[int, Path]) -> tuple[int, int]:
+        """Wait until a process ends, and return its number and status. End each process that is past its time."""
+        while True:
+            process, status = os.waitpid(-1, os.WNOHANG)
+            if process in running:
+                return process, status
+            for process, folder in running.items():
+                with suppress(FileNotFoundError, ValueError):
+                    if time.time() > float((folder / "until").read_text(encoding="utf-8")):
+                        os.kill(process, signal.SIGPROF)
+            time.sleep(0.02)
+
+    @staticmethod
     def _alone(act: Callable[[], int], folder: Path) -> None:
         """Act in a process that was forked, and end it."""
         status = KILLED
         try:
+            os.setpgid(0, 0)
             nowhere = os.open(os.devnull, os.O_RDWR)
             for each in (0, 1, 2):
                 os.dup2(nowhere, each)
@@ -478,27 +604,49 @@ class Bites:
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         return not self._failed
 
+    def _collect(self) -> bool:
+        """Add the switches that other processes have reached since the last call. Return True if there are any."""
+        found: set[int] = set()
+        if REACHED in os.environ:
+            for path in Path(os.environ[REACHED]).iterdir():
+                found.update(map(int, path.read_text(encoding="utf-8").split()))
+                path.unlink()
+        self._switches.reached |= found
+        return bool(found)
+
     def _observe(self, items: list[pytest.Item], folder: Path) -> int:
         found = []
+        if not self._options.one_process:
+            (folder / "reached").mkdir()
+            os.environ[REACHED] = str(folder / "reached")
         for item, following in zip_longest(items, items[1:]):
+            self._collect()
             self._switches.reached.clear()
-            began = time.process_time()
+            stopwatch = _Stopwatch()
             if self._passes(item, following):
+                seconds, waited = stopwatch.read(elsewhere=self._collect())
                 shared = [self._shared[name] for name in getattr(item, "fixturenames", ()) if name in self._shared]
-                seconds = time.process_time() - began + sum(each.seconds for each in shared)
-                found.append(
-                    (item.nodeid, seconds, sorted(self._switches.reached.union(*(each.reached for each in shared))))
-                )
+                reached = self._switches.reached.union(*(each.reached for each in shared))
+                seconds += sum(each.seconds for each in shared)
+                waited += sum(each.waited for each in shared)
+                found.append((item.nodeid, seconds, sorted(reached), waited))
         (folder / "known.json").write_text(json.dumps(found), encoding="utf-8")
         return SURVIVED
 
     def _try(self, number: int, items: list[pytest.Item], known: dict[str, Known], folder: Path) -> int:
         self._switches.on = number
+        os.environ[MUTANT] = str(number)
         for item, following in zip_longest(items, items[1:]):
             # Without a handler, the signal ends the process.
             signal.setitimer(signal.ITIMER_PROF, GRACE + 10 * known[item.nodeid].seconds)
+            until = time.time() + WAITING + 10 * known[item.nodeid].waited
+            (folder / "until").write_text(str(until), encoding="utf-8")
             (folder / "test").write_text(item.nodeid, encoding="utf-8")
-            if not self._passes(item, following):
+            try:
+                passes = self._passes(item, following)
+            except Exception:  # noqa: BLE001 - the plugin, which this run of pytest has loaded as well, has broken it
+                return KILLED
+            if not passes:
                 return KILLED
         return SURVIVED
 
@@ -519,6 +667,7 @@ def main() -> int:
     parser.add_argument("--only", type=int, action="append", help="these of the sample, by their numbers")
     parser.add_argument("--target", action="append", choices=TARGETS, help="mutate this folder")
     parser.add_argument("--files", action="append", help="draw from these of the package alone, by their patterns")
+    parser.add_argument("--one-process", action="store_true", help="hide mutants from the processes that tests start")
     parser.add_argument("tests", nargs="*", help="collect these tests (default: those of the target)")
     options = parser.parse_args()
     os.chdir(ROOT)
@@ -527,10 +676,16 @@ def main() -> int:
     made, switches = sample(options.seed, options.mutants, targets, options.files or ["*"]), Switches()
     sys.meta_path.insert(0, _Finder(made.trees, switches))
     sys.path.insert(0, str(ROOT))
+    # Runs of pytest inside of tests would load it with a loader of their own, which rewrites assertions.
+    importlib.import_module(f"{PACKAGE.name}.faces.plugin")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        if not options.one_process:
+            share(made.trees, enumerate(made.mutants), Path(folder))
         bites = Bites(made, switches, options, Path(folder))
         # What is written elsewhere by tests that fail would be found again by the next ones.
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
+        # Runs of pytest inside of tests would warn that the plugin was imported without the rewriting of assertions.
+        pytest.MonkeyPatch().setattr(AssertionRewritingHook, "_warn_already_imported", lambda *_: None)
         flags = ["-qq", "-s", "--assert=plain", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
         pytest.main([*flags, *tests], plugins=[bites])
     for number, verdict in sorted(bites.verdicts.items()):

@@ -50,7 +50,8 @@ def run_from_nothing(*arguments: str, folder: Path) -> subprocess.CompletedProce
 
 def settings() -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
 
 
 @pytest.fixture

@@ -128,8 +128,7 @@ def _forked(
         source.write(given)
         source.seek(0)
         request = Request(list(arguments), os.path.abspath(cwd), dict(env), [0, 1, 2], warm_children)
-        early = tuple((name, env.get(name)) for name in (*EARLY, *([PATH] if loaded is READER else [])))
-        with _asked(_source(loaded, early)) as channel:
+        with _asked(_source(loaded, _early(loaded, env))) as channel:
             # It is ended where nobody waits for it any more.
             channel.settimeout(TIMEOUT)
             files = [source.fileno(), output.fileno(), errors.fileno()]
@@ -175,6 +174,17 @@ def _asked(address: str) -> socket.socket:
             if time.monotonic() > until:
                 raise
             time.sleep(0.01)
+
+
+def start_sources() -> None:
+    """Start the processes that others are forked from, so that forks of this process share them."""
+    if platform.system() == "Linux":
+        for loaded in (READER, PYTEST) if _has_cuda() else (READER, PYTEST, TORCH):
+            _source(loaded, _early(loaded, os.environ))
+
+
+def _early(loaded: tuple[str, ...], env: Mapping[str, str]) -> tuple[tuple[str, str | None], ...]:
+    return tuple((name, env.get(name)) for name in (*EARLY, *([PATH] if loaded is READER else [])))
 
 
 @functools.cache

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,6 +72,31 @@ def test_switches_know_what_came_past_them() -> None:
     results(switches)
     # Of nothing that was found, of a five, and of a four: all of it.
     assert switches.reached == set(range(len(CHANGES)))
+
+
+def test_processes_that_tests_start_see_mutants(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PYTHONPATH", "elsewhere")
+    module = BITES["PACKAGE"] / "protocol" / "byte_sizes.py"
+    tree, file = ast.parse(module.read_bytes()), module.relative_to(BITES["ROOT"]).as_posix()
+    numbered = [*enumerate(BITES["mutants"](file, tree))]
+    # format_size() returns None for a size with a unit.
+    wrong = [number for number, each in numbered if each.kind == "returned"][-2]
+    BITES["switched"](tree, numbered)
+    (tmp_path / "reached").mkdir()
+    BITES["share"]({str(module): tree}, numbered, tmp_path)
+    program = "from pytest_amp_check.protocol.byte_sizes import format_size; print(format_size(3 << 30))"
+
+    def said(mutant: str) -> str:
+        more = {BITES["MUTANT"]: mutant, BITES["REACHED"]: str(tmp_path / "reached")}
+        command, environment = [sys.executable, "-c", program], {**os.environ, **more}
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert said("") == "3.00 GiB\n"
+    assert said(str(wrong)) == "None\n"
+    assert os.environ["PYTHONPATH"].split(os.pathsep) == [str(tmp_path), "elsewhere"]
+    files = [*(tmp_path / "reached").iterdir()]
+    assert len(files) == 2
+    assert all(str(wrong) in path.read_text(encoding="utf-8").split() for path in files)
 
 
 @pytest.mark.long

@@ -19,7 +19,7 @@ class SourceText:
 
     ``part`` is ``call`` (what is called), ``receiver`` (what the method belongs to, or what ``+=`` adds to),
     ``argument`` (the first one, or the one named ``keyword``), ``inner argument`` or ``inner receiver`` (the same of
-    the call that is the receiver).
+    the call that a backward runs from).
     """
 
     __slots__ = ("keyword", "part", "site")
@@ -37,11 +37,21 @@ class SourceText:
         if not isinstance(call, ast.Call):
             return ""
         if self.part.startswith("inner "):
-            inner = call.func.value if isinstance(call.func, ast.Attribute) else None
+            # CPython 3.11 and later place a method call at the line of the method's name, without what stands above.
+            is_cut = linecache.getline(self.site.path, self.site.line)[: self.site.column].rstrip().endswith(".")
+            inner = None if is_cut else _root(call)
             if not isinstance(inner, ast.Call):
-                return str(_part(call, "receiver", "") or "") if self.part == "inner argument" else ""
+                return str(Words(inner)) if inner is not None and self.part == "inner argument" else ""
             return str(_part(inner, self.part.removeprefix("inner "), self.keyword) or "")
         return str(_part(call, self.part, self.keyword) or "")
+
+
+def _root(call: ast.Call) -> ast.expr | None:
+    """Return what a backward runs from: the receiver of the method, or the argument of ``torch.autograd.backward``."""
+    if isinstance(call.func, ast.Attribute) and (chain(call.func.value) or "").rpartition(".")[2] != "autograd":
+        return call.func.value
+    given = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "tensors"), None)
+    return given.elts[0] if isinstance(given, (ast.List, ast.Tuple)) and len(given.elts) == 1 else given
 
 
 def _part(call: ast.Call, part: str, keyword: str) -> Words | None:

@@ -39,7 +39,7 @@ class Autocast(Listener):
         self._constructed.add(id(site))
         excess = max(0, len(args) - len(entry.parameters))
         arguments = {key: plain(value) for key, value in bound.items()}
-        names = {"context": SourceText(site), "call": SourceText(site)}
+        names = {"call": SourceText(site)}
         self.recording.emit(e.AUTOCAST_NEW, site, callable=name, arguments=arguments, excess=excess, names=names)
 
     @listens

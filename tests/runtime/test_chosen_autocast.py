@@ -1,0 +1,98 @@
+"""A training in float32 is told of unless its own code, or a file beside it, decides whether autocast is entered."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from agreement import recorded
+
+torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.skipif(
+    torch.__version__ < "2.5", reason="before torch 2.5 a node of the graph does not tell the dtype of what it gave"
+)
+
+PROGRAM = """\
+import torch
+from torch import nn
+import beside
+
+torch.manual_seed(0)
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+x, y = torch.randn(4, 8), torch.randn(4, 1)
+{more}
+for _ in range(3):
+    optimizer.zero_grad()
+    loss = beside.loss_of(model, x, y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+BESIDE = """\
+import torch
+{more}
+
+def loss_of(model, x, y):
+    return torch.nn.functional.mse_loss(model(x), y)
+"""
+
+
+def codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, more: str = "", beside: str = "") -> list[str]:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "beside", raising=False)
+    (tmp_path / "beside.py").write_text(BESIDE.format(more=beside), encoding="utf-8")
+    script = tmp_path / "program.py"
+    script.write_text(PROGRAM.format(more=more), encoding="utf-8")
+    run = recorded(lambda: runpy.run_path(str(script), run_name="__main__"))
+    monkeypatch.delitem(sys.modules, "beside", raising=False)
+    assert run.failure is None
+    assert run.error is None
+    return [finding.code for finding in run.findings]
+
+
+#: Code that says nothing about whether autocast is entered: whoever runs it enters autocast.
+PLAIN = (
+    "",
+    "def never():\n    with torch.autocast('cpu'):\n        pass",
+    "def never():\n    with torch.autocast('cpu', enabled=True):\n        pass",
+    "class Never:\n    @torch.autocast('cpu')\n    def forward(self):\n        pass",
+    "if x is None:\n    def never():\n        with torch.autocast('cpu'):\n            pass",
+    "from torch.amp import autocast as region",
+    "def never():\n    if __name__ == '__main__':\n        with torch.autocast('cpu'):\n            pass",
+)
+#: Code that decides about autocast, and has decided against it where this is run.
+CHOOSING = (
+    "use_autocast = False",
+    "def never(autocast=None):\n    pass",
+    "model.autocast = False",
+    "def never(flag):\n    with torch.autocast('cpu', enabled=flag):\n        pass",
+    "def never(flag):\n    if flag:\n        with torch.autocast('cpu'):\n            pass",
+    "def never(flag):\n    return torch.autocast('cpu') if flag else None",
+    "def never(flag):\n    return flag and torch.autocast('cpu')",
+    "def never():\n    try:\n        return torch.autocast('cpu')\n    except TypeError:\n        return None",
+)
+
+
+@pytest.mark.parametrize("more", PLAIN)
+def test_a_program_that_decides_nothing_is_told_of_its_float32(
+    more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert codes(tmp_path, monkeypatch, more=more) == ["AMP110"]
+
+
+@pytest.mark.parametrize("more", CHOOSING)
+def test_a_program_that_decides_about_autocast_was_told_not_to_enter_it(
+    more: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert codes(tmp_path, monkeypatch, more=more) == []
+
+
+def test_a_file_beside_the_program_that_the_scaling_does_not_come_through_decides_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert codes(tmp_path, monkeypatch, beside="mixed = torch.is_autocast_enabled") == ["AMP110"]

@@ -1,0 +1,334 @@
+"""Each step of a run knows the loss, the norm, the scale and the skip of its own optimizer and its own scaler."""
+
+# mypy: allow-untyped-calls
+
+from __future__ import annotations
+
+import gc
+import warnings
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pytest_amp_check import record
+
+
+def layer(start: float) -> nn.Linear:
+    """A model with one weight and no bias: its output for one is the weight."""
+    made = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(made.weight, start)
+    return made
+
+
+def sgd(model: nn.Module, lr: float = 0.0) -> torch.optim.SGD:
+    return torch.optim.SGD(model.parameters(), lr=lr)
+
+
+ONE = torch.ones(1, 1)
+
+
+@pytest.mark.parametrize("scaled", [False, True], ids=["no scaler", "a scaler"])
+def test_two_optimizers_have_losses_of_their_own(scaled: bool) -> None:
+    first, second = layer(3.0), layer(5.0)
+    one, two = sgd(first), sgd(second)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, enabled=scaled)
+    with record() as run:
+        for _ in range(2):
+            one.zero_grad()
+            two.zero_grad()
+            scaler.scale(first(ONE).sum()).backward()
+            scaler.scale(second(ONE).sum()).backward()
+            scaler.step(one)
+            scaler.step(two)
+            scaler.update()
+    assert [(step.optimizer, step.loss) for step in run.steps] == [("one", 3.0), ("two", 5.0)] * 2
+    assert {step.scaler for step in run.steps} == ({"scaler"} if scaled else {None})
+
+
+def test_one_backward_for_two_optimizers_is_the_loss_of_both() -> None:
+    first, second = layer(3.0), layer(5.0)
+    one, two = sgd(first), sgd(second)
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    with record() as run:
+        scaler.scale(first(ONE).sum() + second(ONE).sum()).backward()
+        scaler.step(one)
+        scaler.step(two)
+        scaler.update()
+    assert [step.loss for step in run.steps] == [8.0, 8.0]
+    assert [step.index for step in run.steps] == [0, 1]
+
+
+def test_an_optimizer_that_has_no_new_gradients_has_no_loss_either() -> None:
+    first, second = layer(3.0), layer(5.0)
+    one, two = sgd(first), sgd(second)
+    with record() as run:
+        first(ONE).sum().backward()
+        one.step()
+        second(ONE).sum().backward()
+        one.step()
+        two.step()
+    assert [(step.optimizer, step.loss) for step in run.steps] == [("one", 3.0), ("one", None), ("two", 5.0)]
+
+
+def test_two_scalers_have_scales_and_skips_of_their_own() -> None:
+    first, second = layer(1.0), layer(1.0)
+    one, two = sgd(first), sgd(second)
+    large = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=2)
+    small = torch.amp.GradScaler("cpu", init_scale=4.0)
+    with record() as run:
+        for factor in (1.0, float("inf"), 1.0, 1.0):
+            one.zero_grad()
+            two.zero_grad()
+            large.scale(first(ONE).sum()).backward()
+            small.scale(second(ONE).sum() * factor).backward()
+            large.step(one)
+            small.step(two)
+            large.update()
+            small.update()
+    told = [(step.scaler, step.scale_before, step.scale_after, step.growth_tracker, step.skipped) for step in run.steps]
+    assert told[::2] == [
+        ("large", 64.0, 64.0, 1, False),
+        ("large", 64.0, 128.0, 0, False),
+        ("large", 128.0, 128.0, 1, False),
+        ("large", 128.0, 256.0, 0, False),
+    ]
+    assert told[1::2] == [
+        ("small", 4.0, 4.0, 1, False),
+        ("small", 4.0, 2.0, 0, True),
+        ("small", 2.0, 2.0, 1, False),
+        ("small", 2.0, 2.0, 2, False),
+    ]
+    assert (run.steps_total, run.skipped_total) == (8, 1)
+
+
+def test_a_step_before_its_update_has_the_scale_that_it_was_made_with() -> None:
+    model = layer(2.0)
+    optimizer = sgd(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    with record() as run:
+        scaler.scale(model(ONE).sum()).backward()
+        scaler.step(optimizer)
+    (step,) = run.steps
+    assert (step.scale_before, step.scale_after, step.growth_tracker) == (16.0, 16.0, None)
+    assert step.loss == 2.0
+
+
+def test_a_scale_that_the_program_sets_itself() -> None:
+    model = layer(2.0)
+    optimizer = sgd(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    with record() as run:
+        for scale in (16.0, 32.0, 32.0):
+            optimizer.zero_grad()
+            scaler.scale(model(ONE).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update(scale)
+    assert [(step.scale_before, step.scale_after) for step in run.steps] == [(16.0, 16.0), (16.0, 32.0), (32.0, 32.0)]
+    assert run.scale_history == [(0, 16.0), (1, 32.0)]
+
+
+def test_the_last_loss_of_a_window_is_that_of_its_step() -> None:
+    model = layer(1.0)
+    optimizer = sgd(model)
+    with record() as run:
+        optimizer.zero_grad()
+        for number, factor in enumerate((1.0, 2.0, 3.0, 4.0)):
+            (model(ONE).sum() * factor / 2).backward()
+            if number % 2:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert [step.loss for step in run.steps] == [1.0, 2.0]
+    assert run.findings == []
+
+
+@pytest.mark.parametrize("optimizer", ["fused", "foreach", "plain"])
+@pytest.mark.parametrize("unscales", [False, True])
+def test_skips_are_those_of_the_scaler_for_every_kind_of_optimizer(optimizer: str, unscales: bool) -> None:
+    model = layer(1.0)
+    how: dict[str, Any] = {"plain": {"foreach": False}}.get(optimizer, {optimizer: True})
+    adam = torch.optim.Adam(model.parameters(), lr=1e-3, **how)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    with record() as run:
+        for factor in (1.0, float("nan"), float("inf"), 1.0):
+            adam.zero_grad()
+            scaler.scale(model(ONE).sum() * factor).backward()
+            if unscales:
+                scaler.unscale_(adam)
+            scaler.step(adam)
+            scaler.update()
+    assert [step.skipped for step in run.steps] == [step.found_inf for step in run.steps] == [False, True, True, False]
+    assert [step.scale_before for step in run.steps] == [16.0, 16.0, 8.0, 4.0]
+    assert run.skipped_total == 2
+
+
+def test_a_norm_is_the_one_by_which_the_program_clips_and_unscaled() -> None:
+    model = layer(1.0)
+    optimizer = sgd(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    with record() as run:
+        for factor in (3.0, 5.0):
+            optimizer.zero_grad()
+            scaler.scale(model(ONE).sum() * factor).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+        optimizer.zero_grad()
+        scaler.scale(model(ONE).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert [step.grad_norm for step in run.steps] == [pytest.approx(3.0), pytest.approx(5.0), None]
+
+
+def test_with_norms_a_step_has_the_norm_that_it_finds_after_clipping() -> None:
+    first, second = layer(1.0), layer(1.0)
+    one, two = sgd(first), sgd(second)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    with record(norms=True) as run:
+        scaler.scale(first(ONE).sum() * 3.0 + second(ONE).sum() * 4.0).backward()
+        scaler.unscale_(one)
+        nn.utils.clip_grad_norm_(first.parameters(), 1.0)
+        scaler.step(one)
+        scaler.step(two)
+        scaler.update()
+    # The gradients of the second are scaled until its step.
+    assert [step.grad_norm for step in run.steps] == [pytest.approx(1.0, rel=1e-4), pytest.approx(4.0)]
+
+
+def test_a_step_that_torch_refuses_is_none() -> None:
+    model = layer(1.0)
+    optimizer = sgd(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    with record() as run:
+        scaler.scale(model(ONE).sum()).backward()
+        with pytest.raises(RuntimeError, match="Closure use is not currently supported"):
+            scaler.step(optimizer, closure=lambda: 0.0)
+        scaler.step(optimizer)
+        scaler.update()
+    assert [step.skipped for step in run.steps] == [False]
+    assert run.steps_total == 1
+
+
+def test_a_step_says_what_it_was() -> None:
+    model = layer(1.0)
+    optimizer = sgd(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    with record() as run:
+        for factor in (1.0, float("inf")):
+            optimizer.zero_grad()
+            scaler.scale(model(ONE).sum() * factor).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert [repr(step) for step in run.steps] == [
+        "<step 0 of optimizer taken, scale 16.0 -> 16.0>",
+        "<step 1 of optimizer skipped, scale 16.0 -> 8.0>",
+    ]
+    taken = run.steps[0].as_dict()
+    assert taken.pop("site").startswith(__file__)
+    assert taken == {
+        "index": 0,
+        "optimizer": "optimizer",
+        "scaler": "scaler",
+        "loss": 1.0,
+        "scale_before": 16.0,
+        "scale_after": 16.0,
+        "growth_tracker": 1,
+        "skipped": False,
+        "found_inf": False,
+        "grad_norm": None,
+    }
+
+
+def test_what_has_no_name_is_called_what_it_is() -> None:
+    model = layer(1.0)
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=16.0)
+    step = scaler.step
+    with record() as run:
+        scaler.scale(model(ONE).sum()).backward()
+        for each in (optimizer,):
+            step(each)
+        scaler.update()
+    assert [(found.optimizer, found.scaler) for found in run.steps] == [("each", "the scaler")]
+
+
+def test_nothing_of_a_recording_stays_in_torch() -> None:
+    model = layer(1.0)
+    optimizer = sgd(model)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    hooks = model.weight.register_hook(lambda gradient: gradient * 1.0)
+    assert torch._C._len_torch_function_stack() == 0
+    with record(norms=True):
+        for _ in range(3):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = model(ONE).float().sum() * 2.0
+            scaler.scale(loss).backward()
+            with torch.no_grad():
+                model.weight.mul_(1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            loss = loss.detach() + 1.0
+    assert torch._C._len_torch_function_stack() == 0
+    assert torch._C._len_torch_dispatch_stack() == 0
+    assert not torch.nn.modules.module._global_forward_pre_hooks
+    assert not torch.nn.modules.module._global_forward_hooks
+    hooks.remove()
+    assert not model.weight._backward_hooks
+
+
+def test_a_model_that_is_gone_is_not_kept_by_a_recording() -> None:
+    models: list[weakref.ref[nn.Module]] = []
+
+    def output() -> torch.Tensor:
+        model = nn.Sequential(nn.Sequential(layer(1.0)), nn.Flatten())
+        models.append(weakref.ref(model))
+        made: torch.Tensor = model(ONE)
+        return made
+
+    with record():
+        kept = [output() for _ in range(3)]
+        gc.collect()
+        assert [each() for each in models] == [None] * 3
+        assert [each.item() for each in kept] == [1.0] * 3
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="with CUDA this scaler does not disable itself")
+@pytest.mark.parametrize("early", [False, True], ids=["made while it is recorded", "made before"])
+def test_a_scaler_that_has_disabled_itself_is_told_of_once(early: bool) -> None:
+    def made() -> list[torch.amp.GradScaler]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return [torch.amp.GradScaler("cuda"), torch.amp.GradScaler("cuda")]
+
+    scalers = made() if early else []
+    model = layer(1.0)
+    optimizer = sgd(model)
+    with record() as run:
+        scalers = scalers or made()
+        for scaler in scalers:
+            optimizer.zero_grad()
+            scaler.scale(model(ONE).sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        for scaler in scalers:
+            assert scaler.scale(ONE) is ONE
+    assert [finding.code for finding in run.findings] == ["AMP217"]
+    # Those steps are no scaler's.
+    assert [(step.scaler, step.scale_before, step.skipped) for step in run.steps] == [(None, None, False)] * 2
+
+
+def test_a_scaler_that_was_switched_off_by_hand_is_none() -> None:
+    model = layer(1.0)
+    optimizer = sgd(model)
+    with record() as run:
+        for scaler in (torch.amp.GradScaler("cpu", enabled=False), torch.amp.GradScaler("cuda", enabled=False)):
+            optimizer.zero_grad()
+            scaler.scale(model(ONE).sum()).backward()
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            scaler.update()
+    assert run.findings == []
+    assert [(step.optimizer, step.scaler) for step in run.steps] == [("optimizer", None)] * 2

@@ -1,0 +1,217 @@
+"""Findings name losses, optimizers and sums as the program writes them, however it makes the call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from runtime_programs import SETUP
+
+pytest.importorskip("torch")
+
+import torch
+
+from pytest_amp_check import record
+from pytest_amp_check.protocol.finding import Finding
+
+
+@pytest.fixture(autouse=True)
+def _autocast_off() -> Iterator[None]:
+    """Some programs leave autocast on."""
+    yield
+    torch.set_autocast_enabled("cpu", False)
+    torch.clear_autocast_cache()
+
+
+def found(body: str, path: Path, code: str) -> Finding:
+    """The one finding of a rule, of a program that is run from a file."""
+    source = SETUP + body
+    path.write_text(source, encoding="utf-8")
+    with record() as run:
+        exec(compile(source, str(path), "exec"), {"__name__": "__main__", "__file__": str(path)})  # noqa: S102 - ours
+    assert run.failure is None
+    (finding,) = [finding for finding in run.findings if finding.code == code]
+    return finding
+
+
+@pytest.mark.parametrize(
+    ("call", "loss"),
+    [
+        ("loss.backward()", "loss"),
+        ("(loss.backward(\n    retain_graph=True,\n))", "loss"),
+        ("held['loss'].backward()", "held['loss']"),
+        ("loss_of(x, y).backward()", "loss_of(x, y)"),
+        ("torch.autograd.backward(loss)", "loss"),
+        ("torch.autograd.backward([loss])", "loss"),
+        ("torch.autograd.backward(tensors=loss)", "loss"),
+        ("autograd.backward((loss,))", "loss"),
+        ("run_backward(loss)", "loss"),
+        ("torch.autograd.backward([loss, 0.0 * loss])", "[loss, 0.0 * loss]"),
+    ],
+)
+def test_what_runs_backward_without_the_scale_is_named(call: str, loss: str, tmp_path: Path) -> None:
+    body = f"""
+from torch import autograd
+from torch.autograd import backward as run_backward
+
+x, y = batches[0]
+loss = loss_of(x, y)
+held = {{"loss": loss}}
+scaler.scale(loss)
+{call}
+scaler.step(optimizer)
+scaler.update()
+"""
+    finding = found(body, tmp_path / "train.py", "AMP203")
+    if loss == "loss_of(x, y)":
+        # What is given to a call says nothing more about a loss that is made on the spot.
+        assert "torch" not in finding.message.split(" runs backward")[0]
+    else:
+        assert finding.message == (
+            f"`{loss}` runs backward without the loss scale, yet `scaler.step(optimizer)` divides its gradients by it: "
+            f"write `scaler.scale({loss}).backward()`"
+        )
+
+
+@pytest.mark.parametrize("gradient", ["", "torch.ones(())"])
+def test_a_loss_on_another_line_than_its_backward_has_its_own_name_or_none(gradient: str, tmp_path: Path) -> None:
+    body = f"""
+x, y = batches[0]
+loss = loss_of(x, y)
+scaler.scale(loss)
+(
+    loss
+    .backward({gradient})
+)
+scaler.step(optimizer)
+scaler.update()
+"""
+    # Which of them, is a matter of the version of Python.
+    said = found(body, tmp_path / "train.py", "AMP203").message.partition(" runs backward")[0]
+    assert said in ("`loss`", "the loss")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "scaler.scale(loss).backward()",
+        "torch.autograd.backward(scaler.scale(loss))",
+        "torch.autograd.backward([scaler.scale(outputs=loss)])",
+        "run_backward(tensors=scaler.scale(loss))",
+    ],
+)
+def test_the_scaler_of_a_scaled_backward_is_named(call: str, tmp_path: Path) -> None:
+    body = f"""
+from torch.autograd import backward as run_backward
+
+x, y = batches[0]
+loss = loss_of(x, y)
+{call}
+optimizer.step()
+"""
+    finding = found(body, tmp_path / "train.py", "AMP204")
+    assert finding.message == (
+        "`optimizer.step()` applies gradients that are still multiplied by the loss scale: call "
+        "`scaler.step(optimizer)` and then `scaler.update()` instead"
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [("total += term", "total"), ("total.add_(term)", "total"), ("held[0] += term", "held[0]")],
+)
+def test_a_sum_that_loses_its_terms_is_named(call: str, name: str, tmp_path: Path) -> None:
+    body = f"""
+total = torch.zeros((), dtype=torch.float16)
+held = [total]
+term = torch.tensor(1.0, dtype=torch.float16)
+total += 2048.0
+for _ in range(64):
+    {call}
+assert total == 2048.0
+"""
+    assert f"`{name}`" in found(body, tmp_path / "train.py", "AMP508").message
+
+
+@pytest.mark.parametrize(
+    ("call", "name"), [("average.lerp_(weight, 1e-4)", "average"), ("average.mul_(1.0).add_(weight, alpha=1e-4)", "")]
+)
+def test_an_average_that_stands_still_is_named(call: str, name: str, tmp_path: Path) -> None:
+    body = f"""
+average = torch.ones(16, dtype=torch.bfloat16)
+weight = torch.full((16,), 1.001, dtype=torch.bfloat16) * 1.01
+for _ in range(8):
+    {call}
+assert bool((average == 1.0).all())
+"""
+    finding = found(body, tmp_path / "train.py", "AMP508")
+    assert finding.line == (SETUP + body[: body.index(call)]).count("\n") + 1
+    if name:
+        assert f"`{name}`" in finding.message
+    assert "receiver" not in finding.message
+
+
+@pytest.mark.parametrize("inner", ["region", "nullcontext(), region", "region, nullcontext()"])
+def test_a_context_that_is_entered_twice_is_named(inner: str, tmp_path: Path) -> None:
+    body = f"""
+from contextlib import nullcontext
+
+region = torch.autocast("cpu", dtype=torch.bfloat16)
+with region:
+    with {inner}:
+        model(batches[0][0])
+"""
+    said = found(body, tmp_path / "train.py", "AMP102").message.partition(" is entered while it is already open")[0]
+    # Some versions of Python give the span of the whole statement, which does not say which of two it is.
+    assert said in (("`region`",) if inner == "region" else ("`region`", "autocast"))
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("scaler.step(optimizer=optimizer)", "scaler.step(optimizer)"),
+        ("held['scaler'].step(held['optimizer'])", "held['scaler'].step(held['optimizer'])"),
+    ],
+)
+def test_a_step_without_an_update_is_named(call: str, said: str, tmp_path: Path) -> None:
+    body = f"""
+held = {{"scaler": scaler, "optimizer": optimizer}}
+scaler.scale(loss_of(*batches[0])).backward()
+{call}
+"""
+    message = found(body, tmp_path / "train.py", "AMP206").message
+    assert message.startswith(f"`{said}` is never followed by `{said.partition('.step')[0]}.update()`")
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("nn.utils.clip_grad_norm_(model.parameters(), 1.0)", "`nn.utils.clip_grad_norm_` "),
+        ("clip(parameters=model.parameters(), max_norm=1.0)", "`clip` "),
+    ],
+)
+def test_a_clip_before_unscale_is_named(call: str, said: str, tmp_path: Path) -> None:
+    body = f"""
+from torch.nn.utils import clip_grad_norm_ as clip
+
+scaler.scale(loss_of(*batches[0])).backward()
+{call}
+scaler.step(optimizer)
+scaler.update()
+"""
+    message = found(body, tmp_path / "train.py", "AMP201").message
+    assert message.startswith(said)
+    assert "call `scaler.unscale_(optimizer)` before it" in message
+
+
+@pytest.mark.parametrize("call", ["scaler.scale", "held['scaler'].scale", "scale"])
+def test_a_loss_that_is_scaled_twice_is_named(call: str, tmp_path: Path) -> None:
+    body = f"""
+held = {{"scaler": scaler}}
+scale = scaler.scale
+loss = scaler.scale(loss_of(*batches[0]))
+scaled = {call}(loss)
+"""
+    message = found(body, tmp_path / "train.py", "AMP205").message
+    assert message.startswith(f"`{call}` scales a loss that is multiplied by a loss scale already: ")
