@@ -73,6 +73,7 @@ def _in_graphs(program: Program) -> Iterator[Found]:
         judge = _Judge(graph, program)
         for finding in judge.findings():
             yield finding, graph.entry
+        graph.joined = judge.widened
         if judge.exceeded:
             path, line = graph.entry
             program.facts.setdefault("unread", Site(path, line or 1, function=graph.name or "<module>"))

@@ -491,14 +491,16 @@ class Node:
 class Graph:
     """Events in the order in which a program may perform them. Node 0 is the entry.
 
-    ``entry`` is the path and line of the function that was read on its own, line 0 for a module's body.
+    ``entry`` is the path and line of the function that was read on its own, line 0 for a module's body. ``joined`` says
+    that states were joined to check it, so that a violation may have been lost.
     """
 
-    __slots__ = ("entry", "name", "nodes", "tests")
+    __slots__ = ("entry", "joined", "name", "nodes", "tests")
 
     def __init__(self, name: str, entry: tuple[str, int] = ("", 0)) -> None:
         self.name = name
         self.entry = entry
+        self.joined = False
         self.nodes: list[Node] = []
         self.tests: list[Test] = []
 

@@ -519,6 +519,8 @@ def _passed_by(program: Program) -> PassedBy:
     """Return the calls in other functions that each graph comes by, with those that led there."""
     found: PassedBy = {}
     for graph in program.graphs:
+        if graph.joined:
+            continue
         sites = [node.event.site for node in graph.nodes if node.event is not None]
         sites += [test.site for test in graph.tests if test.site is not None]
         calls = {frame.call for site in sites if site.caller is not None for frame in site.frames()}
