@@ -85,13 +85,11 @@ DEFINED = {
         False,
     ),
     "two decorators": (
-        "@plain\n@other\ndef run(m):\n    print(m)\n\n\ndef plain(f):\n    return f\n\n\n"
-        "def other(f):\n    f.backward()\n",
+        "@plain\n@other\ndef run(m):\n    pass\n\n\ndef plain(f):\n    pass\n\n\ndef other(f):\n    f.backward()\n",
         True,
     ),
     "two decorators, the other way": (
-        "@other\n@plain\ndef run(m):\n    print(m)\n\n\ndef plain(f):\n    return f\n\n\n"
-        "def other(f):\n    f.backward()\n",
+        "@other\n@plain\ndef run(m):\n    pass\n\n\ndef plain(f):\n    pass\n\n\ndef other(f):\n    f.backward()\n",
         True,
     ),
     "the decorator of what follows": (
