@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 
@@ -28,7 +29,7 @@ def keep(net, path):
 
 def has_scaler(root: Path, body: str) -> bool:
     """Check a file. Return True if it is seen to have a scaler."""
-    text = HAS_SCALER.format(body="".join(f"    {line}\n" for line in body.split("\n")))
+    text = HAS_SCALER.format(body=indent(body, " " * 4))
     (root / "a.py").write_text(text, encoding="utf-8")
     line = text.split("\n").index("def keep(net, path):") + 1
     return (str(root / "a.py"), line) in check_paths([str(root)]).reached
@@ -65,6 +66,9 @@ def has_scaler(root: Path, body: str) -> bool:
         ("s.step(o[0])\ns.update()\no.zero_grad()", False),
         ("given.s.step(given.o)\ngiven.s.update()\ngiven.o.zero_grad()", True),
         ("given.s.step(given.o)\ngiven.s.update()\no.zero_grad()", False),
+        # What is called the same, and updated, is the same.
+        ("s.step(o)\ns.update()\no.zero_grad(set_to_none=True)", True),
+        ("s.step(s)\ns.update()", False),
     ],
 )
 def test_what_is_a_scaler(tmp_path: Path, body: str, *, expected: bool) -> None:
@@ -128,3 +132,48 @@ def train(self, loader, scaler):
 def test_an_optimizer_by_use(clear: str, step: str, expected: list[str]) -> None:
     found = [f.code for f in check_source(STEPS.format(clear=clear, step=step), "train.py")]
     assert [code for code in found if code == "AMP204"] == expected
+
+
+#: What is called with a loss and an optimizer as timm's scaler is makes a function worth reading.
+CALLS = """\
+import torch
+
+
+def region(m):
+    return torch.autocast("cuda")
+
+
+def uses(loss_scaler, loss, optimizer, given):
+{body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("loss_scaler(loss, optimizer)", True),
+        ("loss_scaler(loss, given)", False),
+        ("loss_scaler(loss)", False),
+        ("loss_scaler(optimizer)", False),
+        ("loss_scaler(loss, given, optimizer)", False),
+        ("loss_scaler(loss, optimizer=given.optim)", True),
+        ("loss_scaler(loss, optimizer=given.o)", False),
+        ("loss_scaler(loss, other=given.optim)", False),
+        ("loss_scaler(loss, given.optim.first)", False),
+        ("loss_scaler(loss, given.optims[0])", True),
+        ("loss_scaler(loss, optimizer())", False),
+        ("given.loss_scaler(loss, given.Optim)", True),
+        ("given.Scaler(loss, optimizer)", True),
+        ("loss_scaler.other(loss, optimizer)", False),
+        ("other(loss, optimizer)", False),
+        # Whatever it is called, by what else is done with it.
+        ("loss_scaler(loss, given)\ngiven.step()\ngiven.zero_grad()", True),
+        ("loss_scaler(loss, given)\ngiven.step()", False),
+        ("loss_scaler(loss, given)\ngiven.zero_grad()", False),
+    ],
+)
+def test_what_is_called_as_the_scaler_of_timm_is(tmp_path: Path, body: str, *, expected: bool) -> None:
+    text = CALLS.format(body=indent(body, " " * 4))
+    (tmp_path / "a.py").write_text(text, encoding="utf-8")
+    line = text.split("\n").index("def uses(loss_scaler, loss, optimizer, given):") + 1
+    assert ((str(tmp_path / "a.py"), line) in check_paths([str(tmp_path)]).reached) is expected

@@ -135,6 +135,34 @@ def test_what_may_compute_in_float16(tmp_path: Path, text: str, *, expected: boo
             },
             True,
         ),
+        # What is imported by a name that only a run knows: any file, or any of the package.
+        ("model.py", "", {"train.py": "import model\nimport_module(x)\n", "low/low.py": LOW}, True),
+        ("model.py", "", {"train.py": "import model\n__import__(x)\n", "low/low.py": LOW}, True),
+        ("model.py", "", {"train.py": "import model\ninstantiate(x)\n", "low/low.py": LOW}, True),
+        ("model.py", "", {"train.py": "import model\nx = {'_target_': y}\n", "low/low.py": LOW}, True),
+        ("model.py", "", {"train.py": "import model\nimports(x)\n", "low/low.py": LOW}, False),
+        (
+            "pkg/model.py",
+            "",
+            {"pkg/__init__.py": "", "pkg/train.py": "from . import model\nimport_module(x)\n", "pkg/sub/low.py": LOW},
+            True,
+        ),
+        (
+            "pkg/model.py",
+            "",
+            {"pkg/__init__.py": "", "pkg/train.py": "from . import model\nimport_module(x)\n", "other/low.py": LOW},
+            True,
+        ),
+        (
+            "a/pkg/model.py",
+            "",
+            {
+                "a/pkg/__init__.py": "",
+                "a/pkg/train.py": "from . import model\nimport_module(x)\n",
+                "other/low.py": LOW,
+            },
+            False,
+        ),
         # What does not parse may compute in anything.
         ("model.py", "", {"train.py": "import model\nx = (\nfloat16\n"}, True),
         ("model.py", "", {"train.py": "import model\nx = (\nfloat32\n"}, False),
@@ -215,6 +243,8 @@ def train(model, criterion, optimizer, loader):
         # A function enters for those who import it.
         ("import low", {"low.py": "import torch\ndef criterion():\n    autocast()\n"}, False),
         ("import low", {"low.py": "import torch\ndef other():\n    autocast()\n"}, True),
+        ("import low", {"low.py": "def other():\n    autocast()\ndef criterion():\n    other()\n"}, False),
+        ("import low", {"low.py": "def other():\n    autocast()\ndef criterion():\n    third()\n"}, True),
         ("import low", {"low.py": "import torch\nclass criterion:\n    def run(self):\n        autocast()\n"}, True),
         (
             "import low",

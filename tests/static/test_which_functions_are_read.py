@@ -493,6 +493,16 @@ TREES = {
             runs(m, x)
             counts_alone(i)
 
+        def both_by_calls_beside_a_step(m, x, i, opt):  # read
+            runs(m, x)
+            counts_alone(i)
+            opt.step()
+
+        def both_by_calls_beside_a_backward(m, x, i):  # read
+            runs(m, x)
+            counts_alone(i)
+            m(x).backward()
+
         def train(loss):
             loss.backward()
         === tools.py
