@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from pathlib import Path
 
 import pytest
 from trees import write
 
-from pytest_amp_check import check_paths
+from pytest_amp_check import check_paths, check_source
 from pytest_amp_check.static.project import project
 
 #: The clip comes before the gradients are unscaled, which shows where it is known what ``scaled`` does.
@@ -313,3 +314,27 @@ def test_a_file_that_does_not_parse_defines_nothing(tmp_path: Path, text: str) -
     (tmp_path / "train.py").write_text(TRAIN.format(imports="from tools import scaled", call="scaled"))
     found = [(Path(f.filename).name, f.code) for f in check_paths([str(tmp_path / "train.py")]).findings]
     assert found == []
+
+
+def test_a_file_whose_name_is_no_text_leads_where_any_does(tmp_path: Path) -> None:
+    """A name of a file may hold any bytes: who imports such a file is asked without an error."""
+    model = os.fsdecode(b"mod\xe9l.py")
+    fill = "import torch\n\ndef weights(q, k, m):\n    return torch.matmul(q, k).masked_fill(m, -1e9)\n"
+    try:
+        (tmp_path / model).write_text(fill, encoding="utf-8")
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    (tmp_path / "train.py").write_text("import torch\nprint(torch.float16)\n", encoding="utf-8")
+    # Nobody imports it: what lies beside it may be in float16.
+    assert [f.code for f in check_paths([str(tmp_path)]).findings] == ["AMP506"]
+
+
+@pytest.mark.parametrize("before", ["", "'text'; ", "'ä€𝄞'; "])
+@pytest.mark.parametrize("after", ["", "\n"])
+def test_columns_count_characters_in_the_last_line_as_in_others(before: str, after: str) -> None:
+    source = TRAIN.format(imports="scaled = lambda scaler, loss: scaler.scale(loss)", call="scaled")
+    head, clip, tail = source.partition("clip_grad_norm_(model.parameters(), 1.0)")
+    body = head[: head.rindex("\n")].replace("for x, y in loader:", "def run(x, y):")
+    assert tail.startswith("\n    scaler.step")
+    (finding,) = check_source(f"{body}\n    {before}{clip}; scaler.step(optimizer); scaler.update(){after}", "train.py")
+    assert (finding.code, finding.site.column) == ("AMP201", 4 + len(before))
