@@ -277,3 +277,39 @@ def test_regions_that_other_files_enter(tmp_path: Path, imports: str, files: dic
         # Of a file that is named alone, what it imports and what lies beside it are asked.
         found = {f.code for f in check_paths([str(tmp_path / "train.py")]).findings}
         assert found == ({"AMP110"} if expected else set())
+
+
+HOOKED = """\
+from torch.nn.utils import clip_grad_norm_
+from lightning import LightningModule
+
+
+class Net(LightningModule):
+    def training_step(self, batch, i):
+        return self(batch).mean()
+
+    def {hook}(self):
+        clip_grad_norm_(self.parameters(), 1.0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "precision", "expected"),
+    [
+        ("on_after_backward", "16-mixed", True),
+        ("on_after_backward", "bf16-mixed", False),
+        ("on_before_zero_grad", "16-mixed", False),
+    ],
+)
+@pytest.mark.parametrize("mark", ["", "setup.py"])
+def test_a_trainer_in_another_file_decides_about_a_hook(
+    tmp_path: Path, hook: str, precision: str, mark: str, *, expected: bool
+) -> None:
+    (tmp_path / "net.py").write_text(HOOKED.format(hook=hook), encoding="utf-8")
+    main = f"from lightning import Trainer\nimport net\n\nTrainer(precision='{precision}').fit(net.Net())\n"
+    (tmp_path / "main.py").write_text(main, encoding="utf-8")
+    if mark:
+        (tmp_path / mark).touch()
+    for named in (tmp_path, tmp_path / "net.py"):
+        found = [(Path(f.filename).name, f.code) for f in check_paths([str(named)]).findings]
+        assert found == ([("net.py", "AMP201")] if expected else [])
