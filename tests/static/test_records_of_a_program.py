@@ -62,3 +62,42 @@ def is_taken_apart(record: str) -> bool:
 )
 def test_what_is_a_record(record: str, *, expected: bool) -> None:
     assert is_taken_apart(record) is expected
+
+
+#: The clip of gradients that are still scaled is done only where a setting says so.
+SET = """\
+import torch
+from torch import nn
+
+
+def train(model, opt, loader, settings):
+    scaler = torch.amp.GradScaler("cuda")
+    settings["clip"] = None
+    for x in loader:
+        opt.zero_grad()
+        with torch.autocast("cuda"):
+            loss = model(x)
+        scaler.scale(loss).backward()
+        if settings["clip"]:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(opt)
+        scaler.update()
+        {after}
+"""
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ("pass", False),
+        ("settings['clip'] = 1.0", True),
+        ("settings['other'] = 1.0", False),
+        ("if x: settings['clip'] = 1.0", True),
+        ("settings['clip'], y = 1.0, 2.0", True),
+        ("y = settings['clip']", False),
+        ("other['clip'] = None", False),
+    ],
+)
+def test_an_item_that_a_loop_sets_for_the_next_turn(after: str, *, expected: bool) -> None:
+    found = [f.code for f in check_source(SET.format(after=after), "a.py") if f.code == "AMP201"]
+    assert found == (["AMP201"] if expected else [])

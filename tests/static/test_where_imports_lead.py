@@ -172,6 +172,14 @@ DEFINED = {
     "from another file, all of it": ("from inner import *\n", True),
     "through another file": ("import inner\ndef scaled(scaler, l):\n    return inner.scaled(scaler, l)\n", True),
     "through another file that is given a name": ("import inner as i\nscaled = i.scaled  # of a scaler\n", True),
+    "through a package": (
+        "import parts.inner\ndef scaled(scaler, l):\n    return parts.inner.scaled(scaler, l)\n",
+        True,
+    ),
+    "through a package, by another name": (
+        "import parts.inner as p\ndef scaled(scaler, l):\n    return p.scaled(scaler, l)\n",
+        True,
+    ),
     "in one branch": (
         "if flag:\n    def scaled(scaler, l):\n        return scaler.scale(l)\nelse:\n    scaled = None\n",
         True,
@@ -203,9 +211,9 @@ INNER = SCALED + "scale = scaled\n"
 @pytest.mark.parametrize("package", [False, True])
 def test_what_a_name_of_another_file_is_defined_by(tmp_path: Path, how: str, *, package: bool) -> None:
     tools, finds = DEFINED[how]
-    files = {"tools.py": tools, "inner.py": INNER}
+    files = {"tools.py": tools, "inner.py": INNER, "parts/inner.py": INNER}
     if package:
-        files = {"pkg/__init__.py": "from .tools import scaled\n", "pkg/tools.py": tools, "inner.py": INNER}
+        files = {"pkg/__init__.py": "from .tools import scaled\n", "pkg/tools.py": tools, **files}
     imports = f"from {'pkg' if package else 'tools'} import scaled"
     assert is_followed(tmp_path, "train.py", imports, "scaled", files) is finds
 
@@ -338,3 +346,11 @@ def test_columns_count_characters_in_the_last_line_as_in_others(before: str, aft
     assert tail.startswith("\n    scaler.step")
     (finding,) = check_source(f"{body}\n    {before}{clip}; scaler.step(optimizer); scaler.update(){after}", "train.py")
     assert (finding.code, finding.site.column) == ("AMP201", 4 + len(before))
+
+
+def test_names_in_another_encoding_lead_where_others_do(tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text(SCALED, encoding="utf-8")
+    train = "# -*- coding: latin-1 -*-\n" + TRAIN.format(imports="from tools import é, scaled", call="scaled")
+    (tmp_path / "train.py").write_bytes(train.encode("latin-1"))
+    for named in (tmp_path, tmp_path / "train.py"):
+        assert [f.code for f in check_paths([str(named)]).findings] == ["AMP201"]
