@@ -354,3 +354,39 @@ def test_names_in_another_encoding_lead_where_others_do(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_bytes(train.encode("latin-1"))
     for named in (tmp_path, tmp_path / "train.py"):
         assert [f.code for f in check_paths([str(named)]).findings] == ["AMP201"]
+
+
+@pytest.mark.parametrize(
+    ("train", "file", "others", "expected"),
+    [
+        # The nearest of those above a file is meant, whatever else has its name.
+        ("a/train.py", "a/tools.py", ["tools.py", "b/tools.py"], True),
+        ("a/train.py", "tools.py", ["b/tools.py", "c/tools.py"], True),
+        ("a/b/train.py", "a/tools.py", ["tools.py", "c/tools.py"], True),
+        ("a/b/train.py", "tools.py", ["c/tools.py", "d/tools.py"], True),
+        ("a/train.py", "tools.py", ["a/tools.py"], False),
+        ("a/b/train.py", "tools.py", ["a/tools.py"], False),
+        ("a/train.py", "b/tools.py", ["c/tools.py"], False),
+        ("a/train.py", "a/b/tools.py", ["a/c/tools.py"], False),
+        # A layout of the same directory comes after it, and before those above.
+        ("a/train.py", "a/src/tools.py", ["tools.py", "b/tools.py"], True),
+        ("a/train.py", "a/lib/tools.py", ["tools.py", "b/tools.py"], True),
+        ("a/train.py", "a/src/tools.py", ["a/tools.py"], False),
+        ("a/train.py", "a/lib/tools.py", ["a/src/tools.py"], False),
+        ("a/train.py", "src/tools.py", ["b/tools.py", "c/tools.py"], True),
+        ("a/train.py", "a/other/tools.py", ["b/tools.py"], False),
+        # A file comes before a package of its name.
+        ("a/train.py", "a/tools.py", ["a/tools/__init__.py"], True),
+        ("a/train.py", "a/tools/__init__.py", ["a/tools.py"], False),
+        # No file imports itself: another one of its name above is meant.
+        ("a/tools.py", "tools.py", ["b/tools.py", "c/tools.py"], True),
+        ("a/b/tools.py", "tools.py", ["c/tools.py", "d/tools.py"], True),
+        ("a/b/tools.py", "a/src/tools.py", ["c/tools.py", "d/tools.py"], True),
+        ("a/b/tools.py", "c/tools.py", ["d/tools.py"], False),
+    ],
+)
+def test_the_nearest_file_of_a_name_is_meant(
+    tmp_path: Path, train: str, file: str, others: list[str], *, expected: bool
+) -> None:
+    files = {**dict.fromkeys(others, "x = 1\n"), file: SCALED}
+    assert is_followed(tmp_path, train, "from tools import scaled", "scaled", files) is expected
