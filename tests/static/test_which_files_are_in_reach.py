@@ -313,3 +313,9 @@ def test_a_trainer_in_another_file_decides_about_a_hook(
     for named in (tmp_path, tmp_path / "net.py"):
         found = [(Path(f.filename).name, f.code) for f in check_paths([str(named)]).findings]
         assert found == ([("net.py", "AMP201")] if expected else [])
+
+
+@pytest.mark.parametrize(("low", "expected"), [("float16", True), ("float32", False)])
+def test_a_file_in_no_known_encoding_is_asked_all_the_same(tmp_path: Path, low: str, *, expected: bool) -> None:
+    (tmp_path / "train.py").write_bytes(f"import model\nfrom model import é\nx = {low}\n".encode("latin-1"))
+    assert is_filled(tmp_path, "") is expected
