@@ -172,9 +172,12 @@ def _alone(at: Interpreter) -> list[tuple[Function, Class | None]]:
                 used = _own_used(at, method, cls)
                 # Classes that have other numbers for the same do the same.
                 key = (method, *bases_of(at, cls)[1:], *sorted(used))
-                if used and not (all(used.values()) and key in alike):
-                    alike.add(key)
+                numbers = all(used.values())
+                if used and not (numbers and key in alike):
                     found.append((method, cls))
+                    # One that has None for the same may do something else.
+                    if numbers:
+                        alike.add(key)
     return found
 
 

@@ -449,3 +449,32 @@ def test_any_edits(
             same(root / "lib", str(folder / "cache"))
             if (root / "train.py").exists():
                 same(root / "train.py", str(folder / "cache"))
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        "from lib.inner import clip\n",
+        "from lib.inner import *\n",
+    ],
+)
+def test_a_helper_that_comes_to_matter_and_ceases_to(steps: str, tmp_path: Path, settled: None) -> None:
+    """What did not matter is not parsed: yet what was found depends on it."""
+    root, cache = tmp_path / "project", str(tmp_path / "cache")
+    put(root / "train.py", TRAINER)
+    put(root / "lib" / "steps.py", steps)
+    plain = "def clip(*given):\n    print(given)\n"
+    for text, expected in [
+        (plain, 0),
+        (HELPER_OF_THREE, 1),
+        (UNSCALING, 0),
+        (plain, 0),
+        (UNSCALING, 0),
+        (HELPER_OF_THREE, 1),
+    ]:
+        put(root / "lib" / "inner.py", text)
+        assert same(root, cache).count('"code": "AMP201"') == expected
+    (root / "lib" / "inner.py").unlink()
+    assert '"code": "AMP201"' not in same(root, cache)
+    put(root / "lib" / "inner.py", HELPER_OF_THREE)
+    assert '"code": "AMP201"' in same(root, cache)

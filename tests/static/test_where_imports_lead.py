@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from pathlib import Path
 
 import pytest
 from trees import write
 
-from pytest_amp_check import check_paths
+from pytest_amp_check import check_paths, check_source
 from pytest_amp_check.static.project import project
 
 #: The clip comes before the gradients are unscaled, which shows where it is known what ``scaled`` does.
@@ -171,6 +172,14 @@ DEFINED = {
     "from another file, all of it": ("from inner import *\n", True),
     "through another file": ("import inner\ndef scaled(scaler, l):\n    return inner.scaled(scaler, l)\n", True),
     "through another file that is given a name": ("import inner as i\nscaled = i.scaled  # of a scaler\n", True),
+    "through a package": (
+        "import parts.inner\ndef scaled(scaler, l):\n    return parts.inner.scaled(scaler, l)\n",
+        True,
+    ),
+    "through a package, by another name": (
+        "import parts.inner as p\ndef scaled(scaler, l):\n    return p.scaled(scaler, l)\n",
+        True,
+    ),
     "in one branch": (
         "if flag:\n    def scaled(scaler, l):\n        return scaler.scale(l)\nelse:\n    scaled = None\n",
         True,
@@ -202,9 +211,9 @@ INNER = SCALED + "scale = scaled\n"
 @pytest.mark.parametrize("package", [False, True])
 def test_what_a_name_of_another_file_is_defined_by(tmp_path: Path, how: str, *, package: bool) -> None:
     tools, finds = DEFINED[how]
-    files = {"tools.py": tools, "inner.py": INNER}
+    files = {"tools.py": tools, "inner.py": INNER, "parts/inner.py": INNER}
     if package:
-        files = {"pkg/__init__.py": "from .tools import scaled\n", "pkg/tools.py": tools, "inner.py": INNER}
+        files = {"pkg/__init__.py": "from .tools import scaled\n", "pkg/tools.py": tools, **files}
     imports = f"from {'pkg' if package else 'tools'} import scaled"
     assert is_followed(tmp_path, "train.py", imports, "scaled", files) is finds
 
@@ -313,3 +322,71 @@ def test_a_file_that_does_not_parse_defines_nothing(tmp_path: Path, text: str) -
     (tmp_path / "train.py").write_text(TRAIN.format(imports="from tools import scaled", call="scaled"))
     found = [(Path(f.filename).name, f.code) for f in check_paths([str(tmp_path / "train.py")]).findings]
     assert found == []
+
+
+def test_a_file_whose_name_is_no_text_leads_where_any_does(tmp_path: Path) -> None:
+    """A name of a file may hold any bytes: who imports such a file is asked without an error."""
+    model = os.fsdecode(b"mod\xe9l.py")
+    fill = "import torch\n\ndef weights(q, k, m):\n    return torch.matmul(q, k).masked_fill(m, -1e9)\n"
+    try:
+        (tmp_path / model).write_text(fill, encoding="utf-8")
+    except OSError:
+        pytest.skip("this file system takes no such name")
+    (tmp_path / "train.py").write_text("import torch\nprint(torch.float16)\n", encoding="utf-8")
+    # Nobody imports it: what lies beside it may be in float16.
+    assert [f.code for f in check_paths([str(tmp_path)]).findings] == ["AMP506"]
+
+
+@pytest.mark.parametrize("before", ["", "'text'; ", "'ä€𝄞'; "])
+@pytest.mark.parametrize("after", ["", "\n"])
+def test_columns_count_characters_in_the_last_line_as_in_others(before: str, after: str) -> None:
+    source = TRAIN.format(imports="scaled = lambda scaler, loss: scaler.scale(loss)", call="scaled")
+    head, clip, tail = source.partition("clip_grad_norm_(model.parameters(), 1.0)")
+    body = head[: head.rindex("\n")].replace("for x, y in loader:", "def run(x, y):")
+    assert tail.startswith("\n    scaler.step")
+    (finding,) = check_source(f"{body}\n    {before}{clip}; scaler.step(optimizer); scaler.update(){after}", "train.py")
+    assert (finding.code, finding.site.column) == ("AMP201", 4 + len(before))
+
+
+def test_names_in_another_encoding_lead_where_others_do(tmp_path: Path) -> None:
+    (tmp_path / "tools.py").write_text(SCALED, encoding="utf-8")
+    train = "# -*- coding: latin-1 -*-\n" + TRAIN.format(imports="from tools import é, scaled", call="scaled")
+    (tmp_path / "train.py").write_bytes(train.encode("latin-1"))
+    for named in (tmp_path, tmp_path / "train.py"):
+        assert [f.code for f in check_paths([str(named)]).findings] == ["AMP201"]
+
+
+@pytest.mark.parametrize(
+    ("train", "file", "others", "expected"),
+    [
+        # The nearest of those above a file is meant, whatever else has its name.
+        ("a/train.py", "a/tools.py", ["tools.py", "b/tools.py"], True),
+        ("a/train.py", "tools.py", ["b/tools.py", "c/tools.py"], True),
+        ("a/b/train.py", "a/tools.py", ["tools.py", "c/tools.py"], True),
+        ("a/b/train.py", "tools.py", ["c/tools.py", "d/tools.py"], True),
+        ("a/train.py", "tools.py", ["a/tools.py"], False),
+        ("a/b/train.py", "tools.py", ["a/tools.py"], False),
+        ("a/train.py", "b/tools.py", ["c/tools.py"], False),
+        ("a/train.py", "a/b/tools.py", ["a/c/tools.py"], False),
+        # A layout of the same directory comes after it, and before those above.
+        ("a/train.py", "a/src/tools.py", ["tools.py", "b/tools.py"], True),
+        ("a/train.py", "a/lib/tools.py", ["tools.py", "b/tools.py"], True),
+        ("a/train.py", "a/src/tools.py", ["a/tools.py"], False),
+        ("a/train.py", "a/lib/tools.py", ["a/src/tools.py"], False),
+        ("a/train.py", "src/tools.py", ["b/tools.py", "c/tools.py"], True),
+        ("a/train.py", "a/other/tools.py", ["b/tools.py"], False),
+        # A file comes before a package of its name.
+        ("a/train.py", "a/tools.py", ["a/tools/__init__.py"], True),
+        ("a/train.py", "a/tools/__init__.py", ["a/tools.py"], False),
+        # No file imports itself: another one of its name above is meant.
+        ("a/tools.py", "tools.py", ["b/tools.py", "c/tools.py"], True),
+        ("a/b/tools.py", "tools.py", ["c/tools.py", "d/tools.py"], True),
+        ("a/b/tools.py", "a/src/tools.py", ["c/tools.py", "d/tools.py"], True),
+        ("a/b/tools.py", "c/tools.py", ["d/tools.py"], False),
+    ],
+)
+def test_the_nearest_file_of_a_name_is_meant(
+    tmp_path: Path, train: str, file: str, others: list[str], *, expected: bool
+) -> None:
+    files = {**dict.fromkeys(others, "x = 1\n"), file: SCALED}
+    assert is_followed(tmp_path, train, "from tools import scaled", "scaled", files) is expected

@@ -117,14 +117,14 @@ INDEX: tuple[Listing, ...] = (
     ),
     (
         ("AMP201", "clip-before-unscale", "scaling", "error", "both", True, "safe"),
-        ("scaler",),
+        ("scaler", "LightningModule on_after_backward("),
         ("clip",),
         (),
         ("clip@scaled", "clip@scaled-by-hand", "clip@stepped", "clip:beside", "clip@scaled-framework", "clip@copies"),
     ),
     (
         ("AMP202", "scaled-grad-touched", "scaling", "error", "both", True, ""),
-        ("scaler",),
+        ("scaler", "LightningModule on_after_backward("),
         (),
         (),
         ("edit@scaled", "read@scaled", "edit@scaled-framework", "read@scaled-framework"),

@@ -168,7 +168,7 @@ class Exports:
             if not taken and (names.helps or (os.path.basename(path) == "__init__.py" and names.says(name))):
                 yield _MATTERS
         for module, member in taken:
-            imported = self._imported(module.decode("utf-8", "replace"), member, path, touched, find)
+            imported = self._imported(module.decode(), member, path, touched, find)
             if imported is not None:
                 yield imported
 

@@ -375,7 +375,7 @@ class Project:
         if by_name and any(word in data for word in BY_NAME):
             yield from _named_by(path, self.members)
         for module, name, _ in patterns.imported(data):
-            dotted = module.decode("utf-8", "replace")
+            dotted = module.decode()
             level = len(dotted) - len(dotted.lstrip("."))
             dotted = dotted[level:]
             for part in dict.fromkeys(("", name.decode("utf-8", "replace"))):

@@ -21,7 +21,7 @@ RULE = Rule(
     "Gradients are clipped while they are still multiplied by the loss scale.",
     applicability=SAFE,
     on={CLIP: _alone},
-    words=("scaler",),
+    words=("scaler", "LightningModule on_after_backward("),
     faults={
         "clip@scaled": Fault(
             "`{call}` clips gradients that are still multiplied by the loss scale: "

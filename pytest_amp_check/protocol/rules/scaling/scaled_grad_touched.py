@@ -10,7 +10,7 @@ RULE = Rule(
     "scaled-grad-touched",
     ERROR,
     "Gradients are edited or read while they are still multiplied by the loss scale.",
-    words=("scaler",),
+    words=("scaler", "LightningModule on_after_backward("),
     faults={
         "edit@scaled": Fault(
             "Gradients of `{optimizer}` are edited while they are still multiplied by the loss scale: "

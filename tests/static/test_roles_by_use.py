@@ -1,0 +1,179 @@
+"""Scalers, optimizers, modules and engines that a file shows by what it does with them, whatever they are called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import indent
+
+import pytest
+
+from pytest_amp_check import check_paths, check_source
+
+#: Whoever takes a state is read on its own in a file that has a scaler by how it uses one.
+HAS_SCALER = """\
+import torch
+
+
+def region(m):
+    return torch.autocast("cuda")
+
+
+def uses(s, o, loss, given):
+{body}
+
+
+def keep(net, path):
+    torch.save(net.state_dict(), path)
+"""
+
+
+def has_scaler(root: Path, body: str) -> bool:
+    """Check a file. Return True if it is seen to have a scaler."""
+    text = HAS_SCALER.format(body=indent(body, " " * 4))
+    (root / "a.py").write_text(text, encoding="utf-8")
+    line = text.split("\n").index("def keep(net, path):") + 1
+    return (str(root / "a.py"), line) in check_paths([str(root)]).reached
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("s.unscale_(o)", True),
+        ("s.scale(loss).backward()", True),
+        ("s.scale(loss)", False),
+        ("s.other(loss).backward()", False),
+        ("s.other.scale(loss).backward()", True),
+        ("loss.backward()", False),
+        ("s.scale(loss)\ns.step(o)", True),
+        ("s.scale(loss)\ns.step()", False),
+        ("s.step(o)", False),
+        ("s.scale(loss)\no.step()", False),
+        # What is called so is one, where it steps something.
+        ("scaler.step(o)", True),
+        ("given.grad_scaler.step(o)", True),
+        ("given.Scaler.step(o)", True),
+        ("scaler.step()", False),
+        ("scaler.update()", False),
+        ("scalers.other.step(o)", False),
+        # What is updated and steps what is cleared as an optimizer is.
+        ("s.step(o)\ns.update()\no.zero_grad()", True),
+        ("s.step(o)\ns.update()", False),
+        ("s.step(o)\ns.update()\nloss.zero_grad()", False),
+        ("s.step(o)\no.zero_grad()", False),
+        ("s.update()\no.zero_grad()", False),
+        # What runs something backward is a library's object.
+        ("s.step(o)\ns.update()\no.zero_grad()\ns.backward(loss)", False),
+        ("s.step(o[0])\ns.update()\no.zero_grad()", False),
+        ("given.s.step(given.o)\ngiven.s.update()\ngiven.o.zero_grad()", True),
+        ("given.s.step(given.o)\ngiven.s.update()\no.zero_grad()", False),
+        # What is called the same, and updated, is the same.
+        ("s.step(o)\ns.update()\no.zero_grad(set_to_none=True)", True),
+        ("s.step(s)\ns.update()", False),
+    ],
+)
+def test_what_is_a_scaler(tmp_path: Path, body: str, *, expected: bool) -> None:
+    assert has_scaler(tmp_path, body) is expected
+
+
+#: The clip of gradients that are still scaled is found where the objects are known for what they are.
+TRAIN = """\
+import torch
+
+
+def train(self, loader):
+    for x in loader:
+        self.opt.zero_grad()
+        with torch.autocast("cuda"):
+            loss = self.model(x)
+        {scale}.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        {step}
+"""
+
+
+@pytest.mark.parametrize(
+    ("scale", "step", "expected"),
+    [
+        ("self.s.scale(loss)", "self.s.step(self.opt)\n        self.s.update()", ["AMP201"]),
+        ("self.s.scale(loss)", "self.s.unscale_(self.opt)\n        self.s.step(self.opt)", ["AMP201"]),
+        ("loss", "self.opt.step()", []),
+    ],
+)
+def test_scaled_gradients_of_a_scaler_by_use(scale: str, step: str, expected: list[str]) -> None:
+    found = [f.code for f in check_source(TRAIN.format(scale=scale, step=step), "train.py")]
+    assert [code for code in found if code == "AMP201"] == expected
+
+
+#: What is stepped past its scaler is found where it is known to be an optimizer.
+STEPS = """\
+import torch
+
+
+def train(self, loader, scaler):
+    for x in loader:
+        {clear}
+        with torch.autocast("cuda"):
+            loss = self.model(x)
+        scaler.scale(loss).backward()
+        {step}
+        scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("clear", "step", "expected"),
+    [
+        ("self.sgd.zero_grad()", "self.sgd.step()", ["AMP204"]),
+        ("self.sgd.zero_grad()", "scaler.step(self.sgd)", []),
+        ("self.sgd.clear()", "self.sgd.step()", []),
+        ("self.sgd.zero_grad()", "self.other.step()", []),
+    ],
+)
+def test_an_optimizer_by_use(clear: str, step: str, expected: list[str]) -> None:
+    found = [f.code for f in check_source(STEPS.format(clear=clear, step=step), "train.py")]
+    assert [code for code in found if code == "AMP204"] == expected
+
+
+#: What is called with a loss and an optimizer as timm's scaler is makes a function worth reading.
+CALLS = """\
+import torch
+
+
+def region(m):
+    return torch.autocast("cuda")
+
+
+def uses(loss_scaler, loss, optimizer, given):
+{body}
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("loss_scaler(loss, optimizer)", True),
+        ("loss_scaler(loss, given)", False),
+        ("loss_scaler(loss)", False),
+        ("loss_scaler(optimizer)", False),
+        ("loss_scaler(loss, given, optimizer)", False),
+        ("loss_scaler(loss, optimizer=given.optim)", True),
+        ("loss_scaler(loss, optimizer=given.o)", False),
+        ("loss_scaler(loss, other=given.optim)", False),
+        ("loss_scaler(loss, given.optim.first)", False),
+        ("loss_scaler(loss, given.optims[0])", True),
+        ("loss_scaler(loss, optimizer())", False),
+        ("given.loss_scaler(loss, given.Optim)", True),
+        ("given.Scaler(loss, optimizer)", True),
+        ("loss_scaler.other(loss, optimizer)", False),
+        ("other(loss, optimizer)", False),
+        # Whatever it is called, by what else is done with it.
+        ("loss_scaler(loss, given)\ngiven.step()\ngiven.zero_grad()", True),
+        ("loss_scaler(loss, given)\ngiven.step()", False),
+        ("loss_scaler(loss, given)\ngiven.zero_grad()", False),
+    ],
+)
+def test_what_is_called_as_the_scaler_of_timm_is(tmp_path: Path, body: str, *, expected: bool) -> None:
+    text = CALLS.format(body=indent(body, " " * 4))
+    (tmp_path / "a.py").write_text(text, encoding="utf-8")
+    line = text.split("\n").index("def uses(loss_scaler, loss, optimizer, given):") + 1
+    assert ((str(tmp_path / "a.py"), line) in check_paths([str(tmp_path)]).reached) is expected
