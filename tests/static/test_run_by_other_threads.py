@@ -75,7 +75,11 @@ IN_A_REGION = [
     ("pool.shutdown(encode)", "", ""),
     ("pool.shutdown()", "", ""),
     ("workers.close()", "", ""),
-    ("threading.Thread(target=encode, args=(frames,)).start()", THREAD, "threading.Thread(target=encode, args=(frames,)).start"),
+    (
+        "threading.Thread(target=encode, args=(frames,)).start()",
+        THREAD,
+        "threading.Thread(target=encode, args=(frames,)).start",
+    ),
     ("worker = threading.Thread(None, encode, 'encodes', (frames,))\nworker.start()", THREAD, "worker.start"),
     ("worker = threading.Thread(target=encode, args=(frames,))", "", ""),
     ("worker = threading.Thread(target=encode, args=(frames,))\nworker.join()", "", ""),

@@ -122,7 +122,9 @@ def test_the_scale_that_a_loss_holds(statements: str, label: str) -> None:
     body = "\n".join(f"    {line}" for line in statements.split("\n"))
     source = TRAIN.format(statements=body)
     lines = source.split("\n")
-    blamed = {"step@raw": "backward(", "step@another": "amp.step(", "penalty@scaled": "autograd.grad("}.get(label, "# !")
+    blamed = {"step@raw": "backward(", "step@another": "amp.step(", "penalty@scaled": "autograd.grad("}.get(
+        label, "# !"
+    )
     marked = next((number for number, line in enumerate(lines, 1) if blamed in line), 0)
     found = check_source(source, "train.py")
     assert [(each.line, each.label) for each in found] == ([(marked, label)] if label else [])
