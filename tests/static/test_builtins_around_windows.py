@@ -118,7 +118,7 @@ FLAGS: list[tuple[str, bool | None]] = [
 
 
 @pytest.mark.parametrize(("statements", "value"), FLAGS)
-def test_a_flag_that_a_builtin_makes(statements: str, value: bool | None) -> None:  # noqa: FBT001
+def test_a_flag_that_a_builtin_makes(statements: str, value: bool | None) -> None:
     """A second step without an update is an error where it is reached: for certain, under a condition, or never."""
     source = (
         f'{HEAD}ups = torch.amp.GradScaler("cuda")\n{statements}\nfor u, v in loader:\n    rule.zero_grad()\n'

@@ -96,7 +96,7 @@ IN_A_REGION = [
 @pytest.mark.parametrize(("statements", "label", "call"), IN_A_REGION)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_work_that_a_region_hands_out(statements: str, label: str, call: str, dtype: str) -> None:
-    """DataParallel forwards the enabled flag alone, so that its replicas compute in float16 as a float16 region does."""
+    """Replicas know of autocast but not of its dtype, so that they compute in float16."""
     region = f'with torch.autocast("cuda", dtype=torch.{dtype}):\n'
     found = check_source(HEAD + region + indent(statements, "    ") + "\n")
     if label == REPLICAS and dtype == "float16":

@@ -90,27 +90,35 @@ STATEMENTS = [
     ("for each in (main, side):\n    each.backward()", "step@raw"),
     # Penalties on gradients.
     (
-        "slope = autograd.grad(amp.scale(main), clips, create_graph=True)[0]\n"
-        "amp.scale(main + slope.norm()).backward()",
+        (
+            "slope = autograd.grad(amp.scale(main), clips, create_graph=True)[0]\n"
+            "amp.scale(main + slope.norm()).backward()"
+        ),
         "penalty@scaled",
     ),
     (
-        "slope = autograd.grad(outputs=amp.scale(main), inputs=clips, create_graph=True)[0]\n"
-        "amp.scale(main + slope.pow(2).sum()).backward()",
+        (
+            "slope = autograd.grad(outputs=amp.scale(main), inputs=clips, create_graph=True)[0]\n"
+            "amp.scale(main + slope.pow(2).sum()).backward()"
+        ),
         "penalty@scaled",
     ),
     (
-        "slope = autograd.grad(amp.scale(main), clips, create_graph=True)[0]\n"
-        "slope = slope / amp.get_scale()\namp.scale(main + slope.norm()).backward()",
+        (
+            "slope = autograd.grad(amp.scale(main), clips, create_graph=True)[0]\n"
+            "slope = slope / amp.get_scale()\namp.scale(main + slope.norm()).backward()"
+        ),
         "",
     ),
     (
-        "slope = autograd.grad(amp.scale(main), clips, create_graph=True)[0]\n"
-        "undo = 1.0 / amp.get_scale()\namp.scale(main + (slope * undo).norm()).backward()",
+        (
+            "slope = autograd.grad(amp.scale(main), clips, create_graph=True)[0]\n"
+            "undo = 1.0 / amp.get_scale()\namp.scale(main + (slope * undo).norm()).backward()"
+        ),
         "",
     ),
     (
-        "slope = autograd.grad(main, clips, create_graph=True)[0]\namp.scale(main + slope.norm()).backward()",
+        ("slope = autograd.grad(main, clips, create_graph=True)[0]\namp.scale(main + slope.norm()).backward()"),
         "",
     ),
     ("slope = autograd.grad(amp.scale(main), clips)[0]\namp.scale(main).backward()", ""),
