@@ -82,7 +82,10 @@ TURNS = [
     (
         "accelerate",
         FP16,
-        f"{ACC}acc.gradient_accumulation_steps = 4\nloss = loss / 4  # !\nacc.backward(loss)\nsgd.step()\nsgd.zero_grad()",
+        (
+            f"{ACC}acc.gradient_accumulation_steps = 4\nloss = loss / 4  # !\nacc.backward(loss)\n"
+            "sgd.step()\nsgd.zero_grad()"
+        ),
         "loss:divided-twice",
     ),
     # Only where it scales, a plain clip is too early.
@@ -133,7 +136,10 @@ TURNS = [
     (
         "accelerate",
         FP16,
-        f"{ACC}acc.backward(loss)\nif acc.sync_gradients:\n    acc.clip_grad_norm_(planner.parameters(), 1.0)\nsgd.step()\nsgd.zero_grad()",
+        (
+            f"{ACC}acc.backward(loss)\nif acc.sync_gradients:\n"
+            "    acc.clip_grad_norm_(planner.parameters(), 1.0)\nsgd.step()\nsgd.zero_grad()"
+        ),
         "",
     ),
     (
@@ -147,13 +153,19 @@ TURNS = [
     (
         "accelerate",
         FP16,
-        "with acc.autocast():\n    loss = F.binary_cross_entropy(planner(state).sigmoid(), plan)  # !\nacc.backward(loss)\nsgd.step()\nsgd.zero_grad()",
+        (
+            "with acc.autocast():\n    loss = F.binary_cross_entropy(planner(state).sigmoid(), plan)  # !\n"
+            "acc.backward(loss)\nsgd.step()\nsgd.zero_grad()"
+        ),
         "bce@region",
     ),
     (
         "accelerate",
         'mixed_precision="no"',
-        "with acc.autocast():\n    loss = F.binary_cross_entropy(planner(state).sigmoid(), plan)\nacc.backward(loss)\nsgd.step()\nsgd.zero_grad()",
+        (
+            "with acc.autocast():\n    loss = F.binary_cross_entropy(planner(state).sigmoid(), plan)\n"
+            "acc.backward(loss)\nsgd.step()\nsgd.zero_grad()"
+        ),
         "",
     ),
     # Fabric does not divide.
@@ -176,13 +188,19 @@ TURNS = [
     (
         "fabric",
         MIXED,
-        "with fab.autocast():\n    loss = F.binary_cross_entropy(planner(state).sigmoid(), plan)  # !\nfab.backward(loss)\nsgd.step()\nsgd.zero_grad()",
+        (
+            "with fab.autocast():\n    loss = F.binary_cross_entropy(planner(state).sigmoid(), plan)  # !\n"
+            "fab.backward(loss)\nsgd.step()\nsgd.zero_grad()"
+        ),
         "bce@region",
     ),
     (
         "fabric",
         "",
-        "with fab.autocast():\n    loss = F.binary_cross_entropy(planner(state).sigmoid(), plan)\nfab.backward(loss)\nsgd.step()\nsgd.zero_grad()",
+        (
+            "with fab.autocast():\n    loss = F.binary_cross_entropy(planner(state).sigmoid(), plan)\n"
+            "fab.backward(loss)\nsgd.step()\nsgd.zero_grad()"
+        ),
         "",
     ),
     # timm scales, runs backward and, where it is to update, unscales, steps and updates.
@@ -196,19 +214,29 @@ TURNS = [
     (
         "timm",
         "",
-        f"with torch.autocast('cuda'):\n    {ACC}sgd.zero_grad()\nscale(loss, sgd, need_update=False)\n{CLIP}  # !\nscale(loss, sgd)",
+        (
+            f"with torch.autocast('cuda'):\n    {ACC}sgd.zero_grad()\nscale(loss, sgd, need_update=False)\n"
+            f"{CLIP}  # !\nscale(loss, sgd)"
+        ),
         "clip@scaled",
     ),
     (
         "timm",
         "",
-        f"with torch.autocast('cuda'):\n    {ACC}sgd.zero_grad()\nscale(loss, sgd, 1.0, 'norm', planner.parameters(), False, False)\n{CLIP}  # !\nscale(loss, sgd)",
+        (
+            f"with torch.autocast('cuda'):\n    {ACC}sgd.zero_grad()\n"
+            f"scale(loss, sgd, 1.0, 'norm', planner.parameters(), False, False)\n{CLIP}  # !\n"
+            "scale(loss, sgd)"
+        ),
         "clip@scaled",
     ),
     (
         "timm",
         "",
-        f"with torch.autocast('cuda'):\n    {ACC}sgd.zero_grad()\nscale(loss, sgd, 1.0, 'norm', planner.parameters(), False, True)\n{CLIP}  # !",
+        (
+            f"with torch.autocast('cuda'):\n    {ACC}sgd.zero_grad()\n"
+            f"scale(loss, sgd, 1.0, 'norm', planner.parameters(), False, True)\n{CLIP}  # !"
+        ),
         "clip@stepped",
     ),
     # mmengine's wrapper does all of it in one call, or one by one.
@@ -247,25 +275,38 @@ TURNS = [
     (
         "apex",
         'opt_level="O1"',
-        f"{ACC}sgd.zero_grad()\nwith amp.scale_loss(loss, sgd) as scaled:\n    scaled.backward()\n    {CLIP}  # !\nsgd.step()",
+        (
+            f"{ACC}sgd.zero_grad()\nwith amp.scale_loss(loss, sgd) as scaled:\n    scaled.backward()\n"
+            f"    {CLIP}  # !\nsgd.step()"
+        ),
         "clip@scaled-framework",
     ),
     (
         "apex",
         'opt_level="O1"',
-        f"{ACC}sgd.zero_grad()\nwith amp.scale_loss(loss, sgd, delay_unscale=True) as scaled:\n    scaled.backward()\n{CLIP}  # !\nwith amp.scale_loss(loss, sgd) as scaled:\n    scaled.backward()\nsgd.step()",
+        (
+            f"{ACC}sgd.zero_grad()\nwith amp.scale_loss(loss, sgd, delay_unscale=True) as scaled:\n"
+            f"    scaled.backward()\n{CLIP}  # !\nwith amp.scale_loss(loss, sgd) as scaled:\n"
+            "    scaled.backward()\nsgd.step()"
+        ),
         "clip@scaled-framework",
     ),
     (
         "apex",
         'opt_level="O2"',
-        f"{ACC}sgd.zero_grad()\nwith amp.scale_loss(loss, sgd) as scaled:\n    scaled.backward()\n{CLIP}  # !\nsgd.step()",
+        (
+            f"{ACC}sgd.zero_grad()\nwith amp.scale_loss(loss, sgd) as scaled:\n    scaled.backward()\n"
+            f"{CLIP}  # !\nsgd.step()"
+        ),
         "clip@copies",
     ),
     (
         "apex",
         'opt_level="O2"',
-        f"{ACC}sgd.zero_grad()\nwith amp.scale_loss(loss, sgd) as scaled:\n    scaled.backward()\nnn.utils.clip_grad_norm_(amp.master_params(sgd), 1.0)\nsgd.step()",
+        (
+            f"{ACC}sgd.zero_grad()\nwith amp.scale_loss(loss, sgd) as scaled:\n    scaled.backward()\n"
+            "nn.utils.clip_grad_norm_(amp.master_params(sgd), 1.0)\nsgd.step()"
+        ),
         "",
     ),
     (
@@ -279,25 +320,37 @@ TURNS = [
     (
         "deepspeed",
         "config=cfg",
-        "loss = F.mse_loss(engine(state), plan) / engine.gradient_accumulation_steps()  # !\nengine.backward(loss)\nengine.step()",
+        (
+            "loss = F.mse_loss(engine(state), plan) / engine.gradient_accumulation_steps()  # !\n"
+            "engine.backward(loss)\nengine.step()"
+        ),
         "loss:divided-twice",
     ),
     (
         "deepspeed",
         "config=cfg",
-        "loss = F.mse_loss(engine(state), plan) / engine.gradient_accumulation_steps()\nengine.backward(loss, scale_wrt_gas=False)\nengine.step()",
+        (
+            "loss = F.mse_loss(engine(state), plan) / engine.gradient_accumulation_steps()\n"
+            "engine.backward(loss, scale_wrt_gas=False)\nengine.step()"
+        ),
         "",
     ),
     (
         "deepspeed",
         "config=cfg",
-        "loss = F.mse_loss(engine(state), plan) / engine.gradient_accumulation_steps()\nengine.backward(loss, scale_wrt_gas=flag)\nengine.step()",
+        (
+            "loss = F.mse_loss(engine(state), plan) / engine.gradient_accumulation_steps()\n"
+            "engine.backward(loss, scale_wrt_gas=flag)\nengine.step()"
+        ),
         "",
     ),
     (
         "deepspeed",
         "config=cfg",
-        "loss = F.mse_loss(engine(state), plan) / engine.gradient_accumulation_steps()  # !\nengine.backward(loss, scale_wrt_gas=True)\nengine.step()",
+        (
+            "loss = F.mse_loss(engine(state), plan) / engine.gradient_accumulation_steps()  # !\n"
+            "engine.backward(loss, scale_wrt_gas=True)\nengine.step()"
+        ),
         "loss:divided-twice",
     ),
     ("deepspeed", "config=cfg", "loss = F.mse_loss(engine(state), plan) / 4\nengine.backward(loss)\nengine.step()", ""),
