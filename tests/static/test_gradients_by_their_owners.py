@@ -99,7 +99,7 @@ def test_between_backward_and_step(statements: str, label: str, optimizer: str) 
     assert [each.label for each in found] == ([label] if label else [])
     for each in found:
         text = source.split("\n")[each.line - 1]
-        assert text.strip() in (statements.split("\n")[-1].strip(), f"lift.step({optimizer})")
+        assert text.strip() in (statements.rpartition("\n")[2].strip(), f"lift.step({optimizer})")
         assert optimizer in re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", each.message)))
 
 
