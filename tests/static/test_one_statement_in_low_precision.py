@@ -313,6 +313,152 @@ STATEMENTS: list[tuple[str, str, str, list[str]]] = [
     ("out", "y = out.exp() + 1e-8", "epsilon:added", ["out.exp() + 1e-08", ".float()"]),
     ("out", "y = torch.linalg.inv(out)", "op:refused", ["torch.linalg.inv(out)", ".float()"]),
     ("out", "y = torch.log(out.sigmoid())", "fragile:log-sigmoid", ["torch.log(out.sigmoid())", "logsigmoid"]),
+    # What the first statement shows is shown once, and nothing is known of what it gives.
+    ("cpu16", "y = torch.cat([out, out.bfloat16()]) + 1e-8", "clash:mixed", ["torch.cat([out, out.bfloat16()])"]),
+    ("cuda", "y = torch.cat([out, out.bfloat16()])", "", []),
+    ("cpu16", "y = torch.cat([out, mem.half()])", "", []),
+    ("out", "y = (out @ mem) + 1e-8", "clash:matmul", ["out @ mem", ".float()"]),
+    ("cuda", "mem.index_add_(0, i, out).add(1e-8)", "clash:write", ["mem.index_add_", ".to(buffer.dtype)"]),
+    (
+        "cuda",
+        "y = out.index_add_(0, i, out) + 1e-8",
+        "epsilon:added",
+        ["out.index_add_(0, i, out) + 1e-08", ".float()"],
+    ),
+    ("cuda", "y = out.addmm_(out, out) + 1e-8", "epsilon:added", ["out.addmm_(out, out) + 1e-08", ".float()"]),
+    # Divisors: ordinary numbers over a sum below 1 / 65504 are infinite, which no other use of the sum is.
+    ("cuda", "y = x / (out + 1e-6)", "epsilon:small", ["out + 1e-06", ".float()"]),
+    ("cuda", "y = x / (1e-6 + out)", "epsilon:small", ["1e-06 + out", ".float()"]),
+    ("cuda", "y = x * (out + 1e-6)", "", []),
+    ("cuda", "y = torch.add(out, 1e-6)", "", []),
+    ("cuda", "y = out.add(1e-6)", "", []),
+    ("cuda", "y = out.clamp(min=1e-6)", "", []),
+    ("cuda", "y = out.clamp_min(1e-6)", "", []),
+    ("cuda", "y = x / (out + 1.6e-5)", "", []),
+    ("cuda", "y = x / (out.float() + 1e-8)", "", []),
+    ("bf16", "y = x / (out + 1e-6)", "", []),
+    # Bounds by name and by place.
+    ("cuda", "y = out.clamp(1e-3, 0.99999)", "epsilon:to-one", ["out.clamp(0.001, 0.99999)", ".float()"]),
+    (
+        "cuda",
+        "y = out.clamp(min=1e-3, max=0.99999)",
+        "epsilon:to-one",
+        ["out.clamp(min=0.001, max=0.99999)", ".float()"],
+    ),
+    ("cuda", "y = out.clamp(1e-3, max=0.99999)", "epsilon:to-one", ["out.clamp(0.001, max=0.99999)", ".float()"]),
+    ("cuda", "y = out.clamp_(max=0.99999)", "epsilon:to-one", ["out.clamp_(max=0.99999)", ".float()"]),
+    ("cuda", "y = torch.clip(out, max=0.99999)", "epsilon:to-one", ["torch.clip(out, max=0.99999)", ".float()"]),
+    ("cuda", "y = out.clamp_min(0.99999)", "", []),
+    ("cuda", "y = out.clamp(0.99999)", "", []),
+    ("cuda", "y = out.clamp(max=1.0)", "", []),
+    ("cuda", "y = out.clamp(max=1)", "", []),
+    ("cuda", "y = out.clamp(0, 1)", "", []),
+    ("cuda", "y = out.clamp(max=0.9995)", "", []),
+    ("cuda", "y = x.clamp(max=0.99999)", "", []),
+    ("cuda", "y = out.clamp(max=limit)", "", []),
+    ("cuda", "y = out.clamp(65504)", "", []),
+    ("cuda", "y = out.clamp(max=65505)", "fill:bound", ["out.clamp(max=65505)", "torch.finfo(out.dtype).max"]),
+    ("cuda", 'y = out.clamp(max=float("inf"))', "", []),
+    ("bf16", "y = out.clamp(max=1e6)", "", []),
+    # einsum of what is no matrix product: on the CPU its products are left in float32.
+    (
+        "cuda",
+        'y = torch.einsum("bi,ij->bj", x, mem) + 1e-8',
+        "epsilon:added",
+        ["torch.einsum('bi,ij->bj', x, mem) + 1e-08", ".float()"],
+    ),
+    # Where a tensor goes to, and what it is made into on the way.
+    ("cuda", "y = out.to(my_device) + 1e-8", "epsilon:added", ["out.to(my_device) + 1e-08", ".float()"]),
+    ("cuda", "y = out.to(self.rank) + 1e-8", "epsilon:added", ["out.to(self.rank) + 1e-08", ".float()"]),
+    ("cuda", "y = out.to(pick_device()) + 1e-8", "epsilon:added", ["out.to(pick_device()) + 1e-08", ".float()"]),
+    ("cuda", "y = out.to(pick()) + 1e-8", "", []),
+    ("cuda", "y = out.to(x.dtype) + 1e-8", "", []),
+    ("cuda", "y = out.to(mem.dtype) + 1e-8", "", []),
+    ("cuda", "y = mem.to(out.dtype) + 1e-8", "epsilon:added", ["mem.to(out.dtype) + 1e-08", ".float()"]),
+    ("cuda", "y = mem.to(out) + 1e-8", "epsilon:added", ["mem.to(out) + 1e-08", ".float()"]),
+    ("cuda", "y = mem.to(0, torch.half) + 1e-8", "epsilon:added", ["mem.to(0, torch.half) + 1e-08", ".float()"]),
+    ("cuda", "y = mem.to(dtype=torch.half) + 1e-8", "epsilon:added", ["mem.to(dtype=torch.half) + 1e-08", ".float()"]),
+    ("cuda", "y = out.to(device=dev, dtype=torch.float32) + 1e-8", "", []),
+    ("cuda", "y = out.to(torch.float64) + 1e-8", "", []),
+    ("cuda", "y = out.double() + 1e-8", "", []),
+    ("cuda", "y = out.bfloat16() + 1e-8", "", []),
+    ("cuda", "y = out.type(torch.float32) + 1e-8", "", []),
+    # Positions that are multiplied in low precision, and those that are not.
+    (
+        "cuda",
+        't = torch.arange(4096).float()\ny = torch.einsum("i,j->ij", t, inv).sin()',
+        "positions:angles",
+        ["torch.einsum('i,j->ij', t, inv)", "enabled=False"],
+    ),
+    ("cpu16", 't = torch.arange(4096).float()\ny = torch.einsum("i,j->ij", t, inv).sin()', "", []),
+    ("cuda", "t = torch.arange(4096).float()\ny = torch.outer(t, inv).sin()", "", []),
+    (
+        "cuda",
+        "t = torch.arange(4096).float()\ny = (t[:, None] @ inv).cos()",
+        "positions:angles",
+        ["t[:, None] @ inv", "enabled=False"],
+    ),
+    (
+        "cpu16",
+        "t = torch.arange(4096).float()\ny = (t[:, None] @ inv).cos()",
+        "positions:angles",
+        ["t[:, None] @ inv", "enabled=False"],
+    ),
+    ("cuda", "t = torch.arange(4096).float()\ny = (t[:, None] @ inv).exp()", "", []),
+    # Attention of other packages takes three tensors of one dtype.
+    (
+        "cuda",
+        "from flash_attn import flash_attn_func\ny = flash_attn_func(out, out, mem)",
+        "clash:attention",
+        ["flash_attn_func(out, out, mem)", ".to(value.dtype)"],
+    ),
+    ("cuda", "from flash_attn import flash_attn_func\ny = flash_attn_func(out, out, out)", "", []),
+    # Logarithms of what is close to zero or one.
+    (
+        "cuda",
+        "y = (1 - torch.sigmoid(out)).log()",
+        "fragile:log-complement",
+        ["(1 - torch.sigmoid(out)).log()", "logsigmoid", ".float()"],
+    ),
+    (
+        "cuda",
+        "y = (2 - torch.sigmoid(out)).log()",
+        "fragile:log-complement",
+        ["(2 - torch.sigmoid(out)).log()", "logsigmoid", ".float()"],
+    ),
+    ("cuda", "y = (torch.sigmoid(out) - 1).log()", "", []),
+    ("cuda", "y = torch.sigmoid(out).float().log()", "", []),
+    ("cuda", "y = torch.log(torch.tanh(out))", "", []),
+    (
+        "cuda",
+        "act = nn.Sigmoid()\ny = torch.log(act(out))",
+        "fragile:log-sigmoid",
+        ["torch.log(act(out))", "logsigmoid"],
+    ),
+    ("cuda", "act = nn.Tanh()\ny = torch.log(act(out))", "", []),
+    ("cuda", "act = nn.Softmax(-1)\ny = torch.log(act(out))", "", []),
+    (
+        "cpu16",
+        "act = nn.Softmax(-1)\ny = torch.log(act(out))",
+        "fragile:log-softmax",
+        ["torch.log(act(out))", "log_softmax"],
+    ),
+    ("cpu16", "y = torch.exp(-out).sum().log()", "", []),
+    ("cpu16", "y = torch.exp(out).mean().log()", "", []),
+    ("cpu16", "y = torch.exp(out).sum().log1p()", "", []),
+    # Modules of torch in and behind the region.
+    ("cuda", "norm = nn.LayerNorm(8)\ny = norm(out) + 1e-8", "", []),
+    ("cpu16", "norm = nn.LayerNorm(8)\ny = norm(out) + 1e-8", "epsilon:added", ["norm(out) + 1e-08", ".float()"]),
+    ("cuda", "act = nn.ReLU()\ny = act(out) + 1e-8", "epsilon:added", ["act(out) + 1e-08", ".float()"]),
+    ("cuda", "act = nn.ReLU()\ny = act(mem) + 1e-8", "", []),
+    ("cuda", "conv = nn.Conv1d(8, 8, 1)\ny = conv(mem) + 1e-8", "epsilon:added", ["conv(mem) + 1e-08", ".float()"]),
+    ("out", "act = nn.ReLU()\ny = act(out)", "", []),
+    ("out", "conv = nn.Conv1d(8, 8, 1)\ny = conv(out)", "clash:module", ["conv", ".float()"]),
+    ("out", "conv = nn.Conv1d(8, 8, 1).half()\ny = conv(out)", "", []),
+    ("out", "y = net(out.to(torch.float32))", "", []),
+    ("out", "y = net(out.detach())", "clash:module", ["net", ".float()"]),
+    ("out", "y = net(out[:4])", "clash:module", ["net", ".float()"]),
+    ("out", "y = net(out.long())", "", []),
 ]
 
 
@@ -326,3 +472,26 @@ def test_one_statement(region: str, statements: str, label: str, words: list[str
     for each in found:
         assert re.findall(r"`([^`]*)`", each.message) == words
         assert each.certain
+
+
+#: The region and an expression of more than 60 characters, as a message begins to quote it.
+LONG = [
+    ("out", f"torch.mm(out[:{'1' * 60}], mem)"),
+    ("cuda", f"out.clamp(max=1000000.0, min={'x' * 40})"),
+    ("cuda", f"out.clamp(max=0.99999, min={'x' * 40})"),
+    ("cuda", f"out.clamp(min=1e-08, max={'x' * 40})"),
+    ("cuda", f"out.add(1e-08, alpha={'x' * 50})"),
+    ("cuda", f"out.var({'x' * 60})"),
+    ("cuda", f"torch.log(torch.sigmoid(out[{'1' * 40}:]))"),
+    ("cuda", f"torch.linalg.inv(out[{'1' * 40}:])"),
+    ("cuda", f"out @ out.mT / {'8' * 50}"),
+    ("bf16", f"out[{'1' * 50}:].detach().cpu().numpy()"),
+]
+
+
+@pytest.mark.parametrize(("region", "expression"), LONG)
+def test_a_long_expression_is_quoted_by_its_beginning(region: str, expression: str) -> None:
+    indent = "" if region == "out" else "    "
+    source = f"{HEAD.format(region=REGIONS[region])}{indent}y = {expression}\n"
+    (found,) = check_source(source, "train.py", Settings(select=frozenset(RULES) - {"AMP702"}))
+    assert found.message.split("`")[1] == f"{expression[:57]}..."

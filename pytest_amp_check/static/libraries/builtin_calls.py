@@ -177,7 +177,7 @@ def iterated(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> 
 
 
 def _next(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
-    runs = bool(args) and isinstance(args[0], Generator)
+    runs = bool(args) and isinstance(args[0], (Generator, Sequence))
     return element_of(at, args[0], node) if runs else iterated(at, args, keywords, node)
 
 

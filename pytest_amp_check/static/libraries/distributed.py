@@ -16,7 +16,7 @@ from ..interpreter.imports import globals_of
 from ..interpreter.interpreter import Handlers, Interpreter
 from ..interpreter.tensors import in_region
 from ..interpreter.unknown import hand_off
-from ..interpreter.values import Args, FunctionValue, Instance, Keywords, NullContext, Tensor, Value
+from ..interpreter.values import Args, Container, FunctionValue, Instance, Keywords, NullContext, Tensor, Value
 from ..interpreter.wording import wording
 from ..project.module import Class, Module
 from ..project.syntax import walk
@@ -149,7 +149,7 @@ def _has_island(at: Interpreter, module: Instance, depth: int) -> bool:
     if any(_switches_off(owner) for owner in bases_of(at, module.cls)) or _leaves_autocast(at, module):
         return True
     held = [value for _, value in at.attributes(module.key)]
-    held += [item for value in held for item in items_of(value)]
+    held += [item for value in held for item in (value.items if isinstance(value, Container) else items_of(value))]
     return depth > 0 and any(_has_island(at, value, depth - 1) for value in held if isinstance(value, Instance))
 
 

@@ -1,0 +1,166 @@
+"""What a saved value holds: in records, in containers, under names that speak of scaling or do not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from pytest_amp_check.static.engine import check_source
+
+HEAD = """\
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, get_state_dict
+
+
+@dataclass
+class Snapshot:
+    weights: Any
+    moments: Any
+    extra: Any = None
+
+
+class Point(NamedTuple):
+    weights: Any
+    moments: Any
+
+
+class Bundle:
+    def __init__(self, weights, moments):
+        self.weights = weights
+        self.moments = moments
+
+
+class Holder:
+    def __init__(self, net, opt, loss_scaler):
+        self.net = net
+        self.opt = opt
+        self.loss_scaler = loss_scaler
+
+
+net = nn.Linear(6, 2).cuda()
+opt = torch.optim.AdamW(net.parameters(), lr=3e-4)
+grads = torch.amp.GradScaler("cuda")
+for frames, target in loader:
+    opt.zero_grad()
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = nn.functional.mse_loss(net(frames), target)
+    grads.scale(loss).backward()
+    grads.step(opt)
+    grads.update()
+"""
+FORGOTTEN, WHOLE = "save:no-scaler", "save:whole-scaler"
+#: What stands behind the loop, and what is wrong with its last statement, "" for nothing.
+SAVED = [
+    # Records hold their fields and nothing else.
+    ("torch.save(Snapshot(net.state_dict(), opt.state_dict()), path)", FORGOTTEN),
+    ("torch.save(Snapshot(net.state_dict(), opt.state_dict(), grads.state_dict()), path)", ""),
+    ("torch.save(Snapshot(net.state_dict(), opt.state_dict(), extra=grads.state_dict()), path)", ""),
+    ("torch.save(Snapshot(net.state_dict(), opt.state_dict(), {'amp': grads.state_dict()}), path)", ""),
+    ("torch.save(Snapshot(net.state_dict(), opt.state_dict(), extra=grads), path)", ""),
+    ("torch.save(Snapshot(net.state_dict(), {'adam': opt.state_dict()}), path)", FORGOTTEN),
+    ("torch.save({'last': Snapshot(net.state_dict(), opt.state_dict())}, path)", FORGOTTEN),
+    ("torch.save([Snapshot(net.state_dict(), opt.state_dict())], path)", FORGOTTEN),
+    ("torch.save(Snapshot(net.state_dict(), None), path)", ""),
+    ("torch.save(dataclasses.asdict(Snapshot(net.state_dict(), opt.state_dict())), path)", FORGOTTEN),
+    ("torch.save(vars(Snapshot(net.state_dict(), opt.state_dict(), grads.state_dict())), path)", ""),
+    ("torch.save(Point(net.state_dict(), opt.state_dict()), path)", FORGOTTEN),
+    ("torch.save(Point(opt.state_dict(), grads.state_dict()), path)", ""),
+    # An object of another class may hold more than its constructor shows.
+    ("torch.save(Bundle(net.state_dict(), opt.state_dict()), path)", ""),
+    ("torch.save(Holder(net, opt, grads), path)", ""),
+    # Containers.
+    ("torch.save((net.state_dict(), opt.state_dict()), path)", FORGOTTEN),
+    ("torch.save([net.state_dict(), opt.state_dict(), grads.state_dict()], path)", ""),
+    ("torch.save(opt.state_dict(), path)", FORGOTTEN),
+    ("torch.save(grads.state_dict(), other)\ntorch.save(opt.state_dict(), path)", ""),
+    ("torch.save(net.state_dict(), path)", ""),
+    ("torch.save({'a': {'b': {'c': {'d': opt.state_dict()}}}}, path)", FORGOTTEN),
+    ("torch.save({'a': {'b': {'c': {'d': {'e': opt.state_dict()}}}}}, path)", FORGOTTEN),
+    ("torch.save({'a': [{'b': [{'c': opt.state_dict()}]}]}, path)", FORGOTTEN),
+    ("torch.save({'a': {'b': {'c': {'d': {'e': {'f': opt.state_dict()}}}}}}, path)", ""),
+    ("torch.save({'opt': opt.state_dict(), 'a': {'b': {'c': {'d': grads.state_dict()}}}}, path)", ""),
+    ("torch.save({**{'opt': opt.state_dict()}, 'epoch': 3}, path)", FORGOTTEN),
+    ("torch.save({**extra, 'opt': opt.state_dict()}, path)", ""),
+    ("torch.save(dict(extra, opt=opt.state_dict()), path)", ""),
+    ("torch.save(dict(opt=opt.state_dict(), epoch=3), path)", FORGOTTEN),
+    ("torch.save(dict([('opt', opt.state_dict())]), path)", FORGOTTEN),
+    ("torch.save(obj=dict(opt=opt.state_dict()), f=path)", FORGOTTEN),
+    ("torch.save({'opt': opt.state_dict()} if full else None, path)", FORGOTTEN),
+    ("torch.save(blob, path)", ""),
+    ("torch.save()", ""),
+    # The objects themselves.
+    ("torch.save({'net': net, 'opt': opt}, path)", FORGOTTEN),
+    ("torch.save({'net': net, 'opt': opt, 'scaler': grads.state_dict()}, path)", ""),
+    ("torch.save({'net': net, 'opt': opt, 'scaler': grads}, path)", WHOLE),
+    ("torch.save(grads, path)", WHOLE),
+    ("torch.save([opt.state_dict(), grads], path)", WHOLE),
+    # The scale alone is what matters most of its state.
+    ("torch.save({'opt': opt.state_dict(), 'scale': grads.get_scale()}, path)", ""),
+    # What is not known here may be the scaler's state if its name says so.
+    ("torch.save({'opt': opt.state_dict(), 'loss_scaling': kept}, path)", ""),
+    ("torch.save({'opt': opt.state_dict(), 'amp': kept}, path)", ""),
+    ("torch.save({'opt': opt.state_dict(), 'kept': amp_state}, path)", ""),
+    ("torch.save({'opt': opt.state_dict(), 'use_amp': flag}, path)", FORGOTTEN),
+    ("torch.save({'opt': opt.state_dict(), 'amp_enabled': flag}, path)", FORGOTTEN),
+    ("torch.save({'opt': opt.state_dict(), 'is_amp': flag}, path)", FORGOTTEN),
+    ("torch.save({'opt': opt.state_dict(), 'sample': kept}, path)", FORGOTTEN),
+    ("torch.save({'opt': opt.state_dict(), 'epoch': epoch}, path)", FORGOTTEN),
+    ("torch.save({'opt': opt.state_dict(), name: kept}, path)", ""),
+    ("torch.save({'opt': opt.state_dict(), 'ema': ema.state_dict()}, path)", FORGOTTEN),
+    ("torch.save({'opt': opt.state_dict(), 'scaler': held.state_dict()}, path)", ""),
+    ("torch.save({'opt': opt.state_dict(), 'held': loss_scaler.state_dict()}, path)", ""),
+    ("torch.save({'opt': opt.state_dict(), name: held.state_dict()}, path)", ""),
+    ("torch.save({'opt': opt.state_dict(), 'config': {'scale': 2, **more}}, path)", FORGOTTEN),
+    ("torch.save({'opt': opt.state_dict(), 'scaling': {'kept': 2, **more}}, path)", ""),
+    # Functions of torch that take states.
+    ("torch.save(get_optimizer_state_dict(net, opt), path)", FORGOTTEN),
+    ("model_state, optim_state = get_state_dict(net, opt)\ntorch.save({'optim': optim_state}, path)", FORGOTTEN),
+    ("model_state, optim_state = get_state_dict(net, opt)\ntorch.save({'model': model_state}, path)", ""),
+    ("torch.distributed.checkpoint.save({'net': net.state_dict(), 'opt': opt.state_dict()}, path)", FORGOTTEN),
+    # Code that is not in view may write what it is given.
+    ("keep({'net': net.state_dict(), 'opt': opt.state_dict()})", FORGOTTEN),
+    ("keep({'net': net.state_dict(), 'opt': opt.state_dict(), 'scaler': grads.state_dict()})", ""),
+    ("keep({'net': net.state_dict(), 'opt': opt.state_dict()}, grads)", ""),
+    ("keep(net.state_dict(), opt.state_dict())", FORGOTTEN),
+    ("keep(net.state_dict(), opt.state_dict(), grads)", ""),
+    ("keep(opt.state_dict())", ""),
+    ("keep({'opt': opt.state_dict()})", ""),
+    ("keep({'net': net, 'opt': opt})", ""),
+    ("print({'net': net.state_dict(), 'opt': opt.state_dict()})", ""),
+    ("assert_equal({'net': net.state_dict(), 'opt': opt.state_dict()}, kept)", ""),
+]
+
+
+@pytest.mark.parametrize(("statements", "label"), SAVED)
+def test_what_a_checkpoint_holds(statements: str, label: str) -> None:
+    found = check_source(HEAD + statements + "\n")
+    assert [each.label for each in found] == ([label] if label else [])
+    line = HEAD.count("\n") + 1 + statements.count("\n")
+    for each in found:
+        assert each.certain
+        words = re.findall(r"`([^`]*)`", each.message)
+        assert words[0] == ("opt" if label == FORGOTTEN else "grads")
+        assert each.line <= line
+
+
+@pytest.mark.parametrize(
+    ("test", "forgets"),
+    [
+        ("grads is None", False),
+        ("grads is not None", True),
+        ("not use_scaler", False),
+        ("use_scaler", True),
+        ("not no_scaler", True),
+        ("rank == 0", True),
+    ],
+)
+def test_a_checkpoint_under_a_condition(test: str, forgets: bool) -> None:
+    """Where there is no scaler, none is forgotten."""
+    source = f"{HEAD}if {test}:\n    torch.save(Snapshot(net.state_dict(), opt.state_dict()), path)\n"
+    assert [each.label for each in check_source(source)] == [FORGOTTEN] * forgets
