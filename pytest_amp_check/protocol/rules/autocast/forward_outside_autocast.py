@@ -44,14 +44,16 @@ def _halved(graph: Graph) -> list[Event]:
 def _may_be(cast: Event, model: Thing | None, *, elsewhere: bool) -> bool:
     """Return True if what is cast may be the model whose forward is scaled; ``elsewhere`` by another function.
 
-    A model that nobody names may be one that is trained after the cast, or that the casting function was given: a copy
-    for a checkpoint or an evaluation is another one.
+    A model that nobody names may be any that the same function casts. Elsewhere it may be one that is trained after the
+    cast, or that the function was given: a copy for a checkpoint or an evaluation is another one.
     """
     name = model.name.rpartition(".")[2] if model is not None else ""
+    if not name and not elsewhere:
+        return cast.subject is None or model is None or cast.subject == model.key
     if cast.subject is not None:
         return cast.facts.get("trained", True) if model is None else cast.subject == model.key
     named = bool(name) and name in cast.facts.get("called", (name,))
-    return named or ((elsewhere or not name) and cast.facts.get("given", False))
+    return named or (elsewhere and cast.facts.get("given", False))
 
 
 def _tells(event: Event) -> int:
