@@ -10,16 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from ..protocol import surface
 from ..protocol.byte_sizes import LARGEST_FILE
-from ..protocol.events import Call, Program, Site
-from ..protocol.finding import Finding, merge
+from ..protocol.events import Program, Site
+from ..protocol.finding import Finding
 from ..protocol.named import NamedTuple
 from ..protocol.rules import LABELS, RULES
 from ..protocol.suppress import Suppressions
+from . import evidence
 from .depth import with_room
 from .elsewhere import undone
+from .evidence import passed_by
 from .processes import shared, spread
 from .project.project import Project
-from .results import Answer, PassedBy, Reading
+from .results import Answer, Reading
 from .sources import patterns, prefilter, programs, source_files
 from .sources.block import Block
 from .sources.newer_syntax import Rejection, rejection
@@ -490,7 +492,7 @@ def _read(text: str, path: str, settings: Settings, tree: Project) -> Answer:
 def _settled_block(reading: Reading, block: Block, name: str, settings: Settings) -> Reading:
     """What a program of a document shows, its own findings settled; ``name`` stands for it as if it were a file."""
     path = reading.path
-    kept = _kept([reading])
+    kept = evidence.kept([reading], reading.reached)
     own = _suppressed([f for f in (*kept, *_blind([reading])) if f.site.path == path], block.text, path, settings)
     others = [f for f in kept if f.site.path != path]
     for finding in others:
@@ -513,60 +515,6 @@ def _reached(readings: Sequence[Reading]) -> Reached:
         for entry, functions in reading.reached.items():
             reached.setdefault(entry, set()).update(functions)
     return reached
-
-
-def _passed_by(program: Program) -> PassedBy:
-    """Return the calls in other functions that each graph comes by, with those that led there."""
-    found: PassedBy = {}
-    for graph in program.graphs:
-        if graph.joined:
-            continue
-        sites = [node.event.site for node in graph.nodes if node.event is not None]
-        sites += [test.site for test in graph.tests if test.site is not None]
-        calls = {frame.call for site in sites if site.caller is not None for frame in site.frames()}
-        if calls:
-            found.setdefault(graph.entry, set()).update(calls)
-    return found
-
-
-def _kept(readings: Sequence[Reading]) -> list[Finding]:
-    """Return the findings of readings: of a function that another one calls, those that were made where it is called.
-
-    The order of paths and lines decides which of two that call each other is analyzed for both. A finding of a function
-    by itself is withdrawn only by a caller whose graph comes by all calls that the finding rests on, and shows them to
-    be right: with other arguments, or in a subclass, the function is another program.
-    """
-    reached = _reached(readings)
-    called = {function for entry, functions in reached.items() for function in functions if function != entry}
-    covered: set[tuple[str, int]] = set()
-    kept: set[tuple[str, int]] = set()
-    for entry in sorted(reached, key=lambda entry: (entry in called, entry)):
-        if entry not in covered:
-            kept.add(entry)
-            covered |= reached[entry]
-    found: dict[tuple[str, str, int, int], Finding] = {}
-    alone: list[Finding] = []
-    # Of the same finding in two files the first is kept, in whatever order they were read.
-    for reading in sorted(readings, key=lambda reading: reading.path):
-        for finding in reading.findings:
-            if not finding.entries or finding.entries.keys() & kept:
-                merge(found, finding)
-            else:
-                alone.append(finding)
-    if alone:
-        callers: dict[tuple[str, int], list[set[Call]]] = {}
-        for reading in readings:
-            for entry, calls in reading.passed_by.items():
-                if entry in kept:
-                    for function in reached.get(entry, ()):
-                        callers.setdefault(function, []).append(calls)
-        shown = {(finding.code, finding.site.call) for finding in found.values()}
-        for finding in alone:
-            known = (finding.code, finding.site.call) in shown
-            refuted = all(any(calls <= by for by in callers.get(at, ())) for at, calls in finding.entries.items())
-            if not known and not refuted:
-                merge(found, finding)
-    return list(found.values())
 
 
 def _blind(readings: Sequence[Reading]) -> list[Finding]:
@@ -604,7 +552,7 @@ def _settled(
     def held(path: str) -> str:
         return _text(path, settings)
 
-    kept = undone(_kept(readings), [*files, *(beside or ())], held, tree.imported_by)
+    kept = undone(evidence.kept(readings, _reached(readings)), [*files, *(beside or ())], held, tree.imported_by)
     for finding in (*kept, *_blind(readings)):
         (by_path if finding.site.path in asked else away).setdefault(finding.site.path, []).append(finding)
     settled = [finding for reading in readings if reading.path in asked for finding in reading.settled]
@@ -771,7 +719,7 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False, spots:
     # In another file, which was read.
     program.facts["enters_autocast"] = own or any(thing.role == "autocast" for thing in program.things)
     reading = Reading(path, check(program), reached, ours=Suppressions.ours_in(text))
-    reading.passed_by = _passed_by(program)
+    reading.passed_by = passed_by(program)
     if passed is not None:
         reading.spots, reading.passed = listed, passed.calls
     return reading

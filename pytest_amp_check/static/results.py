@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..protocol.events import Call, Site
 from ..protocol.finding import SEVERITIES, Finding, Step
+from ..protocol.named import NamedTuple
 from ..protocol.rules import LABELS, RULES
 
 TYPE_CHECKING = False
@@ -20,15 +21,25 @@ if TYPE_CHECKING:
 PLACES = 2**31 - 1
 
 
-#: What was analyzed on its own, by path and line, with the calls in other functions that its graph comes by.
-PassedBy = dict[tuple[str, int], set[Call]]
+#: What was analyzed on its own, by path and line.
+Entry = tuple[str, int]
+
+
+class Passed(NamedTuple):
+    """The calls in other functions that a graph comes by, with those that led there.
+
+    ``joined`` says that states were joined to check the graph, so that violations in it may have been lost.
+    """
+
+    calls: frozenset[Call]
+    joined: bool
 
 
 class Reading:
     """What reading one program of a file has shown, in it and in those that it calls.
 
     ``reached`` tells of what was read on its own which functions it called, and ``passed_by`` by which calls in these
-    functions its graph comes: what it does not come by, it says nothing of. ``ours`` says whether the file has comments
+    functions its graph comes: it says nothing of others. ``ours`` says whether the file has comments
     that are meant for this tool. ``settled`` are findings that are done with. Where blind spots are asked for,
     ``spots`` are the calls of the file that can be some, and ``passed`` are those that reading came by in any file.
     """
@@ -39,7 +50,7 @@ class Reading:
         self.path = path
         self.findings = findings
         self.reached = reached
-        self.passed_by: PassedBy = {}
+        self.passed_by: dict[Entry, Passed] = {}
         self.ours = ours
         self.settled: list[Finding] = []
         self.spots: list[Spot] = []
@@ -91,8 +102,11 @@ def encode(readings: list[Reading], rename: Rename) -> list[Any]:
             for (path, line), called in functions.items()
         ]
 
-    def passed_by(calls: PassedBy) -> list[Any]:
-        return [[rename(path), line, [*map(call, sorted(each))]] for (path, line), each in calls.items()]
+    def passed_by(entries: dict[Entry, Passed]) -> list[Any]:
+        return [
+            [rename(path), line, [*map(call, sorted(each.calls))], each.joined]
+            for (path, line), each in entries.items()
+        ]
 
     return [
         [
@@ -139,7 +153,10 @@ def decode(path: str, written: Any, rename: Rename) -> list[Reading]:
             for at, line, called in reached
         }
         reading = Reading(path, list(map(finding, findings)), functions, ours=truth(ours))
-        reading.passed_by = {(rename(at), number(line)): set(map(call, calls)) for at, line, calls in passed_by}
+        reading.passed_by = {
+            (rename(at), number(line)): Passed(frozenset(map(call, calls)), truth(joined))
+            for at, line, calls, joined in passed_by
+        }
         reading.settled = list(map(finding, settled))
         readings.append(reading)
     return readings

@@ -271,6 +271,41 @@ def test_what_another_file_supplies_is_not_missing(tree: str, tmp_path: Path) ->
     assert {place for place in found(tmp_path) if place[2] not in ("AMP501", "AMP503")} == set()
 
 
+HALF_STEP = """\
+import torch
+
+def half_step(net, opt, scaler, images, log):
+    with torch.autocast("cuda", dtype=torch.float16):
+        loss = net(images).mean()
+    scaler.scale(loss).backward()
+    if log:
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)  # AMP201
+    scaler.step(opt)
+    scaler.update()
+"""
+
+
+def test_a_caller_with_more_states_than_are_followed_shows_only_the_calls_that_it_makes(tmp_path: Path) -> None:
+    """Where its states are joined, a violation may be lost. That it clears the gradients is seen all the same."""
+    parts = range(18)
+    lines = [
+        "import torch",
+        "from half import half_step",
+        "",
+        "def main(nets, batches, flags):",
+        '    scaler = torch.amp.GradScaler("cuda")',
+        *(f"    opt{each} = torch.optim.SGD(nets[{each}].parameters(), lr=0.1)" for each in parts),
+        "    for images in batches:",
+        *(f"        if flags.part{each}:\n            opt{each}.zero_grad()" for each in parts),
+    ]
+    for each in parts:
+        call = f"half_step(nets[{each}], opt{each}, scaler, images, flags.log)"
+        lines += [f"        if flags.part{each}:", f"            {call}"]
+    (tmp_path / "half.py").write_text(HALF_STEP, encoding="utf-8")
+    (tmp_path / "main.py").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert found(tmp_path) == marks(tmp_path)
+
+
 STAR_IMPORTS = """
     === train.py
     import torch
