@@ -1,7 +1,7 @@
-"""A safe module search path for processes that multiprocessing spawns.
+"""Processes that multiprocessing spawns, without code of the folder that is checked.
 
-Each is started as ``python -c``, which searches the working folder first. That folder is the one that is checked: a
-file ``multiprocessing.py`` in it would be executed.
+Each is started as ``python -c``, which searches the working folder first: a file ``multiprocessing.py`` in it would be
+executed. Then each runs the main module of this process anew, which may be any script that calls the check.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 
 #: Has Python leave the working folder out, from 3.11 on.
 _VARIABLE = "PYTHONSAFEPATH"
@@ -26,12 +27,23 @@ def can_be_safe() -> bool:
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """Have processes that are spawned meanwhile search no working folder; the environment is restored after."""
-    with _common:
+    """Have processes that are spawned meanwhile search no working folder and run no script; all is restored after."""
+    with _common, _without_main_module():
         if sys.version_info >= (3, 11):
             yield from _by_variable()
         else:
             yield from _by_flags()
+
+
+@contextmanager
+def _without_main_module() -> Iterator[None]:
+    """Hide the main module, of which nothing that the processes are given is a part."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def _by_variable() -> Iterator[None]:

@@ -119,6 +119,22 @@ def test_starting_processes_leaves_the_environment_as_it_was(tmp_path: Path, exe
     assert (done.returncode, done.stdout.count("AMP201"), done.stderr) == (1, 2, "")
 
 
+def test_processes_run_no_script_that_starts_them(tmp_path: Path, executed: Path) -> None:
+    """Spawned processes run the main module anew, which would check everything once more without such a guard."""
+    script = tmp_path / "lint.py"
+    script.write_text(
+        f"import sys\n{SPAWNING}\nprint('begun')\n"
+        "print(len(engine.check_paths([sys.argv[1]], jobs=2).findings), 'found')\n"
+    )
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    for name in ("train.py", "other.py"):
+        (folder / name).write_text(BAD)
+    done = ran([sys.executable, str(script)], str(folder), env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert (done.stdout.splitlines(), done.stderr) == (["begun", "2 found"], "")
+    assert not executed.exists()
+
+
 def test_a_revision(tmp_path: Path, executed: Path) -> None:
     git("init", "-q")
     git("add", "-A")
