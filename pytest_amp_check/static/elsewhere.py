@@ -1,4 +1,4 @@
-"""What one file leaves undone with a scaler or an optimizer, and a connected file does with one of the same name."""
+"""What one file leaves undone with a scaler or an optimizer, and another one does with one of the same name."""
 
 from __future__ import annotations
 
@@ -16,59 +16,26 @@ BESIDE = {"scale": "step", "step": "scale", "unscale_": "step", "update": "step"
 Doubt = tuple[str, str]
 
 
-def undone(
-    findings: list[Finding],
-    paths: Iterable[str],
-    text_of: Callable[[str], str],
-    imported_by: Callable[[str], Iterable[str]],
-) -> list[Finding]:
-    """Return the findings without those of a missing call that another file of the same program may make.
+def undone(findings: list[Finding], paths: Iterable[str], text_of: Callable[[str], str]) -> list[Finding]:
+    """Return the findings without those of a missing call that another file of the project makes.
 
     Who has the scaler of an object, and under which name, is not known in general; its last name is the same. A file
-    excuses another one only if imports connect the two, and only if it does not train by itself: one that steps the
-    optimizer in any form is a whole training, and its calls are about its own objects.
+    that steps the optimizer in any form is a whole training and excuses nobody: its calls are about its own objects.
     """
     doubts = {id(finding): doubt for finding in findings if (doubt := _doubt(finding))}
     if not doubts:
         return findings
-    paths = list(dict.fromkeys(map(os.path.abspath, paths)))
     done: dict[Doubt, set[str]] = {doubt: set() for doubt in doubts.values()}
-    for path in paths:
+    for path in dict.fromkeys(map(os.path.abspath, paths)):
         text = text_of(path)
         for (name, method), files in done.items():
-            if _calls(text, name, method) and not _calls(text, name, BESIDE[method]):
+            if _calls(text, name, method) and not _is_whole(text, name, method):
                 files.add(path)
-    parts = _Parts(paths, imported_by)
-
-    def is_done(finding: Finding) -> bool:
-        home = os.path.abspath(finding.site.path)
-        others = done.get(doubts.get(id(finding), ("", "")), set()) - {home}
-        return any(parts.of(other) == parts.of(home) for other in others)
-
-    return [finding for finding in findings if not is_done(finding)]
+    return [each for each in findings if not done.get(doubts.get(id(each), ("", "")), set()) - {_home(each)}]
 
 
-class _Parts:
-    """The parts of a project that no import connects, found when they are first asked for."""
-
-    def __init__(self, paths: Iterable[str], imported_by: Callable[[str], Iterable[str]]) -> None:
-        self._paths = paths
-        self._imported_by = imported_by
-        self._above: dict[str, str] = {}
-
-    def of(self, path: str) -> str:
-        """Return the file that stands for the part of a file."""
-        if not self._above:
-            self._above = {path: path for path in self._paths}
-            for each in self._paths:
-                for other in self._imported_by(each):
-                    self._above[self._top(other)] = self._top(each)
-        return self._top(path)
-
-    def _top(self, path: str) -> str:
-        while (above := self._above.setdefault(path, path)) != path:
-            self._above[path] = path = self._above.setdefault(above, above)
-        return path
+def _home(finding: Finding) -> str:
+    return os.path.abspath(finding.site.path)
 
 
 def _doubt(finding: Finding) -> Doubt | None:
@@ -81,10 +48,13 @@ def _doubt(finding: Finding) -> Doubt | None:
 
 
 def _calls(text: str, name: str, method: str) -> bool:
-    """Return True if a text calls a method of a name, or steps an optimizer of the name in another form."""
-    known = re.escape(name)
-    if re.search(rf"\b{known}\.{method}\s*\(", text):
+    return re.search(rf"\b{re.escape(name)}\.{method}\s*\(", text) is not None
+
+
+def _is_whole(text: str, name: str, method: str) -> bool:
+    """Return True if a text also makes the call that stands beside a method, in any form."""
+    if _calls(text, name, BESIDE[method]):
         return True
     # ``scaler.step(self.optimizer)``, ``loss_scaler(loss, optimizer, ...)``, ``step(model, optimizer)``
-    given = rf"(?:step|[Ss]caler)\w{{0,40}}\s{{0,8}}\([^()]{{0,400}}\b{known}\b"
-    return method == "step" and re.search(given, text) is not None
+    given = rf"(?:step|[Ss]caler)\w{{0,40}}\s{{0,8}}\([^()]{{0,400}}\b{re.escape(name)}\b"
+    return method == "zero_grad" and re.search(given, text) is not None

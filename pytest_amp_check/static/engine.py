@@ -182,7 +182,7 @@ def check_again(text: str, filename: str, settings: Settings, tree: Project) -> 
     """Findings in what a file holds, or would hold, among files of which the tree is known."""
     settings.tell(tree)
     readings = uncollected(lambda: with_room(lambda: _read(text, filename, settings, tree)).readings)
-    return _settled(readings, [filename], settings, tree, {filename: text})
+    return _settled(readings, [filename], settings, {filename: text})
 
 
 def check_paths(
@@ -276,7 +276,7 @@ def report(
     for path, line, reason in looked.unreadable:
         findings += _settle([_unreadable(path, line, reason)], path, settings)
     beside = [*(look.path for look in used), *tree.members] if left is not None else None
-    findings += _settled(readings, files, settings, tree, beside=beside, wanted=wanted)
+    findings += _settled(readings, files, settings, beside=beside, wanted=wanted)
     findings.sort(key=Finding.order)
     read = {look.path for look in todo}
     quiet = [look.path for look in looked.seen if look.path not in read]
@@ -534,7 +534,6 @@ def _settled(
     readings: list[Reading],
     files: list[str],
     settings: Settings,
-    tree: Project,
     texts: Mapping[str, str] | None = None,
     beside: Sequence[str] | None = None,
     wanted: frozenset[str] | None = None,
@@ -552,7 +551,7 @@ def _settled(
     def held(path: str) -> str:
         return _text(path, settings)
 
-    kept = undone(evidence.kept(readings, _reached(readings)), [*files, *(beside or ())], held, tree.imported_by)
+    kept = undone(evidence.kept(readings, _reached(readings)), [*files, *(beside or ())], held)
     for finding in (*kept, *_blind(readings)):
         (by_path if finding.site.path in asked else away).setdefault(finding.site.path, []).append(finding)
     settled = [finding for reading in readings if reading.path in asked for finding in reading.settled]

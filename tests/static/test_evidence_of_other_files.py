@@ -86,26 +86,6 @@ HIDDEN = {
                 amp_scaler.step(opt)
                 amp_scaler.update()
         """,
-    "a file that clears and is not connected": """
-        === gan.py
-        import torch
-
-        def half_step(net, opt, amp_scaler, images):
-            with torch.autocast("cuda", dtype=torch.float16):
-                loss = net(images).mean()
-            amp_scaler.scale(loss).backward()  # AMP215
-            amp_scaler.step(opt)
-            amp_scaler.update()
-
-        def fit(runner, net, batches):
-            opt = torch.optim.Adam(net.parameters())
-            amp_scaler = torch.amp.GradScaler("cuda")
-            runner.each(lambda images: half_step(net, opt, amp_scaler, images), batches)
-
-        === tools/reset.py
-        def reset(opt):
-            opt.zero_grad()
-        """,
     "a checkpoint that is cast for release": """
         === learn.py
         import torch
@@ -188,7 +168,7 @@ SUPPLIED = {
                 opt.zero_grad()
                 half_step(net, opt, amp_scaler, images)
         """,
-    "a connected file clears": """
+    "a file of helpers clears": """
         === gan.py
         import torch
 

@@ -100,7 +100,7 @@ class TestCells:
             (" \n\t", "a notebook is JSON, and this is empty", 1),
             ("{", "a notebook is JSON, and this is not: Expecting property name enclosed in double quotes", 1),
             ('{\n"cells": [\n}', "a notebook is JSON, and this is not: Expecting value", 3),
-            ("[" * 200_000, "its JSON is nested too deeply", 1),
+            ("[" * 200_000, "its JSON cannot be read: it is nested too deeply", 1),
             ("[]", "it is JSON, but no notebook", 1),
             ("3", "it is JSON, but no notebook", 1),
             ("{}", "it is JSON, but no notebook: it has no list of cells", 1),
@@ -354,7 +354,8 @@ def test_what_parses(path: str, text: str, *, expected: bool) -> None:
     [
         ("a.py", "autocast(x)\n", 12),
         ("a.ipynb", notebook("autocast(x)", "y = 1"), 18),
-        ("a.ipynb", notebook("autocast(x)", "%%file a.py\nautocast(x)\nyy = 1"), 20),
+        # The cells of a notebook together, files that they write included.
+        ("a.ipynb", notebook("autocast(x)", "%%file a.py\nautocast(x)\nyy = 1"), 41),
         ("a.md", "```python\nautocast(x)\n```\n```python\nx = 1\n```", 18),
     ],
 )

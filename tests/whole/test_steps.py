@@ -28,7 +28,7 @@ CALLED = re.compile(rf"\bre\s*\.\s*(?:{'|'.join(FUNCTIONS)})\b")
 AT_ONE_PLACE = {"match", "fullmatch"}
 #: Expressions that are made where they are used, with what they become: by module and source.
 MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
-    ("static/elsewhere.py", r"f'\\b{known}\\.{method}\\s*\\('"): [r"\bscaler\.update\s*\("],
+    ("static/elsewhere.py", r"f'\\b{re.escape(name)}\\.{method}\\s*\\('"): [r"\bscaler\.update\s*\("],
     ("static/elsewhere.py", "given"): [r"(?:step|[Ss]caler)\w{0,40}\s{0,8}\([^()]{0,400}\boptimizer\b"],
     ("static/sources/newer_syntax.py", "pattern"): [pattern for _, pattern in newer_syntax._STATEMENTS],
     ("static/sources/patterns.py", r"name + b'\\([^)]{0,200}?(?:half|float16|dtype)'"): [
