@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from ..protocol.events import Call, Program
 from ..protocol.finding import Finding, merge
@@ -30,11 +30,12 @@ def passed_by(program: Program) -> dict[Entry, Passed]:
 def kept(readings: Sequence[Reading], reached: Reached) -> list[Finding]:
     """Return the findings of readings: of a function that another one calls, those that were made where it is called.
 
-    The order of paths and lines decides which of two that call each other is analyzed for both. A finding of a function
-    by itself is withdrawn only by a caller whose graph comes by all calls that the finding rests on, and shows them to
-    be right: with other arguments, or in a subclass, the function is another program.
+    The order of paths and lines decides which of two that call each other is analyzed for both. A finding that a file
+    shows by itself is withdrawn only by a caller in another file whose graph comes by all calls that the finding rests
+    on, and shows them to be right: with other arguments, or in a subclass, the function is another program.
     """
     callers = _callers(reached)
+    by_themselves = set[Entry]().union(*(_callers(reading.reached) for reading in readings))
     found: dict[tuple[str, str, int, int], Finding] = {}
     alone: list[Finding] = []
     # Of the same finding in two files the first is kept, in whatever order they were read.
@@ -42,7 +43,7 @@ def kept(readings: Sequence[Reading], reached: Reached) -> list[Finding]:
         for finding in reading.findings:
             if not finding.entries or finding.entries.keys() & callers:
                 merge(found, finding)
-            else:
+            elif finding.entries.keys() & by_themselves:
                 alone.append(finding)
     if alone:
         shown = {(finding.code, finding.site.call) for finding in found.values()}
@@ -52,7 +53,8 @@ def kept(readings: Sequence[Reading], reached: Reached) -> list[Finding]:
                 for function in reached.get(entry, ()):
                     evidence.setdefault(function, []).append(reading.passed_by[entry])
         for finding in alone:
-            if (finding.code, finding.site.call) not in shown and not _is_refuted(finding, evidence):
+            known = (finding.code, finding.site.call) in shown
+            if not known and not _is_refuted(finding, finding.entries.keys() & by_themselves, evidence):
                 merge(found, finding)
     return list(found.values())
 
@@ -69,7 +71,7 @@ def _callers(reached: Reached) -> set[Entry]:
     return first
 
 
-def _is_refuted(finding: Finding, evidence: Mapping[Entry, Sequence[Passed]]) -> bool:
+def _is_refuted(finding: Finding, entries: Collection[Entry], evidence: Mapping[Entry, Sequence[Passed]]) -> bool:
     """Return True if a caller of each function that shows a finding comes by all of its calls, and does not show it."""
     # Who calls the function may make the call that is missing in it, which is seen in joined states, too.
     rests_on_a_missing_call = bool(LABELS[finding.label][1].owned) and not finding.certain
@@ -77,6 +79,4 @@ def _is_refuted(finding: Finding, evidence: Mapping[Entry, Sequence[Passed]]) ->
     def refutes(passed: Passed, calls: frozenset[Call]) -> bool:
         return calls <= passed.calls and (rests_on_a_missing_call or not passed.joined)
 
-    return all(
-        any(refutes(passed, calls) for passed in evidence.get(entry, ())) for entry, calls in finding.entries.items()
-    )
+    return all(any(refutes(passed, finding.entries[entry]) for passed in evidence.get(entry, ())) for entry in entries)
