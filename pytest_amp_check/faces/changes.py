@@ -86,7 +86,8 @@ def _write(top: str, commit: str, folder: str) -> None:
     names = [
         name
         for name in _git(top, "ls-tree", "-r", "-z", "--name-only", commit, asked="git cannot list it").split("\0")
-        if name.endswith(SUFFIXES + DECLARING)
+        # git itself refuses to look up a name that leads out of its tree, which no git makes.
+        if name.endswith(SUFFIXES + DECLARING) and ".." not in name.split("/")
     ]
     os.mkdir(os.path.join(folder, ".git"))
     for name, data in _contents(top, commit, names):
