@@ -7,7 +7,7 @@ was first reached from is kept, so that the path to a fault can be shown.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from . import automaton as a
 from . import events as e
@@ -67,6 +67,16 @@ def check(program: Program, select: frozenset[str] | None = None) -> list[Findin
     return sorted(kept.values(), key=Finding.order)
 
 
+def in_graphs(program: Program) -> list[Finding]:
+    """Return what the functions of a program do wrong that no caller of theirs can put right."""
+    kept: dict[tuple[str, str, int, int], Finding] = {}
+    for graph in program.graphs:
+        for finding in _Judge(graph, program, knows_callers=False).findings():
+            finding.entries[graph.entry] = finding.calls
+            merge(kept, finding)
+    return sorted(kept.values(), key=Finding.order)
+
+
 def _in_graphs(program: Program) -> Iterator[Found]:
     """What each function does wrong, and each of its events by itself."""
     for graph in program.graphs:
@@ -99,6 +109,32 @@ def _not_read(program: Program) -> Iterator[Found]:
     if unread is not None:
         finding = make_finding("source:too-long", unread, [], {"function": unread.function}, ())
         yield finding, (unread.path, 0)
+
+
+def _never_used(events: Sequence[Event]) -> set[int | None]:
+    """Return the optimizers that events only construct, load or save, if another optimizer is stepped.
+
+    Factories construct many optimizers of the same parameters, of which a script steps one. With each of them in a
+    state, the states of a script soon exceed the budget.
+    """
+    if not any(event.kind in (e.SCALER_STEP, e.STEP) for event in events):
+        return set()
+    constructed: set[int | None] = set()
+    used: set[int | None] = set()
+    owners: list[tuple[int, ...]] = []
+    for event in events:
+        if event.kind == e.OPTIMIZER_NEW:
+            constructed.add(event.subject)
+        elif event.kind == e.HANDOFF:
+            used.update(event.facts.get("given", ()))
+        elif event.kind not in (e.OPTIMIZER_LOAD, e.SAVE):
+            used |= {event.subject, event.object}
+            owners.append(event.facts.get("owners") or ())
+    for each in owners:
+        # Gradients that a used optimizer has, too, are that one's.
+        if used.isdisjoint(each):
+            used.update(each)
+    return constructed - used
 
 
 def _exclude(some: set[tuple[int, bool]], others: set[tuple[int, bool]]) -> bool:
@@ -141,11 +177,16 @@ class _Cores:
 
 
 class _Judge(Judge):
-    """The judgement of one graph."""
+    """The judgement of one graph.
 
-    def __init__(self, graph: Graph, program: Program) -> None:
+    ``knows_callers`` is False if other code calls the function of the graph. Then a violation is not reported that a
+    call elsewhere mends, or that takes two flags of which a caller may know that they agree.
+    """
+
+    def __init__(self, graph: Graph, program: Program, *, knows_callers: bool = True) -> None:
         super().__init__(program, graph.tests)
         self.graph = graph
+        self.knows_callers = knows_callers
         self._short: list[list[tuple[int, int, bool]]] | None = None
         self.gave_up = False
         #: Nodes that were gone through for single faults, and whether some fault was left out for want of more.
@@ -186,6 +227,8 @@ class _Judge(Judge):
         for event in events:
             if event.kind == e.ZERO_GRAD:
                 established.update(event.facts.get("owners") or ())
+        self.unused = _never_used(events)
+        established -= self.unused
         self.opts: list[int] = sorted(key for key in established if key is not None)
         self.index = {key: i for i, key in enumerate(self.opts)}
         self.scalers = sorted({x.subject for x in events if x.kind == e.SCALER_NEW and x.subject is not None})
@@ -360,6 +403,8 @@ class _Judge(Judge):
                 if self.graph.tests[each].turn:
                     bits |= 1 << each
         for node in self.graph.nodes:
+            if node.event is not None and node.event.kind == e.OPTIMIZER_NEW and node.event.subject in self.unused:
+                continue
             if node.event is not None and (node.event.kind.worth > least or node.event.facts.get("twice")):
                 for key, _ in node.event.guards:
                     bits |= 1 << key
@@ -671,6 +716,8 @@ class _Judge(Judge):
         if fault.of_training and not self.stepped and blamed.site.in_test():
             return None
         path = self.witness(label, here, blame.blamed, blame.settled)
+        if not self.knows_callers and (fault.owned or any(map(self._has_scaled_twin, (*involved, *path)))):
+            return None
         partner = settled if settled is not blamed else next((x for x in reversed(path) if x is not blamed), blamed)
         beside = partner.site if partner is not None else blamed.site
         made = blamed.facts.get("forward") if fault.of_loss else None
@@ -697,6 +744,15 @@ class _Judge(Judge):
             values = {**values, "skip": skip[0]}
             steps.insert(-1, Step(skip[1], "the step is skipped"))
         return make_finding(label, site, names, values, tuple(steps), certain=certain, condition=condition)
+
+    def _has_scaled_twin(self, event: Event) -> bool:
+        """Return True if an event is what a flag chooses in the place of calls of a scaler."""
+        if event.subject is not None:
+            return False
+        scalers = {key for key, thing in enumerate(self.program.things) if thing.role == "scaler"}
+        events = (node.event for node in self.graph.nodes if node.event is not None)
+        others = {guard for other in events if other.subject in scalers for guard in other.guards}
+        return any((key, not truth) in others for key, truth in event.guards)
 
     def _skip(self, here: Here, since: int) -> tuple[str, Site] | None:
         """The latest statement on a path that skips what is left of an iteration, if one does since an event."""

@@ -25,13 +25,19 @@ def undone(findings: list[Finding], paths: Iterable[str], text_of: Callable[[str
     doubts = {id(finding): doubt for finding in findings if (doubt := _doubt(finding))}
     if not doubts:
         return findings
-    done: dict[Doubt, set[str]] = {doubt: set() for doubt in doubts.values()}
+    done: dict[Doubt, dict[str, str]] = {doubt: {} for doubt in doubts.values()}
     for path in dict.fromkeys(map(os.path.abspath, paths)):
         text = text_of(path)
         for (name, method), files in done.items():
             if _calls(text, name, method) and not _is_whole(text, name, method):
-                files.add(path)
-    return [each for each in findings if not done.get(doubts.get(id(each), ("", "")), set()) - {_home(each)}]
+                files[path] = text
+
+    def is_excused(finding: Finding) -> bool:
+        doubt, home = doubts.get(id(finding)), _home(finding)
+        others = done[doubt].items() if doubt is not None else ()
+        return any(path != home and not _is_of_own(text, text_of(home), *(doubt or ("", ""))) for path, text in others)
+
+    return [each for each in findings if not is_excused(each)]
 
 
 def _home(finding: Finding) -> str:
@@ -49,6 +55,25 @@ def _doubt(finding: Finding) -> Doubt | None:
 
 def _calls(text: str, name: str, method: str) -> bool:
     return re.search(rf"\b{re.escape(name)}\.{method}\s*\(", text) is not None
+
+
+def _is_of_own(text: str, home: str, name: str, method: str) -> bool:
+    """Return True if all calls in a text are about an object that its class constructs, and no class of ``home``'s has.
+
+    Classes of two files have one object in common if one derives from the other, so that one file names a class of the
+    other.
+    """
+    called = re.escape(name)
+    if re.search(rf"(?<!\bself\.)\b{called}\.{method}\s*\(", text):
+        return False
+    if not re.search(rf"\bself\.{called}\s{{0,8}}=\s{{0,8}}(?:\w{{1,80}}\.){{0,8}}_?[A-Z]\w{{0,80}}\(", text):
+        return False
+    classes = r"^class\s+(\w+)"
+    return not any(
+        re.search(rf"\b{cls}\b", there)
+        for here, there in ((text, home), (home, text))
+        for cls in re.findall(classes, here, re.MULTILINE)
+    )
 
 
 def _is_whole(text: str, name: str, method: str) -> bool:

@@ -681,9 +681,9 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False, spots:
     """
     import ast
 
-    from ..protocol.check import check
+    from ..protocol.check import check, in_graphs
     from .blind_spots import census
-    from .entry_points import read_module
+    from .entry_points import read_functions, read_module
     from .interpreter.passed import Passed
     from .project import reach
     from .project.marimo import as_one_program
@@ -711,13 +711,26 @@ def analyse(text: str, path: str, tree: Project, *, around: bool = False, spots:
         survey(program, lambda: reach.is_near_float16(tree, path, parsed))
         if not around:
             survey_scaled(program, lambda: reach.entering(tree, path, parsed))
+        findings = check(program)
+        joined = [graph.entry for graph in program.graphs if graph.joined]
+        inside = {function for entry in joined for function in reached[entry] if function[0] == path} - reached.keys()
+        if inside:
+            # A violation in a function may be lost in the joined states of its caller.
+            alone = Program()
+            alone.facts.update(program.facts)
+            own = read_functions(module, alone, tree, inside)
+            survey(alone, lambda: reach.is_near_float16(tree, path, parsed))
+            findings = [*findings, *in_graphs(alone)]
+            for entry in joined:
+                reached[entry] -= own.keys()
+            reached.update(own)
     finally:
         # Where the stack has room for it: from Python 3.13 on, letting go of a deep tree takes as much as reading it.
         module.release()
     own = program.facts["enters_autocast"]
     # In another file, which was read.
     program.facts["enters_autocast"] = own or any(thing.role == "autocast" for thing in program.things)
-    reading = Reading(path, check(program), reached, ours=Suppressions.ours_in(text))
+    reading = Reading(path, findings, reached, ours=Suppressions.ours_in(text))
     reading.passed_by = passed_by(program)
     if passed is not None:
         reading.spots, reading.passed = listed, passed.calls

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 
 from ..protocol import events as e
 from ..protocol.events import Node, Program, Site
@@ -103,6 +104,27 @@ def read_module(module: Module, program: Program, project: Project, passed: Pass
         return _read_all(at)
     finally:
         at.release()
+
+
+def read_functions(module: Module, program: Program, project: Project, entries: Collection[tuple[str, int]]) -> Reached:
+    """Add to a program the graphs of the functions of one file that are given by path and line.
+
+    Each is analyzed without its callers, although the file calls it.
+    """
+    at = Interpreter(HANDLERS, module, program, {}, project)
+    reached: Reached = {}
+    try:
+        at.read(module.tree.body)
+        at.bound = True
+        for function in module.functions.values():
+            entry = (module.path, function.node.lineno)
+            is_named = not isinstance(function.node, ast.Lambda) and function.node not in module.shims
+            if entry in entries and function.strong and is_named and at.total + at.spent <= FILE_BUDGET:
+                _read_function(at, function, function.cls)
+                _close(at, entry, reached)
+    finally:
+        at.release()
+    return reached
 
 
 def _read_all(at: Interpreter) -> Reached:

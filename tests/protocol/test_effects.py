@@ -1054,6 +1054,8 @@ def test_questions_that_decide_about_nothing_are_not_remembered(word: str) -> No
 def test_many_optimizers_that_are_fed_or_not_are_too_many_ways() -> None:
     drawing = Drawing(24)
     node = drawing.line(0, *(drawing.event(e.OPTIMIZER_NEW, number) for number in range(24)))
+    # Optimizers that are only constructed would take no states.
+    node = drawing.line(node, *(drawing.event(e.ZERO_GRAD, owners=(each.key,)) for each in drawing.optimizers))
     node = drawing.line(node, *(said(drawing, word) for word in ("in", "forward", "write")))
     for number, optimizer in enumerate(drawing.optimizers):
         backward = drawing.scaled_backward(feeds=(optimizer.key,))
@@ -1064,6 +1066,15 @@ def test_many_optimizers_that_are_fed_or_not_are_too_many_ways() -> None:
     assert told == [("AMP101", False), ("AMP201", False)]
 
 
+def test_optimizers_that_are_only_constructed_take_no_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "LIMIT", 1_500)
+    drawing = Drawing(24)
+    node = drawing.line(0, *(drawing.event(e.OPTIMIZER_NEW, number) for number in range(24)))
+    crowd = " ".join(f"f{n}{{ normalise / }}" for n in [*range(7)] * 2)
+    Text(drawing, f"zero0 back0 {crowd} clip0 step update").read(node)
+    assert [(finding.code, finding.certain) for finding in drawing.findings()] == [("AMP201", True)]
+
+
 @pytest.mark.parametrize(("optimizers", "certain"), [(1, True), (8, True), (24, False)])
 def test_with_many_optimizers_fewer_ways_are_told_apart(
     optimizers: int, certain: bool, monkeypatch: pytest.MonkeyPatch
@@ -1071,6 +1082,7 @@ def test_with_many_optimizers_fewer_ways_are_told_apart(
     monkeypatch.setattr(check, "LIMIT", 1_500)
     drawing = Drawing(optimizers)
     node = drawing.line(0, *(drawing.event(e.OPTIMIZER_NEW, number) for number in range(optimizers)))
+    node = drawing.line(node, *(drawing.event(e.ZERO_GRAD, owners=(each.key,)) for each in drawing.optimizers))
     crowd = " ".join(f"f{n}{{ zero-some / }}" for n in [*range(7)] * 2)
     Text(drawing, f"zero0 back0 {crowd} clip0 step update").read(node)
     assert [(finding.code, finding.certain) for finding in drawing.findings()] == [("AMP201", certain)]

@@ -109,6 +109,37 @@ HIDDEN = {
             saved["weights"].half()
             torch.save(saved, "small.pt")
         """,
+    "an optimizer of an own scaler": """
+        === optim/amp.py
+        import torch
+
+        class AmpOptimizer:
+            def __init__(self, inner):
+                self.inner = inner
+                self._scaler = torch.amp.GradScaler("cuda")
+
+            @property
+            def scaler(self):
+                return self._scaler
+
+            def backward(self, loss):
+                self._scaler.scale(loss).backward()
+
+            def step(self):
+                self.scaler.step(self.inner)  # AMP206
+
+        === optim/half.py
+        from .scales import DynamicScaler
+
+        class HalfOptimizer:
+            def __init__(self, inner):
+                self.inner = inner
+                self.scaler = DynamicScaler()
+
+            def clip(self, norm):
+                if norm < self.scaler.limit:
+                    self.scaler.update()
+        """,
 }
 #: The same shapes, in which the other file does what is missing, or shows that the call is never made.
 SUPPLIED = {
@@ -235,6 +266,33 @@ SUPPLIED = {
             opt = torch.optim.SGD(net.parameters(), lr=0.1)
             learn(net, opt, torch.amp.GradScaler("cuda"), batches, criterion)
         """,
+    "a base class updates the scaler that it constructs": """
+        === optim/base.py
+        from .scales import DynamicScaler
+
+        class WithScaler:
+            def __init__(self, inner):
+                self.inner = inner
+                self.scaler = DynamicScaler()
+
+            def after_step(self):
+                self.scaler.update()
+
+        === optim/amp.py
+        import torch
+        from .base import WithScaler
+
+        class AmpOptimizer(WithScaler):
+            def __init__(self, inner):
+                super().__init__(inner)
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def backward(self, loss):
+                self.scaler.scale(loss).backward()
+
+            def step(self):
+                self.scaler.step(self.inner)
+        """,
 }
 
 
@@ -283,6 +341,195 @@ def test_a_caller_with_more_states_than_are_followed_shows_only_the_calls_that_i
         lines += [f"        if flags.part{each}:", f"            {call}"]
     (tmp_path / "half.py").write_text(HALF_STEP, encoding="utf-8")
     (tmp_path / "main.py").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert found(tmp_path) == marks(tmp_path)
+
+
+#: A factory of many optimizers in another file, and a script that calls it in many branches and steps the last one.
+FACTORY = """\
+import torch
+
+def construct(net, name, rate):
+    if name == "sgd":
+        opt = torch.optim.SGD(net.parameters(), lr=rate)
+    elif name == "adam":
+        opt = torch.optim.Adam(net.parameters(), lr=rate)
+    elif name == "adadelta":
+        opt = torch.optim.Adadelta(net.parameters(), lr=rate)
+    elif name == "rmsprop":
+        opt = torch.optim.RMSprop(net.parameters(), lr=rate)
+    else:
+        opt = torch.optim.Adagrad(net.parameters(), lr=rate)
+    return opt
+
+class Schedule:
+    def __init__(self, opt, rate):
+        self.opt = opt
+        self.rate = rate
+
+    def replace(self, net):
+        self.opt = construct(net, "sgd", self.rate)
+"""
+SCRIPT = """\
+import torch
+from factory import Schedule, construct
+
+def main(net, batches, args):
+    opt = construct(net, args.name, args.rate)
+    schedule = Schedule(opt, args.rate)
+    if args.resume:
+        schedule.replace(net)
+    scaler = torch.amp.GradScaler("cuda")
+    for images in batches:
+        schedule.opt.zero_grad()
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = net(images).mean()
+        scaler.scale(loss).backward()
+        if args.clip > 0:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), args.clip)  # AMP201
+        scaler.step(schedule.opt)
+        scaler.update()
+        if args.decay:
+            schedule.replace(net)
+"""
+
+
+def test_optimizers_that_are_only_constructed_take_no_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Too few states for one of each optimizer, and no work on single violations after that.
+    monkeypatch.setattr("pytest_amp_check.protocol.check.LIMIT", 120)
+    monkeypatch.setattr("pytest_amp_check.protocol.check.MOST_SPENT", 0)
+    (tmp_path / "factory.py").write_text(FACTORY, encoding="utf-8")
+    (tmp_path / "main.py").write_text(SCRIPT, encoding="utf-8")
+    assert found(tmp_path) == marks(tmp_path)
+
+
+#: One file, in which ``fit`` is too large to be followed in all of its states.
+TRAINER = """\
+import torch
+
+class Trainer:
+    def __init__(self, net, args):
+        self.net = net
+        self.args = args
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def fit(self, batches):
+{stages}
+        for images in batches:
+            self.train_batch(images, self.args.precision == "fp16")
+
+    def train_batch(self, images, scaled):
+        self.opt.zero_grad()
+        self.train_parts(images, scaled)
+        if self.args.precision == "fp16":
+            self.scaler.step(self.opt)
+            self.scaler.update()
+        else:
+            self.opt.step()
+
+    def train_parts(self, images, scaled):
+        with torch.autocast("cuda", dtype=torch.float16, enabled=scaled):
+            loss = self.net(images).mean()
+        if scaled:
+            self.scaler.scale(loss).backward()
+        else:
+            loss.backward()
+        if scaled:
+            self.scaler.unscale_(self.opt)
+            {again}
+        torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+"""
+
+
+def test_a_violation_in_a_function_is_found_where_the_states_of_its_caller_are_joined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a flag of the caller guards in two functions is right, although one of them alone does not show it."""
+    monkeypatch.setattr("pytest_amp_check.protocol.check.LIMIT", 100)
+    monkeypatch.setattr("pytest_amp_check.protocol.check.MOST_SPENT", 10)
+    stages = "\n".join(
+        f"        if self.args.stage{each}:\n            self.opt.zero_grad()\n            self.net.prepare({each})"
+        for each in range(40)
+    )
+    right = TRAINER.replace("{stages}", stages).replace("{again}", "pass")
+    wrong = TRAINER.replace("{stages}", stages).replace("{again}", "self.scaler.unscale_(self.opt)  # AMP209")
+    (tmp_path / "right.py").write_text(right, encoding="utf-8")
+    (tmp_path / "wrong.py").write_text(wrong, encoding="utf-8")
+    too_large = {("right.py", 10, "AMP903"), ("wrong.py", 10, "AMP903")}
+    assert found(tmp_path) == marks(tmp_path) | too_large
+
+
+WRAPPER = """
+    === main.py
+    import torch
+    from wrapper import Wrapper
+
+    def main(net, batches):
+        opt = Wrapper(net.parameters())
+        scaler = torch.amp.GradScaler("cuda")
+        for images in batches:
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = net(images).mean()
+            scaler.scale(loss).backward()
+            scaler.step(opt.optimizer)
+            scaler.update()
+            opt.{clear}()
+
+    === wrapper.py
+    import torch
+
+    class Wrapper:
+        def __init__(self, parameters):
+            self.optimizer = torch.optim.Adam(parameters)
+            self.rate = 0.1
+            self.steps = 0
+
+        def zero_grad(self):
+            self.optimizer.zero_grad()
+
+        def tell(self):
+            print(self.optimizer)
+    """
+
+
+@pytest.mark.parametrize(("clear", "codes"), [("zero_grad", set()), ("tell", {"AMP215"})])
+def test_a_method_of_a_wrapper_that_is_not_analyzed_does_what_it_calls(
+    clear: str, codes: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The constructor of the wrapper, and no more of another file.
+    monkeypatch.setattr("pytest_amp_check.static.interpreter.functions.FOREIGN_BUDGET", 2)
+    write(tmp_path, WRAPPER.replace("{clear}", clear))
+    assert {code for _, _, code in found(tmp_path)} == codes
+
+
+@pytest.mark.parametrize("constructed", ["in the pass", "before"])
+def test_training_that_is_started_anew_with_an_optimizer_out_of_a_dictionary(constructed: str, tmp_path: Path) -> None:
+    """A new optimizer with the new scaler is a new training. Where only the scaler is new, its scale is lost."""
+    made = 'optimizers = {"net": torch.optim.AdamW(net.parameters()), "head": torch.optim.AdamW(head.parameters())}'
+    mark = "" if constructed == "in the pass" else "  # AMP208"
+    before, inside = ("pass", made) if constructed == "in the pass" else (made, "pass")
+    (tmp_path / "probe.py").write_text(
+        f"""\
+import torch
+
+def probe(checkpoints, net, head, batches):
+    {before}
+    for checkpoint in checkpoints:
+        net.load_state_dict(torch.load(checkpoint))
+        {inside}
+        scaler = torch.amp.GradScaler("cuda"){mark}
+        for images in batches:
+            for opt in optimizers.values():
+                opt.zero_grad()
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = head(net(images)).mean()
+            scaler.scale(loss).backward()
+            for opt in optimizers.values():
+                scaler.step(opt)
+            scaler.update()
+""",
+        encoding="utf-8",
+    )
     assert found(tmp_path) == marks(tmp_path)
 
 

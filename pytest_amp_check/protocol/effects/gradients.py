@@ -183,6 +183,15 @@ def optimizer_made(judge: Judge, now: Moment) -> State:
             now.opts[i] = now.opts[i] if "several" in judge.program.things[event.subject].facts else a.Opt()
         else:
             move(judge, now, i, a.NEW)
+    if not event.facts.get("found"):
+        # An optimizer of a list, or one of the same parameters, is or becomes the one that is constructed here.
+        things = judge.program.things
+        parameters = things[event.subject].facts.get("owns") if event.subject is not None else None
+        for i, opt in enumerate(now.opts):
+            facts = things[judge.opts[i]].facts
+            is_other = facts.get("constructed") and not (parameters or frozenset()) & (facts.get("owns") or frozenset())
+            if opt.veteran and not is_other:
+                now.opts[i] = opt._replace(veteran=False)
     return now.after()
 
 

@@ -58,14 +58,18 @@ def spoken_in(function: Function) -> frozenset[str]:
 
 
 def _matters_of_calls(function: Function) -> Iterator[frozenset[str]]:
-    given = {parameter.arg for parameter in function.parameters()}
+    parameters = function.parameters()
+    given = {parameter.arg for parameter in parameters}
+    receiver = parameters[0].arg if parameters and function.cls is not None else None
     methods = function.cls.methods if function.cls is not None else {}
     for node in walk(function.node):
         if not isinstance(node, ast.Call):
             continue
         name = tail(node.func)
         if isinstance(node.func, ast.Attribute):
-            called = [methods[name]] if name in methods else []
+            # A wrapper calls methods of the same name on what it holds: `self.optimizer.step()` in `step`.
+            on_receiver = isinstance(node.func.value, ast.Name) and node.func.value.id == receiver
+            called = [methods[name]] if on_receiver and name in methods else []
         else:
             called = [each for each in function.module.named.get(name, ()) if each.cls is None]
         if isinstance(node.func, ast.Name) and name in given:
