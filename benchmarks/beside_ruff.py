@@ -11,8 +11,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from pytest_amp_check.faces import cli
-from pytest_amp_check.faces.formats import FORMATS
+from pytest_amp_check.frontends import cli
+from pytest_amp_check.frontends.formats import FORMATS
 
 #: Flag of ruff -> what there is instead, or why there is nothing.
 OTHERWISE = {
@@ -66,7 +66,7 @@ def _ours(flag: str) -> str:
 
 def _check() -> argparse.ArgumentParser:
     """The parser of ``amp-check check``."""
-    (commands,) = (each for each in cli._parser()._actions if isinstance(each, argparse._SubParsersAction))
+    (commands,) = (each for each in cli._make_parser()._actions if isinstance(each, argparse._SubParsersAction))
     found: argparse.ArgumentParser = commands.choices["check"]
     return found
 

@@ -63,8 +63,8 @@ OF_THE_ANALYZER = (
     "tests/whole/test_generated.py",
     "tests/whole/test_sizes.py",
     "tests/whole/test_float8.py",
-    "tests/faces/test_formats.py",
-    "tests/faces/test_one_verdict.py",
+    "tests/frontends/test_formats.py",
+    "tests/frontends/test_one_verdict.py",
 )
 #: Tests of recordings that start no other process.
 OF_RECORDINGS = ("tests/runtime", "tests/whole/test_parity.py", "tests/whole/test_steps.py")
@@ -74,9 +74,9 @@ TARGETS = {
     "static/interpreter": OF_THE_ANALYZER,
     "static/libraries": OF_THE_ANALYZER,
     "static/project": OF_THE_ANALYZER,
-    "static/sources": (*OF_THE_ANALYZER, "tests/faces"),
+    "static/sources": (*OF_THE_ANALYZER, "tests/frontends"),
     "runtime/record": OF_RECORDINGS,
-    "faces": ("tests/faces", "tests/whole/test_readme.py"),
+    "frontends": ("tests/frontends", "tests/whole/test_readme.py"),
 }
 #: What mutated modules call a switch.
 SWITCH = "__mutant__"
@@ -677,7 +677,7 @@ def main() -> int:
     sys.meta_path.insert(0, _Finder(made.trees, switches))
     sys.path.insert(0, str(ROOT))
     # Runs of pytest inside of tests would load it with a loader of their own, which rewrites assertions.
-    importlib.import_module(f"{PACKAGE.name}.faces.plugin")
+    importlib.import_module(f"{PACKAGE.name}.frontends.plugin")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         if not options.one_process:
             share(made.trees, enumerate(made.mutants), Path(folder))

@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 
 from pytest_amp_check.protocol.rules import RULES
 
-BAD, GOOD = RULES["AMP201"].bad.replace("  # AMP201", ""), RULES["AMP201"].good
+BAD, GOOD = RULES["AMP201"].bad_example.replace("  # AMP201", ""), RULES["AMP201"].good_example
 #: Characters that make a file take long enough to be read, and so many files that processes are started for them.
 PADDING = f"# {'padding ' * 15}\n" * 400
 FILES = 24

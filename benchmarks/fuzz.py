@@ -44,13 +44,13 @@ for place in (ROOT, ROOT / "benchmarks"):
 
 from fuzzing import Corpus, Input, corpus, made, spoilt  # noqa: E402
 
-from pytest_amp_check.faces import options  # noqa: E402
+from pytest_amp_check.frontends import options  # noqa: E402
 from pytest_amp_check.protocol.finding import Finding  # noqa: E402
 from pytest_amp_check.protocol.rules import RULES  # noqa: E402
 from pytest_amp_check.static.engine import Settings, check_paths, check_source  # noqa: E402
-from pytest_amp_check.static.fixes.apply import mend  # noqa: E402
 from pytest_amp_check.static.fixes.edited_file import EditedFile  # noqa: E402
-from pytest_amp_check.static.project.surroundings import Surroundings  # noqa: E402
+from pytest_amp_check.static.fixes.fix_files import fix_file  # noqa: E402
+from pytest_amp_check.static.project.project_context import ProjectContext  # noqa: E402
 from pytest_amp_check.static.sources import source_files  # noqa: E402
 
 #: Processor time that any input may take, in seconds, and what each byte may take besides.
@@ -90,13 +90,13 @@ def _read(given: Input, path: Path) -> str:
     found = report.findings
     _sound(given, found)
     try:
-        document = EditedFile.of(str(path), given.data, Surroundings([str(path)], report.tree.files, None))
+        document = EditedFile.from_bytes(str(path), given.data, ProjectContext([str(path)], report.tree.files, None))
     except source_files.Unreadable:
         return _told(found)
-    outcome = mend(document, found, EVERYTHING, report.tree, unsafe=True)
-    if not outcome.changed:
+    outcome = fix_file(document, found, EVERYTHING, report.tree, unsafe=True)
+    if not outcome.has_changed:
         return _told(found)
-    path.write_bytes(outcome.document.data())
+    path.write_bytes(outcome.fixed_document.encode_text())
     after = check_paths([str(path)], EVERYTHING).findings
     risen = Counter(f.code for f in after) - Counter(f.code for f in found)
     if risen:
@@ -105,14 +105,14 @@ def _read(given: Input, path: Path) -> str:
         raise Wrong("after the fixes there are no fewer findings")
     if given.kind == "source" and not any(f.code == "AMP903" for f in found):
         _parsed(path)
-    return f"{_told(found)}{FIXED}{outcome.document.raw}"
+    return f"{_told(found)}{FIXED}{outcome.fixed_document.raw_text}"
 
 
 def _parsed(path: Path) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            ast.parse(source_files.read(str(path)))
+            ast.parse(source_files.read_python(str(path)))
     except SyntaxError as error:
         raise Wrong(f"after the fixes it is no Python: {error}") from None
 
@@ -140,8 +140,8 @@ def _configured(given: Input, folder: Path) -> str:
     path = folder / given.name
     path.write_bytes(given.data)
     try:
-        resolved = options.resolve({}, start=str(folder))
-        settings = options.settings(resolved)
+        resolved = options.resolve_options({}, start=str(folder))
+        settings = options.make_settings(resolved)
     except options.ConfigError as error:
         if not str(error) or "\n" in str(error):
             raise Wrong(f"it is not refused in one sentence: {str(error)!r}") from None
@@ -149,9 +149,9 @@ def _configured(given: Input, folder: Path) -> str:
     finally:
         path.unlink()
     found = check_source(
-        "import torch\nscaler.unscale_(optimizer)\n" + RULES["AMP201"].bad, str(folder / "a.py"), settings
+        "import torch\nscaler.unscale_(optimizer)\n" + RULES["AMP201"].bad_example, str(folder / "a.py"), settings
     )
-    _sound(Input("configuration", "a.py", RULES["AMP201"].bad.encode() + b"\n" * 3), found)
+    _sound(Input("configuration", "a.py", RULES["AMP201"].bad_example.encode() + b"\n" * 3), found)
     return _told(found)
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pytest_amp_check.faces.options import OPTIONS
+from pytest_amp_check.frontends.options import OPTIONS
 from pytest_amp_check.protocol.rules import RULES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,7 +47,7 @@ class Corpus(NamedTuple):
 
 def corpus(folders: Sequence[str] = (), *, strange: int = 0, seed: int = 0) -> Corpus:
     """Programs of this project, and of ``folders``; ``strange`` of them are of hypothesmith, where it is installed."""
-    programs = dict.fromkeys(text for rule in RULES.values() for text in (rule.bad, rule.good))
+    programs = dict.fromkeys(text for rule in RULES.values() for text in (rule.bad_example, rule.good_example))
     for path in (*ROOT.glob("fixtures/**/*.py"), *ROOT.glob("tests/static/silent/*.py")):
         programs.setdefault(path.read_text(encoding="utf-8"))
     for path in ROOT.glob("tests/**/*.py"):

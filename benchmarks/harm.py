@@ -1,6 +1,6 @@
 """Runs each rule's bad and good example on the CPU and writes what the mistake did, as the table that `explain` quotes.
 
-python benchmarks/harm.py            measures, and writes pytest_amp_check/protocol/measured.py
+python benchmarks/harm.py            measures, and writes pytest_amp_check/protocol/measured_harm.py
 python benchmarks/harm.py AMP201     measures some rules, and prints the sentences
 
 An example is run as it stands, with its own seed. What is measured needs no recorder: hooks of torch's optimizers see
@@ -240,7 +240,7 @@ def quoted(lines: list[str]) -> str:
 
 def measure(code: str) -> str:
     rule = RULES[code]
-    return sentence(run(rule.bad), run(rule.good))
+    return sentence(run(rule.bad_example), run(rule.good_example))
 
 
 def main() -> None:

@@ -86,16 +86,16 @@ def warm(ours: list[str], pairs: int, tree: str, ruff: list[str]) -> None:
 #: Looks at the files of a tree, and parses and indexes those that a check would read.
 FLOOR = """
 import ast, gc, sys, warnings
-from pytest_amp_check.static.sources import prefilter, programs, source_files
+from pytest_amp_check.static.sources import prefilter, code_blocks, source_files
 from pytest_amp_check.static.project.module import Module
 gc.disable()
 warnings.simplefilter("ignore")
 read = 0
-for path in source_files.find([sys.argv[1]], ()):
+for path in source_files.find_sources([sys.argv[1]], ()):
     try:
-        if not prefilter.examine(path, largest=0, named=False, valid=set()).speaks or not path.endswith(".py"):
+        if not prefilter.prescan_file(path, largest=0, named=False, valid=set()).speaks or not path.endswith(".py"):
             continue
-        text = programs.decode(path, source_files.load(path))
+        text = code_blocks.decode_source(path, source_files.load_bytes(path))
         Module(path, text, ast.parse(text))
         read += 1
     except (source_files.Unreadable, SyntaxError, ValueError):

@@ -28,7 +28,7 @@ COPIES = (1, 2, 4)
 MOST = 1.3
 #: Bytes of the generated file.
 GENERATED = 4_700_000
-SETTINGS = Settings(select=frozenset(code for code, rule in RULES.items() if rule.default))
+SETTINGS = Settings(select=frozenset(code for code, rule in RULES.items() if rule.on_by_default))
 
 HEAD = "import torch\nfrom torch import nn\n\n"
 STEP = """\

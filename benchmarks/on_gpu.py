@@ -115,7 +115,7 @@ def _environment(wheels: Path | None, scratch: str) -> dict[str, str] | str:
     try:
         metadata.distribution("pytest-amp-check")
     except metadata.PackageNotFoundError:
-        environment["PYTEST_PLUGINS"] = "pytest_amp_check.faces.plugin"
+        environment["PYTEST_PLUGINS"] = "pytest_amp_check.frontends.plugin"
     return environment
 
 

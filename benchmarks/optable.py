@@ -89,7 +89,7 @@ from __future__ import annotations
 '''
 _TAIL = '''
 
-def policy(device: str, op: str) -> str:
+def find_policy(device: str, op: str) -> str:
     """What autocast does with an op of aten on a type of device, "" where it is not on the device's list.
 
     Of a device that is not known, only what is the same on CUDA, the CPU and MPS is known: "?" elsewhere.
@@ -186,13 +186,14 @@ def render() -> str:
     parts.append(f"_ONLY_CUDA = frozenset({literal(only)}.split())\n")
     assert all(made[key.lower()] == made["xpu"] for key in LIKE_CUDA)
     parts.append(
-        "\n\ndef _by_op(table: dict[str, str]) -> dict[str, str]:\n"
+        "\n\ndef _index_by_op(table: dict[str, str]) -> dict[str, str]:\n"
         "    return {op: policy for policy, ops in table.items() for op in ops.split()}\n\n\n"
         "#: Device type -> op -> policy.\n"
-        'OPS: dict[str, dict[str, str]] = {"cuda": _by_op(_CUDA), "mps": _by_op(_MPS), "cpu": _by_op(_CPU)}\n'
+        'OPS: dict[str, dict[str, str]] = {"cuda": _index_by_op(_CUDA), "mps": _index_by_op(_MPS), "cpu": '
+        "_index_by_op(_CPU)}\n"
     )
     parts.append("#: Method of tensors, or function of torch -> what it does to gradients.\n")
-    parts.append("IN_PLACE = _by_op(_IN_PLACE)\nFOREACH_IN_PLACE = _by_op(_FOREACH_IN_PLACE)\n")
+    parts.append("IN_PLACE = _index_by_op(_IN_PLACE)\nFOREACH_IN_PLACE = _index_by_op(_FOREACH_IN_PLACE)\n")
     others = ", ".join(f'"{key.lower()}"' for key in LIKE_CUDA)
     parts.append(
         "#: What is common to all accelerators but MPS.\n"

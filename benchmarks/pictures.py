@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from pytest_amp_check.faces import html
+from pytest_amp_check.frontends import html
 
 ROOT = Path(__file__).resolve().parent.parent
 #: Most bytes of one picture: a page with all of them is still read on a slow line.
@@ -86,7 +86,7 @@ def main() -> None:
         page = Path(scratch) / "report.html"
         runs = report_example.runs()
         for name, (number, hidden, width, height) in SHOTS.items():
-            source = html.render([runs[number]])
+            source = html.render_report([runs[number]])
             # A window shows the upper end of a page: what is above the part that is wanted is taken out.
             rest = (
                 f"<style>body {{ display: block }} {hidden} {{ display: none }}</style></head>" if hidden else "</head>"

@@ -24,9 +24,9 @@ from pathlib import Path
 import beside_ruff
 from gpu.claims import CLAIMS
 
-from pytest_amp_check.faces.explaining import catalogue_markdown
-from pytest_amp_check.faces.options import OPTIONS, Option
-from pytest_amp_check.faces.text import rule_markdown
+from pytest_amp_check.frontends.explanations import catalogue_markdown
+from pytest_amp_check.frontends.options import OPTIONS, Option
+from pytest_amp_check.frontends.text import rule_markdown
 from pytest_amp_check.protocol import finding, rules
 from pytest_amp_check.protocol.rule import Listing, Rule
 
@@ -50,7 +50,7 @@ INDEX = PACKAGE / "protocol" / "rules" / "index.py"
 EXAMPLE, SHOWN = "fixtures/headline.py", "AMP201"
 LEFT_OUT = "   [...]"
 #: The folders of the package, from what judges to what shows.
-FOLDERS = ("protocol", "static", "runtime", "faces")
+FOLDERS = ("protocol", "static", "runtime", "frontends")
 #: Each rule has a module of its own, and a row of a table instead of one of the list of modules.
 RULE = re.compile(r"protocol/rules/\w+/(?!__init__)")
 #: The longest line that the formatter leaves.
@@ -77,12 +77,12 @@ def written() -> dict[str, tuple[Rule, str]]:
     for path in INDEX.parent.glob("*/[a-z]*.py"):
         family = path.parent.name
         rule: Rule = importlib.import_module(f"{rules.__name__}.{family}.{path.stem}").RULE
-        if path.stem != rules.stem(rule.name):
+        if path.stem != rules.module_name(rule.name):
             sys.exit(f"{path} holds {rule.name}: the module of a rule has its name")
-        rule.silent = rules.lookalikes(family, rule.name)
+        rule.negative_examples = rules.negative_examples(family, rule.name)
         found[rule.name] = (rule, family)
-    ordered = rules.by_code(rule for rule, _ in found.values())
-    rules.by_label(ordered.values())
+    ordered = rules.index_by_code(rule for rule, _ in found.values())
+    rules.index_by_label(ordered.values())
     return {code: found[rule.name] for code, rule in ordered.items()}
 
 
@@ -99,8 +99,14 @@ def index() -> str:
 
 
 def listing(rule: Rule, family: str) -> Listing:
-    listed = (rule.code, rule.name, family, rule.severity, rule.readers, rule.default, rule.applicability)
-    return listed, rule.words, tuple(map(str, rule.on)), tuple(map(str, rule.whole)), tuple(rule.faults)
+    listed = (rule.code, rule.name, family, rule.severity, rule.detected_by, rule.on_by_default, rule.applicability)
+    return (
+        listed,
+        rule.prescan_words,
+        tuple(map(str, rule.event_checks)),
+        tuple(map(str, rule.program_checks)),
+        tuple(rule.violations),
+    )
 
 
 def literal(value: object, indent: int) -> str:
@@ -156,7 +162,7 @@ def rule_table() -> str:
             f"[{rule.code}](rules/{rule.code}.md)",
             f"`{rule.name}`",
             rule.severity,
-            READERS[rule.readers],
+            READERS[rule.detected_by],
             rule.summary,
         )
         for rule, _ in written().values()
@@ -168,8 +174,8 @@ def options_page() -> str:
     """Every option with all its doors."""
     sections = [OPTIONS_HEAD]
     for option in OPTIONS:
-        doors = [("`amp-check`", _flags(option)), ("variable", f"`{option.variable}`")]
-        if option.file:
+        doors = [("`amp-check`", _flags(option)), ("variable", f"`{option.environment_variable}`")]
+        if option.allowed_in_file:
             doors.append(("configuration file", f"`{option.key} = {_example(option)}`"))
         pytest = [name for name in (option.pytest_flag, option.ini) if name]
         if pytest:
@@ -206,7 +212,7 @@ def _default(option: Option) -> str:
 
 def _flags(option: Option) -> str:
     """The flags of both commands, or which of them has it."""
-    names = ", ".join(f"`{name}`" for name in (option.short, option.flag or option.run_flag) if name)
+    names = ", ".join(f"`{name}`" for name in (option.short_flag, option.flag or option.run_flag) if name)
     if not names or option.flag == option.run_flag:
         return names
     return f"{names} ({'check' if option.flag else 'run'})"

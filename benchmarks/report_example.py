@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from pytest_amp_check import record
-from pytest_amp_check.faces import charts, html, judged, text
-from pytest_amp_check.faces.page.findings import shown
+from pytest_amp_check.frontends import charts, html, run_findings, text
+from pytest_amp_check.frontends.page.findings import serialize_findings
 from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static.engine import Settings
 
@@ -35,13 +35,15 @@ def record_script(script: str, *, epochs: int, init_scale: float) -> dict[str, A
     model = parts["Net"]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
     scaler = torch.amp.GradScaler("cpu", init_scale=init_scale, growth_interval=20)
-    title = f"{script}, init_scale {charts.number(init_scale)}"
+    title = f"{script}, init_scale {charts.format_scale(init_scale)}"
     with record(model, dtypes=True, ops=True, numerics=True, memory=True, norms=True, title=title) as run:
         for _ in range(epochs):
             parts["train_epoch"](model, optimizer, scaler, batches)
     run.assert_memory(peak="300 KiB")
-    findings = judged.settle(run.findings, Settings(frozenset(RULES)), folder=os.path.join(os.getcwd(), ""))
-    return {**run.as_dict(), "findings": shown(findings, text.Sources())}
+    findings = run_findings.apply_settings(
+        run.findings, Settings(frozenset(RULES)), folder=os.path.join(os.getcwd(), "")
+    )
+    return {**run.as_dict(), "findings": serialize_findings(findings, text.SourceLines())}
 
 
 def runs() -> list[dict[str, Any]]:
@@ -54,21 +56,21 @@ def runs() -> list[dict[str, Any]]:
 
 def page(runs: list[dict[str, Any]]) -> str:
     """The page of these, the second beside the first."""
-    return html.render(runs, others=[{**runs[0], "title": runs[1]["title"]}])
+    return html.render_report(runs, others=[{**runs[0], "title": runs[1]["title"]}])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("report", nargs="?", default="report.html")
     path = parser.parse_args().report
-    html.ready(path)
+    html.check_writable(path)
     recorded = runs()
     Path(path).write_text(page(recorded), encoding="utf-8")
     width = shutil.get_terminal_size().columns
     for run in recorded:
         print(f"{run['title']}:")
-        lines = charts.lines(run, width, sys.stdout.encoding)
-        text.write(lines, sys.stdout, text.colour_wanted(sys.stdout))
+        lines = charts.render_charts(run, width, sys.stdout.encoding)
+        text.write_lines(lines, sys.stdout, text.is_color_wanted(sys.stdout))
     print(f"Written to {path}, {os.path.getsize(path):,} bytes.")
 
 

@@ -90,7 +90,7 @@ def commit(project: Path) -> Verdict:
 
 
 def pytest(project: Path) -> Verdict:
-    flags = ["--amp-check", "--amp-only", "static", "-p", "pytest_amp_check.faces.plugin", "--noconftest", "-q"]
+    flags = ["--amp-check", "--amp-only", "static", "-p", "pytest_amp_check.frontends.plugin", "--noconftest", "-q"]
     # Nothing of the project's own runs, and its own addopts may ask for plugins that are not there.
     flags += ["-o", "python_files=", "-o", "addopts=", "-p", "no:cacheprovider", "."]
     done = run([sys.executable, "-m", "pytest", *flags], project)

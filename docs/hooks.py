@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pytest_amp_check.faces import machine
+from pytest_amp_check.frontends import json_formats
 
 
 def on_config(config: Any, **_: object) -> Any:
     """The address of the site is the one that findings lead to: where pyproject.toml says it, it is said."""
-    if machine.home():
-        config.site_url = f"{machine.home()}/"
+    if json_formats.find_documentation_url():
+        config.site_url = f"{json_formats.find_documentation_url()}/"
     return config
 
 

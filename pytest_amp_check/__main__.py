@@ -9,11 +9,11 @@ if TYPE_CHECKING:
 
 def run() -> NoReturn:
     """The command, from its first moment on: loading it takes longest, and may be interrupted as well."""
-    from .faces import signals
+    from .frontends import signals
 
-    signals.at_once()
+    signals.end_at_once()
 
-    from .faces import cli
+    from .frontends import cli
 
     cli.run()
 

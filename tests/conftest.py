@@ -92,7 +92,7 @@ def alone_in_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def this_plugin_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of pytest inside a test load this plugin, installed or not, and no other that happens to be installed."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_amp_check.faces.plugin")
+    monkeypatch.setenv("PYTEST_PLUGINS", "pytest_amp_check.frontends.plugin")
 
 
 @pytest.fixture(params=["emulate", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -146,22 +146,22 @@ class Declared(dict[str, Any]):
 def facts_are_declared() -> Iterator[None]:
     """Let no reader emit a fact that its kind of event, or its role, does not declare."""
     with pytest.MonkeyPatch.context() as patch:
-        event, thing, program = events.Event.__init__, events.Thing.__init__, events.Program.__init__
+        event, thing, program = events.Event.__init__, events.TrackedObject.__init__, events.Program.__init__
 
-        def made_event(self: events.Event, kind: events.Kind, *args: Any, **more: Any) -> None:
+        def made_event(self: events.Event, kind: events.EventKind, *args: Any, **more: Any) -> None:
             event(self, kind, *args, **more)
-            self.facts = Declared(f"a {kind} event", kind.facts, self.facts)
+            self.attributes = Declared(f"a {kind} event", kind.attributes, self.attributes)
 
-        def made_thing(self: events.Thing, *args: Any, **more: Any) -> None:
+        def made_thing(self: events.TrackedObject, *args: Any, **more: Any) -> None:
             thing(self, *args, **more)
             allowed = frozenset(events.THINGS.get(self.role, "").split())
-            self.facts = Declared(f"a thing that is a {self.role}", allowed, self.facts)
+            self.attributes = Declared(f"a thing that is a {self.role}", allowed, self.attributes)
 
         def made_program(self: events.Program) -> None:
             program(self)
-            self.facts = Declared("a program", frozenset(events.PROGRAM.split()), self.facts)
+            self.attributes = Declared("a program", frozenset(events.PROGRAM.split()), self.attributes)
 
         patch.setattr(events.Event, "__init__", made_event)
-        patch.setattr(events.Thing, "__init__", made_thing)
+        patch.setattr(events.TrackedObject, "__init__", made_thing)
         patch.setattr(events.Program, "__init__", made_program)
         yield

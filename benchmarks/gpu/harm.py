@@ -12,7 +12,7 @@ import torch
 
 from gpu.places import measured_place, on
 from gpu.results import Row
-from pytest_amp_check.protocol.measured import MEASURED
+from pytest_amp_check.protocol.measured_harm import MEASURED
 from pytest_amp_check.protocol.rules import RULES
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "support"))
@@ -36,7 +36,9 @@ def rows(*, dry: bool) -> Iterator[Row]:
                 torch.set_default_device(None)
 
     for code in MEASURED:
-        bad, good = (harm.run(to_cuda(source), around) for source in (RULES[code].bad, RULES[code].good))
+        bad, good = (
+            harm.run(to_cuda(source), around) for source in (RULES[code].bad_example, RULES[code].good_example)
+        )
         told = harm.sentence(bad, good)
         yield {
             "kind": "harm",

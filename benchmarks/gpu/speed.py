@@ -12,7 +12,7 @@ from gpu.models import Decoder, Perceptron, Residual, Vision
 from gpu.places import measured_place, on
 from gpu.results import Row
 from pytest_amp_check import run_steps
-from pytest_amp_check.runtime.replay.comparison import Unavailable
+from pytest_amp_check.runtime.replay.comparison import UnavailableError
 
 #: How often it is asked, and the factor that it is asked for.
 TIMES, FACTOR = 5, 1.2
@@ -113,6 +113,6 @@ def _unavailable(what: str, case: Case) -> Row:
     try:
         said = f"decided: {ask()}"
         agrees = False
-    except Unavailable as error:
+    except UnavailableError as error:
         said, agrees = str(error), "no CUDA device" in str(error)
     return {"kind": "without a GPU", "what": what, "agrees": agrees, "seen": said}

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .events import MICRO
-from .named import NamedTuple
+from .fast_namedtuple import NamedTuple
 
 # What the gradients are.
 UNKNOWN = "unknown"  # code that cannot be read may have changed them
@@ -114,7 +114,7 @@ PERHAPS = frozenset({FED, EXPOSED, SHARED, EITHER})
 """Gradients that a backward may have reached, or those of another optimizer: what is used next has them."""
 
 
-class Opt(NamedTuple):
+class OptimizerState(NamedTuple):
     """The state of one optimizer's gradients.
 
     by          key of the scaler that last scaled, unscaled or stepped them; -1 before that
@@ -131,36 +131,38 @@ class Opt(NamedTuple):
 
     grads: str = UNKNOWN
     stage: str = ANY
-    by: int = -1
-    clipped: bool = False
-    partly: bool = False
-    held: bool = False
-    many: bool = False
-    undivided: bool = False
-    discarded: bool = False
-    veteran: bool = False
-    inside: str = ""
-    apart: bool = False
+    scaler_key: int = -1
+    clipped_while_scaled: bool = False
+    clipped_mixed: bool = False
+    window_open: bool = False
+    several_backwards: bool = False
+    loss_undivided: bool = False
+    grads_discarded: bool = False
+    stepped_before: bool = False
+    loop_kind: str = ""
+    no_sync: bool = False
 
 
-def joined(one: Opt, other: Opt) -> Opt:
+def join(one: OptimizerState, other: OptimizerState) -> OptimizerState:
     """What is true in two states; nothing is known of what differs between them."""
     if one == other:
         return one
-    return Opt._make(x if x == y else unknown for x, y, unknown in zip(one, other, Opt(), strict=True))
+    return OptimizerState._make(
+        x if x == y else unknown for x, y, unknown in zip(one, other, OptimizerState(), strict=True)
+    )
 
 
 #: (grads, input) -> (next grads, label of the fault or ""). An input that is not listed leaves the grads as they are.
 MOVES: dict[tuple[str, str], tuple[str, str]] = {}
 
 
-def _row(grads: str, **moves: str) -> None:
+def _add_moves(grads: str, **moves: str) -> None:
     for name, target in moves.items():
         state, _, fault = target.partition(" ")
         MOVES[grads, name.replace("_", "-")] = (state, fault)
 
 
-_row(
+_add_moves(
     UNKNOWN,
     backward_scaled=SCALED,
     backward_raw=RAW,
@@ -170,43 +172,47 @@ _row(
     scaler_step=STEPPED,
     step=SPENT,
 )
-_row(CLEAN, backward_scaled=SCALED, backward_raw=RAW, maybe_scaled=FED, maybe_raw=EXPOSED, unscale=UNSCALED)
-_row(CLEAN, divide=UNKNOWN, scaler_step=STEPPED, step=SPENT)
-_row(FED, backward_scaled=SCALED, backward_raw=EITHER, maybe_raw=EITHER, unscale=UNSCALED, divide=DIVIDED)
-_row(FED, scaler_step=STEPPED, step="spent plain-step@scaled", read="fed read@scaled", update=AGED)
-_row(AGED, backward_scaled=SCALED, maybe_scaled=FED, backward_raw=UNKNOWN, maybe_raw=UNKNOWN, divide=UNKNOWN)
-_row(AGED, unscale="unscaled update@aged", scaler_step="stepped update@aged", step=SPENT)
-_row(EXPOSED, backward_scaled=EITHER, backward_raw=RAW, maybe_scaled=EITHER, unscale="unscaled step@raw")
-_row(EXPOSED, scaler_step="stepped step@raw", step=SPENT)
-_row(SHARED, backward_scaled=SCALED, backward_raw=RAW, maybe_scaled=FED, maybe_raw=EXPOSED, unscale=UNSCALED)
-_row(SHARED, divide=UNKNOWN, scaler_step=STEPPED, step="spent plain-step@scaled", update=AGED)
-_row(EITHER, unscale=UNSCALED, scaler_step=STEPPED, step=SPENT, update=UNKNOWN)
-_row(RAW, backward_scaled=MIXED, maybe_scaled=EITHER, unscale="unscaled step@raw")
-_row(RAW, scaler_step="stepped step@raw", step=SPENT)
-_row(SCALED, backward_raw=MIXED, maybe_raw=EITHER, unscale=UNSCALED, divide=DIVIDED, edit="unknown edit@scaled")
-_row(SCALED, scaler_step=STEPPED, step="spent plain-step@scaled", update=OUTDATED, read="scaled read@scaled")
-_row(UNSCALED, backward_scaled="unknown backward@unscaled", backward_raw=UNKNOWN, divide="unknown step@divided")
-_row(UNSCALED, scaler_step=STEPPED, step="spent plain-step@unscaled", update=LAPSED, update_alone=LAPSED)
-_row(DIVIDED, backward_scaled=UNKNOWN, backward_raw=UNKNOWN, maybe_scaled=EITHER, maybe_raw=EITHER)
-_row(SCALED, borrow=BORROWED)
-_row(BORROWED, backward_scaled=UNKNOWN, backward_raw=UNKNOWN, maybe_scaled=EITHER, maybe_raw=EITHER, divide=UNKNOWN)
-_row(BORROWED, unscale="unscaled step@borrowed", scaler_step="stepped step@borrowed", step=SPENT, update=UNKNOWN)
-_row(DIVIDED, unscale="unscaled unscale@divided", scaler_step="stepped step@divided", step=SPENT)
-_row(MIXED, maybe_scaled=EITHER, maybe_raw=EITHER, unscale="unscaled step@raw", divide=UNKNOWN)
-_row(MIXED, scaler_step="stepped step@raw", step="spent plain-step@scaled", update=UNKNOWN)
-_row(
+_add_moves(CLEAN, backward_scaled=SCALED, backward_raw=RAW, maybe_scaled=FED, maybe_raw=EXPOSED, unscale=UNSCALED)
+_add_moves(CLEAN, divide=UNKNOWN, scaler_step=STEPPED, step=SPENT)
+_add_moves(FED, backward_scaled=SCALED, backward_raw=EITHER, maybe_raw=EITHER, unscale=UNSCALED, divide=DIVIDED)
+_add_moves(FED, scaler_step=STEPPED, step="spent plain-step@scaled", read="fed read@scaled", update=AGED)
+_add_moves(AGED, backward_scaled=SCALED, maybe_scaled=FED, backward_raw=UNKNOWN, maybe_raw=UNKNOWN, divide=UNKNOWN)
+_add_moves(AGED, unscale="unscaled update@aged", scaler_step="stepped update@aged", step=SPENT)
+_add_moves(EXPOSED, backward_scaled=EITHER, backward_raw=RAW, maybe_scaled=EITHER, unscale="unscaled step@raw")
+_add_moves(EXPOSED, scaler_step="stepped step@raw", step=SPENT)
+_add_moves(SHARED, backward_scaled=SCALED, backward_raw=RAW, maybe_scaled=FED, maybe_raw=EXPOSED, unscale=UNSCALED)
+_add_moves(SHARED, divide=UNKNOWN, scaler_step=STEPPED, step="spent plain-step@scaled", update=AGED)
+_add_moves(EITHER, unscale=UNSCALED, scaler_step=STEPPED, step=SPENT, update=UNKNOWN)
+_add_moves(RAW, backward_scaled=MIXED, maybe_scaled=EITHER, unscale="unscaled step@raw")
+_add_moves(RAW, scaler_step="stepped step@raw", step=SPENT)
+_add_moves(SCALED, backward_raw=MIXED, maybe_raw=EITHER, unscale=UNSCALED, divide=DIVIDED, edit="unknown edit@scaled")
+_add_moves(SCALED, scaler_step=STEPPED, step="spent plain-step@scaled", update=OUTDATED, read="scaled read@scaled")
+_add_moves(UNSCALED, backward_scaled="unknown backward@unscaled", backward_raw=UNKNOWN, divide="unknown step@divided")
+_add_moves(UNSCALED, scaler_step=STEPPED, step="spent plain-step@unscaled", update=LAPSED, update_alone=LAPSED)
+_add_moves(DIVIDED, backward_scaled=UNKNOWN, backward_raw=UNKNOWN, maybe_scaled=EITHER, maybe_raw=EITHER)
+_add_moves(SCALED, borrow=BORROWED)
+_add_moves(
+    BORROWED, backward_scaled=UNKNOWN, backward_raw=UNKNOWN, maybe_scaled=EITHER, maybe_raw=EITHER, divide=UNKNOWN
+)
+_add_moves(BORROWED, unscale="unscaled step@borrowed", scaler_step="stepped step@borrowed", step=SPENT, update=UNKNOWN)
+_add_moves(DIVIDED, unscale="unscaled unscale@divided", scaler_step="stepped step@divided", step=SPENT)
+_add_moves(MIXED, maybe_scaled=EITHER, maybe_raw=EITHER, unscale="unscaled step@raw", divide=UNKNOWN)
+_add_moves(MIXED, scaler_step="stepped step@raw", step="spent plain-step@scaled", update=UNKNOWN)
+_add_moves(
     UNEVEN, backward_raw=MIXED, maybe_raw=EITHER, divide=UNKNOWN, edit="unknown edit@scaled", read="uneven read@scaled"
 )
-_row(UNEVEN, unscale="unscaled step@uneven", scaler_step="stepped step@uneven", step="spent plain-step@scaled")
-_row(UNEVEN, update=UNKNOWN)
-_row(OUTDATED, backward_raw=MIXED, maybe_scaled=EITHER, maybe_raw=EITHER, divide=UNKNOWN)
-_row(OUTDATED, unscale="unscaled update@pending", scaler_step="stepped update@pending", step="spent plain-step@scaled")
-_row(LAPSED, backward_scaled=EARLY, backward_raw=UNKNOWN, maybe_scaled=EITHER, maybe_raw=EITHER, divide=UNKNOWN)
-_row(LAPSED, unscale="unscaled step@unscaled-updated", scaler_step="stepped step@unscaled-updated")
-_row(LAPSED, step="spent plain-step@unscaled")
-_row(EARLY, backward_raw=UNKNOWN, maybe_scaled=EITHER, maybe_raw=EITHER, divide=UNKNOWN, update=UNKNOWN)
-_row(EARLY, unscale="unscaled step@early", scaler_step="stepped step@early", step=SPENT)
-_row(
+_add_moves(UNEVEN, unscale="unscaled step@uneven", scaler_step="stepped step@uneven", step="spent plain-step@scaled")
+_add_moves(UNEVEN, update=UNKNOWN)
+_add_moves(OUTDATED, backward_raw=MIXED, maybe_scaled=EITHER, maybe_raw=EITHER, divide=UNKNOWN)
+_add_moves(
+    OUTDATED, unscale="unscaled update@pending", scaler_step="stepped update@pending", step="spent plain-step@scaled"
+)
+_add_moves(LAPSED, backward_scaled=EARLY, backward_raw=UNKNOWN, maybe_scaled=EITHER, maybe_raw=EITHER, divide=UNKNOWN)
+_add_moves(LAPSED, unscale="unscaled step@unscaled-updated", scaler_step="stepped step@unscaled-updated")
+_add_moves(LAPSED, step="spent plain-step@unscaled")
+_add_moves(EARLY, backward_raw=UNKNOWN, maybe_scaled=EITHER, maybe_raw=EITHER, divide=UNKNOWN, update=UNKNOWN)
+_add_moves(EARLY, unscale="unscaled step@early", scaler_step="stepped step@early", step=SPENT)
+_add_moves(
     STEPPED,
     backward_scaled="scaled backward@stale",
     backward_raw=RAW,
@@ -215,8 +221,8 @@ _row(
     unscale=UNSCALED,
     divide=UNKNOWN,
 )
-_row(STEPPED, step="spent plain-step@stepped")
-_row(
+_add_moves(STEPPED, step="spent plain-step@stepped")
+_add_moves(
     SPENT,
     backward_scaled=SCALED,
     backward_raw=RAW,
@@ -227,57 +233,57 @@ _row(
     scaler_step=STEPPED,
 )
 for _grads in (SCALED, MIXED, UNEVEN, OUTDATED):
-    _row(_grads, restore=RAW)
-_row(FED, restore=UNKNOWN)
+    _add_moves(_grads, restore=RAW)
+_add_moves(FED, restore=UNKNOWN)
 for _grads, _left_with in ((FED, SHARED), (EXPOSED, UNKNOWN), (EITHER, UNKNOWN)):
-    _row(_grads, taken=_left_with)
+    _add_moves(_grads, taken=_left_with)
 for _grads in GRADS:
-    _row(_grads, zero=CLEAN, handoff=UNKNOWN, new=CLEAN)
+    _add_moves(_grads, zero=CLEAN, handoff=UNKNOWN, new=CLEAN)
 
 
 # What the stage, or what else is known of a state, says to an input before :data:`MOVES` is asked.
 
 
-def _open(opt: Opt, by: int) -> bool:
+def _may_omit_step(opt: OptimizerState, scaler_key: int) -> bool:
     """No step has to follow: the window is open, or the loop leaves the step to what comes after it."""
-    return opt.held or bool(opt.inside)
+    return opt.window_open or bool(opt.loop_kind)
 
 
-def _inside_window(opt: Opt, by: int) -> bool:
+def _is_inside_window(opt: OptimizerState, scaler_key: int) -> bool:
     """It is certain that the window is open."""
-    return opt.held or opt.inside == MICRO
+    return opt.window_open or opt.loop_kind == MICRO
 
 
-def _of_another(opt: Opt, by: int) -> bool:
+def _has_other_scaler(opt: OptimizerState, scaler_key: int) -> bool:
     """Another scaler has scaled them than the one that acts."""
-    return opt.by not in (by, -1)
+    return opt.scaler_key not in (scaler_key, -1)
 
 
-def _discarded(opt: Opt, by: int) -> bool:
-    return opt.discarded
+def _is_discarded(opt: OptimizerState, scaler_key: int) -> bool:
+    return opt.grads_discarded
 
 
-def _clipped(opt: Opt, by: int) -> bool:
-    return opt.clipped
+def _is_clipped(opt: OptimizerState, scaler_key: int) -> bool:
+    return opt.clipped_while_scaled
 
 
-def _clipped_in_part(opt: Opt, by: int) -> bool:
-    return opt.clipped and opt.partly
+def _is_clipped_mixed(opt: OptimizerState, scaler_key: int) -> bool:
+    return opt.clipped_while_scaled and opt.clipped_mixed
 
 
-def _undivided(opt: Opt, by: int) -> bool:
-    return opt.many and opt.undivided
+def _is_undivided(opt: OptimizerState, scaler_key: int) -> bool:
+    return opt.several_backwards and opt.loss_undivided
 
 
-def _apart(opt: Opt, by: int) -> bool:
-    return opt.apart
+def _is_no_sync(opt: OptimizerState, scaler_key: int) -> bool:
+    return opt.no_sync
 
 
-def _always(opt: Opt, by: int) -> bool:
+def _always_true(opt: OptimizerState, scaler_key: int) -> bool:
     return True
 
 
-class Row(NamedTuple):
+class Transition(NamedTuple):
     """A fault of an input in some states.
 
     grads   what the gradients of these states are
@@ -287,79 +293,88 @@ class Row(NamedTuple):
     both    whether the fault that MOVES gives is committed too
     """
 
-    fault: str
+    label: str
     grads: frozenset[str] = frozenset(GRADS)
     stages: frozenset[str] = frozenset(STAGES)
-    when: Callable[[Opt, int], bool] = _always
-    to: str = ""
-    both: bool = False
+    guard: Callable[[OptimizerState, int], bool] = _always_true
+    next_grads: str = ""
+    is_additional: bool = False
 
-    def fits(self, opt: Opt, by: int) -> bool:
-        return opt.grads in self.grads and opt.stage in self.stages and self.when(opt, by)
+    def matches_state(self, opt: OptimizerState, scaler_key: int) -> bool:
+        return opt.grads in self.grads and opt.stage in self.stages and self.guard(opt, scaler_key)
 
 
-_CLIPS = (Row("clip@partly", when=_clipped_in_part, both=True), Row("clip@scaled", when=_clipped, both=True))
+_CLIPS = (
+    Transition("clip@partly", guard=_is_clipped_mixed, is_additional=True),
+    Transition("clip@scaled", guard=_is_clipped, is_additional=True),
+)
 _IS_STEPPED, _IS_UNSCALED = frozenset({STAGE_STEPPED}), frozenset({STAGE_UNSCALED})
 _IS_CLEAN = frozenset({CLEAN})
 
 #: Input -> rows, of which the first that fits decides; where none does, MOVES decides alone.
-FIRST: dict[str, tuple[Row, ...]] = {
+FIRST: dict[str, tuple[Transition, ...]] = {
     BACKWARD_SCALED: (
         # Accumulation that unscales too early, or a skipped step that leaves the stage behind.
-        Row("backward@unscaled", _IS_CLEAN, _IS_UNSCALED),
-        Row("unscale@window", frozenset({UNSCALED}), _IS_UNSCALED, _open),
-        Row("", frozenset({SCALED}), when=_of_another, to=UNEVEN),
+        Transition("backward@unscaled", _IS_CLEAN, _IS_UNSCALED),
+        Transition("unscale@window", frozenset({UNSCALED}), _IS_UNSCALED, _may_omit_step),
+        Transition("", frozenset({SCALED}), guard=_has_other_scaler, next_grads=UNEVEN),
     ),
     UNSCALE: (
-        Row("unscale@stepped", frozenset({STEPPED}), _IS_STEPPED),
-        Row("unscale@step-pending", stages=_IS_STEPPED),
-        Row("unscale@window", stages=_IS_UNSCALED, when=_open),
-        Row("unscale@unscaled", stages=_IS_UNSCALED),
-        Row("step@another", frozenset({SCALED}), when=_of_another),
+        Transition("unscale@stepped", frozenset({STEPPED}), _IS_STEPPED),
+        Transition("unscale@step-pending", stages=_IS_STEPPED),
+        Transition("unscale@window", stages=_IS_UNSCALED, guard=_may_omit_step),
+        Transition("unscale@unscaled", stages=_IS_UNSCALED),
+        Transition("step@another", frozenset({SCALED}), guard=_has_other_scaler),
         *_CLIPS,
     ),
     SCALER_STEP: (
-        Row("step@stepped", stages=_IS_STEPPED),
-        Row("step@another", frozenset({SCALED}), when=_of_another),
+        Transition("step@stepped", stages=_IS_STEPPED),
+        Transition("step@another", frozenset({SCALED}), guard=_has_other_scaler),
         *_CLIPS,
     ),
     RESTORE: _CLIPS,
     UPDATE: (
-        Row("unscale@window", frozenset({UNSCALED}), when=_open, to=UNKNOWN),
-        Row("update@window", frozenset({SCALED, OUTDATED}), frozenset(STAGES) - {READY}, when=_open, to=UNKNOWN),
+        Transition("unscale@window", frozenset({UNSCALED}), guard=_may_omit_step, next_grads=UNKNOWN),
+        Transition(
+            "update@window",
+            frozenset({SCALED, OUTDATED}),
+            frozenset(STAGES) - {READY},
+            guard=_may_omit_step,
+            next_grads=UNKNOWN,
+        ),
     ),
-    UPDATE_ALONE: (Row("update@window", UNDER_SCALE, when=_open), Row("update@nothing")),
-    ZERO: (Row("zero@window", PENDING - {EXPOSED}, when=_inside_window),),
+    UPDATE_ALONE: (Transition("update@window", UNDER_SCALE, guard=_may_omit_step), Transition("update@nothing")),
+    ZERO: (Transition("zero@window", PENDING - {EXPOSED}, guard=_is_inside_window),),
 }
-_WINDOW = (Row("step@undivided", when=_undivided), Row("step@apart", PENDING, when=_apart))
+_WINDOW = (Transition("step@undivided", guard=_is_undivided), Transition("step@apart", PENDING, guard=_is_no_sync))
 #: Nothing is left for the step, whatever the stage says to it.
-_DISCARDED = Row("step@discarded", _IS_CLEAN, when=_discarded)
+_DISCARDED = Transition("step@discarded", _IS_CLEAN, guard=_is_discarded)
 #: Input that ends a window -> faults of the window, each of which is committed besides.
-ENDS: dict[str, tuple[Row, ...]] = {UNSCALE: (_DISCARDED,), SCALER_STEP: (_DISCARDED, *_WINDOW), STEP: _WINDOW}
+ENDS: dict[str, tuple[Transition, ...]] = {UNSCALE: (_DISCARDED,), SCALER_STEP: (_DISCARDED, *_WINDOW), STEP: _WINDOW}
 
 
-class Given(NamedTuple):
+class EventInput(NamedTuple):
     """What is known of an input besides its name; see :func:`move`."""
 
-    by: int
-    divided: bool
-    held: bool
-    inside: str
-    apart: bool
-    partly: bool
+    scaler_key: int
+    loss_divided: bool
+    window_open: bool
+    loop_kind: str
+    no_sync: bool
+    clipped_mixed: bool
 
 
-def move(
-    opt: Opt,
+def transition(
+    opt: OptimizerState,
     event: str,
     *,
-    by: int = -1,
-    divided: bool = True,
-    held: bool = False,
-    inside: str = "",
-    apart: bool = False,
-    partly: bool = False,
-) -> tuple[Opt, tuple[str, ...]]:
+    scaler_key: int = -1,
+    loss_divided: bool = True,
+    window_open: bool = False,
+    loop_kind: str = "",
+    no_sync: bool = False,
+    clipped_mixed: bool = False,
+) -> tuple[OptimizerState, tuple[str, ...]]:
     """The state after an input, and the labels of the faults it commits, in the order of their causes.
 
     ``by`` is the key of the scaler that acts, ``divided`` whether a backward's loss was divided, ``held`` whether it is
@@ -367,136 +382,157 @@ def move(
     backward runs in, ``apart`` whether it leaves out averaging over processes. ``partly`` says that a clip covers
     unscaled gradients of another optimizer too.
     """
-    grads, fault = MOVES.get((opt.grads, event), (opt.grads, ""))
-    faults = [fault]
-    for row in FIRST.get(event, ()):
-        if row.fits(opt, by):
-            grads = row.to or grads
-            faults = [row.fault, fault] if row.both else [row.fault]
+    grads, label = MOVES.get((opt.grads, event), (opt.grads, ""))
+    labels = [label]
+    for rule in FIRST.get(event, ()):
+        if rule.matches_state(opt, scaler_key):
+            grads = rule.next_grads or grads
+            labels = [rule.label, label] if rule.is_additional else [rule.label]
             break
-    faults += [row.fault for row in ENDS.get(event, ()) if row.fits(opt, by)]
-    after = AFTER.get(event, _moved)(opt, grads, Given(by, divided, held, inside, apart, partly))
-    return after, tuple(filter(None, faults))
+    labels += [rule.label for rule in ENDS.get(event, ()) if rule.matches_state(opt, scaler_key)]
+    after = AFTER.get(event, _replace_grads)(
+        opt, grads, EventInput(scaler_key, loss_divided, window_open, loop_kind, no_sync, clipped_mixed)
+    )
+    return after, tuple(filter(None, labels))
 
 
-def is_unfed(opt: Opt) -> bool:
+def has_no_backward(opt: OptimizerState) -> bool:
     """Whether no backward has run since the optimizer was made."""
-    return opt.grads == CLEAN and opt.by == -1 and not (opt.discarded or opt.veteran)
+    return opt.grads == CLEAN and opt.scaler_key == -1 and not (opt.grads_discarded or opt.stepped_before)
 
 
-def possible(opt: Opt, event: str, fault: str) -> bool:
+def is_only_possible(opt: OptimizerState, event: str, label: str) -> bool:
     """Whether a fault is committed only if a backward has reached gradients of which that is not known."""
-    return opt.grads in PERHAPS and MOVES.get((opt.grads, event), ("", ""))[1] == fault
+    return opt.grads in PERHAPS and MOVES.get((opt.grads, event), ("", ""))[1] == label
 
 
 # What becomes of the rest of a state.
 
 
-def _moved(opt: Opt, grads: str, given: Given) -> Opt:
+def _replace_grads(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
     return opt._replace(grads=grads)
 
 
-def _fed(opt: Opt, grads: str, given: Given) -> Opt:
-    again = _inside_window(opt, given.by) and opt.grads in PENDING
+def _apply_backward(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
+    again = _is_inside_window(opt, given.scaler_key) and opt.grads in PENDING
     return opt._replace(
         grads=grads,
-        held=given.held,
-        inside=given.inside,
-        apart=given.apart,
-        many=opt.many or again,
-        undivided=not given.divided and (opt.undivided or opt.grads not in PENDING),
-        discarded=False,
+        window_open=given.window_open,
+        loop_kind=given.loop_kind,
+        no_sync=given.no_sync,
+        several_backwards=opt.several_backwards or again,
+        loss_undivided=not given.loss_divided and (opt.loss_undivided or opt.grads not in PENDING),
+        grads_discarded=False,
     )
 
 
-def _fed_scaled(opt: Opt, grads: str, given: Given) -> Opt:
+def _apply_scaled_backward(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
     stage = ANY if opt.stage == STAGE_UNSCALED else opt.stage
-    return _fed(opt, grads, given)._replace(stage=stage, by=given.by)
+    return _apply_backward(opt, grads, given)._replace(stage=stage, scaler_key=given.scaler_key)
 
 
-def _maybe_fed(opt: Opt, grads: str, given: Given) -> Opt:
+def _apply_possible_backward(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
     return opt._replace(
-        grads=grads, held=given.held, inside=given.inside, apart=False, undivided=False, discarded=False
+        grads=grads,
+        window_open=given.window_open,
+        loop_kind=given.loop_kind,
+        no_sync=False,
+        loss_undivided=False,
+        grads_discarded=False,
     )
 
 
-def _maybe_fed_scaled(opt: Opt, grads: str, given: Given) -> Opt:
-    mixed = opt.grads == SCALED and _of_another(opt, given.by)
-    return _maybe_fed(opt, grads, given)._replace(by=opt.by if mixed else given.by)
+def _apply_possible_scaled(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
+    mixed = opt.grads == SCALED and _has_other_scaler(opt, given.scaler_key)
+    return _apply_possible_backward(opt, grads, given)._replace(
+        scaler_key=opt.scaler_key if mixed else given.scaler_key
+    )
 
 
-def _unscaled(opt: Opt, grads: str, given: Given) -> Opt:
-    return opt._replace(grads=grads, stage=STAGE_UNSCALED, by=given.by, clipped=False, partly=False, discarded=False)
+def _apply_unscale(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
+    return opt._replace(
+        grads=grads,
+        stage=STAGE_UNSCALED,
+        scaler_key=given.scaler_key,
+        clipped_while_scaled=False,
+        clipped_mixed=False,
+        grads_discarded=False,
+    )
 
 
-def _scaler_stepped(opt: Opt, grads: str, given: Given) -> Opt:
-    return Opt(grads, STAGE_STEPPED, given.by, veteran=True)
+def _apply_scaler_step(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
+    return OptimizerState(grads, STAGE_STEPPED, given.scaler_key, stepped_before=True)
 
 
-def _left(opt: Opt, grads: str, given: Given) -> Opt:
+def _apply_step_or_escape(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
     """Stepped by itself, or given away: the window is over, and the stage cannot be known."""
-    return Opt(grads, ANY, opt.by, veteran=opt.veteran)
+    return OptimizerState(grads, ANY, opt.scaler_key, stepped_before=opt.stepped_before)
 
 
-def _taken(opt: Opt, grads: str, given: Given) -> Opt:
+def _apply_use_by_other(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
     """Where the gradients were another optimizer's, so was all that was seen of them."""
     if opt.grads not in PERHAPS:
         return opt
-    return opt._replace(grads=grads, clipped=False, partly=False, held=False, inside="", apart=False)
-
-
-def _restored(opt: Opt, grads: str, given: Given) -> Opt:
-    return opt._replace(grads=grads, stage=ANY, clipped=False, partly=False)
-
-
-def _updated(opt: Opt, grads: str, given: Given) -> Opt:
-    return opt._replace(grads=grads, stage=READY)
-
-
-def _now_clipped(opt: Opt, grads: str, given: Given) -> Opt:
-    scaled = opt.grads in UNDER_SCALE
-    return opt._replace(clipped=opt.clipped or scaled, partly=opt.partly or (scaled and given.partly))
-
-
-def _zeroed(opt: Opt, grads: str, given: Given) -> Opt:
-    lost = opt.grads in UNUSED
     return opt._replace(
-        grads=grads,
-        clipped=False,
-        partly=False,
-        held=False,
-        inside="",
-        apart=False,
-        many=False,
-        undivided=False,
-        discarded=opt.discarded or lost,
+        grads=grads, clipped_while_scaled=False, clipped_mixed=False, window_open=False, loop_kind="", no_sync=False
     )
 
 
-def _now_held(opt: Opt, grads: str, given: Given) -> Opt:
-    return opt._replace(held=opt.held or opt.grads in PENDING)
+def _apply_restore(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
+    return opt._replace(grads=grads, stage=ANY, clipped_while_scaled=False, clipped_mixed=False)
 
 
-def _made(opt: Opt, grads: str, given: Given) -> Opt:
-    return Opt(grads, READY)
+def _apply_update(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
+    return opt._replace(grads=grads, stage=READY)
+
+
+def _apply_clip(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
+    scaled = opt.grads in UNDER_SCALE
+    return opt._replace(
+        clipped_while_scaled=opt.clipped_while_scaled or scaled,
+        clipped_mixed=opt.clipped_mixed or (scaled and given.clipped_mixed),
+    )
+
+
+def _apply_zero(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
+    lost = opt.grads in UNUSED
+    return opt._replace(
+        grads=grads,
+        clipped_while_scaled=False,
+        clipped_mixed=False,
+        window_open=False,
+        loop_kind="",
+        no_sync=False,
+        several_backwards=False,
+        loss_undivided=False,
+        grads_discarded=opt.grads_discarded or lost,
+    )
+
+
+def _apply_hold(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
+    return opt._replace(window_open=opt.window_open or opt.grads in PENDING)
+
+
+def _apply_construction(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
+    return OptimizerState(grads, READY)
 
 
 #: Input -> what it leaves of a state, given what the gradients have become; the rest stays for all others.
-AFTER: dict[str, Callable[[Opt, str, Given], Opt]] = {
-    BACKWARD_SCALED: _fed_scaled,
-    BACKWARD_RAW: _fed,
-    MAYBE_SCALED: _maybe_fed_scaled,
-    MAYBE_RAW: _maybe_fed,
-    UNSCALE: _unscaled,
-    CLIP: _now_clipped,
-    SCALER_STEP: _scaler_stepped,
-    STEP: _left,
-    UPDATE: _updated,
-    UPDATE_ALONE: _updated,
-    ZERO: _zeroed,
-    RESTORE: _restored,
-    TAKEN: _taken,
-    HOLD: _now_held,
-    HANDOFF: _left,
-    NEW: _made,
+AFTER: dict[str, Callable[[OptimizerState, str, EventInput], OptimizerState]] = {
+    BACKWARD_SCALED: _apply_scaled_backward,
+    BACKWARD_RAW: _apply_backward,
+    MAYBE_SCALED: _apply_possible_scaled,
+    MAYBE_RAW: _apply_possible_backward,
+    UNSCALE: _apply_unscale,
+    CLIP: _apply_clip,
+    SCALER_STEP: _apply_scaler_step,
+    STEP: _apply_step_or_escape,
+    UPDATE: _apply_update,
+    UPDATE_ALONE: _apply_update,
+    ZERO: _apply_zero,
+    RESTORE: _apply_restore,
+    TAKEN: _apply_use_by_other,
+    HOLD: _apply_hold,
+    HANDOFF: _apply_step_or_escape,
+    NEW: _apply_construction,
 }

@@ -17,7 +17,7 @@ _MARKS = "[{,"
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 
 
-class TooMuch(ValueError):
+class JsonTooLarge(ValueError):
     """A JSON text with more values, or deeper ones, than are parsed."""
 
 
@@ -25,13 +25,13 @@ def parse_json(text: str) -> Any:
     """Return the value that a JSON text holds. Raise ValueError for any other text, :class:`TooMuch` for a bomb."""
     import json
 
-    if _count(text) > MOST_VALUES and _count(_STRING.sub("", text)) > MOST_VALUES:
-        raise TooMuch(f"it holds more than {MOST_VALUES:,} values")
+    if _count_values(text) > MOST_VALUES and _count_values(_STRING.sub("", text)) > MOST_VALUES:
+        raise JsonTooLarge(f"it holds more than {MOST_VALUES:,} values")
     try:
         return json.loads(text)
     except RecursionError:
-        raise TooMuch("it is nested too deeply") from None
+        raise JsonTooLarge("it is nested too deeply") from None
 
 
-def _count(text: str) -> int:
+def _count_values(text: str) -> int:
     return sum(map(text.count, _MARKS))

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import ast
 
-from .words import chain
+from .source_text import find_access_path
 
 #: What asks whether a number is finite, in torch, numpy and math.
 _ASKING = frozenset({"isnan", "isinf", "isfinite", "isposinf", "isneginf"})
 _EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
 
 
-def gives_up(statement: ast.stmt) -> bool:
+def ends_program(statement: ast.stmt) -> bool:
     """Whether a statement ends the program: it raises, or exits."""
     if isinstance(statement, ast.Raise):
         return True
     call = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(call, ast.Call) and chain(call.func) in _EXITS
+    return isinstance(call, ast.Call) and find_access_path(call.func) in _EXITS
 
 
-def refuses_nonfinite(node: ast.AST) -> bool:
+def raises_on_nonfinite(node: ast.AST) -> bool:
     """Whether a statement ends the program where gradients, or a norm of them, are not finite."""
     if isinstance(node, ast.If):
-        if not any(gives_up(statement) for statement in (*node.body[-1:], *node.orelse[-1:])):
+        if not any(ends_program(statement) for statement in (*node.body[-1:], *node.orelse[-1:])):
             return False
     elif not isinstance(node, ast.Assert):
         return False
@@ -35,7 +35,7 @@ def refuses_nonfinite(node: ast.AST) -> bool:
     return not _ASKING.isdisjoint(names) and ("grad" in words or "norm" in words) and "loss" not in words
 
 
-def asking(node: ast.If | ast.Assert) -> ast.AST:
+def find_finite_call(node: ast.If | ast.Assert) -> ast.AST:
     """What such a statement calls to ask whether something is finite."""
     calls = [part.func for part in ast.walk(node.test) if isinstance(part, ast.Call)]
     found = (call for call in calls if not _ASKING.isdisjoint((getattr(call, "attr", ""), getattr(call, "id", ""))))

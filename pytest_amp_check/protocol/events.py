@@ -1,7 +1,8 @@
 """The vocabulary both readers speak: things, events, and the graph that orders them.
 
 A program is a graph of AMP events; a run is such a graph with one path. ``static`` builds the graph from source,
-``runtime`` builds the chain from a run, and :func:`pytest_amp_check.protocol.check.check` does not know which it got.
+``runtime`` builds the chain from a run, and
+:func:`pytest_amp_check.protocol.graph_checker.check` does not know which it got.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SELDOM = 1  # something, but seldom by what the test has decided
 MOVES = 2
 
 
-class Kind(str):
+class EventKind(str):
     """A kind of event: its name, and all that is known of every event of that kind.
 
     facts       the facts that such an event may have; another one, or one that nobody reads, fails a test.
@@ -36,81 +37,102 @@ class Kind(str):
                 event in the same state leads to the same again. None where more than its facts decides.
     """
 
-    __slots__ = ("establishes", "facts", "faults", "optimizer", "says", "says_scaled", "tells", "turns", "worth")
-    facts: frozenset[str]
-    faults: bool
-    worth: int
-    says: str
-    says_scaled: str
-    optimizer: bool
-    establishes: bool
-    turns: bool
-    tells: tuple[str, ...] | None
+    __slots__ = (
+        "attributes",
+        "deciding_attributes",
+        "description",
+        "establishes_optimizer",
+        "has_loops",
+        "has_optimizer",
+        "may_violate",
+        "predicate_worth",
+        "scaled_description",
+    )
+    attributes: frozenset[str]
+    may_violate: bool
+    predicate_worth: int
+    description: str
+    scaled_description: str
+    has_optimizer: bool
+    establishes_optimizer: bool
+    has_loops: bool
+    deciding_attributes: tuple[str, ...] | None
 
     def __new__(  # noqa: PYI034 - Python 3.10 has no Self
         cls,
         name: str,
-        facts: str = "",
+        attributes: str = "",
         *,
-        worth: int = UNTESTED,
-        says: str = "",
-        says_scaled: str = "",
-        optimizer: bool = False,
-        establishes: bool = False,
-        faults: bool = False,
-        turns: bool = False,
-        tells: str | None = None,
-    ) -> Kind:
-        made = super().__new__(cls, name)
-        made.facts = frozenset(facts.split()) | ({"loops"} if turns else frozenset())
-        made.worth = worth
-        made.says = says or name
-        made.says_scaled = says_scaled or made.says
-        made.optimizer = optimizer
-        made.establishes = establishes
-        made.faults = faults
-        made.turns = turns
-        made.tells = None if tells is None else tuple(tells.split())
-        return made
+        predicate_worth: int = UNTESTED,
+        description: str = "",
+        scaled_description: str = "",
+        has_optimizer: bool = False,
+        establishes_optimizer: bool = False,
+        may_violate: bool = False,
+        has_loops: bool = False,
+        deciding_attributes: str | None = None,
+    ) -> EventKind:
+        kind = super().__new__(cls, name)
+        kind.attributes = frozenset(attributes.split()) | ({"loops"} if has_loops else frozenset())
+        kind.predicate_worth = predicate_worth
+        kind.description = description or name
+        kind.scaled_description = scaled_description or kind.description
+        kind.has_optimizer = has_optimizer
+        kind.establishes_optimizer = establishes_optimizer
+        kind.may_violate = may_violate
+        kind.has_loops = has_loops
+        kind.deciding_attributes = None if deciding_attributes is None else tuple(deciding_attributes.split())
+        return kind
 
 
 # The kinds. The subject of an event is the thing named first in its comment, the object the second.
 
 # An autocast context is constructed; arguments as bound to the signature, excess: more of them than it takes.
-AUTOCAST_NEW = Kind("autocast-new", "arguments callable excess")
+AUTOCAST_NEW = EventKind("autocast-new", "arguments callable excess")
 # A region; instance: the identity of its context, null: it is no region, but stands where one could.
-AUTOCAST_ENTER = Kind(
-    "autocast-enter", "cache device dtype enabled instance null", worth=SELDOM, says="autocast is entered", faults=True
+AUTOCAST_ENTER = EventKind(
+    "autocast-enter",
+    "cache device dtype enabled instance null",
+    predicate_worth=SELDOM,
+    description="autocast is entered",
+    may_violate=True,
 )
-AUTOCAST_EXIT = Kind("autocast-exit", "depth", worth=SELDOM, says="autocast is left")  # depth: regions that stay open
-AUTOCAST_CACHE_CLEAR = Kind("autocast-cache-clear", worth=MOVES)
+AUTOCAST_EXIT = EventKind(
+    "autocast-exit", "depth", predicate_worth=SELDOM, description="autocast is left"
+)  # depth: regions that stay open
+AUTOCAST_CACHE_CLEAR = EventKind("autocast-cache-clear", predicate_worth=MOVES)
 # An autograd.Function that does not take what autocast gives it; applied: to what matters.
-CUSTOM_FUNCTION = Kind("custom-function", "applied how")
-SCOPE_LOST = Kind("scope-lost", "how")  # an autocast that never covers the intended code
-CAPTURE = Kind("capture", "how", says="the model is captured")  # a module is traced, or its kernels are captured
+CUSTOM_FUNCTION = EventKind("custom-function", "applied how")
+SCOPE_LOST = EventKind("scope-lost", "how")  # an autocast that never covers the intended code
+CAPTURE = EventKind(
+    "capture", "how", description="the model is captured"
+)  # a module is traced, or its kernels are captured
 # A module that another thread runs than the one that is in a region.
-THREAD = Kind("thread", "how", says="another thread runs the model")
-COMPILED = Kind("compiled")  # a compiled module with float32 islands: run in a region, and backward outside of it
+THREAD = EventKind("thread", "how", description="another thread runs the model")
+COMPILED = EventKind("compiled")  # a compiled module with float32 islands: run in a region, and backward outside of it
 # A module whose gradients all processes average: the backward of a batch is left out by one of them alone.
-LEFT_OUT = Kind("left-out")
-COMM_HOOK = Kind("comm-hook")  # a module whose gradients are cast to float16 before they are averaged over ranks
+LEFT_OUT = EventKind("left-out")
+COMM_HOOK = EventKind("comm-hook")  # a module whose gradients are cast to float16 before they are averaged over ranks
 # A scaler; arguments as bound to the signature, excess: more of them, disabled_itself: it found no device.
-SCALER_NEW = Kind(
-    "scaler-new", "arguments callable disabled_itself excess", worth=SELDOM, says="the scaler is constructed"
+SCALER_NEW = EventKind(
+    "scaler-new",
+    "arguments callable disabled_itself excess",
+    predicate_worth=SELDOM,
+    description="the scaler is constructed",
 )
 # An optimizer; found: not constructed here, so that its gradients may be anything.
-OPTIMIZER_NEW = Kind(
+OPTIMIZER_NEW = EventKind(
     "optimizer-new",
     "found",
-    worth=SELDOM,
-    says="the optimizer is constructed",
-    optimizer=True,
-    establishes=True,
+    predicate_worth=SELDOM,
+    description="the optimizer is constructed",
+    has_optimizer=True,
+    establishes_optimizer=True,
 )
 # A scaler. Of the scaled value: autocast ("in", "out" of a region, "?"), dtypes of its forward, float32: whether that
 # ran in it, forward: its event, forward_read: its code is known, callees: what else was called, loss_in_region, twice:
 # it was scaled before, bare: nothing that it came from was, or entered, in a region.
-SCALE = Kind("scale", "autocast bare callees dtypes float32 forward forward_read loss_in_region twice")
+SCALE = EventKind("scale", "autocast bare callees dtypes float32 forward forward_read loss_in_region twice")
 # Scaler or nothing. feeds: the optimizers whose gradients it adds to, leaves: the identities of its leaves in a run;
 # divided: the loss, vague: whether it was is not sure; inside: a loop without a step, apart: under no_sync, averaged:
 # the tests under which it averages the gradients over processes, None where it does not, as far as is known; dtypes of
@@ -118,161 +140,187 @@ SCALE = Kind("scale", "autocast bare callees dtypes float32 forward forward_read
 # themselves; float8: it runs in a region of TransformerEngine; uneven: parts of the loss have different scales; scaled:
 # a scaler has scaled it; given: who gave it may have; opaque: gradients that are given may be; beside: the scaler of
 # the same object, by which no method of it does this.
-BACKWARD = Kind(
+BACKWARD = EventKind(
     "backward",
     "alone apart averaged beside custom divided dtypes feeds float8 forward given inside leaves opaque outside scaled "
     "several twice uneven vague",
-    worth=MOVES,
-    says="gradients of an unscaled loss are added",
-    says_scaled="the gradients become multiplied by the loss scale",
-    turns=True,
-    tells="feeds divided given opaque",
+    predicate_worth=MOVES,
+    description="gradients of an unscaled loss are added",
+    scaled_description="the gradients become multiplied by the loss scale",
+    has_loops=True,
+    deciding_attributes="feeds divided given opaque",
 )
-AUTOGRAD_GRAD = Kind("autograd-grad")
+AUTOGRAD_GRAD = EventKind("autograd-grad")
 # Scaler, optimizer; framework: see SCALER_STEP.
-UNSCALE = Kind(
+UNSCALE = EventKind(
     "unscale",
     "framework",
-    worth=MOVES,
-    says="the gradients are divided by the loss scale",
-    faults=True,
-    optimizer=True,
-    establishes=True,
-    tells="",
+    predicate_worth=MOVES,
+    description="the gradients are divided by the loss scale",
+    may_violate=True,
+    has_optimizer=True,
+    establishes_optimizer=True,
+    deciding_attributes="",
 )
 # Scaler; a block ends that unscales what it has scaled.
-RESTORE = Kind("restore", "owners", worth=MOVES, says="the gradients are divided by the loss scale", faults=True)
+RESTORE = EventKind(
+    "restore",
+    "owners",
+    predicate_worth=MOVES,
+    description="the gradients are divided by the loss scale",
+    may_violate=True,
+)
 # A loss is divided by a number by which the framework divides it too.
-DIVIDED_TWICE = Kind("divided-twice", "divisor framework way")
+DIVIDED_TWICE = EventKind("divided-twice", "divisor framework way")
 # owners: optimizers whose gradients are clipped, None: not known; touches: identities of parameters that are nobody's
 # yet; measures_only: the limit is infinite, local: of one rank's shards, by_hand: by their own norm; undone: the
 # program looks at it and skips; guessed: the name of what is called says so.
-CLIP = Kind(
+CLIP = EventKind(
     "clip",
     "beside by_hand copies guessed local measures_only nonfinite_error owners touches undone",
-    worth=MOVES,
-    says="the gradients are clipped",
-    tells="owners measures_only nonfinite_error undone",
+    predicate_worth=MOVES,
+    description="the gradients are clipped",
+    deciding_attributes="owners measures_only nonfinite_error undone",
 )
-GRAD_READ = Kind("grad-read", "owners undone", says="the gradients are read")
-GRAD_EDIT = Kind("grad-edit", "owners undone", worth=MOVES, says="the gradients are edited")
+GRAD_READ = EventKind("grad-read", "owners undone", description="the gradients are read")
+GRAD_EDIT = EventKind("grad-edit", "owners undone", predicate_worth=MOVES, description="the gradients are edited")
 # Gradients are looked through for what is not finite; raises: the program gives up where something is.
-GRAD_CHECK = Kind(
+GRAD_CHECK = EventKind(
     "grad-check",
     "owners raises",
-    says="the gradients are looked through for what is not finite",
-    tells="owners",
+    description="the gradients are looked through for what is not finite",
+    deciding_attributes="owners",
 )
 # A backward that gives NaN raises from here on; ``idle`` where this ends before any backward.
-ANOMALY = Kind("anomaly", "idle")
+ANOMALY = EventKind("anomaly", "idle")
 # Gradients are divided by the loss scale by hand; by the number of micro-batches; averaged over processes.
-GRAD_DIVIDE = Kind(
-    "grad-divide", "owners undone", worth=MOVES, says="the gradients are divided by the loss scale by hand"
+GRAD_DIVIDE = EventKind(
+    "grad-divide",
+    "owners undone",
+    predicate_worth=MOVES,
+    description="the gradients are divided by the loss scale by hand",
 )
-GRAD_NORMALISE = Kind("grad-normalise", "owners", worth=MOVES)
-GRAD_AVERAGE = Kind("grad-average")
+GRAD_NORMALISE = EventKind("grad-normalise", "owners", predicate_worth=MOVES)
+GRAD_AVERAGE = EventKind("grad-average")
 # Scaler, optimizer; framework: its step, with the update ("" where it may be none); unsynchronised: how its shards are
 # stepped by one rank alone; unscales: it has not been unscaled before.
-SCALER_STEP = Kind(
+SCALER_STEP = EventKind(
     "scaler-step",
     "closure framework unscales unsynchronised",
-    worth=MOVES,
-    says="the scaler steps the optimizer",
-    faults=True,
-    optimizer=True,
-    establishes=True,
-    turns=True,
-    tells="unscales",
+    predicate_worth=MOVES,
+    description="the scaler steps the optimizer",
+    may_violate=True,
+    has_optimizer=True,
+    establishes_optimizer=True,
+    has_loops=True,
+    deciding_attributes="unscales",
 )
 # An optimizer, stepped directly; checked: the program has looked whether the gradients are finite; beside as above.
-STEP = Kind(
-    "step", "beside checked", worth=MOVES, says="the optimizer is stepped directly", optimizer=True, tells="checked"
+STEP = EventKind(
+    "step",
+    "beside checked",
+    predicate_worth=MOVES,
+    description="the optimizer is stepped directly",
+    has_optimizer=True,
+    deciding_attributes="checked",
 )
 # A scaler; new_scale: one is given. Of a run, the scale and what it has done so far; cause: of the skips, in words,
 # witness: (place, words) of what led to it.
-UPDATE = Kind(
+UPDATE = EventKind(
     "update",
     "cause growth_interval new_scale scale skips skips_in_a_row steps witness",
-    worth=MOVES,
-    says="the loss scale is updated",
-    faults=True,
-    tells="new_scale",
+    predicate_worth=MOVES,
+    description="the loss scale is updated",
+    may_violate=True,
+    deciding_attributes="new_scale",
 )
 # owners: optimizers whose gradients are cleared; rescue: an exception was caught, or a run shows them to be given up on
 # purpose; guessed: not seen; zeros: by zeros that nothing in view needs.
-ZERO_GRAD = Kind(
+ZERO_GRAD = EventKind(
     "zero-grad",
     "guessed owners rescue zeros",
-    worth=MOVES,
-    says="the gradients are zeroed",
-    optimizer=True,
-    establishes=True,
-    turns=True,
-    tells="owners rescue",
+    predicate_worth=MOVES,
+    description="the gradients are zeroed",
+    has_optimizer=True,
+    establishes_optimizer=True,
+    has_loops=True,
+    deciding_attributes="owners rescue",
 )
 # A module; cached: its weights may be, poisoned: they were cast while gradients were off.
-FORWARD = Kind("forward", "cached poisoned", says="the model runs forward")
+FORWARD = EventKind("forward", "cached poisoned", description="the model runs forward")
 # function: its name, low_precision: the dtype it is computed in; ambient: how severe it is where a framework runs it
 # under autocast.
-LOSS = Kind("loss", "ambient function low_precision", faults=True)
-PARAM_WRITE = Kind("param-write", worth=SELDOM, says="parameters are written")
+LOSS = EventKind("loss", "ambient function low_precision", may_violate=True)
+PARAM_WRITE = EventKind("param-write", predicate_worth=SELDOM, description="parameters are written")
 # A module; trained: as it leaves the cast, by the same code; born: it is made, or loaded, so; how: "cast", "made" so,
 # or made so by the "default" dtype. Where it is not known what is cast: called, the names of what it is and comes from,
 # given: who calls the code gave it.
-MODULE_CAST = Kind("module-cast", "born called dtype given how trained", says="the model's parameters are cast")
+MODULE_CAST = EventKind(
+    "module-cast", "born called dtype given how trained", description="the model's parameters are cast"
+)
 # eligible: the tensor that is filled with the value may be float16; bound: it is bounded by it; guessed: it is where
 # other code enters autocast.
-FILL = Kind("fill", "bound eligible guessed value")
-SCALER_STATE = Kind("scaler-state", says="the scaler's state is taken", faults=True)  # scaler.state_dict()
+FILL = EventKind("fill", "bound eligible guessed value")
+SCALER_STATE = EventKind(
+    "scaler-state", description="the scaler's state is taken", may_violate=True
+)  # scaler.state_dict()
 # scaler.load_state_dict(); entry of a checkpoint, of_others: that no checkpoint here has.
-SCALER_LOAD = Kind("scaler-load", "entry of_others", worth=SELDOM)
+SCALER_LOAD = EventKind("scaler-load", "entry of_others", predicate_worth=SELDOM)
 # What is saved: optimizers and scalers by key or text, whole_scalers: the objects themselves, and the entries under
 # which the states of each are; owners: keys of those optimizers; scope_scalers: scalers that step them; open: there
 # may be more; objects: they are saved by who is given the objects.
-SAVE = Kind(
+SAVE = EventKind(
     "save",
     "objects open optimizer_entries optimizers owners scaler_entries scalers scope_scalers whole_scalers",
-    says="the checkpoint is written",
+    description="the checkpoint is written",
 )
 # optimizer.load_state_dict(); source and entry of it that is loaded, holds_scaler: so does what it is loaded from.
-OPTIMIZER_LOAD = Kind("optimizer-load", "entry holds_scaler scope_scalers source")
+OPTIMIZER_LOAD = EventKind("optimizer-load", "entry holds_scaler scope_scalers source")
 # An optimizer whose learning rate moves. Of a run: skipped, as the step before was; idle: there was none.
-SCHEDULER_STEP = Kind("scheduler-step", "idle skipped", says="the learning rate moves on", turns=True)
+SCHEDULER_STEP = EventKind("scheduler-step", "idle skipped", description="the learning rate moves on", has_loops=True)
 # What a program does beside the steps of an optimizer. Of a run: skipped, as the step before was.
-STEP_FOLLOWED = Kind("step-followed", "skipped how", says="the weights are averaged", turns=True)
-WINDOW = Kind("window", "how")  # Of a run: the windows of an optimizer lose micro-batches; how: "zero", or "early"
-GRAD_INVALID = Kind("grad-invalid")  # an optimizer: values that are not finite came into its gradients after unscale_
+STEP_FOLLOWED = EventKind("step-followed", "skipped how", description="the weights are averaged", has_loops=True)
+WINDOW = EventKind("window", "how")  # Of a run: the windows of an optimizer lose micro-batches; how: "zero", or "early"
+GRAD_INVALID = EventKind(
+    "grad-invalid"
+)  # an optimizer: values that are not finite came into its gradients after unscale_
 # A loss, a gradient, a parameter or a statistic of a run that is not finite; how: what it comes from,
 # witness: (place, words) of what led to it.
-NOT_FINITE = Kind("not-finite", "how witness")
+NOT_FINITE = EventKind("not-finite", "how witness")
 # Scaled gradients from autograd.grad enter a new loss; outdated: divided by a scale that update() has changed since.
-PENALTY = Kind("penalty", "outdated")
-DEPRECATED = Kind("deprecated", "new old")
+PENALTY = EventKind("penalty", "outdated")
+DEPRECATED = EventKind("deprecated", "new old")
 # What low precision does to values. dtype: "half" where it is one of the two; guessed: code that cannot be read gave
 # the tensor.
-EPSILON = Kind("epsilon", "divides dtype guessed how value")  # a small constant is added, or is the least that may be
-FRAGILE_MATH = Kind("fragile-math", "dtype guessed how")  # an expression that overflows or cancels
+EPSILON = EventKind(
+    "epsilon", "divides dtype guessed how value"
+)  # a small constant is added, or is the least that may be
+FRAGILE_MATH = EventKind("fragile-math", "dtype guessed how")  # an expression that overflows or cancels
 # A running sum is kept in low precision; stands: what is added does not change it any more.
-LOW_SUM = Kind("low-sum", "dtype guessed stands")
-LOW_POSITIONS = Kind("low-positions", "dtype guessed how")  # positions lose their last digits
-LATE_SCALE = Kind("late-scale", "dtype guessed")  # scores of an attention are scaled after the product that makes them
-LOW_OP = Kind("low-op", "dtype guessed how")  # an op that has no kernel for low precision is given a tensor of it
-DTYPE_CLASH = Kind("dtype-clash", "dtype guessed how")  # a low-precision tensor meets float32 where nothing promotes
-OVERHEAD = Kind("overhead", "how", turns=True)  # what is cast or copied more often than needed
+LOW_SUM = EventKind("low-sum", "dtype guessed stands")
+LOW_POSITIONS = EventKind("low-positions", "dtype guessed how")  # positions lose their last digits
+LATE_SCALE = EventKind(
+    "late-scale", "dtype guessed"
+)  # scores of an attention are scaled after the product that makes them
+LOW_OP = EventKind("low-op", "dtype guessed how")  # an op that has no kernel for low precision is given a tensor of it
+DTYPE_CLASH = EventKind(
+    "dtype-clash", "dtype guessed how"
+)  # a low-precision tensor meets float32 where nothing promotes
+OVERHEAD = EventKind("overhead", "how", has_loops=True)  # what is cast or copied more often than needed
 # A product in low precision has a side of which Tensor Cores make less; how: one of its "weight", or its "rows".
-ODD_SIZE = Kind("odd-size", "how")
+ODD_SIZE = EventKind("odd-size", "how")
 # Things are given to code that cannot be read; trains: those that it is known to train, about: the MATTERS that it
 # speaks of, which it may have done to them; given: optimizers whose gradients are assigned, from wherever they were.
-HANDOFF = Kind("handoff", "about given things trains", worth=SELDOM)
+HANDOFF = EventKind("handoff", "about given things trains", predicate_worth=SELDOM)
 # torch has ended the run: label is the fault that explains it, witness how it came about, values are for its message.
-RAISED = Kind("raised", "label values witness")
+RAISED = EventKind("raised", "label values witness")
 # A loop that counts accumulation windows is left: what it leaves over is no window. complete: the loop leaves the step
 # to what follows, so that its end completes the window; within: a loop around it does so too.
-LOOP_EXIT = Kind("loop-exit", "complete within", worth=SELDOM)
+LOOP_EXIT = EventKind("loop-exit", "complete within", predicate_worth=SELDOM)
 # The function that was read is called once more, by code that is not read; uncleared: no code of the file clears what
 # it leaves.
-AGAIN = Kind("again", "uncleared", worth=SELDOM, says="the function is called again")
-END = Kind("end", worth=SELDOM, says="the program ends")  # the end of the program that was read
+AGAIN = EventKind("again", "uncleared", predicate_worth=SELDOM, description="the function is called again")
+END = EventKind("end", predicate_worth=SELDOM, description="the program ends")  # the end of the program that was read
 #: Events that stand for no call of the program.
 STRUCTURAL = frozenset({HANDOFF, LOOP_EXIT, AGAIN, END})
 
@@ -346,7 +394,7 @@ class Site:
         self.caller = caller
         self.cell = cell
 
-    def frames(self) -> list[Site]:
+    def list_frames(self) -> list[Site]:
         """The calls that led here, outermost first, and this site."""
         chain: list[Site] = []
         site: Site | None = self
@@ -356,41 +404,41 @@ class Site:
         chain.reverse()
         return chain
 
-    def in_test(self) -> bool:
+    def is_in_test(self) -> bool:
         """Whether a place lies in test code, or is run by a test."""
         file = self.path.replace("\\", "/").rpartition("/")[2]
         if file.startswith("test_") or file.endswith("_test.py") or file == "conftest.py":
             return True
-        return any(part.startswith("test_") for frame in self.frames() for part in frame.function.split("."))
+        return any(part.startswith("test_") for frame in self.list_frames() for part in frame.function.split("."))
 
     @property
-    def call(self) -> Call:
+    def call_key(self) -> Call:
         """The path, line and column by which a call is the same one, whoever led to it."""
         return self.path, self.line, self.column
 
     @property
-    def place(self) -> str:
+    def location_text(self) -> str:
         """Path, cell and line, as they are shown."""
         return f"{self.path}:{self.line}" if self.cell is None else f"{self.path}:cell {self.cell}:{self.line}"
 
     def __repr__(self) -> str:
-        return f"{self.place}:{self.column}"
+        return f"{self.location_text}:{self.column}"
 
 
-class Thing:
+class TrackedObject:
     """An object the protocol speaks of: a scaler, an optimizer, a module, an autocast region.
 
     ``key`` is its index in :attr:`Program.things`; ``facts`` (those in :data:`THINGS`) holds what its constructor said.
     """
 
-    __slots__ = ("facts", "key", "name", "role", "site")
+    __slots__ = ("attributes", "key", "name", "role", "site")
 
-    def __init__(self, key: int, role: str, name: str, site: Site | None, facts: dict[str, Any]) -> None:
+    def __init__(self, key: int, role: str, name: str, site: Site | None, attributes: dict[str, Any]) -> None:
         self.key = key
         self.role = role
         self.name = name
         self.site = site
-        self.facts = facts
+        self.attributes = attributes
 
     def __repr__(self) -> str:
         return f"<{self.role} {self.key} {self.name}>"
@@ -404,15 +452,15 @@ class Event:
     the source; a run has none.
     """
 
-    __slots__ = ("facts", "guards", "kind", "names", "object", "site", "subject")
+    __slots__ = ("attributes", "guards", "kind", "names", "object", "site", "subject")
 
     def __init__(
         self,
-        kind: Kind,
+        kind: EventKind,
         site: Site,
         subject: int | None = None,
         object: int | None = None,
-        facts: dict[str, Any] | None = None,
+        attributes: dict[str, Any] | None = None,
         names: dict[str, object] | None = None,
         guards: tuple[tuple[int, bool], ...] = (),
     ) -> None:
@@ -420,7 +468,7 @@ class Event:
         self.site = site
         self.subject = subject
         self.object = object
-        self.facts = facts or {}
+        self.attributes = attributes or {}
         self.names = names or {}
         self.guards = guards
 
@@ -428,7 +476,7 @@ class Event:
         return f"<{self.kind} {self.subject} {self.object} @{self.site}>"
 
 
-class Test:
+class Predicate:
     """A condition whose truth decides which way a program goes; a path assumes it once and keeps to it.
 
     ``counts`` says that the test compares a loop's counter (``(i + 1) % k == 0``, ``count == k``), ``off_by_one`` that
@@ -441,35 +489,35 @@ class Test:
     """
 
     __slots__ = (
-        "counts",
-        "flag",
-        "implies",
+        "asks_first_iteration",
+        "checked_optimizers",
+        "compares_scales",
+        "eventual_truth",
+        "eventually_excluded",
+        "implications",
+        "is_flag",
+        "is_off_by_one",
+        "is_window_predicate",
         "key",
-        "later",
-        "left_over",
-        "of_gradients",
-        "of_scale",
-        "off_by_one",
-        "reached",
         "site",
         "text",
-        "turn",
+        "trailing_microbatches",
     )
 
     def __init__(self, key: int, text: object, site: Site | None) -> None:
         self.key = key
         self.text = text
         self.site = site
-        self.counts = False
-        self.off_by_one = False
-        self.left_over: tuple[int, int] | None = None
-        self.reached: bool | None = None
-        self.later: bool | None = None
-        self.flag = False
-        self.of_gradients: frozenset[int] | None = frozenset()
-        self.of_scale = False
-        self.turn = False
-        self.implies: list[tuple[bool, int, bool]] = []
+        self.is_window_predicate = False
+        self.is_off_by_one = False
+        self.trailing_microbatches: tuple[int, int] | None = None
+        self.eventual_truth: bool | None = None
+        self.eventually_excluded: bool | None = None
+        self.is_flag = False
+        self.checked_optimizers: frozenset[int] | None = frozenset()
+        self.compares_scales = False
+        self.asks_first_iteration = False
+        self.implications: list[tuple[bool, int, bool]] = []
 
 
 class Node:
@@ -479,13 +527,13 @@ class Node:
     leads on from here past what is left of an iteration, in words, and where it stands.
     """
 
-    __slots__ = ("event", "forgets", "skips", "ways")
+    __slots__ = ("edges", "event", "forgotten_predicates", "skip_statement")
 
     def __init__(self, event: Event | None = None) -> None:
         self.event = event
-        self.forgets = 0  # bit set of test keys
-        self.skips: tuple[str, Site] | None = None
-        self.ways: list[tuple[int, int, bool]] = []
+        self.forgotten_predicates = 0  # bit set of test keys
+        self.skip_statement: tuple[str, Site] | None = None
+        self.edges: list[tuple[int, int, bool]] = []
 
 
 class Graph:
@@ -495,14 +543,14 @@ class Graph:
     that states were joined to check it, so that a violation may have been lost.
     """
 
-    __slots__ = ("entry", "joined", "name", "nodes", "tests")
+    __slots__ = ("entry_point", "name", "nodes", "predicates", "was_widened")
 
-    def __init__(self, name: str, entry: tuple[str, int] = ("", 0)) -> None:
+    def __init__(self, name: str, entry_point: tuple[str, int] = ("", 0)) -> None:
         self.name = name
-        self.entry = entry
-        self.joined = False
+        self.entry_point = entry_point
+        self.was_widened = False
         self.nodes: list[Node] = []
-        self.tests: list[Test] = []
+        self.predicates: list[Predicate] = []
 
 
 class Program:
@@ -512,37 +560,37 @@ class Program:
     was given up on; rules that judge the whole read them.
     """
 
-    __slots__ = ("facts", "graphs", "optimizers", "things")
+    __slots__ = ("attributes", "graphs", "objects", "optimizer_keys")
 
     def __init__(self) -> None:
         self.graphs: list[Graph] = []
         #: The keys of those of the things that are optimizers.
-        self.optimizers: list[int] = []
-        self.things: list[Thing] = []
-        self.facts: dict[str, Any] = {}
+        self.optimizer_keys: list[int] = []
+        self.objects: list[TrackedObject] = []
+        self.attributes: dict[str, Any] = {}
 
-    def events(self) -> Iterator[Event]:
+    def iter_events(self) -> Iterator[Event]:
         """All events, graph by graph."""
         return (node.event for graph in self.graphs for node in graph.nodes if node.event is not None)
 
-    def called(self, what: int | str) -> str:
+    def name_of(self, what: int | str) -> str:
         """What the user calls a thing that is given by its key, or by its text."""
-        return self.things[what].name if isinstance(what, int) else str(what)
+        return self.objects[what].name if isinstance(what, int) else str(what)
 
-    def whole(self, modules: Iterable[int]) -> frozenset[int]:
+    def with_submodules(self, modules: Iterable[int]) -> frozenset[int]:
         """Modules, given by their keys, with the modules that are parts of them."""
         whole = set(modules)
         todo = list(whole)
         while todo:
-            parts = set(self.things[todo.pop()].facts.get("parts", ())) - whole
+            parts = set(self.objects[todo.pop()].attributes.get("parts", ())) - whole
             whole |= parts
             todo += parts
         return frozenset(whole)
 
-    def thing(self, role: str, name: str, site: Site | None = None, **facts: Any) -> Thing:
+    def add_object(self, role: str, name: str, site: Site | None = None, **attributes: Any) -> TrackedObject:
         """Make a new thing of this program."""
-        made = Thing(len(self.things), role, name, site, facts)
-        self.things.append(made)
+        new_object = TrackedObject(len(self.objects), role, name, site, attributes)
+        self.objects.append(new_object)
         if role == "optimizer":
-            self.optimizers.append(made.key)
-        return made
+            self.optimizer_keys.append(new_object.key)
+        return new_object

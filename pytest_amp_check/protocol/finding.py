@@ -15,7 +15,7 @@ SEVERITIES = (ERROR, WARNING, INFO)
 PAGES = "docs/rules"
 
 
-class Step:
+class TraceStep:
     """One event of the witness path: where it is and what it did, in the user's own names."""
 
     __slots__ = ("site", "text")
@@ -66,7 +66,7 @@ class Finding:
         *,
         certain: bool = True,
         condition: str = "",
-        witness: tuple[Step, ...] = (),
+        witness: tuple[TraceStep, ...] = (),
         label: str = "",
         names: dict[str, str] | None = None,
         proven: bool = False,
@@ -133,10 +133,10 @@ class Finding:
         }
 
     def __repr__(self) -> str:
-        return f"<{self.code} {self.site.place} {self.message}>"
+        return f"<{self.code} {self.site.location_text} {self.message}>"
 
 
-def merge(found: dict[tuple[str, str, int, int], Finding], finding: Finding) -> None:
+def merge_finding(found: dict[tuple[str, str, int, int], Finding], finding: Finding) -> None:
     """Add a finding to others: the same one is kept once, where it is certain."""
     key = (finding.code, finding.site.path, finding.site.line, finding.site.column)
     known = found.get(key)

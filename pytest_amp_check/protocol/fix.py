@@ -14,7 +14,7 @@ SAFE, UNSAFE = "safe", "unsafe"
 APPLICABILITIES = (SAFE, UNSAFE)
 
 
-class Unwritten(Exception):
+class UnwritableFix(Exception):
     """The edits of a fix cannot be written after all; the message says why."""
 
 
@@ -37,7 +37,7 @@ class Edit:
         self.end_column = end_column
         self.content = content
 
-    def order(self) -> Order:
+    def sort_key(self) -> Order:
         return (self.cell or 0, self.line, self.column, self.end_line, self.end_column, self.content)
 
     def as_dict(self) -> dict[str, Any]:
@@ -59,24 +59,24 @@ class Fix:
     ``message`` says what is done, as a request. ``write`` gives the edits, which cost more than the offer of them.
     """
 
-    __slots__ = ("_edits", "_write", "applicability", "message")
+    __slots__ = ("_edits", "_write_edits", "applicability", "message")
 
-    def __init__(self, applicability: str, message: str, write: Callable[[], Iterable[Edit]]) -> None:
+    def __init__(self, applicability: str, message: str, write_edits: Callable[[], Iterable[Edit]]) -> None:
         self.applicability = applicability
         self.message = message
-        self._write = write
+        self._write_edits = write_edits
         self._edits: list[Edit] | None = None
 
     @property
     def edits(self) -> list[Edit]:
         """The edits in their order, written when they are first asked for. Raises :class:`Unwritten`."""
         if self._edits is None:
-            self._edits = sorted(self._write(), key=Edit.order)
+            self._edits = sorted(self._write_edits(), key=Edit.sort_key)
         return self._edits
 
-    def key(self) -> tuple[Order, ...]:
+    def identity_key(self) -> tuple[Order, ...]:
         """What two fixes have in common that do the same."""
-        return tuple(edit.order() for edit in self.edits)
+        return tuple(edit.sort_key() for edit in self.edits)
 
     def as_dict(self) -> dict[str, Any]:
         """The fix in the shape ruff's JSON has."""

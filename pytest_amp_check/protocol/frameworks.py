@@ -6,7 +6,7 @@ Read in accelerate 1.15, Lightning 2.6, timm 1.0, mmengine 0.10, DeepSpeed 0.19,
 
 from __future__ import annotations
 
-from .surface import Entry
+from .torch_api import ApiEntry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,21 +70,21 @@ class Framework:
     """
 
     __slots__ = (
+        "accumulation_parameter",
         "advice",
-        "ambient",
-        "default",
-        "many",
+        "always_unscales",
+        "autocast_precisions",
+        "default_precision",
         "methods",
-        "ordained",
-        "precision",
-        "regions",
-        "scaled",
-        "scaler",
-        "signs",
-        "steps",
+        "other_accumulation_parameters",
+        "own_violations",
+        "precision_parameter",
+        "scaled_precisions",
+        "scaler_attribute",
+        "signature_names",
         "title",
-        "unscales",
-        "usual",
+        "usual_name",
+        "wraps_optimizer_step",
     )
 
     def __init__(
@@ -92,38 +92,38 @@ class Framework:
         title: str,
         methods: Mapping[str, str],
         *,
-        precision: str = "",
-        scaled: tuple[object, ...] = (),
-        regions: tuple[object, ...] = (),
-        default: object = None,
-        steps: str = "",
-        many: tuple[str, ...] = (),
-        ambient: bool = False,
-        unscales: bool = False,
-        signs: frozenset[str] = frozenset(),
-        scaler: str = "",
-        usual: str = "",
-        ordained: frozenset[str] = frozenset(),
+        precision_parameter: str = "",
+        scaled_precisions: tuple[object, ...] = (),
+        autocast_precisions: tuple[object, ...] = (),
+        default_precision: object = None,
+        accumulation_parameter: str = "",
+        other_accumulation_parameters: tuple[str, ...] = (),
+        wraps_optimizer_step: bool = False,
+        always_unscales: bool = False,
+        signature_names: frozenset[str] = frozenset(),
+        scaler_attribute: str = "",
+        usual_name: str = "",
+        own_violations: frozenset[str] = frozenset(),
         advice: Mapping[str, str] | None = None,
     ) -> None:
         self.title = title
         self.methods = dict(methods)
-        self.precision = precision
-        self.scaled = scaled
-        self.regions = regions
-        self.default = default
-        self.steps = steps
-        self.many = many
-        self.ambient = ambient
-        self.unscales = unscales
-        self.signs = signs
-        self.scaler = scaler
-        self.usual = usual
-        self.ordained = ordained
+        self.precision_parameter = precision_parameter
+        self.scaled_precisions = scaled_precisions
+        self.autocast_precisions = autocast_precisions
+        self.default_precision = default_precision
+        self.accumulation_parameter = accumulation_parameter
+        self.other_accumulation_parameters = other_accumulation_parameters
+        self.wraps_optimizer_step = wraps_optimizer_step
+        self.always_unscales = always_unscales
+        self.signature_names = signature_names
+        self.scaler_attribute = scaler_attribute
+        self.usual_name = usual_name
+        self.own_violations = own_violations
         self.advice = dict(advice or {})
 
 
-def _methods(**does: str) -> dict[str, str]:
+def _parse_methods(**does: str) -> dict[str, str]:
     """``backward="backward", clip="a b"`` as method -> what it does; the words of a value are method names."""
     return {name: what.replace("_", "-") for what, names in does.items() for name in names.split()}
 
@@ -135,7 +135,7 @@ MIXED = (*FLOAT16_MIXED, "bf16-mixed", "bf16")
 FRAMEWORKS = {
     "accelerate": Framework(
         "accelerate",
-        _methods(
+        _parse_methods(
             backward="backward",
             unscale="clip_grad_norm_ clip_grad_value_ unscale_gradients",
             prepare="prepare prepare_optimizer",
@@ -144,15 +144,17 @@ FRAMEWORKS = {
             no_effect="accumulate no_sync main_process_first local_main_process_first save_state load_state print",
             save="save",
         ),
-        precision="mixed_precision",
-        scaled=("fp16",),
-        regions=("fp16", "bf16"),
-        steps="gradient_accumulation_steps",
-        many=("gradient_accumulation_plugin", "deepspeed_plugin", "deepspeed_plugins"),
-        ambient=True,
-        signs=frozenset("accumulate sync_gradients unwrap_model unscale_gradients gather_for_metrics".split()),
-        scaler="scaler",
-        usual="accelerator",
+        precision_parameter="mixed_precision",
+        scaled_precisions=("fp16",),
+        autocast_precisions=("fp16", "bf16"),
+        accumulation_parameter="gradient_accumulation_steps",
+        other_accumulation_parameters=("gradient_accumulation_plugin", "deepspeed_plugin", "deepspeed_plugins"),
+        wraps_optimizer_step=True,
+        signature_names=frozenset(
+            "accumulate sync_gradients unwrap_model unscale_gradients gather_for_metrics".split()
+        ),
+        scaler_attribute="scaler",
+        usual_name="accelerator",
         advice={
             "clip@scaled": (
                 "call `{scaler}.clip_grad_norm_`, which unscales them first, where `{scaler}.sync_gradients` is true"
@@ -168,7 +170,7 @@ FRAMEWORKS = {
     ),
     "fabric": Framework(
         "Fabric",
-        _methods(
+        _parse_methods(
             backward="backward",
             unscale_one="clip_gradients",
             prepare="setup setup_optimizers",
@@ -176,13 +178,13 @@ FRAMEWORKS = {
             autocast="autocast",
             no_effect="no_backward_sync init_module init_tensor launch barrier print log log_dict save load",
         ),
-        precision="precision",
-        scaled=FLOAT16_MIXED,
-        regions=MIXED,
-        default="32-true",
-        ambient=True,
-        signs=frozenset({"no_backward_sync", "setup_dataloaders"}),
-        usual="fabric",
+        precision_parameter="precision",
+        scaled_precisions=FLOAT16_MIXED,
+        autocast_precisions=MIXED,
+        default_precision="32-true",
+        wraps_optimizer_step=True,
+        signature_names=frozenset({"no_backward_sync", "setup_dataloaders"}),
+        usual_name="fabric",
         advice={
             "clip@scaled": "call `{scaler}.clip_gradients`, which unscales them first",
             "step@raw": "call `{scaler}.backward({loss})`",
@@ -194,15 +196,15 @@ FRAMEWORKS = {
     "lightning": Framework(
         "Lightning",
         {"manual_backward": BACKWARD},
-        precision="precision",
-        scaled=FLOAT16_MIXED,
-        regions=MIXED,
-        default="32-true",
-        ambient=True,
-        unscales=True,
-        scaler="trainer.precision_plugin.scaler",
+        precision_parameter="precision",
+        scaled_precisions=FLOAT16_MIXED,
+        autocast_precisions=MIXED,
+        default_precision="32-true",
+        wraps_optimizer_step=True,
+        always_unscales=True,
+        scaler_attribute="trainer.precision_plugin.scaler",
         # It enters autocast around the whole of `training_step`.
-        ordained=frozenset({"backward@region", "step@region"}),
+        own_violations=frozenset({"backward@region", "step@region"}),
         advice={
             "clip@scaled": "clip in `on_before_optimizer_step`, which runs after Lightning has unscaled them",
             "edit@scaled": "edit them in `on_before_optimizer_step`, which runs after Lightning has unscaled them",
@@ -212,10 +214,10 @@ FRAMEWORKS = {
             "update@pending": "let each loss run backward just before its own optimizer steps",
         },
     ),
-    "timm": Framework("timm", _methods(state="state_dict", load="load_state_dict")),
+    "timm": Framework("timm", _parse_methods(state="state_dict", load="load_state_dict")),
     "mmengine": Framework(
         "mmengine",
-        _methods(
+        _parse_methods(
             backward="backward",
             update_params="update_params",
             step="step",
@@ -223,7 +225,7 @@ FRAMEWORKS = {
             autocast="optim_context",
             no_effect="state_dict load_state_dict scale_loss should_update should_sync initialize_count_status get_lr",
         ),
-        steps="accumulative_counts",
+        accumulation_parameter="accumulative_counts",
         advice={"clip@scaled": "give `clip_grad=dict(max_norm=...)` to the wrapper, which unscales them first"},
     ),
     "apex": Framework(
@@ -249,36 +251,36 @@ _ACCELERATOR = (
 )
 _SCALE_LOSS = ("loss", "optimizers", "loss_id", "model", "delay_unscale", "delay_overflow_check")
 _ENTRIES = (
-    Entry("accelerate.Accelerator", ENGINE, _ACCELERATOR, framework="accelerate"),
-    Entry(
+    ApiEntry("accelerate.Accelerator", ENGINE, _ACCELERATOR, framework="accelerate"),
+    ApiEntry(
         "lightning.Fabric",
         ENGINE,
         ("accelerator", "strategy", "devices", "num_nodes", "precision", "plugins"),
         framework="fabric",
     ),
-    Entry("timm.utils.NativeScaler", ENGINE, ("device",), framework="timm"),
-    Entry(
+    ApiEntry("timm.utils.NativeScaler", ENGINE, ("device",), framework="timm"),
+    ApiEntry(
         "mmengine.optim.AmpOptimWrapper",
         ENGINE,
         ("loss_scale", "dtype", "use_fsdp"),
         framework="mmengine",
     ),
-    Entry("apex.amp.initialize", APEX_INITIALIZE, ("models", "optimizers", "enabled", "opt_level")),
-    Entry("apex.amp.scale_loss", APEX_SCALE, _SCALE_LOSS),
-    Entry("apex.amp.master_params", APEX_MASTER, ("optimizer",)),
-    Entry("apex.parallel.DistributedDataParallel", WRAP, ("module",)),
-    Entry("apex.parallel.convert_syncbn_model", WRAP, ("module",)),
-    Entry("fairscale.nn.FullyShardedDataParallel", WRAP, ("module",)),
-    Entry("fairscale.nn.ShardedDataParallel", WRAP, ("module",)),
-    Entry("deepspeed.initialize", DEEPSPEED, ("args", "model", "optimizer", "model_parameters")),
-    Entry("ignite.handlers.Checkpoint", SAVES, ("to_save", "save_handler")),
-    Entry("ignite.handlers.ModelCheckpoint", SAVER),
-    Entry(
+    ApiEntry("apex.amp.initialize", APEX_INITIALIZE, ("models", "optimizers", "enabled", "opt_level")),
+    ApiEntry("apex.amp.scale_loss", APEX_SCALE, _SCALE_LOSS),
+    ApiEntry("apex.amp.master_params", APEX_MASTER, ("optimizer",)),
+    ApiEntry("apex.parallel.DistributedDataParallel", WRAP, ("module",)),
+    ApiEntry("apex.parallel.convert_syncbn_model", WRAP, ("module",)),
+    ApiEntry("fairscale.nn.FullyShardedDataParallel", WRAP, ("module",)),
+    ApiEntry("fairscale.nn.ShardedDataParallel", WRAP, ("module",)),
+    ApiEntry("deepspeed.initialize", DEEPSPEED, ("args", "model", "optimizer", "model_parameters")),
+    ApiEntry("ignite.handlers.Checkpoint", SAVES, ("to_save", "save_handler")),
+    ApiEntry("ignite.handlers.ModelCheckpoint", SAVER),
+    ApiEntry(
         "ignite.contrib.engines.common.setup_common_training_handlers", SAVES, ("trainer", "train_sampler", "to_save")
     ),
-    Entry("ignite.engine.create_supervised_trainer", TRAINER, ("model", "optimizer")),
+    ApiEntry("ignite.engine.create_supervised_trainer", TRAINER, ("model", "optimizer")),
 )
-NAMES: dict[str, Entry] = {entry.name: entry for entry in _ENTRIES}
+NAMES: dict[str, ApiEntry] = {entry.name: entry for entry in _ENTRIES}
 
 #: The classes whose methods a Trainer runs, and the trainers themselves.
 LIGHTNING_MODULE = "lightning.LightningModule"
@@ -313,7 +315,7 @@ PACKAGES = frozenset(name.partition(".")[0] for name in (*NAMES, *ALIASES))
 TRAINER_STEPS = "trainer.accumulate_grad_batches"
 
 
-def canonical(name: str) -> str:
+def canonical_name(name: str) -> str:
     """The canonical place of a dotted name: ``pytorch_lightning.LightningModule`` -> ``lightning.LightningModule``."""
     found = ALIASES.get(name)
     if found is not None:
@@ -323,18 +325,18 @@ def canonical(name: str) -> str:
     return prefix + tail if prefix is not None else name
 
 
-def lookup(name: str) -> Entry | None:
+def find_entry(name: str) -> ApiEntry | None:
     """What the table knows of a dotted name."""
-    return NAMES.get(canonical(name)) if name.partition(".")[0] in PACKAGES else None
+    return NAMES.get(canonical_name(name)) if name.partition(".")[0] in PACKAGES else None
 
 
-def known(name: str) -> bool:
+def is_known_name(name: str) -> bool:
     """Whether the table speaks of a dotted name, or of names in it."""
-    place = canonical(name) + "."
+    place = canonical_name(name) + "."
     return any(other == place[:-1] or other.startswith(place) for other in _SPOKEN) if place.count(".") > 1 else False
 
 
 #: The names of objects, of base classes too.
 _SPOKEN = (*NAMES, LIGHTNING_MODULE, HUGGING_FACE_TRAINER)
 
-__all__ = ["FRAMEWORKS", "NAMES", "Framework", "canonical", "lookup"]
+__all__ = ["FRAMEWORKS", "NAMES", "Framework", "canonical_name", "find_entry"]

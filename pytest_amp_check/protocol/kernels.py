@@ -32,12 +32,12 @@ _LISTED = {"lu": "_lu_with_info", **dict.fromkeys(LOW_RANK, "qr")}
 REFUSED, INNER, LENGTHS = "refused", "inner", "lengths"
 
 
-def refusal(op: str, dtype: str, device: str) -> str:
+def find_refusal(op: str, dtype: str, device: str) -> str:
     """How an op of ``NAMES`` takes a tensor of a low dtype in a region of a type of device, "" where that casts it.
 
     ``device`` is "" where no region casts, or where its device is not known: then as CUDA does.
     """
-    if _casts(op, device):
+    if _is_cast_by_autocast(op, device):
         return ""
     if op in LOW_RANK:
         return INNER
@@ -46,7 +46,7 @@ def refusal(op: str, dtype: str, device: str) -> str:
     return REFUSED
 
 
-def _casts(op: str, device: str) -> bool:
+def _is_cast_by_autocast(op: str, device: str) -> bool:
     """Whether autocast casts the tensor to float32 for an op."""
     names = (_LISTED.get(op, op), f"linalg_{op}", f"fft_{op}")
-    return any(optable.policy(device or "cuda", name).startswith("fp32") for name in names)
+    return any(optable.find_policy(device or "cuda", name).startswith("fp32") for name in names)

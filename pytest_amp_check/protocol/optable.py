@@ -121,21 +121,21 @@ _FOREACH_IN_PLACE = {
 _ONLY_CUDA = frozenset("_cudnn_rnn cudnn_convolution cudnn_convolution_transpose miopen_rnn".split())
 
 
-def _by_op(table: dict[str, str]) -> dict[str, str]:
+def _index_by_op(table: dict[str, str]) -> dict[str, str]:
     return {op: policy for policy, ops in table.items() for op in ops.split()}
 
 
 #: Device type -> op -> policy.
-OPS: dict[str, dict[str, str]] = {"cuda": _by_op(_CUDA), "mps": _by_op(_MPS), "cpu": _by_op(_CPU)}
+OPS: dict[str, dict[str, str]] = {"cuda": _index_by_op(_CUDA), "mps": _index_by_op(_MPS), "cpu": _index_by_op(_CPU)}
 #: Method of tensors, or function of torch -> what it does to gradients.
-IN_PLACE = _by_op(_IN_PLACE)
-FOREACH_IN_PLACE = _by_op(_FOREACH_IN_PLACE)
+IN_PLACE = _index_by_op(_IN_PLACE)
+FOREACH_IN_PLACE = _index_by_op(_FOREACH_IN_PLACE)
 #: What is common to all accelerators but MPS.
 _COMMON = {op: policy for op, policy in OPS["cuda"].items() if op not in _ONLY_CUDA}
 OPS.update(dict.fromkeys(("xpu", "mtia", "maia"), _COMMON))
 
 
-def policy(device: str, op: str) -> str:
+def find_policy(device: str, op: str) -> str:
     """What autocast does with an op of aten on a type of device, "" where it is not on the device's list.
 
     Of a device that is not known, only what is the same on CUDA, the CPU and MPS is known: "?" elsewhere.

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from .events import Event, Site
 from .finding import Finding
-from .report import make_finding
+from .findings_builder import make_finding
 
 #: Steps that a message names.
 _NAMED = 3
 
 
-class Told:
+class RankReport:
     """What one rank tells of its run.
 
     ``findings`` are its own. ``backwards`` says how many backward passes began at each place, and how the program calls
@@ -24,17 +24,17 @@ class Told:
     """
 
     __slots__ = (
-        "averages",
-        "backwards",
+        "averages_grads",
+        "backward_counts",
+        "ended_by_exception",
         "failure",
         "findings",
-        "grouped",
+        "in_process_group",
         "rank",
-        "scaler",
-        "skips",
+        "scaler_name",
+        "skipped_steps",
+        "step_count",
         "step_site",
-        "steps",
-        "stopped",
     )
 
     def __init__(
@@ -42,135 +42,137 @@ class Told:
         rank: int,
         findings: Sequence[Finding] = (),
         *,
-        backwards: Mapping[tuple[str, int], tuple[Site, str, int]] | None = None,
-        steps: int = 0,
-        skips: frozenset[int] = frozenset(),
+        backward_counts: Mapping[tuple[str, int], tuple[Site, str, int]] | None = None,
+        step_count: int = 0,
+        skipped_steps: frozenset[int] = frozenset(),
         step_site: Site | None = None,
-        scaler: str = "",
-        grouped: bool = False,
-        averages: bool = False,
+        scaler_name: str = "",
+        in_process_group: bool = False,
+        averages_grads: bool = False,
         failure: str = "",
-        stopped: bool = False,
+        ended_by_exception: bool = False,
     ) -> None:
         self.rank = rank
         self.findings = findings
-        self.backwards = dict(backwards or {})
-        self.steps = steps
-        self.skips = skips
+        self.backward_counts = dict(backward_counts or {})
+        self.step_count = step_count
+        self.skipped_steps = skipped_steps
         self.step_site = step_site
-        self.scaler = scaler
-        self.grouped = grouped
-        self.averages = averages
+        self.scaler_name = scaler_name
+        self.in_process_group = in_process_group
+        self.averages_grads = averages_grads
         self.failure = failure
-        self.stopped = stopped
+        self.ended_by_exception = ended_by_exception
 
 
-def once(findings: Iterable[Finding]) -> list[Finding]:
+def deduplicate(findings: Iterable[Finding]) -> list[Finding]:
     """Findings of several recordings of one process, each place once."""
     found: dict[tuple[str, str, str, int, int], Finding] = {}
     for finding in findings:
-        found.setdefault(_place(finding), finding)
+        found.setdefault(_finding_key(finding), finding)
     return sorted(found.values(), key=Finding.order)
 
 
-def _place(finding: Finding) -> tuple[str, str, str, int, int]:
+def _finding_key(finding: Finding) -> tuple[str, str, str, int, int]:
     site = finding.site
     return (finding.code, finding.label, site.path, site.line, site.column)
 
 
-def together(told: Sequence[Told], size: int) -> list[Finding]:
+def merge_ranks(reports: Sequence[RankReport], size: int) -> list[Finding]:
     """The findings of all ranks, each once, with the ranks that have it; and what they show side by side.
 
     ``size`` is how many ranks there were, whether they all have told or not.
     """
     found: dict[tuple[str, str, str, int, int], list[tuple[int, Finding]]] = {}
-    for each in told:
+    for each in reports:
         for finding in each.findings:
-            found.setdefault(_place(finding), []).append((each.rank, finding))
-    merged = [_named(same, size) for same in found.values()]
-    apart = list(_left_out(told, size)) or list(_skipped_apart(told))
+            found.setdefault(_finding_key(finding), []).append((each.rank, finding))
+    merged = [_merge_same(same, size) for same in found.values()]
+    rank_differences = list(_find_uneven_backwards(reports, size)) or list(_find_uneven_skips(reports))
     # The scaler that asks its own shard alone is told of already: that ranks disagree is what comes of it.
     known = {(finding.code, finding.filename, finding.line) for finding in merged}
-    merged += [finding for finding in apart if (finding.code, finding.filename, finding.line) not in known]
+    merged += [finding for finding in rank_differences if (finding.code, finding.filename, finding.line) not in known]
     return sorted(merged, key=Finding.order)
 
 
-def _named(same: Sequence[tuple[int, Finding]], size: int) -> Finding:
+def _merge_same(same: Sequence[tuple[int, Finding]], size: int) -> Finding:
     """One finding of those that several ranks have."""
     ranks = tuple(sorted({rank for rank, _ in same}))
     finding = min(same, key=lambda pair: (not pair[1].certain, pair[0]))[1]
     finding.ranks = ranks
-    finding.message = f"{finding.message} ({named(ranks, size)})"
+    finding.message = f"{finding.message} ({describe_ranks(ranks, size)})"
     return finding
 
 
-def named(ranks: Sequence[int], size: int) -> str:
+def describe_ranks(ranks: Sequence[int], size: int) -> str:
     """Some ranks in words: "rank 1 of 2", "both ranks", "all 4 ranks"."""
     if len(ranks) == size > 1:
         return "both ranks" if size == 2 else f"all {size} ranks"
-    return f"{_ranks(ranks)} of {size}"
+    return f"{_list_ranks(ranks)} of {size}"
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def _list_ranks(ranks: Sequence[int]) -> str:
     words = [str(rank) for rank in ranks]
     if len(words) == 1:
         return f"rank {words[0]}"
     return f"ranks {', '.join(words[:-1])} and {words[-1]}"
 
 
-def _left_out(told: Sequence[Told], size: int) -> Iterator[Finding]:
+def _find_uneven_backwards(reports: Sequence[RankReport], size: int) -> Iterator[Finding]:
     """Backward passes that average gradients, and that some ranks have run more often than others."""
-    sharing = [each for each in told if each.averages]
-    places = {place: (site, call) for each in sharing for place, (site, call, _) in each.backwards.items()}
+    sharing = [each for each in reports if each.averages_grads]
+    places = {place: (site, call) for each in sharing for place, (site, call, _) in each.backward_counts.items()}
     for place, (site, call) in places.items():
         counts: dict[int, list[int]] = {}
         for each in sharing:
-            count = each.backwards[place][2] if place in each.backwards else 0
+            count = each.backward_counts[place][2] if place in each.backward_counts else 0
             counts.setdefault(count, []).append(each.rank)
         # A rank that has told nothing may have run any number: only those that have told are counted. One that an
         # exception has ended runs fewer than those that wait for it.
         fewest = counts[min(counts)]
-        if len(counts) > 1 and not any(each.stopped for each in sharing if each.rank in fewest):
-            words = [f"{_times(count)} on {_ranks(counts[count])}" for count in sorted(counts, reverse=True)]
+        if len(counts) > 1 and not any(each.ended_by_exception for each in sharing if each.rank in fewest):
+            words = [
+                f"{_describe_count(count)} on {_list_ranks(counts[count])}" for count in sorted(counts, reverse=True)
+            ]
             ranks = tuple(sorted(counts[min(counts)]))
-            yield _of("backward@ranks", site, {"call": call, "counts": " and ".join(words)}, ranks)
+            yield _make_rank_finding("backward@ranks", site, {"call": call, "counts": " and ".join(words)}, ranks)
 
 
-def _times(count: int) -> str:
+def _describe_count(count: int) -> str:
     return "once" if count == 1 else f"{count} times" if count else "never"
 
 
-def _skipped_apart(told: Sequence[Told]) -> Iterator[Finding]:
+def _find_uneven_skips(reports: Sequence[RankReport]) -> Iterator[Finding]:
     """Steps that some ranks have skipped and others have taken."""
-    sharing = [each for each in told if each.grouped and each.step_site is not None]
+    sharing = [each for each in reports if each.in_process_group and each.step_site is not None]
     if len(sharing) < 2 or len({(each.step_site.path, each.step_site.line) for each in sharing if each.step_site}) > 1:
         # They do not run the same steps.
         return
-    common = min(each.steps for each in sharing)
+    common = min(each.step_count for each in sharing)
     skipped: dict[int, set[int]] = {}
     for each in sharing:
-        for number in each.skips:
+        for number in each.skipped_steps:
             if number < common:
                 skipped.setdefault(number, set()).add(each.rank)
-    apart = {number: ranks for number, ranks in sorted(skipped.items()) if len(ranks) < len(sharing)}
-    if not apart:
+    uneven_skips = {number: ranks for number, ranks in sorted(skipped.items()) if len(ranks) < len(sharing)}
+    if not uneven_skips:
         return
-    first = next(iter(apart.values()))
-    numbers = [number for number, ranks in apart.items() if ranks == first]
+    first = next(iter(uneven_skips.values()))
+    numbers = [number for number, ranks in uneven_skips.items() if ranks == first]
     more = len(numbers) - _NAMED
     listed = ", ".join(str(number) for number in numbers[:_NAMED]) + (f" and {more} more" if more > 0 else "")
     values = {
-        "scaler": sharing[0].scaler,
+        "scaler": sharing[0].scaler_name,
         "turns": f"step{'s' if len(numbers) > 1 else ''} {listed}",
-        "ranks": _ranks(sorted(first)),
-        "others": _ranks(sorted({each.rank for each in sharing} - first)),
+        "ranks": _list_ranks(sorted(first)),
+        "others": _list_ranks(sorted({each.rank for each in sharing} - first)),
     }
     site = sharing[0].step_site
     assert site is not None
-    yield _of("step@ranks", site, values, tuple(sorted(first)))
+    yield _make_rank_finding("step@ranks", site, values, tuple(sorted(first)))
 
 
-def _of(label: str, site: Site, values: Mapping[str, str], ranks: tuple[int, ...]) -> Finding:
+def _make_rank_finding(label: str, site: Site, values: Mapping[str, str], ranks: tuple[int, ...]) -> Finding:
     events: list[Event] = []
     finding = make_finding(label, site, events, {name: text for name, text in values.items() if text}, ())
     finding.ranks = ranks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from .events import Event, Kind, Program
+from .events import Event, EventKind, Program
 from .finding import ERROR, INFO, SEVERITIES, WARNING
 from .fix import APPLICABILITIES
 
@@ -12,12 +12,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["ERROR", "INFO", "WARNING", "Fault", "Rule"]
+__all__ = ["ERROR", "INFO", "WARNING", "Rule", "ViolationKind"]
 
 STATIC, RUNTIME, BOTH = "static", "runtime", "both"
 
 
-class Fault:
+class ViolationKind:
     """One way to break a rule: the label that a judge gives it, and all that is known of what has that label.
 
     message     what a user reads: a template over the names the user gave things, ``{scaler}``, ``{optimizer}``,
@@ -54,30 +54,30 @@ class Fault:
     """
 
     __slots__ = (
+        "always_possible",
         "any_precision",
-        "blame",
-        "each",
-        "every_path",
-        "follows",
+        "cause_kinds",
+        "cause_only_reads",
+        "concerns_loss",
+        "concerns_training",
+        "consequence_of",
+        "every_cause",
+        "exemption",
+        "in_next_iteration",
+        "is_possible",
+        "is_proven",
+        "label_overrides",
         "message",
+        "missing_method",
+        "names_skip",
+        "needs_every_path",
         "needs_update",
-        "next_turn",
-        "of_loss",
-        "of_training",
-        "otherwise",
-        "owned",
-        "possible",
-        "proven",
-        "reads",
         "severity",
-        "skipped",
-        "spared_by",
-        "supposed",
-        "unless",
-        "unscaled",
-        "witness",
+        "sparing_kinds",
+        "trace_kinds",
+        "unscaled_only",
         "yields_to",
-        "yields_where_settled",
+        "yields_where_detected",
     )
 
     def __init__(
@@ -85,53 +85,53 @@ class Fault:
         message: str,
         severity: str = "",
         *,
-        blame: tuple[Kind, ...] = (),
-        each: bool = False,
-        unscaled: bool = False,
-        witness: tuple[Kind, ...] = (),
-        every_path: bool = False,
-        next_turn: bool = False,
+        cause_kinds: tuple[EventKind, ...] = (),
+        every_cause: bool = False,
+        unscaled_only: bool = False,
+        trace_kinds: tuple[EventKind, ...] = (),
+        needs_every_path: bool = False,
+        in_next_iteration: bool = False,
         yields_to: tuple[str, ...] = (),
-        yields_where_settled: tuple[str, ...] = (),
-        unless: str = "",
-        possible: bool = False,
-        otherwise: tuple[tuple[str, str], ...] = (),
+        yields_where_detected: tuple[str, ...] = (),
+        exemption: str = "",
+        is_possible: bool = False,
+        label_overrides: tuple[tuple[str, str], ...] = (),
         needs_update: bool = False,
         any_precision: bool = False,
-        reads: bool = False,
-        supposed: bool = False,
-        follows: str = "",
-        of_training: bool = False,
-        of_loss: bool = False,
-        owned: str = "",
-        proven: bool = False,
-        spared_by: tuple[Kind, ...] = (),
-        skipped: bool = False,
+        cause_only_reads: bool = False,
+        always_possible: bool = False,
+        consequence_of: str = "",
+        concerns_training: bool = False,
+        concerns_loss: bool = False,
+        missing_method: str = "",
+        is_proven: bool = False,
+        sparing_kinds: tuple[EventKind, ...] = (),
+        names_skip: bool = False,
     ) -> None:
         self.message = message
         self.severity = severity
-        self.blame = blame
-        self.each = each
-        self.unscaled = unscaled
-        self.witness = witness
-        self.every_path = every_path
-        self.next_turn = next_turn
+        self.cause_kinds = cause_kinds
+        self.every_cause = every_cause
+        self.unscaled_only = unscaled_only
+        self.trace_kinds = trace_kinds
+        self.needs_every_path = needs_every_path
+        self.in_next_iteration = in_next_iteration
         self.yields_to = yields_to
-        self.yields_where_settled = yields_where_settled
-        self.unless = unless
-        self.possible = possible
-        self.otherwise = otherwise
+        self.yields_where_detected = yields_where_detected
+        self.exemption = exemption
+        self.is_possible = is_possible
+        self.label_overrides = label_overrides
         self.needs_update = needs_update
         self.any_precision = any_precision
-        self.reads = reads
-        self.supposed = supposed
-        self.follows = follows
-        self.of_training = of_training
-        self.of_loss = of_loss
-        self.owned = owned
-        self.proven = proven
-        self.spared_by = spared_by
-        self.skipped = skipped
+        self.cause_only_reads = cause_only_reads
+        self.always_possible = always_possible
+        self.consequence_of = consequence_of
+        self.concerns_training = concerns_training
+        self.concerns_loss = concerns_loss
+        self.missing_method = missing_method
+        self.is_proven = is_proven
+        self.sparing_kinds = sparing_kinds
+        self.names_skip = names_skip
 
 
 #: What is known of a rule before its module is loaded: code, name, family, severity, readers, default, applicability;
@@ -180,24 +180,24 @@ class Rule:
 
     __slots__ = (
         "applicability",
-        "bad",
+        "bad_example",
         "code",
-        "default",
-        "faults",
-        "fix",
-        "good",
+        "detected_by",
+        "event_checks",
+        "fix_advice",
+        "good_example",
+        "grouped_message",
         "harm",
         "name",
-        "on",
-        "readers",
+        "negative_examples",
+        "on_by_default",
+        "prescan_words",
+        "program_checks",
+        "rationale",
         "severity",
-        "silent",
         "sources",
         "summary",
-        "together",
-        "whole",
-        "why",
-        "words",
+        "violations",
     )
 
     def __init__(
@@ -207,53 +207,65 @@ class Rule:
         severity: str,
         summary: str,
         *,
-        faults: Mapping[str, Fault],
-        why: str,
+        violations: Mapping[str, ViolationKind],
+        rationale: str,
         harm: str,
-        bad: str,
-        good: str,
-        fix: str,
+        bad_example: str,
+        good_example: str,
+        fix_advice: str,
         sources: tuple[str, ...],
-        silent: tuple[tuple[str, str], ...] = (),
-        readers: str = BOTH,
-        words: tuple[str, ...] = (),
-        on: Mapping[str, FactJudge] | None = None,
-        whole: Mapping[str, WholeJudge] | None = None,
-        default: bool = True,
+        negative_examples: tuple[tuple[str, str], ...] = (),
+        detected_by: str = BOTH,
+        prescan_words: tuple[str, ...] = (),
+        event_checks: Mapping[str, FactJudge] | None = None,
+        program_checks: Mapping[str, WholeJudge] | None = None,
+        on_by_default: bool = True,
         applicability: str = "",
-        together: str = "",
+        grouped_message: str = "",
     ) -> None:
         missing = [
-            k for k, v in (("bad", bad), ("good", good), ("why", why), ("harm", harm), ("fix", fix)) if not v.strip()
+            k
+            for k, v in (
+                ("bad_example", bad_example),
+                ("good_example", good_example),
+                ("rationale", rationale),
+                ("harm", harm),
+                ("fix_advice", fix_advice),
+            )
+            if not v.strip()
         ]
-        if missing or not sources or not faults:
-            what = ", ".join(missing + (["sources"] if not sources else []) + (["faults"] if not faults else []))
+        if missing or not sources or not violations:
+            what = ", ".join(
+                missing + (["sources"] if not sources else []) + (["violations"] if not violations else [])
+            )
             raise ValueError(f"rule {code} has no {what}: a rule without its proof is not a rule")
-        if severity not in SEVERITIES or readers not in (STATIC, RUNTIME, BOTH):
-            raise ValueError(f"rule {code}: severity {severity!r} or readers {readers!r} is not one of the known words")
+        if severity not in SEVERITIES or detected_by not in (STATIC, RUNTIME, BOTH):
+            raise ValueError(
+                f"rule {code}: severity {severity!r} or readers {detected_by!r} is not one of the known words"
+            )
         if applicability and applicability not in APPLICABILITIES:
             raise ValueError(f"rule {code}: a fix is {' or '.join(APPLICABILITIES)}, not {applicability!r}")
-        if f"# {code}" not in bad or f"# {code}" in good:
+        if f"# {code}" not in bad_example or f"# {code}" in good_example:
             raise ValueError(f"rule {code}: bad must carry the mark '# {code}' and good must not")
         self.code = code
         self.name = name
         self.severity = severity
         self.summary = summary
-        self.faults = dict(faults)
-        self.why = why
+        self.violations = dict(violations)
+        self.rationale = rationale
         self.harm = harm
-        self.bad = bad
-        self.good = good
-        self.fix = fix
+        self.bad_example = bad_example
+        self.good_example = good_example
+        self.fix_advice = fix_advice
         self.sources = sources
-        self.silent = silent
-        self.readers = readers
-        self.words = words
-        self.on = dict(on or {})
-        self.whole = dict(whole or {})
-        self.default = default
+        self.negative_examples = negative_examples
+        self.detected_by = detected_by
+        self.prescan_words = prescan_words
+        self.event_checks = dict(event_checks or {})
+        self.program_checks = dict(program_checks or {})
+        self.on_by_default = on_by_default
         self.applicability = applicability
-        self.together = together
+        self.grouped_message = grouped_message
 
     def as_dict(self) -> dict[str, Any]:
         """The rule as plain data, for ``amp-check rules --output-format json``."""
@@ -262,14 +274,14 @@ class Rule:
             "name": self.name,
             "severity": self.severity,
             "summary": self.summary,
-            "why": self.why,
+            "why": self.rationale,
             "harm": self.harm,
-            "bad": self.bad,
-            "good": self.good,
-            "fix": self.fix,
+            "bad": self.bad_example,
+            "good": self.good_example,
+            "fix": self.fix_advice,
             "applicability": self.applicability or None,
-            "silent": [{"reason": reason, "code": code} for reason, code in self.silent],
+            "silent": [{"reason": reason, "code": code} for reason, code in self.negative_examples],
             "sources": list(self.sources),
-            "readers": self.readers,
-            "default": self.default,
+            "readers": self.detected_by,
+            "default": self.on_by_default,
         }

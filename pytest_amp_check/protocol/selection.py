@@ -15,14 +15,14 @@ _PROVEN = " proven"
 class UnknownRule(ValueError):
     """A word that names no rule. ``word`` is what was written, ``nearest`` the rule that looks most like it."""
 
-    def __init__(self, word: str, nearest: str) -> None:
+    def __init__(self, word: str, nearest_name: str) -> None:
         self.word = word
-        self.nearest = nearest
-        hint = f"did you mean {nearest!r}?" if nearest else "`amp-check rules` lists them all."
+        self.nearest_name = nearest_name
+        hint = f"did you mean {nearest_name!r}?" if nearest_name else "`amp-check rules` lists them all."
         super().__init__(f"unknown rule {word!r}: {hint}")
 
 
-def expand(word: str, rules: Mapping[str, Rule]) -> tuple[frozenset[str], int]:
+def expand_word(word: str, rules: Mapping[str, Rule]) -> tuple[frozenset[str], int]:
     """The codes that a word stands for, and how narrow the word is: 0 for ALL, more the fewer rules it can mean."""
     if word.endswith(_PROVEN) and word.removesuffix(_PROVEN) in rules:
         return frozenset((word,)), 0
@@ -39,10 +39,10 @@ def expand(word: str, rules: Mapping[str, Rule]) -> tuple[frozenset[str], int]:
     for code, rule in rules.items():
         if rule.name == lower:
             return frozenset((code,)), len(code)
-    raise UnknownRule(word, nearest(word, rules))
+    raise UnknownRule(word, find_nearest(word, rules))
 
 
-def resolve(
+def resolve_codes(
     select: Iterable[str] | None, ignore: Iterable[str], rules: Mapping[str, Rule], extend: Iterable[str] = ()
 ) -> frozenset[str]:
     """The codes that are on. Without ``select`` those are the default rules; those of ``extend`` are on besides.
@@ -51,34 +51,36 @@ def resolve(
     """
     chosen: dict[str, int] = {}
     if select is None:
-        chosen = {code: 0 for code, rule in rules.items() if rule.default}
+        chosen = {code: 0 for code, rule in rules.items() if rule.on_by_default}
     else:
         for word in select:
-            _widen(chosen, word, rules)
+            _add_codes(chosen, word, rules)
     for word in extend:
-        _widen(chosen, word, rules)
+        _add_codes(chosen, word, rules)
     refused: dict[str, int] = {}
     for word in ignore:
-        _widen(refused, word, rules)
+        _add_codes(refused, word, rules)
     return frozenset(code for code, width in chosen.items() if width > refused.get(code, -1))
 
 
-def in_runs(
+def resolve_for_runs(
     select: Iterable[str] | None, ignore: Iterable[str], rules: Mapping[str, Rule], extend: Iterable[str] = ()
 ) -> frozenset[str]:
     """What is on in a run, as :func:`shows` asks for it: the codes, and what is on of rules that are off by default."""
-    on = resolve(select, ignore, rules, extend)
+    on = resolve_codes(select, ignore, rules, extend)
     if select is not None:
         return on
-    return on | {code + _PROVEN for code in rules.keys() - on - resolve(ignore, (), rules) if not rules[code].default}
+    return on | {
+        code + _PROVEN for code in rules.keys() - on - resolve_codes(ignore, (), rules) if not rules[code].on_by_default
+    }
 
 
-def shows(select: Collection[str], finding: Finding) -> bool:
+def is_selected(select: Collection[str], finding: Finding) -> bool:
     """Whether a finding is one of those that are on."""
     return finding.code in select or (finding.proven and finding.code + _PROVEN in select)
 
 
-def nearest(word: str, rules: Mapping[str, Rule]) -> str:
+def find_nearest(word: str, rules: Mapping[str, Rule]) -> str:
     """The code or name that looks most like ``word``, or the empty string when nothing does."""
     if len(word) > 100:
         return ""
@@ -87,16 +89,16 @@ def nearest(word: str, rules: Mapping[str, Rule]) -> str:
     word = word.lower()
     known = {code.lower(): code for code in rules} | {rule.name: rule.name for rule in rules.values()} | {"all": ALL}
 
-    def likeness(other: str) -> tuple[float, int, int]:
+    def rate_similarity(other: str) -> tuple[float, int, int]:
         # Codes are equally like each other to difflib: how they begin decides, then one wrong character in place.
         same = [a == b for a, b in zip(other, word, strict=False)]
         return SequenceMatcher(None, other, word).ratio(), [*same, False].index(False), sum(same)
 
     close = sorted(get_close_matches(word, known, n=len(known)))
-    return known[max(close, key=likeness)] if close else ""
+    return known[max(close, key=rate_similarity)] if close else ""
 
 
-def _widen(codes: dict[str, int], word: str, rules: Mapping[str, Rule]) -> None:
-    found, width = expand(word, rules)
+def _add_codes(codes: dict[str, int], word: str, rules: Mapping[str, Rule]) -> None:
+    found, width = expand_word(word, rules)
     for code in found:
         codes[code] = max(width, codes.get(code, -1))

@@ -10,12 +10,12 @@ STEP = 8
 LEAST = 128
 
 
-def odd(sides: Sequence[int]) -> list[int]:
+def find_odd_sides(sides: Sequence[int]) -> list[int]:
     """The sides of a product that are no multiple of 8; none where a side is so short that it does not matter."""
     return [side for side in sides if side % STEP] if min(sides, default=0) >= LEAST else []
 
 
-def described(sides: Sequence[int]) -> dict[str, object]:
+def describe_sizes(sides: Sequence[int]) -> dict[str, object]:
     """The words of a message for such sides, and for what they had better be."""
     better = [side + -side % STEP for side in sides]
     return {"sizes": " and ".join(map(str, sides)), "better": " and ".join(map(str, better))}

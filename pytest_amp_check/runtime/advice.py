@@ -54,38 +54,39 @@ def advise(
     """What a run of ``total`` steps advises, as far as it has recorded what that rests on."""
     scaled = [step for step in steps if step.scaler is not None]
     # Of a long run the first steps are no longer known.
-    found = list(_initial_scale(scaled)) if total == len(steps) else []
+    found = list(_initial_scale_advice(scaled)) if total == len(steps) else []
     if scaled and numerics is not None:
         # Gradients are scaled for float16 alone.
-        found += [*_underflow(numerics), *_headroom(numerics, dtypes)]
+        found += [*_underflow_advice(numerics), *_headroom_advice(numerics, dtypes)]
     if memory is not None:
-        found += _budget(memory)
+        found += _budget_advice(memory)
     return found
 
 
-def _initial_scale(scaled: Sequence[StepRecord]) -> Iterator[Advice]:
+def _initial_scale_advice(scaled: Sequence[StepRecord]) -> Iterator[Advice]:
     """The scale at which the first steps would not have been skipped."""
-    taken = next((place for place, step in enumerate(scaled) if not step.skipped), 0)
-    if not taken or len({step.scaler for step in scaled}) > 1:
+    first_taken = next((index for index, step in enumerate(scaled) if not step.skipped), 0)
+    if not first_taken or len({step.scaler for step in scaled}) > 1:
         return
-    first, found = scaled[0].scale_before, scaled[taken].scale_before
-    if first is None or found is None or not 0 < found < first:
+    first, fitting = scaled[0].scale_before, scaled[first_taken].scale_before
+    if first is None or fitting is None or not 0 < fitting < first:
         return
-    steps = f"steps {scaled[0].index} to {scaled[taken - 1].index} were" if taken > 1 else "step 0 was"
-    exponent = math.log2(found)
-    value = f"2.0**{int(exponent)}" if exponent.is_integer() else f"{found:g}"
+    steps = f"steps {scaled[0].index} to {scaled[first_taken - 1].index} were" if first_taken > 1 else "step 0 was"
+    exponent = math.log2(fitting)
+    value = f"2.0**{int(exponent)}" if exponent.is_integer() else f"{fitting:g}"
     yield Advice(
         "initial scale",
         f"construct {scaled[0].scaler} with init_scale={value}",
-        f"{steps} skipped while the scale fell from {first:g} to {found:g}, where step {scaled[taken].index} was taken",
+        f"{steps} skipped while the scale fell from {first:g} to {fitting:g}, where step "
+        f"{scaled[first_taken].index} was taken",
     )
 
 
-def _underflow(numerics: Numerics) -> Iterator[Advice]:
+def _underflow_advice(numerics: Numerics) -> Iterator[Advice]:
     """Modules whose gradients float16 rounds to zero, though they are scaled."""
     modules: dict[str, list[Counts]] = {}
-    for name, of_one in numerics.parameters(without_scaling=False).items():
-        modules.setdefault(name.rpartition(".")[0] or name, []).append(of_one)
+    for name, parameter_counts in numerics.parameters(without_scaling=False).items():
+        modules.setdefault(name.rpartition(".")[0] or name, []).append(parameter_counts)
     shares = []
     for name, counts in modules.items():
         nonzero = sum(each.nonzero + each.flushed for each in counts)
@@ -102,15 +103,15 @@ def _underflow(numerics: Numerics) -> Iterator[Advice]:
         )
 
 
-def _headroom(numerics: Numerics, dtypes: Dtypes | None) -> Iterator[Advice]:
+def _headroom_advice(numerics: Numerics, dtypes: Dtypes | None) -> Iterator[Advice]:
     """Modules whose outputs come near to the most that float16 holds."""
     outputs = numerics.headroom.as_dict()["outputs"].items()
-    near = [(name, most) for name, most in outputs if MOST <= most * ROOM < math.inf]
+    near_limit = [(name, most) for name, most in outputs if MOST <= most * ROOM < math.inf]
     if dtypes is not None:
         # Where it is known: what another dtype holds is no matter of float16.
         known = dtypes.as_dict()["modules"]
-        near = [(name, most) for name, most in near if "float16" in known.get(name, "").split(", ")]
-    for name, most in near[:_MOST]:
+        near_limit = [(name, most) for name, most in near_limit if "float16" in known.get(name, "").split(", ")]
+    for name, most in near_limit[:_MOST]:
         yield Advice(
             "headroom",
             f"run `{name}` in an autocast region that is off, or scale its inputs down",
@@ -118,7 +119,7 @@ def _headroom(numerics: Numerics, dtypes: Dtypes | None) -> Iterator[Advice]:
         )
 
 
-def _budget(memory: Memory) -> Iterator[Advice]:
+def _budget_advice(memory: Memory) -> Iterator[Advice]:
     """What needs most of a budget that is used up, or nearly so, and what would need less."""
     if not memory.budget or memory.peak < NEAR * memory.budget:
         return

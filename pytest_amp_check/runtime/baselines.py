@@ -19,7 +19,7 @@ import torch
 from ..protocol.bounded_json import parse_json
 from ..protocol.byte_sizes import format_size
 from ..protocol.regular_files import LARGEST_DOCUMENT, read_regular
-from .emulate.cuda import emulating
+from .emulate.cuda import is_emulating
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,82 +42,82 @@ class Baselines:
     """The baselines of one test: where they are, and which of them it has asked for."""
 
     def __init__(self, test_file: str, test: str, nodeid: str, *, update: bool) -> None:
-        self.path = place(test_file, test)
+        self.path = baseline_path(test_file, test)
         self.nodeid = nodeid
         self.update = update
-        self.asked: list[str] = []
+        self.compared_names: list[str] = []
 
     @property
-    def command(self) -> str:
+    def update_command(self) -> str:
         return f'pytest {UPDATE} "{self.nodeid}"'
 
-    def compare(self, now: Mapping[str, Any], name: str, memory: float) -> None:
+    def compare(self, current: Mapping[str, Any], name: str, memory: float) -> None:
         """Raise AssertionError where an entry is not what the baseline says; write it where updates are wanted."""
         __tracebackhide__ = True
-        if name in self.asked:
+        if name in self.compared_names:
             raise ValueError(
                 f"assert_baseline() was called twice for the baseline {name!r} of this test: give each run its own name"
             )
-        self.asked.append(name)
-        known = self.read()
-        environment = where()
-        before = known.get(environment, {}).get(name)
+        self.compared_names.append(name)
+        entries = self.read()
+        environment = describe_environment()
+        previous = entries.get(environment, {}).get(name)
         if self.update:
-            if before is None or list(differences(before, now, memory)):
-                known.setdefault(environment, {})[name] = dict(now)
-                self._write(known)
+            if previous is None or list(find_differences(previous, current, memory)):
+                entries.setdefault(environment, {})[name] = dict(current)
+                self._write(entries)
             return
-        if before is None:
-            others = [each for each, runs in known.items() if name in runs]
+        if previous is None:
+            others = [each for each, runs in entries.items() if name in runs]
             has = f"it has one for {', '.join(others)}" if others else "it has none"
-            raise AssertionError(f"There is no baseline {name!r} for {environment} ({has}): {self.command}")
-        wrong = list(differences(before, now, memory))
+            raise AssertionError(f"There is no baseline {name!r} for {environment} ({has}): {self.update_command}")
+        wrong = list(find_differences(previous, current, memory))
         if wrong:
             raise AssertionError(
                 "\n".join(
                     [f"The run differs from its baseline {name!r} in {self.path} ({environment}):"]
                     + [f"  {line}" for line in wrong]
-                    + [f"where that is meant: {self.command}"]
+                    + [f"where that is meant: {self.update_command}"]
                 )
             )
 
-    def unasked(self) -> list[str]:
+    def unused_names(self) -> list[str]:
         """The baselines for this machine that the test has not asked for."""
-        return sorted(self.read().get(where(), {}).keys() - set(self.asked))
+        return sorted(self.read().get(describe_environment(), {}).keys() - set(self.compared_names))
 
-    def forget(self, names: Iterable[str]) -> None:
+    def remove_names(self, names: Iterable[str]) -> None:
         """Take baselines out, for every machine."""
-        known = self.read()
-        for runs in known.values():
+        entries = self.read()
+        for runs in entries.values():
             for name in names:
                 runs.pop(name, None)
-        self._write({each: runs for each, runs in known.items() if runs})
+        self._write({each: runs for each, runs in entries.items() if runs})
 
     def read(self) -> dict[str, dict[str, _Entry]]:
         """What the file says; ValueError where it is no baseline."""
         try:
-            known = parse_json(read_regular(self.path, LARGEST_DOCUMENT).decode())
+            entries = parse_json(read_regular(self.path, LARGEST_DOCUMENT).decode())
         except FileNotFoundError:
             return {}
         except ValueError as error:
             raise ValueError(f"{self.path} is not valid JSON: {error}") from None
-        if not isinstance(known, dict) or not all(isinstance(runs, dict) for runs in known.values()):
-            raise ValueError(f"{self.path} is no baseline: remove it, and run {self.command}")
-        return known
+        if not isinstance(entries, dict) or not all(isinstance(runs, dict) for runs in entries.values()):
+            raise ValueError(f"{self.path} is no baseline: remove it, and run {self.update_command}")
+        return entries
 
-    def _write(self, known: Mapping[str, Any]) -> None:
-        if not known:
+    def _write(self, entries: Mapping[str, Any]) -> None:
+        if not entries:
             os.remove(self.path)
             return
         os.makedirs(os.path.dirname(self.path), exist_ok=True)
-        waiting = f"{self.path}.{os.getpid()}"
-        with open(waiting, "w", encoding="utf-8") as file:
-            json.dump(known, file, indent=2, sort_keys=True)
+        temporary_path = f"{self.path}.{os.getpid()}"
+        with open(temporary_path, "w", encoding="utf-8") as file:
+            json.dump(entries, file, indent=2, sort_keys=True)
             file.write("\n")
-        os.replace(waiting, self.path)
+        os.replace(temporary_path, self.path)
 
 
-def place(test_file: str, test: str) -> str:
+def baseline_path(test_file: str, test: str) -> str:
     """Where the baselines of a test are; ``test`` is what follows the file in the name that pytest has for it."""
     plain = re.sub(r"[^\w.-]+", "-", test.replace("::", ".")).strip("-")
     if plain != test:
@@ -127,101 +127,105 @@ def place(test_file: str, test: str) -> str:
     return os.path.join(folder, FOLDER, os.path.splitext(name)[0], f"{plain}.json")
 
 
-def where() -> str:
+def describe_environment() -> str:
     """The kind of device and the version of torch, on which the figures depend: "CUDA on the CPU, torch 2.13"."""
     version = ".".join(torch.__version__.split(".")[:2])
-    device = "CUDA on the CPU" if emulating() else torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    device = (
+        "CUDA on the CPU" if is_emulating() else torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    )
     return f"{device}, torch {version}"
 
 
-def entry(
+def make_entry(
     steps: Sequence[StepRecord], total: int, scales: Iterable[Any], dtypes: Dtypes | None, memory: Memory | None
 ) -> _Entry:
     """What a baseline holds of a run: all of it was recorded, and is the same in every run of the same code."""
-    found: _Entry = {
+    new_entry: _Entry = {
         "steps": total,
         "skipped": [step.index for step in steps if step.skipped],
         "scale": [list(change) for change in scales],
     }
     if dtypes is not None:
         known = dtypes.as_dict()
-        found["dtypes"] = {part: known[part] for part in ("modules", "parameters", "gradients", "optimizer state")}
-        found["dtypes"]["loss"] = {"loss": known["loss"]}
+        new_entry["dtypes"] = {part: known[part] for part in ("modules", "parameters", "gradients", "optimizer state")}
+        new_entry["dtypes"]["loss"] = {"loss": known["loss"]}
     if memory is not None:
-        found["memory"] = {"peak": memory.peak, **memory.highest}
-    return found
+        new_entry["memory"] = {"peak": memory.peak, **memory.highest}
+    return new_entry
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any], memory: float) -> Iterator[str]:
+def find_differences(previous: Mapping[str, Any], current: Mapping[str, Any], memory: float) -> Iterator[str]:
     """What is not as it was, in words."""
-    for part in ("dtypes", "memory"):
-        if part in before and part not in now:
-            yield f"{part}: the baseline has them, and this run was recorded without {part}=True"
-        elif part in now and part not in before:
-            yield f"{part}: recorded now, and not in the baseline"
-    yield from _listed(_dtypes(before.get("dtypes", {}), now.get("dtypes", {})) if "dtypes" in now else ())
-    if "memory" in before and "memory" in now:
-        yield from _memory(before["memory"], now["memory"], memory)
-    yield from _scale(before, now)
+    for section in ("dtypes", "memory"):
+        if section in previous and section not in current:
+            yield f"{section}: the baseline has them, and this run was recorded without {section}=True"
+        elif section in current and section not in previous:
+            yield f"{section}: recorded now, and not in the baseline"
+    yield from _limit_lines(
+        _compare_dtypes(previous.get("dtypes", {}), current.get("dtypes", {})) if "dtypes" in current else ()
+    )
+    if "memory" in previous and "memory" in current:
+        yield from _compare_memory(previous["memory"], current["memory"], memory)
+    yield from _compare_scale(previous, current)
 
 
-def _listed(lines: Iterable[str]) -> Iterator[str]:
-    found = list(lines)
-    yield from found[:_SHOWN]
-    if len(found) > _SHOWN:
-        yield f"and {len(found) - _SHOWN} more dtypes"
+def _limit_lines(lines: Iterable[str]) -> Iterator[str]:
+    all_lines = list(lines)
+    yield from all_lines[:_SHOWN]
+    if len(all_lines) > _SHOWN:
+        yield f"and {len(all_lines) - _SHOWN} more dtypes"
 
 
-def _dtypes(before: _Entry, now: _Entry) -> Iterator[str]:
-    for part in before:
-        old, new = before[part], now.get(part, {})
+def _compare_dtypes(previous: _Entry, current: _Entry) -> Iterator[str]:
+    for section in previous:
+        old, new = previous[section], current.get(section, {})
         for name in [*old, *(name for name in new if name not in old)]:
             if old.get(name) != new.get(name):
-                what = part if part == "loss" else f"{part} {name or '(the model)'}"
+                what = section if section == "loss" else f"{section} {name or '(the model)'}"
                 yield f"{what}: {new.get(name) or 'not there'}, was {old.get(name) or 'not there'}"
 
 
-def _memory(before: _Entry, now: _Entry, tolerance: float) -> Iterator[str]:
-    for name in [*before, *(name for name in now if name not in before)]:
-        old, new = before.get(name, 0), now.get(name, 0)
+def _compare_memory(previous: _Entry, current: _Entry, tolerance: float) -> Iterator[str]:
+    for name in [*previous, *(name for name in current if name not in previous)]:
+        old, new = previous.get(name, 0), current.get(name, 0)
         if abs(new - old) > tolerance * old:
             by = f"{(new - old) / old:+.1%}" if old else "new"
             yield f"memory, {name}: {format_size(new)}, was {format_size(old)} ({by}, {new:,} bytes for {old:,})"
 
 
-def _scale(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    if before["steps"] != now["steps"]:
-        yield f"steps: {now['steps']}, were {before['steps']}"
-    if before["skipped"] != now["skipped"]:
-        old, new = before["skipped"], now["skipped"]
+def _compare_scale(previous: Mapping[str, Any], current: Mapping[str, Any]) -> Iterator[str]:
+    if previous["steps"] != current["steps"]:
+        yield f"steps: {current['steps']}, were {previous['steps']}"
+    if previous["skipped"] != current["skipped"]:
+        old, new = previous["skipped"], current["skipped"]
         more = sorted(set(new) ^ set(old))[:_SHOWN]
         changed = ", ".join(f"step {step} {'is' if step in new else 'was'}" for step in more)
         yield f"skipped steps: {len(new)}, were {len(old)} ({changed})"
-    if before["scale"] != now["scale"]:
-        yield f"loss scale: {_trajectory(now['scale'])}; was {_trajectory(before['scale'])}"
+    if previous["scale"] != current["scale"]:
+        yield f"loss scale: {_format_scale_history(current['scale'])}; was {_format_scale_history(previous['scale'])}"
 
 
-def _trajectory(history: Iterable[Any]) -> str:
+def _format_scale_history(history: Iterable[Any]) -> str:
     return ", ".join(f"{scale:g} from step {step}" for step, scale in list(history)[:_SHOWN]) or "none"
 
 
-def orphans(test_file: str, tests: Iterable[str]) -> list[str]:
+def find_orphans(test_file: str, tests: Iterable[str]) -> list[str]:
     """Files of baselines beside a test file that belong to none of its tests."""
-    folder = os.path.dirname(place(test_file, "x"))
-    known = {place(test_file, test) for test in tests}
+    folder = os.path.dirname(baseline_path(test_file, "x"))
+    expected_paths = {baseline_path(test_file, test) for test in tests}
     try:
         names = sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
     paths = [os.path.join(folder, name) for name in names if name.endswith(".json")]
-    return [path for path in paths if path not in known]
+    return [path for path in paths if path not in expected_paths]
 
 
-def abandoned(folder: str) -> list[str]:
+def find_abandoned(folder: str) -> list[str]:
     """Files of baselines in a folder of tests whose test files are gone."""
-    found = []
+    paths = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for name in sorted(os.listdir(os.path.join(folder, FOLDER))):
             if not os.path.exists(os.path.join(folder, f"{name}.py")):
-                found += orphans(os.path.join(folder, f"{name}.py"), ())
-    return found
+                paths += find_orphans(os.path.join(folder, f"{name}.py"), ())
+    return paths

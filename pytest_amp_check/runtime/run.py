@@ -15,12 +15,12 @@ import torch
 
 from ..protocol.finding import ERROR, INFO, WARNING, Finding
 from ..protocol.rules import RULES
-from ..protocol.selection import in_runs, resolve
-from ..protocol.suppress import Suppressions
-from .record.attach import begin, end
+from ..protocol.selection import resolve_codes, resolve_for_runs
+from ..protocol.suppressions import Suppressions
+from .record.attach import begin_recording, end_recording
 from .record.recorder import Recorder
-from .record.sites import stopped
-from .record.steps import StepRecord, Steps
+from .record.sites import stop_position
+from .record.steps import StepLog, StepRecord
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .measure.dtypes import Dtypes
     from .measure.memory import Memory
     from .measure.numerics import Numerics
-    from .record.listeners.finite import Alarm, Cause
+    from .record.listeners.non_finite import NonFiniteCause, NonFiniteRecord
     from .replay.replay import Replay
 
 #: Findings that an assertion's message shows in full.
@@ -51,12 +51,12 @@ class Run:
         self.norms = False
         #: The message of torch that has ended it, where that is one that users of mixed precision meet.
         self.ended_by: Message | None = None
-        self._stopped: tuple[str, int] | None = None
+        self._stop_position: tuple[str, int] | None = None
         #: Set by ``amp.run``: how to run the same steps again.
         self.replay: Replay | None = None
         #: Set by the fixture ``amp``: where the baselines of its test are.
         self.baselines: Baselines | None = None
-        self._select: frozenset[str] = in_runs(None, (), RULES)
+        self._selected_rules: frozenset[str] = resolve_for_runs(None, (), RULES)
         #: Whether comments silence findings.
         self.suppress = True
         self._suppressions: dict[str, Suppressions] = {}
@@ -64,20 +64,20 @@ class Run:
     @property
     def findings(self) -> list[Finding]:
         """The mistakes found so far, by the rules that are on and without those that a comment silences, by place."""
-        found = self._recorder.findings(self._select)
-        return [finding for finding in found if not self._silences(finding)]
+        found = self._recorder.findings(self._selected_rules)
+        return [finding for finding in found if not self._is_suppressed(finding)]
 
-    def _silences(self, finding: Finding) -> bool:
+    def _is_suppressed(self, finding: Finding) -> bool:
         if not self.suppress:
             return False
         path = finding.filename
         if path not in self._suppressions:
-            self._suppressions[path] = Suppressions.of("".join(linecache.getlines(path)))
-        return self._suppressions[path].silences(finding)
+            self._suppressions[path] = Suppressions.from_text("".join(linecache.getlines(path)))
+        return self._suppressions[path].suppresses_finding(finding)
 
     def select(self, *words: str) -> Run:
         """Choose the rules that are on: codes, prefixes, names or ALL. An unknown word raises ``UnknownRule``."""
-        self._select = resolve(words, (), RULES)
+        self._selected_rules = resolve_codes(words, (), RULES)
         return self
 
     @property
@@ -85,15 +85,15 @@ class Run:
         """The error that ended the recording early, None as a rule. The program that was recorded went on."""
         return self._recorder.recording.failure
 
-    def _all_steps(self) -> Steps:
+    def _all_steps(self) -> StepLog:
         """Steps and totals over them, complete: this waits for the device where it has to."""
-        self._recorder.recording.readings.settle()
+        self._recorder.recording.deferred_values.fetch_all()
         return self._recorder.recording.steps
 
     @property
     def steps(self) -> Sequence[StepRecord]:
         """The latest steps of all optimizers, in order; the oldest of a long run are dropped."""
-        return self._all_steps().kept
+        return self._all_steps().recent_steps
 
     @property
     def steps_total(self) -> int:
@@ -103,12 +103,12 @@ class Run:
     @property
     def skipped_total(self) -> int:
         """How many of them a scaler skipped."""
-        return self._all_steps().skipped
+        return self._all_steps().skipped_count
 
     @property
     def scale_history(self) -> list[tuple[int, float]]:
         """(step, loss scale from there on), at changes only."""
-        return list(self._all_steps().history)
+        return list(self._all_steps().scale_history)
 
     def as_dict(self) -> dict[str, Any]:
         """Everything that is known, as plain data."""
@@ -117,13 +117,13 @@ class Run:
             **headroom,
             "title": self.title,
             "torch": torch.__version__,
-            "device": _device(),
+            "device": _device_name(),
             "platform": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
             "steps": self.rows(),
             "steps_total": self.steps_total,
             "skipped_total": self.skipped_total,
             "scale_history": [list(change) for change in self.scale_history],
-            "states": self._recorder.recording.chain.history(),
+            "states": self._recorder.recording.run_checker.history_data(),
             "grad_norm": "at the step" if self.norms else "before clipping",
             "numerics": None if self.numerics is None else self.numerics.as_dict(),
             "memory": None if self.memory is None else self.memory.as_dict(),
@@ -173,9 +173,9 @@ class Run:
 
     def to_pandas(self) -> Any:
         """A ``pandas.DataFrame`` with a row for each step, see :meth:`rows`. ImportError where there is no pandas."""
-        from .exports import as_frame
+        from .exports import as_dataframe
 
-        return as_frame(self.rows())
+        return as_dataframe(self.rows())
 
     def to_tensorboard(self, into: Any) -> None:
         """Scale, skips, underflow, memory, loss and gradient norm of each step, for TensorBoard.
@@ -201,11 +201,11 @@ class Run:
         """
         __tracebackhide__ = True
         words = [allow] if isinstance(allow, str) else list(allow)
-        allowed = resolve(words, (), RULES) if words else frozenset()
+        allowed = resolve_codes(words, (), RULES) if words else frozenset()
         self._assert_recorded()
         worse = [f for f in self.findings if f.severity in (ERROR, WARNING) and f.code not in allowed]
         if worse:
-            lines = [line for finding in worse[:SHOWN] for line in lines_of(finding)]
+            lines = [line for finding in worse[:SHOWN] for line in finding_lines(finding)]
             if len(worse) > SHOWN:
                 lines.append(f"and {len(worse) - SHOWN} more")
             count = f"{len(worse)} mistake{'s' if len(worse) > 1 else ''} in mixed-precision training"
@@ -232,7 +232,7 @@ class Run:
         """
         __tracebackhide__ = True
         self._assert_recorded()
-        if not self._recorder.finite.watches:
+        if not self._recorder.nonfinite.is_watching:
             raise ValueError(
                 "This run was recorded with memory=True, which leaves out the watch for what is not finite"
             )
@@ -240,7 +240,7 @@ class Run:
         bad = self.bad_losses
         if not (found or bad):
             return
-        lines = [line for finding in found[:SHOWN] for line in lines_of(finding)]
+        lines = [line for finding in found[:SHOWN] for line in finding_lines(finding)]
         if bad:
             lines.insert(
                 0, f"the loss was not finite in {bad} of {self.steps_total} steps, first in step {self.first_bad_loss}"
@@ -250,12 +250,12 @@ class Run:
     @property
     def bad_losses(self) -> int:
         """How many backward passes ran from a loss that was not finite, skipped by a scaler or not."""
-        return self._recorder.finite.bad_losses
+        return self._recorder.nonfinite.bad_losses
 
     @property
     def first_bad_loss(self) -> int | None:
         """The step, counted from 0, of the first of them; None without any."""
-        return self._recorder.finite.first_bad_loss
+        return self._recorder.nonfinite.first_bad_loss
 
     def assert_scale(
         self,
@@ -277,40 +277,46 @@ class Run:
             raise ValueError("assert_scale() was given nothing to check: pass minimum=, maximum=, max_skipped=, ...")
         self._assert_recorded()
         steps = self._all_steps()
-        if steps.lowest is None or steps.highest is None:
+        if steps.lowest_scale is None or steps.highest_scale is None:
             raise AssertionError(
                 "No enabled GradScaler made a step in this recording, so its scale cannot be judged: step through"
                 " `scaler.step(optimizer)`; on a machine without CUDA a GradScaler for cuda switches itself off (use"
                 " emulate_cuda(), --amp-device emulate or GradScaler('cpu'))"
             )
         wrong = []
-        values = list(steps.history)
-        if minimum is not None and steps.lowest < minimum:
-            when = _first(values, lambda scale: scale < minimum)
-            fell = f"the scale fell to {_power(steps.lowest)}, below {_power(minimum)}{when}"
+        values = list(steps.scale_history)
+        if minimum is not None and steps.lowest_scale < minimum:
+            when = _first_step_text(values, lambda scale: scale < minimum)
+            fell = f"the scale fell to {_format_scale(steps.lowest_scale)}, below {_format_scale(minimum)}{when}"
             wrong.append(f"{fell}: gradients overflow again and again")
-        if maximum is not None and steps.highest > maximum:
-            when = _first(values, lambda scale: scale > maximum)
-            wrong.append(f"the scale rose to {_power(steps.highest)}, above {_power(maximum)}{when}")
-        skips = [step.index for step in steps.kept if step.skipped]
-        if max_skipped is not None and steps.skipped > max_skipped:
-            wrong.append(f"{steps.skipped} of {steps.total} steps were skipped, more than {max_skipped}{_which(skips)}")
-        if recovers_within is not None and steps.longest > recovers_within:
-            row = f"{steps.longest} steps in a row were skipped, more than {recovers_within}"
+        if maximum is not None and steps.highest_scale > maximum:
+            when = _first_step_text(values, lambda scale: scale > maximum)
             wrong.append(
-                f"{row}{_which(_longest_row(skips))}: a loss that is not finite at any scale, or gradients that are"
+                f"the scale rose to {_format_scale(steps.highest_scale)}, above {_format_scale(maximum)}{when}"
+            )
+        skips = [step.index for step in steps.recent_steps if step.skipped]
+        if max_skipped is not None and steps.skipped_count > max_skipped:
+            wrong.append(
+                f"{steps.skipped_count} of {steps.total} steps were skipped, more than "
+                f"{max_skipped}{_format_steps(skips)}"
+            )
+        if recovers_within is not None and steps.longest_skip_run > recovers_within:
+            row = f"{steps.longest_skip_run} steps in a row were skipped, more than {recovers_within}"
+            wrong.append(
+                f"{row}{_format_steps(_longest_row(skips))}: a loss that is not finite at any scale, or gradients "
+                f"that are"
                 " never cleared"
             )
         if grows is not None:
-            grown = [after for before, after in itertools.pairwise(values) if after[1] > before[1]]
-            if bool(grown) != grows:
+            growths = [after for before, after in itertools.pairwise(values) if after[1] > before[1]]
+            if bool(growths) != grows:
                 wrong.append(
                     "the scale never grew: run longer than growth_interval, or set a shorter one in the test"
                     if grows
-                    else f"the scale grew to {_power(grown[0][1])} at step {grown[0][0]}"
+                    else f"the scale grew to {_format_scale(growths[0][1])} at step {growths[0][0]}"
                 )
         if wrong:
-            history = ", ".join(f"{_power(scale)} from step {index}" for index, scale in values[-SHOWN:])
+            history = ", ".join(f"{_format_scale(scale)} from step {index}" for index, scale in values[-SHOWN:])
             raise AssertionError("\n".join(["The loss scale did not behave:", *wrong, f"scale: {history}"]))
 
     def assert_dtypes(self, expected: Mapping[str, Any]) -> None:
@@ -318,14 +324,14 @@ class Run:
         __tracebackhide__ = True
         from .measure.dtypes import assert_dtypes
 
-        assert_dtypes(_needs(self.dtypes, "dtypes"), expected)
+        assert_dtypes(_require_part(self.dtypes, "dtypes"), expected)
 
     def assert_underflow(self, *, below: float, without_scaling: bool = False) -> None:
         """Fail if float16 would lose too many gradients to zero; see :func:`.numerics.assert_underflow`."""
         __tracebackhide__ = True
         from .measure.numerics import assert_underflow
 
-        assert_underflow(_needs(self.numerics, "numerics"), below=below, without_scaling=without_scaling)
+        assert_underflow(_require_part(self.numerics, "numerics"), below=below, without_scaling=without_scaling)
 
     def assert_memory(
         self,
@@ -349,7 +355,7 @@ class Run:
         from .measure.memory import assert_memory
 
         assert_memory(
-            _needs(self.memory, "memory"),
+            _require_part(self.memory, "memory"),
             peak=peak,
             parameters=parameters,
             gradients=gradients,
@@ -376,10 +382,10 @@ class Run:
             raise ValueError(
                 "assert_baseline() needs a run of the fixture amp: amp.record(model) or amp.run(step, ...)"
             )
-        from .baselines import MEMORY, entry
+        from .baselines import MEMORY, make_entry
 
-        now = entry(self.steps, self.steps_total, self.scale_history, self.dtypes, self.memory)
-        self.baselines.compare(now, name, MEMORY if memory is None else memory)
+        current = make_entry(self.steps, self.steps_total, self.scale_history, self.dtypes, self.memory)
+        self.baselines.compare(current, name, MEMORY if memory is None else memory)
 
     def assert_matches_fp32(
         self,
@@ -393,7 +399,9 @@ class Run:
         __tracebackhide__ = True
         from .replay.precision import assert_matches_fp32
 
-        assert_matches_fp32(self._again("assert_matches_fp32"), rtol=rtol, atol=atol, updates=updates, what=what)
+        assert_matches_fp32(
+            self._required_replay("assert_matches_fp32"), rtol=rtol, atol=atol, updates=updates, what=what
+        )
 
     def assert_accumulation_equivalent(
         self, k: int, *, whole: Callable[[Any], object] | None = None, rtol: float = 0.02
@@ -405,7 +413,9 @@ class Run:
         __tracebackhide__ = True
         from .replay.accumulation import assert_accumulation_equivalent
 
-        assert_accumulation_equivalent(self._again("assert_accumulation_equivalent"), k, whole=whole, rtol=rtol)
+        assert_accumulation_equivalent(
+            self._required_replay("assert_accumulation_equivalent"), k, whole=whole, rtol=rtol
+        )
 
     def assert_resumes(
         self, save: Callable[..., Any], load: Callable[[Any], object], *, at: int | None = None, rtol: float = 0.0
@@ -417,7 +427,7 @@ class Run:
         __tracebackhide__ = True
         from .replay.resuming import assert_resumes
 
-        assert_resumes(self._again("assert_resumes"), save, load, at=at, rtol=rtol)
+        assert_resumes(self._required_replay("assert_resumes"), save, load, at=at, rtol=rtol)
 
     def assert_speedup(self, *, over_fp32: float, pairs: int = 9) -> float:
         """Fail unless the steps are faster than in float32 by this factor; gives the factor. Needs a GPU.
@@ -427,9 +437,9 @@ class Run:
         __tracebackhide__ = True
         from .replay.speed import assert_speedup
 
-        return assert_speedup(self._again("assert_speedup"), over_fp32=over_fp32, pairs=pairs)
+        return assert_speedup(self._required_replay("assert_speedup"), over_fp32=over_fp32, pairs=pairs)
 
-    def _again(self, what: str) -> Replay:
+    def _required_replay(self, what: str) -> Replay:
         __tracebackhide__ = True
         if self.replay is None:
             raise ValueError(
@@ -439,26 +449,26 @@ class Run:
         return self.replay
 
 
-def _needs(collector: Any, part: str) -> Any:
+def _require_part(collector: Any, option: str) -> Any:
     __tracebackhide__ = True
     if collector is None:
-        raise ValueError(f"This run was recorded without its {part}: pass {part}=True to record()")
+        raise ValueError(f"This run was recorded without its {option}: pass {option}=True to record()")
     return collector
 
 
-def _power(scale: float) -> str:
+def _format_scale(scale: float) -> str:
     """A loss scale as scalers move it, in powers of two where it is one: "65536 (2^16)"."""
     fraction, exponent = math.frexp(scale)
     return f"{scale:g} (2^{exponent - 1})" if fraction == 0.5 and scale != 1.0 else f"{scale:g}"
 
 
-def _first(history: Sequence[tuple[int, float]], wrong: Callable[[float], bool]) -> str:
+def _first_step_text(history: Sequence[tuple[int, float]], is_wrong: Callable[[float], bool]) -> str:
     """From which step on the scale was first so, where that is still known."""
-    found = next((index for index, scale in history if wrong(scale)), None)
-    return "" if found is None else f", first at step {found}"
+    first_index = next((index for index, scale in history if is_wrong(scale)), None)
+    return "" if first_index is None else f", first at step {first_index}"
 
 
-def _which(steps: Sequence[int]) -> str:
+def _format_steps(steps: Sequence[int]) -> str:
     """The steps, consecutive ones taken together: " (steps 2, 5 to 8)"."""
     rows: list[list[int]] = []
     for step in steps:
@@ -475,28 +485,28 @@ def _longest_row(steps: Sequence[int]) -> Sequence[int]:
     """The longest row of consecutive numbers, the first of several."""
     longest = range(0)
     start = 0
-    for place, step in enumerate(steps):
-        if place and steps[place - 1] != step - 1:
-            start = place
-        if place + 1 - start > len(longest):
-            longest = range(start, place + 1)
-    return [steps[place] for place in longest]
+    for index, step in enumerate(steps):
+        if index and steps[index - 1] != step - 1:
+            start = index
+        if index + 1 - start > len(longest):
+            longest = range(start, index + 1)
+    return [steps[index] for index in longest]
 
 
-def _device() -> str:
+def _device_name() -> str:
     if torch.cuda.is_available():
         return torch.cuda.get_device_name()
     return "CPU"
 
 
-def _explained(alarm: Alarm) -> Cause | None:
+def _explain_nonfinite(nonfinite: NonFiniteRecord) -> NonFiniteCause | None:
     """Plays a step again that was not finite; loaded where that happens."""
-    from .replay.first_bad import explain
+    from .replay.first_non_finite import explain_nonfinite
 
-    return explain(alarm)
+    return explain_nonfinite(nonfinite)
 
 
-def lines_of(finding: Finding) -> list[str]:
+def finding_lines(finding: Finding) -> list[str]:
     lines = [
         f"{finding.filename}:{finding.line}: {finding.code} [{finding.severity}] {finding.name}: {finding.message}"
     ]
@@ -538,11 +548,11 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
         frame = sys._getframe(1)
         self._recorder = Recorder(automatic=automatic, outermost=frame)
         # What is recorded of memory is what the program holds, and nothing is kept to be played again.
-        self._recorder.finite.explain = None if memory else _explained
+        self._recorder.nonfinite.explain = None if memory else _explain_nonfinite
         self.run = Run(self._recorder, title=title)
-        self._broken = False
+        self._is_broken = False
         collectors = self._recorder.recording.collectors
-        self._recorder.recording.undispatched = bool(ops or memory)
+        self._recorder.recording.has_dispatch_watcher = bool(ops or memory)
         if dtypes or ops:
             from .measure.dtypes import Dtypes
 
@@ -575,23 +585,23 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
         self._recorder.recording.sites.show_from(frame)
 
     def __enter__(self) -> Run:
-        begin(self._recorder)
+        begin_recording(self._recorder)
         return self.run
 
     def broken_by(self, error: BaseException) -> None:
         """An exception has ended what is recorded, also where it does not leave the ``with`` block."""
-        self._broken = True
+        self._is_broken = True
         if isinstance(error, SystemExit) and error.__context__ is not None:
             # What handles an exception by leaving, as torch.multiprocessing.spawn does, was ended by that.
             error = error.__context__
-        from .explain.explain import explain
+        from .explain.explain import explain_exception
 
-        self.run.ended_by = explain(self._recorder, error)
-        self.run._stopped = stopped(error)
+        self.run.ended_by = explain_exception(self._recorder, error)
+        self.run._stop_position = stop_position(error)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is not None and not self._broken:
+        if error is not None and not self._is_broken:
             self.broken_by(error)
-        end(self._recorder, broken=self._broken)
+        end_recording(self._recorder, broken=self._is_broken)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .emulate.cuda import emulate_cuda
-from .replay.comparison import Unavailable
+from .replay.comparison import UnavailableError
 from .replay.replay import Replay
 from .replay.snapshot import random_state, restore_random, seed_all
 from .run import Run, record
@@ -39,13 +39,13 @@ def run_steps(
     is not found from the function, see :class:`~pytest_amp_check.runtime.replay.replay.Replay`. ``parts`` are those of
     :class:`~pytest_amp_check.runtime.run.record`. Raises ValueError for arguments with which nothing can run.
     """
-    replay, recording = _prepared(step, batches, steps, state, also, model, parts)
+    replay, recording = _prepare_run(step, batches, steps, state, also, model, parts)
     with recording as run:
         replay.run()
     return run
 
 
-def _prepared(
+def _prepare_run(
     step: Callable[[Any], Any],
     batches: Iterable[Any],
     steps: int | None,
@@ -55,7 +55,7 @@ def _prepared(
     parts: dict[str, Any],
 ) -> tuple[Replay, record]:
     replay = Replay(step, batches, steps, state, also)
-    models = list(replay.found().models.values())
+    models = list(replay.find_state().models.values())
     if model is None and len(models) == 1:
         model = models[0]
     recording = record(model, **parts)
@@ -97,7 +97,7 @@ class Session:
         """A recording for a ``with`` block; ``parts`` are those of :class:`~pytest_amp_check.runtime.run.record`."""
         recording = record(model, **parts)
         recording.show_from(sys._getframe(1))
-        self._keep(recording.run)
+        self._register_run(recording.run)
         return recording
 
     def run(
@@ -112,8 +112,8 @@ class Session:
         **parts: Any,
     ) -> Run:
         """Runs and records training steps; the arguments are those of :func:`run_steps`."""
-        replay, recording = _prepared(step, batches, steps, state, also, model, parts)
-        self._keep(recording.run)
+        replay, recording = _prepare_run(step, batches, steps, state, also, model, parts)
+        self._register_run(recording.run)
         with recording as run:
             replay.run()
         return run
@@ -129,14 +129,14 @@ class Session:
 
         return distributed(function, nprocs, args, **{"seed": self._seed, "rules": self._rules, **how})
 
-    def _keep(self, run: Run) -> None:
+    def _register_run(self, run: Run) -> None:
         if self._rules is not None:
             run.select(*self._rules)
         run.baselines = self.baselines
         self.runs.append(run)
 
 
-def missing(device: str) -> str:
+def unavailable_reason(device: str) -> str:
     """Why a device cannot be had on this machine, and what to do instead, or nothing."""
     if device.partition(":")[0] != "cuda":
         return ""
@@ -148,7 +148,7 @@ def missing(device: str) -> str:
     return f"{device} was asked for, and this machine {has}: use emulate for CUDA's dtypes on the CPU, or auto"
 
 
-def shared(device: str, worker: str) -> str:
+def worker_device(device: str, worker: str) -> str:
     """The device for a worker of pytest-xdist ("gw0" and so on, or ""): workers take the GPUs in turn.
 
     That is so where any GPU would do; one that is named, as ``cuda:1``, is the one that is meant.
@@ -158,7 +158,7 @@ def shared(device: str, worker: str) -> str:
     return f"cuda:{int(worker.removeprefix('gw')) % torch.cuda.device_count()}"
 
 
-def choose(device: str) -> None:
+def use_device(device: str) -> None:
     """Make ``cuda`` or ``cuda:1``, which this machine has, the current device."""
     torch.cuda.set_device(torch.device(device).index or 0)
 
@@ -177,15 +177,15 @@ def session(
     for CUDA where there is one and the emulation elsewhere. ``rules`` are the codes that recordings look for, None for
     the default ones. Raises :class:`Unavailable` where the device does not exist.
     """
-    reason = missing(device)
+    reason = unavailable_reason(device)
     if reason:
-        raise Unavailable(reason)
+        raise UnavailableError(reason)
     emulated = device == "emulate" or (device == "auto" and not torch.cuda.is_available())
     with contextlib.ExitStack() as leaving:
         leaving.callback(restore_random, random_state())
         if emulated:
             leaving.enter_context(emulate_cuda())
         seed_all(seed)
-        place = torch.device("cuda" if emulated or device == "auto" else device)
-        named = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-        yield Session(place, named, emulated=emulated, seed=seed, rules=rules)
+        torch_device = torch.device("cuda" if emulated or device == "auto" else device)
+        torch_dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+        yield Session(torch_device, torch_dtype, emulated=emulated, seed=seed, rules=rules)

@@ -19,10 +19,10 @@ from time import time_ns
 from ..protocol.bounded_json import parse_json
 from ..protocol.regular_files import LARGEST_DOCUMENT, read_regular
 from .project.project import package_top
-from .results import Answer, Reading, decode, encode, text, truth
+from .results import AnalysisResult, FileResult, decode_results, encode_results, parse_bool, parse_text
 from .sources import source_files
-from .sources.prefilter import Prefiltered
-from .sources.replacing import PART, put
+from .sources.atomic_replace import TEMPORARY_PREFIX, replace_file
+from .sources.prefilter import Prescan
 from .sources.source_files import InputError, Stat
 
 TYPE_CHECKING = False
@@ -33,22 +33,31 @@ if TYPE_CHECKING:
     from .project.project import Project
 
 #: Nanoseconds within which a file may change again without its times showing it.
-RACY = 2_000_000_000
+RACY_NANOSECONDS = 2_000_000_000
 #: Files in a cache, above which the oldest go.
-KEPT = 30
+MAX_CACHE_FILES = 30
 SUFFIX = ".json"
 #: Dots before a name in an import: as many as directories can lie in each other.
-LEVELS = 1000
+MAX_IMPORT_LEVEL = 1000
 #: The number of what an import leads to where that is nothing.
 NOWHERE = -1
 #: What marks the directory as ours, and for what makes backups (https://bford.info/cachedir/).
 TAG = "CACHEDIR.TAG"
-TAGGED = b"Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache of amp-check. It can be deleted.\n"
+TAG_CONTENT = b"Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache of amp-check. It can be deleted.\n"
 #: What keeps it out of git.
 UNTRACKED = ".gitignore"
-NOTHING = b"# Made by amp-check.\n*\n"
+GITIGNORE_CONTENT = b"# Made by amp-check.\n*\n"
 #: What goes wrong with a file that somebody else wrote, or that breaks off.
-WRONG = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, MemoryError, OverflowError)
+DECODING_ERRORS = (
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    RecursionError,
+    MemoryError,
+    OverflowError,
+)
 
 
 class Cache:
@@ -59,47 +68,49 @@ class Cache:
     decides how files are read.
     """
 
-    def __init__(self, directory: str, paths: Sequence[str], settings: str, reading: str = "") -> None:
-        self._started = time_ns()
+    def __init__(self, directory: str, paths: Sequence[str], settings: str, analysis_options: str = "") -> None:
+        self._start_time = time_ns()
         self._directory = os.path.abspath(directory)
         self._paths = [os.path.abspath(path) for path in paths]
-        self._alone = not all(map(os.path.isdir, paths))
-        self._settings = source_files.digest(settings.encode("utf-8", "backslashreplace"))
-        self._key = self._made_by() + source_files.digest(reading.encode("utf-8", "backslashreplace"))
+        self._has_single_files = not all(map(os.path.isdir, paths))
+        self._settings = source_files.content_digest(settings.encode("utf-8", "backslashreplace"))
+        self._cache_key = self._maker_key() + source_files.content_digest(
+            analysis_options.encode("utf-8", "backslashreplace")
+        )
         name = "\0".join(self._paths).encode("utf-8", "surrogateescape")
-        self._path = os.path.join(self._directory, source_files.digest(name) + SUFFIX)
+        self._path = os.path.join(self._directory, source_files.content_digest(name) + SUFFIX)
         #: Absolute path -> stat, digest and look, as they were, and as they are.
-        self._old: dict[str, list[Any]] = {}
-        self._new: dict[str, list[Any]] = {}
-        self._entries: dict[str, list[Any]] = {}
-        self._kept: dict[str, list[Any]] = {}
-        self._led: Any = None
-        self._facts: Any = None
-        self._read()
-        self._stats: dict[str, Stat] = {}
+        self._old_rows: dict[str, list[Any]] = {}
+        self._new_rows: dict[str, list[Any]] = {}
+        self._old_entries: dict[str, list[Any]] = {}
+        self._new_entries: dict[str, list[Any]] = {}
+        self._old_layout: Any = None
+        self._old_flags: Any = None
+        self._read_cache()
+        self._stat_by_path: dict[str, Stat] = {}
         #: Absolute path -> path as it is written, of the files of this run.
-        self._written: dict[str, str] = {}
-        self._changed: set[str] = set()
-        self.moved = True
-        self._layout = ""
-        self._now: list[bool] = []
-        self._dirty = False
+        self._display_paths: dict[str, str] = {}
+        self._changed_paths: set[str] = set()
+        self.may_have_moved = True
+        self._new_layout = ""
+        self._new_flags: list[bool] = []
+        self._is_dirty = False
 
-    def _made_by(self) -> str:
-        return _key()
+    def _maker_key(self) -> str:
+        return _tool_key()
 
-    def _read(self) -> None:
+    def _read_cache(self) -> None:
         try:
-            found = self._load()
-            if found is not None and found["key"] == self._key:
+            found = self._load_data()
+            if found is not None and found["key"] == self._cache_key:
                 files, entries = found["files"], found["entries"]
                 if isinstance(files, dict) and isinstance(entries, dict):
-                    self._old, self._entries = files, entries
-                    self._led, self._facts = found["layout"], found["facts"]
-        except (OSError, *WRONG):
+                    self._old_rows, self._old_entries = files, entries
+                    self._old_layout, self._old_flags = found["layout"], found["facts"]
+        except (OSError, *DECODING_ERRORS):
             return
 
-    def _load(self) -> Any:
+    def _load_data(self) -> Any:
         """What the last run has kept, if there was one."""
         try:
             data = read_regular(self._path, LARGEST_DOCUMENT)
@@ -109,148 +120,167 @@ class Cache:
 
     # A first look at each file.
 
-    def look(self, path: str, *, named: bool) -> Prefiltered | None:
+    def find_prescan(self, path: str, *, named: bool) -> Prescan | None:
         """What was seen in a file that did not change since, without opening it; None where it is to be looked at."""
         absolute = os.path.abspath(path)
-        self._written[absolute] = path
-        found = source_files.status(absolute)
+        self._display_paths[absolute] = path
+        found = source_files.file_stat(absolute)
         if found is None:
             return None
-        self._stats[absolute] = found
-        row = self._old.get(absolute)
+        self._stat_by_path[absolute] = found
+        row = self._old_rows.get(absolute)
         try:
             if row is None or row[0] != found:
                 return None
-            known = _seen(path, row)
-        except WRONG:
+            known = _decode_prescan(path, row)
+        except DECODING_ERRORS:
             return None
-        if not known.suffices(named=named):
+        if not known.is_sufficient(named=named):
             return None
-        self._new[absolute] = row
+        self._new_rows[absolute] = row
         return known
 
-    def saw(self, look: Prefiltered) -> None:
+    def add_prescan(self, prescan: Prescan) -> None:
         """Know what was just seen in a file."""
-        absolute = os.path.abspath(look.path)
-        found = self._stats.get(absolute)
+        absolute = os.path.abspath(prescan.path)
+        found = self._stat_by_path.get(absolute)
         if found is not None:
-            self._new[absolute] = [self._trusted(found), look.digest, *_shown(look)]
-            self._dirty = True
+            self._new_rows[absolute] = [self._trusted_stat(found), prescan.digest, *_encode_prescan(prescan)]
+            self._is_dirty = True
 
-    def _trusted(self, found: Stat) -> Stat | None:
+    def _trusted_stat(self, found: Stat) -> Stat | None:
         """A stat, if whatever changes the file after this run changes it too."""
-        return found if max(found[1], found[2]) < self._started - RACY else None
+        return found if max(found[1], found[2]) < self._start_time - RACY_NANOSECONDS else None
 
     # Which of what was read still holds.
 
-    def settle(self, tree: Project) -> None:
+    def find_changes(self, project: Project) -> None:
         """Find out what changed, once every file was seen."""
         tops = [(top, package_top(top)) for top in self._paths]
-        listed = repr((tops, list(self._written))).encode("utf-8", "backslashreplace")
-        self._layout = source_files.digest(listed)
-        self.moved = self._alone or self._layout != self._led
-        self._now = [bool(tree.float16), tree.lightning16, tree.resumes]
-        self._changed = {path for path, row in self._old.items() if self._differs(path, row)}
-        self._changed.update(path for path in self._written if path not in self._old or path not in self._new)
-        if self._facts != self._now:
-            self._entries = {}
-        self._dirty = self._dirty or self._layout != self._led or bool(self._changed) or self._facts != self._now
+        listed = repr((tops, list(self._display_paths))).encode("utf-8", "backslashreplace")
+        self._new_layout = source_files.content_digest(listed)
+        self.may_have_moved = self._has_single_files or self._new_layout != self._old_layout
+        self._new_flags = [bool(project.float16_files), project.has_lightning16, project.may_resume]
+        self._changed_paths = {path for path, row in self._old_rows.items() if self._has_changed(path, row)}
+        self._changed_paths.update(
+            path for path in self._display_paths if path not in self._old_rows or path not in self._new_rows
+        )
+        if self._old_flags != self._new_flags:
+            self._old_entries = {}
+        self._is_dirty = (
+            self._is_dirty
+            or self._new_layout != self._old_layout
+            or bool(self._changed_paths)
+            or self._old_flags != self._new_flags
+        )
 
-    def _differs(self, path: str, row: Any) -> bool:
+    def _has_changed(self, path: str, row: Any) -> bool:
         """Whether a file holds something else than it did."""
-        now = self._new.get(path) if path in self._written else self._outside(path, row)
-        return now is None or _digest(now) != _digest(row)
+        current_row = self._new_rows.get(path) if path in self._display_paths else self._outside_row(path, row)
+        return current_row is None or _digest_of_row(current_row) != _digest_of_row(row)
 
-    def _outside(self, path: str, row: Any) -> list[Any] | None:
+    def _outside_row(self, path: str, row: Any) -> list[Any] | None:
         """What is known now of a file that an import leads to, and that is not among those to be checked."""
-        found = source_files.status(path)
+        found = source_files.file_stat(path)
         if found is None:
             return None
         try:
             if row[0] == found:
                 return list(row)
-        except WRONG:
+        except DECODING_ERRORS:
             return None
-        return self._hashed(path, found)
+        return self._hash_row(path, found)
 
-    def _hashed(self, path: str, found: Stat) -> list[Any] | None:
+    def _hash_row(self, path: str, found: Stat) -> list[Any] | None:
         try:
-            return [self._trusted(found), source_files.digest(source_files.load(path))]
+            return [self._trusted_stat(found), source_files.content_digest(source_files.load_bytes(path))]
         except source_files.Unreadable:
             return None
 
-    def readings(self, path: str, tree: Project) -> list[Reading] | None:
+    def find_results(self, path: str, project: Project) -> list[AnalysisResult] | None:
         """What reading a file has shown, if reading it again would show the same."""
         absolute = os.path.abspath(path)
-        entry = self._entries.get(absolute)
-        if entry is None or absolute in self._changed:
+        entry = self._old_entries.get(absolute)
+        if entry is None or absolute in self._changed_paths:
             return None
         try:
-            settings, whole, touched, asked, written = entry
-            same = settings in ("", self._settings) and self._changed.isdisjoint(touched)
-            if not same or any(other not in self._old for other in touched):
+            settings, depends_on_all, dependencies, encoded_targets, written = entry
+            same = settings in ("", self._settings) and self._changed_paths.isdisjoint(dependencies)
+            if not same or any(other not in self._old_rows for other in dependencies):
                 return None
-            if (truth(whole) and (self.moved or self._changed)) or (self.moved and not _leads(asked, tree)):
+            if (parse_bool(depends_on_all) and (self.may_have_moved or self._changed_paths)) or (
+                self.may_have_moved and not _has_same_imports(encoded_targets, project)
+            ):
                 return None
-            found = decode(path, written, _Back(path, absolute, set(touched), self._written))
-        except WRONG:
+            found = decode_results(path, written, _PathRestorer(path, absolute, set(dependencies), self._display_paths))
+        except DECODING_ERRORS:
             return None
-        self._kept[absolute] = entry
-        for other in touched:
-            self._new.setdefault(other, self._old[other])
+        self._new_entries[absolute] = entry
+        for other in dependencies:
+            self._new_rows.setdefault(other, self._old_rows[other])
         return found
 
     # What is kept for the next run.
 
-    def keep(self, answer: Answer) -> None:
+    def keep_result(self, file_result: FileResult) -> None:
         """Keep what reading a file has shown, if that is sure to be shown again."""
-        absolute = os.path.abspath(answer.path)
-        if not answer.lasting or absolute not in self._new or (answer.whole and self._alone):
+        absolute = os.path.abspath(file_result.path)
+        if (
+            not file_result.is_cacheable
+            or absolute not in self._new_rows
+            or (file_result.depends_on_all and self._has_single_files)
+        ):
             return
-        touched = set() if answer.whole else answer.touched - {absolute}
-        if not all(map(self._hold, touched)):
+        touched = set() if file_result.depends_on_all else file_result.dependencies - {absolute}
+        if not all(map(self._record_dependency, touched)):
             return
         # Programs of documents are settled where they are read.
-        settings = self._settings if not answer.path.endswith(".py") else ""
-        written = encode(answer.readings, os.path.abspath)
-        self._kept[absolute] = [settings, answer.whole, sorted(touched), _asked(answer), written]
-        self._dirty = True
+        settings = self._settings if not file_result.path.endswith(".py") else ""
+        written = encode_results(file_result.results, os.path.abspath)
+        self._new_entries[absolute] = [
+            settings,
+            file_result.depends_on_all,
+            sorted(touched),
+            _encode_import_targets(file_result),
+            written,
+        ]
+        self._is_dirty = True
 
-    def _hold(self, path: str) -> bool:
+    def _record_dependency(self, path: str) -> bool:
         """Know what a file held when it was read, if that is certain: if it did not change since."""
-        if path not in self._new:
-            found = source_files.status(path)
-            row = self._hashed(path, found) if found is not None and self._trusted(found) else None
+        if path not in self._new_rows:
+            found = source_files.file_stat(path)
+            row = self._hash_row(path, found) if found is not None and self._trusted_stat(found) else None
             if row is None:
                 return False
-            self._new[path] = row
+            self._new_rows[path] = row
         return True
 
-    def write(self) -> None:
+    def write_cache(self) -> None:
         """Write down what is to be kept; nothing, where it cannot be written."""
-        if not self._dirty and self._kept.keys() == self._entries.keys():
+        if not self._is_dirty and self._new_entries.keys() == self._old_entries.keys():
             return
         made = {
-            "key": self._key,
-            "layout": self._layout,
-            "facts": self._now,
-            "files": self._new,
-            "entries": self._kept,
+            "key": self._cache_key,
+            "layout": self._new_layout,
+            "facts": self._new_flags,
+            "files": self._new_rows,
+            "entries": self._new_entries,
         }
-        self._store(made)
+        self._store_data(made)
 
-    def _store(self, made: dict[str, Any]) -> None:
+    def _store_data(self, made: dict[str, Any]) -> None:
         import json
 
         try:
             os.makedirs(self._directory, exist_ok=True)
             # The tag comes first: whatever else lies here from then on lies in a cache.
-            for name, content in ((TAG, TAGGED), (UNTRACKED, NOTHING)):
+            for name, content in ((TAG, TAG_CONTENT), (UNTRACKED, GITIGNORE_CONTENT)):
                 mark = os.path.join(self._directory, name)
                 if not os.path.lexists(mark):
-                    put(mark, content, lasting=False)
+                    replace_file(mark, content, is_synced=False)
             fresh = not os.path.exists(self._path)
-            put(self._path, json.dumps(made, separators=(",", ":")).encode("ascii"), lasting=False)
+            replace_file(self._path, json.dumps(made, separators=(",", ":")).encode("ascii"), is_synced=False)
             if fresh:
                 self._prune()
         except (OSError, ValueError):
@@ -262,8 +292,8 @@ class Cache:
         with os.scandir(self._directory) as scan:
             ours = [entry for entry in scan if _is_ours(entry.name) and entry.is_file(follow_symlinks=False)]
         found = [(entry.stat(follow_symlinks=False).st_mtime_ns, entry.path) for entry in ours]
-        for _, path in sorted(found)[:-KEPT]:
-            _remove(path)
+        for _, path in sorted(found)[:-MAX_CACHE_FILES]:
+            _remove_file(path)
 
 
 def _is_ours(name: str) -> bool:
@@ -271,7 +301,7 @@ def _is_ours(name: str) -> bool:
     stem, dot, rest = name.partition(".")
     whole = len(stem) == 32 and set(stem) <= set("0123456789abcdef")
     # Versions before this one have put the number of their process behind the name of what they had not finished.
-    return name.startswith(PART) or (whole and f"{dot}{rest}".startswith(SUFFIX))
+    return name.startswith(TEMPORARY_PREFIX) or (whole and f"{dot}{rest}".startswith(SUFFIX))
 
 
 def refuse_foreign(directory: str) -> None:
@@ -282,109 +312,123 @@ def refuse_foreign(directory: str) -> None:
         # There is none, or it cannot be written either.
         return
     try:
-        tagged = read_regular(os.path.join(directory, TAG), len(TAGGED)) == TAGGED
+        tagged = read_regular(os.path.join(directory, TAG), len(TAG_CONTENT)) == TAG_CONTENT
     except OSError:
         tagged = False
     # A run that was killed as it made one has left no more than this.
-    if not tagged and not all(name.startswith(PART) for name in names):
+    if not tagged and not all(name.startswith(TEMPORARY_PREFIX) for name in names):
         raise InputError(
             f"`{directory}` holds something else than a cache of amp-check: name another folder by --cache-dir, or "
             "give --no-cache"
         )
 
 
-class _Back:
+class _PathRestorer:
     """From the absolute paths of what was written down to those of this run; ValueError for any other."""
 
-    def __init__(self, path: str, absolute: str, touched: set[str], written: dict[str, str]) -> None:
+    def __init__(self, path: str, absolute: str, dependencies: set[str], display_paths: dict[str, str]) -> None:
         self._path = path
         self._absolute = absolute
-        self._touched = touched
-        self._written = written
+        self._dependencies = dependencies
+        self._display_paths = display_paths
 
-    def __call__(self, place: str) -> str:
-        if place == self._absolute:
+    def __call__(self, absolute_path: str) -> str:
+        if absolute_path == self._absolute:
             return self._path
-        if place in self._touched or place in self._written:
-            return self._written.get(place) or os.path.relpath(place)
-        if place.startswith(self._absolute + ":") and place[len(self._absolute) + 1 :].isdecimal():
+        if absolute_path in self._dependencies or absolute_path in self._display_paths:
+            return self._display_paths.get(absolute_path) or os.path.relpath(absolute_path)
+        if absolute_path.startswith(self._absolute + ":") and absolute_path[len(self._absolute) + 1 :].isdecimal():
             # A program of a document.
-            return self._path + place[len(self._absolute) :]
-        raise ValueError(place)
+            return self._path + absolute_path[len(self._absolute) :]
+        raise ValueError(absolute_path)
 
 
 #: Folders of this tool whose files decide about no finding.
-_APART = ("__pycache__", "lookalikes")
+_IGNORED_FOLDERS = ("__pycache__", "lookalikes")
 
 
-def _key() -> str:
+def _tool_key() -> str:
     """What else decides what is found: this tool, as it is installed, and the Python that parses."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     # The version stands there.
-    said: list[object] = [sys.version_info[:3], source_files.load(os.path.join(package, "__init__.py"))]
+    parts: list[object] = [sys.version_info[:3], source_files.load_bytes(os.path.join(package, "__init__.py"))]
     folders = [os.path.join(package, "protocol"), os.path.join(package, "static")]
     while folders:
         with os.scandir(folders.pop()) as scan:
             for entry in sorted(scan, key=lambda entry: entry.name):
                 if entry.name.endswith(".py"):
                     found = entry.stat()
-                    said.append((entry.name, found.st_size, found.st_mtime_ns))
-                elif entry.is_dir() and entry.name not in _APART:
+                    parts.append((entry.name, found.st_size, found.st_mtime_ns))
+                elif entry.is_dir() and entry.name not in _IGNORED_FOLDERS:
                     folders.append(entry.path)
-    return source_files.digest(repr(said).encode("utf-8", "backslashreplace"))
+    return source_files.content_digest(repr(parts).encode("utf-8", "backslashreplace"))
 
 
-def _digest(row: Any) -> Any:
+def _digest_of_row(row: Any) -> Any:
     return row[1] if isinstance(row, list) and len(row) > 1 else None
 
 
-def _shown(look: Prefiltered) -> list[Any]:
+def _encode_prescan(prescan: Prescan) -> list[Any]:
     """A look as a list that JSON can hold."""
-    flags = [look.speaks, look.autocast, look.float16, look.lightning16, look.resumes]
-    names = [None if n is None else sorted(x.decode("latin-1") for x in n) for n in (look.classes, look.bases)]
-    imports = None if look.imports is None else sorted(x.decode("latin-1") for x in look.imports)
-    return [look.size, *flags, *names, imports]
+    flags = [
+        prescan.may_have_findings,
+        prescan.may_enter_autocast,
+        prescan.may_use_float16,
+        prescan.has_lightning16,
+        prescan.may_resume,
+    ]
+    names = [
+        None if n is None else sorted(x.decode("latin-1") for x in n) for n in (prescan.class_names, prescan.base_names)
+    ]
+    imports = None if prescan.imported_names is None else sorted(x.decode("latin-1") for x in prescan.imported_names)
+    return [prescan.size, *flags, *names, imports]
 
 
-def _seen(path: str, row: list[Any]) -> Prefiltered:
+def _decode_prescan(path: str, row: list[Any]) -> Prescan:
     _, digest, size, speaks, autocast, float16, lightning16, resumes, classes, bases, imports = row
-    facts = (truth(autocast), truth(float16), truth(lightning16), truth(resumes))
-    look = Prefiltered(path, int(size), facts, speaks=truth(speaks))
-    look.digest = text(digest)
-    look.classes, look.bases, look.imports = _names(classes), _names(bases), _names(imports)
-    return look
+    facts = (parse_bool(autocast), parse_bool(float16), parse_bool(lightning16), parse_bool(resumes))
+    prescan = Prescan(path, int(size), facts, may_have_findings=parse_bool(speaks))
+    prescan.digest = parse_text(digest)
+    prescan.class_names, prescan.base_names, prescan.imported_names = (
+        _decode_names(classes),
+        _decode_names(bases),
+        _decode_names(imports),
+    )
+    return prescan
 
 
-def _names(listed: Iterable[str] | None) -> set[bytes] | None:
+def _decode_names(listed: Iterable[str] | None) -> set[bytes] | None:
     return None if listed is None else {name.encode("latin-1") for name in listed}
 
 
-def _asked(answer: Answer) -> list[Any]:
+def _encode_import_targets(file_result: FileResult) -> list[Any]:
     """The imports that an answer depends on, with where they led: paths, and a string that names them by number.
 
     They matter in few runs, and there are many of them.
     """
-    places: dict[str, int] = {}
-    said: list[str] = []
-    for (dotted, importer, level), led in answer.asked.items():
-        to = places.setdefault(led, len(places)) if led is not None else NOWHERE
-        said.append(f"{dotted} {places.setdefault(importer, len(places))} {level} {to}")
-    return [list(places), "|".join(said)]
+    path_numbers: dict[str, int] = {}
+    lines: list[str] = []
+    for (dotted, importer, level), led in file_result.import_targets.items():
+        to = path_numbers.setdefault(led, len(path_numbers)) if led is not None else NOWHERE
+        lines.append(f"{dotted} {path_numbers.setdefault(importer, len(path_numbers))} {level} {to}")
+    return [list(path_numbers), "|".join(lines)]
 
 
-def _leads(asked: list[Any], tree: Project) -> bool:
+def _has_same_imports(encoded_targets: list[Any], project: Project) -> bool:
     """Whether every import still leads where it led."""
-    places, said = asked
-    for line in said.split("|") if said else ():
+    paths, lines = encoded_targets
+    for line in lines.split("|") if lines else ():
         dotted, importer, level, led = line.split(" ")
-        if not 0 <= int(level) < LEVELS:
+        if not 0 <= int(level) < MAX_IMPORT_LEVEL:
             return False
-        if tree.find(dotted, places[int(importer)], int(level)) != (None if int(led) == NOWHERE else places[int(led)]):
+        if project.find_import(dotted, paths[int(importer)], int(level)) != (
+            None if int(led) == NOWHERE else paths[int(led)]
+        ):
             return False
     return True
 
 
-def _remove(path: str) -> None:
+def _remove_file(path: str) -> None:
     try:
         os.remove(path)
     except OSError:

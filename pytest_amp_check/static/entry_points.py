@@ -7,20 +7,18 @@ from collections.abc import Collection
 
 from ..protocol import events as e
 from ..protocol.events import Node, Program, Site
-from .clearing import cleared_around
-from .interpreter import calls, classes, contexts, expressions, functions, statements, unknown
-from .interpreter.classes import bases_of, decorations, inherited, instance_of, method_of
-from .interpreter.functions import bind_unknown, run
+from .interpreter import calls, classes, contexts, expressions, functions, statements, unanalyzed_code
+from .interpreter.classes import decorator_contexts, inherited_methods, instance_of, lineage_of, method_of
+from .interpreter.functions import bind_unknown_arguments, execute_function
 from .interpreter.imports import globals_of
-from .interpreter.interpreter import Handlers, Interpreter
-from .interpreter.microbatches import counted_elsewhere
-from .interpreter.passed import Passed
+from .interpreter.interpreter import HandlerTable, Interpreter
+from .interpreter.microbatches import external_counters
 from .interpreter.state import Loop
-from .interpreter.values import EMPTY, ClassValue, Frame, Instance, Opaque
+from .interpreter.values import EMPTY, ClassValue, Frame, Instance, UnknownValue
+from .interpreter.visited_calls import VisitedCalls
 from .libraries import (
     apex,
     autograd_functions,
-    born_low,
     builtin_calls,
     checkpoints,
     compiled,
@@ -31,9 +29,9 @@ from .libraries import (
     grad_hooks,
     gradients,
     ignite,
-    left_out,
     lightning,
     losses,
+    low_parameters,
     modules,
     nonfinite,
     optimizers,
@@ -42,17 +40,19 @@ from .libraries import (
     regions,
     scalers,
     sizes,
+    skipped_batches,
     torch_calls,
     unknown_methods,
 )
 from .project.module import Class, Function, Module
 from .project.project import Project
+from .zero_grad_search import may_be_cleared_around
 
 #: Statements read in one file before the functions that are left are left out, which is said.
 FILE_BUDGET = 100_000
 
 #: What was read on its own, by path and line, with the functions that were read where it called them.
-Reached = dict[tuple[str, int], set[tuple[str, int]]]
+ReachedFunctions = dict[tuple[str, int], set[tuple[str, int]]]
 
 
 LIBRARIES = (
@@ -60,7 +60,7 @@ LIBRARIES = (
     expressions,
     statements,
     contexts,
-    unknown,
+    unanalyzed_code,
     functions,
     classes,
     calls,
@@ -75,12 +75,12 @@ LIBRARIES = (
     devices,
     autograd_functions,
     modules,
-    born_low,
+    low_parameters,
     frameworks,
     apex,
     deepspeed,
     ignite,
-    left_out,
+    skipped_batches,
     lightning,
     distributed,
     compiled,
@@ -91,109 +91,120 @@ LIBRARIES = (
     torch_calls,
     unknown_methods,
 )
-HANDLERS = Handlers()
+HANDLERS = HandlerTable()
 for _library in LIBRARIES:
     _library.register(HANDLERS)
 
 
-def read_module(module: Module, program: Program, project: Project, passed: Passed | None = None) -> Reached:
+def analyze_module(
+    module: Module, program: Program, project: Project, visited_calls: VisitedCalls | None = None
+) -> ReachedFunctions:
     """Add to a program everything that one file does, with what it calls in others; ``passed`` notes which calls."""
     at = Interpreter(HANDLERS, module, program, {}, project)
-    at.passed = passed
+    at.visited_calls = visited_calls
     try:
-        return _read_all(at)
+        return _analyze_all(at)
     finally:
-        at.release()
+        at.release_references()
 
 
-def read_functions(module: Module, program: Program, project: Project, entries: Collection[tuple[str, int]]) -> Reached:
+def analyze_functions(
+    module: Module, program: Program, project: Project, entries: Collection[tuple[str, int]]
+) -> ReachedFunctions:
     """Add to a program the graphs of the functions of one file that are given by path and line.
 
     Each is analyzed without its callers, although the file calls it.
     """
     at = Interpreter(HANDLERS, module, program, {}, project)
-    reached: Reached = {}
+    reached: ReachedFunctions = {}
     try:
-        at.read(module.tree.body)
-        at.bound = True
+        at.execute_block(module.tree.body)
+        at.is_fully_bound = True
         for function in module.functions.values():
             entry = (module.path, function.node.lineno)
-            is_named = not isinstance(function.node, ast.Lambda) and function.node not in module.shims
-            if entry in entries and function.strong and is_named and at.total + at.spent <= FILE_BUDGET:
-                _read_function(at, function, function.cls)
-                _close(at, entry, reached)
+            is_named = not isinstance(function.node, ast.Lambda) and function.node not in module.fallback_nodes
+            if (
+                entry in entries
+                and function.is_entry_point
+                and is_named
+                and at.earlier_statements + at.statement_count <= FILE_BUDGET
+            ):
+                _analyze_function(at, function, function.cls)
+                _close_graph(at, entry, reached)
     finally:
-        at.release()
+        at.release_references()
     return reached
 
 
-def _read_all(at: Interpreter) -> Reached:
-    module, program = at.module, at.program
-    reached: Reached = {}
-    counted = counted_elsewhere(module.tree.body) if program.facts.get("fragment") else []
-    if counted:
-        _read_again(at, module.tree, counted)
+def _analyze_all(interp: Interpreter) -> ReachedFunctions:
+    module, program = interp.module, interp.program
+    reached: ReachedFunctions = {}
+    counters = external_counters(module.tree.body) if program.attributes.get("fragment") else []
+    if counters:
+        _analyze_as_loop_body(interp, module.tree, counters)
     else:
-        at.read(module.tree.body)
-    at.bound = True
-    for listener in at.handlers.file_read:
-        listener(at)
-    _close(at, (module.path, 0), reached)
-    for function, cls in _alone(at):
-        if _is_read(at, function, cls):
+        interp.execute_block(module.tree.body)
+    interp.is_fully_bound = True
+    for listener in interp.handlers.file_end_listeners:
+        listener(interp)
+    _close_graph(interp, (module.path, 0), reached)
+    for function, cls in _entry_points(interp):
+        if _is_analyzed(interp, function, cls):
             continue
-        if at.total + at.spent > FILE_BUDGET:
+        if interp.earlier_statements + interp.statement_count > FILE_BUDGET:
             node = function.node
-            program.facts["unread"] = Site(module.path, node.lineno, node.col_offset, function=function.qualified_name)
+            program.attributes["unread"] = Site(
+                module.path, node.lineno, node.col_offset, function=function.qualified_name
+            )
             break
         # What a class inherits stands for the class: no line of another file, and none that is called here.
         entry = (module.path, function.node.lineno if cls is function.cls or cls is None else -cls.node.lineno)
-        _read_function(at, function, cls)
+        _analyze_function(interp, function, cls)
         reached.setdefault(entry, set())
-        _close(at, entry, reached)
+        _close_graph(interp, entry, reached)
     return reached
 
 
-def _read_again(at: Interpreter, body: ast.Module, counted: list[ast.Name | ast.Attribute]) -> None:
+def _analyze_as_loop_body(interp: Interpreter, body: ast.Module, counters: list[ast.Name | ast.Attribute]) -> None:
     """Read what is shown of the body of a loop, or of a function, which is done once for each batch that is counted."""
-    turn = Loop(at.call_keys.setdefault(body, -len(at.call_keys) - 2), 0)
-    at.state.loops.append(turn)
-    head = at.draft.node()
-    at.draft.link(at.state.cur, head)
-    at.draft.heads.append((head, turn.key))
-    at.state.cur = head
-    for number in counted:
+    loop = Loop(interp.call_keys.setdefault(body, -len(interp.call_keys) - 2), 0)
+    interp.state.loops.append(loop)
+    head = interp.builder.add_node()
+    interp.builder.add_edge(interp.state.current_node, head)
+    interp.builder.loop_heads.append((head, loop.key))
+    interp.state.current_node = head
+    for number in counters:
         if isinstance(number, ast.Name):
-            count = at.state.frame.vars[number.id] = at.fresh(number, number.id)
-            count.counter = True
-    at.read(body.body)
-    last = at.state.cur
-    at.emit(e.AGAIN, body.body[-1])
-    at.draft.link(at.state.cur, head)
-    at.state.cur = last
-    at.state.loops.pop()
+            count = interp.state.frame.vars[number.id] = interp.fresh_unknown(number, number.id)
+            count.is_counter = True
+    interp.execute_block(body.body)
+    last = interp.state.current_node
+    interp.emit(e.AGAIN, body.body[-1])
+    interp.builder.add_edge(interp.state.current_node, head)
+    interp.state.current_node = last
+    interp.state.loops.pop()
 
 
-def _alone(at: Interpreter) -> list[tuple[Function, Class | None]]:
+def _entry_points(interp: Interpreter) -> list[tuple[Function, Class | None]]:
     """The functions of a file that may make a mistake by themselves, with the class whose method each is."""
-    module = at.module
+    module = interp.module
     found: list[tuple[Function, Class | None]] = [
         (function, function.cls)
         for function in module.functions.values()
-        if (function.strong or function.beside)
+        if (function.is_entry_point or function.has_scaler_siblings)
         and not isinstance(function.node, ast.Lambda)
-        and function.node not in module.shims
+        and function.node not in module.fallback_nodes
     ]
     alike: set[tuple[object, ...]] = set()
     # What a class inherits may use what it has by itself.
     for cls in module.classes.values():
-        if isinstance(at.globals.vars.get(cls.name), ClassValue):
-            methods = [method for method in inherited(at, cls) if method.strong]
-            module.trains = module.trains or bool(methods)
+        if isinstance(interp.globals.vars.get(cls.name), ClassValue):
+            methods = [method for method in inherited_methods(interp, cls) if method.is_entry_point]
+            module.may_train = module.may_train or bool(methods)
             for method in methods:
-                used = _own_used(at, method, cls)
+                used = _own_names_used(interp, method, cls)
                 # Classes that have other numbers for the same do the same.
-                key = (method, *bases_of(at, cls)[1:], *sorted(used))
+                key = (method, *lineage_of(interp, cls)[1:], *sorted(used))
                 numbers = all(used.values())
                 if used and not (numbers and key in alike):
                     found.append((method, cls))
@@ -203,14 +214,16 @@ def _alone(at: Interpreter) -> list[tuple[Function, Class | None]]:
     return found
 
 
-def _is_read(at: Interpreter, function: Function, cls: Class | None) -> bool:
+def _is_analyzed(interp: Interpreter, function: Function, cls: Class | None) -> bool:
     """Whether a function was read already, as what the class has whose method it is to be read as."""
-    if (function.node, None) not in at.roots_reached:
+    if (function.node, None) not in interp.analyzed_functions:
         return False
-    return cls is None or (function.node, cls) in at.roots_reached or not _own_used(at, function, cls)
+    return (
+        cls is None or (function.node, cls) in interp.analyzed_functions or not _own_names_used(interp, function, cls)
+    )
 
 
-def _own_used(at: Interpreter, method: Function, cls: Class) -> dict[str, bool]:
+def _own_names_used(interp: Interpreter, method: Function, cls: Class) -> dict[str, bool]:
     """What a method that a class inherits may use of what the class has by itself: by name, whether it is a number.
 
     What it calls may use it, too. A method that uses nothing is no other than as one of the class that defines it, and
@@ -221,108 +234,112 @@ def _own_used(at: Interpreter, method: Function, cls: Class) -> dict[str, bool]:
     todo, seen = [method], {method.name}
     while todo:
         used = todo.pop().attributes_used() - seen
-        called = (method_of(at, cls, name) for name in used)
+        called = (method_of(interp, cls, name) for name in used)
         todo += [each for each in called if each is not None]
         seen |= used
-    found = {name: number for name, number in cls.own().items() if name in seen and name != method.name}
+    found = {name: number for name, number in cls.own_names().items() if name in seen and name != method.name}
     for name in found.keys() & cls.methods.keys():
         # One that does nothing of what matters, in the place of one that does nothing of it either.
-        if not any(owner.methods[name].words for owner in bases_of(at, cls) if name in owner.methods):
+        if not any(owner.methods[name].used_names for owner in lineage_of(interp, cls) if name in owner.methods):
             del found[name]
-    return found or ({"*": False} if cls.open else {})
+    return found or ({"*": False} if cls.is_open else {})
 
 
-def _close(at: Interpreter, entry: tuple[str, int], reached: Reached) -> None:
-    last = at.module.tree.body[-1] if at.module.tree.body else at.module.tree
-    at.emit(e.END, last)
-    for event in at.found.values():
-        at.draft.nodes.append(Node(event))
-    at.found = {}
-    at.finish()
-    at.graph.entry = entry
-    at.program.graphs.append(at.graph)
-    reached.setdefault(entry, set()).update(at.reached)
+def _close_graph(interp: Interpreter, entry: tuple[str, int], reached_functions: ReachedFunctions) -> None:
+    last = interp.module.tree.body[-1] if interp.module.tree.body else interp.module.tree
+    interp.emit(e.END, last)
+    for event in interp.detached_events.values():
+        interp.builder.nodes.append(Node(event))
+    interp.detached_events = {}
+    interp.finish_graph()
+    interp.graph.entry_point = entry
+    interp.program.graphs.append(interp.graph)
+    reached_functions.setdefault(entry, set()).update(interp.reached_functions)
 
 
-def _read_function(at: Interpreter, function: Function, cls: Class | None) -> None:
+def _analyze_function(interp: Interpreter, function: Function, cls: Class | None) -> None:
     """Read a function that nobody calls here, with nothing known of its arguments."""
-    at.begin(function.qualified_name)
-    at.roots_reached |= {(function.node, None), (function.node, cls)}
-    receiver = _instance(at, function, cls) if cls is not None else None
-    defined = at.defined.get(function.node)
-    frame = Frame(function, defined.frame if defined is not None else globals_of(at, function.module), None)
+    interp.begin_graph(function.qualified_name)
+    interp.analyzed_functions |= {(function.node, None), (function.node, cls)}
+    receiver = _receiver_instance(interp, function, cls) if cls is not None else None
+    defined = interp.function_values.get(function.node)
+    frame = Frame(function, defined.frame if defined is not None else globals_of(interp, function.module), None)
     frame.receiver, frame.cls = receiver, function.cls
     static = "staticmethod" in function.decorator_names()
     parameters = function.parameters()
     if receiver is not None and parameters and not static:
         frame.vars[parameters[0].arg] = receiver
     # Below the numbers that loops can have.
-    turn = Loop(at.call_keys.setdefault(function.node, -len(at.call_keys) - 2), 0)
-    at.state.loops.append(turn)
-    bind_unknown(at, frame, function)
-    wrappers = defined.wrappers if defined is not None else decorations(at, function)
-    head = at.draft.node()
-    at.draft.link(at.state.cur, head)
-    at.draft.heads.append((head, turn.key))
-    at.state.cur = head
-    heap = dict(at.state.heap)
+    loop = Loop(interp.call_keys.setdefault(function.node, -len(interp.call_keys) - 2), 0)
+    interp.state.loops.append(loop)
+    bind_unknown_arguments(interp, frame, function)
+    wrappers = defined.wrappers if defined is not None else decorator_contexts(interp, function)
+    head = interp.builder.add_node()
+    interp.builder.add_edge(interp.state.current_node, head)
+    interp.builder.loop_heads.append((head, loop.key))
+    interp.state.current_node = head
+    heap = dict(interp.state.heap)
     if receiver is not None:
-        _count_calls(at, receiver)
-    for listener in at.handlers.root_entered:
-        listener(at, function)
-    value = run(at, frame, function, wrappers, function.node)
-    for left in at.handlers.root_left:
-        left(at, function, value)
-    returned = at.state.cur
+        _havoc_counters(interp, receiver)
+    for listener in interp.handlers.entry_start_listeners:
+        listener(interp, function)
+    value = execute_function(interp, frame, function, wrappers, function.node)
+    for left in interp.handlers.entry_end_listeners:
+        left(interp, function, value)
+    returned = interp.state.current_node
     # Whoever calls it may call it again: what it leaves in an open accumulation window is still there then.
-    at.emit(e.AGAIN, function.node, uncleared=not cleared_around(at, function))
-    at.draft.link(at.state.cur, head)
-    at.state.cur = returned
+    interp.emit(e.AGAIN, function.node, uncleared=not may_be_cleared_around(interp, function))
+    interp.builder.add_edge(interp.state.current_node, head)
+    interp.state.current_node = returned
     if function.name != "__init__" or cls is None:
         # What it leaves in the objects that it makes or is given is its own.
-        at.state.heap = heap
+        interp.state.heap = heap
 
 
-def _count_calls(at: Interpreter, receiver: Instance) -> None:
+def _havoc_counters(interp: Interpreter, receiver: Instance) -> None:
     """What the methods of a class count is another number in each call."""
-    for name in sorted(receiver.cls.counted):
-        value = at.state.heap.get((receiver.key, name))
-        if isinstance(value, Opaque) and value.counter:
-            count = at.opaque(("count of", receiver.key, name, at.state.loops[-1].key), value.text, at.turning())
-            count.counter = True
-            at.store(receiver.key, name, count)
+    for name in sorted(receiver.cls.counter_attributes):
+        value = interp.state.heap.get((receiver.key, name))
+        if isinstance(value, UnknownValue) and value.is_counter:
+            count = interp.unknown_value(
+                ("count of", receiver.key, name, interp.state.loops[-1].key), value.text, interp.current_loops()
+            )
+            count.is_counter = True
+            interp.store_attribute(receiver.key, name, count)
 
 
-def _instance(at: Interpreter, function: Function, cls: Class) -> Instance:
+def _receiver_instance(interp: Interpreter, function: Function, cls: Class) -> Instance:
     """An object of the class, as its constructor leaves it; what was done to its optimizers since is unknown."""
-    fresh = ("root", id(cls.node)) not in at.instances
-    made = instance_of(at, cls, ("root", id(cls.node)), cls.name, None)
-    init = method_of(at, cls, "__init__")
+    fresh = ("root", id(cls.node)) not in interp.instances
+    made = instance_of(interp, cls, ("root", id(cls.node)), cls.name, None)
+    init = method_of(interp, cls, "__init__")
     if init is not None and init is not function and fresh:
-        frame = Frame(init, globals_of(at, init.module), None)
+        frame = Frame(init, globals_of(interp, init.module), None)
         frame.receiver, frame.cls = made, init.cls
         parameters = init.parameters()
         if parameters:
             frame.vars[parameters[0].arg] = made
-        bind_unknown(at, frame, init)
+        bind_unknown_arguments(interp, frame, init)
         # Its events are those of the constructor, read once: what it calls is to be read elsewhere yet.
-        roots, reached = set(at.roots_reached), set(at.reached)
-        at.unrecorded(lambda: _run(at, frame, init))
-        at.roots_reached, at.reached = roots, reached
+        roots, reached = set(interp.analyzed_functions), set(interp.reached_functions)
+        interp.without_events(lambda: _execute_constructor(interp, frame, init))
+        interp.analyzed_functions, interp.reached_functions = roots, reached
     if init is not None and init is not function:
-        _open_what_is_set_later(at, made, init)
+        _forget_late_attributes(interp, made, init)
     return made
 
 
-def _open_what_is_set_later(at: Interpreter, made: Instance, init: Function) -> None:
+def _forget_late_attributes(interp: Interpreter, made: Instance, init: Function) -> None:
     """What a constructor leaves at None has a value that nobody knows here, where other methods set it or use it."""
-    empty = {name for name, value in at.attributes(made.key) if value.value is None}
-    if empty and made.cls not in at.filled:
-        methods = [m for owner in bases_of(at, made.cls) for m in owner.methods.values() if m is not init]
-        at.filled[made.cls] = frozenset[str]().union(*(method.attributes_filled() for method in methods))
-    for name in sorted(empty & at.filled.get(made.cls, EMPTY)):
-        del at.state.heap[made.key, name]
+    empty = {name for name, value in interp.stored_attributes(made.key) if value.value is None}
+    if empty and made.cls not in interp.attributes_by_class:
+        methods = [m for owner in lineage_of(interp, made.cls) for m in owner.methods.values() if m is not init]
+        interp.attributes_by_class[made.cls] = frozenset[str]().union(
+            *(method.attributes_filled() for method in methods)
+        )
+    for name in sorted(empty & interp.attributes_by_class.get(made.cls, EMPTY)):
+        del interp.state.heap[made.key, name]
 
 
-def _run(at: Interpreter, frame: Frame, function: Function) -> None:
-    run(at, frame, function, (), function.node)
+def _execute_constructor(interp: Interpreter, frame: Frame, function: Function) -> None:
+    execute_function(interp, frame, function, (), function.node)

@@ -9,34 +9,41 @@ from __future__ import annotations
 from collections import defaultdict
 
 from ..protocol import events as e
-from ..protocol.events import Event, Kind, Program
+from ..protocol.events import Event, EventKind, Program
 
 #: What is done apart from the scaler -> what the scaler does instead, and what shows that it is meant to.
-INSTEAD: dict[Kind, tuple[Kind, tuple[Kind, ...]]] = {
+SCALER_COUNTERPARTS: dict[EventKind, tuple[EventKind, tuple[EventKind, ...]]] = {
     e.STEP: (e.SCALER_STEP, (e.BACKWARD, e.UPDATE)),
     e.BACKWARD: (e.SCALE, (e.SCALER_STEP, e.UPDATE)),
     e.CLIP: (e.UNSCALE, (e.BACKWARD, e.SCALER_STEP)),
 }
 
 #: What makes it right, or unknown, to leave the scaler out.
-EXCUSES = frozenset({"checked", "measures_only", "opaque", "undone"})
+EXEMPTIONS = frozenset({"checked", "measures_only", "opaque", "undone"})
 
 
-def mark_left_out(program: Program) -> None:
+def mark_scaler_left_out(program: Program) -> None:
     """Say of what a method does without the scaler of its class that no method does it with the scaler."""
-    same = _made_at_once(program)
-    held = _held(program, same)
+    same = _first_at_same_site(program)
+    by_class = _scalers_by_class(program, same)
     for graph in program.graphs:
         events = [node.event for node in graph.nodes if node.event is not None]
-        here = {event.subject for event in events if event.kind != e.UPDATE} - {None}
+        used_scalers = {event.subject for event in events if event.kind != e.UPDATE} - {None}
         for number, event in enumerate(events):
             # What another method has scaled comes to a method that clips and steps as if from nowhere.
-            used = {same.get(key) for key in (here - _only_stepped(events, number) if event.kind == e.CLIP else here)}
-            if event.kind in INSTEAD and event.subject is None and not any(map(event.facts.get, EXCUSES)):
-                instead, shown = INSTEAD[event.kind]
-                for scaler, done in held.get(_class_of(event), {}).items():
-                    if scaler not in used and instead not in done and _agree(event, done, shown):
-                        event.facts["beside"] = program.things[scaler].name
+            used = {
+                same.get(key)
+                for key in (used_scalers - _only_stepped(events, number) if event.kind == e.CLIP else used_scalers)
+            }
+            if (
+                event.kind in SCALER_COUNTERPARTS
+                and event.subject is None
+                and not any(map(event.attributes.get, EXEMPTIONS))
+            ):
+                instead, evidence = SCALER_COUNTERPARTS[event.kind]
+                for scaler, done in by_class.get(_class_of(event), {}).items():
+                    if scaler not in used and instead not in done and _may_happen_with(event, done, evidence):
+                        event.attributes["beside"] = program.objects[scaler].name
 
 
 def _only_stepped(events: list[Event], number: int) -> set[int | None]:
@@ -45,25 +52,29 @@ def _only_stepped(events: list[Event], number: int) -> set[int | None]:
     return stepping - {event.subject for event in events if event.kind in (e.SCALE, e.BACKWARD, e.UNSCALE)}
 
 
-def _made_at_once(program: Program) -> dict[int | None, int]:
+def _first_at_same_site(program: Program) -> dict[int | None, int]:
     """Scaler -> the first that is made at its place: each class that inherits a method has one of its own there."""
     first: dict[object, int] = {}
-    scalers = [thing for thing in program.things if thing.role == "scaler"]
-    return {thing.key: first.setdefault(repr(thing.site) if thing.site else thing.key, thing.key) for thing in scalers}
+    scalers = [scaler for scaler in program.objects if scaler.role == "scaler"]
+    return {
+        scaler.key: first.setdefault(repr(scaler.site) if scaler.site else scaler.key, scaler.key) for scaler in scalers
+    }
 
 
-def _held(program: Program, same: dict[int | None, int]) -> dict[str, dict[int, dict[Kind, list[Event]]]]:
+def _scalers_by_class(
+    program: Program, same: dict[int | None, int]
+) -> dict[str, dict[int, dict[EventKind, list[Event]]]]:
     """The scalers that methods of a class use, by its name, with what they do to each."""
-    held: defaultdict[str, dict[int, dict[Kind, list[Event]]]] = defaultdict(dict)
-    every: defaultdict[int, defaultdict[Kind, list[Event]]] = defaultdict(lambda: defaultdict(list))
-    for event in program.events():
-        thing = program.things[event.subject] if event.subject is not None else None
-        if thing is not None and thing.role == "scaler" and not thing.facts.get("framework"):
-            done = every[same[thing.key]]
+    by_class: defaultdict[str, dict[int, dict[EventKind, list[Event]]]] = defaultdict(dict)
+    every: defaultdict[int, defaultdict[EventKind, list[Event]]] = defaultdict(lambda: defaultdict(list))
+    for event in program.iter_events():
+        scaler = program.objects[event.subject] if event.subject is not None else None
+        if scaler is not None and scaler.role == "scaler" and not scaler.attributes.get("framework"):
+            done = every[same[scaler.key]]
             done[event.kind].append(event)
-            if _class_of(event) and thing.name.startswith("self."):
-                held[_class_of(event)][same[thing.key]] = done
-    return held
+            if _class_of(event) and scaler.name.startswith("self."):
+                by_class[_class_of(event)][same[scaler.key]] = done
+    return by_class
 
 
 def _class_of(event: Event) -> str:
@@ -71,10 +82,10 @@ def _class_of(event: Event) -> str:
     return event.site.function.rpartition(".")[0]
 
 
-def _agree(event: Event, done: dict[Kind, list[Event]], shown: tuple[Kind, ...]) -> bool:
+def _may_happen_with(event: Event, done: dict[EventKind, list[Event]], evidence: tuple[EventKind, ...]) -> bool:
     """Whether what else is done to the scaler may be done where an event happens, as far as tests tell."""
-    return all(any(not _excludes(event, other) for other in done.get(kind, ())) for kind in shown)
+    return all(any(not _is_exclusive(event, other) for other in done.get(kind, ())) for kind in evidence)
 
 
-def _excludes(event: Event, other: Event) -> bool:
+def _is_exclusive(event: Event, other: Event) -> bool:
     return any((key, not truth) in other.guards for key, truth in event.guards)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from .safe_path import can_be_safe, safe_path
-from .sources.replacing import ending, held
+from .sources.atomic_replace import blocked_signals, termination_signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,95 +27,99 @@ class EndedEarly(Exception):
     """A process was ended from outside while there was work for it."""
 
 
-class _Elsewhere(Exception):
+class _RemoteTraceback(Exception):
     """Where an error came up, in another process."""
 
 
-def processors() -> int:
+def count_processors() -> int:
     """The processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _begin(shared: object) -> None:
+def _set_shared(shared: object) -> None:
     global _shared  # noqa: PLW0603 - the one place where a process keeps what it was started with
     _shared = shared
 
 
-def shared() -> Any:
+def shared_arguments() -> Any:
     """What :func:`spread` was given for every item."""
     return _shared
 
 
-def spread(act: Callable[[Item], Result], items: Sequence[Item], jobs: int, given: object = None) -> Iterator[Result]:
+def run_in_processes(
+    task: Callable[[Item], Result], items: Sequence[Item], jobs: int, shared_arguments: object = None
+) -> Iterator[Result]:
     """The results of ``act`` on each item, as they come: in this process if ``jobs`` is 1, else in as many.
 
     ``act`` is a function of a module, and finds ``given`` in :func:`shared`. Raises what ``act`` raises, and
     :class:`EndedEarly` where a process is killed, as happens for want of memory.
     """
     if jobs > 1 and len(items) > 1:
-        yield from _spread(act, items, min(jobs, len(items)), given)
+        yield from _run_in_workers(task, items, min(jobs, len(items)), shared_arguments)
         return
-    _begin(given)
+    _set_shared(shared_arguments)
     for item in items:
-        yield act(item)
-    _begin(None)
+        yield task(item)
+    _set_shared(None)
 
 
 # Of the pools of the standard library, one waits for ever for what a killed process had in hand, and the other leaves
 # processes behind that wait for ever where this one is killed. With a pipe to each, either side sees the other's end.
-def _spread(act: Callable[[Item], Result], items: Sequence[Item], jobs: int, given: object) -> Iterator[Result]:
+def _run_in_workers(
+    task: Callable[[Item], Result], items: Sequence[Item], jobs: int, shared_arguments: object
+) -> Iterator[Result]:
     from multiprocessing import connection
 
     left = iter(items)
-    workers = _Workers(act, given)
+    workers = _WorkerPool(task, shared_arguments)
     try:
         for ours in workers.start(jobs):
-            _tell(ours, next(left))
+            _send_item(ours, next(left))
         busy = list(workers.pipes)
         while busy:
             ready: Any = connection.wait(busy)
             for ours in ready:
-                result, error, where = _hear(ours)
+                result, error, where = _receive_result(ours)
                 if error is not None:
-                    raise error from _Elsewhere(where)
+                    raise error from _RemoteTraceback(where)
                 for item in left:
-                    _tell(ours, item)
+                    _send_item(ours, item)
                     break
                 else:
                     busy.remove(ours)
                 yield result
     finally:
-        workers.end()
+        workers.stop()
     # Where none could be started.
-    yield from spread(act, list(left), 1, given)
+    yield from run_in_processes(task, list(left), 1, shared_arguments)
 
 
-class _Workers:
+class _WorkerPool:
     """Processes that serve: as many as are wanted, and as there are to be had."""
 
-    def __init__(self, act: Callable[[Any], object], given: object) -> None:
+    def __init__(self, task: Callable[[Any], object], shared_arguments: object) -> None:
         import multiprocessing
 
-        self._act = act
-        self._given = given
+        self._task = task
+        self._shared_arguments = shared_arguments
         # A forked process starts with everything imported; where there are threads about, forking is not safe.
-        self._forks = sys.platform.startswith("linux") and not _has_threads()
-        self._context: Any = multiprocessing.get_context("fork" if self._forks else "spawn")
+        self._uses_fork = sys.platform.startswith("linux") and not _has_threads()
+        self._context: Any = multiprocessing.get_context("fork" if self._uses_fork else "spawn")
         #: Our end of the pipe to each.
         self.pipes: dict[Connection[Any, Any], BaseProcess] = {}
         #: Nothing is sent through this one. It ends when this process does, however that comes about.
-        self._life: list[Connection[Any, Any]] = []
+        self._lifeline: list[Connection[Any, Any]] = []
 
     def start(self, jobs: int) -> Iterator[Connection[Any, Any]]:
         """Start them, until there are no more processes or open files to be had."""
-        if not (self._forks or can_be_safe()):
+        if not (self._uses_fork or can_be_safe()):
             return
         with suppress(OSError):
-            self._life += self._context.Pipe(duplex=False)
+            self._lifeline += self._context.Pipe(duplex=False)
             while len(self.pipes) < jobs:
                 ours, theirs = self._context.Pipe()
                 try:
-                    self.pipes[ours] = self._started(ours, theirs)
+                    self.pipes[ours] = self._start_worker(ours, theirs)
                 except OSError:
                     ours.close()
                     raise
@@ -123,47 +127,47 @@ class _Workers:
                     theirs.close()
         yield from list(self.pipes)
 
-    def _started(self, ours: Connection[Any, Any], theirs: Connection[Any, Any]) -> BaseProcess:
-        watched, life = self._life
+    def _start_worker(self, ours: Connection[Any, Any], theirs: Connection[Any, Any]) -> BaseProcess:
+        watched, life = self._lifeline
         # What is open here would stay open in a forked process, which would then not see that this one has ended.
-        inherited = [*self.pipes, ours, life] if self._forks else []
+        inherited = [*self.pipes, ours, life] if self._uses_fork else []
         process: BaseProcess = self._context.Process(
-            target=_serve, args=(theirs, watched, inherited, self._act, self._given), daemon=True
+            target=_run_worker, args=(theirs, watched, inherited, self._task, self._shared_arguments), daemon=True
         )
         # A forked one must not take a signal for this one's.
-        with held() if self._forks else safe_path():
+        with blocked_signals() if self._uses_fork else safe_path():
             process.start()
         return process
 
-    def end(self) -> None:
+    def stop(self) -> None:
         for ours, process in self.pipes.items():
             process.terminate()
             process.join()
             ours.close()
-        for each in self._life:
+        for each in self._lifeline:
             each.close()
 
 
-def _tell(pipe: Connection[Any, Any], item: object) -> None:
+def _send_item(pipe: Connection[Any, Any], item: object) -> None:
     try:
         pipe.send(item)
     except OSError as error:
         raise EndedEarly from error
 
 
-def _hear(pipe: Connection[Any, Any]) -> Any:
+def _receive_result(pipe: Connection[Any, Any]) -> Any:
     try:
         return pipe.recv()
     except (EOFError, OSError) as error:
         raise EndedEarly from error
 
 
-def _serve(
+def _run_worker(
     pipe: Connection[Any, Any],
     watched: Connection[Any, Any],
     inherited: list[Connection[Any, Any]],
-    act: Callable[[Any], object],
-    given: object,
+    task: Callable[[Any], object],
+    shared_arguments: object,
 ) -> None:
     """Work in a process of its own, until the other side of the pipe is closed, or its process is gone."""
     import gc
@@ -173,33 +177,33 @@ def _serve(
     for each in inherited:
         each.close()
     # An interrupt from the keyboard reaches all processes, and the one that started them speaks of it.
-    for number in ending():
+    for number in termination_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ending())
-    threading.Thread(target=_follow, args=(watched,), daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, termination_signals())
+    threading.Thread(target=_exit_with_parent, args=(watched,), daemon=True).start()
     # What it was started with lives as long as it does.
     gc.disable()
     gc.freeze()
-    _begin(given)
+    _set_shared(shared_arguments)
     try:
         while True:
-            pipe.send(_answer(act, pipe.recv()))
+            pipe.send(_run_task(task, pipe.recv()))
     except (EOFError, OSError):
         pass
 
 
-def _follow(watched: Connection[Any, Any]) -> None:
+def _exit_with_parent(watched: Connection[Any, Any]) -> None:
     """End this process as soon as the one that has started it is gone, whatever is being worked at."""
     with suppress(EOFError, OSError):
         watched.recv_bytes()
     os._exit(1)
 
 
-def _answer(act: Callable[[Any], object], item: object) -> tuple[object, Exception | None, str]:
+def _run_task(task: Callable[[Any], object], item: object) -> tuple[object, Exception | None, str]:
     try:
-        return act(item), None, ""
+        return task(item), None, ""
     except Exception as error:  # noqa: BLE001 - it is raised where the results are waited for
         import traceback
 

@@ -5,37 +5,37 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ..protocol.events import Call, Site
-from ..protocol.finding import SEVERITIES, Finding, Step
-from ..protocol.named import NamedTuple
+from ..protocol.fast_namedtuple import NamedTuple
+from ..protocol.finding import SEVERITIES, Finding, TraceStep
 from ..protocol.rules import LABELS, RULES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from .blind_spots import Spot
-    from .entry_points import Reached
-    from .interpreter.passed import Span
+    from .entry_points import ReachedFunctions
+    from .interpreter.visited_calls import Span
+    from .unanalyzed_calls import UnanalyzedCall
 
 #: More lines or columns than any file has: Python's parser counts them in 32 bits.
-PLACES = 2**31 - 1
+MAX_POSITION = 2**31 - 1
 
 
 #: What was analyzed on its own, by path and line.
 Entry = tuple[str, int]
 
 
-class Passed(NamedTuple):
+class GraphCalls(NamedTuple):
     """The calls in other functions that a graph comes by, with those that led there.
 
     ``joined`` says that states were joined to check the graph, so that violations in it may have been lost.
     """
 
     calls: frozenset[Call]
-    joined: bool
+    has_joined_states: bool
 
 
-class Reading:
+class AnalysisResult:
     """What reading one program of a file has shown, in it and in those that it calls.
 
     ``reached`` tells of what was read on its own which functions it called, and ``passed_by`` by which calls in these
@@ -44,120 +44,146 @@ class Reading:
     ``spots`` are the calls of the file that can be some, and ``passed`` are those that reading came by in any file.
     """
 
-    __slots__ = ("findings", "ours", "passed", "passed_by", "path", "reached", "settled", "spots")
+    __slots__ = (
+        "findings",
+        "finished_findings",
+        "graph_calls",
+        "has_own_comments",
+        "path",
+        "protocol_calls",
+        "reached_functions",
+        "visited_calls",
+    )
 
-    def __init__(self, path: str, findings: list[Finding], reached: Reached, *, ours: bool = False) -> None:
+    def __init__(
+        self, path: str, findings: list[Finding], reached_functions: ReachedFunctions, *, has_own_comments: bool = False
+    ) -> None:
         self.path = path
         self.findings = findings
-        self.reached = reached
-        self.passed_by: dict[Entry, Passed] = {}
-        self.ours = ours
-        self.settled: list[Finding] = []
-        self.spots: list[Spot] = []
-        self.passed: dict[Span, bool] = {}
+        self.reached_functions = reached_functions
+        self.graph_calls: dict[Entry, GraphCalls] = {}
+        self.has_own_comments = has_own_comments
+        self.finished_findings: list[Finding] = []
+        self.protocol_calls: list[UnanalyzedCall] = []
+        self.visited_calls: dict[Span, bool] = {}
 
 
-class Answer:
+class FileResult:
     """All that reading one file has shown, and what it depends on.
 
     ``touched`` are the other files whose content mattered, ``asked`` the imports with where they led; ``whole`` says
     that any file of the run mattered, ``lasting`` that the same content gives the same answer.
     """
 
-    __slots__ = ("asked", "lasting", "path", "readings", "touched", "whole")
+    __slots__ = ("dependencies", "depends_on_all", "import_targets", "is_cacheable", "path", "results")
 
-    def __init__(self, path: str, readings: list[Reading], *, lasting: bool = True) -> None:
+    def __init__(self, path: str, results: list[AnalysisResult], *, is_cacheable: bool = True) -> None:
         self.path = path
-        self.readings = readings
-        self.lasting = lasting
-        self.whole = False
-        self.touched: set[str] = set()
-        self.asked: dict[tuple[str, str, int], str | None] = {}
+        self.results = results
+        self.is_cacheable = is_cacheable
+        self.depends_on_all = False
+        self.dependencies: set[str] = set()
+        self.import_targets: dict[tuple[str, str, int], str | None] = {}
 
 
 #: From a path as it is written to one that means the same in every directory, or back.
 Rename = Callable[[str], str]
 
 
-def encode(readings: list[Reading], rename: Rename) -> list[Any]:
+def encode_results(results: list[AnalysisResult], rename: Rename) -> list[Any]:
     """Readings as lists that JSON can hold."""
 
-    def site(at: Site) -> list[Any]:
-        caller = site(at.caller) if at.caller is not None else None
-        span = [at.line, at.column, at.end_line, at.end_column]
-        return [rename(at.path), *span, at.function, caller, at.cell]
+    def encode_site(location: Site) -> list[Any]:
+        caller = encode_site(location.caller) if location.caller is not None else None
+        span = [location.line, location.column, location.end_line, location.end_column]
+        return [rename(location.path), *span, location.function, caller, location.cell]
 
-    def finding(found: Finding) -> list[Any]:
-        witness = [[site(step.site), step.text] for step in found.witness]
-        entries = [[rename(path), line, [*map(call, sorted(at))]] for (path, line), at in sorted(found.entries.items())]
-        said = [found.code, found.severity, found.message, found.certain, found.condition]
-        return [*said, site(found.site), witness, entries, found.label, found.names]
+    def encode_finding(found: Finding) -> list[Any]:
+        witness = [[encode_site(step.site), step.text] for step in found.witness]
+        entries = [
+            [rename(path), line, [*map(encode_call, sorted(calls))]]
+            for (path, line), calls in sorted(found.entries.items())
+        ]
+        fields = [found.code, found.severity, found.message, found.certain, found.condition]
+        return [*fields, encode_site(found.site), witness, entries, found.label, found.names]
 
-    def call(at: Call) -> list[Any]:
-        return [rename(at[0]), at[1], at[2]]
+    def encode_call(call: Call) -> list[Any]:
+        return [rename(call[0]), call[1], call[2]]
 
-    def reached(functions: Reached) -> list[Any]:
+    def encode_reached(functions: ReachedFunctions) -> list[Any]:
         return [
-            [rename(path), line, [[rename(other), at] for other, at in sorted(called)]]
+            [rename(path), line, [[rename(other), other_line] for other, other_line in sorted(called)]]
             for (path, line), called in functions.items()
         ]
 
-    def passed_by(entries: dict[Entry, Passed]) -> list[Any]:
+    def encode_graph_calls(entries: dict[Entry, GraphCalls]) -> list[Any]:
         return [
-            [rename(path), line, [*map(call, sorted(each.calls))], each.joined]
+            [rename(path), line, [*map(encode_call, sorted(each.calls))], each.has_joined_states]
             for (path, line), each in entries.items()
         ]
 
     return [
         [
-            list(map(finding, r.findings)),
-            reached(r.reached),
-            passed_by(r.passed_by),
-            r.ours,
-            list(map(finding, r.settled)),
+            list(map(encode_finding, r.findings)),
+            encode_reached(r.reached_functions),
+            encode_graph_calls(r.graph_calls),
+            r.has_own_comments,
+            list(map(encode_finding, r.finished_findings)),
         ]
-        for r in readings
+        for r in results
     ]
 
 
-def decode(path: str, written: Any, rename: Rename) -> list[Reading]:
+def decode_results(path: str, written: Any, rename: Rename) -> list[AnalysisResult]:
     """The readings of a file. Raises ValueError or its like for what :func:`encode` would not write."""
     # Asked for one by one, each would load its rule.
     labels = {"", *LABELS}
 
-    def site(at: Any) -> Site:
-        place, line, column, end_line, end_column, function, caller, cell = at
-        outer = site(caller) if caller is not None else None
-        span = (number(line), number(column), number(end_line), number(end_column))
-        return Site(rename(place), *span, text(function), outer, number(cell) if cell is not None else None)
+    def decode_site(encoded: Any) -> Site:
+        path, line, column, end_line, end_column, function, caller, cell = encoded
+        outer = decode_site(caller) if caller is not None else None
+        span = (parse_number(line), parse_number(column), parse_number(end_line), parse_number(end_column))
+        return Site(rename(path), *span, parse_text(function), outer, parse_number(cell) if cell is not None else None)
 
-    def finding(found: Any) -> Finding:
-        code, severity, message, certain, condition, place, witness, entries, label, names = found
+    def decode_finding(found: Any) -> Finding:
+        code, severity, message, certain, condition, encoded_site, witness, entries, label, names = found
         if severity not in SEVERITIES or label not in labels:
             raise ValueError(severity, label)
-        steps = tuple(Step(site(at), text(said)) for at, said in witness)
-        made = Finding(code, RULES[code].name, severity, text(message), site(place), certain=truth(certain))
-        made.condition, made.witness = text(condition), steps
-        made.label, made.names = text(label), {text(key): text(said) for key, said in names.items()}
-        made.entries = {(rename(at), number(line)): frozenset(map(call, calls)) for at, line, calls in entries}
+        steps = tuple(TraceStep(decode_site(encoded), parse_text(said)) for encoded, said in witness)
+        made = Finding(
+            code,
+            RULES[code].name,
+            severity,
+            parse_text(message),
+            decode_site(encoded_site),
+            certain=parse_bool(certain),
+        )
+        made.condition, made.witness = parse_text(condition), steps
+        made.label, made.names = parse_text(label), {parse_text(key): parse_text(said) for key, said in names.items()}
+        made.entries = {
+            (rename(encoded), parse_number(line)): frozenset(map(decode_call, calls))
+            for encoded, line, calls in entries
+        }
         return made
 
-    def call(at: Any) -> Call:
-        place, line, column = at
-        return rename(place), number(line), number(column)
+    def decode_call(encoded: Any) -> Call:
+        path, line, column = encoded
+        return rename(path), parse_number(line), parse_number(column)
 
-    readings: list[Reading] = []
+    readings: list[AnalysisResult] = []
     for findings, reached, passed_by, ours, settled in written:
         functions = {
-            (rename(at), number(line)): {(rename(other), number(there)) for other, there in called}
-            for at, line, called in reached
+            (rename(entry_path), parse_number(line)): {(rename(other), parse_number(there)) for other, there in called}
+            for entry_path, line, called in reached
         }
-        reading = Reading(path, list(map(finding, findings)), functions, ours=truth(ours))
-        reading.passed_by = {
-            (rename(at), number(line)): Passed(frozenset(map(call, calls)), truth(joined))
-            for at, line, calls, joined in passed_by
+        reading = AnalysisResult(
+            path, list(map(decode_finding, findings)), functions, has_own_comments=parse_bool(ours)
+        )
+        reading.graph_calls = {
+            (rename(entry_path), parse_number(line)): GraphCalls(frozenset(map(decode_call, calls)), parse_bool(joined))
+            for entry_path, line, calls, joined in passed_by
         }
-        reading.settled = list(map(finding, settled))
+        reading.finished_findings = list(map(decode_finding, settled))
         readings.append(reading)
     return readings
 
@@ -165,20 +191,20 @@ def decode(path: str, written: Any, rename: Rename) -> list[Reading]:
 # What a cache says may have been written by anybody.
 
 
-def number(value: Any) -> int:
+def parse_number(value: Any) -> int:
     """A number that a place in a file may have."""
-    if type(value) is not int or abs(value) > PLACES:
+    if type(value) is not int or abs(value) > MAX_POSITION:
         raise ValueError(value)
     return value
 
 
-def truth(value: Any) -> bool:
+def parse_bool(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError(value)
     return value
 
 
-def text(value: Any) -> str:
+def parse_text(value: Any) -> str:
     """What may be shown on a terminal."""
     if not isinstance(value, str) or not value.isprintable():
         raise ValueError(value)

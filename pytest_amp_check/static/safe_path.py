@@ -16,7 +16,7 @@ from types import ModuleType
 #: Has Python leave the working folder out, from 3.11 on.
 _VARIABLE = "PYTHONSAFEPATH"
 #: Guards the variables of this process, and the function that is replaced.
-_common = _thread.allocate_lock()
+_environment_lock = _thread.allocate_lock()
 
 
 def can_be_safe() -> bool:
@@ -28,11 +28,11 @@ def can_be_safe() -> bool:
 @contextmanager
 def safe_path() -> Iterator[None]:
     """Have processes that are spawned meanwhile search no working folder and run no script; all is restored after."""
-    with _common, _without_main_module():
+    with _environment_lock, _without_main_module():
         if sys.version_info >= (3, 11):
-            yield from _by_variable()
+            yield from _set_safe_variable()
         else:
-            yield from _by_flags()
+            yield from _isolate_by_flags()
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def _without_main_module() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _by_variable() -> Iterator[None]:
+def _set_safe_variable() -> Iterator[None]:
     before = os.environ.get(_VARIABLE)
     os.environ[_VARIABLE] = "1"
     try:
@@ -58,7 +58,7 @@ def _by_variable() -> Iterator[None]:
             os.environ[_VARIABLE] = before
 
 
-def _by_flags() -> Iterator[None]:
+def _isolate_by_flags() -> Iterator[None]:
     """Have Python 3.10 isolate what it spawns, and the process that cleans up after that.
 
     It has no such variable, and as it gets no further release, the function that gives the flags stays what it is. The

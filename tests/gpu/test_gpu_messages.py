@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pytest_amp_check import record
-from pytest_amp_check.protocol.messages import find
+from pytest_amp_check.protocol.messages import find_messages
 
 #: Message -> a program that raises it on CUDA, with the words of its explanation.
 PROGRAMS = {
@@ -66,7 +66,7 @@ def test_a_message_of_cuda_is_explained(name: str, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError) as caught, record() as run:
         exec(compile(source, str(path), "exec"), {})  # noqa: S102 - our own programs
     assert run.failure is None
-    assert [message.name for message in find(str(caught.value))] == [name]
+    assert [message.name for message in find_messages(str(caught.value))] == [name]
     (finding,) = run.findings
     assert finding.line == line
     assert words in finding.message

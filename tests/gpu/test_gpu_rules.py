@@ -63,7 +63,7 @@ def finds_its_marks(name: str, source: str, where: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bad", "good"])
-@pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.readers != STATIC])
+@pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.detected_by != STATIC])
 def test_an_example_on_cuda(code: str, kind: str, where: str) -> None:
     finds_its_marks(f"{code}_{kind}.py", getattr(RULES[code], kind), where)
 

@@ -106,7 +106,7 @@ def test_a_long_run_keeps_few_numbers_waiting(half: Session) -> None:
     with half.record() as run:
         for number in range(120):
             step(float("inf") if number % 40 == 20 else 1.0)
-        waiting = len(run._recorder.recording.readings._numbers)
+        waiting = len(run._recorder.recording.deferred_values._pending_numbers)
     assert waiting <= 300
     assert [recorded.index for recorded in run.steps if recorded.skipped] == [20, 60, 100]
     assert run.skipped_total == 3

@@ -15,18 +15,26 @@ from hypothesis import strategies as st
 from marks import shown
 
 from pytest_amp_check.protocol import automaton as a
-from pytest_amp_check.protocol import check as judging
 from pytest_amp_check.protocol import effects
 from pytest_amp_check.protocol import events as e
-from pytest_amp_check.protocol.automaton import Opt, move
-from pytest_amp_check.protocol.check import check
-from pytest_amp_check.protocol.effects.faults import EXCUSES
+from pytest_amp_check.protocol import graph_checker as judging
+from pytest_amp_check.protocol.automaton import OptimizerState, transition
+from pytest_amp_check.protocol.effects.violations import EXCUSES
 from pytest_amp_check.protocol.events import Event
+from pytest_amp_check.protocol.graph_checker import check
 from pytest_amp_check.protocol.rules import LABELS, RULES
 
 #: A machine that is busy is no fault.
 quick = settings(max_examples=60, deadline=None)
-FLAGS = ("clipped", "partly", "held", "many", "undivided", "discarded", "veteran")
+FLAGS = (
+    "clipped_while_scaled",
+    "clipped_mixed",
+    "window_open",
+    "several_backwards",
+    "loss_undivided",
+    "grads_discarded",
+    "stepped_before",
+)
 INSIDE = ("", e.LOOSE, e.MICRO)
 #: Labels with an ``@`` that the judge of graphs settles itself, or a rule's own judge gives.
 OF_OTHERS = {
@@ -88,18 +96,20 @@ OF_THE_AUTOMATON = {label for label in LABELS if "@" in label} - OF_OTHERS
 
 
 def test_a_kind_is_worth_something_where_it_does_something_to_a_state() -> None:
-    kinds = {kind for kind in vars(e).values() if isinstance(kind, e.Kind)}
-    assert {kind for kind in kinds if kind.worth != e.UNTESTED} <= set(effects.HANDLERS) <= kinds
+    kinds = {kind for kind in vars(e).values() if isinstance(kind, e.EventKind)}
+    assert {kind for kind in kinds if kind.predicate_worth != e.UNTESTED} <= set(effects.HANDLERS) <= kinds
 
 
 # Totality.
 
 
-def every_state() -> Iterable[Opt]:
+def every_state() -> Iterable[OptimizerState]:
     for grads, stage in product(a.GRADS, a.STAGES):
         for flags in product((False, True), repeat=len(FLAGS)):
             for inside, apart in (("", False), (e.LOOSE, False), (e.MICRO, True)):
-                yield Opt(grads, stage, 0, **dict(zip(FLAGS, flags, strict=True)), inside=inside, apart=apart)
+                yield OptimizerState(
+                    grads, stage, 0, **dict(zip(FLAGS, flags, strict=True)), loop_kind=inside, no_sync=apart
+                )
 
 
 #: What may be known of an input besides its name, where that says more: of a backward whether its loss was divided,
@@ -116,16 +126,24 @@ FACTS: dict[str, list[tuple[int, bool, bool, str]]] = {
 
 
 @functools.cache
-def reached() -> tuple[set[Opt], dict[str, tuple[Opt, str]]]:
+def reached() -> tuple[set[OptimizerState], dict[str, tuple[OptimizerState, str]]]:
     """The states that some word leads to from an optimizer's construction, and where each label is first given."""
-    start = [Opt(), Opt(a.CLEAN, a.READY)]
+    start = [OptimizerState(), OptimizerState(a.CLEAN, a.READY)]
     seen, work = set(start), deque(start)
-    labels: dict[str, tuple[Opt, str]] = {}
+    labels: dict[str, tuple[OptimizerState, str]] = {}
     while work:
         state = work.popleft()
         for event in a.INPUTS:
             for by, divided, partly, inside in FACTS.get(event, [(0, True, False, "")]):
-                after, faults = move(state, event, by=by, divided=divided, partly=partly, inside=inside, apart=partly)
+                after, faults = transition(
+                    state,
+                    event,
+                    scaler_key=by,
+                    loss_divided=divided,
+                    clipped_mixed=partly,
+                    loop_kind=inside,
+                    no_sync=partly,
+                )
                 for label in faults:
                     labels.setdefault(label, (state, event))
                 if after not in seen:
@@ -137,20 +155,26 @@ def reached() -> tuple[set[Opt], dict[str, tuple[Opt, str]]]:
 @pytest.mark.long
 def test_every_state_answers_every_input() -> None:
     # Each answer with one question that it was given to: there are a million questions.
-    states: dict[Opt, tuple[Opt, str]] = {}
-    told: dict[tuple[str, ...], tuple[Opt, str]] = {}
+    states: dict[OptimizerState, tuple[OptimizerState, str]] = {}
+    told: dict[tuple[str, ...], tuple[OptimizerState, str]] = {}
     for state in every_state():
         for event, divided in product(a.INPUTS, (True, False)):
-            after, faults = move(
-                state, event, by=0, divided=divided, held=state.held, inside=state.inside, partly=not divided
+            after, faults = transition(
+                state,
+                event,
+                scaler_key=0,
+                loss_divided=divided,
+                window_open=state.window_open,
+                loop_kind=state.loop_kind,
+                clipped_mixed=not divided,
             )
             states.setdefault(after, (state, event))
             told.setdefault(faults, (state, event))
     for after, question in states.items():
-        assert after.inside in INSIDE, question
+        assert after.loop_kind in INSIDE, question
         assert after.grads in a.GRADS, question
         assert after.stage in a.STAGES, question
-        assert after.by in (0, -1), question
+        assert after.scaler_key in (0, -1), question
         assert all(isinstance(getattr(after, flag), bool) for flag in FLAGS), question
     for faults, question in told.items():
         assert len(set(faults)) == len(faults), question
@@ -178,10 +202,10 @@ def test_each_row_of_the_tables_decides_in_some_state_that_is_reached() -> None:
     for table in (a.FIRST, a.ENDS):
         for event, rows in table.items():
             assert event in a.INPUTS
-            assert {row.fault for row in rows} <= OF_THE_AUTOMATON | {""}
+            assert {row.label for row in rows} <= OF_THE_AUTOMATON | {""}
             decided = set()
             for state, by in product(states, (0, 1)):
-                fits = [row for row in rows if row.fits(state, by)]
+                fits = [row for row in rows if row.matches_state(state, by)]
                 decided |= set(fits[:1] if table is a.FIRST else fits)
             assert decided == set(rows), event
 
@@ -190,7 +214,7 @@ def test_an_input_that_is_not_in_the_table_leaves_the_gradients_as_they_are() ->
     flags = (a.CLIP, a.READ, a.HOLD)
     for grads, event in product(a.GRADS, a.INPUTS):
         if (grads, event) not in a.MOVES:
-            after, _ = move(Opt(grads), event, by=0)
+            after, _ = transition(OptimizerState(grads), event, scaler_key=0)
             assert after.grads == grads
             assert event not in flags or after.stage == a.ANY
 
@@ -209,11 +233,11 @@ def test_each_label_of_the_automaton_is_owned_and_can_be_given() -> None:
 def test_what_faults_name_are_labels_kinds_and_excuses() -> None:
     excuses = set()
     for _, fault in LABELS.values():
-        assert {*fault.yields_to, *fault.yields_where_settled} <= set(LABELS)
-        assert {other for _, other in fault.otherwise} <= LABELS.keys()
-        assert all(isinstance(kind, e.Kind) for kind in (*fault.blame, *fault.witness))
-        assert fault.blame or not (fault.each or fault.unscaled)
-        excuses |= {fault.unless} - {""}
+        assert {*fault.yields_to, *fault.yields_where_detected} <= set(LABELS)
+        assert {other for _, other in fault.label_overrides} <= LABELS.keys()
+        assert all(isinstance(kind, e.EventKind) for kind in (*fault.cause_kinds, *fault.trace_kinds))
+        assert fault.cause_kinds or not (fault.every_cause or fault.unscaled_only)
+        excuses |= {fault.exemption} - {""}
     assert excuses == set(EXCUSES), "an excuse that no fault names, or the other way round"
 
 
@@ -223,10 +247,10 @@ def test_a_fault_is_told_once() -> None:
         for way in ((a.SCALER_STEP, a.UPDATE, a.ZERO), (a.HANDOFF, a.SCALER_STEP, a.UPDATE, a.ZERO), (a.NEW,)):
             after = state
             for event in way:
-                after, _ = move(after, event, by=0)
+                after, _ = transition(after, event, scaler_key=0)
             assert after.grads == a.CLEAN
             for event in (a.BACKWARD_SCALED, a.UNSCALE, a.CLIP, a.SCALER_STEP, a.UPDATE, a.ZERO):
-                after, faults = move(after, event, by=0)
+                after, faults = transition(after, event, scaler_key=0)
                 assert not faults, (state, way, event)
 
 
@@ -238,21 +262,29 @@ CLIP_PARTLY: Letter = (a.CLIP, False)
 MICRO, LOOSE, APART, OTHER = (f"{a.BACKWARD_SCALED} {where}" for where in (e.MICRO, e.LOOSE, "apart", "other"))
 
 
-def spell(word: Sequence[str | Letter], start: Opt | None = None) -> tuple[Opt, list[str]]:
+def spell(word: Sequence[str | Letter], start: OptimizerState | None = None) -> tuple[OptimizerState, list[str]]:
     """Read a word: the last state, and the faults in order.
 
     ``("backward-scaled", False)`` is a loss not divided; after the input may stand where it happens: in a loop that
     leaves the step to what follows (``micro``, ``loose``), or under no_sync (``apart``), or that another scaler did it
     (``other``).
     """
-    state = Opt(a.CLEAN, a.READY) if start is None else start
+    state = OptimizerState(a.CLEAN, a.READY) if start is None else start
     faults: list[str] = []
     for letter in word:
         event, plain = (letter, True) if isinstance(letter, str) else letter
         event, _, where = event.partition(" ")
         inside = where if where in INSIDE else ""
         by = int(where == "other")
-        state, more = move(state, event, by=by, divided=plain, partly=not plain, inside=inside, apart=where == "apart")
+        state, more = transition(
+            state,
+            event,
+            scaler_key=by,
+            loss_divided=plain,
+            clipped_mixed=not plain,
+            loop_kind=inside,
+            no_sync=where == "apart",
+        )
         faults.extend(more)
     return state, faults
 
@@ -275,8 +307,10 @@ def windows(draw: st.DrawFn) -> list[str | Letter]:
 
 
 @quick
-@given(st.lists(windows(), min_size=1, max_size=5), st.sampled_from([Opt(), Opt(a.CLEAN, a.READY)]))
-def test_no_legal_word_is_faulted(training: list[list[str | Letter]], start: Opt) -> None:
+@given(
+    st.lists(windows(), min_size=1, max_size=5), st.sampled_from([OptimizerState(), OptimizerState(a.CLEAN, a.READY)])
+)
+def test_no_legal_word_is_faulted(training: list[list[str | Letter]], start: OptimizerState) -> None:
     state, faults = spell([letter for window in training for letter in window], start)
     assert not faults
     assert (state.grads, state.stage) == (a.CLEAN, a.READY)
@@ -424,52 +458,82 @@ def test_an_illegal_word_is_faulted_after_any_legal_ones(
 
 
 #: A state in which all is true that can be.
-FULL = Opt(a.SCALED, a.STAGE_UNSCALED, 7, True, True, True, True, True, True, True, e.LOOSE, True)
+FULL = OptimizerState(a.SCALED, a.STAGE_UNSCALED, 7, True, True, True, True, True, True, True, e.LOOSE, True)
 #: What is left of it that a window has gathered.
-OVER: dict[str, Any] = {"held": False, "inside": "", "apart": False}
-ALONE: dict[str, Any] = {"clipped": False, "partly": False, **OVER}
-FORGOTTEN: dict[str, Any] = {**ALONE, "many": False, "undivided": False, "discarded": False}
+OVER: dict[str, Any] = {"window_open": False, "loop_kind": "", "no_sync": False}
+ALONE: dict[str, Any] = {"clipped_while_scaled": False, "clipped_mixed": False, **OVER}
+FORGOTTEN: dict[str, Any] = {**ALONE, "several_backwards": False, "loss_undivided": False, "grads_discarded": False}
 #: A state, an input with what is known of it, and what becomes of the state: all else stays.
-LEFT: list[tuple[Opt, str, dict[str, Any], dict[str, Any]]] = [
-    (FULL, a.BACKWARD_SCALED, {"by": 7}, {"stage": a.ANY, **OVER, "undivided": False, "discarded": False}),
+LEFT: list[tuple[OptimizerState, str, dict[str, Any], dict[str, Any]]] = [
     (
         FULL,
         a.BACKWARD_SCALED,
-        {"by": 7, "divided": False, "held": True, "inside": e.MICRO, "apart": True},
-        {"stage": a.ANY, "inside": e.MICRO, "discarded": False},
+        {"scaler_key": 7},
+        {"stage": a.ANY, **OVER, "loss_undivided": False, "grads_discarded": False},
     ),
     (
         FULL,
         a.BACKWARD_SCALED,
-        {"by": 3, "divided": False},
-        {"grads": a.UNEVEN, "stage": a.ANY, "by": 3, **OVER, "discarded": False},
+        {"scaler_key": 7, "loss_divided": False, "window_open": True, "loop_kind": e.MICRO, "no_sync": True},
+        {"stage": a.ANY, "loop_kind": e.MICRO, "grads_discarded": False},
     ),
-    (FULL, a.BACKWARD_RAW, {}, {"grads": a.MIXED, **OVER, "undivided": False, "discarded": False}),
-    (FULL, a.MAYBE_SCALED, {"by": 3, "divided": False}, {**OVER, "undivided": False, "discarded": False}),
+    (
+        FULL,
+        a.BACKWARD_SCALED,
+        {"scaler_key": 3, "loss_divided": False},
+        {"grads": a.UNEVEN, "stage": a.ANY, "scaler_key": 3, **OVER, "grads_discarded": False},
+    ),
+    (FULL, a.BACKWARD_RAW, {}, {"grads": a.MIXED, **OVER, "loss_undivided": False, "grads_discarded": False}),
+    (
+        FULL,
+        a.MAYBE_SCALED,
+        {"scaler_key": 3, "loss_divided": False},
+        {**OVER, "loss_undivided": False, "grads_discarded": False},
+    ),
     (
         FULL._replace(grads=a.FED),
         a.MAYBE_SCALED,
-        {"by": 3, "held": True, "inside": e.MICRO, "apart": True},
-        {"by": 3, "inside": e.MICRO, "apart": False, "undivided": False, "discarded": False},
+        {"scaler_key": 3, "window_open": True, "loop_kind": e.MICRO, "no_sync": True},
+        {"scaler_key": 3, "loop_kind": e.MICRO, "no_sync": False, "loss_undivided": False, "grads_discarded": False},
     ),
-    (FULL, a.MAYBE_RAW, {"by": 3}, {"grads": a.EITHER, **OVER, "undivided": False, "discarded": False}),
+    (
+        FULL,
+        a.MAYBE_RAW,
+        {"scaler_key": 3},
+        {"grads": a.EITHER, **OVER, "loss_undivided": False, "grads_discarded": False},
+    ),
     (
         FULL,
         a.UNSCALE,
-        {"by": 7},
-        {"grads": a.UNSCALED, "clipped": False, "partly": False, "discarded": False},
+        {"scaler_key": 7},
+        {"grads": a.UNSCALED, "clipped_while_scaled": False, "clipped_mixed": False, "grads_discarded": False},
     ),
-    (FULL, a.SCALER_STEP, {"by": 3}, {"grads": a.STEPPED, "stage": a.STAGE_STEPPED, "by": 3, **FORGOTTEN}),
-    (FULL, a.STEP, {"by": 3}, {"grads": a.SPENT, "stage": a.ANY, **FORGOTTEN}),
-    (FULL, a.HANDOFF, {"by": 3}, {"grads": a.UNKNOWN, "stage": a.ANY, **FORGOTTEN}),
-    (FULL, a.NEW, {"by": 3}, {"grads": a.CLEAN, "stage": a.READY, "by": -1, "veteran": False, **FORGOTTEN}),
-    (FULL, a.UPDATE, {"by": 7}, {"grads": a.UNKNOWN, "stage": a.READY}),
-    (FULL._replace(**OVER), a.UPDATE, {"by": 7}, {**OVER, "grads": a.OUTDATED, "stage": a.READY}),
-    (FULL, a.UPDATE_ALONE, {"by": 7}, {"stage": a.READY}),
-    (FULL, a.ZERO, {}, {"grads": a.CLEAN, **FORGOTTEN, "discarded": True}),
-    (FULL._replace(discarded=False), a.ZERO, {}, {"grads": a.CLEAN, **FORGOTTEN, "discarded": True}),
-    (FULL._replace(discarded=False, **OVER), a.ZERO, {}, {"grads": a.CLEAN, **FORGOTTEN, "discarded": True}),
-    (FULL, a.RESTORE, {}, {"grads": a.RAW, "stage": a.ANY, "clipped": False, "partly": False}),
+    (
+        FULL,
+        a.SCALER_STEP,
+        {"scaler_key": 3},
+        {"grads": a.STEPPED, "stage": a.STAGE_STEPPED, "scaler_key": 3, **FORGOTTEN},
+    ),
+    (FULL, a.STEP, {"scaler_key": 3}, {"grads": a.SPENT, "stage": a.ANY, **FORGOTTEN}),
+    (FULL, a.HANDOFF, {"scaler_key": 3}, {"grads": a.UNKNOWN, "stage": a.ANY, **FORGOTTEN}),
+    (
+        FULL,
+        a.NEW,
+        {"scaler_key": 3},
+        {"grads": a.CLEAN, "stage": a.READY, "scaler_key": -1, "stepped_before": False, **FORGOTTEN},
+    ),
+    (FULL, a.UPDATE, {"scaler_key": 7}, {"grads": a.UNKNOWN, "stage": a.READY}),
+    (FULL._replace(**OVER), a.UPDATE, {"scaler_key": 7}, {**OVER, "grads": a.OUTDATED, "stage": a.READY}),
+    (FULL, a.UPDATE_ALONE, {"scaler_key": 7}, {"stage": a.READY}),
+    (FULL, a.ZERO, {}, {"grads": a.CLEAN, **FORGOTTEN, "grads_discarded": True}),
+    (FULL._replace(grads_discarded=False), a.ZERO, {}, {"grads": a.CLEAN, **FORGOTTEN, "grads_discarded": True}),
+    (
+        FULL._replace(grads_discarded=False, **OVER),
+        a.ZERO,
+        {},
+        {"grads": a.CLEAN, **FORGOTTEN, "grads_discarded": True},
+    ),
+    (FULL, a.RESTORE, {}, {"grads": a.RAW, "stage": a.ANY, "clipped_while_scaled": False, "clipped_mixed": False}),
     (FULL, a.TAKEN, {}, {}),
     (FULL._replace(grads=a.FED), a.TAKEN, {}, {"grads": a.SHARED, **ALONE}),
     (FULL._replace(grads=a.EXPOSED), a.TAKEN, {}, {"grads": a.UNKNOWN, **ALONE}),
@@ -480,32 +544,57 @@ LEFT: list[tuple[Opt, str, dict[str, Any], dict[str, Any]]] = [
     (FULL, a.DIVIDE, {}, {"grads": a.DIVIDED}),
     (FULL, a.BORROW, {}, {"grads": a.BORROWED}),
     # What a state does not hold.
-    (Opt(a.SCALED, a.READY), a.BACKWARD_SCALED, {"by": 3, "divided": False}, {"by": 3}),
+    (OptimizerState(a.SCALED, a.READY), a.BACKWARD_SCALED, {"scaler_key": 3, "loss_divided": False}, {"scaler_key": 3}),
     (
-        Opt(a.CLEAN, a.READY),
+        OptimizerState(a.CLEAN, a.READY),
         a.BACKWARD_SCALED,
-        {"by": 3, "divided": False},
-        {"grads": a.SCALED, "by": 3, "undivided": True},
+        {"scaler_key": 3, "loss_divided": False},
+        {"grads": a.SCALED, "scaler_key": 3, "loss_undivided": True},
     ),
-    (Opt(a.SCALED, a.READY, 3), a.BACKWARD_SCALED, {"by": 3, "divided": False}, {}),
-    (Opt(a.SCALED, a.READY, 3, undivided=True), a.BACKWARD_SCALED, {"by": 3, "divided": False}, {}),
-    (Opt(a.SCALED, a.READY, 3, undivided=True), a.BACKWARD_SCALED, {"by": 3}, {"undivided": False}),
-    (Opt(a.SCALED, a.READY, 3, held=True), a.BACKWARD_SCALED, {"by": 3}, {"held": False, "many": True}),
-    (Opt(a.SCALED, a.READY, 3, inside=e.MICRO), a.BACKWARD_SCALED, {"by": 3}, {"inside": "", "many": True}),
-    (Opt(a.SCALED, a.READY, 3, inside=e.LOOSE), a.BACKWARD_SCALED, {"by": 3}, {"inside": ""}),
-    (Opt(a.CLEAN, a.READY, held=True), a.BACKWARD_RAW, {}, {"grads": a.RAW, "held": False}),
-    (Opt(a.SCALED), a.CLIP, {}, {"clipped": True}),
-    (Opt(a.SCALED), a.CLIP, {"partly": True}, {"clipped": True, "partly": True}),
-    (Opt(a.UNSCALED), a.CLIP, {"partly": True}, {}),
-    (Opt(a.SCALED, clipped=True), a.CLIP, {"partly": True}, {"partly": True}),
-    (Opt(a.SCALED), a.HOLD, {}, {"held": True}),
-    (Opt(a.CLEAN), a.HOLD, {}, {}),
-    (Opt(a.CLEAN, held=True), a.HOLD, {}, {}),
-    (Opt(a.UNSCALED), a.ZERO, {}, {"grads": a.CLEAN, "discarded": True}),
-    (Opt(a.RAW), a.ZERO, {}, {"grads": a.CLEAN}),
-    (Opt(a.SCALED, inside=e.LOOSE), a.ZERO, {}, {"grads": a.CLEAN, "inside": "", "discarded": True}),
-    (Opt(a.SCALED, by=3), a.STEP, {}, {"grads": a.SPENT}),
-    (Opt(a.SCALED, by=3), a.HANDOFF, {}, {"grads": a.UNKNOWN}),
+    (OptimizerState(a.SCALED, a.READY, 3), a.BACKWARD_SCALED, {"scaler_key": 3, "loss_divided": False}, {}),
+    (
+        OptimizerState(a.SCALED, a.READY, 3, loss_undivided=True),
+        a.BACKWARD_SCALED,
+        {"scaler_key": 3, "loss_divided": False},
+        {},
+    ),
+    (
+        OptimizerState(a.SCALED, a.READY, 3, loss_undivided=True),
+        a.BACKWARD_SCALED,
+        {"scaler_key": 3},
+        {"loss_undivided": False},
+    ),
+    (
+        OptimizerState(a.SCALED, a.READY, 3, window_open=True),
+        a.BACKWARD_SCALED,
+        {"scaler_key": 3},
+        {"window_open": False, "several_backwards": True},
+    ),
+    (
+        OptimizerState(a.SCALED, a.READY, 3, loop_kind=e.MICRO),
+        a.BACKWARD_SCALED,
+        {"scaler_key": 3},
+        {"loop_kind": "", "several_backwards": True},
+    ),
+    (OptimizerState(a.SCALED, a.READY, 3, loop_kind=e.LOOSE), a.BACKWARD_SCALED, {"scaler_key": 3}, {"loop_kind": ""}),
+    (OptimizerState(a.CLEAN, a.READY, window_open=True), a.BACKWARD_RAW, {}, {"grads": a.RAW, "window_open": False}),
+    (OptimizerState(a.SCALED), a.CLIP, {}, {"clipped_while_scaled": True}),
+    (OptimizerState(a.SCALED), a.CLIP, {"clipped_mixed": True}, {"clipped_while_scaled": True, "clipped_mixed": True}),
+    (OptimizerState(a.UNSCALED), a.CLIP, {"clipped_mixed": True}, {}),
+    (OptimizerState(a.SCALED, clipped_while_scaled=True), a.CLIP, {"clipped_mixed": True}, {"clipped_mixed": True}),
+    (OptimizerState(a.SCALED), a.HOLD, {}, {"window_open": True}),
+    (OptimizerState(a.CLEAN), a.HOLD, {}, {}),
+    (OptimizerState(a.CLEAN, window_open=True), a.HOLD, {}, {}),
+    (OptimizerState(a.UNSCALED), a.ZERO, {}, {"grads": a.CLEAN, "grads_discarded": True}),
+    (OptimizerState(a.RAW), a.ZERO, {}, {"grads": a.CLEAN}),
+    (
+        OptimizerState(a.SCALED, loop_kind=e.LOOSE),
+        a.ZERO,
+        {},
+        {"grads": a.CLEAN, "loop_kind": "", "grads_discarded": True},
+    ),
+    (OptimizerState(a.SCALED, scaler_key=3), a.STEP, {}, {"grads": a.SPENT}),
+    (OptimizerState(a.SCALED, scaler_key=3), a.HANDOFF, {}, {"grads": a.UNKNOWN}),
 ]
 
 
@@ -513,9 +602,9 @@ LEFT: list[tuple[Opt, str, dict[str, Any], dict[str, Any]]] = [
     ("state", "event", "known", "changes"), LEFT, ids=[f"{n} {row[1]}" for n, row in enumerate(LEFT)]
 )
 def test_an_input_changes_this_of_a_state_and_no_more(
-    state: Opt, event: str, known: dict[str, Any], changes: dict[str, Any]
+    state: OptimizerState, event: str, known: dict[str, Any], changes: dict[str, Any]
 ) -> None:
-    assert move(state, event, **known)[0] == state._replace(**changes)
+    assert transition(state, event, **known)[0] == state._replace(**changes)
 
 
 POSSIBLE: list[tuple[str, list[str], str]] = [
@@ -542,8 +631,8 @@ RIGHT_IF_ANOTHERS = [
 def test_what_a_backward_has_perhaps_reached_is_perhaps_faulted(word: list[str], label: str) -> None:
     before, faults = spell(word[:-1])
     assert not faults
-    assert move(before, word[-1], by=0)[1] == (label,)
-    assert a.possible(before, word[-1], label)
+    assert transition(before, word[-1], scaler_key=0)[1] == (label,)
+    assert a.is_only_possible(before, word[-1], label)
 
 
 @pytest.mark.parametrize("word", RIGHT_IF_ANOTHERS, ids=" ".join)
@@ -554,34 +643,34 @@ def test_what_may_be_anothers_gradients_is_no_fault(word: list[str]) -> None:
 def test_of_what_is_certain_no_fault_is_merely_possible() -> None:
     for word, label in ((row[1], row[2]) for row in ILLEGAL):
         before, _ = spell(word[:-1])
-        assert not a.possible(before, word[-1] if isinstance(word[-1], str) else word[-1][0], label)
+        assert not a.is_only_possible(before, word[-1] if isinstance(word[-1], str) else word[-1][0], label)
 
 
 @pytest.mark.parametrize(
     ("state", "unfed"),
     [
-        (Opt(a.CLEAN, a.READY), True),
-        (Opt(a.CLEAN), True),
-        (Opt(a.CLEAN, held=True), True),
-        (Opt(a.RAW), False),
-        (Opt(), False),
-        (Opt(a.CLEAN, by=0), False),
+        (OptimizerState(a.CLEAN, a.READY), True),
+        (OptimizerState(a.CLEAN), True),
+        (OptimizerState(a.CLEAN, window_open=True), True),
+        (OptimizerState(a.RAW), False),
+        (OptimizerState(), False),
+        (OptimizerState(a.CLEAN, scaler_key=0), False),
         # Of states that were joined, it may be known what was done, and not by which scaler.
-        (Opt(a.CLEAN, discarded=True), False),
-        (Opt(a.CLEAN, veteran=True), False),
+        (OptimizerState(a.CLEAN, grads_discarded=True), False),
+        (OptimizerState(a.CLEAN, stepped_before=True), False),
     ],
 )
-def test_an_optimizer_is_unfed_until_something_runs_backward(state: Opt, unfed: bool) -> None:
-    assert a.is_unfed(state) is unfed
+def test_an_optimizer_is_unfed_until_something_runs_backward(state: OptimizerState, unfed: bool) -> None:
+    assert a.has_no_backward(state) is unfed
 
 
 @quick
 @given(st.lists(st.sampled_from(a.INPUTS), max_size=12), st.lists(st.sampled_from(a.INPUTS), max_size=12))
 def test_states_that_are_joined_know_no_more_than_each_of_them(one: list[str], other: list[str]) -> None:
     first, second = spell(one)[0], spell(other)[0]
-    both = a.joined(first, second)
-    assert both == a.joined(second, first)
-    for known, mine, theirs, unknown in zip(both, first, second, Opt(), strict=True):
+    both = a.join(first, second)
+    assert both == a.join(second, first)
+    for known, mine, theirs, unknown in zip(both, first, second, OptimizerState(), strict=True):
         assert known == (mine if mine == theirs else unknown)
 
 
@@ -593,11 +682,11 @@ def test_every_label_of_the_automaton_stands_in_the_list_of_illegal_words() -> N
 @given(st.lists(st.sampled_from(a.INPUTS), max_size=20))
 def test_of_unknown_gradients_nothing_is_claimed_before_they_are_known(word: list[str]) -> None:
     """An optimizer of which nothing is known yet may have any history."""
-    state = Opt()
+    state = OptimizerState()
     for event in word:
         before = state
-        state, faults = move(state, event, by=0)
-        if before.grads == a.UNKNOWN and before.stage == a.ANY and not before.clipped:
+        state, faults = transition(state, event, scaler_key=0)
+        if before.grads == a.UNKNOWN and before.stage == a.ANY and not before.clipped_while_scaled:
             assert set(faults) <= {"update@nothing"}
 
 
@@ -733,7 +822,7 @@ def test_an_answer_that_is_forgotten_is_asked_anew() -> None:
     node = drawing.line(0, drawing.event(e.ZERO_GRAD))
     node = drawing.diamond(node, amp, [drawing.scaled_backward()], [drawing.event(e.BACKWARD)])
     forgetting = drawing.node()
-    drawing.graph.nodes[forgetting].forgets = 1 << amp.key
+    drawing.graph.nodes[forgetting].forgotten_predicates = 1 << amp.key
     drawing.way(node, forgetting)
     last = [drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE)]
     drawing.diamond(forgetting, amp, last, [drawing.event(e.STEP)])
@@ -745,7 +834,7 @@ def test_an_answer_can_imply_another() -> None:
         drawing = Drawing()
         amp, made = drawing.test("use_amp"), drawing.test("scaler is not None")
         if implied:
-            amp.implies += [(True, made.key, True), (False, made.key, False)]
+            amp.implications += [(True, made.key, True), (False, made.key, False)]
         node = drawing.line(0, drawing.event(e.ZERO_GRAD))
         node = drawing.diamond(node, amp, [drawing.scaled_backward()], [drawing.event(e.BACKWARD)])
         drawing.diamond(node, made, [drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE)], [drawing.event(e.STEP)])
@@ -803,12 +892,12 @@ def test_a_clip_over_two_optimizers_needs_both_unscaled() -> None:
 
 
 @pytest.mark.parametrize("early", [e.UNSCALE, e.SCALER_STEP])
-def test_parameters_of_two_optimizers_are_divided_by_each(early: e.Kind) -> None:
+def test_parameters_of_two_optimizers_are_divided_by_each(early: e.EventKind) -> None:
     for shared in (True, False):
         drawing = Drawing(optimizers=2)
         inner, wrapper = drawing.optimizers
         if shared:
-            inner.facts["shares"], wrapper.facts["shares"] = (wrapper.key,), (inner.key,)
+            inner.attributes["shares"], wrapper.attributes["shares"] = (wrapper.key,), (inner.key,)
         step = drawing.event(e.SCALER_STEP, 1)
         drawing.line(
             0,
@@ -841,10 +930,10 @@ def accumulation(divided: bool, *, unscale_everywhere: bool = False, boundary: b
     """A loop that steps where its counter says so."""
     drawing = Drawing()
     full = drawing.test("(i + 1) % k == 0")
-    full.counts = True
+    full.is_window_predicate = True
     entry = drawing.line(0, drawing.event(e.OPTIMIZER_NEW))
     head = drawing.node()
-    drawing.graph.nodes[head].forgets = 1 << full.key
+    drawing.graph.nodes[head].forgotten_predicates = 1 << full.key
     drawing.way(entry, head)
     body = [drawing.scaled_backward(divided=divided)]
     if unscale_everywhere:

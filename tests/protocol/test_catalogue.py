@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from pytest_amp_check.protocol import events, rules
-from pytest_amp_check.protocol.check import check
-from pytest_amp_check.protocol.events import Event, Graph, Kind, Node, Program, Site, Symbol
+from pytest_amp_check.protocol.events import Event, EventKind, Graph, Node, Program, Site, Symbol
 from pytest_amp_check.protocol.finding import SEVERITIES
-from pytest_amp_check.protocol.rule import Fault, Rule
-from pytest_amp_check.protocol.rules import LABELS, RULES, find
+from pytest_amp_check.protocol.graph_checker import check
+from pytest_amp_check.protocol.rule import Rule, ViolationKind
+from pytest_amp_check.protocol.rules import LABELS, RULES, find_rule
 
 # What the two readers name; everything else in a message is yielded by a judge of the rule itself.
 NAMES = {"scaler", "optimizer", "call", "loss", "module", "params", "context", "window"}
@@ -107,7 +107,7 @@ def test_each_look_alike_belongs_to_a_rule() -> None:
     names = {rule.name.replace("-", "_") for rule in RULES.values()}
     assert {folder.name for folder in folders} <= names
     files = [file for folder in folders for file in folder.iterdir()]
-    assert len(files) == sum(len(rule.silent) for rule in RULES.values())
+    assert len(files) == sum(len(rule.negative_examples) for rule in RULES.values())
     for file in files:
         first, second, *_ = file.read_text(encoding="utf-8").split("\n")
         assert first.startswith("# ") and not second, f"{file}: the reason in one line, and a line without anything"
@@ -116,9 +116,9 @@ def test_each_look_alike_belongs_to_a_rule() -> None:
 def test_what_a_check_needs_of_a_rule_is_known_without_its_module() -> None:
     code = """\
 import sys
-from pytest_amp_check.protocol.rules import ALONE, LABELS, RULES, WHOLE, find
-listed = [(rule.code, rule.name, rule.severity, rule.default, rule.readers) for rule in RULES.values()]
-assert find("clip-before-unscale") is RULES["AMP201"] and "clip@scaled" in LABELS and ALONE and WHOLE
+from pytest_amp_check.protocol.rules import ALONE, LABELS, RULES, WHOLE, find_rule
+listed = [(rule.code, rule.name, rule.severity, rule.on_by_default, rule.detected_by) for rule in RULES.values()]
+assert find_rule("clip-before-unscale") is RULES["AMP201"] and "clip@scaled" in LABELS and ALONE and WHOLE
 before = [name for name in sys.modules if name.startswith("pytest_amp_check.protocol.rules.")]
 LABELS["clip@scaled"]
 after = [name for name in sys.modules if name.startswith("pytest_amp_check.protocol.rules.")]
@@ -141,20 +141,20 @@ def test_prose_is_complete(rule: Rule) -> None:
     assert rule.summary[0].isupper() or re.match(r"\w*[\d_.(]", rule.summary), (
         "a sentence, or a name of torch, comes first"
     )
-    for text in (rule.summary, rule.fix):
+    for text in (rule.summary, rule.fix_advice):
         assert text.endswith(".") and "\n" not in text
-    for text in (rule.why, rule.harm):
+    for text in (rule.rationale, rule.harm):
         assert text.endswith((".\n", "`\n", ")\n"))
         assert len(text.split()) >= 12
         assert not text.startswith((" ", "\n"))
     assert all(source.strip() == source and source for source in rule.sources)
-    everything = " ".join((rule.summary, rule.why, rule.harm, rule.fix, *rule.sources))
+    everything = " ".join((rule.summary, rule.rationale, rule.harm, rule.fix_advice, *rule.sources))
     assert not re.search(r"\bS\d\d\b|RULEBOOK|\bD\d\b|TODO", everything), "an internal key is left in the text"
 
 
 @every_rule
 def test_severities_are_known_and_an_error_rule_has_an_error(rule: Rule) -> None:
-    severities = {fault.severity or rule.severity for fault in rule.faults.values()}
+    severities = {fault.severity or rule.severity for fault in rule.violations.values()}
     assert severities <= set(SEVERITIES)
     assert rule.severity in severities
 
@@ -178,7 +178,7 @@ def test_each_message_uses_names_that_someone_gives(label: str) -> None:
     if label.endswith("-framework"):
         unknown -= OF_FRAMEWORKS
     unknown -= OF_PATHS.get(label, set())
-    assert not unknown or rule.on or rule.whole or rule.code in BY_ENGINE, f"nobody gives {unknown}"
+    assert not unknown or rule.event_checks or rule.program_checks or rule.code in BY_ENGINE, f"nobody gives {unknown}"
 
 
 @every_label
@@ -191,18 +191,18 @@ def test_the_users_own_names_stand_in_backticks(label: str) -> None:
 
 @every_rule
 def test_bad_and_good_are_small_complete_scripts(rule: Rule) -> None:
-    ast.parse(rule.good)
+    ast.parse(rule.good_example)
     if rule.code == "AMP903":  # the rule about source that does not parse
         with pytest.raises(SyntaxError):
-            ast.parse(rule.bad)
+            ast.parse(rule.bad_example)
     else:
-        ast.parse(rule.bad)
-    assert marks(rule.bad) and not marks(rule.good)
-    assert set(re.findall(r"# (AMP\d{3})", rule.bad)) == {rule.code}
-    for number in marks(rule.bad):
-        assert rule.bad.splitlines()[number - 1].endswith(f"  # {rule.code}"), "the mark ends its line"
-    assert rule.bad.replace(f"  # {rule.code}", "") != rule.good
-    for source in (rule.bad, rule.good):
+        ast.parse(rule.bad_example)
+    assert marks(rule.bad_example) and not marks(rule.good_example)
+    assert set(re.findall(r"# (AMP\d{3})", rule.bad_example)) == {rule.code}
+    for number in marks(rule.bad_example):
+        assert rule.bad_example.splitlines()[number - 1].endswith(f"  # {rule.code}"), "the mark ends its line"
+    assert rule.bad_example.replace(f"  # {rule.code}", "") != rule.good_example
+    for source in (rule.bad_example, rule.good_example):
         assert source.endswith("\n") and not source.startswith("\n")
         assert len(source.splitlines()) <= 40
         assert all(len(line) <= 120 for line in source.splitlines())
@@ -211,10 +211,10 @@ def test_bad_and_good_are_small_complete_scripts(rule: Rule) -> None:
 @every_rule
 def test_look_alikes_parse_and_say_why_they_are_right(rule: Rule) -> None:
     if rule.code not in BY_ENGINE:
-        assert rule.silent, "every rule has something that only looks like it"
-    reasons = [reason for reason, _ in rule.silent]
+        assert rule.negative_examples, "every rule has something that only looks like it"
+    reasons = [reason for reason, _ in rule.negative_examples]
     assert len(set(reasons)) == len(reasons)
-    for reason, source in rule.silent:
+    for reason, source in rule.negative_examples:
         assert reason and not reason.endswith(".") and not reason.startswith("#")
         ast.parse(source)
         assert source.strip() or rule.code in BY_ENGINE, reason
@@ -223,7 +223,7 @@ def test_look_alikes_parse_and_say_why_they_are_right(rule: Rule) -> None:
 
 @every_rule
 def test_judges_listen_to_kinds_of_events_that_exist(rule: Rule) -> None:
-    assert all(isinstance(kind, Kind) for kind in (*rule.on, *rule.whole))
+    assert all(isinstance(kind, EventKind) for kind in (*rule.event_checks, *rule.program_checks))
 
 
 @every_rule
@@ -231,33 +231,33 @@ def test_a_rule_is_plain_data(rule: Rule) -> None:
     data = rule.as_dict()
     assert data["code"] == rule.code
     assert all(data[key] for key in ("name", "severity", "summary", "why", "harm", "bad", "good", "fix", "sources"))
-    assert [(alike["reason"], alike["code"]) for alike in data["silent"]] == list(rule.silent)
+    assert [(alike["reason"], alike["code"]) for alike in data["silent"]] == list(rule.negative_examples)
 
 
 @every_rule
 def test_good_runs(rule: Rule, tmp_path: Path) -> None:
-    import_what_it_needs(rule.good)
+    import_what_it_needs(rule.good_example)
     if rule.code in BY_ENGINE:
         return
-    assert run(rule.good, tmp_path) is None
+    assert run(rule.good_example, tmp_path) is None
 
 
 @every_rule
 def test_bad_runs_or_raises_what_the_rule_explains(rule: Rule, tmp_path: Path) -> None:
-    import_what_it_needs(rule.good)
+    import_what_it_needs(rule.good_example)
     if rule.code in BY_ENGINE:
         return
-    raised = run(rule.bad, tmp_path)
+    raised = run(rule.bad_example, tmp_path)
     if raised is not None:
-        assert type(raised).__name__ in rule.harm + rule.why, f"{raised!r} is not explained"
+        assert type(raised).__name__ in rule.harm + rule.rationale, f"{raised!r} is not explained"
 
 
 def test_find_takes_codes_and_names_in_any_case() -> None:
-    assert find("amp201") is RULES["AMP201"]
-    assert find(" Clip-Before-Unscale ") is RULES["AMP201"]
-    assert find("AMP000") is None
-    assert find("") is None
-    assert all(find(rule.code) is rule and find(rule.name) is rule for rule in RULES.values())
+    assert find_rule("amp201") is RULES["AMP201"]
+    assert find_rule(" Clip-Before-Unscale ") is RULES["AMP201"]
+    assert find_rule("AMP000") is None
+    assert find_rule("") is None
+    assert all(find_rule(rule.code) is rule and find_rule(rule.name) is rule for rule in RULES.values())
 
 
 def some_rule(code: str = "AMP299", name: str = "some-rule", label: str = "some@label") -> Rule:
@@ -266,47 +266,61 @@ def some_rule(code: str = "AMP299", name: str = "some-rule", label: str = "some@
         name,
         "error",
         "A rule.",
-        faults={label: Fault("This is wrong: do that")},
-        why="why",
+        violations={label: ViolationKind("This is wrong: do that")},
+        rationale="why",
         harm="harm",
-        bad=f"x = 1  # {code}\n",
-        good="x = 2\n",
-        fix="Do that.",
+        bad_example=f"x = 1  # {code}\n",
+        good_example="x = 2\n",
+        fix_advice="Do that.",
         sources=("here",),
     )
 
 
 def test_a_label_has_one_owner() -> None:
-    assert list(rules.by_label([some_rule()])) == ["some@label"]
+    assert list(rules.index_by_label([some_rule()])) == ["some@label"]
     with pytest.raises(ValueError, match=r"some@label: AMP299 and AMP298"):
-        rules.by_label([some_rule(), some_rule("AMP298", "other-rule")])
+        rules.index_by_label([some_rule(), some_rule("AMP298", "other-rule")])
 
 
 @pytest.mark.parametrize(("code", "name"), [("AMP299", "other-rule"), ("AMP298", "some-rule")])
 def test_a_code_and_a_name_are_given_once(code: str, name: str) -> None:
     with pytest.raises(ValueError, match="two rules have the"):
-        rules.by_code([some_rule(), some_rule(code, name, "other@label")])
+        rules.index_by_code([some_rule(), some_rule(code, name, "other@label")])
 
 
 def test_a_rule_without_its_proof_does_not_construct() -> None:
     with pytest.raises(ValueError, match="without its proof"):
-        Rule("AMP299", "x-y", "error", "S.", faults={}, why="", harm="h", bad="# AMP299", good="", fix="f", sources=())
+        Rule(
+            "AMP299",
+            "x-y",
+            "error",
+            "S.",
+            violations={},
+            rationale="",
+            harm="h",
+            bad_example="# AMP299",
+            good_example="",
+            fix_advice="f",
+            sources=(),
+        )
 
 
 #: All that a rule needs.
 WHOLE: dict[str, Any] = {
     "severity": "error",
-    "faults": {"some@label": Fault("a message")},
-    "why": "w",
+    "violations": {"some@label": ViolationKind("a message")},
+    "rationale": "w",
     "harm": "h",
-    "bad": "# AMP299",
-    "good": "g",
-    "fix": "f",
+    "bad_example": "# AMP299",
+    "good_example": "g",
+    "fix_advice": "f",
     "sources": ("s",),
 }
 
 
-@pytest.mark.parametrize("missing", ["bad", "good", "why", "harm", "fix", "sources", "faults"])
+@pytest.mark.parametrize(
+    "missing", ["bad_example", "good_example", "rationale", "harm", "fix_advice", "sources", "violations"]
+)
 def test_what_a_rule_lacks_is_named(missing: str) -> None:
     assert Rule("AMP299", "x-y", summary="S.", **WHOLE).code == "AMP299"
     lacking = {**WHOLE, missing: type(WHOLE[missing])()}
@@ -318,10 +332,10 @@ def test_what_a_rule_lacks_is_named(missing: str) -> None:
     ("given", "said"),
     [
         ({"severity": "fatal"}, "severity 'fatal' or readers 'both' is not one of the known words"),
-        ({"readers": "source"}, "severity 'error' or readers 'source' is not one of the known words"),
+        ({"detected_by": "source"}, "severity 'error' or readers 'source' is not one of the known words"),
         ({"applicability": "sure"}, "a fix is safe or unsafe, not 'sure'"),
-        ({"bad": "x = 1"}, "bad must carry the mark '# AMP299' and good must not"),
-        ({"good": "x = 1  # AMP299"}, "bad must carry the mark '# AMP299' and good must not"),
+        ({"bad_example": "x = 1"}, "bad must carry the mark '# AMP299' and good must not"),
+        ({"good_example": "x = 1  # AMP299"}, "bad must carry the mark '# AMP299' and good must not"),
     ],
 )
 def test_what_is_wrong_with_a_rule_is_said(given: dict[str, str], said: str) -> None:
@@ -330,7 +344,12 @@ def test_what_is_wrong_with_a_rule_is_said(given: dict[str, str], said: str) -> 
 
 
 def test_a_rule_as_other_programs_get_it() -> None:
-    given = {**WHOLE, "silent": (("it is right", "x = 1"),), "readers": "runtime", "default": False}
+    given = {
+        **WHOLE,
+        "negative_examples": (("it is right", "x = 1"),),
+        "detected_by": "runtime",
+        "on_by_default": False,
+    }
     rule = Rule("AMP299", "x-y", summary="S.", **given)
     expected = {
         "code": "AMP299",
@@ -359,17 +378,17 @@ SITE = Site("train.py", 3, function="main")
 
 
 def judged(
-    code: str, kind: Kind, facts: dict[str, Any], site: Site = SITE, program: Program | None = None
+    code: str, kind: EventKind, facts: dict[str, Any], site: Site = SITE, program: Program | None = None
 ) -> dict[str, str]:
     """Labels that a rule's judge gives one event, with the messages they render to."""
     rule = RULES[code]
-    judge: Callable[..., Any] = rule.on[kind]
+    judge: Callable[..., Any] = rule.event_checks[kind]
     names: dict[str, object] = {"scaler": "scaler", "optimizer": "opt", "call": "GradScaler", "module": "model"}
     names.update(loss="loss", window="i % k == 0", sum="eps", context="autocast")
-    event = Event(kind, site, facts=facts, names=names)
+    event = Event(kind, site, attributes=facts, names=names)
     found = {}
     for label, values in judge(event, program or Program()):
-        found[label] = rule.faults[label].message.format_map({**event.names, **values})
+        found[label] = rule.violations[label].message.format_map({**event.names, **values})
     return found
 
 
@@ -532,7 +551,9 @@ DIVIDED = {"divisor": 4, "framework": "accelerate", "way": "in `accelerator.back
         ),
     ],
 )
-def test_what_one_event_alone_is_found_for(code: str, kind: Kind, facts: dict[str, Any], label: str, says: str) -> None:
+def test_what_one_event_alone_is_found_for(
+    code: str, kind: EventKind, facts: dict[str, Any], label: str, says: str
+) -> None:
     found = judged(code, kind, facts)
     assert list(found) == [label]
     assert says in found[label]
@@ -560,7 +581,7 @@ def test_what_one_event_alone_is_found_for(code: str, kind: Kind, facts: dict[st
         ("AMP701", events.OVERHEAD, {"how": "scale"}),
     ],
 )
-def test_what_one_event_alone_says_nothing_of(code: str, kind: Kind, facts: dict[str, Any]) -> None:
+def test_what_one_event_alone_says_nothing_of(code: str, kind: EventKind, facts: dict[str, Any]) -> None:
     assert judged(code, kind, facts) == {}
 
 
@@ -569,7 +590,7 @@ def test_what_one_event_alone_says_nothing_of(code: str, kind: Kind, facts: dict
 )
 def test_ranks_that_train_in_bfloat16_alone_skip_no_step(dtypes: set[str], finds: bool) -> None:
     program = Program()
-    program.facts["scaler_dtypes"] = dtypes
+    program.attributes["scaler_dtypes"] = dtypes
     found = judged("AMP602", events.SCALER_STEP, {"unsynchronised": "plain"}, program=program)
     assert list(found) == ["step@shards-plain"] * finds
 
@@ -632,10 +653,10 @@ def test_scales_that_are_sought_or_that_someone_else_sets(facts: dict[str, Any])
 )
 def test_a_larger_first_scale_takes_longer_to_come_down(first: object, calibrating: bool) -> None:
     program = Program()
-    made = program.thing("scaler", "scaler", None, arguments={"init_scale": first})
+    made = program.add_object("scaler", "scaler", None, arguments={"init_scale": first})
     facts = {"scale": 16.0, "skips_in_a_row": 20, "skips": 20, "steps": 20, "growth_interval": 2000}
-    event = Event(events.UPDATE, SITE, made.key, facts=facts)
-    labels = [label for label, _ in RULES["AMP801"].on[events.UPDATE](event, program)]
+    event = Event(events.UPDATE, SITE, made.key, attributes=facts)
+    labels = [label for label, _ in RULES["AMP801"].event_checks[events.UPDATE](event, program)]
     assert labels == ([] if calibrating else ["scale:skips-in-a-row"])
 
 
@@ -661,13 +682,13 @@ def test_a_closure_is_judged_by_the_step_that_takes_it() -> None:
 
 def save(**facts: Any) -> Event:
     base = {"optimizers": ("opt",), "scalers": (), "whole_scalers": (), "open": False, "scope_scalers": ("scaler",)}
-    return Event(events.SAVE, SITE, facts={**base, **facts})
+    return Event(events.SAVE, SITE, attributes={**base, **facts})
 
 
 def saving(*saves: Event, **facts: Any) -> Program:
     program = Program()
-    program.thing("optimizer", "self.optimizer")
-    program.facts.update(facts)
+    program.add_object("optimizer", "self.optimizer")
+    program.attributes.update(facts)
     graph = Graph("main")
     graph.nodes = [Node(), *(Node(event) for event in saves)]
     program.graphs = [graph]
@@ -676,7 +697,7 @@ def saving(*saves: Event, **facts: Any) -> Program:
 
 def unsaved(*saves: Event, **facts: Any) -> list[tuple[str, dict[str, str]]]:
     program = saving(*saves, **facts)
-    judge = RULES["AMP401"].whole[events.SAVE]
+    judge = RULES["AMP401"].program_checks[events.SAVE]
     return [(label, dict(values)) for label, _, values, _ in judge(program)]
 
 
@@ -710,7 +731,7 @@ def test_a_scaler_over_bfloat16_has_nothing_to_save() -> None:
 
 def test_a_scaler_saved_as_an_object_is_named() -> None:
     program = Program()
-    program.thing("scaler", "self.scaler")
+    program.add_object("scaler", "self.scaler")
     found = judged("AMP402", events.SAVE, {"whole_scalers": (0,)}, program=program)
     assert "`self.scaler`" in found["save:whole-scaler"]
     for whole in (("grad_scaler",), ("grad_scaler", "other")):
@@ -743,9 +764,9 @@ def test_a_scaler_saved_as_an_object_is_named() -> None:
 )
 def test_what_is_done_at_each_step(step: dict[str, Any], event: dict[str, Any], expected: list[str]) -> None:
     program = Program()
-    scaler, optimizer = program.thing("scaler", "scaler"), program.thing("optimizer", "optimizer")
+    scaler, optimizer = program.add_object("scaler", "scaler"), program.add_object("optimizer", "optimizer")
     if "device" in step:
-        scaler.facts["device"] = step["device"]
+        scaler.attributes["device"] = step["device"]
     kind = events.ZERO_GRAD if "zeros" in event else events.OVERHEAD
     facts = {"loops": (1,), **({} if "zeros" in event else {"how": "scale"}), **event}
     subject, guards = facts.pop("subject", scaler.key), facts.pop("guards", ())
@@ -755,18 +776,18 @@ def test_what_is_done_at_each_step(step: dict[str, Any], event: dict[str, Any], 
     graph = Graph("main")
     graph.nodes = [Node(stepped), Node(made)]
     program.graphs = [graph]
-    (judge,) = RULES["AMP701"].whole.values()
+    (judge,) = RULES["AMP701"].program_checks.values()
     assert [label for label, *_ in judge(program)] == expected
 
 
 def test_look_alikes_are_found_with_their_reasons() -> None:
-    found = rules.lookalikes("scaling", "backward-on-unscaled-loss")
+    found = rules.negative_examples("scaling", "backward-on-unscaled-loss")
     assert [reason for reason, _ in found][:2] == [
         "the loss is scaled",
         "the raw backward belongs to the branch without a scaler",
     ]
     assert all(source and not source.startswith("\n") for _, source in found)
-    assert rules.lookalikes("scaling", "no-such-rule") == ()
+    assert rules.negative_examples("scaling", "no-such-rule") == ()
 
 
 def test_a_rule_has_nothing_that_rules_do_not_have() -> None:
@@ -775,4 +796,4 @@ def test_a_rule_has_nothing_that_rules_do_not_have() -> None:
 
 
 def test_each_label_is_counted_once() -> None:
-    assert len(LABELS) == sum(len(rule.faults) for rule in RULES.values())
+    assert len(LABELS) == sum(len(rule.violations) for rule in RULES.values())

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from pytest_amp_check.protocol import chain
 from pytest_amp_check.protocol import events as e
-from pytest_amp_check.protocol.chain import Chain
-from pytest_amp_check.protocol.effects import apply
-from pytest_amp_check.protocol.events import Event, Kind, Program, Site, Symbol
+from pytest_amp_check.protocol import run_checker
+from pytest_amp_check.protocol.effects import apply_event
+from pytest_amp_check.protocol.events import Event, EventKind, Program, Site, Symbol
 from pytest_amp_check.protocol.finding import Finding
+from pytest_amp_check.protocol.run_checker import RunChecker
 
 
 class Training:
@@ -19,24 +19,24 @@ class Training:
 
     def __init__(self) -> None:
         self.program = Program()
-        self.scaler = self.program.thing("scaler", Symbol("scaler"), Site("train.py", 1), enabled=True)
-        self.optimizer = self.program.thing("optimizer", Symbol("optimizer"), Site("train.py", 2))
-        self.chain = Chain(self.program)
+        self.scaler = self.program.add_object("scaler", Symbol("scaler"), Site("train.py", 1), enabled=True)
+        self.optimizer = self.program.add_object("optimizer", Symbol("optimizer"), Site("train.py", 2))
+        self.chain = RunChecker(self.program)
         self.sites: dict[str, Site] = {}
 
     def at(self, place: str) -> Site:
         return self.sites.setdefault(place, Site("train.py", len(self.sites) + 10))
 
-    def add(self, kind: Kind, place: str | None = None, *, subject: int | None = None, **facts: Any) -> None:
+    def add(self, kind: EventKind, place: str | None = None, *, subject: int | None = None, **facts: Any) -> None:
         optimizer = self.optimizer.key
-        made = Event(kind, self.at(place or str(kind)), subject, facts=facts)
+        made = Event(kind, self.at(place or str(kind)), subject, attributes=facts)
         if kind in (e.UNSCALE, e.SCALER_STEP, e.STEP):
             made.object = optimizer
         if kind in (e.UNSCALE, e.SCALER_STEP, e.UPDATE, e.BACKWARD) and subject is None:
             made.subject = self.scaler.key
         if kind in (e.CLIP, e.ZERO_GRAD):
             facts.setdefault("owners", (optimizer,))
-        self.chain.add(made)
+        self.chain.add_event(made)
 
     def backward(self, place: str = "backward", **facts: Any) -> None:
         facts = {"feeds": (self.optimizer.key,), "divided": True, **facts}
@@ -56,7 +56,7 @@ class Training:
             self.add(e.UPDATE)
 
     def told(self) -> list[tuple[str, int]]:
-        return [(finding.code, finding.line) for finding in self.chain.findings()]
+        return [(finding.code, finding.line) for finding in self.chain.collect_findings()]
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def run() -> Training:
 
 
 def only(run: Training) -> Finding:
-    (finding,) = run.chain.findings()
+    (finding,) = run.chain.collect_findings()
     return finding
 
 
@@ -73,7 +73,7 @@ def only(run: Training) -> Finding:
 def test_a_right_run_of_any_length_gives_nothing(run: Training, turns: int) -> None:
     for _ in range(turns):
         run.step(unscale=True, clip="clip")
-        run.chain.settle()
+        run.chain.flush()
     run.chain.close()
     assert run.told() == []
 
@@ -98,9 +98,9 @@ def test_a_mistake_that_is_made_late_is_found_after_many_right_turns(run: Traini
 
 
 def test_the_path_is_shown_where_a_long_run_has_gone_on_since(run: Training) -> None:
-    for _ in range(chain.RECENT):
+    for _ in range(run_checker.RECENT):
         run.step()
-        run.chain.settle()
+        run.chain.flush()
     run.step(clip="clip")
     finding = only(run)
     assert [step.site for step in finding.witness] == [run.at("backward"), run.at("clip"), run.at(str(e.SCALER_STEP))]
@@ -151,17 +151,17 @@ def test_an_optimizer_that_is_gone_has_left_its_step_as_it_was(
     run: Training, update: bool, expected: list[str]
 ) -> None:
     run.step(update=update)
-    run.chain.forget(run.optimizer.key)
+    run.chain.forget_optimizer(run.optimizer.key)
     assert [code for code, _ in run.told()] == expected
     # Nobody knows it any more.
-    run.chain.forget(run.optimizer.key)
+    run.chain.forget_optimizer(run.optimizer.key)
     assert [code for code, _ in run.told()] == expected
 
 
 def test_weights_that_are_written_in_a_region_are_stale_there_however_long_it_lasts(run: Training) -> None:
     run.add(e.AUTOCAST_ENTER, "region", instance=1, enabled=True, device="cuda", dtype="float16", cache=True)
     run.add(e.PARAM_WRITE, "written")
-    for _ in range(2 * chain.RECENT):
+    for _ in range(2 * run_checker.RECENT):
         run.add(e.CLIP, "elsewhere", owners=())
     run.add(e.FORWARD, "forward")
     run.add(e.AUTOCAST_EXIT, "left", depth=0)
@@ -187,8 +187,8 @@ def test_a_region_that_was_left_covers_nothing(run: Training) -> None:
 
 def test_an_optimizer_that_is_found_after_its_backward_has_gradients(run: Training) -> None:
     run.add(e.BACKWARD, "backward", feeds=(), divided=True)
-    run.chain.settle()
-    run.chain.adopt(run.optimizer.key, Event(e.BACKWARD, run.at("backward"), run.scaler.key))
+    run.chain.flush()
+    run.chain.adopt_optimizer(run.optimizer.key, Event(e.BACKWARD, run.at("backward"), run.scaler.key))
     run.add(e.CLIP)
     run.add(e.SCALER_STEP)
     run.add(e.UPDATE)
@@ -215,7 +215,7 @@ def test_a_place_that_feeds_in_each_iteration_accumulates_where_one_of_them_feed
             run.backward(divided=False)
         run.add(e.SCALER_STEP)
         run.add(e.UPDATE)
-        run.chain.settle()
+        run.chain.flush()
     run.chain.close()
     assert [code for code, _ in run.told()] == ["AMP301"]
 
@@ -253,8 +253,10 @@ def test_an_optimizer_that_is_found_has_the_gradients_of_that_backward(
     run.add(e.BACKWARD, "backward", feeds=(), divided=True)
     if known:
         run.add(e.UNSCALE)
-    run.chain.settle()
-    run.chain.adopt(run.optimizer.key, Event(e.BACKWARD, run.at("backward"), run.scaler.key if scaled else None))
+    run.chain.flush()
+    run.chain.adopt_optimizer(
+        run.optimizer.key, Event(e.BACKWARD, run.at("backward"), run.scaler.key if scaled else None)
+    )
     run.add(e.CLIP)
     if scaled:
         run.add(e.SCALER_STEP)
@@ -267,15 +269,15 @@ def test_an_optimizer_that_is_found_has_the_gradients_of_that_backward(
 
 @pytest.mark.parametrize("gone", ["first", "second"])
 def test_who_is_left_is_judged_as_before_where_another_optimizer_is_gone(run: Training, gone: str) -> None:
-    other = run.program.thing("optimizer", Symbol("other"), Site("train.py", 3))
+    other = run.program.add_object("optimizer", Symbol("other"), Site("train.py", 3))
     keys = {"first": run.optimizer.key, "second": other.key}
     for key in keys.values():
         run.add(e.OPTIMIZER_NEW, f"made {key}", subject=key)
         run.add(e.ZERO_GRAD, f"clear {key}", owners=(key,))
         run.backward(f"backward {key}", feeds=(key,))
-    run.chain.forget(keys.pop(gone))
+    run.chain.forget_optimizer(keys.pop(gone))
     (left,) = keys.values()
-    run.optimizer = run.program.things[left]
+    run.optimizer = run.program.objects[left]
     run.add(e.CLIP, owners=(left,))
     run.add(e.SCALER_STEP)
     run.add(e.UPDATE)
@@ -287,8 +289,8 @@ def test_who_is_left_is_judged_as_before_where_another_optimizer_is_gone(run: Tr
 
 def test_an_optimizer_that_comes_after_one_that_is_gone_knows_nothing_of_its_gradients(run: Training) -> None:
     run.step(update=False)
-    run.chain.forget(run.optimizer.key)
-    run.optimizer = run.program.thing("optimizer", Symbol("later"), Site("train.py", 3))
+    run.chain.forget_optimizer(run.optimizer.key)
+    run.optimizer = run.program.add_object("optimizer", Symbol("later"), Site("train.py", 3))
     run.add(e.UPDATE)
     for _ in range(3):
         run.step()
@@ -301,14 +303,14 @@ def test_a_loop_that_turns_as_before_is_not_judged_anew(run: Training, monkeypat
 
     def counted(judge: Any, index: int, event: Event, *rest: Any) -> Any:
         judged.append(event)
-        return apply(judge, index, event, *rest)
+        return apply_event(judge, index, event, *rest)
 
-    monkeypatch.setattr(chain, "apply", counted)
+    monkeypatch.setattr(run_checker, "apply_event", counted)
     counts = []
     for _ in range(6):
         judged.clear()
         run.step(unscale=True, clip="clip")
-        run.chain.settle()
+        run.chain.flush()
         counts.append([event.kind for event in judged])
     assert counts[0] == [e.ZERO_GRAD, e.BACKWARD, e.UNSCALE, e.CLIP, e.SCALER_STEP, e.UPDATE]
     # Whether a place has fed before is asked each time.
@@ -322,28 +324,28 @@ def test_a_mistake_that_is_made_at_each_turn_is_judged_at_each(run: Training) ->
         run.add(e.ZERO_GRAD, "between")
         run.add(e.SCALER_STEP)
         run.add(e.UPDATE)
-        run.chain.settle()
+        run.chain.flush()
     assert [code for code, _ in run.told()] == ["AMP215"]
     run.step()
     assert run.told() == []
 
 
 def fill(run: Training, place: str, value: float = -1e9) -> Event:
-    return Event(e.FILL, run.at(place), facts={"value": value, "eligible": True})
+    return Event(e.FILL, run.at(place), attributes={"value": value, "eligible": True})
 
 
 def test_an_event_is_judged_by_itself_once_for_each_place(run: Training) -> None:
     for place, value in (("one", -1e9), ("one", -1e8), ("two", 1.0), ("three", 1e7)):
-        run.chain.add(fill(run, place, value))
+        run.chain.add_event(fill(run, place, value))
     assert run.told() == [("AMP506", run.at("one").line), ("AMP506", run.at("three").line)]
-    assert "-1e+09" in run.chain.findings()[0].message
+    assert "-1e+09" in run.chain.collect_findings()[0].message
 
 
 def test_what_comes_of_another_mistake_is_not_told(run: Training) -> None:
-    run.chain.add(Event(e.NOT_FINITE, run.at("parameter"), facts={"how": "parameter"}))
-    run.chain.add(Event(e.NOT_FINITE, run.at("overflow"), facts={"how": "overflow"}))
+    run.chain.add_event(Event(e.NOT_FINITE, run.at("parameter"), attributes={"how": "parameter"}))
+    run.chain.add_event(Event(e.NOT_FINITE, run.at("overflow"), attributes={"how": "overflow"}))
     assert [code for code, _ in run.told()] == ["AMP802", "AMP802"]
-    run.chain.add(fill(run, "fill"))
+    run.chain.add_event(fill(run, "fill"))
     assert [code for code, _ in run.told()] == ["AMP802", "AMP802", "AMP506"]
     run.step(clip="clip")
     # The overflow is a mistake of its own.
@@ -352,24 +354,28 @@ def test_what_comes_of_another_mistake_is_not_told(run: Training) -> None:
 
 
 def test_facts_that_come_late_have_their_witness(run: Training) -> None:
-    event = Event(e.NOT_FINITE, run.at("there"), facts={"how": "overflow"})
-    run.chain.judge(event)
-    event.facts["witness"] = ((run.at("before"), "it grew"),)
-    run.chain.judge(event)
+    event = Event(e.NOT_FINITE, run.at("there"), attributes={"how": "overflow"})
+    run.chain.check_event(event)
+    event.attributes["witness"] = ((run.at("before"), "it grew"),)
+    run.chain.check_event(event)
     assert only(run).witness == ()
-    later = Event(e.NOT_FINITE, run.at("later"), facts={"how": "overflow", "witness": ((run.at("before"), "it grew"),)})
-    run.chain.judge(later)
-    assert [(step.site, step.text) for step in run.chain.findings()[1].witness] == [(run.at("before"), "it grew")]
+    later = Event(
+        e.NOT_FINITE, run.at("later"), attributes={"how": "overflow", "witness": ((run.at("before"), "it grew"),)}
+    )
+    run.chain.check_event(later)
+    assert [(step.site, step.text) for step in run.chain.collect_findings()[1].witness] == [
+        (run.at("before"), "it grew")
+    ]
 
 
-class Counting(Chain):
+class Counting(RunChecker):
     """Takes note of what is committed."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
         self.noted: list[tuple[str, str, int | None]] = []
 
-    def committed(self, fault: tuple[str, chain.Identity], optimizer: int | None) -> None:
+    def on_violation(self, fault: tuple[str, run_checker.Identity], optimizer: int | None) -> None:
         self.noted.append((fault[0], fault[1][0], optimizer))
 
 
@@ -377,10 +383,10 @@ def test_who_counts_faults_hears_of_each_with_its_optimizer(run: Training) -> No
     run.chain = counting = Counting(run.program)
     for _ in range(2):
         run.step(clip="clip")
-    run.chain.add(fill(run, "fill"))
+    run.chain.add_event(fill(run, "fill"))
     run.add(e.AUTOCAST_ENTER, "region", instance=1, enabled=True, device="cuda", dtype="float16", cache=True)
     run.backward("within")
-    run.chain.settle()
+    run.chain.flush()
     assert counting.noted == [
         ("clip@scaled", "clip", run.optimizer.key),
         ("clip@scaled", "clip", run.optimizer.key),
@@ -396,14 +402,14 @@ def test_a_loop_that_turns_as_before_is_not_judged_anew_after_a_mistake(
 
     def counted(judge: Any, index: int, event: Event, *rest: Any) -> Any:
         judged.append(event)
-        return apply(judge, index, event, *rest)
+        return apply_event(judge, index, event, *rest)
 
-    monkeypatch.setattr(chain, "apply", counted)
+    monkeypatch.setattr(run_checker, "apply_event", counted)
     run.step(clip="wrong")
     for _ in range(5):
         judged.clear()
         run.step(unscale=True, clip="clip")
-        run.chain.settle()
+        run.chain.flush()
     assert [event.kind for event in judged] == [e.BACKWARD]
 
 
@@ -412,7 +418,7 @@ REGION: dict[str, Any] = {"instance": 1, "enabled": True, "device": "cuda", "dty
 
 def test_a_region_is_known_however_long_it_lasts(run: Training) -> None:
     run.add(e.AUTOCAST_ENTER, "region", **REGION)
-    for _ in range(2 * chain.RECENT):
+    for _ in range(2 * run_checker.RECENT):
         run.add(e.CLIP, "elsewhere", owners=())
     run.backward()
     finding = only(run)
@@ -424,29 +430,29 @@ def test_what_has_opened_regions_is_kept_until_all_are_left(run: Training) -> No
     for instance in (1, 2):
         run.add(e.AUTOCAST_ENTER, f"region {instance}", **{**REGION, "instance": instance})
     for _ in range(3):
-        run.chain.settle()
-        kept.append(len(run.chain.pinned))
+        run.chain.flush()
+        kept.append(len(run.chain.pinned_events))
         run.add(e.AUTOCAST_EXIT, "left")
     assert kept == [2, 2, 0]
 
 
 def test_what_is_kept_of_a_run_is_bounded(run: Training, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chain, "DISTINCT", 5)
+    monkeypatch.setattr(run_checker, "DISTINCT", 5)
     for number in range(40):
         run.add(e.ZERO_GRAD, f"zero {number}")
         run.backward(f"backward {number}")
         run.add(e.SCALER_STEP, f"step {number}")
         run.add(e.UPDATE, f"update {number}")
-        run.chain.settle()
-        assert len(run.chain.onward) <= 5
-    assert len(run.chain.distinct) == 5
-    assert len(run.chain.recent) == 160
+        run.chain.flush()
+        assert len(run.chain.known_transitions) <= 5
+    assert len(run.chain.distinct_events) == 5
+    assert len(run.chain.recent_events) == 160
     assert run.told() == []
 
 
 @pytest.mark.parametrize(("autocast", "expected"), [(False, ["AMP110"]), (True, [])])
 def test_a_run_is_judged_as_a_whole_once_for_each_place(run: Training, autocast: bool, expected: list[str]) -> None:
-    run.program.facts.update(enters_autocast=autocast, live_scalers=(run.scaler,))
+    run.program.attributes.update(enters_autocast=autocast, live_scalers=(run.scaler,))
     for _ in range(3):
         run.add(e.SCALE, "scale", subject=run.scaler.key, forward_read=True)
         run.step()
@@ -456,8 +462,8 @@ def test_a_run_is_judged_as_a_whole_once_for_each_place(run: Training, autocast:
 @pytest.mark.parametrize(("loads", "expected"), [(False, ["AMP402"]), (True, [])])
 def test_in_one_run_what_is_loaded_late_is_loaded(run: Training, loads: bool, expected: list[str]) -> None:
     loaded = Event(e.OPTIMIZER_LOAD, run.at("load"), None, run.optimizer.key, names={"optimizer": "optimizer"})
-    loaded.facts.update(holds_scaler=True, scope_scalers=("scaler",))
-    run.chain.add(loaded)
+    loaded.attributes.update(holds_scaler=True, scope_scalers=("scaler",))
+    run.chain.add_event(loaded)
     run.step()
     if loads:
         run.add(e.SCALER_LOAD, subject=run.scaler.key)
@@ -480,18 +486,18 @@ def test_mistakes_that_a_framework_makes_itself(
     run: Training, framework: str, of_framework: tuple[str, ...], expected: list[str]
 ) -> None:
     places = [run.at(place) for place in of_framework]
-    run.chain = Chain(run.program, framework=lambda site: framework if site in places else "")
+    run.chain = RunChecker(run.program, find_framework=lambda site: framework if site in places else "")
     run.add(e.AUTOCAST_ENTER, "region", **REGION)
     run.backward()
-    assert [finding.label for finding in run.chain.findings()] == expected
+    assert [finding.label for finding in run.chain.collect_findings()] == expected
 
 
 def test_a_mistake_in_the_code_of_a_framework_is_told_where_the_program_calls_it(run: Training) -> None:
     places = {run.at("clip"): run.at("call")}
-    run.chain = Chain(
+    run.chain = RunChecker(
         run.program,
-        own=lambda site: places.get(site, site),
-        framework=lambda site: "fabric" if site in places else "",
+        find_own_site=lambda site: places.get(site, site),
+        find_framework=lambda site: "fabric" if site in places else "",
     )
     run.step(clip="clip")
     finding = only(run)
@@ -514,44 +520,46 @@ def test_a_helper_that_only_reads_is_not_blamed_in_a_run_either(run: Training) -
 
 
 def test_an_optimizer_that_is_found_belongs_to_the_scaler_of_that_backward(run: Training) -> None:
-    other = run.program.thing("scaler", Symbol("other"), Site("train.py", 5), enabled=True)
+    other = run.program.add_object("scaler", Symbol("other"), Site("train.py", 5), enabled=True)
     run.add(e.BACKWARD, "backward", feeds=(), divided=True)
-    run.chain.settle()
-    run.chain.adopt(run.optimizer.key, Event(e.BACKWARD, run.at("backward"), run.scaler.key))
+    run.chain.flush()
+    run.chain.adopt_optimizer(run.optimizer.key, Event(e.BACKWARD, run.at("backward"), run.scaler.key))
     run.add(e.SCALER_STEP, subject=other.key)
-    assert [finding.label for finding in run.chain.findings()] == ["step@another"]
+    assert [finding.label for finding in run.chain.collect_findings()] == ["step@another"]
 
 
 def test_a_step_in_a_region_is_told_where_no_backward_is_in_it(run: Training) -> None:
     run.add(e.BACKWARD, "backward", feeds=(run.optimizer.key,), divided=True)
-    run.chain.pending[-1].subject = None
+    run.chain.pending_events[-1].subject = None
     run.add(e.AUTOCAST_ENTER, "region", **REGION)
     run.add(e.STEP)
     run.add(e.AUTOCAST_EXIT, "left")
-    assert [finding.label for finding in run.chain.findings()] == ["step@region"]
+    assert [finding.label for finding in run.chain.collect_findings()] == ["step@region"]
     run.add(e.ZERO_GRAD)
     run.add(e.AUTOCAST_ENTER, "region", **REGION)
     run.backward("within")
     run.add(e.AUTOCAST_EXIT, "left")
-    assert [finding.label for finding in run.chain.findings()] == ["backward@region"]
+    assert [finding.label for finding in run.chain.collect_findings()] == ["backward@region"]
 
 
 def test_what_follows_in_a_state_is_forgotten_with_an_optimizer(run: Training) -> None:
-    first, second, third = (run.program.thing("optimizer", Symbol(name), Site("train.py", 3)).key for name in "abc")
+    first, second, third = (
+        run.program.add_object("optimizer", Symbol(name), Site("train.py", 3)).key for name in "abc"
+    )
 
     def fed(*optimizers: int) -> None:
         for key in optimizers:
             run.add(e.OPTIMIZER_NEW, f"made {key}", subject=key)
         run.backward(f"backward {optimizers}", feeds=optimizers)
         run.add(e.ZERO_GRAD, "clear", owners=(second,))
-        run.chain.settle()
+        run.chain.flush()
 
     fed(first, second)
-    run.chain.forget(first)
+    run.chain.forget_optimizer(first)
     # The two that are left are as the two before, but the one that is cleared is the first of them now.
     fed(second, third)
     run.backward("again", feeds=(second,))
     for key in (second, third):
-        run.chain.add(Event(e.SCALER_STEP, run.at(f"step {key}"), run.scaler.key, key))
+        run.chain.add_event(Event(e.SCALER_STEP, run.at(f"step {key}"), run.scaler.key, key))
     run.add(e.UPDATE)
     assert run.told() == []

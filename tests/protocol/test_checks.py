@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from pytest_amp_check.protocol.checks import asking, refuses_nonfinite
+from pytest_amp_check.protocol.checks import find_finite_call, raises_on_nonfinite
 
 REFUSES = {
     "assert torch.isfinite(grad_norm)": "torch.isfinite",
@@ -41,17 +41,17 @@ ALLOWS = [
 def test_a_statement_refuses_gradients_that_are_not_finite(source: str) -> None:
     (statement,) = ast.parse(source).body
     assert isinstance(statement, (ast.If, ast.Assert))
-    assert refuses_nonfinite(statement)
-    assert ast.unparse(asking(statement)) == REFUSES[source]
+    assert raises_on_nonfinite(statement)
+    assert ast.unparse(find_finite_call(statement)) == REFUSES[source]
 
 
 @pytest.mark.parametrize("source", ALLOWS)
 def test_others_do_not(source: str) -> None:
     (statement,) = ast.parse(source).body
-    assert not refuses_nonfinite(statement)
+    assert not raises_on_nonfinite(statement)
 
 
 def test_what_asks_for_nothing_is_the_test_as_a_whole() -> None:
     (statement,) = ast.parse("assert norm == norm.isfinite").body
     assert isinstance(statement, ast.Assert)
-    assert asking(statement) is statement.test
+    assert find_finite_call(statement) is statement.test

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import pytest_amp_check
-from pytest_amp_check.protocol import events, surface
-from pytest_amp_check.protocol.events import Event, Kind, Program, Site
+from pytest_amp_check.protocol import events, torch_api
+from pytest_amp_check.protocol.events import Event, EventKind, Program, Site
 from pytest_amp_check.protocol.rules import LABELS
 
 ROOT = Path(pytest_amp_check.__file__).parent
-KINDS = {name: kind for name, kind in vars(events).items() if isinstance(kind, Kind)}
+KINDS = {name: kind for name, kind in vars(events).items() if isinstance(kind, EventKind)}
 every_kind = pytest.mark.parametrize("name", KINDS)
 
 
@@ -64,7 +64,7 @@ def keys_set(node: ast.AST) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def read() -> set[str]:
     """Names that something is asked for anywhere in the two readers and what judges, or by which a fault is told."""
-    told = {fact for _, fault in LABELS.values() for fact, _ in fault.otherwise}
+    told = {fact for _, fault in LABELS.values() for fact, _ in fault.label_overrides}
     return told | {found[1] for node in code("protocol", "static", "runtime") if (found := looked_up(node))}
 
 
@@ -88,16 +88,16 @@ def test_kinds_are_all_different() -> None:
 @every_kind
 def test_what_a_kind_declares_is_emitted_and_read(name: str, read: set[str], emitted: dict[str, set[str]]) -> None:
     kind = KINDS[name]
-    facts = kind.facts - ({"loops"} if kind.turns else frozenset())
+    facts = kind.attributes - ({"loops"} if kind.has_loops else frozenset())
     assert facts - emitted[name] - emitted[""] == set(), "nobody emits these"
-    assert kind.facts - read == set(), "nobody reads these"
-    assert kind.facts.issuperset(kind.tells or ())
+    assert kind.attributes - read == set(), "nobody reads these"
+    assert kind.attributes.issuperset(kind.deciding_attributes or ())
 
 
 def test_what_is_read_of_facts_is_declared() -> None:
-    declared = frozenset().union(*(kind.facts for kind in KINDS.values()), events.PROGRAM.split())
+    declared = frozenset().union(*(kind.attributes for kind in KINDS.values()), events.PROGRAM.split())
     declared = declared.union(*(facts.split() for facts in events.THINGS.values()))
-    declared = declared.union(*(entry.facts for entry in surface.SURFACE.values()))
+    declared = declared.union(*(entry.attributes for entry in torch_api.SURFACE.values()))
     for node in code("protocol", "static", "runtime"):
         found = looked_up(node)
         if found is not None and found[1]:
@@ -108,49 +108,61 @@ def test_what_is_read_of_facts_is_declared() -> None:
 
 def test_facts_that_nobody_declares_fail_in_tests() -> None:
     with pytest.raises(AssertionError, match="a step event has no fact 'disabled'"):
-        Event(events.STEP, Site("train.py", 1), facts={"disabled": True})
-    event = Event(events.STEP, Site("train.py", 1), facts={"checked": True})
+        Event(events.STEP, Site("train.py", 1), attributes={"disabled": True})
+    event = Event(events.STEP, Site("train.py", 1), attributes={"checked": True})
     with pytest.raises(AssertionError, match="has no fact 'disabled'"):
-        event.facts["disabled"] = True
+        event.attributes["disabled"] = True
     with pytest.raises(AssertionError, match="a module has no fact 'upcast'"):
-        Program().thing("module", "model", upcast=True)
+        Program().add_object("module", "model", upcast=True)
     with pytest.raises(AssertionError, match="a program has no fact"):
-        Program().facts["colour"] = "red"
+        Program().attributes["colour"] = "red"
 
 
 @every_kind
 def test_what_a_kind_says_is_a_clause(name: str) -> None:
-    for words in (KINDS[name].says, KINDS[name].says_scaled):
+    for words in (KINDS[name].description, KINDS[name].scaled_description):
         assert words == words.strip() and not words.endswith(".") and words[0].islower()
 
 
 def test_things_and_events_are_shown_by_what_they_are() -> None:
     program = Program()
-    first, second = program.thing("module", "model"), program.thing("optimizer", "opt")
+    first, second = program.add_object("module", "model"), program.add_object("optimizer", "opt")
     assert (repr(first), repr(second)) == ("<module 0 model>", "<optimizer 1 opt>")
-    assert program.optimizers == [1]
+    assert program.optimizer_keys == [1]
     assert repr(Event(events.STEP, Site("train.py", 3, 4), None, 1)) == "<step None 1 @train.py:3:4>"
     assert repr(Site("a.ipynb", 3, 4, cell=2)) == "a.ipynb:cell 2:3:4"
-    assert repr(surface.Entry("torch.save", "save")) == "<save torch.save>"
+    assert repr(torch_api.ApiEntry("torch.save", "save")) == "<save torch.save>"
 
 
 def test_a_module_is_whole_with_the_parts_of_its_parts() -> None:
     program = Program()
-    keys = [program.thing("module", name).key for name in ("model", "encoder", "layer", "other")]
+    keys = [program.add_object("module", name).key for name in ("model", "encoder", "layer", "other")]
     for key, parts in ((0, {1}), (1, {2, 0})):
-        program.things[keys[key]].facts["parts"] = parts
-    assert program.whole([0]) == {0, 1, 2}
-    assert program.whole([2, 3]) == {2, 3}
+        program.objects[keys[key]].attributes["parts"] = parts
+    assert program.with_submodules([0]) == {0, 1, 2}
+    assert program.with_submodules([2, 3]) == {2, 3}
 
 
 def test_a_program_calls_things_by_their_names() -> None:
     program = Program()
-    program.thing("scaler", "scaler")
-    assert (program.called(0), program.called("self.scaler")) == ("scaler", "self.scaler")
+    program.add_object("scaler", "scaler")
+    assert (program.name_of(0), program.name_of("self.scaler")) == ("scaler", "self.scaler")
 
 
 def test_of_a_test_nothing_is_known_at_first() -> None:
-    test = events.Test(3, "flag", None)
-    assert (test.key, test.text, test.site, test.implies, test.of_gradients) == (3, "flag", None, [], frozenset())
-    assert (test.left_over, test.reached, test.later) == (None, None, None)
-    assert not (test.counts or test.off_by_one or test.flag or test.of_scale or test.turn)
+    test = events.Predicate(3, "flag", None)
+    assert (test.key, test.text, test.site, test.implications, test.checked_optimizers) == (
+        3,
+        "flag",
+        None,
+        [],
+        frozenset(),
+    )
+    assert (test.trailing_microbatches, test.eventual_truth, test.eventually_excluded) == (None, None, None)
+    assert not (
+        test.is_window_predicate
+        or test.is_off_by_one
+        or test.is_flag
+        or test.compares_scales
+        or test.asks_first_iteration
+    )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pytest_amp_check.protocol.events import Site
-from pytest_amp_check.protocol.finding import Finding, Step, merge
+from pytest_amp_check.protocol.finding import Finding, TraceStep, merge_finding
 from pytest_amp_check.protocol.fix import SAFE, Edit, Fix
 
 SITE = Site("train.py", 3, 4, 3, 21)
 
 
 def found(code: str = "AMP201", site: Site = SITE, *, certain: bool = True) -> Finding:
-    witness = (Step(Site("train.py", 2, 8), "backward"), Step(SITE, "the clip"))
+    witness = (TraceStep(Site("train.py", 2, 8), "backward"), TraceStep(SITE, "the clip"))
     return Finding(code, "clip-before-unscale", "error", "Clipped.", site, certain=certain, witness=witness)
 
 
@@ -67,8 +67,8 @@ def test_of_the_same_finding_the_certain_one_is_kept_with_who_has_come_upon_it()
     possible, certain, again = found(certain=False), found(), found()
     for number, finding in enumerate((possible, certain, again)):
         finding.entries = {("train.py", number): frozenset()}
-        merge(kept, finding)
-    merge(kept, found("AMP207"))
+        merge_finding(kept, finding)
+    merge_finding(kept, found("AMP207"))
     assert [finding.code for finding in kept.values()] == ["AMP201", "AMP207"]
     assert kept["AMP201", "train.py", 3, 4] is certain
     assert certain.entries.keys() == {("train.py", 0), ("train.py", 1), ("train.py", 2)}
@@ -91,4 +91,4 @@ def test_edits_and_fixes_are_shown_as_they_are() -> None:
     fix = Fix(SAFE, "Move it.", lambda: [edit, Edit(1, 0, 1, 0, "y", cell=1)])
     assert repr(edit) == "<edit 1:0-2:3 'x'>"
     assert repr(fix) == "<safe fix: Move it.>"
-    assert fix.key() == ((0, 1, 0, 2, 3, "x"), (1, 1, 0, 1, 0, "y"))
+    assert fix.identity_key() == ((0, 1, 0, 2, 3, "x"), (1, 1, 0, 1, 0, "y"))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from benchmarking import benchmark
 
-from pytest_amp_check.faces.text import rule_markdown
-from pytest_amp_check.protocol.measured import MEASURED, NOT_HERE, SHOWN, TORCH
+from pytest_amp_check.frontends.text import rule_markdown
+from pytest_amp_check.protocol.measured_harm import MEASURED, NOT_HERE, SHOWN, TORCH
 from pytest_amp_check.protocol.rules import RULES
 
 torch = pytest.importorskip("torch")
@@ -69,7 +69,7 @@ def test_of_what_is_printed_the_lines_are_quoted_that_tell() -> None:
 
 
 def test_what_does_not_differ_is_not_claimed() -> None:
-    figures = HARM["run"](RULES["AMP201"].good)
+    figures = HARM["run"](RULES["AMP201"].good_example)
     assert HARM["sentence"](figures, figures) == ""
     assert figures.taken == 8
     assert figures.skipped == 0

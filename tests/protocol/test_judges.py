@@ -11,9 +11,9 @@ import pytest
 
 from pytest_amp_check import check_source
 from pytest_amp_check.protocol import events, rules
-from pytest_amp_check.protocol.events import UNKNOWN, Event, Graph, Kind, Node, Program, Site, Symbol
+from pytest_amp_check.protocol.events import UNKNOWN, Event, EventKind, Graph, Node, Program, Site, Symbol
 from pytest_amp_check.protocol.rule import Rule
-from pytest_amp_check.protocol.surface import BFLOAT16_OR_FLOAT32
+from pytest_amp_check.protocol.torch_api import BFLOAT16_OR_FLOAT32
 
 #: Of the families whose rules judge mostly by facts.
 RULES = {code: rule for code, rule in rules.RULES.items() if code.startswith(("AMP1", "AMP5", "AMP9"))}
@@ -38,25 +38,32 @@ READER_NAMES = {
 
 def check_message(rule: Rule, label: str, values: Mapping[str, str]) -> str:
     """The message of a verdict, rendered; fails where the rule has no such fault or the template asks for more."""
-    template = rule.faults[label].message
+    template = rule.violations[label].message
     wanted = {field for _, field, _, _ in string.Formatter().parse(template) if field}
     assert wanted <= READER_NAMES | set(values), f"{rule.code} {label} asks for {wanted - set(values)}"
     return template.format(**{name: f"<{name}>" for name in READER_NAMES} | dict(values))
 
 
-def judge(code: str, kind: Kind, program: Program | None = None, subject: int | None = None, **facts: Any) -> list[str]:
+def judge(
+    code: str, kind: EventKind, program: Program | None = None, subject: int | None = None, **facts: Any
+) -> list[str]:
     """The labels that a rule gives one event, each checked to render."""
     rule = RULES[code]
     labels = []
-    for label, values in rule.on[kind](Event(kind, SITE, subject=subject, facts=facts), program or Program()):
+    for label, values in rule.event_checks[kind](
+        Event(kind, SITE, subject=subject, attributes=facts), program or Program()
+    ):
         check_message(rule, label, values)
         labels.append(label)
     return labels
 
 
-def messages(code: str, kind: Kind, **facts: Any) -> list[str]:
+def messages(code: str, kind: EventKind, **facts: Any) -> list[str]:
     rule = RULES[code]
-    return [check_message(rule, *verdict) for verdict in rule.on[kind](Event(kind, SITE, facts=facts), Program())]
+    return [
+        check_message(rule, *verdict)
+        for verdict in rule.event_checks[kind](Event(kind, SITE, attributes=facts), Program())
+    ]
 
 
 def program_of(*found: Event, **facts: Any) -> Program:
@@ -64,13 +71,13 @@ def program_of(*found: Event, **facts: Any) -> Program:
     graph = Graph("train")
     graph.nodes = [Node(event) for event in (None, *found)]
     program.graphs = [graph]
-    program.facts = facts
+    program.attributes = facts
     return program
 
 
 def judge_whole(code: str, program: Program) -> list[tuple[str, Event]]:
     rule = RULES[code]
-    (judge_of_program,) = rule.whole.values()
+    (judge_of_program,) = rule.program_checks.values()
     verdicts = []
     for label, event, values, _ in judge_of_program(program):
         check_message(rule, label, values)
@@ -226,12 +233,12 @@ def test_the_forward_is_blamed_where_it_is_known() -> None:
 
 
 def scale_of(subject: int, **facts: Any) -> Event:
-    return Event(events.SCALE, SITE, subject=subject, facts=facts)
+    return Event(events.SCALE, SITE, subject=subject, attributes=facts)
 
 
 def scaling_program(*found: Event, scalers: int = 1, **facts: Any) -> Program:
     program = program_of(*found, **facts)
-    program.facts["live_scalers"] = tuple(program.thing("scaler", f"scaler{n}") for n in range(scalers))
+    program.attributes["live_scalers"] = tuple(program.add_object("scaler", f"scaler{n}") for n in range(scalers))
     return program
 
 
@@ -246,7 +253,7 @@ def test_a_model_that_was_not_read_may_enter_autocast_itself() -> None:
     assert judge_whole("AMP110", scaling_program(scale, enters_autocast=False)) == [
         ("scale@no-autocast-unknown", scale)
     ]
-    assert RULES["AMP110"].faults["scale@no-autocast-unknown"].severity == "info"
+    assert RULES["AMP110"].violations["scale@no-autocast-unknown"].severity == "info"
 
 
 def test_each_scaler_without_autocast_is_found_once() -> None:
@@ -257,7 +264,7 @@ def test_each_scaler_without_autocast_is_found_once() -> None:
 
 def test_programs_without_autocast_that_are_right() -> None:
     scale = scale_of(0, forward_read=True)
-    half = Event(events.MODULE_CAST, SITE, subject=5, facts={"dtype": "float16"})
+    half = Event(events.MODULE_CAST, SITE, subject=5, attributes={"dtype": "float16"})
     assert judge_whole("AMP110", scaling_program(scale, enters_autocast=True)) == []
     assert judge_whole("AMP110", scaling_program(scale)) == []
     assert judge_whole("AMP110", scaling_program(scale, half, enters_autocast=False)) == []
@@ -285,9 +292,9 @@ def test_what_is_float16_by_hand_needs_the_scaler_too(
 ) -> None:
     forward = Event(events.FORWARD, SITE)
     program = scaling_program(scale_of(0, autocast="out", loss_in_region=True, forward=forward), enters_autocast=True)
-    things = {name: program.thing("module", f"self.{name}") for name in ("model", "other")}
+    things = {name: program.add_object("module", f"self.{name}") for name in ("model", "other")}
     forward.subject = things["model"].key
-    half = Event(events.MODULE_CAST, SITE, facts={"dtype": "float16", **cast})
+    half = Event(events.MODULE_CAST, SITE, attributes={"dtype": "float16", **cast})
     half.subject = things[subject].key if subject is not None else None
     if apart:
         program.graphs.append(Graph("convert"))
@@ -311,14 +318,14 @@ def test_a_loss_outside_of_the_regions_that_there_are(facts: dict[str, Any], lab
 
 def test_trained_modules_are_not_cast() -> None:
     def cast(subject: int, dtype: str) -> Event:
-        return Event(events.MODULE_CAST, SITE, subject=subject, facts={"dtype": dtype})
+        return Event(events.MODULE_CAST, SITE, subject=subject, attributes={"dtype": dtype})
 
     half, low, frozen, full = cast(1, "float16"), cast(1, "bfloat16"), cast(2, "bfloat16"), cast(1, "float32")
     program = program_of(half, low, frozen, full, trained_modules={1})
     assert judge_whole("AMP501", program) == [("cast:trained", half), ("cast:trained", low)]
-    program.facts["live_scalers"] = (program.thing("scaler", "scaler"),)
+    program.attributes["live_scalers"] = (program.add_object("scaler", "scaler"),)
     assert judge_whole("AMP501", program) == [("cast:trained-scaled", half), ("cast:trained", low)]
-    assert RULES["AMP501"].faults["cast:trained-scaled"].severity == "error"
+    assert RULES["AMP501"].violations["cast:trained-scaled"].severity == "error"
     assert judge_whole("AMP501", program_of(half)) == []
 
 
@@ -356,7 +363,7 @@ def test_float16_needs_a_scaler(scaled: bool, dtypes: set[str], alone: bool, lab
 )
 def test_bfloat16_needs_no_scaler(dtypes: set[str], facts: dict[str, Any], labels: list[str]) -> None:
     program = Program()
-    scaler = program.thing("scaler", "scaler", **facts)
+    scaler = program.add_object("scaler", "scaler", **facts)
     assert judge("AMP503", events.SCALE, program, scaler.key, dtypes=frozenset(dtypes)) == labels
 
 
@@ -404,7 +411,7 @@ def test_constants_beyond_float16(value: float | None, eligible: bool, labels: l
 )
 def test_epsilons_that_low_precision_does_not_hold(facts: dict[str, Any], expected: tuple[str, str] | None) -> None:
     whole = {"guessed": False, "dtype": "float16", "how": "add", "divides": False, **facts}
-    verdicts = RULES["AMP505"].on[events.EPSILON](Event(events.EPSILON, SITE, facts=whole), Program())
+    verdicts = RULES["AMP505"].event_checks[events.EPSILON](Event(events.EPSILON, SITE, attributes=whole), Program())
     assert [(label, values.get("severity", "")) for label, values in verdicts] == ([expected] if expected else [])
 
 
@@ -420,7 +427,7 @@ def test_epsilons_that_low_precision_does_not_hold(facts: dict[str, Any], expect
 )
 def test_sums_in_low_precision(facts: dict[str, Any], label: str, severity: str, dtype: str) -> None:
     whole = {"guessed": False, "dtype": "float16", **facts}
-    verdicts = RULES["AMP508"].on[events.LOW_SUM](Event(events.LOW_SUM, SITE, facts=whole), Program())
+    verdicts = RULES["AMP508"].event_checks[events.LOW_SUM](Event(events.LOW_SUM, SITE, attributes=whole), Program())
     (told,) = [(said, values.get("severity", ""), values["dtype"]) for said, values in verdicts]
     assert told == (label, severity, dtype)
 
@@ -447,8 +454,8 @@ def test_the_limit_that_is_proposed_has_the_sign_of_the_constant() -> None:
 def test_where_autocast_is_guessed_a_constant_is_doubtful(
     facts: dict[str, Any], site: Site, told: tuple[str, str] | None
 ) -> None:
-    event = Event(events.FILL, site, facts={"value": -1e9, "eligible": True, **facts})
-    verdicts = RULES["AMP506"].on[events.FILL](event, Program())
+    event = Event(events.FILL, site, attributes={"value": -1e9, "eligible": True, **facts})
+    verdicts = RULES["AMP506"].event_checks[events.FILL](event, Program())
     assert [(label, values["severity"]) for label, values in verdicts] == ([told] if told else [])
 
 
@@ -461,8 +468,8 @@ def test_where_autocast_is_guessed_a_constant_is_doubtful(
     ],
 )
 def test_where_a_dtype_is_guessed_fragile_math_is_doubtful(facts: dict[str, Any], severity: str) -> None:
-    event = Event(events.FRAGILE_MATH, SITE, facts={"how": "squares", **facts})
-    [(label, values)] = RULES["AMP507"].on[events.FRAGILE_MATH](event, Program())
+    event = Event(events.FRAGILE_MATH, SITE, attributes={"how": "squares", **facts})
+    [(label, values)] = RULES["AMP507"].event_checks[events.FRAGILE_MATH](event, Program())
     assert (label, values.get("severity", "")) == ("fragile:squares", severity)
 
 
@@ -481,8 +488,8 @@ def test_where_a_dtype_is_guessed_fragile_math_is_doubtful(facts: dict[str, Any]
 def test_what_a_cast_of_trained_weights_says(
     facts: dict[str, Any], known: dict[str, Any], told: tuple[str, str] | None
 ) -> None:
-    cast = Event(events.MODULE_CAST, SITE, subject=1, facts=facts)
-    (judge_of_program,) = RULES["AMP501"].whole.values()
+    cast = Event(events.MODULE_CAST, SITE, subject=1, attributes=facts)
+    (judge_of_program,) = RULES["AMP501"].program_checks.values()
     found = [
         (label, values.get("refused", ""))
         for label, _, values, _ in judge_of_program(program_of(cast, trained_modules={1}, **known))
@@ -521,7 +528,7 @@ def test_deprecated_entry_points_name_the_new_call(old: str, new: str, label: st
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=RULES.keys())
 def test_faults_without_a_judge_use_the_names_of_the_readers(rule: Rule) -> None:
-    for label in rule.faults if not rule.on and not rule.whole else ():
+    for label in rule.violations if not rule.event_checks and not rule.program_checks else ():
         assert check_message(rule, label, {})
 
 

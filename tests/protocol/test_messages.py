@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from pytest_amp_check.protocol.messages import MESSAGES, Message, find, nearest
+from pytest_amp_check.protocol.messages import MESSAGES, Message, find_messages, find_similar
 from pytest_amp_check.protocol.rules import RULES
 
 every_message = pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
@@ -35,16 +35,16 @@ def names(found: list[Message]) -> list[str]:
 
 @every_message
 def test_a_message_is_found_by_its_own_text_and_by_its_name(message: Message) -> None:
-    assert names(find(message.text)) == [message.name]
-    assert names(find(message.name)) == [message.name]
+    assert names(find_messages(message.text)) == [message.name]
+    assert names(find_messages(message.name)) == [message.name]
 
 
 @every_message
 def test_a_message_is_complete(message: Message) -> None:
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", message.name)
     assert message.patterns and message.sources and message.causes
-    assert all(code in RULES for code in message.rules)
-    for sentence in (message.says, *(text for pair in message.causes for text in pair)):
+    assert all(code in RULES for code in message.rule_codes)
+    for sentence in (message.meaning, *(text for pair in message.causes for text in pair)):
         assert sentence.endswith(("`.", ".", ".)")) and "  " not in sentence
         assert sentence.count("`") % 2 == 0
 
@@ -101,7 +101,7 @@ def test_a_message_is_complete(message: Message) -> None:
     ],
 )
 def test_what_a_text_shows(text: str, found: list[str]) -> None:
-    assert names(find(text)) == found
+    assert names(find_messages(text)) == found
 
 
 @pytest.mark.parametrize(
@@ -116,10 +116,10 @@ def test_what_a_text_shows(text: str, found: list[str]) -> None:
     ],
 )
 def test_what_is_offered_where_nothing_is_recognised(text: str, first: str) -> None:
-    assert find(text) == []
-    assert names(nearest(text))[0] == first
+    assert find_messages(text) == []
+    assert names(find_similar(text))[0] == first
 
 
 @pytest.mark.parametrize("text", ["", "hello world", "CUDA out of memory", "loss is nan", "index out of range in self"])
 def test_nothing_is_offered_for_what_is_like_none(text: str) -> None:
-    assert nearest(text) == []
+    assert find_similar(text) == []

@@ -7,7 +7,7 @@ import typing
 
 import pytest
 
-from pytest_amp_check.protocol import named
+from pytest_amp_check.protocol import fast_namedtuple
 
 BODY = '''
 class Made(NamedTuple):
@@ -27,7 +27,7 @@ def made(maker: object) -> typing.Any:
     return names["Made"]
 
 
-@pytest.mark.parametrize("maker", [named.NamedTuple, typing.NamedTuple])
+@pytest.mark.parametrize("maker", [fast_namedtuple.NamedTuple, typing.NamedTuple])
 def test_such_a_class(maker: object) -> None:
     cls = made(maker)
     one = cls(1)
@@ -49,6 +49,6 @@ def test_such_a_class(maker: object) -> None:
 
 
 def test_one_of_ours_goes_to_another_process() -> None:
-    from pytest_amp_check.static.project.module import Imported
+    from pytest_amp_check.static.project.module import ImportedName
 
-    assert pickle.loads(pickle.dumps(Imported("torch", "amp", 0))) == Imported("torch", "amp", 0)  # noqa: S301 - our own
+    assert pickle.loads(pickle.dumps(ImportedName("torch", "amp", 0))) == ImportedName("torch", "amp", 0)  # noqa: S301 - our own

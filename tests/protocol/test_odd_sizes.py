@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_amp_check.protocol.sizes import described, odd
+from pytest_amp_check.protocol.sizes import describe_sizes, find_odd_sides
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,9 @@ from pytest_amp_check.protocol.sizes import described, odd
     ],
 )
 def test_sides_that_are_no_multiple_of_eight(sides: list[int], expected: list[int]) -> None:
-    assert odd(sides) == expected
+    assert find_odd_sides(sides) == expected
 
 
 def test_sides_had_better_be_the_next_multiple_of_eight() -> None:
-    assert described([129, 255]) == {"sizes": "129 and 255", "better": "136 and 256"}
-    assert described([257]) == {"sizes": "257", "better": "264"}
+    assert describe_sizes([129, 255]) == {"sizes": "129 and 255", "better": "136 and 256"}
+    assert describe_sizes([257]) == {"sizes": "257", "better": "264"}

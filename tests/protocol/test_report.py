@@ -8,7 +8,15 @@ import pytest
 
 from pytest_amp_check.protocol import events as e
 from pytest_amp_check.protocol.events import Event, Program, Site
-from pytest_amp_check.protocol.report import advised, describe, judge_event, make_finding, of_framework, place, words
+from pytest_amp_check.protocol.findings_builder import (
+    adapt_to_framework,
+    add_framework_advice,
+    check_event,
+    choose_location,
+    describe_event,
+    describe_violation,
+    make_finding,
+)
 
 SITE = Site("train.py", 3)
 
@@ -55,22 +63,22 @@ def test_a_judge_may_decide_how_severe_a_fault_is() -> None:
 
 @pytest.mark.parametrize("guessed", [True, False])
 def test_what_is_guessed_of_an_event_is_not_certain(guessed: bool) -> None:
-    event = Event(e.FILL, SITE, facts={"value": -1e9, "eligible": True, "guessed": guessed})
-    (finding,) = judge_event(event, Program())
+    event = Event(e.FILL, SITE, attributes={"value": -1e9, "eligible": True, "guessed": guessed})
+    (finding,) = check_event(event, Program())
     assert (finding.code, finding.site, finding.certain) == ("AMP506", SITE, not guessed)
 
 
 def test_an_event_in_words_is_what_its_first_rule_says_of_it() -> None:
-    fill = Event(e.FILL, SITE, facts={"value": -1e9, "eligible": True}, names={"call": "masked_fill"})
-    assert words(fill, Program()) == (
+    fill = Event(e.FILL, SITE, attributes={"value": -1e9, "eligible": True}, names={"call": "masked_fill"})
+    assert describe_violation(fill, Program()) == (
         "`masked_fill` writes -1e+09 into a tensor that may be float16, which ends at 65504"
     )
-    assert words(Event(e.FILL, SITE, facts={"value": 1.0, "eligible": True}), Program()) == ""
+    assert describe_violation(Event(e.FILL, SITE, attributes={"value": 1.0, "eligible": True}), Program()) == ""
 
 
 def test_what_an_event_did_depends_on_whether_a_scaler_did_it() -> None:
-    assert describe(Event(e.BACKWARD, SITE)) == "gradients of an unscaled loss are added"
-    assert describe(Event(e.BACKWARD, SITE, 0)) == "the gradients become multiplied by the loss scale"
+    assert describe_event(Event(e.BACKWARD, SITE)) == "gradients of an unscaled loss are added"
+    assert describe_event(Event(e.BACKWARD, SITE, 0)) == "the gradients become multiplied by the loss scale"
 
 
 def acting(framework: str = "", name: str = "accelerator", **facts: Any) -> Program:
@@ -78,7 +86,7 @@ def acting(framework: str = "", name: str = "accelerator", **facts: Any) -> Prog
     program = Program()
     if framework:
         facts["framework"] = framework
-    program.thing("scaler", name, **facts)
+    program.add_object("scaler", name, **facts)
     return program
 
 
@@ -147,7 +155,7 @@ NOBODYS = Event(e.CLIP, SITE)
 def test_what_is_said_where_a_framework_scales(
     label: str, program: Program, events: list[Event], said: str, values: dict[str, str]
 ) -> None:
-    assert of_framework(label, events, program) == (said, values)
+    assert adapt_to_framework(label, events, program) == (said, values)
 
 
 @pytest.mark.parametrize(
@@ -162,10 +170,10 @@ def test_what_is_said_where_a_framework_scales(
     ],
 )
 def test_the_scaler_of_an_engine_is_called_what_the_program_calls_it(
-    kind: e.Kind, facts: dict[str, Any], names: dict[str, object], scaler: str
+    kind: e.EventKind, facts: dict[str, Any], names: dict[str, object], scaler: str
 ) -> None:
-    event = Event(kind, SITE, 0, facts=facts, names=names)
-    assert of_framework("step@divided", [event], acting("accelerate"))[1]["scaler"] == scaler
+    event = Event(kind, SITE, 0, attributes=facts, names=names)
+    assert adapt_to_framework("step@divided", [event], acting("accelerate"))[1]["scaler"] == scaler
 
 
 @pytest.mark.parametrize(
@@ -181,7 +189,7 @@ def test_the_scaler_of_an_engine_is_called_what_the_program_calls_it(
 def test_what_is_said_where_the_code_of_a_framework_has_called_torch(
     label: str, framework: str, said: str, names: dict[str, str] | None
 ) -> None:
-    told, values = advised(label, framework)
+    told, values = add_framework_advice(label, framework)
     advice = values.pop("advice", "")
     assert told == said
     assert bool(advice) is (names is not None)
@@ -228,11 +236,11 @@ A, B, C, X = ("train.py", 10), ("run.py", 20), ("clip.py", 30), ("step.py", 40)
 def test_a_helper_that_is_right_in_itself_is_not_blamed(
     blamed: list[tuple[str, int]], partner: list[tuple[str, int]], reads: bool, expected: tuple[str, int]
 ) -> None:
-    site = place(called(*blamed), called(*partner), reads=reads)
+    site = choose_location(called(*blamed), called(*partner), reads=reads)
     assert (site.path, site.line) == expected
 
 
 def test_two_functions_of_one_file_do_not_call_each_others_helpers() -> None:
     read = Site("clip.py", 30, function="norm", caller=Site("train.py", 10, function="train"))
     step = Site("train.py", 12, function="evaluate")
-    assert place(read, step, reads=True) is read
+    assert choose_location(read, step, reads=True) is read

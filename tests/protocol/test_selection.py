@@ -6,8 +6,8 @@ import pytest
 
 from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding
-from pytest_amp_check.protocol.rule import Fault, Rule
-from pytest_amp_check.protocol.selection import UnknownRule, in_runs, resolve, shows
+from pytest_amp_check.protocol.rule import Rule, ViolationKind
+from pytest_amp_check.protocol.selection import UnknownRule, is_selected, resolve_codes, resolve_for_runs
 
 
 def rule(code: str, name: str, default: bool = True) -> Rule:
@@ -16,14 +16,14 @@ def rule(code: str, name: str, default: bool = True) -> Rule:
         name,
         "error",
         "summary",
-        faults={name: Fault("message")},
-        why="why",
+        violations={name: ViolationKind("message")},
+        rationale="why",
         harm="harm",
-        bad=f"x = 1  # {code}",
-        good="x = 1",
-        fix="fix",
+        bad_example=f"x = 1  # {code}",
+        good_example="x = 1",
+        fix_advice="fix",
         sources=("source",),
-        default=default,
+        on_by_default=default,
     )
 
 
@@ -64,7 +64,7 @@ RULES = {
     ],
 )
 def test_words_become_codes(select: tuple[str, ...] | None, ignore: tuple[str, ...], on: set[str]) -> None:
-    assert resolve(select, ignore, RULES) == on
+    assert resolve_codes(select, ignore, RULES) == on
 
 
 @pytest.mark.parametrize(
@@ -84,21 +84,21 @@ def test_words_become_codes(select: tuple[str, ...] | None, ignore: tuple[str, .
 def test_an_unknown_word_is_answered_with_the_nearest_right_one(word: str, nearest: str) -> None:
     for select, ignore in (((word,), ()), (None, (word,))):
         with pytest.raises(UnknownRule) as caught:
-            resolve(select, ignore, RULES)
+            resolve_codes(select, ignore, RULES)
         assert isinstance(caught.value, ValueError)
         assert caught.value.word == word
-        assert caught.value.nearest.startswith(nearest)
-        assert f"unknown rule {word!r}: did you mean {caught.value.nearest!r}?" in str(caught.value)
+        assert caught.value.nearest_name.startswith(nearest)
+        assert f"unknown rule {word!r}: did you mean {caught.value.nearest_name!r}?" in str(caught.value)
 
 
 @pytest.mark.parametrize("word", ["", "zzzzzz", "x" * 100_000, "\x00"])
 def test_a_word_like_no_rule_is_sent_to_the_list(word: str) -> None:
     with pytest.raises(UnknownRule, match=r"`amp-check rules` lists them all\.$"):
-        resolve((word,), (), RULES)
+        resolve_codes((word,), (), RULES)
 
 
 def test_rules_without_select_are_the_default_ones_even_when_one_is_ignored() -> None:
-    assert "AMP299" not in resolve(None, ("AMP101",), RULES)
+    assert "AMP299" not in resolve_codes(None, ("AMP101",), RULES)
 
 
 @pytest.mark.parametrize(
@@ -116,13 +116,13 @@ def test_rules_without_select_are_the_default_ones_even_when_one_is_ignored() ->
 def test_what_is_on_in_runs(
     select: tuple[str, ...] | None, ignore: tuple[str, ...], extend: tuple[str, ...], on: set[str]
 ) -> None:
-    assert in_runs(select, ignore, RULES, extend) == on
+    assert resolve_for_runs(select, ignore, RULES, extend) == on
 
 
 def test_what_is_on_in_runs_may_be_said_again() -> None:
-    assert in_runs(("AMP201", "AMP299 proven"), (), RULES) == {"AMP201", "AMP299 proven"}
+    assert resolve_for_runs(("AMP201", "AMP299 proven"), (), RULES) == {"AMP201", "AMP299 proven"}
     with pytest.raises(UnknownRule):
-        resolve(("AMP298 proven",), (), RULES)
+        resolve_codes(("AMP298 proven",), (), RULES)
 
 
 @pytest.mark.parametrize(
@@ -138,4 +138,4 @@ def test_what_is_on_in_runs_may_be_said_again() -> None:
 )
 def test_a_rule_that_is_off_shows_what_a_run_has_proven(select: set[str], proven: bool, shown: bool) -> None:
     finding = Finding("AMP299", "rare-thing", "error", "message", Site("train.py", 1), proven=proven)
-    assert shows(select, finding) is shown
+    assert is_selected(select, finding) is shown

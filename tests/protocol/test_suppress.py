@@ -12,7 +12,7 @@ from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import WARNING, Finding
 from pytest_amp_check.protocol.rule import STATIC, Rule
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.protocol.suppress import Suppressions
+from pytest_amp_check.protocol.suppressions import Suppressions
 
 
 def finding(line: int, end_line: int | None = None, code: str = "AMP201") -> Finding:
@@ -21,16 +21,18 @@ def finding(line: int, end_line: int | None = None, code: str = "AMP201") -> Fin
 
 def silenced(text: str, code: str = "AMP201") -> list[int]:
     """The lines on which a finding of that code is silenced."""
-    suppressions = Suppressions.of(text)
-    return [line for line in range(1, text.count("\n") + 2) if suppressions.silences(finding(line, code=code))]
+    suppressions = Suppressions.from_text(text)
+    return [
+        line for line in range(1, text.count("\n") + 2) if suppressions.suppresses_finding(finding(line, code=code))
+    ]
 
 
 def idle(text: str, *findings: Finding, active: Iterable[str] = RULES) -> list[str]:
     """What is reported as unused once these findings are silenced."""
-    suppressions = Suppressions.of(text)
+    suppressions = Suppressions.from_text(text)
     for each in findings:
-        assert suppressions.silences(each), each
-    return [words for _, _, _, words in suppressions.unused(frozenset(active))]
+        assert suppressions.suppresses_finding(each), each
+    return [words for _, _, _, words in suppressions.find_unused(frozenset(active))]
 
 
 class TestComments:
@@ -98,10 +100,10 @@ class TestComments:
 
     def test_windows_and_old_mac_line_ends(self) -> None:
         assert silenced("a = 1\r\nb = 2  # amp: ignore\r\nc = 3\r\n") == [2]
-        assert Suppressions.of("a = 1\rb = 2  # amp: ignore\rc = 3\r").silences(finding(2))
+        assert Suppressions.from_text("a = 1\rb = 2  # amp: ignore\rc = 3\r").suppresses_finding(finding(2))
         for end in ("\r\n", "\r"):
             text = f"a = 1{end}# amp: ignore{end}b = 2{end}"
-            assert [line for line in (1, 2, 3) if Suppressions.of(text).silences(finding(line))] == [3]
+            assert [line for line in (1, 2, 3) if Suppressions.from_text(text).suppresses_finding(finding(line))] == [3]
 
     def test_form_feeds_end_no_line(self) -> None:
         assert silenced("a = 1\n\x0c\nb = 2  # amp: ignore\nc = '\x0c'\nd = 4\n") == [3]
@@ -135,16 +137,16 @@ class TestReach:
 
     @pytest.mark.parametrize("line", [2, 3, 4, 5])
     def test_a_finding_of_several_lines_is_silenced_from_each(self, line: int) -> None:
-        assert Suppressions.of(commented(CALL, line)).silences(finding(2, 5))
-        assert not Suppressions.of(commented(CALL, 1)).silences(finding(2, 5))
-        assert not Suppressions.of(commented(CALL, 6)).silences(finding(2, 5))
+        assert Suppressions.from_text(commented(CALL, line)).suppresses_finding(finding(2, 5))
+        assert not Suppressions.from_text(commented(CALL, 1)).suppresses_finding(finding(2, 5))
+        assert not Suppressions.from_text(commented(CALL, 6)).suppresses_finding(finding(2, 5))
 
     def test_a_finding_for_a_block_is_silenced_from_its_head_alone(self) -> None:
         block = "with autocast():\n    a = 1\n    b = 2\n"
-        assert Suppressions.of(commented(block, 1)).silences(finding(1, 3))
-        assert not Suppressions.of(commented(block, 2)).silences(finding(1, 3))
-        assert not Suppressions.of(commented(block, 3, "# noqa")).silences(finding(1, 3))
-        assert not Suppressions.of(commented(block, 1)).silences(finding(2))
+        assert Suppressions.from_text(commented(block, 1)).suppresses_finding(finding(1, 3))
+        assert not Suppressions.from_text(commented(block, 2)).suppresses_finding(finding(1, 3))
+        assert not Suppressions.from_text(commented(block, 3, "# noqa")).suppresses_finding(finding(1, 3))
+        assert not Suppressions.from_text(commented(block, 1)).suppresses_finding(finding(2))
 
     def test_multi_line_strings_and_continued_lines(self) -> None:
         assert silenced("a = 1\nb = '''\nx\n'''  # amp: ignore\nc = 3\n") == [2, 3, 4]
@@ -206,8 +208,8 @@ class TestWholeFile:
 
 class TestUnused:
     def test_where_it_stands(self) -> None:
-        suppressions = Suppressions.of("a = 'é'  # why: # amp: ignore[AMP201] because\n")
-        assert suppressions.unused(RULES) == [(1, 16, 37, "AMP201")]
+        suppressions = Suppressions.from_text("a = 'é'  # why: # amp: ignore[AMP201] because\n")
+        assert suppressions.find_unused(RULES) == [(1, 16, 37, "AMP201")]
 
     def test_used(self) -> None:
         assert idle("a = 1  # amp: ignore[AMP201]\n", finding(1)) == []
@@ -257,15 +259,15 @@ class TestUnused:
             "seldom",
             WARNING,
             "A rule that is off.",
-            faults=example.faults,
-            why="why",
+            violations=example.violations,
+            rationale="why",
             harm="harm",
-            bad="x = 1  # AMP299",
-            good="x = 1",
-            fix="fix",
+            bad_example="x = 1  # AMP299",
+            good_example="x = 1",
+            fix_advice="fix",
             sources=("source",),
-            readers=STATIC,
-            default=False,
+            detected_by=STATIC,
+            on_by_default=False,
         )
         active = frozenset(RULES)
         monkeypatch.setitem(RULES, "AMP299", seldom)
@@ -296,11 +298,11 @@ COMMENTS = [
 @given(st.lists(st.tuples(st.sampled_from(PIECES), st.sampled_from(COMMENTS)), max_size=12))
 def test_any_text_is_read(lines: list[tuple[str, str]]) -> None:
     text = "\n".join(code + comment for code, comment in lines)
-    suppressions = Suppressions.of(text)
+    suppressions = Suppressions.from_text(text)
     count = text.count("\n") + 1
-    before = suppressions.unused(RULES)
-    used = [line for line in range(1, count + 1) if suppressions.silences(finding(line))]
-    after = suppressions.unused(RULES)
+    before = suppressions.find_unused(RULES)
+    used = [line for line in range(1, count + 1) if suppressions.suppresses_finding(finding(line))]
+    after = suppressions.find_unused(RULES)
     # What silences something is no longer unused, and nothing else changes.
     assert set(after) <= set(before)
     assert after == before or used
@@ -326,13 +328,13 @@ def test_any_text_is_read(lines: list[tuple[str, str]]) -> None:
     ],
 )
 def test_whether_a_text_may_hold_a_comment_for_this_tool(text: str, ours: bool) -> None:
-    assert Suppressions.ours_in(text) is ours
+    assert Suppressions.has_own_comment(text) is ours
 
 
 def test_a_finding_of_the_first_statement_is_silenced_from_each_of_its_lines() -> None:
     first = "clip(\n    model,\n    1.0,\n)\n"
     for line in range(1, 5):
-        assert Suppressions.of(commented(first, line)).silences(finding(1, 4))
+        assert Suppressions.from_text(commented(first, line)).suppresses_finding(finding(1, 4))
 
 
 def test_a_comment_behind_a_line_that_goes_on_speaks_of_no_statement() -> None:
@@ -353,7 +355,7 @@ def test_a_comment_for_a_file_stands_above_its_first_statement(text: str, late: 
 
 
 def test_above_a_statement_that_breaks_off_a_comment_speaks_of_its_beginning() -> None:
-    assert Suppressions.of("# amp: ignore[AMP201]\nclip(model,\n").silences(finding(2))
+    assert Suppressions.from_text("# amp: ignore[AMP201]\nclip(model,\n").suppresses_finding(finding(2))
 
 
 def test_a_word_that_is_no_rule_silences_nothing() -> None:
@@ -362,7 +364,7 @@ def test_a_word_that_is_no_rule_silences_nothing() -> None:
 
 def test_where_a_comment_stands_is_told() -> None:
     text = "a = 1  # E1 noqa: AMP201 # noqa: AMP202\nb = 2  # note # amp: ignore[AMP207]\n"
-    places = Suppressions.of(text).unused(frozenset(RULES))
+    places = Suppressions.from_text(text).find_unused(frozenset(RULES))
     assert [(line, text.split("\n")[line - 1][start:end], words) for line, start, end, words in places] == [
         (1, "# noqa: AMP202", "AMP202"),
         (2, "# amp: ignore[AMP207]", "AMP207"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_amp_check.protocol import frameworks, kernels, surface
+from pytest_amp_check.protocol import frameworks, kernels, torch_api
 
 
 @pytest.mark.parametrize(
@@ -21,14 +21,14 @@ from pytest_amp_check.protocol import frameworks, kernels, surface
     ],
 )
 def test_an_object_of_torch_has_one_place(name: str, place: str) -> None:
-    assert surface.canonical(name) == place
+    assert torch_api.canonical_name(name) == place
 
 
 def test_what_the_table_knows_of_a_name_of_torch() -> None:
-    found = surface.lookup("torch.optim.adamw.AdamW")
+    found = torch_api.find_entry("torch.optim.adamw.AdamW")
     assert found is not None
-    assert (found.name, found.role) == ("torch.optim.AdamW", surface.OPTIMIZER)
-    assert surface.lookup("torch.optim.Lion") is None
+    assert (found.name, found.role) == ("torch.optim.AdamW", torch_api.OPTIMIZER)
+    assert torch_api.find_entry("torch.optim.Lion") is None
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_what_the_table_knows_of_a_name_of_torch() -> None:
     ],
 )
 def test_names_of_torch_and_those_that_the_table_speaks_of(name: str, known: bool) -> None:
-    assert surface.known(name) is known
+    assert torch_api.is_known_name(name) is known
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_names_of_torch_and_those_that_the_table_speaks_of(name: str, known: boo
     ],
 )
 def test_the_version_of_torch_that_has_what_replaces_a_name(old: str, version: tuple[int, int]) -> None:
-    assert surface.replaced_in(old) == version
+    assert torch_api.replacement_version(old) == version
 
 
 @pytest.mark.parametrize(
@@ -71,15 +71,15 @@ def test_the_version_of_torch_that_has_what_replaces_a_name(old: str, version: t
     ],
 )
 def test_an_object_of_a_framework_has_one_place(name: str, place: str) -> None:
-    assert frameworks.canonical(name) == place
+    assert frameworks.canonical_name(name) == place
 
 
 def test_what_the_table_knows_of_a_name_of_a_framework() -> None:
-    found = frameworks.lookup("accelerate.accelerator.Accelerator")
+    found = frameworks.find_entry("accelerate.accelerator.Accelerator")
     assert found is not None
     assert (found.name, found.role) == ("accelerate.Accelerator", frameworks.ENGINE)
-    assert frameworks.lookup("accelerate.Nothing") is None
-    assert frameworks.lookup("project.Accelerator") is None
+    assert frameworks.find_entry("accelerate.Nothing") is None
+    assert frameworks.find_entry("project.Accelerator") is None
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_what_the_table_knows_of_a_name_of_a_framework() -> None:
     ],
 )
 def test_names_of_which_the_table_of_frameworks_speaks(name: str, known: bool) -> None:
-    assert frameworks.known(name) is known
+    assert frameworks.is_known_name(name) is known
 
 
 @pytest.mark.parametrize(
@@ -125,4 +125,4 @@ def test_names_of_which_the_table_of_frameworks_speaks(name: str, known: bool) -
     ],
 )
 def test_how_an_op_takes_low_precision(op: str, dtype: str, device: str, how: str) -> None:
-    assert kernels.refusal(op, dtype, device) == how
+    assert kernels.find_refusal(op, dtype, device) == how

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding
-from pytest_amp_check.protocol.ranks import Told, named, once, together
+from pytest_amp_check.protocol.ranks import RankReport, deduplicate, describe_ranks, merge_ranks
 
 STEP, BACKWARD = Site("train.py", 9, 4), Site("train.py", 7, 4)
 
@@ -21,14 +21,14 @@ def told(findings: list[Finding]) -> list[tuple[str, int, str, tuple[int, ...]]]
     return [(each.code, each.line, each.message, each.ranks) for each in findings]
 
 
-def steps(rank: int, skips: set[int], *, steps: int = 8, site: Site | None = STEP, **more: Any) -> Told:
-    more = {"grouped": True, "scaler": "scaler", **more}
-    return Told(rank, steps=steps, skips=frozenset(skips), step_site=site, **more)
+def steps(rank: int, skips: set[int], *, steps: int = 8, site: Site | None = STEP, **more: Any) -> RankReport:
+    more = {"in_process_group": True, "scaler_name": "scaler", **more}
+    return RankReport(rank, step_count=steps, skipped_steps=frozenset(skips), step_site=site, **more)
 
 
-def backwards(rank: int, count: int, *, averages: bool = True, stopped: bool = False) -> Told:
+def backwards(rank: int, count: int, *, averages: bool = True, stopped: bool = False) -> RankReport:
     passes = {("train.py", 7): (BACKWARD, "loss.backward", count)} if count >= 0 else {}
-    return Told(rank, backwards=passes, averages=averages, stopped=stopped)
+    return RankReport(rank, backward_counts=passes, averages_grads=averages, ended_by_exception=stopped)
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def backwards(rank: int, count: int, *, averages: bool = True, stopped: bool = F
     ],
 )
 def test_ranks_in_words(ranks: list[int], size: int, words: str) -> None:
-    assert named(ranks, size) == words
+    assert describe_ranks(ranks, size) == words
 
 
 def test_a_finding_of_several_ranks_is_told_once_with_them() -> None:
-    first, second = Told(0, [finding(5), finding(3)]), Told(1, [finding(3), finding(4, "AMP202")])
-    assert told(together([first, second], 2)) == [
+    first, second = RankReport(0, [finding(5), finding(3)]), RankReport(1, [finding(3), finding(4, "AMP202")])
+    assert told(merge_ranks([first, second], 2)) == [
         ("AMP201", 3, "Clipped. (both ranks)", (0, 1)),
         ("AMP202", 4, "Clipped. (rank 1 of 2)", (1,)),
         ("AMP201", 5, "Clipped. (rank 0 of 2)", (0,)),
@@ -56,12 +56,12 @@ def test_a_finding_of_several_ranks_is_told_once_with_them() -> None:
 
 
 def test_the_words_are_those_of_the_first_rank_that_is_certain() -> None:
-    each = [Told(rank, [finding(certain=rank > 0, message=f"By {rank}.")]) for rank in (2, 1, 0)]
-    assert told(together(each, 4)) == [("AMP201", 3, "By 1. (ranks 0, 1 and 2 of 4)", (0, 1, 2))]
+    each = [RankReport(rank, [finding(certain=rank > 0, message=f"By {rank}.")]) for rank in (2, 1, 0)]
+    assert told(merge_ranks(each, 4)) == [("AMP201", 3, "By 1. (ranks 0, 1 and 2 of 4)", (0, 1, 2))]
 
 
 def test_recordings_of_one_process_tell_each_place_once() -> None:
-    assert told(once([finding(5), finding(3), finding(5, message="Again."), finding(5, "AMP202")])) == [
+    assert told(deduplicate([finding(5), finding(3), finding(5, message="Again."), finding(5, "AMP202")])) == [
         ("AMP201", 3, "Clipped.", ()),
         ("AMP201", 5, "Clipped.", ()),
         ("AMP202", 5, "Clipped.", ()),
@@ -83,13 +83,13 @@ def test_recordings_of_one_process_tell_each_place_once() -> None:
     ],
 )
 def test_steps_that_some_ranks_skip_and_others_take(runs: list[set[int]], said: str, ranks: tuple[int, ...]) -> None:
-    (apart,) = together([steps(rank, skips) for rank, skips in enumerate(runs)], len(runs))
+    (apart,) = merge_ranks([steps(rank, skips) for rank, skips in enumerate(runs)], len(runs))
     assert (apart.code, apart.label, apart.site, apart.ranks) == ("AMP602", "step@ranks", STEP, ranks)
     assert apart.message.startswith(f"`scaler` {said}")
 
 
 def test_a_scaler_without_a_name_is_called_what_it_is() -> None:
-    (apart,) = together([steps(rank, {rank}, scaler="") for rank in range(2)], 2)
+    (apart,) = merge_ranks([steps(rank, {rank}, scaler_name="") for rank in range(2)], 2)
     assert apart.message.startswith("the scaler skipped step 0 on rank 0")
 
 
@@ -102,7 +102,7 @@ def test_a_scaler_without_a_name_is_called_what_it_is() -> None:
         # One of them has come no further.
         [steps(0, {4}), steps(1, set(), steps=4)],
         # They do not train together, do not step, or step elsewhere.
-        [steps(0, {1}), steps(1, set(), grouped=False)],
+        [steps(0, {1}), steps(1, set(), in_process_group=False)],
         [steps(0, {1}), steps(1, set(), site=None)],
         [steps(0, {1}), steps(1, set(), site=Site("train.py", 10))],
         [steps(0, {1}), steps(1, set(), site=Site("other.py", 9))],
@@ -112,8 +112,8 @@ def test_a_scaler_without_a_name_is_called_what_it_is() -> None:
         [backwards(0, 3), backwards(1, 2, stopped=True)],
     ],
 )
-def test_ranks_that_agree_or_have_nothing_to_agree_on(ranks: list[Told]) -> None:
-    assert together(ranks, 2) == []
+def test_ranks_that_agree_or_have_nothing_to_agree_on(ranks: list[RankReport]) -> None:
+    assert merge_ranks(ranks, 2) == []
 
 
 @pytest.mark.parametrize(
@@ -127,34 +127,34 @@ def test_ranks_that_agree_or_have_nothing_to_agree_on(ranks: list[Told]) -> None
     ],
 )
 def test_backward_passes_that_some_ranks_leave_out(counts: list[int], said: str, ranks: tuple[int, ...]) -> None:
-    (apart,) = together([backwards(rank, count) for rank, count in enumerate(counts)], len(counts))
+    (apart,) = merge_ranks([backwards(rank, count) for rank, count in enumerate(counts)], len(counts))
     assert (apart.code, apart.label, apart.site, apart.ranks) == ("AMP607", "backward@ranks", BACKWARD, ranks)
     assert apart.message.startswith(f"`loss.backward` began {said}, though")
 
 
 def test_that_the_rank_with_most_was_ended_does_not_explain_the_others() -> None:
-    assert [each.ranks for each in together([backwards(0, 3, stopped=True), backwards(1, 2)], 2)] == [(1,)]
+    assert [each.ranks for each in merge_ranks([backwards(0, 3, stopped=True), backwards(1, 2)], 2)] == [(1,)]
 
 
 def test_who_leaves_out_a_backward_steps_apart_for_that() -> None:
     both = [backwards(0, 3), backwards(1, 2)]
     for rank, each in enumerate(both):
-        each.steps, each.skips, each.step_site, each.grouped = 8, frozenset({rank}), STEP, True
-    assert [each.code for each in together(both, 2)] == ["AMP607"]
+        each.step_count, each.skipped_steps, each.step_site, each.in_process_group = 8, frozenset({rank}), STEP, True
+    assert [each.code for each in merge_ranks(both, 2)] == ["AMP607"]
 
 
 def test_what_a_rank_knows_of_its_scaler_itself_is_not_told_again() -> None:
     own = finding(9, "AMP602")
     both = [steps(0, {1}, findings=[own]), steps(1, set())]
-    assert told(together(both, 2)) == [("AMP602", 9, "Clipped. (rank 0 of 2)", (0,))]
+    assert told(merge_ranks(both, 2)) == [("AMP602", 9, "Clipped. (rank 0 of 2)", (0,))]
     elsewhere = [steps(0, {1}, findings=[finding(8, "AMP602")]), steps(1, set())]
-    assert [each.line for each in together(elsewhere, 2)] == [8, 9]
-    assert [each.line for each in together([steps(0, {1}, findings=[finding(12)]), steps(1, set())], 2)] == [9, 12]
+    assert [each.line for each in merge_ranks(elsewhere, 2)] == [8, 9]
+    assert [each.line for each in merge_ranks([steps(0, {1}, findings=[finding(12)]), steps(1, set())], 2)] == [9, 12]
 
 
 def test_a_rank_tells_nothing_where_nothing_is_known() -> None:
-    silent = Told(3)
-    assert (silent.rank, silent.findings, silent.backwards, silent.skips) == (3, (), {}, frozenset())
-    assert (silent.steps, silent.step_site, silent.scaler, silent.failure) == (0, None, "", "")
-    assert not (silent.grouped or silent.averages or silent.stopped)
-    assert Told(1, failure="It was ended.").failure == "It was ended."
+    silent = RankReport(3)
+    assert (silent.rank, silent.findings, silent.backward_counts, silent.skipped_steps) == (3, (), {}, frozenset())
+    assert (silent.step_count, silent.step_site, silent.scaler_name, silent.failure) == (0, None, "", "")
+    assert not (silent.in_process_group or silent.averages_grads or silent.ended_by_exception)
+    assert RankReport(1, failure="It was ended.").failure == "It was ended."

@@ -10,9 +10,9 @@ from drawing import Drawing
 
 from pytest_amp_check import check_source
 from pytest_amp_check.protocol import events as e
-from pytest_amp_check.protocol.check import check
 from pytest_amp_check.protocol.events import Event, Graph, Node, Program, Site
-from pytest_amp_check.protocol.words import Denied, Words
+from pytest_amp_check.protocol.graph_checker import check
+from pytest_amp_check.protocol.source_text import NegatedText, SourceText
 
 
 def codes(drawing: Drawing) -> list[str]:
@@ -98,7 +98,7 @@ def test_what_skips_the_step_is_named_before_what_comes_of_it(skips: bool) -> No
     skipping = drawing.node()
     drawing.way(node, skipping)
     if skips:
-        drawing.graph.nodes[skipping].skips = ("continue", Site("train.py", 90))
+        drawing.graph.nodes[skipping].skip_statement = ("continue", Site("train.py", 90))
     last = [
         drawing.event(e.ZERO_GRAD),
         drawing.scaled_backward(),
@@ -117,7 +117,7 @@ def test_a_statement_that_skips_what_came_before_is_not_named() -> None:
     drawing = Drawing()
     skipping = drawing.node()
     drawing.way(0, skipping)
-    drawing.graph.nodes[skipping].skips = ("continue", Site("train.py", 90))
+    drawing.graph.nodes[skipping].skip_statement = ("continue", Site("train.py", 90))
     events = [drawing.event(e.ZERO_GRAD), drawing.scaled_backward(), drawing.event(e.UNSCALE)]
     events += [drawing.event(e.ZERO_GRAD), drawing.scaled_backward(), drawing.event(e.SCALER_STEP)]
     drawing.line(skipping, *events, drawing.event(e.UPDATE))
@@ -127,15 +127,15 @@ def test_a_statement_that_skips_what_came_before_is_not_named() -> None:
 
 def test_a_finding_knows_the_functions_whose_reading_has_come_upon_it() -> None:
     program = Program()
-    scaler = program.thing("scaler", "scaler")
-    program.facts.update(enters_autocast=False, live_scalers=(scaler,))
-    fill = Event(e.FILL, Site("train.py", 4), facts={"value": -1e9, "eligible": True})
-    scale = Event(e.SCALE, Site("train.py", 7), scaler.key, facts={"forward_read": True})
+    scaler = program.add_object("scaler", "scaler")
+    program.attributes.update(enters_autocast=False, live_scalers=(scaler,))
+    fill = Event(e.FILL, Site("train.py", 4), attributes={"value": -1e9, "eligible": True})
+    scale = Event(e.SCALE, Site("train.py", 7), scaler.key, attributes={"forward_read": True})
     for line, events in ((1, [fill]), (3, [scale, fill]), (9, [])):
         graph = Graph("f", ("train.py", line))
         graph.nodes = [Node(event) for event in (None, *events)]
         program.graphs.append(graph)
-    filled, scaled = frozenset({fill.site.call}), frozenset({scale.site.call})
+    filled, scaled = frozenset({fill.site.call_key}), frozenset({scale.site.call_key})
     assert [(finding.code, finding.entries) for finding in check(program)] == [
         ("AMP506", {("train.py", 1): filled, ("train.py", 3): filled}),
         ("AMP110", {("train.py", 3): scaled}),
@@ -145,7 +145,7 @@ def test_a_finding_knows_the_functions_whose_reading_has_come_upon_it() -> None:
 @pytest.mark.parametrize("read", [True, False])
 def test_what_a_program_lacks_is_certain_where_its_forward_was_read(read: bool) -> None:
     drawing = Drawing()
-    drawing.program.facts.update(enters_autocast=False, live_scalers=(drawing.scaler,))
+    drawing.program.attributes.update(enters_autocast=False, live_scalers=(drawing.scaler,))
     scale = drawing.event(e.SCALE, forward_read=read)
     scale.subject = drawing.scaler.key
     drawing.line(0, scale)
@@ -170,11 +170,11 @@ def test_a_scaler_that_is_made_anew_all_the_time_is_not_missed_in_a_checkpoint(s
 def test_micro_batches_that_are_left_over_are_counted(left: tuple[int, int], said: str) -> None:
     drawing = Drawing()
     full = drawing.test("(i + 1) % k == 0")
-    full.counts, full.left_over, full.site = True, left, Site("train.py", 50)
+    full.is_window_predicate, full.trailing_microbatches, full.site = True, left, Site("train.py", 50)
     head = drawing.line(0, drawing.event(e.OPTIMIZER_NEW))
     loop = drawing.node()
     drawing.way(head, loop)
-    drawing.graph.nodes[loop].forgets = 1 << full.key
+    drawing.graph.nodes[loop].forgotten_predicates = 1 << full.key
     flush = [drawing.event(kind) for kind in (e.SCALER_STEP, e.UPDATE, e.ZERO_GRAD)]
     drawing.way(drawing.diamond(drawing.line(loop, drawing.scaled_backward(divided=True)), full, flush), loop)
     (finding,) = drawing.findings()
@@ -199,8 +199,8 @@ def test_a_condition_that_is_denied_is_said_without_its_denial(
 ) -> None:
     drawing = Drawing()
     test = drawing.test()
-    words = Words(ast.parse(asked, mode="eval").body, 80)
-    test.text = Denied(words) if denied else words
+    words = SourceText(ast.parse(asked, mode="eval").body, 80)
+    test.text = NegatedText(words) if denied else words
     node = drawing.line(0, drawing.event(e.ZERO_GRAD), drawing.scaled_backward())
     clip = [drawing.event(e.CLIP)]
     node = drawing.diamond(node, test, clip if truth else (), () if truth else clip)

@@ -22,29 +22,29 @@ def graph_of(*events: Event, ways: tuple[tuple[int, int], ...] | None = None) ->
     graph = Graph("main")
     graph.nodes = [Node(), *(Node(event) for event in events)]
     for start, end in ways if ways is not None else ((i, i + 1) for i in range(len(events))):
-        graph.nodes[start].ways.append((end, -1, True))
+        graph.nodes[start].edges.append((end, -1, True))
     return graph
 
 
 def program_of(*graphs: Graph, **facts: Any) -> Program:
     program = Program()
     program.graphs = list(graphs)
-    program.facts.update(facts)
+    program.attributes.update(facts)
     return program
 
 
 def judged(code: str, program: Program) -> list[tuple[str, int, dict[str, str]]]:
     """The label, the line and the values of each verdict of a rule."""
-    (judge,) = RULES[code].whole.values()
+    (judge,) = RULES[code].program_checks.values()
     return [(label, event.site.line, dict(values)) for label, event, values, _ in judge(program)]
 
 
 def load(line: int = 1, site: Site | None = None, **facts: Any) -> Event:
-    return Event(e.OPTIMIZER_LOAD, site or at(line), facts={**LOADS, **facts}, names={"optimizer": "opt"})
+    return Event(e.OPTIMIZER_LOAD, site or at(line), attributes={**LOADS, **facts}, names={"optimizer": "opt"})
 
 
 def scaler_load(line: int = 2, site: Site | None = None, **facts: Any) -> Event:
-    return Event(e.SCALER_LOAD, site or at(line), 0, facts=facts)
+    return Event(e.SCALER_LOAD, site or at(line), 0, attributes=facts)
 
 
 AGAIN = Event(e.AGAIN, at(9))
@@ -93,7 +93,7 @@ def test_a_scaler_is_loaded_where_the_optimizer_is(graphs: list[Graph], found: b
 )
 def test_what_a_scaler_of_bfloat16_has_learnt_is_nothing_to_save_or_to_load(dtypes: set[str], found: bool) -> None:
     assert judged("AMP402", program_of(graph_of(load()), scaler_dtypes=dtypes)) == [NOT_LOADED] * found
-    saved = Event(e.SAVE, at(1), facts={"optimizers": ("opt",), "scope_scalers": ("scaler",)})
+    saved = Event(e.SAVE, at(1), attributes={"optimizers": ("opt",), "scope_scalers": ("scaler",)})
     names = {"optimizer": "opt", "scaler": "scaler"}
     assert judged("AMP401", program_of(graph_of(saved), scaler_dtypes=dtypes)) == [("save:no-scaler", 1, names)] * found
 
@@ -115,26 +115,26 @@ def test_what_a_scaler_of_bfloat16_has_learnt_is_nothing_to_save_or_to_load(dtyp
     ],
 )
 def test_what_a_checkpoint_lacks(facts: dict[str, Any], known: dict[str, Any], label: str) -> None:
-    saved = Event(e.SAVE, at(1), facts={"optimizers": ("opt",), "scope_scalers": ("scaler",), **facts})
+    saved = Event(e.SAVE, at(1), attributes={"optimizers": ("opt",), "scope_scalers": ("scaler",), **facts})
     assert [said for said, _, _ in judged("AMP401", program_of(graph_of(saved), **known))] == ([label] if label else [])
 
 
 @pytest.mark.parametrize(("optimizers", "found"), [((), False), (("opt",), True)])
 def test_a_scaler_that_is_saved_in_a_file_of_its_own_is_saved(optimizers: tuple[str, ...], found: bool) -> None:
-    saved = Event(e.SAVE, at(1), facts={"optimizers": ("opt",), "scope_scalers": ("scaler",)})
-    other = Event(e.SAVE, at(2), facts={"scalers": ("scaler",), "optimizers": optimizers})
+    saved = Event(e.SAVE, at(1), attributes={"optimizers": ("opt",), "scope_scalers": ("scaler",)})
+    other = Event(e.SAVE, at(2), attributes={"scalers": ("scaler",), "optimizers": optimizers})
     assert [line for _, line, _ in judged("AMP401", program_of(graph_of(saved, other)))] == [1] * found
 
 
 def compressed(scale: dict[str, object], hook: dict[str, Any], step: dict[str, Any], **facts: Any) -> list[Any]:
     """What AMP604 finds; ``facts`` are those of the optimizer."""
     program = Program()
-    scaler, optimizer = program.thing("scaler", "scaler"), program.thing("optimizer", "opt", **facts)
-    made = Event(e.SCALER_NEW, at(1), scaler.key, facts={"arguments": scale})
+    scaler, optimizer = program.add_object("scaler", "scaler"), program.add_object("optimizer", "opt", **facts)
+    made = Event(e.SCALER_NEW, at(1), scaler.key, attributes={"arguments": scale})
     hooked = Event(e.COMM_HOOK, at(2), **hook)
     stepped = Event(e.SCALER_STEP, at(3), scaler.key, **{"object": optimizer.key, **step})
     program.graphs = [graph_of(made, hooked, stepped, stepped)]
-    program.facts["live_scalers"] = (scaler,)
+    program.attributes["live_scalers"] = (scaler,)
     return judged("AMP604", program)
 
 
@@ -187,12 +187,12 @@ def test_a_custom_function_that_training_in_autocast_comes_upon(
 ) -> None:
     others = {
         "backward": Event(e.BACKWARD, at(2)),
-        "region": Event(e.AUTOCAST_ENTER, at(3), facts={"enabled": True}),
-        "region-off": Event(e.AUTOCAST_ENTER, at(3), facts={"enabled": False}),
-        "float32": Event(e.MODULE_CAST, at(4), facts={"dtype": "float32"}),
-        "bfloat16": Event(e.MODULE_CAST, at(4), facts={"dtype": "bfloat16"}),
+        "region": Event(e.AUTOCAST_ENTER, at(3), attributes={"enabled": True}),
+        "region-off": Event(e.AUTOCAST_ENTER, at(3), attributes={"enabled": False}),
+        "float32": Event(e.MODULE_CAST, at(4), attributes={"dtype": "float32"}),
+        "bfloat16": Event(e.MODULE_CAST, at(4), attributes={"dtype": "bfloat16"}),
     }
-    function = Event(e.CUSTOM_FUNCTION, at(1), facts={"applied": applied, "how": "forward"})
+    function = Event(e.CUSTOM_FUNCTION, at(1), attributes={"applied": applied, "how": "forward"})
     program = program_of(graph_of(function, *(others[name] for name in around)))
     assert judged("AMP107", program) == [("function:forward", 1, {})] * found
 
@@ -207,10 +207,10 @@ def test_a_custom_function_that_training_in_autocast_comes_upon(
 )
 def test_anomalies_are_looked_for_beside_a_live_scaler(called: str, by_event: dict[str, object], expected: str) -> None:
     program = program_of(
-        graph_of(Event(e.ANOMALY, at(1), names=by_event), Event(e.ANOMALY, at(2), facts={"idle": True}))
+        graph_of(Event(e.ANOMALY, at(1), names=by_event), Event(e.ANOMALY, at(2), attributes={"idle": True}))
     )
     assert judged("AMP213", program) == []
-    program.facts["live_scalers"] = (program.thing("scaler", called),)
+    program.attributes["live_scalers"] = (program.add_object("scaler", called),)
     assert judged("AMP213", program) == [("anomaly-nonfinite", 1, {"scaler": expected})]
 
 
@@ -230,11 +230,11 @@ def test_anomalies_are_looked_for_beside_a_live_scaler(called: str, by_event: di
 )
 def test_a_scaler_of_another_device_than_the_regions(device: str | None, entered: list[str], found: bool) -> None:
     program = Program()
-    scaler, dead = (program.thing("scaler", name, device=device) for name in ("scaler", "dead"))
+    scaler, dead = (program.add_object("scaler", name, device=device) for name in ("scaler", "dead"))
     made = [Event(e.SCALER_NEW, at(1 + n), each.key) for n, each in enumerate((scaler, dead))]
-    nothing = Event(e.AUTOCAST_ENTER, at(8), facts={"device": "xpu", "null": True})
-    regions = [Event(e.AUTOCAST_ENTER, at(9), facts={"device": each}) for each in entered]
+    nothing = Event(e.AUTOCAST_ENTER, at(8), attributes={"device": "xpu", "null": True})
+    regions = [Event(e.AUTOCAST_ENTER, at(9), attributes={"device": each}) for each in entered]
     program.graphs = [graph_of(*made, nothing, *regions)]
-    program.facts["live_scalers"] = (scaler,)
+    program.attributes["live_scalers"] = (scaler,)
     values = {"device": str(device), "other": entered[0] if entered else ""}
     assert judged("AMP216", program) == [("scaler:other-device", 1, values)] * found

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from pytest_amp_check.protocol.words import Words, chain
+from pytest_amp_check.protocol.source_text import SourceText, find_access_path
 
 
 @pytest.mark.parametrize("calls", [1, 18, 19, 20, 60, 61, 400])
@@ -20,13 +20,13 @@ def test_of_many_calls_in_a_row_the_first_are_said(calls: int, monkeypatch: pyte
 
     monkeypatch.setattr(ast, "unparse", noted)
     text = "f" + "(x)" * calls
-    assert str(Words(ast.parse(text, mode="eval").body)) == (text if len(text) <= 60 else f"{text[:57]}...")
+    assert str(SourceText(ast.parse(text, mode="eval").body)) == (text if len(text) <= 60 else f"{text[:57]}...")
     assert all(len(each) <= 200 for each in written)
 
 
 @pytest.mark.parametrize(("length", "said"), [(60, "x" * 60), (61, "x" * 57 + "...")])
 def test_words_of_sixty_characters_are_said_as_they_are(length: int, said: str) -> None:
-    assert str(Words(ast.parse("x" * length, mode="eval").body)) == said
+    assert str(SourceText(ast.parse("x" * length, mode="eval").body)) == said
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_words_of_sixty_characters_are_said_as_they_are(length: int, said: str) 
     [("a+b", "a + b"), ("f(\n    a,\n    b\n)", "f(a, b)"), ("lambda  x: x", "lambda x: x"), ("a . b", "a.b")],
 )
 def test_words_stand_on_one_line(text: str, words: str) -> None:
-    assert str(Words(ast.parse(text, mode="eval").body)) == words
+    assert str(SourceText(ast.parse(text, mode="eval").body)) == words
 
 
 @pytest.mark.parametrize(
@@ -56,4 +56,4 @@ def test_words_stand_on_one_line(text: str, words: str) -> None:
     ],
 )
 def test_what_a_value_can_be_recognised_by(text: str, expected: str | None) -> None:
-    assert chain(ast.parse(text, mode="eval").body) == expected
+    assert find_access_path(ast.parse(text, mode="eval").body) == expected

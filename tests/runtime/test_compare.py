@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from pytest_amp_check.runtime.emulate.cuda import emulate_cuda
 from pytest_amp_check.runtime.replay.accumulation import assert_accumulation_equivalent
-from pytest_amp_check.runtime.replay.comparison import Unavailable
+from pytest_amp_check.runtime.replay.comparison import UnavailableError
 from pytest_amp_check.runtime.replay.precision import assert_matches_fp32
 from pytest_amp_check.runtime.replay.replay import Replay
 from pytest_amp_check.runtime.replay.resuming import assert_resumes
@@ -158,14 +158,14 @@ class TestReplay:
         end = bits(trainer)
         assert begin != end
         objects = [id(each) for each in [trainer.model, trainer.optimizer, *trainer.model.parameters()]]
-        with again.rewound():
+        with again.rewind():
             assert bits(trainer) == begin
             assert trainer.scaler._scale is None
             assert trainer.optimizer.state == {}
             again.run()
             assert bits(trainer) == end
-            again.start.restore()
-            again.call(0)
+            again.start_snapshot.restore()
+            again.call_step(0)
         assert bits(trainer) == end
         assert [id(each) for each in [trainer.model, trainer.optimizer, *trainer.model.parameters()]] == objects
 
@@ -214,7 +214,7 @@ class TestReplay:
         again = Replay(step, [x])
         again.run()
         seen = list(notes["seen"])
-        with again.rewound():
+        with again.rewind():
             assert notes == {"seen": [], "last": None}
             assert (bag.total, numbers, optimizer.param_groups[0]["lr"]) == (0, [], 0.1)
             assert (model.training, model.weight.requires_grad, model.bias.data_ptr()) == (True, True, bias)
@@ -245,7 +245,7 @@ class TestReplay:
         def step(teacher: nn.Module, batch: Tensor, opt: torch.optim.Optimizer = optimizer) -> None:
             holder.scaler.scale(forward(batch).sum() + teacher(batch).sum())
 
-        found = Replay(functools.partial(step, other), [torch.ones(1, 2)]).found()
+        found = Replay(functools.partial(step, other), [torch.ones(1, 2)]).find_state()
         assert set(map(id, found.models.values())) == {id(model), id(other)}
         assert list(found.optimizers.values()) == [optimizer]
         assert found.scalers == {"holder.scaler": holder.scaler}
@@ -263,7 +263,7 @@ class TestReplay:
         again = Replay(step, [torch.ones(1)], steps=3, state=[model])
         weight = model.weight.item()
         again.run()
-        with again.rewound():
+        with again.rewind():
             assert (calls, model.weight.item(), other.weight.item()) == (0, weight, 3.0)
         assert (calls, model.weight.item()) == (3, 3.0)
 
@@ -678,11 +678,11 @@ class TestSpeedup:
         with emulate_cuda():
             again = replay(Trainer(device="cuda"), device="cuda")
             assert_matches_fp32(again, rtol=0.01)
-            with pytest.raises(Unavailable, match=r"^no CUDA device: a speedup can only be measured"):
+            with pytest.raises(UnavailableError, match=r"^no CUDA device: a speedup can only be measured"):
                 assert_speedup(again, over_fp32=1.1)
 
     def test_it_is_not_decided_without_a_gpu(self) -> None:
-        with pytest.raises(Unavailable, match=r"no CUDA device|the model is on cpu"):
+        with pytest.raises(UnavailableError, match=r"no CUDA device|the model is on cpu"):
             assert_speedup(replay(Trainer()), over_fp32=1.1)
 
     @pytest.mark.parametrize("factor", [0, -1.0, True, "2x", float("nan")])

@@ -53,7 +53,7 @@ def train(
             inputs, targets = torch.randn(4, 8), torch.randint(0, 4, (4,))
             with torch.autocast("cpu", dtype):
                 loss = nn.functional.cross_entropy((call or model)(inputs), targets)
-            dtypes.saw_loss(loss.dtype)
+            dtypes.record_loss_dtype(loss.dtype)
             scaler.scale(loss).backward()
             dtypes.after_backward(scaler, scaler.get_scale(), [optimizer])
             dtypes.before_step(optimizer, scaler, scaler.get_scale())
@@ -482,7 +482,7 @@ def test_wrong_parameters_gradients_states_losses_and_ops_are_told_apart() -> No
         assert line in message
     halved = Dtypes(nn.Linear(2, 2).half())
     halved.start()
-    halved.saw_loss(torch.float16)
+    halved.record_loss_dtype(torch.float16)
     halved.stop()
     assert "leave parameters in float32" in failure(halved, {"parameters": "float32"})
     assert "Compute the loss inside the autocast region" in failure(halved, {"loss": "float32"})

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from pytest_amp_check.runtime.emulate import cast_policy, redirects
-from pytest_amp_check.runtime.emulate.cuda import emulate_cuda, emulating
+from pytest_amp_check.runtime.emulate.cuda import emulate_cuda, is_emulating
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -136,7 +136,7 @@ def test_ops_beyond_the_table_give_what_the_kernels_of_cuda_give(half: torch.dty
 
 
 def test_the_policy_knows_every_op_that_cuda_autocasts() -> None:
-    registered = cast_policy.registered("AutocastCUDA")
+    registered = cast_policy.registered_ops("AutocastCUDA")
     assert len(registered) >= 119
     assert [name for name in sorted(registered) if cast_policy.cuda_policy(name) is None] == []
 
@@ -768,9 +768,9 @@ def test_everything_is_as_it_was_also_after_an_exception() -> None:
     assert torch.overrides._get_current_function_mode_stack() == modes  # type: ignore[no-untyped-call]
     assert torch.jit._builtins._get_builtin_table() == table  # type: ignore[no-untyped-call]
     assert not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda")
-    assert not emulating()
+    assert not is_emulating()
     # All that is replaced is among what was looked at.
-    assert len(changed) == len(list(redirects.replacements()))
+    assert len(changed) == len(list(redirects.attribute_replacements()))
     assert ("Tensor", "to") in changed and ("cuda", "is_available") in changed and ("torch", "zeros") in changed
 
 
@@ -791,10 +791,10 @@ def test_nothing_happens_to_what_was_made_before_and_after() -> None:
     tensor = torch.ones(2)
     with emulate_cuda():
         with emulate_cuda():
-            inner = tensor.device.type, tensor.is_cuda, emulating()
-        outer = tensor.device.type, tensor.is_cuda, emulating()
+            inner = tensor.device.type, tensor.is_cuda, is_emulating()
+        outer = tensor.device.type, tensor.is_cuda, is_emulating()
     assert inner == outer == ("cuda", True, True)
-    assert (tensor.device.type, tensor.is_cuda, emulating()) == ("cpu", False, False)
+    assert (tensor.device.type, tensor.is_cuda, is_emulating()) == ("cpu", False, False)
     assert torch.cuda.is_available() is available
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")
@@ -825,11 +825,11 @@ def test_threads_share_the_region() -> None:
         with torch.autocast("cuda", torch.bfloat16):
             worker.start()
             worker.join()
-    seen.append(emulating())
+    seen.append(is_emulating())
     leave.set()
     thread.join()
     assert seen == [torch.float16, True, torch.float16, False]
-    assert not emulating()
+    assert not is_emulating()
 
 
 def test_random_numbers_are_those_of_the_cpu() -> None:

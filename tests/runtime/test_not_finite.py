@@ -578,7 +578,7 @@ def test_what_a_device_says_one_step_late_is_played_with_the_weights_of_then(
     how: str, op: str, scaler: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As on a GPU, whose numbers are there when the next step asks for them.
-    listener = "pytest_amp_check.runtime.record.listeners.finite"
+    listener = "pytest_amp_check.runtime.record.listeners.non_finite"
     monkeypatch.setattr(f"{listener}._is_here", lambda tensor: False)
     monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)
     torch.manual_seed(0)
@@ -591,10 +591,10 @@ def test_what_a_device_says_one_step_late_is_played_with_the_weights_of_then(
 
 
 def test_a_last_step_of_a_device_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    listener = "pytest_amp_check.runtime.record.listeners.finite"
+    listener = "pytest_amp_check.runtime.record.listeners.non_finite"
     monkeypatch.setattr(f"{listener}._is_here", lambda tensor: False)
     monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)
-    monkeypatch.setattr("pytest_amp_check.runtime.record.late.Reading.is_there", False)
+    monkeypatch.setattr("pytest_amp_check.runtime.record.delayed_reads.DeviceTransfer.is_ready", False)
     torch.manual_seed(0)
     finding = only(train(Net("divides", call=5)))
     assert "In step 5, `div` in `middle` (Middle)" in finding.message

@@ -23,7 +23,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed import fsdp
 
 from pytest_amp_check import emulate_cuda, record
-from pytest_amp_check.protocol.messages import MESSAGES, find
+from pytest_amp_check.protocol.messages import MESSAGES, find_messages
 
 if TYPE_CHECKING:
     from pytest_amp_check.runtime.run import Run
@@ -70,7 +70,7 @@ def test_a_run_says_why_torch_has_ended_it(program: Program, tmp_path: Path) -> 
     if "import fully_shard" in program.source and not hasattr(fsdp, "fully_shard"):
         pytest.skip("fully_shard came with torch 2.6")
     made, error = run(program.source, tmp_path / "train.py", emulated=program.emulated)
-    assert [message.name for message in find(str(error))] == [program.message], repr(error)
+    assert [message.name for message in find_messages(str(error))] == [program.message], repr(error)
     findings = made.findings
     assert places(findings) == marks(program.source, "runtime"), shown(findings)
     (finding,) = findings
@@ -183,4 +183,4 @@ def test_a_warning_is_recognised(name: str) -> None:
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
         exec(SETUP + WARNINGS[name], {})  # noqa: S102 - our own programs
-    assert [message.name for warning in given for message in find(str(warning.message))] == [name]
+    assert [message.name for warning in given for message in find_messages(str(warning.message))] == [name]

@@ -18,8 +18,8 @@ from rank_programs import source_line
 
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.runtime.ranks.distributed import RankFailed, distributed
-from pytest_amp_check.runtime.ranks.scripts import launched
-from pytest_amp_check.runtime.ranks.telling import has_ended
+from pytest_amp_check.runtime.ranks.rank_reports import has_ended
+from pytest_amp_check.runtime.ranks.scripts import find_launched_rank
 from pytest_amp_check.runtime.run import record
 from pytest_amp_check.runtime.session import Session
 
@@ -142,14 +142,14 @@ def test_a_rank_that_was_given_up_is_told_that_nobody_hears_it(monkeypatch: pyte
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
-    rank = launched(60.0)
+    rank = find_launched_rank(60.0)
     assert rank is not None
     with record() as run:
         pass
-    assert rank.leave(run)
+    assert rank.write_report(run)
     # The first rank has told, and takes with it what the others may have left.
     shutil.rmtree(next(tmp_path.iterdir()))
-    assert not rank.leave(run)
+    assert not rank.write_report(run)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells of a process that its parent has not asked for")

@@ -314,9 +314,9 @@ def test_objects_that_are_gone_do_not_pile_up() -> None:
         for _ in range(100):
             Trainer().step()
     assert run.steps_total == 100
-    assert len(run._recorder.recording.program.things) <= 8
+    assert len(run._recorder.recording.program.objects) <= 8
     registry = run._recorder.recording.registry
-    assert (len(registry.optimizers), len(registry.scalers), len(registry.owners)) == (0, 0, 0)
+    assert (len(registry.optimizers), len(registry.scalers), len(registry.owner_keys)) == (0, 0, 0)
     assert run.findings == []
 
 
@@ -424,7 +424,7 @@ def test_an_error_at_the_end_is_kept_from_the_program_too(monkeypatch: pytest.Mo
         def breaks(**how: bool) -> None:
             raise RuntimeError("a bug of ours")
 
-        monkeypatch.setattr(run._recorder.recording.chain, "close", breaks)
+        monkeypatch.setattr(run._recorder.recording.run_checker, "close", breaks)
     with pytest.raises(AssertionError, match=r"The recorder failed .*a bug of ours"):
         run.assert_no_findings()
 
@@ -456,7 +456,7 @@ def test_an_error_of_the_recorder_is_kept_from_the_program_and_told(monkeypatch:
         def breaks() -> None:
             raise RuntimeError("a bug of ours")
 
-        monkeypatch.setattr(run._recorder.recording.sites, "here", breaks)
+        monkeypatch.setattr(run._recorder.recording.sites, "current_site", breaks)
         trainer.step()
     assert isinstance(run.failure, RuntimeError)
     with pytest.raises(AssertionError, match=r"The recorder failed .*a bug of ours"):

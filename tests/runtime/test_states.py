@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pytest_amp_check import record
-from pytest_amp_check.runtime.record.states import SPANS, States
+from pytest_amp_check.runtime.record.states import SPANS, GradientHistory
 
 
 class Training:
@@ -115,11 +115,11 @@ def test_a_step_that_torch_refuses_has_no_number() -> None:
 
 
 def test_a_run_of_any_length_has_a_bounded_history() -> None:
-    states = States()
+    states = GradientHistory()
     for step in range(3 * SPANS):
         for grads in ("clean", "scaled", *["unscaled"] * (step % 2), "stepped"):
-            states.moved(0, grads)
-        states.stepped(0, "optimizer")
+            states.record_state(0, grads)
+        states.record_step(0, "optimizer")
     ((only,),) = [states.as_dict(lambda fault: None)["optimizers"]]
     assert len(only["spans"]) == SPANS
     assert only["spans"][-1] == [3 * SPANS - 1, 3 * SPANS - 1, ["clean", "scaled", "unscaled", "stepped"]]

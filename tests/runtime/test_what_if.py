@@ -188,7 +188,7 @@ def test_casts_that_did_nothing_would_be_copies_with_low_weights() -> None:
 def test_attention_that_torch_computes_otherwise_in_low_precision_has_no_answer() -> None:
     layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True)
     memory = measured(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), lambda: torch.randn(4, 8, 32))
-    if all("_safe_softmax" not in str(op.func) for step in memory._storages.trace.steps for op in step.ops):
+    if all("_safe_softmax" not in str(op.func) for step in memory._storages.step_recording.steps for op in step.ops):
         pytest.skip("this torch has no _safe_softmax")
     assert "_safe_softmax" in answer(memory, "weights in bfloat16").reason
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp_check.static.project.surroundings import Surroundings
+from pytest_amp_check.static.project.project_context import ProjectContext
 
 
 def tree(root: Path, **files: str) -> None:
@@ -19,7 +19,7 @@ def tree(root: Path, **files: str) -> None:
 
 def taken(root: Path, path: str, *others: str) -> set[str]:
     paths = [str(root / path)]
-    return set(Surroundings(paths, [str(root / other) for other in others]).taken(paths[0]))
+    return set(ProjectContext(paths, [str(root / other) for other in others]).imported_names(paths[0]))
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def test_of_many_files_each_has_its_own_names(tmp_path: Path, count: int) -> Non
     names = [f"m{number}.py" for number in range(count)]
     users = "".join(f"from m{number} import x{number}\n" for number in range(count))
     tree(tmp_path, **dict.fromkeys(names, ""), **{"user.py": users})
-    around = Surroundings([str(tmp_path / name) for name in names], ())
+    around = ProjectContext([str(tmp_path / name) for name in names], ())
     for number, name in enumerate(names):
-        assert around.taken(str(tmp_path / name)) == {f"x{number}"}
-    assert around.taken(str(tmp_path / "user.py")) == frozenset()
+        assert around.imported_names(str(tmp_path / name)) == {f"x{number}"}
+    assert around.imported_names(str(tmp_path / "user.py")) == frozenset()
 
 
 def test_where_a_folder_cannot_be_listed_everything_may_be_imported(
@@ -79,7 +79,7 @@ def test_where_a_folder_cannot_be_listed_everything_may_be_imported(
 
 
 def test_nothing_is_imported_from_files_that_are_not_named() -> None:
-    assert Surroundings().taken("a.py") == frozenset()
+    assert ProjectContext().imported_names("a.py") == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -114,14 +114,14 @@ def test_the_oldest_torch_that_a_project_asks_for(
     (tmp_path / ".git").mkdir()
     tree(tmp_path, **{name: text, "src/pkg/a.py": ""})
     path = str(tmp_path / "src" / "pkg" / "a.py")
-    around = Surroundings()
+    around = ProjectContext()
     for version in [(1, 9), (2, 2), (2, 3), (2, 4), (2, 5), (2, 6), (3, 0)]:
-        assert around.declares(path, version) is (oldest is not None and oldest >= version)
-        assert around.supports(path, version) is (oldest is None or oldest >= version)
+        assert around.declares_version(path, version) is (oldest is not None and oldest >= version)
+        assert around.may_support(path, version) is (oldest is None or oldest >= version)
     # What is said to be the oldest is not asked for.
-    said = Surroundings(torch=(2, 5))
-    assert [said.declares(path, (2, minor)) for minor in (4, 5, 6)] == [True, True, False]
-    assert [said.supports(path, (2, minor)) for minor in (4, 5, 6)] == [True, True, False]
+    said = ProjectContext(torch=(2, 5))
+    assert [said.declares_version(path, (2, minor)) for minor in (4, 5, 6)] == [True, True, False]
+    assert [said.may_support(path, (2, minor)) for minor in (4, 5, 6)] == [True, True, False]
 
 
 def test_the_nearest_folder_that_asks_for_torch_decides_within_the_repository(tmp_path: Path) -> None:
@@ -136,8 +136,8 @@ def test_the_nearest_folder_that_asks_for_torch_decides_within_the_repository(tm
             "three/a/x.py": "",
         },
     )
-    around = Surroundings()
-    assert around.declares(str(tmp_path / "one" / "a" / "x.py"), (2, 6))
-    assert around.declares(str(tmp_path / "two" / "x.py"), (1, 9))
-    assert not around.supports(str(tmp_path / "two" / "x.py"), (2, 0))
-    assert not around.declares(str(tmp_path / "three" / "a" / "x.py"), (1, 9))
+    around = ProjectContext()
+    assert around.declares_version(str(tmp_path / "one" / "a" / "x.py"), (2, 6))
+    assert around.declares_version(str(tmp_path / "two" / "x.py"), (1, 9))
+    assert not around.may_support(str(tmp_path / "two" / "x.py"), (2, 0))
+    assert not around.declares_version(str(tmp_path / "three" / "a" / "x.py"), (1, 9))

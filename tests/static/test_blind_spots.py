@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp_check.static.engine import SPOTS, Settings, check_paths, check_source
+from pytest_amp_check.static.engine import UNANALYZED_CALL_CODE, Settings, check_paths, check_source
 
-ASKED = Settings(select=frozenset({SPOTS}))
+ASKED = Settings(select=frozenset({UNANALYZED_CALL_CODE}))
 
 
 def spots(text: str) -> list[tuple[int, str]]:

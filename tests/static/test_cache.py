@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_amp_check.faces.cli import main
+from pytest_amp_check.frontends.cli import main
 from pytest_amp_check.static import engine
 from pytest_amp_check.static.engine import Settings, check_paths
 from pytest_amp_check.static.sources import prefilter
@@ -77,7 +77,7 @@ def tree(tmp_path: Path) -> Path:
 def said(root: Path, cache: str | None = None, settings: Settings | None = None) -> str:
     """All that a run says of a tree."""
     report = check_paths([str(root)], settings, cache=cache)
-    shown = [(f.as_dict(), [s.site.frames().__repr__() for s in f.witness]) for f in report.findings]
+    shown = [(f.as_dict(), [s.site.list_frames().__repr__() for s in f.witness]) for f in report.findings]
     return json.dumps([shown, report.files], indent=1)
 
 
@@ -92,7 +92,7 @@ def same(root: Path, cache: str, settings: Settings | None = None) -> str:
 def opened(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> set[str]:
     """Names of the files that are analysed, or looked at for the first time, while something is done."""
     found: set[str] = set()
-    analyse, look = engine.analyse, prefilter.examine
+    analyse, look = engine.analyze, prefilter.prescan_file
 
     def analysing(text: str, path: str, *rest: Any, **more: Any) -> Any:
         found.add(os.path.basename(path))
@@ -103,8 +103,8 @@ def opened(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> set[st
         return look(path, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "analyse", analysing)
-        patch.setattr(prefilter, "examine", looking)
+        patch.setattr(engine, "analyze", analysing)
+        patch.setattr(prefilter, "prescan_file", looking)
         act()
     return found
 
@@ -127,7 +127,7 @@ def test_a_file_that_is_touched_is_not_analysed_again(
     said(tree, cache)
     os.utime(tree / "train.py")
     analysed: list[str] = []
-    monkeypatch.setattr(engine, "analyse", lambda text, path, *a, **k: analysed.append(path))
+    monkeypatch.setattr(engine, "analyze", lambda text, path, *a, **k: analysed.append(path))
     said(tree, cache)
     assert analysed == []
 
@@ -187,7 +187,7 @@ def test_a_new_file_for_an_import_of_a_module_that_two_share(tmp_path: Path, set
     put(root / "last.py", HELPER)
     report = check_paths([str(root)], cache=cache)
     assert "AMP201" in same(root, cache)
-    callers = {s.frames()[0].path for f in report.findings for s in [f.site] if f.code == "AMP201"}
+    callers = {s.list_frames()[0].path for f in report.findings for s in [f.site] if f.code == "AMP201"}
     assert len(callers) == 1
 
 
@@ -375,7 +375,7 @@ def test_two_at_once(tree: Path, tmp_path: Path) -> None:
 def test_few_files_are_kept(tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from pytest_amp_check.static import cache
 
-    monkeypatch.setattr(cache, "KEPT", 2)
+    monkeypatch.setattr(cache, "MAX_CACHE_FILES", 2)
     for name in ("train.py", "direct.py", "quiet.py", "lib"):
         said(tree / name, str(tmp_path / "cache"))
     assert len(list((tmp_path / "cache").glob("*.json"))) == 2

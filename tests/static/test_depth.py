@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp_check.static import depth
+from pytest_amp_check.static import deep_stack
 from pytest_amp_check.static.engine import check_source
 
 resource = pytest.importorskip("resource", reason="the size of a stack is set as POSIX does")
@@ -126,11 +126,11 @@ def test_pytest_reads_deep_code_on_a_small_stack(files: list[Path]) -> None:
 def test_the_limit_of_recursion_and_the_size_of_stacks_are_as_they_were() -> None:
     before = sys.getrecursionlimit(), threading.stack_size()
     inside: list[int] = []
-    thread = threading.Thread(target=lambda: depth.with_room(lambda: inside.append(sys.getrecursionlimit())))
+    thread = threading.Thread(target=lambda: deep_stack.with_deep_stack(lambda: inside.append(sys.getrecursionlimit())))
     thread.start()
     thread.join()
-    depth.with_room(lambda: depth.with_room(lambda: inside.append(sys.getrecursionlimit())))
-    assert inside == [depth.FRAMES, depth.FRAMES]
+    deep_stack.with_deep_stack(lambda: deep_stack.with_deep_stack(lambda: inside.append(sys.getrecursionlimit())))
+    assert inside == [deep_stack.MAX_FRAMES, deep_stack.MAX_FRAMES]
     assert (sys.getrecursionlimit(), threading.stack_size()) == before
 
 
@@ -149,17 +149,17 @@ def test_the_limit_comes_back_after_the_last_of_several_threads() -> None:
         seen.append(sys.getrecursionlimit())
 
     def whole() -> None:
-        depth.with_room(first)
+        deep_stack.with_deep_stack(first)
         first_is_out.set()
 
     one = threading.Thread(target=whole)
     one.start()
     first_is_in.wait(60)
-    other = threading.Thread(target=lambda: depth.with_room(second))
+    other = threading.Thread(target=lambda: deep_stack.with_deep_stack(second))
     other.start()
     one.join()
     other.join()
-    assert seen == [depth.FRAMES]
+    assert seen == [deep_stack.MAX_FRAMES]
     assert sys.getrecursionlimit() == before
 
 
@@ -169,7 +169,7 @@ def test_what_is_raised_is_raised_where_it_is_waited_for() -> None:
 
     def ask() -> None:
         try:
-            depth.with_room(lambda: given[0])
+            deep_stack.with_deep_stack(lambda: given[0])
         except IndexError as error:
             caught.append(error)
 
@@ -181,7 +181,7 @@ def test_what_is_raised_is_raised_where_it_is_waited_for() -> None:
 
 INTERRUPTED = """\
 import signal, threading, time
-from pytest_amp_check.static import depth
+from pytest_amp_check.static import deep_stack
 ended = threading.Event()
 def act():
     try:
@@ -191,7 +191,7 @@ def act():
     finally:
         ended.set()
 try:
-    depth.with_room(act)
+    deep_stack.with_deep_stack(act)
 except KeyboardInterrupt:
     print("interrupted", ended.is_set())
 """
@@ -207,7 +207,7 @@ def test_where_there_can_be_no_thread_it_is_as_deep_as_python_goes(monkeypatch: 
         raise RuntimeError("can't start new thread")
 
     # More than any main thread has.
-    monkeypatch.setattr(depth, "ENOUGH", 1 << 62)
+    monkeypatch.setattr(deep_stack, "ENOUGH_STACK", 1 << 62)
     monkeypatch.setattr(resource, "getrlimit", lambda which: (8_388_608, -1))
     monkeypatch.setattr("_thread.start_new_thread", refused)
     assert {f.code for f in check_source(f"{TRAIN}{DEEP['additions']}\n")} == {"AMP903"}

@@ -25,7 +25,7 @@ from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.rule import RUNTIME
 from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static.engine import Settings
-from pytest_amp_check.static.sources import programs
+from pytest_amp_check.static.sources import code_blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 pytest_plugins = ["pytester"]
@@ -209,8 +209,8 @@ def test_what_a_magic_runs_is_read_where_it_stands(magic: str) -> None:
     ],
 )
 def test_python_that_looks_like_a_magic_is_python(python: str) -> None:
-    (block,) = programs.blocks("x.ipynb", notebook("!ls\n" + python))
-    assert (block.text, block.broken) == ("\n" + python, None)
+    (block,) = code_blocks.split_blocks("x.ipynb", notebook("!ls\n" + python))
+    assert (block.text, block.parse_error) == ("\n" + python, None)
     lines = python.count("\n")
     assert found(notebook(SETUP, f"!ls\n{python}{LOOP}")) == {(2, 1 + lines + CLIP, "AMP201")}
 
@@ -439,11 +439,11 @@ def afraid(source: str) -> str:
 
 
 @pytest.mark.parametrize("write", [flat, listed, afraid])
-@pytest.mark.parametrize("rule", [c for c, r in RULES.items() if r.readers != RUNTIME and c != "AMP903"])
+@pytest.mark.parametrize("rule", [c for c, r in RULES.items() if r.detected_by != RUNTIME and c != "AMP903"])
 def test_no_mistake_hides_in_json(tmp_path: Path, rule: str, write: Callable[[str], str]) -> None:
     """The examples of every rule are found in a notebook below a folder as in a script."""
     options = Settings(select=MISTAKES | {rule})
-    for number, source in enumerate((RULES[rule].bad, RULES[rule].good)):
+    for number, source in enumerate((RULES[rule].bad_example, RULES[rule].good_example)):
         folder = tmp_path / str(number)
         folder.mkdir()
         (folder / "example.ipynb").write_text(write(source), encoding="utf-8")
@@ -498,7 +498,7 @@ def test_a_notebook_has_the_findings_of_its_script(data: st.DataObject) -> None:
         return (*line, *end, site.column, site.end_column, site.function)
 
     def told(finding: Finding) -> tuple[object, ...]:
-        steps = tuple((s.text, *map(place, s.site.frames())) for s in finding.witness)
+        steps = tuple((s.text, *map(place, s.site.list_frames())) for s in finding.witness)
         return (finding.code, finding.message, finding.severity, finding.certain, place(finding.site), steps)
 
     expected = sorted(map(told, check_source(script, "train.py")))
@@ -841,7 +841,7 @@ def test_a_notebook_on_standard_input(tmp_path: Path) -> None:
 
 
 def test_cells_without_a_notebook_have_no_lines() -> None:
-    assert programs.cells("{nope") == {}
+    assert code_blocks.notebook_cells("{nope") == {}
 
 
 # pytest --amp-check.

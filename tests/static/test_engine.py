@@ -107,7 +107,7 @@ def test_only_what_is_selected_is_found() -> None:
 
 
 def test_without_a_selection_the_rules_that_are_on_by_default_are() -> None:
-    assert Settings().select == {code for code, rule in RULES.items() if rule.default}
+    assert Settings().select == {code for code, rule in RULES.items() if rule.on_by_default}
 
 
 @pytest.mark.parametrize("severity", SEVERITIES)

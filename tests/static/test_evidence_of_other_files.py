@@ -395,8 +395,8 @@ def main(net, batches, args):
 
 def test_optimizers_that_are_only_constructed_take_no_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Too few states for one of each optimizer, and no work on single violations after that.
-    monkeypatch.setattr("pytest_amp_check.protocol.check.LIMIT", 120)
-    monkeypatch.setattr("pytest_amp_check.protocol.check.MOST_SPENT", 0)
+    monkeypatch.setattr("pytest_amp_check.protocol.graph_checker.LIMIT", 120)
+    monkeypatch.setattr("pytest_amp_check.protocol.graph_checker.MOST_SPENT", 0)
     (tmp_path / "factory.py").write_text(FACTORY, encoding="utf-8")
     (tmp_path / "main.py").write_text(SCRIPT, encoding="utf-8")
     assert found(tmp_path) == marks(tmp_path)
@@ -445,8 +445,8 @@ def test_a_violation_in_a_function_is_found_where_the_states_of_its_caller_are_j
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a flag of the caller guards in two functions is right, although one of them alone does not show it."""
-    monkeypatch.setattr("pytest_amp_check.protocol.check.LIMIT", 100)
-    monkeypatch.setattr("pytest_amp_check.protocol.check.MOST_SPENT", 10)
+    monkeypatch.setattr("pytest_amp_check.protocol.graph_checker.LIMIT", 100)
+    monkeypatch.setattr("pytest_amp_check.protocol.graph_checker.MOST_SPENT", 10)
     stages = "\n".join(
         f"        if self.args.stage{each}:\n            self.opt.zero_grad()\n            self.net.prepare({each})"
         for each in range(40)
@@ -497,7 +497,7 @@ def test_a_method_of_a_wrapper_that_is_not_analyzed_does_what_it_calls(
     clear: str, codes: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The constructor of the wrapper, and no more of another file.
-    monkeypatch.setattr("pytest_amp_check.static.interpreter.functions.FOREIGN_BUDGET", 2)
+    monkeypatch.setattr("pytest_amp_check.static.interpreter.functions.OTHER_FILES_BUDGET", 2)
     write(tmp_path, WRAPPER.replace("{clear}", clear))
     assert {code for _, _, code in found(tmp_path)} == codes
 

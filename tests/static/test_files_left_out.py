@@ -10,27 +10,27 @@ from pathlib import Path
 import pytest
 
 from pytest_amp_check.static.sources.source_files import (
-    Excluded,
+    ExclusionTest,
+    FolderExclusions,
     InputError,
-    Left,
-    Nearer,
+    SkippedPaths,
     Unreadable,
-    Unsaved,
-    decode,
-    digest,
-    encoded,
-    excluder,
-    find,
+    UnsavedFiles,
+    content_digest,
+    decode_python,
+    decode_utf8,
+    decode_with_encoding,
+    encode_python,
+    exclusion_test,
+    file_stat,
+    find_sources,
+    folders_upward,
     git_ignored,
-    left_out,
-    load,
+    import_stem,
+    is_excluded_below,
+    load_bytes,
     load_or_nothing,
-    read,
-    spelled,
-    status,
-    stem,
-    upward,
-    utf8,
+    read_python,
     work_tree,
 )
 
@@ -46,12 +46,12 @@ def tree(root: Path, *names: str) -> Path:
 
 
 def walk(
-    root: Path, *exclude: str, nearer: Nearer | None = None, gitignore: bool = True
+    root: Path, *exclude: str, nearer: FolderExclusions | None = None, gitignore: bool = True
 ) -> tuple[list[str], dict[str, list[str]]]:
     """Find the files below a folder. Return them, and what is left out by the reason."""
-    left = Left()
-    found = find([str(root)], exclude, left, nearer, gitignore=gitignore)
-    reasons = {"excluded": left.excluded, "ignored": left.ignored, "links": left.links}
+    left = SkippedPaths()
+    found = find_sources([str(root)], exclude, left, nearer, gitignore=gitignore)
+    reasons = {"excluded": left.excluded_paths, "ignored": left.git_ignored_paths, "links": left.circular_links}
     relative = {why: [Path(p).relative_to(root).as_posix() for p in paths] for why, paths in reasons.items() if paths}
     return [Path(path).relative_to(root).as_posix() for path in found], relative
 
@@ -84,8 +84,8 @@ class TestLeft:
         tree(tmp_path, "a/x.py", "a/b/x.py", "a/b/y.py", "c/y.py")
         inner = str((tmp_path / "a" / "b").resolve())
 
-        def nearer(folder: str) -> Excluded | None:
-            return excluder(["y.py"]) if folder == inner else None
+        def nearer(folder: str) -> ExclusionTest | None:
+            return exclusion_test(["y.py"]) if folder == inner else None
 
         assert walk(tmp_path, "x.py", nearer=nearer) == (
             ["a/b/x.py", "c/y.py"],
@@ -96,16 +96,16 @@ class TestLeft:
 
     def test_a_file_that_is_named_may_be_left_out_all_the_same(self, tmp_path: Path) -> None:
         tree(tmp_path, "a.py", "b.py")
-        left = Left()
+        left = SkippedPaths()
         named = [str(tmp_path / "a.py"), str(tmp_path / "b.py")]
-        assert find(named, (), left, forced=lambda path: path.endswith("a.py")) == named[1:]
-        assert left.excluded == named[:1]
+        assert find_sources(named, (), left, forced=lambda path: path.endswith("a.py")) == named[1:]
+        assert left.excluded_paths == named[:1]
 
     @POSIX
     def test_a_link_that_is_named_and_leads_nowhere_says_where(self, tmp_path: Path) -> None:
         (tmp_path / "a.py").symlink_to("gone.py")
         with pytest.raises(InputError) as raised:
-            find([str(tmp_path / "a.py")])
+            find_sources([str(tmp_path / "a.py")])
         assert str(raised.value) == f"`{tmp_path / 'a.py'}` is a symbolic link to `gone.py`, which does not exist"
 
     @POSIX
@@ -114,9 +114,9 @@ class TestLeft:
     ) -> None:
         path = tmp_path / "a.py"
         path.symlink_to("a.py")
-        assert find([str(path)]) == [str(path)]
+        assert find_sources([str(path)]) == [str(path)]
         with pytest.raises(Unreadable, match=r"^it cannot be opened, too many levels of symbolic links$"):
-            load(str(path))
+            load_bytes(str(path))
 
 
 class TestPatterns:
@@ -142,17 +142,17 @@ class TestPatterns:
         ],
     )
     def test_the_last_one_that_matches_decides(self, patterns: list[str], excluded: list[str]) -> None:
-        test = excluder(patterns)
+        test = exclusion_test(patterns)
         paths = ["/r/a.py", "/r/b.py", "/r/c/a.py"]
         assert [path for path in paths if test(os.path.basename(path), path)] == excluded
 
     def test_a_file_is_left_out_with_a_folder_around_it(self) -> None:
-        test = excluder(["c", "a.py"])
-        assert left_out("/r/c/b.py", "/r", test)
-        assert left_out("/r/a.py", "/r", test)
-        assert not left_out("/r/b.py", "/r", test)
+        test = exclusion_test(["c", "a.py"])
+        assert is_excluded_below("/r/c/b.py", "/r", test)
+        assert is_excluded_below("/r/a.py", "/r", test)
+        assert not is_excluded_below("/r/b.py", "/r", test)
         # What lies above the root does not count.
-        assert not left_out("/c/r/b.py", "/c/r", test)
+        assert not is_excluded_below("/c/r/b.py", "/c/r", test)
 
 
 class TestPaths:
@@ -161,11 +161,11 @@ class TestPaths:
         [("/a/b.py", "b"), ("/a/__init__.py", "a"), ("/a/b", "b"), ("b.py", "b"), ("/a/c.d.py", "c.d")],
     )
     def test_the_name_that_a_file_is_imported_by(self, path: str, name: str) -> None:
-        assert stem(path) == name
+        assert import_stem(path) == name
 
     def test_folders_around_a_folder(self) -> None:
-        assert list(upward("/a/b/c")) == ["/a/b/c", "/a/b", "/a", "/"]
-        assert list(upward("/")) == ["/"]
+        assert list(folders_upward("/a/b/c")) == ["/a/b/c", "/a/b", "/a", "/"]
+        assert list(folders_upward("/")) == ["/"]
 
     def test_the_work_tree_around_a_folder(self, tmp_path: Path) -> None:
         tree(tmp_path, "a/b/c.py", "a/.git/HEAD")
@@ -186,35 +186,35 @@ class TestPaths:
 class TestUnsaved:
     def test_texts_stand_for_files_while_they_are_held(self, tmp_path: Path) -> None:
         path = str(tree(tmp_path, "a.py") / "a.py")
-        on_disk = status(path)
+        on_disk = file_stat(path)
         assert on_disk is not None
         assert on_disk[0] == 6
-        with Unsaved({path: b"y = 22\n", str(tmp_path / "new.py"): b""}):
-            assert load(path) == b"y = 22\n"
-            assert load(os.path.relpath(path)) == b"y = 22\n"
-            assert read(str(tmp_path / "new.py")) == ""
-            held = status(path)
+        with UnsavedFiles({path: b"y = 22\n", str(tmp_path / "new.py"): b""}):
+            assert load_bytes(path) == b"y = 22\n"
+            assert load_bytes(os.path.relpath(path)) == b"y = 22\n"
+            assert read_python(str(tmp_path / "new.py")) == ""
+            held = file_stat(path)
             assert held is not None
             assert held[:3] == [7, 0, 0]
             with pytest.raises(Unreadable, match="7 bytes of code, which is more than max-file-size allows: 6"):
-                load(path, 6)
-            assert load(path, 7) == b"y = 22\n"
+                load_bytes(path, 6)
+            assert load_bytes(path, 7) == b"y = 22\n"
             with pytest.raises(Unreadable):
-                load(str(tmp_path / "other.py"))
-        assert load(path) == b"x = 1\n"
-        assert status(path) == on_disk
-        with Unsaved({path: b"y = 22\n"}):
-            assert status(path) == held
-        with Unsaved({path: b"y = 23\n"}):
-            assert status(path) != held
+                load_bytes(str(tmp_path / "other.py"))
+        assert load_bytes(path) == b"x = 1\n"
+        assert file_stat(path) == on_disk
+        with UnsavedFiles({path: b"y = 22\n"}):
+            assert file_stat(path) == held
+        with UnsavedFiles({path: b"y = 23\n"}):
+            assert file_stat(path) != held
 
     def test_the_status_of_a_file_changes_with_it(self, tmp_path: Path) -> None:
         path = tree(tmp_path, "a.py") / "a.py"
-        before = status(str(path))
+        before = file_stat(str(path))
         path.write_text("x = 10\n")
-        assert status(str(path)) != before
-        assert status(str(tmp_path / "none.py")) is None
-        assert status("a\0b") is None
+        assert file_stat(str(path)) != before
+        assert file_stat(str(tmp_path / "none.py")) is None
+        assert file_stat("a\0b") is None
 
 
 class TestReading:
@@ -231,10 +231,10 @@ class TestReading:
             return os.stat_result([*found[:6], next(sizes), *found[7:10]])
 
         monkeypatch.setattr(os, "stat", stat)
-        assert load(str(path)) == b"0123456789"
+        assert load_bytes(str(path)) == b"0123456789"
         # One that shrinks is what is left of it.
         monkeypatch.setattr(os, "stat", lambda given: os.stat_result([*real(given)[:6], 99, *real(given)[7:10]]))
-        assert load(str(path)) == b"0123456789"
+        assert load_bytes(str(path)) == b"0123456789"
 
     def test_what_cannot_be_read_holds_nothing_for_who_only_looks(self, tmp_path: Path) -> None:
         assert load_or_nothing(str(tmp_path)) == b""
@@ -242,8 +242,8 @@ class TestReading:
         assert load_or_nothing(str(tree(tmp_path, "a.py") / "a.py")) == b"x = 1\n"
 
     def test_a_digest_is_of_the_content(self) -> None:
-        assert digest(b"a") == digest(b"a") != digest(b"b")
-        assert len(digest(b"")) == 32
+        assert content_digest(b"a") == content_digest(b"a") != content_digest(b"b")
+        assert len(content_digest(b"")) == 32
 
     @pytest.mark.parametrize(
         ("data", "text", "codec"),
@@ -261,9 +261,9 @@ class TestReading:
     def test_a_text_with_its_line_ends_and_the_encoding_that_gives_its_bytes_back(
         self, data: bytes, text: str, codec: str
     ) -> None:
-        assert spelled(data) == (text, codec)
+        assert decode_with_encoding(data) == (text, codec)
         assert text.encode(codec) == data
-        assert decode(data) == text.replace("\r\n", "\n").replace("\r", "\n")
+        assert decode_python(data) == text.replace("\r\n", "\n").replace("\r", "\n")
 
     @pytest.mark.parametrize(
         ("text", "data"),
@@ -276,15 +276,15 @@ class TestReading:
         ],
     )
     def test_the_bytes_of_a_text_are_those_that_its_coding_line_wants(self, text: str, data: bytes) -> None:
-        assert encoded(text) == data
+        assert encode_python(text) == data
 
     def test_what_is_utf_8_by_its_format(self) -> None:
-        assert utf8(b"\xef\xbb\xbf{\r\n}\r") == "{\n}\n"
+        assert decode_utf8(b"\xef\xbb\xbf{\r\n}\r") == "{\n}\n"
         with pytest.raises(Unreadable) as raised:
-            utf8(b"{\n\xff}")
+            decode_utf8(b"{\n\xff}")
         assert (raised.value.reason, raised.value.line) == ("byte 0xff on line 2 is not UTF-8", 2)
         with pytest.raises(Unreadable) as raised:
-            utf8(b"{\n\n\0}")
+            decode_utf8(b"{\n\n\0}")
         assert (raised.value.reason, raised.value.line) == (
             "there is a null byte on line 3, so it is no text in UTF-8",
             3,

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp_check.static.sources import replacing
-from pytest_amp_check.static.sources.replacing import PART, put
+from pytest_amp_check.static.sources import atomic_replace
+from pytest_amp_check.static.sources.atomic_replace import TEMPORARY_PREFIX, replace_file
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="rights, links and signals are POSIX")
 
 
 def test_a_new_file_is_written_as_any_is(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
-    assert put(str(path), b"x = 1\n") == []
+    assert replace_file(str(path), b"x = 1\n") == []
     assert path.read_bytes() == b"x = 1\n"
     (tmp_path / "b.py").touch()
     assert path.stat().st_mode == (tmp_path / "b.py").stat().st_mode
@@ -31,7 +31,7 @@ def test_a_file_keeps_its_mode(tmp_path: Path, mode: int, *, lasting: bool) -> N
     path = tmp_path / "a.py"
     path.write_text("old")
     path.chmod(mode)
-    assert put(str(path), b"new", lasting=lasting) == []
+    assert replace_file(str(path), b"new", is_synced=lasting) == []
     assert path.read_bytes() == b"new"
     assert stat.S_IMODE(path.stat().st_mode) == mode
     assert os.listdir(tmp_path) == ["a.py"]
@@ -44,7 +44,7 @@ def test_other_names_of_a_file_keep_what_it_held(tmp_path: Path, names: int) -> 
     for number in range(names):
         os.link(path, tmp_path / f"{number}.py")
     said = "1 other name" if names == 1 else "2 other names"
-    assert put(str(path), b"new") == [f"it had {said} (hard links), which keep what it held"]
+    assert replace_file(str(path), b"new") == [f"it had {said} (hard links), which keep what it held"]
     assert [(tmp_path / f"{number}.py").read_text() for number in range(names)] == ["old"] * names
 
 
@@ -52,16 +52,16 @@ def test_a_link_is_replaced_and_not_what_it_leads_to(tmp_path: Path) -> None:
     (tmp_path / "real.py").write_text("old")
     link = tmp_path / "a.py"
     link.symlink_to("real.py")
-    assert put(str(link), b"new") == []
+    assert replace_file(str(link), b"new") == []
     assert not link.is_symlink()
     assert (link.read_text(), (tmp_path / "real.py").read_text()) == ("new", "old")
 
 
 def test_a_name_that_is_taken_is_not_written_over(tmp_path: Path) -> None:
-    taken = [tmp_path / f"{PART}{os.getpid()}-{number}" for number in (0, 1)]
+    taken = [tmp_path / f"{TEMPORARY_PREFIX}{os.getpid()}-{number}" for number in (0, 1)]
     for each in taken:
         each.write_text("of another")
-    put(str(tmp_path / "a.py"), b"new")
+    replace_file(str(tmp_path / "a.py"), b"new")
     assert [each.read_text() for each in taken] == ["of another", "of another"]
     assert (tmp_path / "a.py").read_text() == "new"
     assert len(os.listdir(tmp_path)) == 3
@@ -79,12 +79,12 @@ def test_what_fails_leaves_the_old_file_and_nothing_else(
 
     monkeypatch.setattr(os, failing, fail)
     with pytest.raises(OSError, match="the disk is full"):
-        put(str(path), b"new")
+        replace_file(str(path), b"new")
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a.py"]
     if failing == "fsync":
         # What need not last is not waited for.
-        put(str(path), b"new", lasting=False)
+        replace_file(str(path), b"new", is_synced=False)
         assert path.read_text() == "new"
 
 
@@ -103,14 +103,14 @@ def test_an_owner_that_cannot_be_kept_is_said(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "lstat", lambda given: os.stat_result(other) if given == str(path) else real(given))
     monkeypatch.setattr(os, "chown", chown)
-    assert put(str(path), b"new") == []
-    assert put(str(path), b"newer") == ["its owner and group could not be kept"]
+    assert replace_file(str(path), b"new") == []
+    assert replace_file(str(path), b"newer") == ["its owner and group could not be kept"]
     assert asked == [(other[4], other[5])] * 2
     assert path.read_text() == "newer"
 
 
 def test_signals_that_end_the_process_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert replacing.ending() == [signal.SIGHUP, signal.SIGINT, signal.SIGTERM]
+    assert atomic_replace.termination_signals() == [signal.SIGHUP, signal.SIGINT, signal.SIGTERM]
     real = os.replace
     blocked: list[set[int]] = []
 
@@ -120,6 +120,6 @@ def test_signals_that_end_the_process_wait(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(os, "replace", replace)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    put(str(tmp_path / "a.py"), b"new")
+    replace_file(str(tmp_path / "a.py"), b"new")
     assert blocked[0] >= {signal.SIGHUP, signal.SIGINT, signal.SIGTERM}
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before

@@ -27,9 +27,9 @@ def code(text: str) -> Code:
     ],
 )
 def test_what_may_enter_autocast(text: str, *, expected: bool) -> None:
-    assert code(text).autocast is expected
+    assert code(text).may_enter_autocast is expected
     # What may enter it may compute in float16.
-    assert code(text).float16 is (expected or text in ("model.half()", "torch.float16"))
+    assert code(text).may_use_float16 is (expected or text in ("model.half()", "torch.float16"))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_what_may_enter_autocast(text: str, *, expected: bool) -> None:
     ],
 )
 def test_what_speaks_of_float16(text: str, *, expected: bool) -> None:
-    assert code(text).float16 is expected
+    assert code(text).may_use_float16 is expected
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_speaks_of_float16(text: str, *, expected: bool) -> None:
     ],
 )
 def test_what_has_a_trainer_train_in_float16(text: str, *, expected: bool) -> None:
-    assert code(text).lightning16 is expected
+    assert code(text).has_lightning16 is expected
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_what_has_a_trainer_train_in_float16(text: str, *, expected: bool) -> No
     ],
 )
 def test_what_may_load_the_state_of_an_optimizer(text: str, *, expected: bool) -> None:
-    assert code(text).resumes is expected
+    assert code(text).may_resume is expected
 
 
 SPEAKS = {
@@ -219,7 +219,7 @@ SPEAKS = {
 @pytest.mark.parametrize("what", SPEAKS)
 def test_what_is_worth_parsing(what: str) -> None:
     text, expected = SPEAKS[what]
-    assert code(text).speaks() is expected
+    assert code(text).may_have_findings() is expected
 
 
 @pytest.mark.parametrize(
@@ -248,7 +248,7 @@ def test_what_is_worth_parsing(what: str) -> None:
     ],
 )
 def test_what_classes_derive_from_whose_methods_may_matter(text: str, bases: set[bytes]) -> None:
-    assert code(text).bases() == bases
+    assert code(text).base_names() == bases
 
 
 @pytest.mark.parametrize(
@@ -272,12 +272,12 @@ def test_what_classes_derive_from_whose_methods_may_matter(text: str, bases: set
     ],
 )
 def test_what_a_file_imports_that_leaves_the_training_to_others(text: str, names: set[bytes]) -> None:
-    assert code(text).imports() == names
+    assert code(text).imported_names() == names
 
 
 def test_names_of_classes() -> None:
     text = "class A: ...\n  class B(A): ...\nx = 'class C'\nclass D[T](B): ...\nclassy = 1\n# class E:\n"
-    assert code(text).classes() == {b"A", b"B", b"D"}
+    assert code(text).class_names() == {b"A", b"B", b"D"}
 
 
 @pytest.mark.parametrize(
@@ -297,8 +297,8 @@ def test_names_of_classes() -> None:
     ],
 )
 def test_what_helps_others_and_what_trains(text: str, *, helps: bool, trains: bool) -> None:
-    assert patterns.helps(text.encode()) is helps
-    assert patterns.trains(text.encode()) is trains
+    assert patterns.may_affect_importer(text.encode()) is helps
+    assert patterns.may_do_training(text.encode()) is trains
 
 
 def test_modules_of_torch() -> None:

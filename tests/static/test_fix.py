@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from marks import MISTAKES
 from warm import run_command
 
-from pytest_amp_check.faces import checking, cli, text
+from pytest_amp_check.frontends import check_command, cli, text
 from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.fix import Edit
@@ -31,14 +31,14 @@ from pytest_amp_check.protocol.rule import Rule
 from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static import engine
 from pytest_amp_check.static.engine import Settings
-from pytest_amp_check.static.fixes import apply, edits
-from pytest_amp_check.static.fixes.apply import Outcome
+from pytest_amp_check.static.fixes import edits, fix_files
 from pytest_amp_check.static.fixes.edited_file import EditedFile
+from pytest_amp_check.static.fixes.fix_files import FixResult
 from pytest_amp_check.static.fixes.fixers import FIXERS
-from pytest_amp_check.static.fixes.form import Form
-from pytest_amp_check.static.fixes.layout import Layout
-from pytest_amp_check.static.fixes.matchers import Unfit
-from pytest_amp_check.static.fixes.rebuilt import Rebuilt
+from pytest_amp_check.static.fixes.layout import ProgramLayout
+from pytest_amp_check.static.fixes.matchers import NotFixable
+from pytest_amp_check.static.fixes.pending_rewrites import PendingRewrite
+from pytest_amp_check.static.fixes.rewrite_spec import RewriteSpec
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 FIXED = {code: rule for code, rule in RULES.items() if rule.applicability}
@@ -62,17 +62,17 @@ END = """\
 every_fix = pytest.mark.parametrize("rule", FIXED.values(), ids=FIXED)
 
 
-def mended(source: str | bytes, path: str = "train.py", *, only: str = "", unsafe: bool = True) -> Outcome:
+def mended(source: str | bytes, path: str = "train.py", *, only: str = "", unsafe: bool = True) -> FixResult:
     """A file by itself, fixed; what is found is what the default rules find, or one of them."""
-    document = EditedFile.of(path, source if isinstance(source, bytes) else source.encode())
+    document = EditedFile.from_bytes(path, source if isinstance(source, bytes) else source.encode())
     settings = Settings(select=frozenset([only])) if only and only != "AMP902" else Settings()
-    tree = engine.alone(document.text, path)
-    found = engine.check_again(document.text, path, settings, tree)
-    return apply.mend(document, found, settings, tree, unsafe=unsafe)
+    tree = engine.single_file_project(document.text, path)
+    found = engine.check_in_project(document.text, path, settings, tree)
+    return fix_files.fix_file(document, found, settings, tree, unsafe=unsafe)
 
 
 def after(source: str, *, only: str = "", unsafe: bool = True) -> str:
-    return mended(source, only=only, unsafe=unsafe).document.raw
+    return mended(source, only=only, unsafe=unsafe).fixed_document.raw_text
 
 
 def codes(source: str) -> list[str]:
@@ -122,19 +122,19 @@ EXPECTED = {
 
 @every_fix
 def test_the_bad_example_becomes_the_good_one(rule: Rule) -> None:
-    bad = unmarked(rule.bad)
-    expected = rule.good
+    bad = unmarked(rule.bad_example)
+    expected = rule.good_example
     if rule.code in EXPECTED:
         expected = bad
         for old, new in EXPECTED[rule.code]:
             assert old in expected
             expected = expected.replace(old, new)
     outcome = mended(bad)
-    assert outcome.document.raw == expected
-    assert outcome.refused == []
-    ast.parse(outcome.document.raw)
+    assert outcome.fixed_document.raw_text == expected
+    assert outcome.refusals == []
+    ast.parse(outcome.fixed_document.raw_text)
     if rule.code not in ("AMP105", "AMP106", "AMP507"):
-        assert codes(outcome.document.raw) == []
+        assert codes(outcome.fixed_document.raw_text) == []
 
 
 #: The lines in which something is left for people to say, of those that the source has and those that a run finds.
@@ -159,7 +159,7 @@ def test_what_is_not_the_good_example_runs_and_has_nothing_wrong(
         with emulate_cuda():
             runpy.run_path(str(script), run_name="__main__")
 
-    fixed = mended(unmarked(RULES[code].bad)).document.raw
+    fixed = mended(unmarked(RULES[code].bad_example)).fixed_document.raw_text
     script = tmp_path / "train.py"
     script.write_text(fixed)
     monkeypatch.chdir(tmp_path)
@@ -174,27 +174,27 @@ def test_what_is_not_the_good_example_runs_and_has_nothing_wrong(
 
 @every_fix
 def test_a_second_fix_changes_nothing(rule: Rule) -> None:
-    once = mended(rule.bad).document.raw
+    once = mended(rule.bad_example).fixed_document.raw_text
     again = mended(once)
-    assert not again.changed
-    assert again.refused == []
+    assert not again.has_changed
+    assert again.refusals == []
 
 
 @every_fix
 def test_what_is_right_is_left_alone(rule: Rule) -> None:
-    for source in (rule.good, *(code for _, code in rule.silent)):
-        assert not mended(source, only=rule.code).changed
+    for source in (rule.good_example, *(code for _, code in rule.negative_examples)):
+        assert not mended(source, only=rule.code).has_changed
 
 
 @every_fix
 def test_opt_in_fixes_are_made_when_asked_for(rule: Rule) -> None:
-    kinds = {finding.code for finding in engine.check_source(unmarked(rule.bad))}
-    safe = mended(unmarked(rule.bad), unsafe=False)
+    kinds = {finding.code for finding in engine.check_source(unmarked(rule.bad_example))}
+    safe = mended(unmarked(rule.bad_example), unsafe=False)
     if rule.applicability == "unsafe":
-        assert rule.code not in safe.fixed
+        assert rule.code not in safe.fixed_counts
     else:
-        assert rule.code in safe.fixed
-    assert set(safe.fixed) <= kinds
+        assert rule.code in safe.fixed_counts
+    assert set(safe.fixed_counts) <= kinds
 
 
 # One rule after the other.
@@ -244,8 +244,8 @@ def test_two_clips_need_one_unscale() -> None:
     clips = clip.format("model.weight") + clip.format("model.bias")
     source = HEAD + LOOP + END.replace("    scaler.step", clips + "    scaler.step")
     outcome = mended(source)
-    assert outcome.document.raw == source.replace(clips, "    scaler.unscale_(optimizer)\n" + clips)
-    assert outcome.refused == []
+    assert outcome.fixed_document.raw_text == source.replace(clips, "    scaler.unscale_(optimizer)\n" + clips)
+    assert outcome.refusals == []
 
 
 def test_a_scaler_that_may_be_none_is_asked_for_again() -> None:
@@ -294,7 +294,7 @@ def test_no_unscale_where_it_is_not_clear(old: str, new: str) -> None:
     )
     source = source.replace(old, new)
     assert "AMP201" in codes(source)
-    assert not mended(source, only="AMP201").changed
+    assert not mended(source, only="AMP201").has_changed
 
 
 def test_what_another_function_does_is_no_fix() -> None:
@@ -311,7 +311,7 @@ def test_what_another_function_does_is_no_fix() -> None:
             optimizer.zero_grad()
         """)
     assert "AMP201" in codes(source)
-    assert not mended(source, only="AMP201").changed
+    assert not mended(source, only="AMP201").has_changed
 
 
 def test_step_by_the_scaler_where_an_update_follows() -> None:
@@ -328,7 +328,7 @@ def test_a_loss_keeps_the_arguments_of_its_backward() -> None:
 
 def test_a_loss_that_is_scaled_elsewhere_is_left_alone() -> None:
     source = HEAD + LOOP + END.replace("    scaler.step", "    loss.backward()\n    scaler.step")
-    assert not mended(source, only="AMP203").changed
+    assert not mended(source, only="AMP203").has_changed
 
 
 def test_update_goes_after_the_last_step() -> None:
@@ -358,13 +358,13 @@ def test_what_trails_in_a_region_is_dedented_with_its_comments() -> None:
 def test_a_region_with_a_forward_pass_behind_backward_stays() -> None:
     source = HEAD + LOOP + textwrap.indent(textwrap.dedent(END) + "shown = model(x)\n", " " * 8)
     assert "AMP103" in codes(source)
-    assert not mended(source, only="AMP103").changed
+    assert not mended(source, only="AMP103").has_changed
 
 
 def test_a_text_over_several_lines_is_not_dedented() -> None:
     source = HEAD + LOOP + textwrap.indent(textwrap.dedent(END), " " * 8) + '        print("""\n        loss""")\n'
     assert "AMP103" in codes(source)
-    assert not mended(source, only="AMP103").changed
+    assert not mended(source, only="AMP103").has_changed
 
 
 @pytest.mark.parametrize("argument", ["init_scale=float(i + 1)", "enabled=x.is_cuda", "init_scale=read()"])
@@ -372,7 +372,7 @@ def test_a_scaler_that_depends_on_the_loop_stays_in_it(argument: str) -> None:
     source = HEAD + LOOP.replace('scaler = torch.amp.GradScaler("cuda")\n', "").replace(
         "    optimizer.zero_grad()", f'    scaler = torch.amp.GradScaler("cuda", {argument})\n    optimizer.zero_grad()'
     )
-    assert not mended(source + END, only="AMP208").changed
+    assert not mended(source + END, only="AMP208").has_changed
 
 
 def test_update_moves_under_the_test_of_the_step() -> None:
@@ -433,10 +433,10 @@ def test_the_state_is_saved_and_loaded_in_the_style_that_is_there() -> None:
 
 
 def test_a_checkpoint_that_others_load_is_for_people_to_complete() -> None:
-    source = unmarked(RULES["AMP401"].bad)
-    assert mended(source).changed
-    assert not mended(source + "\nprepare(torch.load('checkpoint.pt'))\n").changed
-    assert not mended(source + "\nresume_job(model=model, optimizer=optimizer)\n").changed
+    source = unmarked(RULES["AMP401"].bad_example)
+    assert mended(source).has_changed
+    assert not mended(source + "\nprepare(torch.load('checkpoint.pt'))\n").has_changed
+    assert not mended(source + "\nresume_job(model=model, optimizer=optimizer)\n").has_changed
 
 
 RESUMED = HEAD + textwrap.dedent("""\
@@ -481,7 +481,7 @@ def test_a_state_is_loaded_into_a_scaler_that_is_there() -> None:
         RESUMED.replace(made, "").replace("        for x, y", made + "        for x, y"),
     ):
         assert codes(source) == ["AMP401"]
-        assert not mended(source).changed
+        assert not mended(source).has_changed
 
 
 def test_a_device_is_named_where_it_is_autocast_on_every_path() -> None:
@@ -489,13 +489,13 @@ def test_a_device_is_named_where_it_is_autocast_on_every_path() -> None:
     assert codes(source) == ["AMP106"]
     assert after(source) == source.replace("autocast(enabled", 'autocast(device_type="cuda", enabled')
     source = source.replace("\nx =", "\nif old:\n    autocast = nothing\nx =")
-    assert not mended(source).changed
+    assert not mended(source).has_changed
 
 
 def test_what_sums_an_output_stays_in_the_region() -> None:
     source = HEAD + LOOP + "        scaler.scale(model(x).sum()).backward()\n"
     assert "AMP103" in codes(source)
-    assert not mended(source, only="AMP103").changed
+    assert not mended(source, only="AMP103").has_changed
 
 
 def test_the_backward_of_a_framework_is_not_touched() -> None:
@@ -512,12 +512,12 @@ def test_the_backward_of_a_framework_is_not_touched() -> None:
                 optimizer.zero_grad()
         """)
     assert codes(source) == ["AMP301"]
-    assert not mended(source).changed
+    assert not mended(source).has_changed
 
 
 # Several optimizers.
 
-BOTH = unmarked(RULES["AMP207"].bad)
+BOTH = unmarked(RULES["AMP207"].bad_example)
 BOTH = BOTH[: BOTH.index("    scaler.step(")]
 ACTOR, CRITIC, UPDATE = (
     f"    scaler.{call}\n" for call in ("step(actor_optimizer)", "step(critic_optimizer)", "update()")
@@ -542,7 +542,7 @@ def test_one_update_goes_after_all_steps(before: str, expected: str | None) -> N
 
 
 def both(rest: str) -> str:
-    source = unmarked(RULES["AMP212"].bad)
+    source = unmarked(RULES["AMP212"].bad_example)
     return source[: source.index("    scaler.unscale_")] + textwrap.indent(textwrap.dedent(rest), "    ")
 
 
@@ -554,7 +554,7 @@ def test_every_optimizer_of_a_clip_is_unscaled_under_the_test_that_it_is_stepped
         + "scaler.step(actor_optimizer)\nif x.any():\n    scaler.step(critic_optimizer)\nscaler.update()\n"
     )
     if "AMP212" in codes(source):
-        assert not mended(source, only="AMP212").changed
+        assert not mended(source, only="AMP212").has_changed
     source = both(
         "scaler.unscale_(actor_optimizer)\n"
         + clip
@@ -562,21 +562,21 @@ def test_every_optimizer_of_a_clip_is_unscaled_under_the_test_that_it_is_stepped
         + "scaler.step(critic_optimizer)\nscaler.update()\n"
     )
     assert "AMP212" in codes(source)
-    assert not mended(source, only="AMP212").changed
+    assert not mended(source, only="AMP212").has_changed
 
 
 def test_no_step_by_the_scaler_where_another_may_update() -> None:
-    source = unmarked(RULES["AMP204"].bad)
-    assert mended(source, only="AMP204").changed
+    source = unmarked(RULES["AMP204"].bad_example)
+    assert mended(source, only="AMP204").has_changed
     for more in (
         "\n    finish(scaler)\n",
         "\n\ndef finish():\n    scaler.update()\n",
         "\n    other.zero_grad()\n    other.step()\n",
     ):
         assert "AMP204" in codes(source + more)
-        assert not mended(source + more, only="AMP204").changed
+        assert not mended(source + more, only="AMP204").has_changed
     scheduled = source + "    scheduler.step()\n"
-    assert after(scheduled, only="AMP204") == RULES["AMP204"].good + "    scheduler.step()\n"
+    assert after(scheduled, only="AMP204") == RULES["AMP204"].good_example + "    scheduler.step()\n"
 
 
 # Formulas.
@@ -718,7 +718,7 @@ def test_an_open_region_is_not_entered_again() -> None:
         REENTERED.replace("with ctx", "dtype = torch.float16\nwith ctx", 1),
         REENTERED.replace("dtype=dtype", "dtype=dtype()"),
     ):
-        assert not mended(other, only="AMP102").changed
+        assert not mended(other, only="AMP102").has_changed
 
 
 def test_a_region_that_is_not_entered_is_for_the_outputs_and_the_loss() -> None:
@@ -728,9 +728,9 @@ def test_a_region_that_is_not_entered_is_for_the_outputs_and_the_loss() -> None:
     assert after(source, only="AMP105") == (HEAD + LOOP + END).replace(
         "        loss =", "        # The loss.\n\n        loss ="
     )
-    assert not mended('import torch\ntorch.autocast("cuda")\n\ndef f():\n    pass\n', only="AMP105").changed
+    assert not mended('import torch\ntorch.autocast("cuda")\n\ndef f():\n    pass\n', only="AMP105").has_changed
     text = source.replace("    # The loss.", '    print("""\n    """)')
-    assert not mended(text, only="AMP105").changed
+    assert not mended(text, only="AMP105").has_changed
 
 
 # Windows.
@@ -747,7 +747,7 @@ WINDOW = (
 def test_a_window_ends_where_it_is_full() -> None:
     assert codes(WINDOW) == ["AMP304"]
     assert after(WINDOW) == WINDOW.replace("i % k", "(i + 1) % k")
-    assert not mended(WINDOW, unsafe=False).changed
+    assert not mended(WINDOW, unsafe=False).has_changed
     for source in (
         WINDOW.replace("enumerate(batches)", "enumerate(batches, first)"),
         WINDOW.replace("enumerate(batches)", "numbered(batches)"),
@@ -755,7 +755,7 @@ def test_a_window_ends_where_it_is_full() -> None:
         WINDOW + "        if i > 3:\n            print(losses[-2])\n",
         WINDOW.replace("    scaler.scale(", "    model.require_backward_grad_sync = i % k == 0\n    scaler.scale("),
     ):
-        assert not mended(source, only="AMP304").changed
+        assert not mended(source, only="AMP304").has_changed
 
 
 def test_gradients_are_cleared_after_the_step_once() -> None:
@@ -816,7 +816,7 @@ def test_arguments_mean_what_they_meant(data: st.DataObject) -> None:
     module = data.draw(st.sampled_from(["from torch.cuda.amp import {0}", "import torch.cuda.amp as amp"]))
     written = call if "from" in module else f"amp.{call}"
     source = f"import torch\n{module.format(name)}\nmade = {written}\n"
-    found = mended(source, only="AMP901").document.raw
+    found = mended(source, only="AMP901").fixed_document.raw_text
     assert codes(found).count("AMP901") == 0
     assert "torch.cuda.amp" not in found
     shown = found.partition("made = ")[2].replace("amp.", "").replace("torch.float16", '"float16"')
@@ -852,7 +852,7 @@ def test_names_that_are_written_out(before: str, expected: str) -> None:
 
 
 def test_positional_arguments_that_are_not_known_stay() -> None:
-    assert not mended("import torch\nx = torch.cuda.amp.autocast(*options)\n", only="AMP901").changed
+    assert not mended("import torch\nx = torch.cuda.amp.autocast(*options)\n", only="AMP901").has_changed
 
 
 def test_decorators_are_given_the_device() -> None:
@@ -920,7 +920,7 @@ def test_what_cannot_move_keeps_its_import() -> None:
     ],
 )
 def test_an_import_that_means_more_stays(source: str) -> None:
-    assert not mended(source, only="AMP901").changed
+    assert not mended(source, only="AMP901").has_changed
 
 
 # Suppressions.
@@ -944,7 +944,7 @@ def test_a_suppression_that_silences_nothing_goes(before: str, expected: str) ->
 
 
 def test_a_word_of_a_list_goes_alone() -> None:
-    source = unmarked(RULES["AMP201"].bad).replace(
+    source = unmarked(RULES["AMP201"].bad_example).replace(
         "max_norm=0.1)", "max_norm=0.1)  # amp: ignore[AMP201, AMP206] tuned"
     )
     assert codes(source) == ["AMP902"]
@@ -955,8 +955,8 @@ def test_a_word_of_a_list_goes_alone() -> None:
 
 CLIP = "    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=0.1)"
 UNSCALE = "    scaler.unscale_(optimizer)\n"
-BAD = unmarked(RULES["AMP201"].bad)
-GOOD = RULES["AMP201"].good
+BAD = unmarked(RULES["AMP201"].bad_example)
+GOOD = RULES["AMP201"].good_example
 
 
 @pytest.mark.parametrize(
@@ -982,7 +982,7 @@ GOOD = RULES["AMP201"].good
     ids=["crlf", "cr", "mark", "latin-1", "tabs", "no-end", "unicode", "columns", "mixed"],
 )
 def test_bytes_that_are_not_concerned_stay(before: bytes, expected: bytes) -> None:
-    assert mended(before).document.data() == expected
+    assert mended(before).fixed_document.encode_text() == expected
 
 
 def notebook(*cells: object, **more: object) -> str:
@@ -1004,8 +1004,8 @@ def test_a_notebook_keeps_everything_else(shape: Any) -> None:
         shape("%matplotlib inline\n" + imports), shape("!ls\n" + rest.replace(CLIP, UNSCALE + CLIP))
     ).replace('"cells": [', '"cells": [\n  ' + json.dumps(markdown, ensure_ascii=False) + ",", 1)
     outcome = mended(first.replace("\n", "\r\n").encode(), "train.ipynb")
-    assert outcome.document.data().decode() == expected.replace("\n", "\r\n")
-    assert apply.difference(outcome).startswith("--- train.ipynb:cell 3\n+++ train.ipynb:cell 3\n@@ ")
+    assert outcome.fixed_document.encode_text().decode() == expected.replace("\n", "\r\n")
+    assert fix_files.make_diff(outcome).startswith("--- train.ipynb:cell 3\n+++ train.ipynb:cell 3\n@@ ")
 
 
 def test_a_fix_of_two_cells() -> None:
@@ -1013,9 +1013,9 @@ def test_a_fix_of_two_cells() -> None:
         ["from torch.cuda.amp import GradScaler"], ["%time scaler = GradScaler()\n", "again = GradScaler()"]
     )
     # What stands behind a magic is not rewritten, and an import is moved for all or for none.
-    assert not mended(source, "train.ipynb").changed
+    assert not mended(source, "train.ipynb").has_changed
     source = notebook(["from torch.cuda.amp import GradScaler"], ["scaler = GradScaler()\n", "again = GradScaler(2.0)"])
-    found = json.loads(mended(source, "train.ipynb").document.raw)
+    found = json.loads(mended(source, "train.ipynb").fixed_document.raw_text)
     assert [cell["source"] for cell in found["cells"]] == [
         ["from torch.amp import GradScaler"],
         ['scaler = GradScaler("cuda")\n', 'again = GradScaler("cuda", 2.0)'],
@@ -1025,7 +1025,7 @@ def test_a_fix_of_two_cells() -> None:
 def test_markdown_is_shown_as_it_is() -> None:
     source = f"# Title\n\n```python\n{BAD}```\n"
     assert [f.code for f in engine.check_source(source, "page.md")] == ["AMP201"]
-    assert not mended(source, "page.md").changed
+    assert not mended(source, "page.md").has_changed
 
 
 def test_several_fixes_in_one_file() -> None:
@@ -1049,8 +1049,8 @@ def test_several_fixes_in_one_file() -> None:
     )
     assert sorted(codes(source)) == ["AMP103", "AMP201", "AMP206", "AMP301", "AMP401", "AMP901"]
     outcome = mended(source)
-    assert codes(outcome.document.raw) == []
-    assert sum(outcome.fixed.values()) == 6
+    assert codes(outcome.fixed_document.raw_text) == []
+    assert sum(outcome.fixed_counts.values()) == 6
     assert codes(after(source, unsafe=False)) == ["AMP301"]
 
 
@@ -1062,7 +1062,7 @@ def replace_fixer(monkeypatch: pytest.MonkeyPatch, code: str, made: Any) -> None
 
 
 def broken(content: str) -> Any:
-    def fixer(layout: Layout, finding: Finding) -> tuple[str, list[Edit]]:
+    def fixer(layout: ProgramLayout, finding: Finding) -> tuple[str, list[Edit]]:
         return "Break it", [Edit(finding.line, 0, finding.line, 0, content)]
 
     return fixer
@@ -1079,9 +1079,9 @@ def broken(content: str) -> Any:
 def test_a_fix_that_is_wrong_is_dropped_and_said(content: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     replace_fixer(monkeypatch, "AMP201", broken(content))
     outcome = mended(BAD)
-    assert not outcome.changed
+    assert not outcome.has_changed
     line = BAD.split("\n").index(CLIP) + 1
-    assert outcome.refused == [f"train.py:{line}: the fix of AMP201 was not made: {reason}"]
+    assert outcome.refusals == [f"train.py:{line}: the fix of AMP201 was not made: {reason}"]
 
 
 def test_the_others_are_made_where_one_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1089,8 +1089,8 @@ def test_the_others_are_made_where_one_is_wrong(monkeypatch: pytest.MonkeyPatch)
     source = BAD.replace("    scaler.update()\n", "")
     assert codes(source) == ["AMP201", "AMP206"]
     outcome = mended(source)
-    assert outcome.document.raw == GOOD.replace("    scaler.update()\n", "")
-    assert [said.partition("not made: ")[2] for said in outcome.refused] == ["the result could not be read"]
+    assert outcome.fixed_document.raw_text == GOOD.replace("    scaler.update()\n", "")
+    assert [said.partition("not made: ")[2] for said in outcome.refusals] == ["the result could not be read"]
 
 
 def test_edits_that_overlap_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1099,19 +1099,19 @@ def test_edits_that_overlap_wait_for_each_other(monkeypatch: pytest.MonkeyPatch)
     source = BAD.replace("    scaler.update()\n", "")
     row = source.split("\n").index("    scaler.step(optimizer)") + 1
 
-    def both(layout: Layout, finding: Finding) -> tuple[str, list[Edit]]:
+    def both(layout: ProgramLayout, finding: Finding) -> tuple[str, list[Edit]]:
         return "Replace two lines", [Edit(row - 1, 0, row + 1, 0, UNSCALE + CLIP + "\n    scaler.step(optimizer)\n")]
 
-    def second(layout: Layout, finding: Finding) -> tuple[str, list[Edit]]:
+    def second(layout: ProgramLayout, finding: Finding) -> tuple[str, list[Edit]]:
         if UNSCALE in layout.text:
-            raise Unfit
+            raise NotFixable
         return "Replace one line", [Edit(row, 0, row + 1, 0, "    scaler.step(optimizer)\n    scaler.update()\n")]
 
     replace_fixer(monkeypatch, "AMP201", both)
     replace_fixer(monkeypatch, "AMP206", second)
     outcome = mended(source)
-    assert outcome.document.raw == GOOD.replace("    scaler.update()\n", "")
-    assert outcome.refused == [
+    assert outcome.fixed_document.raw_text == GOOD.replace("    scaler.update()\n", "")
+    assert outcome.refusals == [
         f"train.py:{row}: the fix of AMP206 was not made: its edits overlap those of another fix"
     ]
 
@@ -1121,22 +1121,22 @@ def test_edits_that_overlap_wait_for_each_other(monkeypatch: pytest.MonkeyPatch)
 
 @given(st.text("ab\n", max_size=12), st.text("ab\n", max_size=12))
 def test_an_edit_makes_one_text_of_another(old: str, new: str) -> None:
-    edit = edits.shrunk(1, 0, old, new)
-    assert edits.apply(old, [edit]) == new
-    assert edits.apply(old.replace("\n", "\r\n") + "\r\n", [edit]) == new.replace("\n", "\r\n") + "\r\n"
+    edit = edits.make_minimal_edit(1, 0, old, new)
+    assert edits.apply_edits(old, [edit]) == new
+    assert edits.apply_edits(old.replace("\n", "\r\n") + "\r\n", [edit]) == new.replace("\n", "\r\n") + "\r\n"
 
 
 @given(st.text("ab\n", min_size=6, max_size=30), st.data())
 def test_edits_apart_from_each_other_do_not_overlap(whole: str, data: st.DataObject) -> None:
     places = sorted(data.draw(st.lists(st.integers(0, len(whole)), min_size=4, max_size=4, unique=True)))
-    first = Edit(*edits.position(1, 0, whole, places[0]), *edits.position(1, 0, whole, places[1]), "1")
-    second = Edit(*edits.position(1, 0, whole, places[2]), *edits.position(1, 0, whole, places[3]), "2")
-    around = Edit(*edits.position(1, 0, whole, places[0]), *edits.position(1, 0, whole, places[3]), "3")
-    assert not edits.overlap([first], [second])
-    assert not edits.overlap([first], [first])
-    assert edits.overlap([around], [first])
-    assert edits.overlap([second], [around])
-    made = edits.apply(whole, [second, first])
+    first = Edit(*edits.find_position(1, 0, whole, places[0]), *edits.find_position(1, 0, whole, places[1]), "1")
+    second = Edit(*edits.find_position(1, 0, whole, places[2]), *edits.find_position(1, 0, whole, places[3]), "2")
+    around = Edit(*edits.find_position(1, 0, whole, places[0]), *edits.find_position(1, 0, whole, places[3]), "3")
+    assert not edits.has_overlap([first], [second])
+    assert not edits.has_overlap([first], [first])
+    assert edits.has_overlap([around], [first])
+    assert edits.has_overlap([second], [around])
+    made = edits.apply_edits(whole, [second, first])
     assert made == whole[: places[0]] + "1" + whole[places[1] : places[2]] + "2" + whole[places[3] :]
 
 
@@ -1386,8 +1386,8 @@ def test_what_needs_a_newer_torch_than_is_declared_is_opt_in(source: str, *, saf
 @in_a_project
 def test_what_was_fixed_is_listed() -> None:
     Path("src").mkdir()
-    Path("src/a.py").write_text(unmarked(RULES["AMP201"].bad))
-    Path("src/b.py").write_text(unmarked(RULES["AMP206"].bad) + "\n" + "x = 1  # amp: ignore[AMP101]\n")
+    Path("src/a.py").write_text(unmarked(RULES["AMP201"].bad_example))
+    Path("src/b.py").write_text(unmarked(RULES["AMP206"].bad_example) + "\n" + "x = 1  # amp: ignore[AMP101]\n")
     status, out, err = amp_check("src", "--fix", "--show-fixes", "--output-format", "json")
     assert (status, json.loads(out)) == (0, [])
     assert err == (
@@ -1460,12 +1460,12 @@ def test_what_does_harm_elsewhere_is_taken_back(
     Path("requirements.txt").write_text("torch>=2.4\n")
     shared = "import torch\n\nscaler = torch.cuda.amp.GradScaler()\n"
     Path("shared.py").write_text(shared)
-    Path("other.py").write_text("from shared import scaler\n" + unmarked(RULES["AMP206"].good))
+    Path("other.py").write_text("from shared import scaler\n" + unmarked(RULES["AMP206"].good_example))
 
-    def harm(layout: Layout, finding: Finding) -> tuple[str, list[Edit]]:
+    def harm(layout: ProgramLayout, finding: Finding) -> tuple[str, list[Edit]]:
         return "Do harm", [Edit(3, 0, 4, 0, 'scaler = torch.amp.GradScaler("cuda")\n')]
 
-    checked = checking._checked
+    checked = check_command._run_engine
 
     def worse(*given: Any, **options: Any) -> engine.Report:
         report = checked(*given, **options)
@@ -1474,7 +1474,7 @@ def test_what_does_harm_elsewhere_is_taken_back(
         return report
 
     replace_fixer(monkeypatch, "AMP901", harm)
-    monkeypatch.setattr(checking, "_checked", worse)
+    monkeypatch.setattr(check_command, "_run_engine", worse)
     assert cli.main(["check", ".", "--fix", "--no-cache"]) == 0
     assert Path("shared.py").read_text() == shared
     assert capsys.readouterr().err == (
@@ -1507,7 +1507,7 @@ def test_json_has_the_shape_of_ruff() -> None:
     }
     (found,) = json.loads(amp_check("train.ipynb", "--output-format", "json")[1])
     assert found["fix"]["edits"] == [{"cell": 1, "content": UNSCALE, "location": place, "end_location": place}]
-    source = unmarked(RULES["AMP204"].bad)
+    source = unmarked(RULES["AMP204"].bad_example)
     Path("train.py").write_text(source.replace("model(x), y", "model(x), y, **options(scaler)"))
     (found,) = json.loads(amp_check("train.py", "--output-format", "json")[1])
     assert found["fix"] is None
@@ -1531,7 +1531,7 @@ def test_sarif_has_fixes() -> None:
 
 @in_a_project
 def test_a_cached_finding_has_its_fix() -> None:
-    Path("train.py").write_text(unmarked(RULES["AMP401"].bad))
+    Path("train.py").write_text(unmarked(RULES["AMP401"].bad_example))
     first = amp_check(".", "--output-format", "json")
     assert amp_check(".", "--output-format", "json") == first
     assert json.loads(first[1])[0]["fix"]["applicability"] == "safe"
@@ -1549,10 +1549,10 @@ def test_a_cached_finding_has_its_fix() -> None:
     ],
 )
 def test_what_is_offered_is_written_where_it_is_wanted(argv: tuple[str, ...], *, writes: bool) -> None:
-    Path("train.py").write_text(unmarked(RULES["AMP901"].bad))
+    Path("train.py").write_text(unmarked(RULES["AMP901"].bad_example))
     Path("requirements.txt").write_text("torch>=2.4\n")
     program = (
-        "import sys; from pytest_amp_check.faces.cli import main; main(['check', 'train.py', *sys.argv[1:]]);"
+        "import sys; from pytest_amp_check.frontends.cli import main; main(['check', 'train.py', *sys.argv[1:]]);"
         "sys.exit('libcst' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", program, *argv], capture_output=True, text=True)
@@ -1569,12 +1569,12 @@ def test_what_cannot_be_written_is_said(
         raise ValueError(source)
 
     monkeypatch.setattr(libcst, "parse_expression", fail)
-    source = unmarked(RULES["AMP216"].bad)
+    source = unmarked(RULES["AMP216"].bad_example)
     Path("train.py").write_text(source)
     (found,) = engine.check_source(source, "train.py")
     cli.main(["check", "train.py", *argv])
     out, err = capsys.readouterr()
-    said = f"amp-check: warning: {found.site.place}: the fix of AMP216 was not made: libcst cannot write it\n"
+    said = f"amp-check: warning: {found.site.location_text}: the fix of AMP216 was not made: libcst cannot write it\n"
     assert err.replace("Nothing would be fixed.\n", "") == said
     assert Path("train.py").read_text() == source
     if "json" in argv:
@@ -1589,7 +1589,7 @@ def test_every_rule_with_a_fix_says_how_safe_it_is() -> None:
         assert rule.as_dict()["applicability"] == rule.applicability
         flags = {"safe": "--fix", "unsafe": "--fix --unsafe-fixes"}[rule.applicability]
         assert f"`amp-check check {flags}` does so" in text.rule_markdown(rule)
-        (row,) = text.plain(text.rules_table([RULES[code]]))
+        (row,) = text.render_plain(text.format_rules([RULES[code]]))
         assert row.endswith(f" [{flags}]\n")
 
 
@@ -1600,14 +1600,14 @@ def test_every_rule_with_a_fix_says_how_safe_it_is() -> None:
 def offered_in(source: str) -> list[tuple[str, str]]:
     """The fixes that are offered in a program: rules, and how safe they are."""
     found = engine.check_source(source, "train.py")
-    apply.offer(found, {"train.py": source.encode()})
+    fix_files.offer_fixes(found, {"train.py": source.encode()})
     return [(each.code, each.fix.applicability) for each in found if each.fix is not None]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("unsafe", [False, True])
 def test_what_is_offered_is_made_or_said_to_be_refused(*, unsafe: bool) -> None:
-    sources = [unmarked(rule.bad) for rule in RULES.values()]
+    sources = [unmarked(rule.bad_example) for rule in RULES.values()]
     sources += [path.read_text() for path in sorted(FIXTURES.rglob("*.py"))]
     seen: Counter[str] = Counter()
     for source in sources:
@@ -1616,9 +1616,9 @@ def test_what_is_offered_is_made_or_said_to_be_refused(*, unsafe: bool) -> None:
         if not offered:
             continue
         outcome = mended(source, unsafe=unsafe)
-        refused = Counter(re.findall(r"the fix of (AMP\d+) was not made", "\n".join(outcome.refused)))
+        refused = Counter(re.findall(r"the fix of (AMP\d+) was not made", "\n".join(outcome.refusals)))
         # What one fix leads on to, another may put right, too.
-        assert offered <= outcome.fixed + refused, source
+        assert offered <= outcome.fixed_counts + refused, source
         seen += offered
     assert set(seen) == {code for code, rule in FIXED.items() if unsafe or rule.applicability == "safe"}
 
@@ -1629,46 +1629,54 @@ def test_what_is_offered_is_made_or_said_to_be_refused(*, unsafe: bool) -> None:
 def anew(before: str, **changes: Any) -> str:
     """An expression with its changes written, where it stands in a program."""
     text = f"x = (\n{before}\n)\n"
-    layout = Layout(text)
+    layout = ProgramLayout(text)
     (statement,) = layout.tree.body
     assert isinstance(statement, ast.Assign)
     node = statement.value
     assert isinstance(node, (ast.Call, ast.Dict))
-    changed = edits.apply(text, [Rebuilt(layout, node, Form(**changes)).edit()])
+    changed = edits.apply_edits(text, [PendingRewrite(layout, node, RewriteSpec(**changes)).make_edit()])
     return changed.removeprefix("x = (\n").removesuffix("\n)\n")
 
 
 @pytest.mark.parametrize(
     ("before", "changes", "expected"),
     [
-        ("f(a)", {"last": [("b", "1")]}, "f(a, b=1)"),
-        ("f()", {"last": [("b", "1")]}, "f(b=1)"),
-        ("f(a,)", {"last": [("b", "1")]}, "f(a, b=1,)"),
-        ("f(\n    a,\n    b\n)", {"last": [("c", "1")]}, "f(\n    a,\n    b,\n    c=1\n)"),
-        ("f(\n    a,  # 1\n    b,  # 2\n)", {"last": [("c", "3")]}, "f(\n    a,  # 1\n    b,  # 2\n    c=3,\n)"),
-        ("f(\n    a,\n    b  # 2\n)", {"last": [("c", "3")]}, "f(\n    a,\n    b,  # 2\n    c=3\n)"),
-        ("f(a, b=1)", {"drop": "b"}, "f(a)"),
-        ("f(b=1, a=2)", {"drop": "b"}, "f(a=2)"),
-        ("f(a, b=1, c=2)", {"drop": "b"}, "f(a, c=2)"),
-        ("f(\n    a,\n    b=1,\n)", {"drop": "b"}, "f(\n    a,\n)"),
-        ("f(\n    a,  # why\n    b=1)", {"drop": "b"}, "f(\n    a,  # why\n    )"),
-        ("f(\n    a,  # why\n    b=1,  # gone\n)", {"drop": "b"}, "f(\n    a,  # why  # gone\n)"),
-        ("(f)  (((a)), *b)", {"function": "g", "first": ["x"]}, "g  (x, ((a)), *b)"),
-        ("o\n.f(a)", {"function": "g"}, "g(a)"),
-        ("f(# a, (b)\n  a)", {"first": ["x", "y"]}, "f(# a, (b)\n  x, y, a)"),
+        ("f(a)", {"last_arguments": [("b", "1")]}, "f(a, b=1)"),
+        ("f()", {"last_arguments": [("b", "1")]}, "f(b=1)"),
+        ("f(a,)", {"last_arguments": [("b", "1")]}, "f(a, b=1,)"),
+        ("f(\n    a,\n    b\n)", {"last_arguments": [("c", "1")]}, "f(\n    a,\n    b,\n    c=1\n)"),
+        (
+            "f(\n    a,  # 1\n    b,  # 2\n)",
+            {"last_arguments": [("c", "3")]},
+            "f(\n    a,  # 1\n    b,  # 2\n    c=3,\n)",
+        ),
+        ("f(\n    a,\n    b  # 2\n)", {"last_arguments": [("c", "3")]}, "f(\n    a,\n    b,  # 2\n    c=3\n)"),
+        ("f(a, b=1)", {"dropped_argument": "b"}, "f(a)"),
+        ("f(b=1, a=2)", {"dropped_argument": "b"}, "f(a=2)"),
+        ("f(a, b=1, c=2)", {"dropped_argument": "b"}, "f(a, c=2)"),
+        ("f(\n    a,\n    b=1,\n)", {"dropped_argument": "b"}, "f(\n    a,\n)"),
+        ("f(\n    a,  # why\n    b=1)", {"dropped_argument": "b"}, "f(\n    a,  # why\n    )"),
+        ("f(\n    a,  # why\n    b=1,  # gone\n)", {"dropped_argument": "b"}, "f(\n    a,  # why  # gone\n)"),
+        ("(f)  (((a)), *b)", {"new_function": "g", "first_arguments": ["x"]}, "g  (x, ((a)), *b)"),
+        ("o\n.f(a)", {"new_function": "g"}, "g(a)"),
+        ("f(# a, (b)\n  a)", {"first_arguments": ["x", "y"]}, "f(# a, (b)\n  x, y, a)"),
         (
             "f('(,', {1: [2, 3]}, lambda x, y: x)",
-            {"names": ["a", "b", "c"]},
+            {"argument_names": ["a", "b", "c"]},
             "f(a='(,', b={1: [2, 3]}, c=lambda x, y: x)",
         ),
-        ("f('\u6f22', (x, y), **k)", {"names": [None, "b"]}, "f('\u6f22', b=(x, y), **k)"),
-        ("f(x for x in y)", {"function": "g"}, "g(x for x in y)"),
-        ("f((x for x in y), z=1)", {"first": ["a"]}, "f(a, (x for x in y), z=1)"),
-        ("f(\n  a,\n  b  # 1\n  ,)", {"last": [("c", "1")]}, "f(\n  a,\n  b  # 1\n  ,\n  c=1,)"),
-        ("f(a=1,  # one\n  b=2)", {"drop": "a"}, "f(  # one\n  b=2)"),
-        ("f(\n  x,  # 0\n  a=1,  # one\n  # own\n  b=2)", {"drop": "a"}, "f(\n  x,  # 0  # one\n  # own\n  b=2)"),
-        ("f(\n  x\n  # own\n  , a=1)", {"drop": "a"}, "f(\n  x\n  # own\n  ,)"),
-        ("f(\n  # own\n  a=1\n)", {"drop": "a"}, "f(\n  # own\n  )"),
+        ("f('\u6f22', (x, y), **k)", {"argument_names": [None, "b"]}, "f('\u6f22', b=(x, y), **k)"),
+        ("f(x for x in y)", {"new_function": "g"}, "g(x for x in y)"),
+        ("f((x for x in y), z=1)", {"first_arguments": ["a"]}, "f(a, (x for x in y), z=1)"),
+        ("f(\n  a,\n  b  # 1\n  ,)", {"last_arguments": [("c", "1")]}, "f(\n  a,\n  b  # 1\n  ,\n  c=1,)"),
+        ("f(a=1,  # one\n  b=2)", {"dropped_argument": "a"}, "f(  # one\n  b=2)"),
+        (
+            "f(\n  x,  # 0\n  a=1,  # one\n  # own\n  b=2)",
+            {"dropped_argument": "a"},
+            "f(\n  x,  # 0  # one\n  # own\n  b=2)",
+        ),
+        ("f(\n  x\n  # own\n  , a=1)", {"dropped_argument": "a"}, "f(\n  x\n  # own\n  ,)"),
+        ("f(\n  # own\n  a=1\n)", {"dropped_argument": "a"}, "f(\n  # own\n  )"),
     ],
 )
 def test_a_call_is_made_anew(before: str, changes: dict[str, Any], expected: str) -> None:
@@ -1678,28 +1686,28 @@ def test_a_call_is_made_anew(before: str, changes: dict[str, Any], expected: str
 @pytest.mark.parametrize(
     ("text", "changes"),
     [
-        ("f(x for x in y)", {"last": [("b", "1")]}),
-        ("f(x for x in y)", {"first": ["b"]}),
-        ("f(**k)", {"last": [("b", "1")]}),
-        ("f(**k, a=1)", {"last": [("b", "1")]}),
-        ("f(\n  a  # b\n)", {"last": [("b", "1")]}),
-        ("f(a, b  # c\n)", {"last": [("b", "1")]}),
-        ("f(a, (\n  b),  # c\n)", {"last": [("b", "1")]}),
-        ("f(a, \\\n  b  # c\n)", {"last": [("b", "1")]}),
-        ("{}", {"last": [("'b'", "1")]}),
-        ("{'a': 1  # one\n}", {"last": [("'b'", "1")]}),
-        ("f(*a)", {"names": ["b"]}),
-        ("f(a, b)", {"names": ["b"]}),
-        ("f(a, b)", {"names": ["b", None]}),
-        ("f(*a)", {"value": (0, "b", "1")}),
-        ("f(a, **k)", {"value": (0, "b", "1")}),
-        ("f(a)", {"value": (1, "b", "1")}),
-        ("f(a, b=1)", {"value": (0, "b", "1")}),
-        ("f(a)", {"drop": "b"}),
+        ("f(x for x in y)", {"last_arguments": [("b", "1")]}),
+        ("f(x for x in y)", {"first_arguments": ["b"]}),
+        ("f(**k)", {"last_arguments": [("b", "1")]}),
+        ("f(**k, a=1)", {"last_arguments": [("b", "1")]}),
+        ("f(\n  a  # b\n)", {"last_arguments": [("b", "1")]}),
+        ("f(a, b  # c\n)", {"last_arguments": [("b", "1")]}),
+        ("f(a, (\n  b),  # c\n)", {"last_arguments": [("b", "1")]}),
+        ("f(a, \\\n  b  # c\n)", {"last_arguments": [("b", "1")]}),
+        ("{}", {"last_arguments": [("'b'", "1")]}),
+        ("{'a': 1  # one\n}", {"last_arguments": [("'b'", "1")]}),
+        ("f(*a)", {"argument_names": ["b"]}),
+        ("f(a, b)", {"argument_names": ["b"]}),
+        ("f(a, b)", {"argument_names": ["b", None]}),
+        ("f(*a)", {"new_value": (0, "b", "1")}),
+        ("f(a, **k)", {"new_value": (0, "b", "1")}),
+        ("f(a)", {"new_value": (1, "b", "1")}),
+        ("f(a, b=1)", {"new_value": (0, "b", "1")}),
+        ("f(a)", {"dropped_argument": "b"}),
     ],
 )
 def test_what_cannot_be_made_anew(text: str, changes: dict[str, Any]) -> None:
-    with pytest.raises(Unfit):
+    with pytest.raises(NotFixable):
         anew(text, **changes)
 
 
@@ -1713,22 +1721,22 @@ def test_what_cannot_be_made_anew(text: str, changes: dict[str, Any]) -> None:
     ],
 )
 def test_an_item_more(before: str, expected: str) -> None:
-    assert anew(before, last=[("'b'", "2")]) == expected
+    assert anew(before, last_arguments=[("'b'", "2")]) == expected
 
 
 def test_an_argument_is_replaced_with_its_brackets() -> None:
-    assert anew("f(a, (b), c)", value=(1, "value", "d")) == "f(a, d, c)"
-    assert anew("f(a, value = (b)  # why\n)", value=(1, "value", "d")) == "f(a, value = d  # why\n)"
+    assert anew("f(a, (b), c)", new_value=(1, "value", "d")) == "f(a, d, c)"
+    assert anew("f(a, value = (b)  # why\n)", new_value=(1, "value", "d")) == "f(a, value = d  # why\n)"
 
 
 #: White space within brackets; a comment is told from all others by its number.
 SPACES = st.sampled_from(["", " ", "\n", "\n    ", "  # note\n", "\n  # note\n  ", " \\\n  "])
 #: Changes of calls, and what becomes of what is called and its arguments.
 CHANGES: list[tuple[dict[str, Any], Callable[[list[tuple[str, str]]], list[tuple[str, str]]]]] = [
-    ({"function": "g.h"}, lambda parts: [("", "g.h"), *parts[1:]]),
-    ({"first": ["x", "y"]}, lambda parts: [parts[0], ("", "x"), ("", "y"), *parts[1:]]),
+    ({"new_function": "g.h"}, lambda parts: [("", "g.h"), *parts[1:]]),
+    ({"first_arguments": ["x", "y"]}, lambda parts: [parts[0], ("", "x"), ("", "y"), *parts[1:]]),
     (
-        {"first": ["x", "y=1"], "names": ["a", "b", "c"]},
+        {"first_arguments": ["x", "y=1"], "argument_names": ["a", "b", "c"]},
         lambda parts: [
             parts[0],
             ("", "x"),
@@ -1736,13 +1744,13 @@ CHANGES: list[tuple[dict[str, Any], Callable[[list[tuple[str, str]]], list[tuple
             *((n or o, v) for o, (n, v) in zip("abcd", parts[1:], strict=False)),
         ],
     ),
-    ({"last": [("x", "1"), ("y", "2")]}, lambda parts: [*parts, ("x", "1"), ("y", "2")]),
+    ({"last_arguments": [("x", "1"), ("y", "2")]}, lambda parts: [*parts, ("x", "1"), ("y", "2")]),
     (
-        {"value": (1, "k1", "z(1)")},
+        {"new_value": (1, "k1", "z(1)")},
         lambda parts: [(n, "z(1)" if n == "k1" or (not n and at == 2) else v) for at, (n, v) in enumerate(parts)],
     ),
-    ({"drop": "k0"}, lambda parts: [part for part in parts if part[0] != "k0"]),
-    ({"drop": "k1"}, lambda parts: [part for part in parts if part[0] != "k1"]),
+    ({"dropped_argument": "k0"}, lambda parts: [part for part in parts if part[0] != "k0"]),
+    ({"dropped_argument": "k1"}, lambda parts: [part for part in parts if part[0] != "k1"]),
 ]
 
 
@@ -1785,10 +1793,10 @@ def test_what_can_be_made_anew_is_written_with_all_its_comments(
 ) -> None:
     changes, expected = change
     if before[0] == "{":
-        changes, expected = {"last": [("'x'", "1")]}, lambda parts: [*parts, ("'x'", "1")]
+        changes, expected = {"last_arguments": [("'x'", "1")]}, lambda parts: [*parts, ("'x'", "1")]
     try:
         written = anew(before, **changes)
-    except Unfit:
+    except NotFixable:
         return
     assert re.findall(r"# note \d+", written) == re.findall(r"# note \d+", before)
     assert parts_of(written) == expected(parts_of(before))

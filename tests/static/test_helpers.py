@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp_check.static.project.exports import HELPS, Exports
+from pytest_amp_check.static.project.exports import AFFECTS_PROTOCOL, Exports
 from pytest_amp_check.static.project.project import Project
-from pytest_amp_check.static.sources.source_files import find, load
+from pytest_amp_check.static.sources.source_files import find_sources, load_bytes
 
 
 def write(root: Path, files: dict[str, str]) -> None:
@@ -22,10 +22,10 @@ def write(root: Path, files: dict[str, str]) -> None:
 def ask(root: Path, name: str, of: str = "lib.py") -> bool:
     """Whether a name of a file may matter to one that imports it."""
     tree = Project()
-    tree.grow(find([str(root)], ()), [str(root)])
-    answer = Exports(load, HELPS).ask(str(root / of), name, tree.find)
-    assert {Path(path) for path in answer.touched} >= {root / of}
-    return answer.helps
+    tree.add_files(find_sources([str(root)], ()), [str(root)])
+    answer = Exports(load_bytes, AFFECTS_PROTOCOL).relevance_of_name(str(root / of), name, tree.find_import)
+    assert {Path(path) for path in answer.dependencies} >= {root / of}
+    return answer.is_relevant
 
 
 LIB = {

@@ -59,7 +59,7 @@ def test_torch_refuses_low_precision_and_computes_float32(name: str, dtype: torc
 @pytest.mark.parametrize("name", sorted(kernels.NAMES))
 def test_the_cpu_s_autocast_casts_what_is_said_to_be_cast(name: str, dtype: torch.dtype) -> None:
     with torch.autocast("cpu", dtype=dtype):
-        if kernels.refusal(name, str(dtype).removeprefix("torch."), "cpu"):
+        if kernels.find_refusal(name, str(dtype).removeprefix("torch."), "cpu"):
             with pytest.raises(RuntimeError):
                 compute(name, matrix(dtype))
         else:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp_check.faces.options import ConfigError, resolve
-from pytest_amp_check.static import clearing
+from pytest_amp_check.frontends.options import ConfigError, resolve_options
+from pytest_amp_check.static import zero_grad_search
 from pytest_amp_check.static.engine import check_paths, check_source
 from pytest_amp_check.static.project import syntax
 from pytest_amp_check.static.sources import block, notebooks
@@ -20,16 +20,16 @@ from pytest_amp_check.static.sources.newer_syntax import Rejection
 def parsed(monkeypatch: pytest.MonkeyPatch, lines: int) -> int:
     """How often a cell of so many commands without their sign is parsed."""
     seen: list[str] = []
-    known = block.invalid
+    known = block.find_parse_error
 
     def counted(text: str) -> Rejection | None:
         seen.append(text)
         return known(text)
 
     with monkeypatch.context() as patched:
-        patched.setattr(notebooks, "invalid", counted)
+        patched.setattr(notebooks, "find_parse_error", counted)
         cell = {"cell_type": "code", "source": "ls x\n" * lines}
-        notebooks.programs(json.dumps({"cells": [cell]}))
+        notebooks.split_programs(json.dumps({"cells": [cell]}))
     return len(seen)
 
 
@@ -37,7 +37,7 @@ def test_commands_without_their_sign_are_parsed_a_number_of_times_that_is_bounde
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert parsed(monkeypatch, 5) == 7
-    assert parsed(monkeypatch, 400) == parsed(monkeypatch, 800) <= notebooks.COMMANDS + 2
+    assert parsed(monkeypatch, 400) == parsed(monkeypatch, 800) <= notebooks.MAX_COMMANDS + 2
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
@@ -67,7 +67,7 @@ def walked(monkeypatch: pytest.MonkeyPatch, depth: int) -> int:
     heads = "".join(" " * level + f"def f{level}():\n" for level in range(depth))
     text = f"import torch\n{heads}{' ' * depth}optimizer.zero_grad()\n{' ' * depth}scaler.step(optimizer)\n"
     with monkeypatch.context() as patched:
-        patched.setattr(clearing, "children", counted)
+        patched.setattr(zero_grad_search, "children", counted)
         patched.setattr(syntax, "children", counted)
         check_source(text)
     return len(seen)
@@ -82,7 +82,7 @@ def test_functions_in_functions_are_gone_through_once(monkeypatch: pytest.Monkey
 def test_a_number_of_more_digits_than_python_reads_is_refused(tmp_path: Path) -> None:
     (tmp_path / "amp-check.toml").write_text(f"jobs = {'1' * 5_000}\n")
     with pytest.raises(ConfigError, match="is not valid TOML"):
-        resolve({}, start=str(tmp_path))
+        resolve_options({}, start=str(tmp_path))
 
 
 def test_a_cache_cannot_name_a_fault_that_no_rule_has(tmp_path: Path) -> None:

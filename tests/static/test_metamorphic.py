@@ -30,9 +30,9 @@ SAMPLE = [
 def programs() -> Iterator[tuple[str, str]]:
     for code, rule in RULES.items():
         # Comments and broken syntax do not survive a tree; a blind spot is no mistake.
-        if rule.readers != RUNTIME and code not in ("AMP902", "AMP903", "AMP904"):
-            yield f"{code}-bad", rule.bad
-            yield f"{code}-good", rule.good
+        if rule.detected_by != RUNTIME and code not in ("AMP902", "AMP903", "AMP904"):
+            yield f"{code}-bad", rule.bad_example
+            yield f"{code}-good", rule.good_example
     for script in SAMPLE:
         yield script.relative_to(FIXTURES).as_posix(), script.read_text(encoding="utf-8")
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pytest_amp_check import check_source
-from pytest_amp_check.static.sources import programs
+from pytest_amp_check.static.sources import code_blocks
 from pytest_amp_check.static.sources.source_files import Unreadable
 
 
@@ -19,7 +19,7 @@ def notebook(*cells: Any, metadata: Any = None, **more: Any) -> str:
 
 
 def texts(*cells: Any, metadata: Any = None) -> list[str]:
-    return [block.text for block in programs.blocks("a.ipynb", notebook(*cells, metadata=metadata))]
+    return [block.text for block in code_blocks.split_blocks("a.ipynb", notebook(*cells, metadata=metadata))]
 
 
 class TestCells:
@@ -78,20 +78,22 @@ class TestCells:
         ],
     )
     def test_a_cell_is_code_in_python_unless_it_says_otherwise(self, cell: Any, expected: list[str]) -> None:
-        assert [block.text for block in programs.blocks("a.ipynb", json.dumps({"cells": [cell]}))] == expected
+        assert [block.text for block in code_blocks.split_blocks("a.ipynb", json.dumps({"cells": [cell]}))] == expected
 
     def test_cells_are_counted_with_those_that_are_no_code(self) -> None:
         text = notebook("a = 1", {"cell_type": "markdown", "source": "#"}, "\nb = 2\nc = 3")
-        (block,) = programs.blocks("a.ipynb", text)
+        (block,) = code_blocks.split_blocks("a.ipynb", text)
         assert block.text == "a = 1\n\nb = 2\nc = 3\n"
-        assert block.places == [(1, 1, 0), (3, 1, 0), (3, 2, 0), (3, 3, 0)]
-        assert programs.cells(text) == {1: "a = 1", 3: "\nb = 2\nc = 3"}
+        assert block.line_positions == [(1, 1, 0), (3, 1, 0), (3, 2, 0), (3, 3, 0)]
+        assert code_blocks.notebook_cells(text) == {1: "a = 1", 3: "\nb = 2\nc = 3"}
 
     def test_cells_of_worksheets_come_after_those_of_the_notebook(self) -> None:
         sheets = [{"cells": [{"cell_type": "code", "input": "b = 2"}]}, 3, {"cells": None}]
         text = json.dumps({"cells": [{"cell_type": "code", "source": "a = 1"}], "worksheets": sheets})
-        assert [block.text for block in programs.blocks("a.ipynb", text)] == ["a = 1\nb = 2\n"]
-        assert [block.text for block in programs.blocks("a.ipynb", json.dumps({"worksheets": sheets}))] == ["b = 2\n"]
+        assert [block.text for block in code_blocks.split_blocks("a.ipynb", text)] == ["a = 1\nb = 2\n"]
+        assert [block.text for block in code_blocks.split_blocks("a.ipynb", json.dumps({"worksheets": sheets}))] == [
+            "b = 2\n"
+        ]
 
     @pytest.mark.parametrize(
         ("text", "reason", "line"),
@@ -110,11 +112,11 @@ class TestCells:
     )
     def test_what_is_no_notebook(self, text: str, reason: str, line: int) -> None:
         with pytest.raises(Unreadable) as raised:
-            programs.blocks("a.ipynb", text)
+            code_blocks.split_blocks("a.ipynb", text)
         assert (raised.value.reason, raised.value.line) == (reason, line)
-        assert programs.cells(text) == {}
-        assert programs.code("a.ipynb", text.encode()) == text.encode()
-        assert programs.parses("a.ipynb", text.encode(), 0) is False
+        assert code_blocks.notebook_cells(text) == {}
+        assert code_blocks.code_bytes("a.ipynb", text.encode()) == text.encode()
+        assert code_blocks.is_valid("a.ipynb", text.encode(), 0) is False
         (finding,) = check_source(text, "a.ipynb")
         assert (finding.code, finding.line) == ("AMP903", line)
         assert reason in finding.message
@@ -160,12 +162,12 @@ class TestMagics:
         ],
     )
     def test_the_lines_of_a_cell_as_python(self, cell: str, rows: list[str] | None) -> None:
-        (block,) = programs.blocks("a.ipynb", notebook(cell))
-        assert (block.broken is not None) is (rows is None)
+        (block,) = code_blocks.split_blocks("a.ipynb", notebook(cell))
+        assert (block.parse_error is not None) is (rows is None)
         if rows is not None:
             assert block.text == "\n".join(rows) + "\n"
-        assert block.places is not None
-        assert [line for _, line, _ in block.places] == list(range(1, len(cell.split("\n")) + 1))
+        assert block.line_positions is not None
+        assert [line for _, line, _ in block.line_positions] == list(range(1, len(cell.split("\n")) + 1))
 
     @pytest.mark.parametrize(
         ("cell", "cuts"),
@@ -179,9 +181,9 @@ class TestMagics:
         ],
     )
     def test_the_characters_that_are_cut_off_before_a_line(self, cell: str, cuts: list[int]) -> None:
-        (block,) = programs.blocks("a.ipynb", notebook(cell))
-        assert block.places is not None
-        assert [cut for _, _, cut in block.places] == cuts
+        (block,) = code_blocks.split_blocks("a.ipynb", notebook(cell))
+        assert block.line_positions is not None
+        assert [cut for _, _, cut in block.line_positions] == cuts
 
     @pytest.mark.parametrize(
         ("cell", "written"),
@@ -208,10 +210,10 @@ class TestMagics:
         assert texts("a = 1", cell, "b = 2") == ["a = 1\nb = 2\n", *written]
 
     def test_what_is_broken_is_said_by_its_line_in_the_program(self) -> None:
-        blocks = programs.blocks("a.ipynb", notebook("a = 1\nb = 2", "c = 3\nd = (\n", "e = )"))
+        blocks = code_blocks.split_blocks("a.ipynb", notebook("a = 1\nb = 2", "c = 3\nd = (\n", "e = )"))
         (block,) = blocks
-        assert block.broken is not None
-        line, reason, _ = block.broken
+        assert block.parse_error is not None
+        line, reason, _ = block.parse_error
         assert line == 4
         assert "'(' was never closed" in reason
 
@@ -223,7 +225,7 @@ class TestMagics:
 
 def shown(text: str) -> list[str]:
     """The programs that Markdown shows which speak of something."""
-    return [block.text for block in programs.blocks("a.md", text)]
+    return [block.text for block in code_blocks.split_blocks("a.md", text)]
 
 
 SPEAKS = "autocast(x)"
@@ -310,8 +312,8 @@ class TestMarkdown:
         ],
     )
     def test_where_the_lines_of_a_block_stand(self, text: str, places: list[tuple[None, int, int]]) -> None:
-        found = programs.blocks("a.md", text)
-        assert [place for block in found for place in block.places or []] == places
+        found = code_blocks.split_blocks("a.md", text)
+        assert [place for block in found for place in block.line_positions or []] == places
 
     @pytest.mark.parametrize(
         ("text", "code"),
@@ -326,7 +328,7 @@ class TestMarkdown:
         ],
     )
     def test_what_is_looked_at_before_anything_is_parsed(self, text: str, code: str) -> None:
-        assert programs.code("a.md", text.encode()) == code.encode()
+        assert code_blocks.code_bytes("a.md", text.encode()) == code.encode()
 
 
 @pytest.mark.parametrize(
@@ -346,7 +348,7 @@ class TestMarkdown:
     ],
 )
 def test_what_parses(path: str, text: str, *, expected: bool) -> None:
-    assert programs.parses(path, text.encode(), 0) is expected
+    assert code_blocks.is_valid(path, text.encode(), 0) is expected
 
 
 @pytest.mark.parametrize(
@@ -360,9 +362,9 @@ def test_what_parses(path: str, text: str, *, expected: bool) -> None:
     ],
 )
 def test_how_much_code_there_is(path: str, text: str, size: int) -> None:
-    assert programs.blocks(path, text, size)
+    assert code_blocks.split_blocks(path, text, size)
     with pytest.raises(Unreadable, match=f"^it has {size} bytes of code, which is more than max-file-size allows: "):
-        programs.blocks(path, text, size - 1)
+        code_blocks.split_blocks(path, text, size - 1)
 
 
 def test_a_finding_that_ends_in_another_cell_ends_where_it_begins() -> None:

@@ -18,7 +18,9 @@ from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static.engine import Settings, check_paths, check_source
 
 #: Comments, broken syntax and unanalyzed calls are about a file, not about what its functions do.
-CODES = [code for code, rule in RULES.items() if rule.readers != RUNTIME and code not in ("AMP902", "AMP903", "AMP904")]
+CODES = [
+    code for code, rule in RULES.items() if rule.detected_by != RUNTIME and code not in ("AMP902", "AMP903", "AMP904")
+]
 SETTINGS = Settings(select=MISTAKES)
 
 METHOD = """\
@@ -237,7 +239,7 @@ def beside(frame: str, text: str, root: Path) -> Places:
 
 @pytest.mark.parametrize("code", CODES)
 def test_a_method_shows_by_itself_what_the_program_of_its_rule_shows(code: str) -> None:
-    text = in_a_method(RULES[code].bad)
+    text = in_a_method(RULES[code].bad_example)
     assert (marks(text) <= alone(text)) is (code not in ONLY_IN_MODULES)
 
 
@@ -246,7 +248,7 @@ def test_a_method_shows_by_itself_what_the_program_of_its_rule_shows(code: str) 
 def test_other_files_withdraw_no_finding(frame: str, tmp_path: Path) -> None:
     lost = {}
     for code in CODES:
-        text = in_a_method(RULES[code].bad)
+        text = in_a_method(RULES[code].bad_example)
         missing = alone(text) - beside(FRAMES[frame], text, tmp_path / code)
         if missing:
             lost[code] = sorted(missing)
@@ -258,7 +260,7 @@ def test_other_files_withdraw_no_finding(frame: str, tmp_path: Path) -> None:
 def test_other_files_add_no_finding_to_right_programs(frame: str, tmp_path: Path) -> None:
     wrong = {}
     for code in CODES:
-        text = in_a_method(RULES[code].good)
+        text = in_a_method(RULES[code].good_example)
         extra = beside(FRAMES[frame], text, tmp_path / code) - alone(text)
         if extra:
             wrong[code] = sorted(extra)

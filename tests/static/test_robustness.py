@@ -813,7 +813,7 @@ def test_any_bytes_inside_a_file_are_read(tmp_path_factory: pytest.TempPathFacto
 @settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_a_script_that_breaks_off_anywhere_is_read(data: st.DataObject) -> None:
-    whole = data.draw(st.sampled_from([rule.bad for rule in RULES.values()]))
+    whole = data.draw(st.sampled_from([rule.bad_example for rule in RULES.values()]))
     text = whole[: data.draw(st.integers(0, len(whole)))]
     codes(text)
 

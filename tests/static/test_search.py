@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from pytest_amp_check.protocol.rule import RUNTIME
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static.sources.patterns import LOOKS, Code, imported
+from pytest_amp_check.static.sources.patterns import CLOSER_SEARCHES, Code, iterate_imports
 
 
 def speaks(text: str) -> bool:
-    return Code(text.encode()).speaks()
+    return Code(text.encode()).may_have_findings()
 
 
 WITH_AMP = {
@@ -95,29 +95,29 @@ class TestSpeaks:
     def test_what_gives_none(self, what: str) -> None:
         assert not speaks(WITHOUT_AMP[what])
 
-    @pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.readers != RUNTIME])
+    @pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.detected_by != RUNTIME])
     def test_every_rule_sees_its_own_bad_example(self, code: str) -> None:
-        assert speaks(RULES[code].bad)
+        assert speaks(RULES[code].bad_example)
 
-    @pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.words])
+    @pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.prescan_words])
     def test_every_rule_finds_its_own_words_in_its_bad_example(self, code: str) -> None:
-        read = Code(RULES[code].bad.encode())
-        assert any(map(read.holds, RULES[code].words))
+        read = Code(RULES[code].bad_example.encode())
+        assert any(map(read.has_rule_need, RULES[code].prescan_words))
 
     def test_rules_found_in_source_say_what_a_file_must_hold(self) -> None:
-        without = {code for code, rule in RULES.items() if rule.readers != RUNTIME and not rule.words}
+        without = {code for code, rule in RULES.items() if rule.detected_by != RUNTIME and not rule.prescan_words}
         assert without == {"AMP903"}, "what cannot be read is found in whatever is read"
 
     def test_what_is_looked_at_closely_is_what_some_rule_needs(self) -> None:
-        assert {word for rule in RULES.values() for word in rule.words} >= set(LOOKS)
+        assert {word for rule in RULES.values() for word in rule.prescan_words} >= set(CLOSER_SEARCHES)
 
     def test_text_that_hides_its_names(self) -> None:
-        assert Code("with torch.autocast('cuda'): pass".encode("utf-16")).speaks()
+        assert Code("with torch.autocast('cuda'): pass".encode("utf-16")).may_have_findings()
 
     @given(st.binary(max_size=200))
     def test_any_bytes_have_an_answer(self, data: bytes) -> None:
-        assert Code(data + b"\nwith torch.autocast('cuda'):\n    pass\n").speaks()
-        assert Code(data).speaks() in (True, False)
+        assert Code(data + b"\nwith torch.autocast('cuda'):\n    pass\n").may_have_findings()
+        assert Code(data).may_have_findings() in (True, False)
 
 
 class TestClasses:
@@ -128,11 +128,11 @@ class TestClasses:
             b"  class Inner(Own, mixins.Clips[int], Optimizer):\n    def f(self): self.loss.backward()\n"
             b"# class Commented(Other):\n"
         )
-        assert code.classes() == {b"Own", b"Inner"}
-        assert code.bases() == {b"Base", b"Clips"}
+        assert code.class_names() == {b"Own", b"Inner"}
+        assert code.base_names() == {b"Base", b"Clips"}
 
     def test_bases_matter_only_where_a_method_may(self) -> None:
-        assert Code(b"class Own(Base):\n    x = 1\n").bases() == set()
+        assert Code(b"class Own(Base):\n    x = 1\n").base_names() == set()
 
 
 class TestImports:
@@ -142,7 +142,7 @@ class TestImports:
             b"    from .engine.train import (\n    run,  # first\n    stop as end,\n)\nimport a.b as c\n"
             b"from torch import nn\nsave(model.state_dict())\n# import this\n"
         )
-        assert set(imported(code)) == {
+        assert set(iterate_imports(code)) == {
             (b".", b"utils", b"utils"),
             (b".engine.train", b"run", b"run"),
             (b".engine.train", b"stop", b"end"),
@@ -151,7 +151,7 @@ class TestImports:
             (b"torch.amp", b"", b"torch"),
             (b"a.b", b"", b"c"),
         }
-        assert Code(code).imports() == {b"os", b"utils", b"train", b"run", b"stop", b"b"}
+        assert Code(code).imported_names() == {b"os", b"utils", b"train", b"run", b"stop", b"b"}
 
     def test_they_matter_only_to_what_saves_or_clips(self) -> None:
-        assert Code(b"from .engine import train\n").imports() == set()
+        assert Code(b"from .engine import train\n").imported_names() == set()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import pytest_amp_check.protocol.check as protocol_check
+import pytest_amp_check.protocol.graph_checker as protocol_check
 from pytest_amp_check import check_paths
 from pytest_amp_check.protocol.byte_sizes import LARGEST_FILE
 from pytest_amp_check.protocol.finding import Finding
@@ -17,7 +17,7 @@ from pytest_amp_check.static.sources.tokens import is_dense
 
 HEAD = "import torch\nscaler = torch.amp.GradScaler('cuda')\n"
 DENSE = HEAD + "scaler.update()\n" * 100_000
-MANY = f"it has more than {tokens.MOST:,} tokens of code, which is too much to analyze: split it, or raise"
+MANY = f"it has more than {tokens.MAX_TOKENS:,} tokens of code, which is too much to analyze: split it, or raise"
 
 
 def found(path: Path, largest: int = LARGEST_FILE) -> list[Finding]:
@@ -35,8 +35,8 @@ def test_a_file_of_too_many_tokens_is_not_parsed(name: str, tmp_path: Path) -> N
 
 
 def test_a_higher_limit_of_bytes_allows_for_more_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokens, "SMALL", 1_000)
-    monkeypatch.setattr(tokens, "MOST", 1_000)
+    monkeypatch.setattr(tokens, "ALWAYS_PARSED", 1_000)
+    monkeypatch.setattr(tokens, "MAX_TOKENS", 1_000)
     path = tmp_path / "train.py"
     path.write_text(HEAD + "scaler.update()\n" * 300)
     assert [finding.code for finding in found(path, largest=10_000)] == ["AMP903"]

@@ -11,7 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_amp_check.static.sources.source_files import InputError, Unreadable, decode, find, read
+from pytest_amp_check.static.sources.source_files import (
+    InputError,
+    Unreadable,
+    decode_python,
+    find_sources,
+    read_python,
+)
 
 
 def tree(root: Path, *names: str) -> Path:
@@ -27,7 +33,7 @@ def tree(root: Path, *names: str) -> Path:
 
 
 def found(root: Path, *exclude: str) -> list[str]:
-    return [Path(path).relative_to(root).as_posix() for path in find([str(root)], exclude)]
+    return [Path(path).relative_to(root).as_posix() for path in find_sources([str(root)], exclude)]
 
 
 def git(root: Path, *arguments: str) -> None:
@@ -52,28 +58,28 @@ class TestFind:
     def test_paths_stay_as_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         tree(tmp_path, "src/a.py", "b.py")
         monkeypatch.chdir(tmp_path)
-        assert find(["."]) == ["b.py", os.path.join("src", "a.py")]
-        assert find(["src"]) == [os.path.join("src", "a.py")]
-        assert find(["src/"]) == ["src/a.py"]
-        assert find([os.path.join(".", "src")]) == [os.path.join(".", "src", "a.py")]
-        assert find([os.path.join("src", "..", "b.py")]) == [os.path.join("src", "..", "b.py")]
-        assert find([str(tmp_path / "src")]) == [str(tmp_path / "src" / "a.py")]
+        assert find_sources(["."]) == ["b.py", os.path.join("src", "a.py")]
+        assert find_sources(["src"]) == [os.path.join("src", "a.py")]
+        assert find_sources(["src/"]) == ["src/a.py"]
+        assert find_sources([os.path.join(".", "src")]) == [os.path.join(".", "src", "a.py")]
+        assert find_sources([os.path.join("src", "..", "b.py")]) == [os.path.join("src", "..", "b.py")]
+        assert find_sources([str(tmp_path / "src")]) == [str(tmp_path / "src" / "a.py")]
 
     def test_named_files_are_taken_whatever_they_are(self, tmp_path: Path) -> None:
         tree(tmp_path, "script", "build/x.py", "node_modules/y.py")
         named = [str(tmp_path / name) for name in ("script", "build/x.py", "node_modules/y.py")]
-        assert find(named, exclude=["*"]) == named
+        assert find_sources(named, exclude=["*"]) == named
 
     def test_each_file_comes_once_in_the_order_of_the_paths(self, tmp_path: Path) -> None:
         tree(tmp_path, "a.py", "b/c.py")
         named = [str(tmp_path / "b"), str(tmp_path), str(tmp_path / "a.py"), str(tmp_path / "b" / ".." / "a.py")]
-        assert find(named) == [str(tmp_path / "b" / "c.py"), str(tmp_path / "a.py")]
+        assert find_sources(named) == [str(tmp_path / "b" / "c.py"), str(tmp_path / "a.py")]
 
     def test_missing_path_says_what_to_do(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"`.*nowhere\.py` does not exist: check its spelling"):
-            find([str(tmp_path), str(tmp_path / "nowhere.py")])
+            find_sources([str(tmp_path), str(tmp_path / "nowhere.py")])
         with pytest.raises(InputError):
-            find([""])
+            find_sources([""])
 
     @pytest.mark.parametrize(
         "name",
@@ -129,7 +135,7 @@ class TestFind:
         monkeypatch.setattr(os, "scandir", scandir)
         assert found(tmp_path) == ["a.py", "locked"]
         with pytest.raises(Unreadable, match="this directory cannot be listed, permission denied"):
-            read(str(tmp_path / "locked"))
+            read_python(str(tmp_path / "locked"))
 
 
 class TestExclude:
@@ -188,7 +194,7 @@ class TestLinks:
     def test_two_names_of_one_root(self, tmp_path: Path) -> None:
         tree(tmp_path / "root", "a.py")
         (tmp_path / "link").symlink_to(tmp_path / "root", target_is_directory=True)
-        assert find([str(tmp_path / "link"), str(tmp_path / "root")]) == [str(tmp_path / "link" / "a.py")]
+        assert find_sources([str(tmp_path / "link"), str(tmp_path / "root")]) == [str(tmp_path / "link" / "a.py")]
 
     def test_dangling_links_are_passed_over(self, tmp_path: Path) -> None:
         (tmp_path / ".#a.py").symlink_to("user@host.1234")
@@ -206,7 +212,7 @@ class TestGit:
 
     def test_an_ignored_file_is_taken_when_named(self, repository: Path) -> None:
         path = str(repository / "src" / "c_pb2.py")
-        assert find([path]) == [path]
+        assert find_sources([path]) == [path]
 
     def test_tracked_files_are_not_ignored(self, repository: Path) -> None:
         git(repository, "add", "--force", "generated/a.py")
@@ -262,17 +268,17 @@ class TestDecode:
         ],
     )
     def test_encodings(self, data: bytes, text: str | None) -> None:
-        assert decode(data) == (
+        assert decode_python(data) == (
             text if text is not None else "#!/usr/bin/python\n# vim: set fileencoding=cp1252 :\nx = '€'"
         )
 
     def test_a_coding_line_that_is_none(self) -> None:
         # Only a comment on the first two lines counts, and the second only below a blank line or a comment.
         with pytest.raises(Unreadable, match="0xe9 on line 2 is not UTF-8, and no coding line"):
-            decode(b"x = 1\n# coding: latin-1 \xe9\n")
+            decode_python(b"x = 1\n# coding: latin-1 \xe9\n")
         with pytest.raises(Unreadable, match="0xe9 on line 3"):
-            decode(b"\n\n# coding: latin-1 \xe9\n")
-        assert decode(b"encoding = 'latin-1'\n") == "encoding = 'latin-1'\n"
+            decode_python(b"\n\n# coding: latin-1 \xe9\n")
+        assert decode_python(b"encoding = 'latin-1'\n") == "encoding = 'latin-1'\n"
 
     @pytest.mark.parametrize(
         ("data", "reason", "line"),
@@ -292,7 +298,7 @@ class TestDecode:
     )
     def test_unreadable(self, data: bytes, reason: str, line: int) -> None:
         with pytest.raises(Unreadable) as caught:
-            decode(data)
+            decode_python(data)
         assert caught.value.reason == str(caught.value) == reason
         assert caught.value.line == line
 
@@ -301,8 +307,8 @@ class TestDecode:
         path.write_bytes(b" " * 3_000_000)
         said = "it has 3,000,000 bytes of code, which is more than max-file-size allows: 2,999,999"
         with pytest.raises(Unreadable, match=said):
-            read(str(path), 2_999_999)
-        assert read(str(path), 3_000_000) == read(str(path)) == " " * 3_000_000
+            read_python(str(path), 2_999_999)
+        assert read_python(str(path), 3_000_000) == read_python(str(path)) == " " * 3_000_000
 
     @given(
         st.lists(st.sampled_from(["x = 1", "'''", "# a", "\f", "\x0b", "\x1c", "\x85", "\u2028"]), max_size=8),
@@ -311,7 +317,7 @@ class TestDecode:
     def test_lines_are_those_that_python_counts(self, parts: list[str], data: st.DataObject) -> None:
         ends = st.sampled_from(["\n", "\r\n", "\r"])
         text = "".join(part + data.draw(ends) for part in parts) + "here = 1\n"
-        lines = decode(text.encode()).split("\n")
+        lines = decode_python(text.encode()).split("\n")
         assert "\r" not in "".join(lines)
         try:
             tree = ast.parse(text)
@@ -322,16 +328,16 @@ class TestDecode:
 
     def test_files(self, tmp_path: Path) -> None:
         (tmp_path / "a.py").write_bytes(b"x = 1\r\ny = 2\r")
-        assert read(str(tmp_path / "a.py")) == "x = 1\ny = 2\n"
+        assert read_python(str(tmp_path / "a.py")) == "x = 1\ny = 2\n"
         with pytest.raises(Unreadable, match="it is a directory"):
-            read(str(tmp_path))
+            read_python(str(tmp_path))
         with pytest.raises(Unreadable, match="it cannot be opened, no such file or directory"):
-            read(str(tmp_path / "b.py"))
+            read_python(str(tmp_path / "b.py"))
 
     @given(st.binary(max_size=200))
     def test_any_bytes_are_text_or_have_a_reason(self, data: bytes) -> None:
         try:
-            text = decode(data)
+            text = decode_python(data)
         except Unreadable as error:
             assert str(error)
             assert 1 <= error.line <= data.count(b"\n") + 1

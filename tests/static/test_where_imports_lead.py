@@ -290,7 +290,7 @@ CHAIN = {
 def test_what_one_file_is_given_of_others_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, *, finds: bool
 ) -> None:
-    monkeypatch.setattr(project, "MOST", most)
+    monkeypatch.setattr(project, "MAX_GIVEN_CHARACTERS", most)
     assert is_followed(tmp_path, "train.py", "from tools import scaled", "scaled", CHAIN) is finds
 
 
@@ -298,7 +298,7 @@ def test_what_one_file_is_given_of_others_is_bounded(
 def test_parsed_files_that_are_forgotten_are_parsed_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
 ) -> None:
-    monkeypatch.setattr(project, "KEPT", kept)
+    monkeypatch.setattr(project, "MAX_CACHED_CHARACTERS", kept)
     for name, text in CHAIN.items():
         (tmp_path / name).write_text(text, encoding="utf-8")
     for number in range(4):

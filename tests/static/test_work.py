@@ -12,13 +12,13 @@ from typing import IO
 
 import pytest
 
-from pytest_amp_check.static.processes import EndedEarly, shared, spread
+from pytest_amp_check.static.processes import EndedEarly, run_in_processes, shared_arguments
 
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 
 
 def add(number: int) -> tuple[int, int]:
-    return shared() + number, os.getpid()
+    return shared_arguments() + number, os.getpid()
 
 
 def refuse(number: int) -> int:
@@ -35,7 +35,7 @@ def die(number: int) -> int:
 
 @pytest.mark.parametrize(("jobs", "processes"), [(1, 1), (2, 2), (3, 3), (50, 5)])
 def test_all_of_it_is_done_once_by_so_many(jobs: int, processes: int) -> None:
-    done = list(spread(add, range(5), jobs, 100))
+    done = list(run_in_processes(add, range(5), jobs, 100))
     assert sorted(number for number, _ in done) == [100, 101, 102, 103, 104]
     assert len({process for _, process in done}) <= processes
     assert (os.getpid() in {process for _, process in done}) == (jobs == 1)
@@ -43,13 +43,13 @@ def test_all_of_it_is_done_once_by_so_many(jobs: int, processes: int) -> None:
 
 
 def test_no_work() -> None:
-    assert list(spread(add, [], 2, 0)) == []
+    assert list(run_in_processes(add, [], 2, 0)) == []
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_an_error_is_raised_where_the_results_are_waited_for(jobs: int) -> None:
     with pytest.raises(OSError, match="there is no 3") as raised:
-        list(spread(refuse, range(10), jobs))
+        list(run_in_processes(refuse, range(10), jobs))
     assert jobs == 1 or "in refuse" in str(raised.value.__cause__)
     assert not multiprocessing.active_children()
 
@@ -57,12 +57,12 @@ def test_an_error_is_raised_where_the_results_are_waited_for(jobs: int) -> None:
 @POSIX
 def test_a_process_that_is_killed_is_not_waited_for() -> None:
     with pytest.raises(EndedEarly):
-        list(spread(die, range(10), 2))
+        list(run_in_processes(die, range(10), 2))
     assert not multiprocessing.active_children()
 
 
 def test_processes_end_where_nobody_wants_more() -> None:
-    results = spread(add, range(10), 2, 0)
+    results = run_in_processes(add, range(10), 2, 0)
     next(results)
     assert multiprocessing.active_children()
     results.close()  # type: ignore[attr-defined]
@@ -71,10 +71,10 @@ def test_processes_end_where_nobody_wants_more() -> None:
 
 DYING = """\
 import os, signal, sys
-from pytest_amp_check.faces.cli import main
+from pytest_amp_check.frontends.cli import main
 from pytest_amp_check.static import engine
 engine.WORTH_PROCESSES = 0
-engine._check = lambda path: os.kill(os.getpid(), signal.SIGKILL)
+engine._analyze_path = lambda path: os.kill(os.getpid(), signal.SIGKILL)
 sys.exit(main(["check", "--jobs", "2", "."]))
 """
 
@@ -93,11 +93,11 @@ def test_a_killed_process_is_one_sentence(tmp_path: Path) -> None:
 
 WAITING = """\
 import os, time
-from pytest_amp_check.static.processes import spread
+from pytest_amp_check.static.processes import run_in_processes
 def act(item):
     os.write(1, b"%d\\n" % os.getpid())
     time.sleep(0.2)
-list(spread(act, range(1000), 3))
+list(run_in_processes(act, range(1000), 3))
 """
 
 

@@ -25,7 +25,7 @@ from pytest_amp_check import record
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.rule import BOTH
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.runtime.record.source import conditional
+from pytest_amp_check.runtime.record.source import is_conditional
 from pytest_amp_check.runtime.run import Run
 from pytest_amp_check.static.engine import Settings, check_source
 
@@ -48,7 +48,7 @@ SEEN_IN_SOURCE: dict[str, tuple[str, Callable[[Run, Finding], bool]]] = {
     ),
     "plain-step@unscaled": (
         "a run does not know of whose gradients the number was made that a condition asks for",
-        lambda _, finding: not conditional(finding.site),
+        lambda _, finding: not is_conditional(finding.site),
     ),
     "window:off-by-one": ("a run tells of it where the windows after the first are all of one size", lambda *_: False),
     "window:left-over": ("a run does not know that no more micro-batches come", lambda *_: False),
@@ -65,7 +65,7 @@ TORCH = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:
 IMPOSSIBLE = {"AMP109"} if TORCH >= (2, 11) else set()
 #: A setting that a program leaves off.
 _OFF = r"(?m)^(\w+) = False$"
-COMPARED = frozenset(code for code, rule in RULES.items() if rule.readers == BOTH)
+COMPARED = frozenset(code for code, rule in RULES.items() if rule.detected_by == BOTH)
 
 
 class Recorded(NamedTuple):

@@ -18,7 +18,7 @@ def flake8(*argv: str, stdin: str | None = None, command: Sequence[str] = FLAKE8
     pytest.importorskip("flake8")
     plugins = ""
     if not importlib.metadata.entry_points(group="flake8.extension", name="AMP"):
-        plugins = "[flake8:local-plugins]\nextension =\n    AMP = pytest_amp_check.faces.flake8:Plugin\n"
+        plugins = "[flake8:local-plugins]\nextension =\n    AMP = pytest_amp_check.frontends.flake8:Plugin\n"
     config = Path("flake8.ini")
     config.write_text(f"[flake8]\n{plugins}", encoding="utf-8")
     whole = [*command, "--config", str(config), *argv]

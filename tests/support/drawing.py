@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_amp_check.protocol import events as e
-from pytest_amp_check.protocol.check import check
-from pytest_amp_check.protocol.events import Event, Graph, Node, Program, Site, Thing
+from pytest_amp_check.protocol.events import Event, Graph, Node, Program, Site, TrackedObject
 from pytest_amp_check.protocol.finding import Finding
+from pytest_amp_check.protocol.graph_checker import check
 
 
 class Drawing:
@@ -16,28 +16,28 @@ class Drawing:
 
     def __init__(self, optimizers: int = 1) -> None:
         self.program = Program()
-        self.scaler = self.program.thing("scaler", "scaler", None, enabled=True)
-        self.optimizers: list[Thing] = [
-            self.program.thing("optimizer", f"optimizer{i}", None, constructed=True) for i in range(optimizers)
+        self.scaler = self.program.add_object("scaler", "scaler", None, enabled=True)
+        self.optimizers: list[TrackedObject] = [
+            self.program.add_object("optimizer", f"optimizer{i}", None, constructed=True) for i in range(optimizers)
         ]
         self.graph = Graph("train")
         self.graph.nodes.append(Node())
         self.program.graphs.append(self.graph)
         self.lines = 0
 
-    def test(self, text: str = "flag") -> e.Test:
-        made = e.Test(len(self.graph.tests), text, None)
-        self.graph.tests.append(made)
+    def test(self, text: str = "flag") -> e.Predicate:
+        made = e.Predicate(len(self.graph.predicates), text, None)
+        self.graph.predicates.append(made)
         return made
 
     def node(self, event: Event | None = None) -> int:
         self.graph.nodes.append(Node(event))
         return len(self.graph.nodes) - 1
 
-    def way(self, start: int, end: int, test: e.Test | None = None, truth: bool = True) -> None:
-        self.graph.nodes[start].ways.append((end, -1 if test is None else test.key, truth))
+    def way(self, start: int, end: int, test: e.Predicate | None = None, truth: bool = True) -> None:
+        self.graph.nodes[start].edges.append((end, -1 if test is None else test.key, truth))
 
-    def event(self, kind: e.Kind, i: int = 0, **facts: Any) -> Event:
+    def event(self, kind: e.EventKind, i: int = 0, **facts: Any) -> Event:
         self.lines += 1
         site = Site("train.py", self.lines)
         scaled = kind in (e.SCALER_NEW, e.UNSCALE, e.SCALER_STEP, e.UPDATE, e.SCALER_STATE)
@@ -62,7 +62,7 @@ class Drawing:
             start = node
         return start
 
-    def diamond(self, start: int, test: e.Test, yes: Sequence[Event] = (), no: Sequence[Event] = ()) -> int:
+    def diamond(self, start: int, test: e.Predicate, yes: Sequence[Event] = (), no: Sequence[Event] = ()) -> int:
         """A question with a way for each answer; the node where they meet again."""
         end = self.node()
         for truth, events in ((True, yes), (False, no)):

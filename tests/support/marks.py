@@ -11,7 +11,7 @@ import string
 from collections.abc import Iterable
 
 from pytest_amp_check.protocol.finding import Finding
-from pytest_amp_check.protocol.report import DEFAULT_NAMES
+from pytest_amp_check.protocol.findings_builder import DEFAULT_NAMES
 from pytest_amp_check.protocol.rule import BOTH
 from pytest_amp_check.protocol.rules import LABELS, RULES
 
@@ -32,7 +32,7 @@ def marks(source: str, reader: str = "static") -> Places:
         for match in _MARK.finditer(line)
         if match[1] != other
         for code in re.findall(r"AMP\d{3}", match[2])
-        if code not in RULES or RULES[code].readers in (BOTH, reader)
+        if code not in RULES or RULES[code].detected_by in (BOTH, reader)
     }
 
 

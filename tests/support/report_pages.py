@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from html.parser import HTMLParser
 from typing import Any
 
-from pytest_amp_check.faces import html
+from pytest_amp_check.frontends import html
 
 MIB = 2**20
 VOID = {"meta", "input", "br"}
@@ -198,7 +198,7 @@ class Page(HTMLParser):
 
 
 def page(*runs: dict[str, Any], title: str = html.TITLE, others: Sequence[dict[str, Any]] = ()) -> Page:
-    return Page(html.render(runs, title, others))
+    return Page(html.render_report(runs, title, others))
 
 
 def panel(page: Page, name: str, title: str = "") -> dict[str, Any]:

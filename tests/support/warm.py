@@ -47,9 +47,9 @@ PATH = "PYTHONPATH"
 TORCH = ("torch", "torch._dynamo")
 #: What every check loads, and libcst, which writes fixes and takes longer than all of that.
 READER = (
-    "pytest_amp_check.faces.cli",
+    "pytest_amp_check.frontends.cli",
     "pytest_amp_check.static.entry_points",
-    "pytest_amp_check.protocol.check",
+    "pytest_amp_check.protocol.graph_checker",
     "libcst",
 )
 #: For a run of pytest that trains nothing.

@@ -24,8 +24,8 @@ MODULES = sorted(
 CHECK_PATH = [
     name
     for name in MODULES
-    if name.startswith(("protocol/", "static/", "faces/options/"))
-    or name in ("faces/checking.py", "faces/cli.py", "faces/formats.py", "faces/text.py")
+    if name.startswith(("protocol/", "static/", "frontends/options/"))
+    or name in ("frontends/check_command.py", "frontends/cli.py", "frontends/formats.py", "frontends/text.py")
 ]
 DEAR = {
     "asyncio",
@@ -133,7 +133,7 @@ def may(name: str, found: Import) -> bool:
     if name == "__init__.py":
         return standard or folder == "protocol" or (own and found.lazy)
     if name == "__main__.py":
-        return standard or folder == "faces"
+        return standard or folder == "frontends"
     if where.startswith("protocol/rules/"):
         return standard or (folder == "protocol" and not rest.startswith("protocol.rules"))
     if where in ("protocol", "protocol/effects", "protocol/messages", "protocol/rules"):
@@ -150,23 +150,25 @@ def may(name: str, found: Import) -> bool:
             return wanted in RUNTIME_ROOMS.get(room, ())
         writes = file == "exports.py" and found.lazy and top in ("pandas", "wandb")
         return standard or folder == "protocol" or top == "torch" or writes
-    if where == "faces/server":
+    if where == "frontends/server":
         # Loaded for one command alone.
         return standard or (own and folder != "runtime") or top in ("lsprotocol", "pygls")
-    if where == "faces/page":
-        return standard or (own and folder in ("protocol", "faces"))
-    if where == "faces/options":
+    if where == "frontends/page":
+        return standard or (own and folder in ("protocol", "frontends"))
+    if where == "frontends/options":
         # What is resolved knows of no face; what a check does with it, it asks the engine for when it is asked.
         if own:
-            known = folder == "protocol" or rest.startswith(("faces.options", "faces.formats"))
+            known = folder == "protocol" or rest.startswith(("frontends.options", "frontends.formats"))
             return known or (found.lazy and folder == "static")
         # What tomllib was before it was part of Python.
         return standard or (top == "tomli" and file == "files.py" and found.lazy)
-    if where == "faces":
-        if own and rest.startswith("faces.server"):
+    if where == "frontends":
+        if own and rest.startswith("frontends.server"):
             return file == "cli.py" and found.lazy
         if own:
-            return folder in ("protocol", "faces") or (found.lazy and folder in ("static", "runtime", "__version__"))
+            return folder in ("protocol", "frontends") or (
+                found.lazy and folder in ("static", "runtime", "__version__")
+            )
         if top == "rich":
             return file == "text.py"
         if top == "shtab":
@@ -243,11 +245,11 @@ def test_what_checking_a_file_loads(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "source", "allowed"),
     [
-        ("protocol/check.py", "import re", True),
-        ("protocol/check.py", "from .rules import RULES", True),
-        ("protocol/check.py", "from ..static import engine", False),
-        ("protocol/check.py", "def f():\n    import torch", False),
-        ("protocol/check.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import rich", False),
+        ("protocol/graph_checker.py", "import re", True),
+        ("protocol/graph_checker.py", "from .rules import RULES", True),
+        ("protocol/graph_checker.py", "from ..static import engine", False),
+        ("protocol/graph_checker.py", "def f():\n    import torch", False),
+        ("protocol/graph_checker.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import rich", False),
         ("protocol/rules/scaling/double_unscale.py", "from ...rule import Rule", True),
         ("protocol/rules/scaling/double_unscale.py", "from . import clip_before_unscale", False),
         ("protocol/rules/scaling/double_unscale.py", "from ..autocast.stale_weight_cache import RULE", False),
@@ -269,34 +271,34 @@ def test_what_checking_a_file_loads(name: str) -> None:
         ("static/interpreter/calls.py", "import libcst", False),
         ("static/fixes/rewrite.py", "import libcst", True),
         ("static/engine.py", "from .fixes import apply", False),
-        ("static/fixes/apply.py", "from ..engine import check_again", True),
-        ("static/sources/programs.py", "from ..project import module", False),
+        ("static/fixes/fix_files.py", "from ..engine import check_again", True),
+        ("static/sources/code_blocks.py", "from ..project import module", False),
         ("static/project/project.py", "from ..sources import programs", True),
         ("static/project/project.py", "def f():\n    from ..interpreter import values", False),
         ("static/interpreter/values.py", "from ..engine import check_again", False),
         ("static/interpreter/calls.py", "def f():\n    from ..libraries import scalers", False),
         ("static/libraries/scalers.py", "from ..interpreter import values", True),
-        ("faces/cli.py", "from ..protocol.rules import RULES\nfrom . import text", True),
-        ("faces/cli.py", "from ..static import engine", False),
-        ("faces/cli.py", "def f():\n    from ..static import engine", True),
-        ("faces/cli.py", "if TYPE_CHECKING:\n    from ..static.engine import Report\nelse:\n    import json", True),
-        ("faces/cli.py", "if TYPE_CHECKING:\n    pass\nelse:\n    from ..static.engine import Report", False),
-        ("faces/cli.py", "def f():\n    from rich.console import Console", False),
-        ("faces/text.py", "def f():\n    from rich.console import Console", True),
-        ("faces/cli.py", "import pytest", False),
-        ("faces/plugin.py", "import pytest", True),
-        ("faces/cli.py", "def f():\n    from .server import language_server", True),
-        ("faces/cli.py", "from .server import language_server", False),
-        ("faces/plugin.py", "def f():\n    from .server import documents", False),
-        ("faces/server/checking.py", "from ...static import engine\nfrom .. import options", True),
-        ("faces/options/files.py", "from .kinds import nearest\nfrom ...protocol import finding", True),
-        ("faces/options/files.py", "def f():\n    import tomli", True),
-        ("faces/options/kinds.py", "def f():\n    import tomli", False),
-        ("faces/options/kinds.py", "from .. import cli", False),
-        ("faces/options/meaning.py", "from ...static import engine", False),
-        ("faces/server/checking.py", "from ...runtime import session", False),
-        ("faces/server/documents.py", "from lsprotocol import types", True),
-        ("static/live.py", "from ..faces import options", False),
+        ("frontends/cli.py", "from ..protocol.rules import RULES\nfrom . import text", True),
+        ("frontends/cli.py", "from ..static import engine", False),
+        ("frontends/cli.py", "def f():\n    from ..static import engine", True),
+        ("frontends/cli.py", "if TYPE_CHECKING:\n    from ..static.engine import Report\nelse:\n    import json", True),
+        ("frontends/cli.py", "if TYPE_CHECKING:\n    pass\nelse:\n    from ..static.engine import Report", False),
+        ("frontends/cli.py", "def f():\n    from rich.console import Console", False),
+        ("frontends/text.py", "def f():\n    from rich.console import Console", True),
+        ("frontends/cli.py", "import pytest", False),
+        ("frontends/plugin.py", "import pytest", True),
+        ("frontends/cli.py", "def f():\n    from .server import language_server", True),
+        ("frontends/cli.py", "from .server import language_server", False),
+        ("frontends/plugin.py", "def f():\n    from .server import documents", False),
+        ("frontends/server/checking.py", "from ...static import engine\nfrom .. import options", True),
+        ("frontends/options/files.py", "from .kinds import nearest\nfrom ...protocol import finding", True),
+        ("frontends/options/files.py", "def f():\n    import tomli", True),
+        ("frontends/options/kinds.py", "def f():\n    import tomli", False),
+        ("frontends/options/kinds.py", "from .. import cli", False),
+        ("frontends/options/interpretation.py", "from ...static import engine", False),
+        ("frontends/server/checking.py", "from ...runtime import session", False),
+        ("frontends/server/documents.py", "from lsprotocol import types", True),
+        ("static/incremental.py", "from ..faces import options", False),
         ("__init__.py", "from .static import engine", False),
         ("__init__.py", "def __getattr__(name):\n    from .static import engine", True),
         ("__init__.py", "def __getattr__(name):\n    import torch", False),
@@ -321,9 +323,9 @@ def test_reading_source_needs_nothing_installed() -> None:
         "sys.modules.update(dict.fromkeys(['torch', 'numpy', 'libcst', 'rich', 'pytest', '_pytest']))\n"
         "import pytest_amp_check.static.engine\n"
         "from pytest_amp_check import check_source\n"
-        f"print(*[(f.code, f.line) for f in check_source({RULES['AMP201'].bad!r})])\n"
+        f"print(*[(f.code, f.line) for f in check_source({RULES['AMP201'].bad_example!r})])\n"
     )
-    marked = [number for number, line in enumerate(RULES["AMP201"].bad.split("\n"), 1) if "# AMP201" in line]
+    marked = [number for number, line in enumerate(RULES["AMP201"].bad_example.split("\n"), 1) if "# AMP201" in line]
     assert output.split("\n") == [" ".join(str(("AMP201", number)) for number in marked), ""]
 
 
@@ -331,9 +333,9 @@ def test_reading_source_needs_nothing_installed() -> None:
     ("module", "after", "never"),
     [
         # Imported in every run of pytest, wherever this distribution is installed.
-        ("pytest_amp_check.faces.plugin", "pytest", {"torch", "numpy", "libcst", "rich"}),
+        ("pytest_amp_check.frontends.plugin", "pytest", {"torch", "numpy", "libcst", "rich"}),
         ("pytest_amp_check", "sys", {"torch", "numpy", "libcst", "rich", "pytest", "ast", "argparse"} | DEAR),
-        ("pytest_amp_check.faces.cli", "sys", {"torch", "numpy", "libcst", "rich", "pytest"} | DEAR),
+        ("pytest_amp_check.frontends.cli", "sys", {"torch", "numpy", "libcst", "rich", "pytest"} | DEAR),
         ("pytest_amp_check.static.engine", "sys", {"torch", "numpy", "libcst", "rich", "pytest"} | DEAR),
     ],
 )

@@ -153,7 +153,7 @@ def test_marks_are_well_formed() -> None:
 def test_only_marks_of_rules_that_both_readers_decide_take_a_side() -> None:
     for script in SCRIPTS:
         for number, code, reader in one_sided(script.read_text(encoding="utf-8")):
-            assert RULES[code].readers == BOTH, f"{name_of(script)}:{number}: {reader}-only goes without saying"
+            assert RULES[code].detected_by == BOTH, f"{name_of(script)}:{number}: {reader}-only goes without saying"
 
 
 def test_marks_stand_on_code() -> None:

@@ -41,7 +41,7 @@ def test_both_readers_agree_on_generated_programs(tmp_path_factory: pytest.TempP
 def test_what_is_left_out_is_decided_by_both_readers() -> None:
     left_out = [*SEEN_BY_RUNS.items(), *((label, reason) for label, (reason, _) in SEEN_IN_SOURCE.items())]
     for label, reason in left_out:
-        assert LABELS[label][0].readers == BOTH
+        assert LABELS[label][0].detected_by == BOTH
         assert reason
 
 

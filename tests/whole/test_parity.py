@@ -38,8 +38,8 @@ LOOK_ALIKES = [
     (code, number)
     for code, rule in RULES.items()
     if code not in OF_TEXT
-    for number in range(len(rule.silent))
-    if rule.readers != STATIC
+    for number in range(len(rule.negative_examples))
+    if rule.detected_by != STATIC
 ]
 
 #: Messages of the two readers that cannot be equal, and why: "fixture.py:line AMPnnn" -> reason. It may only shrink.
@@ -315,7 +315,7 @@ def play(script: Path) -> None:
 @functools.cache
 def look_alike(code: str, number: int, folder: Path) -> Recorded:
     script = folder / f"{code}_{number}.py"
-    script.write_text(RULES[code].silent[number][1], encoding="utf-8")
+    script.write_text(RULES[code].negative_examples[number][1], encoding="utf-8")
     return recorded(lambda: play(script))
 
 
@@ -329,7 +329,7 @@ def test_a_run_of_a_look_alike_stays_silent(code: str, number: int, folder: Path
     run = look_alike(code, number, folder)
     assert run.failure is None
     found = [finding for finding in run.findings if finding.code == code]
-    known = (code, RULES[code].silent[number][0]) in KNOWN_BETTER
+    known = (code, RULES[code].negative_examples[number][0]) in KNOWN_BETTER
     assert bool(found) == known, shown(found)
 
 

@@ -16,9 +16,9 @@ from benchmarking import benchmark
 from marks import marks
 from warm import run_module, run_pytest
 
-from pytest_amp_check.faces import cli
-from pytest_amp_check.faces.formats import FORMATS
-from pytest_amp_check.faces.options import CLI, OPTIONS, resolve
+from pytest_amp_check.frontends import cli
+from pytest_amp_check.frontends.formats import FORMATS
+from pytest_amp_check.frontends.options import CLI, OPTIONS, resolve_options
 from pytest_amp_check.protocol.rules import RULES
 
 pytest_plugins = ["pytester"]
@@ -76,7 +76,14 @@ def test_the_page_of_options_has_each_with_its_doors() -> None:
     assert re.findall("^## (.*)$", page, re.MULTILINE) == [option.key for option in OPTIONS]
     for option in OPTIONS:
         section = page.partition(f"\n## {option.key}\n")[2].partition("\n## ")[0]
-        for name in (option.flag, option.run_flag, option.short, option.variable, option.pytest_flag, option.ini):
+        for name in (
+            option.flag,
+            option.run_flag,
+            option.short_flag,
+            option.environment_variable,
+            option.pytest_flag,
+            option.ini,
+        ):
             assert f"`{name}`" in section or not name
 
 
@@ -151,8 +158,8 @@ def test_the_page_on_adopting_works_as_it_is_written(tmp_path: Path, monkeypatch
     monkeypatch.setenv("AMP_CHECK_CACHE", "0")
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     git = ["git", "-C", str(tmp_path), "-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
-    (tmp_path / "hard.py").write_text(RULES["AMP202"].bad, encoding="utf-8")
-    (tmp_path / "easy.py").write_text(RULES["AMP201"].bad, encoding="utf-8")
+    (tmp_path / "hard.py").write_text(RULES["AMP202"].bad_example, encoding="utf-8")
+    (tmp_path / "easy.py").write_text(RULES["AMP201"].bad_example, encoding="utf-8")
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "all"], ["branch", "origin/main"]):
         subprocess.run([*git, *words], check=True)
     page = "\n".join(re.findall(r"^```console\n(.*?)^```$", DOCUMENTS["docs/adopting.md"], re.MULTILINE | re.DOTALL))
@@ -216,7 +223,7 @@ def test_the_configuration_is_taken(tmp_path: Path) -> None:
     for text in fenced("toml"):
         if "[tool.amp-check]" in text:
             (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
-            taken.append(resolve({}, start=str(tmp_path), face=CLI))
+            taken.append(resolve_options({}, start=str(tmp_path), frontend=CLI))
     assert len(taken) > 1
     # The README's.
     assert taken[0].ignore == ("AMP901",)

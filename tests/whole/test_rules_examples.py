@@ -9,7 +9,7 @@ from pytest_amp_check.protocol.rule import RUNTIME, Rule
 from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static.engine import Settings, check_source
 
-STATIC = {code: rule for code, rule in RULES.items() if rule.readers != RUNTIME}
+STATIC = {code: rule for code, rule in RULES.items() if rule.detected_by != RUNTIME}
 #: Rules that are off unless they are selected are held to their examples too.
 EVERYTHING = Settings(select=MISTAKES)
 
@@ -19,23 +19,23 @@ every_look_alike = pytest.mark.parametrize(
     [
         pytest.param(rule, source, id=f"{code}-{reason[:60]}")
         for code, rule in STATIC.items()
-        for reason, source in rule.silent
+        for reason, source in rule.negative_examples
     ],
 )
 
 
 @every_rule
 def test_the_bad_example_gives_exactly_its_marks(rule: Rule) -> None:
-    findings = check_source(rule.bad, "bad.py", Settings(select=MISTAKES | {rule.code}))
-    assert marks(rule.bad), "the example marks nothing"
-    assert places(findings) == marks(rule.bad), shown(findings)
+    findings = check_source(rule.bad_example, "bad.py", Settings(select=MISTAKES | {rule.code}))
+    assert marks(rule.bad_example), "the example marks nothing"
+    assert places(findings) == marks(rule.bad_example), shown(findings)
 
 
 @every_rule
 def test_the_bad_example_is_found_by_its_own_rule(rule: Rule) -> None:
     # Whether a suppression is unused is known only where the rules that it names are on.
     select = frozenset(RULES) if rule.code == "AMP902" else frozenset({rule.code})
-    alone = check_source(rule.bad, "bad.py", Settings(select=select))
+    alone = check_source(rule.bad_example, "bad.py", Settings(select=select))
     assert {finding.code for finding in alone} == {rule.code}
     for finding in alone:
         assert finding.name == rule.name
@@ -46,7 +46,7 @@ def test_the_bad_example_is_found_by_its_own_rule(rule: Rule) -> None:
 
 @every_rule
 def test_the_good_example_gives_nothing(rule: Rule) -> None:
-    findings = check_source(rule.good, "good.py", EVERYTHING)
+    findings = check_source(rule.good_example, "good.py", EVERYTHING)
     assert not findings, shown(findings)
 
 

@@ -28,21 +28,21 @@ CALLED = re.compile(rf"\bre\s*\.\s*(?:{'|'.join(FUNCTIONS)})\b")
 AT_ONE_PLACE = {"match", "fullmatch"}
 #: Expressions that are made where they are used, with what they become: by module and source.
 MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
-    ("static/elsewhere.py", r"f'\\b{re.escape(name)}\\.{method}\\s*\\('"): [r"\bscaler\.update\s*\("],
-    ("static/elsewhere.py", "given"): [r"(?:step|[Ss]caler)\w{0,40}\s{0,8}\([^()]{0,400}\boptimizer\b"],
+    ("static/cross_file.py", r"f'\\b{re.escape(name)}\\.{method}\\s*\\('"): [r"\bscaler\.update\s*\("],
+    ("static/cross_file.py", "given"): [r"(?:step|[Ss]caler)\w{0,40}\s{0,8}\([^()]{0,400}\boptimizer\b"],
     ("static/sources/newer_syntax.py", "pattern"): [pattern for _, pattern in newer_syntax._STATEMENTS],
     ("static/sources/patterns.py", r"name + b'\\([^)]{0,200}?(?:half|float16|dtype)'"): [
         rb"\.to\([^)]{0,200}?(?:half|float16|dtype)",
         rb"\.type\([^)]{0,200}?(?:half|float16|dtype)",
     ],
-    ("static/interpreter/switches.py", 'f"""\\\\[["\']{re.escape(key)}["\']\\\\]\\\\s*[-+*/|&]?=(?!=)"""'): [
+    ("static/interpreter/disabled_flags.py", 'f"""\\\\[["\']{re.escape(key)}["\']\\\\]\\\\s*[-+*/|&]?=(?!=)"""'): [
         r"""\[["']key["']\]\s*[-+*/|&]?=(?!=)"""
     ],
     (
-        "static/interpreter/switches.py",
+        "static/interpreter/disabled_flags.py",
         r"f'\\.{attribute}\\b\\s*(?:[-+*/|&,)]|:[^=\\n]{{1,{ANNOTATION}}})?=(?!=)'",
     ): [r"\.amp\b\s*(?:[-+*/|&,)]|:[^=\n]{1,200})?=(?!=)"],
-    ("static/interpreter/switches.py", r"f'\\b{function}\\b'"): [r"\btrain\b"],
+    ("static/interpreter/disabled_flags.py", r"f'\\b{function}\\b'"): [r"\btrain\b"],
     ("static/sources/source_files.py", "'|'.join(map(translate, names)) or nothing"): [translate("*_pb2*.py")],
     ("static/sources/source_files.py", "'|'.join(map(translate, tails)) or nothing"): [translate("*/src/*/gen*.py")],
     ("static/fixes/layout.py", "test"): [r"\b(?:import|def|class)\b|\bname\b(?!\s*[.(\[])"],

@@ -5,49 +5,49 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from .. import events as e
-from ..events import Event, Kind
-from ..judge import Here, Judge, Moment, State
+from ..checker import Checker, EventContext, Here, PathState
+from ..events import Event, EventKind
 from . import gradients, regions, scalers
 
 #: Kind of event -> what it does to a state. Events of other kinds leave it as it is.
-HANDLERS: dict[Kind, Callable[[Judge, Moment], State]] = {
-    e.AUTOCAST_ENTER: regions.enter,
-    e.AUTOCAST_EXIT: regions.leave,
-    e.AUTOCAST_CACHE_CLEAR: regions.clear_cache,
-    e.FORWARD: regions.forward,
-    e.PARAM_WRITE: regions.write,
-    e.CAPTURE: regions.outside,
-    e.THREAD: regions.outside,
-    e.LOSS: regions.loss,
-    e.SCALER_NEW: scalers.scaler_made,
-    e.SCALER_LOAD: scalers.scaler_loaded,
-    e.SCALER_STATE: scalers.scaler_saved,
-    e.UNSCALE: scalers.unscale,
-    e.RESTORE: scalers.restore,
-    e.SCALER_STEP: scalers.scaler_step,
-    e.UPDATE: scalers.update,
-    e.SCALE: gradients.twice,
-    e.BACKWARD: gradients.backward,
-    e.CLIP: gradients.clip,
-    e.GRAD_CHECK: gradients.checked,
-    e.GRAD_READ: gradients.by_hand,
-    e.GRAD_EDIT: gradients.by_hand,
-    e.GRAD_DIVIDE: gradients.by_hand,
-    e.GRAD_NORMALISE: gradients.normalise,
-    e.GRAD_AVERAGE: gradients.average,
-    e.STEP: gradients.step,
-    e.ZERO_GRAD: gradients.zero,
-    e.OPTIMIZER_NEW: gradients.optimizer_made,
-    e.SCHEDULER_STEP: gradients.schedule,
-    e.STEP_FOLLOWED: gradients.average_weights,
-    e.HANDOFF: gradients.hand_off,
-    e.LOOP_EXIT: gradients.loop_exit,
-    e.AGAIN: gradients.again,
-    e.END: gradients.end,
+HANDLERS: dict[EventKind, Callable[[Checker, EventContext], PathState]] = {
+    e.AUTOCAST_ENTER: regions.apply_enter,
+    e.AUTOCAST_EXIT: regions.apply_exit,
+    e.AUTOCAST_CACHE_CLEAR: regions.apply_cache_clear,
+    e.FORWARD: regions.apply_forward,
+    e.PARAM_WRITE: regions.apply_param_write,
+    e.CAPTURE: regions.check_leaving_region,
+    e.THREAD: regions.check_leaving_region,
+    e.LOSS: regions.apply_loss,
+    e.SCALER_NEW: scalers.apply_scaler_new,
+    e.SCALER_LOAD: scalers.apply_scaler_load,
+    e.SCALER_STATE: scalers.check_scaler_state,
+    e.UNSCALE: scalers.apply_unscale,
+    e.RESTORE: scalers.apply_restore,
+    e.SCALER_STEP: scalers.apply_scaler_step,
+    e.UPDATE: scalers.apply_update,
+    e.SCALE: gradients.check_scaled_twice,
+    e.BACKWARD: gradients.apply_backward,
+    e.CLIP: gradients.apply_clip,
+    e.GRAD_CHECK: gradients.apply_finite_check,
+    e.GRAD_READ: gradients.apply_manual_access,
+    e.GRAD_EDIT: gradients.apply_manual_access,
+    e.GRAD_DIVIDE: gradients.apply_manual_access,
+    e.GRAD_NORMALISE: gradients.apply_normalization,
+    e.GRAD_AVERAGE: gradients.apply_averaging,
+    e.STEP: gradients.apply_step,
+    e.ZERO_GRAD: gradients.apply_zero_grad,
+    e.OPTIMIZER_NEW: gradients.apply_optimizer_new,
+    e.SCHEDULER_STEP: gradients.apply_scheduler_step,
+    e.STEP_FOLLOWED: gradients.apply_weight_average,
+    e.HANDOFF: gradients.apply_escape,
+    e.LOOP_EXIT: gradients.apply_loop_exit,
+    e.AGAIN: gradients.apply_repeated_call,
+    e.END: gradients.apply_program_end,
 }
 
 
-def apply(judge: Judge, index: int, event: Event, state: State, here: Here) -> State:
+def apply_event(checker: Checker, index: int, event: Event, state: PathState, here: Here) -> PathState:
     """The state after an event, with the faults that it commits."""
     handle = HANDLERS.get(event.kind)
-    return state if handle is None else handle(judge, Moment(index, event, state, here))
+    return state if handle is None else handle(checker, EventContext(index, event, state, here))

@@ -4,133 +4,139 @@ from __future__ import annotations
 
 from .. import automaton as a
 from .. import events as e
-from ..judge import Judge, Moment, State
-from .faults import move
-from .gradients import step_counts
-from .regions import in_region
+from ..checker import Checker, EventContext, PathState
+from .gradients import note_window_steps
+from .regions import check_in_region
+from .violations import apply_transition
 
 #: What gradients become where the program sets the scale itself.
 OF_ANOTHER_SCALE = {a.UNSCALED: a.LAPSED, a.SCALED: a.OUTDATED, a.FED: a.AGED}
 
 
-def scaler_made(judge: Judge, now: Moment) -> State:
+def apply_scaler_new(checker: Checker, ctx: EventContext) -> PathState:
     # A new one knows nothing of what the one before has unscaled.
-    now.opts = [opt._replace(stage=a.READY) if opt.by == now.subject else opt for opt in now.opts]
-    state, bit = now.after(), judge.scaler_bit.get(now.subject, 0)
-    return state._replace(renewed=state.renewed | bit) if state.used & bit else state
+    ctx.optimizer_states = [
+        opt._replace(stage=a.READY) if opt.scaler_key == ctx.subject_key else opt for opt in ctx.optimizer_states
+    ]
+    state, bit = ctx.next_state(), checker.scaler_bits.get(ctx.subject_key, 0)
+    return state._replace(recreated_scalers=state.recreated_scalers | bit) if state.used_scalers & bit else state
 
 
-def scaler_loaded(judge: Judge, now: Moment) -> State:
-    state, bit = now.state, judge.scaler_bit.get(now.subject, 0)
-    return state._replace(renewed=state.renewed & ~bit)
+def apply_scaler_load(checker: Checker, ctx: EventContext) -> PathState:
+    state, bit = ctx.state, checker.scaler_bits.get(ctx.subject_key, 0)
+    return state._replace(recreated_scalers=state.recreated_scalers & ~bit)
 
 
-def scaler_saved(judge: Judge, now: Moment) -> State:
-    if any(opt.stage == a.STAGE_STEPPED and opt.by == now.subject for opt in now.opts):
-        judge.commit("state@stepped", now.index, 0, now.here)
-    return now.state
+def check_scaler_state(checker: Checker, ctx: EventContext) -> PathState:
+    if any(opt.stage == a.STAGE_STEPPED and opt.scaler_key == ctx.subject_key for opt in ctx.optimizer_states):
+        checker.resolve_cause("state@stepped", ctx.index, 0, ctx.point)
+    return ctx.state
 
 
-def update(judge: Judge, now: Moment) -> State:
-    opts, scaler = now.opts, now.subject
-    if judge.complete(now.event, now.state):
+def apply_update(checker: Checker, ctx: EventContext) -> PathState:
+    opts, scaler = ctx.optimizer_states, ctx.subject_key
+    if checker.is_window_end(ctx.event, ctx.state):
         # What the iterations before have gathered is complete, even where this one adds nothing to it.
-        opts[:] = [opt._replace(held=False) for opt in opts]
-    mine = [i for i, opt in enumerate(opts) if opt.by in (scaler, -1)]
-    if now.event.facts.get("new_scale"):
+        opts[:] = [opt._replace(window_open=False) for opt in opts]
+    mine = [i for i, opt in enumerate(opts) if opt.scaler_key in (scaler, -1)]
+    if ctx.event.attributes.get("new_scale"):
         for i in mine:
             opts[i] = opts[i]._replace(grads=OF_ANOTHER_SCALE.get(opts[i].grads, opts[i].grads), stage=a.READY)
     else:
         recorded = any(opts[i].stage != a.READY for i in mine)
         for i in mine:
-            move(judge, now, i, a.UPDATE if recorded else a.UPDATE_ALONE)
-    return now.after()
+            apply_transition(checker, ctx, i, a.UPDATE if recorded else a.UPDATE_ALONE)
+    return ctx.next_state()
 
 
-def unscale(judge: Judge, now: Moment) -> State:
-    event = now.event
-    if event.object in judge.index:
-        i = judge.index[event.object]
-        if "framework" not in event.facts:
-            move(judge, now, i, a.UNSCALE, by=now.subject)
-            borrow(judge, now, i)
-        elif has_scaled(judge, now, i) and now.opts[i].stage != a.STAGE_UNSCALED:
-            move(judge, now, i, a.UNSCALE, by=now.subject)
-    return now.after()
+def apply_unscale(checker: Checker, ctx: EventContext) -> PathState:
+    event = ctx.event
+    if event.object in checker.optimizer_index:
+        i = checker.optimizer_index[event.object]
+        if "framework" not in event.attributes:
+            apply_transition(checker, ctx, i, a.UNSCALE, scaler_key=ctx.subject_key)
+            apply_to_shared_params(checker, ctx, i)
+        elif has_scaled(checker, ctx, i) and ctx.optimizer_states[i].stage != a.STAGE_UNSCALED:
+            apply_transition(checker, ctx, i, a.UNSCALE, scaler_key=ctx.subject_key)
+    return ctx.next_state()
 
 
-def scaler_step(judge: Judge, now: Moment) -> State:
-    in_region(judge, now)
-    event = now.event
-    if event.object in judge.index:
-        i = judge.index[event.object]
-        if "framework" in event.facts:
-            step_counts(judge, now)
-            framework_step(judge, now, i)
+def apply_scaler_step(checker: Checker, ctx: EventContext) -> PathState:
+    check_in_region(checker, ctx)
+    event = ctx.event
+    if event.object in checker.optimizer_index:
+        i = checker.optimizer_index[event.object]
+        if "framework" in event.attributes:
+            note_window_steps(checker, ctx)
+            apply_framework_step(checker, ctx, i)
         else:
-            state, bit = now.state, judge.scaler_bit.get(now.subject, 0)
-            if state.renewed & bit and now.opts[i].veteran:
-                judge.commit("new@used", now.index, i, now.here)
-            now.state = state._replace(used=state.used | bit, renewed=state.renewed & ~bit)
-            step_counts(judge, now)
-            move(judge, now, i, a.SCALER_STEP, by=now.subject)
-            borrow(judge, now, i)
-    return now.after()
+            state, bit = ctx.state, checker.scaler_bits.get(ctx.subject_key, 0)
+            if state.recreated_scalers & bit and ctx.optimizer_states[i].stepped_before:
+                checker.resolve_cause("new@used", ctx.index, i, ctx.point)
+            ctx.state = state._replace(
+                used_scalers=state.used_scalers | bit, recreated_scalers=state.recreated_scalers & ~bit
+            )
+            note_window_steps(checker, ctx)
+            apply_transition(checker, ctx, i, a.SCALER_STEP, scaler_key=ctx.subject_key)
+            apply_to_shared_params(checker, ctx, i)
+    return ctx.next_state()
 
 
-def borrow(judge: Judge, now: Moment, i: int) -> None:
+def apply_to_shared_params(checker: Checker, ctx: EventContext, i: int) -> None:
     """Optimizers that share parameters with one that is unscaled, or stepped, have these unscaled with it."""
-    if now.event.facts.get("unscales", True):
-        for key in judge.program.things[judge.opts[i]].facts.get("shares", ()):
-            if key in judge.index:
-                move(judge, now, judge.index[key], a.BORROW)
+    if ctx.event.attributes.get("unscales", True):
+        for key in checker.program.objects[checker.optimizer_keys[i]].attributes.get("shares", ()):
+            if key in checker.optimizer_index:
+                apply_transition(checker, ctx, checker.optimizer_index[key], a.BORROW)
 
 
-def has_scaled(judge: Judge, now: Moment, i: int) -> bool:
+def has_scaled(checker: Checker, ctx: EventContext, i: int) -> bool:
     """Whether the scaler that acts has scaled what optimizer ``i`` holds."""
-    return now.opts[i].by == now.subject and now.opts[i].grads in a.UNDER_SCALE
+    return ctx.optimizer_states[i].scaler_key == ctx.subject_key and ctx.optimizer_states[i].grads in a.UNDER_SCALE
 
 
-def framework_step(judge: Judge, now: Moment, i: int) -> None:
+def apply_framework_step(checker: Checker, ctx: EventContext, i: int) -> None:
     """What a framework does to one optimizer: it unscales what it has scaled, steps, and updates the scale.
 
     Where it is not known that the framework steps this optimizer, it is taken to do so with what it has scaled.
     """
-    opt = now.opts[i]
-    own = has_scaled(judge, now, i) or (opt.by == now.subject and opt.grads == a.UNSCALED)
-    if now.event.facts["framework"] or own:
-        move(judge, now, i, a.SCALER_STEP, by=now.subject)
-        move(judge, now, i, a.UPDATE)
-        for j, other in enumerate(now.opts):
+    opt = ctx.optimizer_states[i]
+    own = has_scaled(checker, ctx, i) or (opt.scaler_key == ctx.subject_key and opt.grads == a.UNSCALED)
+    if ctx.event.attributes["framework"] or own:
+        apply_transition(checker, ctx, i, a.SCALER_STEP, scaler_key=ctx.subject_key)
+        apply_transition(checker, ctx, i, a.UPDATE)
+        for j, other in enumerate(ctx.optimizer_states):
             # One scaler is there for all optimizers of the framework, and it has just been updated.
-            if j == i or other.by != now.subject:
+            if j == i or other.scaler_key != ctx.subject_key:
                 continue
-            if own and other.grads == a.SCALED and _are_two(judge, i, j) and _fed_alone(judge, now, j):
-                move(judge, now, j, a.UPDATE)
+            if own and other.grads == a.SCALED and _are_distinct(checker, i, j) and _has_own_backward(checker, ctx, j):
+                apply_transition(checker, ctx, j, a.UPDATE)
             elif other.stage == a.STAGE_UNSCALED:
                 # It forgets with it that it has unscaled the gradients of others.
-                now.opts[j] = other._replace(grads=a.UNKNOWN, stage=a.READY)
+                ctx.optimizer_states[j] = other._replace(grads=a.UNKNOWN, stage=a.READY)
     else:
-        move(judge, now, i, a.STEP if opt.grads == a.RAW else a.HANDOFF)
+        apply_transition(checker, ctx, i, a.STEP if opt.grads == a.RAW else a.HANDOFF)
 
 
-def _fed_alone(judge: Judge, now: Moment, j: int) -> bool:
+def _has_own_backward(checker: Checker, ctx: EventContext, j: int) -> bool:
     """Whether what waits in optimizer ``j`` is for its own step: the last backward that fed it has fed no other one."""
-    return bool(judge.latest(now.here, (e.BACKWARD,), j).facts.get("feeds") == (judge.opts[j],))
+    return bool(
+        checker.find_last_event(ctx.point, (e.BACKWARD,), j).attributes.get("feeds") == (checker.optimizer_keys[j],)
+    )
 
 
-def _are_two(judge: Judge, i: int, j: int) -> bool:
+def _are_distinct(checker: Checker, i: int, j: int) -> bool:
     """Whether two optimizers are known to be two, and neither one by two names nor one or the other.
 
     Both were seen to be made, of the parameters of different modules.
     """
-    facts = [judge.program.things[judge.opts[k]].facts for k in (i, j)]
+    facts = [checker.program.objects[checker.optimizer_keys[k]].attributes for k in (i, j)]
     one, other = (frozenset(each.get("owns") or ()) if each.get("constructed") else frozenset() for each in facts)
     return bool(one and other) and one.isdisjoint(other)
 
 
-def restore(judge: Judge, now: Moment) -> State:
-    for key in judge.owners(now.event):
-        if now.opts[judge.index[key]].by == now.subject:
-            move(judge, now, judge.index[key], a.RESTORE)
-    return now.after()
+def apply_restore(checker: Checker, ctx: EventContext) -> PathState:
+    for key in checker.owner_keys(ctx.event):
+        if ctx.optimizer_states[checker.optimizer_index[key]].scaler_key == ctx.subject_key:
+            apply_transition(checker, ctx, checker.optimizer_index[key], a.RESTORE)
+    return ctx.next_state()

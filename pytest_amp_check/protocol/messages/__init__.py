@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import dtypes, scaling, training
 from .message import Message
 
-__all__ = ["MESSAGES", "Message", "find", "nearest"]
+__all__ = ["MESSAGES", "Message", "find_messages", "find_similar"]
 
 #: By name, in the order in which they are listed.
 MESSAGES: dict[str, Message] = {
@@ -23,19 +23,19 @@ _COLOURS = r"\x1b\[[0-9;]*m"
 _QUOTES = {0x2018: "'", 0x2019: "'", 0x201C: '"', 0x201D: '"', 0x60: None}
 
 
-def find(text: str) -> list[Message]:
+def find_messages(text: str) -> list[Message]:
     """The messages that a text shows, or names, the last first: of a traceback what has ended the program."""
-    plain = _plain(text)
+    plain = _normalize_text(text)
     if plain in MESSAGES:
         return [MESSAGES[plain]]
-    found = [(match.start(), message) for message in MESSAGES.values() if (match := message.search(plain))]
+    found = [(match.start(), message) for message in MESSAGES.values() if (match := message.find_match(plain))]
     return [message for _, message in sorted(found, key=lambda pair: -pair[0])]
 
 
-def nearest(text: str) -> list[Message]:
+def find_similar(text: str) -> list[Message]:
     """The messages that are most like a text in which none is recognised, the nearest first."""
-    given = _words(_plain(text))
-    known = {message.name: _words(f"{message.text} {message.name}") for message in MESSAGES.values()}
+    given = _split_words(_normalize_text(text))
+    known = {message.name: _split_words(f"{message.text} {message.name}") for message in MESSAGES.values()}
     counts: dict[str, int] = {}
     for words in known.values():
         for word in words:
@@ -52,7 +52,7 @@ def nearest(text: str) -> list[Message]:
     return [MESSAGES[name] for _, name in sorted(likeness, key=lambda pair: -pair[0])[:OFFERED]]
 
 
-def _plain(text: str) -> str:
+def _normalize_text(text: str) -> str:
     """A text with single blanks, without colours, with the quotes that messages have in a terminal, and in short words.
 
     A word that is longer than any that torch says would be looked through from each of its letters on.
@@ -62,7 +62,7 @@ def _plain(text: str) -> str:
     return " ".join(word[:LONGEST] for word in re.sub(_COLOURS, "", text).translate(_QUOTES).split())
 
 
-def _words(text: str) -> frozenset[str]:
+def _split_words(text: str) -> frozenset[str]:
     import re
 
     return frozenset(word for word in re.findall(r"[a-z0-9_]+", text.lower()) if len(word) > 1)

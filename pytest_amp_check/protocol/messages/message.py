@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..named import NamedTuple
+from ..fast_namedtuple import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,13 +26,13 @@ class Message(NamedTuple):
     name: str
     text: str
     patterns: tuple[str, ...]
-    raised: str
-    says: str
+    raised_by: str
+    meaning: str
     causes: tuple[tuple[str, str], ...]
-    rules: tuple[str, ...]
+    rule_codes: tuple[str, ...]
     sources: tuple[str, ...]
 
-    def search(self, text: str) -> Match[str] | None:
+    def find_match(self, text: str) -> Match[str] | None:
         """Where the text last shows this message, or None."""
         import re
 
@@ -44,15 +44,15 @@ class Message(NamedTuple):
         return {
             "name": self.name,
             "text": self.text,
-            "raised": self.raised,
-            "says": self.says,
+            "raised": self.raised_by,
+            "says": self.meaning,
             "causes": [{"cause": cause, "remedy": remedy} for cause, remedy in self.causes],
-            "rules": list(self.rules),
+            "rules": list(self.rule_codes),
             "sources": list(self.sources),
         }
 
 
-def primitive_of(text: str) -> str:
+def parse_primitive(text: str) -> str:
     """Return the primitive that a message of oneDNN names, such as "LSTM forward propagation"."""
     import re
 

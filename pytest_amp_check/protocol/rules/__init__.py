@@ -9,51 +9,64 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 
-from ..rule import Fault, Rule
+from ..rule import Rule, ViolationKind
 from .index import INDEX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["ALONE", "LABELS", "RULES", "WHOLE", "WORDS", "by_code", "by_label", "find", "lookalikes", "stem"]
+__all__ = [
+    "ALONE",
+    "LABELS",
+    "RULES",
+    "WHOLE",
+    "WORDS",
+    "find_rule",
+    "index_by_code",
+    "index_by_label",
+    "module_name",
+    "negative_examples",
+]
 
 
-class _Listed(Rule):
+class _LazyRule(Rule):
     """A rule that the index lists, and whose module is loaded when something else of it is asked for."""
 
     __slots__ = ("family",)
 
     def __init__(self, listed: tuple[str, str, str, str, str, bool, str]) -> None:
-        self.code, self.name, self.family, self.severity, self.readers, self.default, self.applicability = listed
+        self.code, self.name, self.family, self.severity, self.detected_by, self.on_by_default, self.applicability = (
+            listed
+        )
 
     def __getattr__(self, attribute: str) -> Any:
         # Asked only for what is not set yet.
         if attribute not in Rule.__slots__:
             raise AttributeError(attribute)
-        if attribute == "silent":
-            self.silent = lookalikes(self.family, self.name)
+        if attribute == "negative_examples":
+            self.negative_examples = negative_examples(self.family, self.name)
         else:
-            module = f"{__name__}.{self.family}.{stem(self.name)}"
+            module = f"{__name__}.{self.family}.{module_name(self.name)}"
             written: Rule = __import__(module, fromlist=("RULE",)).RULE
             for slot in Rule.__slots__:
-                if slot != "silent":
+                if slot != "negative_examples":
                     setattr(self, slot, getattr(written, slot))
         return getattr(self, attribute)
 
 
-class _Owners(Mapping[str, tuple[Rule, Fault]]):
+class _LabelTable(Mapping[str, tuple[Rule, ViolationKind]]):
     """The rule that owns each label, and the fault as that rule writes it."""
 
     def __init__(self) -> None:
         self._rules: dict[str, Rule] = {}
 
-    def add(self, labels: Iterable[str], rule: Rule) -> None:
+    def add_labels(self, labels: Iterable[str], rule: Rule) -> None:
         self._rules.update(dict.fromkeys(labels, rule))
 
-    def __getitem__(self, label: str) -> tuple[Rule, Fault]:
+    def __getitem__(self, label: str) -> tuple[Rule, ViolationKind]:
         rule = self._rules[label]
-        return rule, rule.faults[label]
+        return rule, rule.violations[label]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._rules)
@@ -62,14 +75,14 @@ class _Owners(Mapping[str, tuple[Rule, Fault]]):
         return len(self._rules)
 
 
-def stem(name: str) -> str:
+def module_name(name: str) -> str:
     """The name of a rule's module, and of the folder of its look-alikes."""
     return name.replace("-", "_")
 
 
-def lookalikes(family: str, name: str) -> tuple[tuple[str, str], ...]:
+def negative_examples(family: str, name: str) -> tuple[tuple[str, str], ...]:
     """The look-alikes of a rule, each with its reason: what the comment in its first line says."""
-    folder = os.path.join(os.path.dirname(__file__), family, "lookalikes", stem(name))
+    folder = os.path.join(os.path.dirname(__file__), family, "lookalikes", module_name(name))
     found = []
     for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         if file.endswith(".py"):
@@ -79,7 +92,7 @@ def lookalikes(family: str, name: str) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def by_code(rules: Iterable[Rule]) -> dict[str, Rule]:
+def index_by_code(rules: Iterable[Rule]) -> dict[str, Rule]:
     """Rules by code, in the order of their codes. Two rules with one code or one name are an error."""
     found: dict[str, Rule] = {}
     names: dict[str, str] = {}
@@ -93,11 +106,11 @@ def by_code(rules: Iterable[Rule]) -> dict[str, Rule]:
     return found
 
 
-def by_label(rules: Iterable[Rule]) -> dict[str, tuple[Rule, Fault]]:
+def index_by_label(rules: Iterable[Rule]) -> dict[str, tuple[Rule, ViolationKind]]:
     """The owner of each label. A label that two rules own is an error: one cause gives one finding."""
-    owners: dict[str, tuple[Rule, Fault]] = {}
+    owners: dict[str, tuple[Rule, ViolationKind]] = {}
     for rule in rules:
-        for label, fault in rule.faults.items():
+        for label, fault in rule.violations.items():
             if label in owners:
                 raise ValueError(f"two rules own the label {label}: {owners[label][0].code} and {rule.code}")
             owners[label] = (rule, fault)
@@ -106,9 +119,9 @@ def by_label(rules: Iterable[Rule]) -> dict[str, tuple[Rule, Fault]]:
 
 #: Every rule, in the order of the codes.
 RULES: dict[str, Rule] = {}
-_OWNERS = _Owners()
+_OWNERS = _LabelTable()
 #: Label of a fault -> the rule that owns it, and the fault.
-LABELS: Mapping[str, tuple[Rule, Fault]] = _OWNERS
+LABELS: Mapping[str, tuple[Rule, ViolationKind]] = _OWNERS
 #: Kind of event -> the rules that judge one such event by itself.
 ALONE: dict[str, list[Rule]] = {}
 #: The rules that judge a whole program, with the kind of event without which they find nothing in it.
@@ -118,17 +131,17 @@ WHOLE: list[tuple[str, Rule]] = []
 WORDS: dict[str, None] = {}
 
 for _listed, _words, _alone, _whole, _labels in INDEX:
-    _rule = RULES[_listed[0]] = _Listed(_listed)
-    _rule.words = _words
+    _rule = RULES[_listed[0]] = _LazyRule(_listed)
+    _rule.prescan_words = _words
     WORDS.update(dict.fromkeys(_words))
     for _kind in _alone:
         ALONE.setdefault(_kind, []).append(_rule)
     WHOLE.extend((_kind, _rule) for _kind in _whole)
-    _OWNERS.add(_labels, _rule)
+    _OWNERS.add_labels(_labels, _rule)
 
 _WORDS = {word.casefold(): rule for rule in RULES.values() for word in (rule.code, rule.name)}
 
 
-def find(word: str) -> Rule | None:
+def find_rule(word: str) -> Rule | None:
     """The rule of that code or name, in any case, or None."""
     return _WORDS.get(word.strip().casefold())

@@ -59,14 +59,14 @@ def forget_casts() -> None:
     _casts.clear()
 
 
-def _eligible(value: torch.Tensor) -> bool:
+def _is_eligible(value: torch.Tensor) -> bool:
     return value.is_floating_point() and value.dtype is not torch.float64
 
 
-def _cast(value: Any, dtype: torch.dtype, low: torch.dtype | None) -> Any:
+def _cast_argument(value: Any, dtype: torch.dtype, low: torch.dtype | None) -> Any:
     """The argument in ``dtype``; casts of weights to ``low`` are cached, and None caches nothing."""
     if isinstance(value, torch.Tensor):
-        if value.dtype is dtype or not _eligible(value):
+        if value.dtype is dtype or not _is_eligible(value):
             return value
         if (
             dtype is low
@@ -77,18 +77,18 @@ def _cast(value: Any, dtype: torch.dtype, low: torch.dtype | None) -> Any:
             and not value._is_view()
             and not (CACHE_KEEPS_GRADIENTS and torch.is_inference_mode_enabled())
         ):
-            return _cached(value, dtype)
+            return _cached_cast(value, dtype)
         return _to(value, dtype)
     if isinstance(value, (list, tuple)):
-        return [_cast(each, dtype, low) for each in value]
+        return [_cast_argument(each, dtype, low) for each in value]
     return value
 
 
-def _cached(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _cached_cast(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     # As in torch the dtype is not part of the key: a bfloat16 region in a warm float16 region gets float16.
-    known = _casts.get(id(value))
-    if known is not None:
-        return known[1]
+    entry = _casts.get(id(value))
+    if entry is not None:
+        return entry[1]
     if CACHE_KEEPS_GRADIENTS:
         with torch.enable_grad():
             cast = _to(value, dtype)
@@ -101,32 +101,32 @@ def _cached(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 def _run_in(dtype: torch.dtype, low: torch.dtype | None, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     with _excluding(_ONLY_AUTOCAST_CPU):
         return op(
-            *[_cast(each, dtype, low) for each in args],
-            **{name: _cast(each, dtype, low) for name, each in kwargs.items()},
+            *[_cast_argument(each, dtype, low) for each in args],
+            **{name: _cast_argument(each, dtype, low) for name, each in kwargs.items()},
         )
 
 
-def _low(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run_low(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     low = _low_dtype(device)
     return _run_in(low, low, op, args, kwargs)
 
 
-def _rnn(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run_rnn(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     # float16 in a bfloat16 region too, as aten/src/ATen/cudnn/AutocastRNN.cpp casts for cuDNN's kernels.
     return _run_in(torch.float16, None, op, args, kwargs)
 
 
-def _fp32(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run_fp32(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     # float32 is the autocast dtype of a region that asks for it; nothing needs a cast then.
     return _run_in(torch.float32, None, op, args, kwargs)
 
 
-def _promote(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run_promoted(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     low = _low_dtype(device)
     widest = low
     for value in (*args, *kwargs.values()):
         for each in value if isinstance(value, (list, tuple)) else (value,):
-            if not isinstance(each, torch.Tensor) or not _eligible(each):
+            if not isinstance(each, torch.Tensor) or not _is_eligible(each):
                 continue
             if torch.float32 in (widest, each.dtype):
                 widest = torch.float32
@@ -135,16 +135,18 @@ def _promote(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     return _run_in(widest, low, op, args, kwargs)
 
 
-def _as_given(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    given = args[0].dtype
-    if given not in _HALVES:
+def _run_keeping_dtype(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    dtype = args[0].dtype
+    if dtype not in _HALVES:
         with _excluding(_ONLY_AUTOCAST_CPU):
             return op(*args, **kwargs)
     result = _run_in(torch.float32, None, op, args, kwargs)
-    return tuple(_cast(each, given, None) for each in result) if isinstance(result, tuple) else _to(result, given)
+    return (
+        tuple(_cast_argument(each, dtype, None) for each in result) if isinstance(result, tuple) else _to(result, dtype)
+    )
 
 
-def _banned(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _raise_banned(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     # The kernel of CUDA says why, in the words of the torch that is installed.
     return op.redispatch(_ONLY_AUTOCAST_CUDA, *args, **kwargs)
 
@@ -153,14 +155,14 @@ def _fp32_unless_dtype(op: Any) -> _Policy:
     """The policy for an op whose schema has an optional argument ``dtype``."""
     names = [argument.name for argument in op._schema.arguments]
     keyword = op._schema.arguments[names.index("dtype")].kwarg_only
-    place = len(names) if keyword else names.index("dtype")
+    dtype_index = len(names) if keyword else names.index("dtype")
 
     def policy(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        given = args[place] if len(args) > place else kwargs.get("dtype")
+        dtype = args[dtype_index] if len(args) > dtype_index else kwargs.get("dtype")
         with _excluding(_ONLY_AUTOCAST_CPU):
-            if given is not None or not _eligible(args[0]):
+            if dtype is not None or not _is_eligible(args[0]):
                 return op(*args, **kwargs)
-            return op(*args[:place], **{**kwargs, "dtype": torch.float32})
+            return op(*args[:dtype_index], **{**kwargs, "dtype": torch.float32})
 
     return policy
 
@@ -174,18 +176,18 @@ def _fp32_appended(op: Any) -> _Policy:
     def policy(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         # The dispatcher leaves out trailing arguments that have their default value, which the target has not.
         full = [*args, *(argument.default_value for argument in arguments[len(args) :])]
-        dtype = torch.float32 if _eligible(args[0]) else args[0].dtype
+        dtype = torch.float32 if _is_eligible(args[0]) else args[0].dtype
         with _excluding(_ONLY_AUTOCAST_CPU):
             return target(*full, dtype=dtype)
 
     return policy
 
 
-def _base(name: str) -> str:
+def _op_name(name: str) -> str:
     return name.removeprefix("aten::").partition(".")[0]
 
 
-def registered(key: str) -> frozenset[str]:
+def registered_ops(key: str) -> frozenset[str]:
     """The aten overloads, like ``aten::norm.Scalar``, that have a kernel of their own for a dispatch key."""
     return frozenset(
         name
@@ -201,34 +203,34 @@ def cuda_policy(name: str) -> str | None:
     """
     if name in _CUDNN_RNN:
         return "rnn"
-    base = _base(name)
+    base = _op_name(name)
     return "rnn" if base in _UNREACHABLE else optable.OPS["cuda"].get(base)
 
 
-def _on_cuda(op: Any, name: str) -> _Policy | None:
-    if _base(name) in _AS_GIVEN:
-        return _as_given
+def _cuda_kernel_policy(op: Any, name: str) -> _Policy | None:
+    if _op_name(name) in _AS_GIVEN:
+        return _run_keeping_dtype
     policy = cuda_policy(name)
     if policy == "fp32 unless dtype":
         return _fp32_unless_dtype(op)
     if policy == "fp32 appended":
         return _fp32_appended(op)
     table: dict[str | None, _Policy] = {
-        "low": _low,
-        "fp32": _fp32,
-        "promote": _promote,
-        "banned": _banned,
-        "rnn": _rnn,
+        "low": _run_low,
+        "fp32": _run_fp32,
+        "promote": _run_promoted,
+        "banned": _raise_banned,
+        "rnn": _run_rnn,
     }
     return table.get(policy)
 
 
-def _on_cpu(name: str) -> _Policy:
+def _cpu_kernel_policy(name: str) -> _Policy:
     # What the CPU of a newer torch registers beside the table is most likely cast to float32.
-    return {"low": _low, "promote": _promote}.get(optable.OPS["cpu"].get(_base(name), ""), _fp32)
+    return {"low": _run_low, "promote": _run_promoted}.get(optable.OPS["cpu"].get(_op_name(name), ""), _run_fp32)
 
 
-def _kernel(op: Any, on_cuda: _Policy | None, on_cpu: _Policy | None) -> Callable[..., Any]:
+def _make_kernel(op: Any, on_cuda: _Policy | None, on_cpu: _Policy | None) -> Callable[..., Any]:
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         device, policy = ("cuda", on_cuda) if _is_enabled("cuda") else ("cpu", on_cpu)
         if policy is None:
@@ -240,9 +242,9 @@ def _kernel(op: Any, on_cuda: _Policy | None, on_cpu: _Policy | None) -> Callabl
 
 
 @functools.cache
-def _kernels() -> tuple[tuple[str, Callable[..., Any]], ...]:
+def _build_kernels() -> tuple[tuple[str, Callable[..., Any]], ...]:
     """What replaces the CPU's autocast kernels, by overload; made once, before the first of them is replaced."""
-    cuda, cpu = registered("AutocastCUDA"), registered("AutocastCPU")
+    cuda, cpu = registered_ops("AutocastCUDA"), registered_ops("AutocastCPU")
     unknown = sorted(name for name in cuda if cuda_policy(name) is None)
     if unknown:
         warnings.warn(
@@ -255,16 +257,18 @@ def _kernels() -> tuple[tuple[str, Callable[..., Any]], ...]:
         short = name.removeprefix("aten::")
         packet, _, overload = short.partition(".")
         op = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        kernels.append((short, _kernel(op, _on_cuda(op, name), _on_cpu(name) if name in cpu else None)))
+        kernels.append(
+            (short, _make_kernel(op, _cuda_kernel_policy(op, name), _cpu_kernel_policy(name) if name in cpu else None))
+        )
     return tuple(kernels)
 
 
-def install() -> Any:
+def install_kernels() -> Any:
     """Replaces the CPU's autocast kernels; ``_destroy()`` of the library that is returned brings back torch's own.
 
     The new ones follow CUDA's policy while autocast is on for "cuda", and the CPU's while it is on for "cpu" alone.
     """
-    kernels = _kernels()
+    kernels = _build_kernels()
     library: Any = _library("aten", "IMPL")
     with warnings.catch_warnings():
         # torch warns, once in a process, that a kernel is being replaced.

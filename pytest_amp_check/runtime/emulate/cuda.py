@@ -16,7 +16,7 @@ from . import cast_policy, redirects
 _MISSING = object()
 
 
-def _builtins() -> dict[int, str]:
+def _builtin_table() -> dict[int, str]:
     """By the identity of a Python function, the operator that TorchScript takes it for."""
     table: Any = torch.jit._builtins
     return table._get_builtin_table()  # type: ignore[no-any-return]
@@ -33,7 +33,7 @@ def _fill_tables_of_torch() -> None:
     torch.utils._device._device_constructors()
 
 
-class _Machine:
+class _EmulationState:
     """What is replaced in this process while it has a region open."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class _Machine:
         self._lock = threading.RLock()
         self._library: Any = None
         #: Where, which name, and what stood there; the last replaced is restored first.
-        self.replaced: list[tuple[Any, str, Any]] = []
+        self.replaced_attributes: list[tuple[Any, str, Any]] = []
 
     def enter(self) -> None:
         with self._lock:
@@ -67,14 +67,14 @@ class _Machine:
 
     def _replace(self) -> None:
         _fill_tables_of_torch()
-        self._library = cast_policy.install()
-        builtins = _builtins()
-        for owner, name, value in list(redirects.replacements()):
-            before = vars(owner).get(name, _MISSING)
-            self.replaced.append((owner, name, before))
+        self._library = cast_policy.install_kernels()
+        builtins = _builtin_table()
+        for owner, name, value in list(redirects.attribute_replacements()):
+            original = vars(owner).get(name, _MISSING)
+            self.replaced_attributes.append((owner, name, original))
             setattr(owner, name, value)
-            if id(before) in builtins:
-                builtins[id(value)] = builtins[id(before)]
+            if id(original) in builtins:
+                builtins[id(value)] = builtins[id(original)]
         if torch.is_autocast_enabled("cuda"):
             redirects.mirror_autocast()
 
@@ -84,33 +84,33 @@ class _Machine:
             self._library._destroy()
             self._library = None
         cast_policy.forget_casts()
-        redirects.PLACES.forget()
+        redirects.PLACES.clear()
 
     def _restore_attributes(self) -> None:
-        builtins = _builtins()
-        while self.replaced:
-            owner, name, before = self.replaced.pop()
-            if id(before) in builtins:
+        builtins = _builtin_table()
+        while self.replaced_attributes:
+            owner, name, original = self.replaced_attributes.pop()
+            if id(original) in builtins:
                 builtins.pop(id(vars(owner)[name]), None)
-            if before is _MISSING:
+            if original is _MISSING:
                 delattr(owner, name)
             else:
-                setattr(owner, name, before)
+                setattr(owner, name, original)
 
 
-class _Thread(threading.local):
+class _ThreadState(threading.local):
     """How many regions a thread has open."""
 
     depth = 0
 
 
-_machine = _Machine()
-_thread = _Thread()
+_machine = _EmulationState()
+_thread = _ThreadState()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_machine.leave_in_child)
 
 
-def emulating() -> bool:
+def is_emulating() -> bool:
     """Whether this process is in an ``emulate_cuda()`` region, where ``torch.cuda.is_available()`` proves nothing."""
     return _machine.depth > 0
 
@@ -143,7 +143,7 @@ def emulate_cuda() -> Iterator[None]:
         if getattr(getattr(default, "device", None), "type", None) == "cuda":
             torch.set_default_device("cuda")
         if _thread.depth == 0:
-            leaving.enter_context(redirects.Redirect())
+            leaving.enter_context(redirects.RedirectMode())
         _thread.depth += 1
         try:
             yield
@@ -151,10 +151,10 @@ def emulate_cuda() -> Iterator[None]:
             _thread.depth -= 1
 
 
-def _restore_default_device(before: Any) -> None:
+def _restore_default_device(original: Any) -> None:
     # One that was set in the region would be the CPU after it, whatever it was called.
     context = torch._GLOBAL_DEVICE_CONTEXT
-    if getattr(context, "device_context", _MISSING) is not before:
-        torch.set_default_device(getattr(before, "device", None))
-        if before is _MISSING:
+    if getattr(context, "device_context", _MISSING) is not original:
+        torch.set_default_device(getattr(original, "device", None))
+        if original is _MISSING:
             del context.device_context

@@ -83,10 +83,10 @@ class Event:
     """A point in time; ``elapsed_time`` gives milliseconds of the CPU's clock."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._at: float | None = None
+        self._recorded_at: float | None = None
 
     def record(self, stream: object = None) -> None:
-        self._at = time.perf_counter()
+        self._recorded_at = time.perf_counter()
 
     def wait(self, stream: object = None) -> None:
         pass
@@ -98,9 +98,9 @@ class Event:
         return True
 
     def elapsed_time(self, end_event: Event) -> float:
-        if self._at is None or end_event._at is None:
+        if self._recorded_at is None or end_event._recorded_at is None:
             raise RuntimeError("Both events must be recorded before calculating elapsed time.")
-        return (end_event._at - self._at) * 1000
+        return (end_event._recorded_at - self._recorded_at) * 1000
 
 
 def memory_info(device: object = None) -> tuple[int, int]:
@@ -112,39 +112,39 @@ def memory_info(device: object = None) -> tuple[int, int]:
         return 0, 0
 
 
-def _nothing(*args: Any, **kwargs: Any) -> None:
+def _do_nothing(*args: Any, **kwargs: Any) -> None:
     pass
 
 
-def _zero(*args: Any, **kwargs: Any) -> int:
+def _return_zero(*args: Any, **kwargs: Any) -> int:
     return 0
 
 
-def _one(*args: Any, **kwargs: Any) -> int:
+def _return_one(*args: Any, **kwargs: Any) -> int:
     return 1
 
 
-def _yes(*args: Any, **kwargs: Any) -> bool:
+def _return_true(*args: Any, **kwargs: Any) -> bool:
     return True
 
 
-def _no(*args: Any, **kwargs: Any) -> bool:
+def _return_false(*args: Any, **kwargs: Any) -> bool:
     return False
 
 
-def _empty_text(*args: Any, **kwargs: Any) -> str:
+def _return_empty_text(*args: Any, **kwargs: Any) -> str:
     return ""
 
 
-def _empty_list(*args: Any, **kwargs: Any) -> list[Any]:
+def _return_empty_list(*args: Any, **kwargs: Any) -> list[Any]:
     return []
 
 
-def _statistics(device: object = None) -> dict[str, int]:
+def _memory_statistics(device: object = None) -> dict[str, int]:
     return collections.defaultdict(int)
 
 
-def _stream(device: object = None) -> Stream:
+def _current_stream(device: object = None) -> Stream:
     return Stream()
 
 
@@ -152,40 +152,40 @@ def _seed_with(seed: int) -> None:
     torch.default_generator.manual_seed(int(seed))
 
 
-def _seed() -> None:
+def _seed_randomly() -> None:
     torch.default_generator.seed()
 
 
-def _state(device: object = DEVICE) -> torch.Tensor:
+def _rng_state(device: object = DEVICE) -> torch.Tensor:
     return torch.default_generator.get_state()
 
 
-def _states() -> list[torch.Tensor]:
-    return [_state()]
+def _rng_states() -> list[torch.Tensor]:
+    return [_rng_state()]
 
 
-def _set_state(new_state: torch.Tensor, device: object = DEVICE) -> None:
+def _set_rng_state(new_state: torch.Tensor, device: object = DEVICE) -> None:
     torch.default_generator.set_state(new_state)
 
 
-def _set_states(new_states: Any) -> None:
+def _set_rng_states(new_states: Any) -> None:
     for state in new_states:
-        _set_state(state)
+        _set_rng_state(state)
 
 
-def _capability(device: object = None) -> tuple[int, int]:
+def _device_capability(device: object = None) -> tuple[int, int]:
     return CAPABILITY
 
 
-def _name(device: object = None) -> str:
+def _device_name(device: object = None) -> str:
     return NAME
 
 
-def _properties(device: object = None) -> Properties:
+def _device_properties(device: object = None) -> Properties:
     return Properties()
 
 
-def _accelerator(check_available: bool = False) -> torch.device:
+def _current_accelerator(check_available: bool = False) -> torch.device:
     return torch.device("cuda")
 
 
@@ -193,14 +193,14 @@ _MEMORY: dict[str, Any] = {
     **dict.fromkeys(
         "memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_cached "
         "max_memory_cached".split(),
-        _zero,
+        _return_zero,
     ),
     **dict.fromkeys(
         "empty_cache reset_peak_memory_stats reset_accumulated_memory_stats reset_max_memory_allocated "
         "reset_max_memory_cached".split(),
-        _nothing,
+        _do_nothing,
     ),
-    "memory_stats": _statistics,
+    "memory_stats": _memory_statistics,
 }
 
 #: What stands for the attributes of ``torch.cuda``.
@@ -209,34 +209,34 @@ CUDA: dict[str, Any] = {
     **dict.fromkeys(
         "init synchronize set_device set_stream set_sync_debug_mode ipc_collect "
         "set_per_process_memory_fraction".split(),
-        _nothing,
+        _do_nothing,
     ),
-    **dict.fromkeys(["is_available", "is_initialized", "is_bf16_supported", "is_tf32_supported"], _yes),
-    **dict.fromkeys(["is_current_stream_capturing", "can_device_access_peer"], _no),
-    **dict.fromkeys(["current_stream", "default_stream"], _stream),
+    **dict.fromkeys(["is_available", "is_initialized", "is_bf16_supported", "is_tf32_supported"], _return_true),
+    **dict.fromkeys(["is_current_stream_capturing", "can_device_access_peer"], _return_false),
+    **dict.fromkeys(["current_stream", "default_stream"], _current_stream),
     **dict.fromkeys(["device", "device_of", "stream", "StreamContext"], NoContext),
     "Stream": Stream,
     "Event": Event,
-    "device_count": _one,
-    "current_device": _zero,
-    "get_sync_debug_mode": _zero,
-    "utilization": _zero,
-    "get_device_name": _name,
-    "get_device_capability": _capability,
-    "get_device_properties": _properties,
-    "get_arch_list": _empty_list,
+    "device_count": _return_one,
+    "current_device": _return_zero,
+    "get_sync_debug_mode": _return_zero,
+    "utilization": _return_zero,
+    "get_device_name": _device_name,
+    "get_device_capability": _device_capability,
+    "get_device_properties": _device_properties,
+    "get_arch_list": _return_empty_list,
     "mem_get_info": memory_info,
-    "memory_summary": _empty_text,
-    "memory_snapshot": _empty_list,
+    "memory_summary": _return_empty_text,
+    "memory_snapshot": _return_empty_list,
     "manual_seed": _seed_with,
     "manual_seed_all": _seed_with,
-    "seed": _seed,
-    "seed_all": _seed,
+    "seed": _seed_randomly,
+    "seed_all": _seed_randomly,
     "initial_seed": torch.initial_seed,
-    "get_rng_state": _state,
-    "get_rng_state_all": _states,
-    "set_rng_state": _set_state,
-    "set_rng_state_all": _set_states,
+    "get_rng_state": _rng_state,
+    "get_rng_state_all": _rng_states,
+    "set_rng_state": _set_rng_state,
+    "set_rng_state_all": _set_rng_states,
     "default_generators": (torch.default_generator,),
 }
 #: What stands for the attributes of ``torch.accelerator``.
@@ -244,19 +244,19 @@ ACCELERATOR: dict[str, Any] = {
     **_MEMORY,
     **dict.fromkeys(
         "synchronize set_device_index set_device_idx set_stream empty_host_cache".split(),
-        _nothing,
+        _do_nothing,
     ),
-    "is_available": _yes,
-    "device_count": _one,
-    "current_accelerator": _accelerator,
-    "current_device_index": _zero,
-    "current_device_idx": _zero,
-    "current_stream": _stream,
+    "is_available": _return_true,
+    "device_count": _return_one,
+    "current_accelerator": _current_accelerator,
+    "current_device_index": _return_zero,
+    "current_device_idx": _return_zero,
+    "current_stream": _current_stream,
     "device_index": NoContext,
     "get_memory_info": memory_info,
 }
 #: What stands for the attributes of ``torch.cuda.nvtx``.
 NVTX: dict[str, Any] = {
-    **dict.fromkeys(["mark", "range_push", "range_pop", "range_start", "range_end"], _zero),
+    **dict.fromkeys(["mark", "range_push", "range_pop", "range_start", "range_end"], _return_zero),
     "range": NoContext,
 }

@@ -46,7 +46,7 @@ _COMPILERS = (
 _METHODS = "new_empty new_empty_strided new_full new_ones new_tensor new_zeros".split()
 
 
-def _here(device: Any) -> Any:
+def _host_device(device: Any) -> Any:
     """The device on which a request for this one is met: the CPU for the emulated one, all others as they are."""
     if device is None or isinstance(device, bool):
         return device
@@ -66,21 +66,21 @@ def _here(device: Any) -> Any:
     return _CPU
 
 
-class _Thread(threading.local):
+class _ThreadState(threading.local):
     """What is different in each thread."""
 
     #: Autocast on the CPU as the thread's own code has set it, while it is on for the emulated device.
     cpu_enabled = False
     #: A method of tensors that was replaced is running.
-    inside = False
+    in_replaced_method = False
     #: The function modes that were asked for the backward pass that is about to run, innermost last.
-    asked: tuple[TorchFunctionMode, ...] = ()
+    backward_modes: tuple[TorchFunctionMode, ...] = ()
 
 
-_thread = _Thread()
+_thread = _ThreadState()
 
 
-class _Places:
+class _StorageSides:
     """On which side tensors are known to be, by storage.
 
     On CUDA a tensor that moves is a new one, and one that is there already is not: what is written into one of the two
@@ -89,45 +89,47 @@ class _Places:
 
     def __init__(self) -> None:
         # A weak reference keeps the address of a storage from being used again.
-        self._places: dict[int, tuple[Any, str]] = {}
-        self._clean_at = 1024
+        self._side_by_storage: dict[int, tuple[Any, str]] = {}
+        self._purge_size = 1024
 
-    def put(self, tensor: torch.Tensor, where: str) -> None:
+    def set_side(self, tensor: torch.Tensor, side: str) -> None:
         with contextlib.suppress(NotImplementedError, RuntimeError):  # sparse tensors have no storage
             storage = tensor.untyped_storage()
-            if len(self._places) >= self._clean_at:
-                self._places = {key: kept for key, kept in self._places.items() if not kept[0].expired()}
-                self._clean_at = max(1024, 2 * len(self._places))
-            self._places[storage._cdata] = (_weak(storage), where)
+            if len(self._side_by_storage) >= self._purge_size:
+                self._side_by_storage = {
+                    key: entry for key, entry in self._side_by_storage.items() if not entry[0].expired()
+                }
+                self._purge_size = max(1024, 2 * len(self._side_by_storage))
+            self._side_by_storage[storage._cdata] = (_weak(storage), side)
 
-    def has(self, tensor: torch.Tensor, where: str) -> bool:
+    def is_on(self, tensor: torch.Tensor, side: str) -> bool:
         """Whether the tensor is there; what an op has made of other tensors is on the emulated device."""
         try:
-            place = self._places.get(tensor.untyped_storage()._cdata)
+            entry = self._side_by_storage.get(tensor.untyped_storage()._cdata)
         except (NotImplementedError, RuntimeError):
-            place = None
-        if place is not None:
-            return place[1] == where
-        return where == "cuda" and tensor.grad_fn is not None
+            entry = None
+        if entry is not None:
+            return entry[1] == side
+        return side == "cuda" and tensor.grad_fn is not None
 
-    def moved(self, source: torch.Tensor, result: torch.Tensor, where: str) -> torch.Tensor:
+    def copy_if_moved(self, source: torch.Tensor, result: torch.Tensor, side: str) -> torch.Tensor:
         """``result``, or a copy of it where a move would have made one."""
         if result is source:
             # Fake tensors have no values to share, and modules cannot take copies of theirs.
-            if isinstance(source, FakeTensor) or self.has(source, where):
+            if isinstance(source, FakeTensor) or self.is_on(source, side):
                 return source
             result = source.clone()
-        self.put(result, where)
+        self.set_side(result, side)
         return result
 
-    def forget(self) -> None:
-        self._places.clear()
+    def clear(self) -> None:
+        self._side_by_storage.clear()
 
 
-PLACES = _Places()
+PLACES = _StorageSides()
 
 
-def _side(device: Any) -> str | None:
+def _device_side(device: Any) -> str | None:
     """``cuda`` or ``cpu`` where a request names one of the two."""
     if isinstance(device, bool):
         return None
@@ -137,83 +139,83 @@ def _side(device: Any) -> str | None:
     return kind if kind in ("cuda", "cpu") else None
 
 
-def _factory(function: Callable[..., Any], *, shares: bool = False) -> Callable[..., Any]:
+def _wrap_factory(function: Callable[..., Any], *, shares_memory: bool = False) -> Callable[..., Any]:
     """The function on the emulated machine; one that ``shares`` may give back the memory that it was given."""
 
     @functools.wraps(function)
-    def redirected(*args: Any, **kwargs: Any) -> Any:
+    def redirected_factory(*args: Any, **kwargs: Any) -> Any:
         device = kwargs.get("device")
         if device is None:
             return function(*args, **kwargs)
-        result = function(*args, **{**kwargs, "device": _here(device)})
-        side = _side(device)
+        result = function(*args, **{**kwargs, "device": _host_device(device)})
+        side = _device_side(device)
         if side is None or not isinstance(result, torch.Tensor) or torch.compiler.is_compiling():
             return result
-        if shares and side == "cuda":
+        if shares_memory and side == "cuda":
             source = args[0] if args else next(iter(kwargs.values()))
             if not isinstance(source, torch.Tensor):
                 result = result.clone()
             elif result is source:
-                return PLACES.moved(source, result, side)
-        PLACES.put(result, side)
+                return PLACES.copy_if_moved(source, result, side)
+        PLACES.set_side(result, side)
         return result
 
-    return redirected
+    return redirected_factory
 
 
-def _method(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _replace_method(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """A method of tensors that does something else in the region.
 
     A function mode or a subclass that sees the call of the original calls what the class has under its name, which is
     this again; the device was dealt with then.
     """
 
-    def replace(replacement: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(replacement: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        def replaced_method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():
                 return replacement(self, *args, **kwargs)
-            if _thread.inside:
+            if _thread.in_replaced_method:
                 return original(self, *args, **kwargs)
-            _thread.inside = True
+            _thread.in_replaced_method = True
             try:
                 return replacement(self, *args, **kwargs)
             finally:
-                _thread.inside = False
+                _thread.in_replaced_method = False
 
-        return method
+        return replaced_method
 
-    return replace
-
-
-def _move(self: torch.Tensor, result: torch.Tensor, where: str) -> torch.Tensor:
-    return result if torch.compiler.is_compiling() else PLACES.moved(self, result, where)
+    return decorate
 
 
-@_method(_Tensor.to)
-def _to(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def _finish_move(self: torch.Tensor, result: torch.Tensor, side: str) -> torch.Tensor:
+    return result if torch.compiler.is_compiling() else PLACES.copy_if_moved(self, result, side)
+
+
+@_replace_method(_Tensor.to)
+def _tensor_to(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     device = args[0] if args else kwargs.get("device")
-    side = _side(device)
+    side = _device_side(device)
     if side is None:
         return _Tensor.to(self, *args, **kwargs)
     if args:
-        args = (_here(device), *args[1:])
+        args = (_host_device(device), *args[1:])
     else:
-        kwargs = {**kwargs, "device": _here(device)}
-    return _move(self, _Tensor.to(self, *args, **kwargs), side)
+        kwargs = {**kwargs, "device": _host_device(device)}
+    return _finish_move(self, _Tensor.to(self, *args, **kwargs), side)
 
 
-@_method(_Tensor.cuda)
-def _cuda(
+@_replace_method(_Tensor.cuda)
+def _tensor_cuda(
     self: torch.Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = torch.preserve_format
 ) -> torch.Tensor:
-    _here(device)
-    return _move(self, _Tensor.to(self, device=_CPU, memory_format=memory_format), "cuda")
+    _host_device(device)
+    return _finish_move(self, _Tensor.to(self, device=_CPU, memory_format=memory_format), "cuda")
 
 
-@_method(_Tensor.cpu)
-def _cpu(self: torch.Tensor, memory_format: Any = torch.preserve_format) -> torch.Tensor:
-    return _move(self, _Tensor.cpu(self, memory_format=memory_format), "cpu")
+@_replace_method(_Tensor.cpu)
+def _tensor_cpu(self: torch.Tensor, memory_format: Any = torch.preserve_format) -> torch.Tensor:
+    return _finish_move(self, _Tensor.cpu(self, memory_format=memory_format), "cpu")
 
 
 def _pin_memory(self: torch.Tensor, device: Any = None) -> torch.Tensor:
@@ -231,7 +233,7 @@ _default_context_init: Any = torch.utils._device.DeviceContext.__init__
 _default_packed_args: Any = torch.nn.utils.rnn._packed_sequence_init_args
 
 
-def _says_cuda(kind: str) -> bool:
+def _appears_on_cuda(kind: str) -> bool:
     """Whether a tensor on a device of this kind says that it is on the emulated one."""
     if kind != "cpu":
         return False
@@ -246,23 +248,23 @@ def _real_device(tensor: torch.Tensor) -> torch.device:
         return _get_device_of(tensor)  # type: ignore[no-any-return]
 
 
-def _device(self: torch.Tensor) -> torch.device:
+def _tensor_device(self: torch.Tensor) -> torch.device:
     device = _real_device(self)
-    return DEVICE if _says_cuda(device.type) else device
+    return DEVICE if _appears_on_cuda(device.type) else device
 
 
 def _is_cuda(self: torch.Tensor) -> bool:
     kind = _real_device(self).type
-    return kind == "cuda" or _says_cuda(kind)
+    return kind == "cuda" or _appears_on_cuda(kind)
 
 
 def _is_cpu(self: torch.Tensor) -> bool:
     kind = _real_device(self).type
-    return kind == "cpu" and not _says_cuda(kind)
+    return kind == "cpu" and not _appears_on_cuda(kind)
 
 
 def _get_device(self: torch.Tensor) -> int:
-    return 0 if _says_cuda(_real_device(self).type) else int(_Tensor.get_device(self))
+    return 0 if _appears_on_cuda(_real_device(self).type) else int(_Tensor.get_device(self))
 
 
 class _TensorType(type):
@@ -271,9 +273,9 @@ class _TensorType(type):
     host: Any
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        made = cls.host(*args, **kwargs)
-        PLACES.put(made, "cuda")
-        return made
+        result = cls.host(*args, **kwargs)
+        PLACES.set_side(result, "cuda")
+        return result
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, cls.host)
@@ -293,12 +295,12 @@ def _host_type(kind: Any) -> Any:
     return "torch." + kind.removeprefix("torch.cuda.") if isinstance(kind, str) and "torch.cuda." in kind else kind
 
 
-@_method(_Tensor.type)
-def _type(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+@_replace_method(_Tensor.type)
+def _tensor_type_name(self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
     if dtype is not None:
         host = _host_type(dtype)
         result = _Tensor.type(self, host, non_blocking, **kwargs)
-        return result if host is dtype else _move(self, result, "cuda")
+        return result if host is dtype else _finish_move(self, result, "cuda")
     kind = _Tensor.type(self)
     return kind.replace("torch.", "torch.cuda.", 1) if _real_device(self).type == "cpu" else kind
 
@@ -310,16 +312,16 @@ def _set_default_type(t: Any) -> None:
     _set_default_tensor_type(_host_type(t))
 
 
-def _counting(histc: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def _wrap_histc(histc: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """``histc``, which the CPU has for floating numbers alone."""
 
     @functools.wraps(histc)
-    def counted(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def converting_histc(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if input.is_floating_point():
             return histc(input, *args, **kwargs)
         return histc(input.double(), *args, **kwargs).to(input.dtype)
 
-    return counted
+    return converting_histc
 
 
 class _NoGraph:
@@ -336,12 +338,12 @@ def _refuse_graph(*args: Any, **kwargs: Any) -> None:
 
 
 def _storage_cuda(self: Any, device: Any = None, non_blocking: bool = False) -> Any:
-    _here(device)
+    _host_device(device)
     return self
 
 
 def _restore_location(storage: Any, location: str) -> Any:
-    return _default_restore_location(storage, "cpu" if _here(location) is _CPU else location)
+    return _default_restore_location(storage, "cpu" if _host_device(location) is _CPU else location)
 
 
 class _GeneratorType(type):
@@ -353,14 +355,14 @@ class _Generator(metaclass=_GeneratorType):
     """Makes generators of the CPU; they are no instances of this class, and outlive the region."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        return torch._C.Generator(_here(device))
+        return torch._C.Generator(_host_device(device))
 
 
 def _context_init(self: Any, device: Any) -> None:
-    _default_context_init(self, _here(device))
+    _default_context_init(self, _host_device(device))
 
 
-def _scatter(self: Any, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
+def _scatter_inputs(self: Any, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
     # There is one device, and what is on it already is not sent there.
     return (tuple(inputs),), (dict(kwargs or {}),)
 
@@ -427,7 +429,7 @@ def _is_autocast_cpu_enabled() -> bool:
     return _is_autocast_enabled("cpu")
 
 
-def _clearing(clear: Callable[[], None]) -> Callable[[], None]:
+def _wrap_cache_clear(clear: Callable[[], None]) -> Callable[[], None]:
     def clear_autocast_cache() -> None:
         cast_policy.forget_casts()
         clear()
@@ -446,36 +448,36 @@ _RANDOM = (
 PASSES = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 
 
-def backward_in(mode: TorchFunctionMode, func: Any, args: Any, kwargs: Any) -> Any:
+def run_backward_in(mode: TorchFunctionMode, func: Any, args: Any, kwargs: Any) -> Any:
     """Call one of these for a mode that was asked for it.
 
     A mode is off while it is asked, and what a checkpoint computes anew in the pass has to meet it as the forward did.
     """
-    before = _thread.asked
-    _thread.asked = (mode, *before)
+    outer_modes = _thread.backward_modes
+    _thread.backward_modes = (mode, *outer_modes)
     try:
         return func(*args, **kwargs)
     finally:
-        _thread.asked = before
+        _thread.backward_modes = outer_modes
 
 
-def _in_modes(run: Callable[..., Any]) -> Callable[..., Any]:
+def _wrap_backward(run: Callable[..., Any]) -> Callable[..., Any]:
     """What runs a pass, with the modes on that were asked for it."""
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
-        modes, _thread.asked = _thread.asked, ()
+        modes, _thread.backward_modes = _thread.backward_modes, ()
         try:
             with contextlib.ExitStack() as stack:
                 for mode in modes:
                     stack.enter_context(mode)
                 return run(*args, **kwargs)
         finally:
-            _thread.asked = modes
+            _thread.backward_modes = modes
 
     return run_backward
 
 
-class Redirect(TorchFunctionMode):
+class RedirectMode(TorchFunctionMode):
     """Sees calls of functions that were imported by name before the region, in the thread that has entered it."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -483,63 +485,67 @@ class Redirect(TorchFunctionMode):
             # The index of a device, which torch refuses where there is none.
             args = (torch.device("cuda", args[0]), *args[1:])
         if func in PASSES:
-            return backward_in(self, func, args, kwargs or {})
+            return run_backward_in(self, func, args, kwargs or {})
         if not kwargs:
             return func(*args)
         if kwargs.get("device") is not None:
-            kwargs = {**kwargs, "device": _here(kwargs["device"])}
+            kwargs = {**kwargs, "device": _host_device(kwargs["device"])}
         return func(*args, **kwargs)
 
 
-def replacements() -> Iterator[tuple[Any, str, Any]]:
+def attribute_replacements() -> Iterator[tuple[Any, str, Any]]:
     """Every attribute that stands for something else in the region: where it is, its name, and what it is then."""
     torch_: Any = torch
     for name in _FACTORIES:
-        place, _, last = name.rpartition(".")
-        owner = getattr(torch_, place) if place else torch_
-        if hasattr(owner, last):
-            yield owner, last, _factory(getattr(owner, last), shares=last in ("as_tensor", "asarray"))
+        module_path, _, attribute = name.rpartition(".")
+        owner = getattr(torch_, module_path) if module_path else torch_
+        if hasattr(owner, attribute):
+            yield (
+                owner,
+                attribute,
+                _wrap_factory(getattr(owner, attribute), shares_memory=attribute in ("as_tensor", "asarray")),
+            )
     yield torch_, "Generator", _Generator
     yield torch_, "set_autocast_enabled", _set_autocast_enabled
     yield torch_, "is_autocast_enabled", _is_autocast_enabled
     yield torch_, "set_autocast_cpu_enabled", _set_autocast_cpu_enabled
     yield torch_, "is_autocast_cpu_enabled", _is_autocast_cpu_enabled
-    yield torch_, "clear_autocast_cache", _clearing(torch_.clear_autocast_cache)
+    yield torch_, "clear_autocast_cache", _wrap_cache_clear(torch_.clear_autocast_cache)
     for name in _RANDOM:
         yield torch.cuda.random, name, CUDA[name]
     for name in _METHODS:
-        yield torch.Tensor, name, _factory(getattr(_Tensor, name))
-    yield torch.Tensor, "to", _to
-    yield torch.Tensor, "cuda", _cuda
-    yield torch.Tensor, "cpu", _cpu
+        yield torch.Tensor, name, _wrap_factory(getattr(_Tensor, name))
+    yield torch.Tensor, "to", _tensor_to
+    yield torch.Tensor, "cuda", _tensor_cuda
+    yield torch.Tensor, "cpu", _tensor_cpu
     yield torch.Tensor, "pin_memory", _pin_memory
     yield torch.Tensor, "record_stream", _record_stream
     yield torch.Tensor, "get_device", _get_device
-    yield torch.Tensor, "type", _type
-    yield torch.Tensor, "histc", _counting(_Tensor.histc)
-    yield torch.autograd, "_engine_run_backward", _in_modes(torch_.autograd._engine_run_backward)
-    yield torch_, "histc", _counting(torch_.histc)
+    yield torch.Tensor, "type", _tensor_type_name
+    yield torch.Tensor, "histc", _wrap_histc(_Tensor.histc)
+    yield torch.autograd, "_engine_run_backward", _wrap_backward(torch_.autograd._engine_run_backward)
+    yield torch_, "histc", _wrap_histc(torch_.histc)
     yield torch_, "set_default_tensor_type", _set_default_type
     for name, kind in _tensor_types():
         yield torch.cuda, name, kind
     for name in ("CUDAGraph", "graph"):
         yield torch.cuda, name, _NoGraph
     yield torch.cuda, "make_graphed_callables", _refuse_graph
-    yield torch.Tensor, "device", property(_device)
+    yield torch.Tensor, "device", property(_tensor_device)
     yield torch.Tensor, "is_cuda", property(_is_cuda)
     yield torch.Tensor, "is_cpu", property(_is_cpu)
     yield torch.storage._StorageBase, "cuda", _storage_cuda
     yield torch.TypedStorage, "cuda", _storage_cuda
     yield torch.serialization, "default_restore_location", _restore_location
     yield torch.utils._device.DeviceContext, "__init__", _context_init
-    yield torch.nn.DataParallel, "scatter", _scatter
+    yield torch.nn.DataParallel, "scatter", _scatter_inputs
     yield torch.nn.utils.rnn, "_packed_sequence_init_args", _packed_sequence_args
     yield torch.backends.cudnn, "is_acceptable", lambda tensor: False
-    for owner, answers in (
+    for owner, stand_ins in (
         (torch.cuda, CUDA),
         (torch.cuda.nvtx, NVTX),
         (getattr(torch, "accelerator", None), ACCELERATOR),
     ):
-        for name, answer in answers.items():
+        for name, answer in stand_ins.items():
             if hasattr(owner, name):
                 yield owner, name, answer

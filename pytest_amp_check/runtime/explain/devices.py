@@ -6,26 +6,31 @@ import re
 from collections.abc import Sequence
 
 from ...protocol import events as e
-from ...protocol.finding import Step
+from ...protocol.finding import TraceStep
 from ..record.recorder import Recorder
 from ..record.source import text_at
-from .explanation import Explanation, Raised
+from .explanation import Explanation, RaisedError
 
 
-def missing(raised: Raised, recorder: Recorder) -> Sequence[Explanation] | None:
+def explain_missing_device(raised: RaisedError, recorder: Recorder) -> Sequence[Explanation] | None:
     """Tell of a scaler that is for another device than the one that the program trains on."""
-    said = re.search(r"support for (\w+) devices|not compiled with (\w+) enabled", str(raised.error))
-    if said is None:
+    match = re.search(r"support for (\w+) devices|not compiled with (\w+) enabled", str(raised.error))
+    if match is None:
         return None
-    asked = (said[1] or said[2]).lower()
-    for event in recorder.recording.chain.distinct.values():
+    requested_device = (match[1] or match[2]).lower()
+    for event in recorder.recording.run_checker.distinct_events.values():
         if event.kind == e.SCALER_NEW:
-            device = event.facts["arguments"].get("device", "cuda")
+            device = event.attributes["arguments"].get("device", "cuda")
             # What is off because of a condition, such as one about the dtype, is on where that is otherwise.
             by_condition = "enabled=" in (text := text_at(event.site).replace(" ", "")) and "enabled=False" not in text
-            off = device == "cpu" or (event.facts["arguments"].get("enabled") is False and not by_condition)
-            if isinstance(device, str) and not device.startswith(asked) and not off:
-                path = (Step(event.site, f"a scaler for {device} is made"), Step(raised.site, f"{asked} is used"))
-                names = {**event.names, "device": device, "asked": asked}
+            is_disabled = device == "cpu" or (
+                event.attributes["arguments"].get("enabled") is False and not by_condition
+            )
+            if isinstance(device, str) and not device.startswith(requested_device) and not is_disabled:
+                path = (
+                    TraceStep(event.site, f"a scaler for {device} is made"),
+                    TraceStep(raised.site, f"{requested_device} is used"),
+                )
+                names = {**event.names, "device": device, "asked": requested_device}
                 return [Explanation("raised:other-device", event.site, names, path)]
     return None

@@ -9,13 +9,13 @@ import torch
 
 from ...protocol import events as e
 from ...protocol.events import Site
-from ...protocol.finding import Finding, Step
-from ...protocol.messages import Message, find
+from ...protocol.finding import Finding, TraceStep
+from ...protocol.messages import Message, find_messages
 from ..record.recorder import Recorder
-from ..record.sites import is_library, own
-from ..record.source import SourceText
+from ..record.sites import innermost_user_site, is_library
+from ..record.source import SiteText
 from . import clashes, devices, gradients, half_parameters, passes, sharding, states
-from .explanation import Explanation, Raised
+from .explanation import Explanation, RaisedError
 from .frames import frames_of, site_of
 
 #: Exceptions that caused one another, of which each is looked at.
@@ -23,13 +23,13 @@ CHAIN = 8
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 #: Gives nothing where the finding of a rule that it has asked for says all, and None where it does not know.
-Explainer = Callable[[Raised, Recorder], Sequence[Explanation] | None]
+Explainer = Callable[[RaisedError, Recorder], Sequence[Explanation] | None]
 #: Name of a message -> who finds out why it was raised.
 EXPLAINERS: dict[str, Explainer] = {
-    "unscale-float16-gradients": half_parameters.explain,
-    "no-inf-checks": gradients.without_gradients,
-    "no-inf-checks-before-update": gradients.unfed_update,
-    "no-graph": gradients.without_graph,
+    "unscale-float16-gradients": half_parameters.explain_half_parameters,
+    "no-inf-checks": gradients.explain_missing_gradients,
+    "no-inf-checks-before-update": gradients.explain_empty_update,
+    "no-graph": gradients.explain_missing_graph,
     **dict.fromkeys(
         (
             "expected-scalar-type",
@@ -40,70 +40,72 @@ EXPLAINERS: dict[str, Explainer] = {
             "attention-dtypes",
             "solver-dtypes",
         ),
-        clashes.mixed,
+        clashes.explain_mixed_dtypes,
     ),
-    **dict.fromkeys(("not-implemented-for-half", "fft-of-half"), clashes.no_kernel),
-    "no-kernel-on-this-processor": clashes.missing_primitive,
-    "custom-bwd-alone": passes.half_decorated,
-    "half-overflow": clashes.too_large,
-    "bce-unsafe": clashes.unsafe_loss,
-    "anomaly-nan": passes.anomaly,
-    "checkpoint-metadata": passes.recomputed,
-    "sharded-dtypes": sharding.mixed_parameters,
-    "result-type": states.integers,
-    "gradient-dtype": states.gradient,
-    "numpy-of-bfloat16": states.to_numpy,
-    "optimizer-state-dtypes": states.optimizer_state,
-    "mixed-sharded-gradients": states.half_sharded,
-    "device-not-there": devices.missing,
+    **dict.fromkeys(("not-implemented-for-half", "fft-of-half"), clashes.explain_missing_kernel),
+    "no-kernel-on-this-processor": clashes.explain_missing_primitive,
+    "custom-bwd-alone": passes.explain_undecorated_forward,
+    "half-overflow": clashes.explain_large_number,
+    "bce-unsafe": clashes.explain_unsafe_loss,
+    "anomaly-nan": passes.explain_anomaly,
+    "checkpoint-metadata": passes.explain_recomputed_dtype,
+    "sharded-dtypes": sharding.explain_mixed_parameters,
+    "result-type": states.explain_integer_result,
+    "gradient-dtype": states.explain_gradient_dtype,
+    "numpy-of-bfloat16": states.explain_numpy_dtype,
+    "optimizer-state-dtypes": states.explain_optimizer_state,
+    "mixed-sharded-gradients": states.explain_partial_sharding,
+    "device-not-there": devices.explain_missing_device,
 }
 
 
-def explain(recorder: Recorder, error: BaseException) -> Message | None:
+def explain_exception(recorder: Recorder, error: BaseException) -> Message | None:
     """Add to what a recording has found why torch has ended it; gives the message where it is known.
 
     Where a rule of the protocol has found the mistake already, that stays the one finding of it.
     """
     recording = recorder.recording
-    raised = _recognised(recorder, error)
+    raised = _recognize_exception(recorder, error)
     if raised is None or recording.failure is not None:
         return None
-    before, recording.busy = recording.busy, True
+    was_busy, recording.is_busy = recording.is_busy, True
     try:
-        findings = [finding for finding in recorder.findings() if finding.code in raised.message.rules]
-        if not _leads_there(findings, raised):
+        findings = [finding for finding in recorder.findings() if finding.code in raised.message.rule_codes]
+        if not _is_explained_by(findings, raised):
             explainer = EXPLAINERS.get(raised.message.name)
-            found = explainer(raised, recorder) if explainer is not None else None
-            blamed = {(finding.site.path, finding.site.line) for finding in findings}
-            for explanation in [_known(raised)] if found is None else found:
-                if (explanation.site.path, explanation.site.line) not in blamed:
-                    _tell(recorder, explanation)
+            explanations = explainer(raised, recorder) if explainer is not None else None
+            reported_lines = {(finding.site.path, finding.site.line) for finding in findings}
+            for explanation in [_explain_generically(raised)] if explanations is None else explanations:
+                if (explanation.site.path, explanation.site.line) not in reported_lines:
+                    _emit_explanation(recorder, explanation)
     except Exception as wrong:  # noqa: BLE001 - as of a listener: it is reported, and the user's own error is shown
         recording.failure = wrong
     finally:
-        recording.busy = before
+        recording.is_busy = was_busy
     return raised.message
 
 
-def _recognised(recorder: Recorder, error: BaseException) -> Raised | None:
+def _recognize_exception(recorder: Recorder, error: BaseException) -> RaisedError | None:
     """The exception among those that led to this one that the catalogue knows, the first that was raised."""
-    for each in reversed(list(_chain(error))):
+    for each in reversed(list(_exception_chain(error))):
         frames = frames_of(each)
         if not isinstance(each, Exception) or not any(frame.is_user for frame in frames):
             continue
         # What the program raises itself is its own affair, whatever it says; not so what a library of kernels raises.
-        if frames[-1].is_user and not is_library(frames[-1].path) and frames[-1].raises:
+        if frames[-1].is_user and not is_library(frames[-1].path) and frames[-1].has_raised:
             continue
         # A test that asserts something about a message has its words in its own exception.
         if isinstance(each, AssertionError) and not frames[-1].path.startswith(_TORCH):
             continue
-        messages = find(str(each))
+        messages = find_messages(str(each))
         if messages and type(each).__module__.startswith(("builtins", "torch")):
-            return Raised(each, messages[0], frames, own(site_of(frames, recorder.recording.sites)))
+            return RaisedError(
+                each, messages[0], frames, innermost_user_site(site_of(frames, recorder.recording.sites))
+            )
     return None
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _exception_chain(error: BaseException) -> Iterator[BaseException]:
     each: BaseException | None = error
     for _ in range(CHAIN):
         if each is None:
@@ -112,32 +114,34 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         each = each.__cause__ or (None if each.__suppress_context__ else each.__context__)
 
 
-def _leads_there(findings: Iterable[Finding], raised: Raised) -> bool:
+def _is_explained_by(findings: Iterable[Finding], raised: RaisedError) -> bool:
     """Whether what rules have found that the message belongs to leads to the place where it was raised."""
     lines = {(frame.path, frame.line) for frame in raised.frames if frame.is_user}
     for finding in findings:
-        places = [finding.site, *(step.site for step in finding.witness)]
-        if any((site.path, site.line) in lines for site in places):
+        sites = [finding.site, *(step.site for step in finding.witness)]
+        if any((site.path, site.line) in lines for site in sites):
             return True
     return False
 
 
-def _known(raised: Raised) -> Explanation:
-    names = {"call": SourceText(raised.site), "text": raised.message.text, "page": raised.message.name}
+def _explain_generically(raised: RaisedError) -> Explanation:
+    names = {"call": SiteText(raised.site), "text": raised.message.text, "page": raised.message.name}
     return Explanation("raised:known", raised.site, names, ())
 
 
-def _tell(recorder: Recorder, explanation: Explanation) -> None:
+def _emit_explanation(recorder: Recorder, explanation: Explanation) -> None:
     # A thing without a name is called by its role; a reason that is not known is left out.
-    values = {name: text for name, value in explanation.names.items() if (text := str(value)) or name == "because"}
-    path = explanation.path if _leads(explanation.path, explanation.site) else ()
-    witness = [(step.site, step.text) for step in path]
-    names = dict(explanation.names)
+    values = {
+        name: text for name, value in explanation.message_values.items() if (text := str(value)) or name == "because"
+    }
+    trace = explanation.trace if _adds_location(explanation.trace, explanation.site) else ()
+    trace_facts = [(step.site, step.text) for step in trace]
+    names = dict(explanation.message_values)
     recorder.recording.emit(
-        e.RAISED, explanation.site, label=explanation.label, values=values, witness=witness, names=names
+        e.RAISED, explanation.site, label=explanation.label, values=values, witness=trace_facts, names=names
     )
 
 
-def _leads(path: tuple[Step, ...], site: Site) -> bool:
+def _adds_location(trace: tuple[TraceStep, ...], site: Site) -> bool:
     """Whether a path says more than where the finding is."""
-    return any((step.site.path, step.site.line) != (site.path, site.line) for step in path)
+    return any((step.site.path, step.site.line) != (site.path, site.line) for step in trace)

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ...protocol.events import Site
-from ...protocol.finding import Step
+from ...protocol.finding import TraceStep
 from ...protocol.messages import Message
 from ..record.sites import is_library
 from .frames import Frame
 
 
-class Raised(NamedTuple):
+class RaisedError(NamedTuple):
     """An exception that the catalogue knows, and the calls that it has ended; ``site`` is the user's place."""
 
     error: BaseException
@@ -21,10 +21,10 @@ class Raised(NamedTuple):
     site: Site
 
     @property
-    def user(self) -> Frame:
+    def user_frame(self) -> Frame:
         """The innermost call of the user's own code, or of a library where there is none."""
-        known = [frame for frame in self.frames if frame.is_user]
-        return next((frame for frame in reversed(known) if not is_library(frame.path)), known[-1])
+        user_frames = [frame for frame in self.frames if frame.is_user]
+        return next((frame for frame in reversed(user_frames) if not is_library(frame.path)), user_frames[-1])
 
 
 class Explanation(NamedTuple):
@@ -32,5 +32,5 @@ class Explanation(NamedTuple):
 
     label: str
     site: Site
-    names: Mapping[str, object]
-    path: tuple[Step, ...] = ()
+    message_values: Mapping[str, object]
+    trace: tuple[TraceStep, ...] = ()

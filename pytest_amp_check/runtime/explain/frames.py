@@ -12,7 +12,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from ...protocol.events import Site
-from ..record.sites import Sites, is_inner, is_ours
+from ..record.sites import SiteFinder, is_inner, is_ours
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 #: What a failing operation may be.
@@ -29,19 +29,19 @@ class Scope:
     def __init__(self, path: str, body: ast.AST, names: Sequence[Mapping[str, Any]]) -> None:
         self.path = path
         self.body = body
-        self._names = names
+        self._namespaces = names
 
-    def has(self, name: str) -> bool:
-        return any(name in names for names in self._names)
+    def has_name(self, name: str) -> bool:
+        return any(name in names for names in self._namespaces)
 
-    def value(self, name: str) -> Any:
+    def resolve_name(self, name: str) -> Any:
         """What a name stands for; KeyError where that is not known."""
-        for names in self._names:
+        for names in self._namespaces:
             if name in names:
                 return names[name]
         return vars(builtins)[name]
 
-    def site(self, node: ast.AST, caller: Site | None = None) -> Site:
+    def site_of_node(self, node: ast.AST, caller: Site | None = None) -> Site:
         """The place of a piece of its source."""
         assert isinstance(node, (ast.expr, ast.stmt))
         # Columns of the syntax count bytes, those of places characters.
@@ -50,14 +50,14 @@ class Scope:
         return Site(
             self.path,
             node.lineno,
-            _characters(text, node.col_offset),
+            _character_column(text, node.col_offset),
             node.end_lineno,
-            _characters(end, node.end_col_offset or 0),
+            _character_column(end, node.end_col_offset or 0),
             getattr(self.body, "name", "<module>"),
             caller,
         )
 
-    def statements(self) -> Iterator[ast.stmt]:
+    def iter_statements(self) -> Iterator[ast.stmt]:
         """Its statements, in their order, without those of functions and classes that it defines."""
         work: list[ast.AST] = list(reversed(getattr(self.body, "body", [])))
         while work:
@@ -78,7 +78,7 @@ class Frame:
     """One call that the exception has gone through."""
 
     def __init__(self, frame: FrameType, line: int, instruction: int) -> None:
-        self.frame = frame
+        self.python_frame = frame
         self.line = line
         self.instruction = instruction
         self.path = frame.f_code.co_filename
@@ -89,98 +89,102 @@ class Frame:
     def scope(self) -> Scope | None:
         """Its function, None where the source cannot be had."""
         if self._scope is None:
-            code, names = self.frame.f_code, [self.frame.f_locals]
+            code, names = self.python_frame.f_code, [self.python_frame.f_locals]
             body = function_of(code)
-            outer = self.frame.f_back
+            outer = self.python_frame.f_back
             if body is None and code.co_name.startswith("<") and outer is not None:
                 # A lambda or a comprehension: its own source is part of the function that it stands in.
                 body = function_of(outer.f_code) if outer.f_code.co_filename == self.path else None
                 names.append(outer.f_locals)
             if body is not None:
-                self._scope = Scope(self.path, body, (*names, self.frame.f_globals))
+                self._scope = Scope(self.path, body, (*names, self.python_frame.f_globals))
         return self._scope
 
     @property
-    def raises(self) -> bool:
+    def has_raised(self) -> bool:
         """Whether it has raised an exception itself, which no operation has then."""
-        statements = () if self.scope is None else self.scope.statements()
+        statements = () if self.scope is None else self.scope.iter_statements()
         return any(
             isinstance(statement, ast.Raise) and statement.lineno <= self.line <= (statement.end_lineno or 0)
             for statement in statements
         )
 
-    def operation(self) -> ast.AST | None:
+    def find_operation(self) -> ast.AST | None:
         """What it was doing: the call or the operator at the place, or None."""
         scope = self.scope
         if scope is None:
             return None
-        span = _span(self.frame.f_code, self.instruction, self.line)
-        inside = [
-            node for node in ast.walk(scope.body) if isinstance(node, OPERATIONS) and _holds(node, span, self.line)
+        span = _instruction_span(self.python_frame.f_code, self.instruction, self.line)
+        candidates = [
+            node
+            for node in ast.walk(scope.body)
+            if isinstance(node, OPERATIONS) and _contains_span(node, span, self.line)
         ]
-        if not inside:
+        if not candidates:
             return None
         if span is None:
             # Before Python 3.11 only the line is known: the last call that ends in it is the outermost.
-            return next((node for node in inside if isinstance(node, ast.Call)), inside[0])
-        return min(inside, key=_size)
+            return next((node for node in candidates if isinstance(node, ast.Call)), candidates[0])
+        return min(candidates, key=_node_extent)
 
 
 def frames_of(error: BaseException) -> list[Frame]:
     """The calls of an exception, outermost first, without this package's own."""
-    found: list[Frame] = []
+    frames: list[Frame] = []
     trace: TracebackType | None = error.__traceback__
     while trace is not None:
         if not is_ours(trace.tb_frame.f_code.co_filename):
-            found.append(Frame(trace.tb_frame, trace.tb_lineno, trace.tb_lasti))
+            frames.append(Frame(trace.tb_frame, trace.tb_lineno, trace.tb_lasti))
         trace = trace.tb_next
-    return found
+    return frames
 
 
-def site_of(frames: Sequence[Frame], sites: Sites) -> Site:
+def site_of(frames: Sequence[Frame], sites: SiteFinder) -> Site:
     """The place of the user's that an exception came from, with the calls that led there."""
-    return sites.of([(frame.frame.f_code, frame.instruction) for frame in reversed(frames) if frame.is_user])
+    return sites.site_of_calls(
+        [(frame.python_frame.f_code, frame.instruction) for frame in reversed(frames) if frame.is_user]
+    )
 
 
 def scope_at(site: Site, frames: Sequence[Frame]) -> tuple[Scope | None, Sequence[Frame]]:
     """The function that a place lies in, and the calls down to it where it has not returned yet."""
-    for number in range(len(frames) - 1, -1, -1):
-        code = frames[number].frame.f_code
+    for index in range(len(frames) - 1, -1, -1):
+        code = frames[index].python_frame.f_code
         if code.co_filename == site.path and site.function in (code.co_name, getattr(code, "co_qualname", "")):
-            return frames[number].scope, frames[: number + 1]
-    tree = _tree(site.path)
+            return frames[index].scope, frames[: index + 1]
+    tree = _parse_file(site.path)
     if tree is None:
         return None, ()
     body: ast.AST = tree
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            inside = node.lineno <= site.line <= (node.end_lineno or node.lineno)
-            body = node if inside else body
-    names = next((frame.frame.f_globals for frame in frames if frame.path == site.path), None)
+            contains_site = node.lineno <= site.line <= (node.end_lineno or node.lineno)
+            body = node if contains_site else body
+    names = next((frame.python_frame.f_globals for frame in frames if frame.path == site.path), None)
     if names is None:
         modules = [module for module in list(sys.modules.values()) if getattr(module, "__file__", None) == site.path]
         names = vars(modules[0]) if modules else {}
     return Scope(site.path, body, (names,)), ()
 
 
-def scopes(frames: Sequence[Frame]) -> Iterator[Scope]:
+def user_file_scopes(frames: Sequence[Frame]) -> Iterator[Scope]:
     """The files of the user's functions that an exception has ended, each as a whole, the innermost first."""
     seen: set[str] = set()
     for frame in reversed(frames):
         if frame.is_user and frame.path not in seen:
             seen.add(frame.path)
-            tree = _tree(frame.path)
+            tree = _parse_file(frame.path)
             if tree is not None:
-                yield Scope(frame.path, tree, (frame.frame.f_locals, frame.frame.f_globals))
+                yield Scope(frame.path, tree, (frame.python_frame.f_locals, frame.python_frame.f_globals))
 
 
-def _tree(path: str) -> ast.Module | None:
+def _parse_file(path: str) -> ast.Module | None:
     lines = linecache.getlines(path)
-    return _parsed("".join(lines)) if lines else None
+    return _parse_text("".join(lines)) if lines else None
 
 
 @functools.lru_cache(maxsize=32)
-def _parsed(text: str) -> ast.Module | None:
+def _parse_text(text: str) -> ast.Module | None:
     """The syntax of a text: that of a file is asked for again for each call in it."""
     try:
         return ast.parse(text)
@@ -190,7 +194,7 @@ def _parsed(text: str) -> ast.Module | None:
 
 def function_of(code: CodeType) -> ast.AST | None:
     """The syntax of a function or of a module, or None where its source cannot be had."""
-    tree = _tree(code.co_filename)
+    tree = _parse_file(code.co_filename)
     if tree is None:
         return None
     if code.co_name == "<module>":
@@ -206,7 +210,7 @@ def function_of(code: CodeType) -> ast.AST | None:
 _Span = tuple[int, int, int, int]
 
 
-def _span(code: CodeType, instruction: int, line: int) -> _Span | None:
+def _instruction_span(code: CodeType, instruction: int, line: int) -> _Span | None:
     """First line, column, last line and column of an instruction, columns in bytes."""
     positions = getattr(code, "co_positions", None)
     if positions is None:
@@ -219,7 +223,7 @@ def _span(code: CodeType, instruction: int, line: int) -> _Span | None:
     return None
 
 
-def _holds(node: ast.AST, span: _Span | None, line: int) -> bool:
+def _contains_span(node: ast.AST, span: _Span | None, line: int) -> bool:
     assert isinstance(node, (ast.expr, ast.stmt))
     if span is None:
         return node.lineno <= line <= (node.end_lineno or node.lineno)
@@ -227,10 +231,10 @@ def _holds(node: ast.AST, span: _Span | None, line: int) -> bool:
     return begin <= span[:2] and span[2:] <= end
 
 
-def _size(node: ast.AST) -> tuple[int, int]:
+def _node_extent(node: ast.AST) -> tuple[int, int]:
     assert isinstance(node, (ast.expr, ast.stmt))
     return (node.end_lineno or 0) - node.lineno, (node.end_col_offset or 0) - node.col_offset
 
 
-def _characters(text: str, column: int) -> int:
+def _character_column(text: str, column: int) -> int:
     return column if text.isascii() else len(text.encode("utf-8")[:column].decode("utf-8", "replace"))

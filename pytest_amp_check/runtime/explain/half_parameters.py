@@ -7,25 +7,25 @@ from collections.abc import Sequence
 import torch
 
 from ..record.recorder import Recorder
-from ..record.source import SourceText
-from .explanation import Explanation, Raised
-from .gradients import stepped
-from .naming import parameters_named
+from ..record.source import SiteText
+from .explanation import Explanation, RaisedError
+from .gradients import find_stepped_optimizer
+from .naming import format_parameter_names
 
 
-def explain(raised: Raised, recorder: Recorder) -> Sequence[Explanation] | None:
+def explain_half_parameters(raised: RaisedError, recorder: Recorder) -> Sequence[Explanation] | None:
     """Have the rule of such weights blame where they were cast or made; tell of those that were there before."""
-    tracked = stepped(raised, recorder)
+    tracked = find_stepped_optimizer(raised, recorder)
     if tracked is None:
         return None
-    half = [p for p in tracked.params if p.dtype is torch.float16]
-    if not half:
+    half_params = [p for p in tracked.params if p.dtype is torch.float16]
+    if not half_params:
         return None
-    if recorder.weights.births.blame(half):
+    if recorder.weights.low_precision.report_casts(half_params):
         return ()
     names: dict[str, object] = {
         "optimizer": tracked.name or "",
-        "call": SourceText(raised.site),
-        "parameters": parameters_named(half, raised.frames),
+        "call": SiteText(raised.site),
+        "parameters": format_parameter_names(half_params, raised.frames),
     }
     return [Explanation("raised:half-parameters", raised.site, names)]

@@ -13,28 +13,28 @@ from .frames import Frame
 LISTED = 3
 
 
-def modules(frames: Sequence[Frame]) -> Iterator[tuple[str, torch.nn.Module]]:
+def user_modules(frames: Sequence[Frame]) -> Iterator[tuple[str, torch.nn.Module]]:
     """The modules in the variables of the calls that were ended, the innermost call first."""
     for frame in reversed(frames):
         if frame.is_user:
-            variables: dict[str, Any] = {**frame.frame.f_globals, **frame.frame.f_locals}
+            variables: dict[str, Any] = {**frame.python_frame.f_globals, **frame.python_frame.f_locals}
             for name, value in variables.items():
                 if isinstance(value, torch.nn.Module):
                     yield name, value
 
 
-def module_named(module: torch.nn.Module, holder: torch.nn.Module, name: str) -> str:
+def qualified_module_name(module: torch.nn.Module, holder: torch.nn.Module, name: str) -> str:
     """What a module is called that another one holds, whose name is given."""
     path = next((path for path, each in holder.named_modules() if each is module), "")
     return f"{name}.{path}" if path else name
 
 
-def parameters_named(parameters: Sequence[torch.Tensor], frames: Sequence[Frame]) -> str:
+def format_parameter_names(parameters: Sequence[torch.Tensor], frames: Sequence[Frame]) -> str:
     """Some parameters by their names in a module of the program, or their number where none has them."""
     ids = {id(p) for p in parameters}
-    for name, module in modules(frames):
-        found = [f"{name}.{each}" for each, p in module.named_parameters() if id(p) in ids]
-        if found:
-            more = f" and {len(found) - LISTED} more" if len(found) > LISTED else ""
-            return ", ".join(f"`{each}`" for each in found[:LISTED]) + more
+    for name, module in user_modules(frames):
+        names = [f"{name}.{each}" for each, p in module.named_parameters() if id(p) in ids]
+        if names:
+            more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+            return ", ".join(f"`{each}`" for each in names[:LISTED]) + more
     return f"{len(ids)} parameters"

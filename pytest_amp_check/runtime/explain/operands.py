@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...protocol.finding import Step
-from ...protocol.optable import policy
-from ...protocol.words import Words
+from ...protocol.finding import TraceStep
+from ...protocol.optable import find_policy
+from ...protocol.source_text import SourceText
 from ..record.regions import LOW
-from .explanation import Raised
+from .explanation import RaisedError
 from .frames import Frame, Scope
-from .naming import module_named
-from .origins import Origin, made, through
-from .values import MISSING, dtype, resolve, tensor
+from .naming import qualified_module_name
+from .origins import Origin, operand_of_same_dtype, trace_to_call
+from .values import MISSING, find_dtype, find_tensor, resolve_expression
 
 #: Ops that their names stand for, where modules have names of their own.
 _CAPITALS = str.maketrans({letter: f"_{letter.lower()}" for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"})
@@ -35,14 +35,14 @@ class Operand(NamedTuple):
     dtype: torch.dtype
     value: torch.Tensor | None
     origin: Origin | None
-    held: bool
+    is_module_state: bool
 
     @property
     def is_low(self) -> bool:
         return self.dtype in LOW
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         return f"{self.text} in {dtype_name(self.dtype)}"
 
 
@@ -57,78 +57,86 @@ def dtype_name(kind: torch.dtype) -> str:
     return str(kind).removeprefix("torch.")
 
 
-def operation(raised: Raised) -> Operation:
+def failed_operation(raised: RaisedError) -> Operation:
     """What the program did when it was stopped."""
-    user = raised.user
-    node, scope = user.operation(), user.scope
+    user = raised.user_frame
+    node, scope = user.find_operation(), user.scope
     if node is None or scope is None:
         return Operation("", [])
-    called = _called(raised, node, scope) if isinstance(node, ast.Call) else MISSING
-    if isinstance(node, ast.Call) and isinstance(called, torch.nn.Module):
-        return _of_module(raised, node, called, scope)
+    callee = _find_called_object(raised, node, scope) if isinstance(node, ast.Call) else MISSING
+    if isinstance(node, ast.Call) and isinstance(callee, torch.nn.Module):
+        return _module_operation(raised, node, callee, scope)
     frames = raised.frames[: raised.frames.index(user) + 1]
-    found = _known(node, scope, frames)
-    found += _by_the_message(str(raised.error), node, scope, frames, found)
-    if not found and raised.frames[-1] is not user and raised.frames[-1].scope is not None:
-        inner, within = raised.frames[-1].operation(), raised.frames[-1].scope
-        found = [operand._replace(origin=None) for operand in _known(inner, within, ())] if inner is not None else []
-    return Operation(_words(node), found)
+    operands = _known_operands(node, scope, frames)
+    operands += _operand_from_message(str(raised.error), node, scope, frames, operands)
+    if not operands and raised.frames[-1] is not user and raised.frames[-1].scope is not None:
+        inner, inner_scope = raised.frames[-1].find_operation(), raised.frames[-1].scope
+        operands = (
+            [operand._replace(origin=None) for operand in _known_operands(inner, inner_scope, ())]
+            if inner is not None
+            else []
+        )
+    return Operation(_operation_text(node), operands)
 
 
-def _called(raised: Raised, node: ast.Call, scope: Scope) -> Any:
+def _find_called_object(raised: RaisedError, node: ast.Call, scope: Scope) -> Any:
     """What was called, also where its name is known no more.
 
     Since Python 3.12 a comprehension is part of the function that it stands in (PEP 709), and its variables are gone
     with the exception. A module that was called is held by the call below. Before 3.11 only the line of a call is
     known, so that the one below may belong to another call in it. What ``super()`` gives is known by the call, too.
     """
-    called = resolve(node.func, scope)
-    below = raised.frames[raised.frames.index(raised.user) + 1 :]
-    if called is MISSING and below and _runs_module(below[0]) and sys.version_info >= (3, 11):
-        return below[0].frame.f_locals.get("self", MISSING)
-    return called
+    callee = resolve_expression(node.func, scope)
+    inner_frames = raised.frames[raised.frames.index(raised.user_frame) + 1 :]
+    if callee is MISSING and inner_frames and _runs_module(inner_frames[0]) and sys.version_info >= (3, 11):
+        return inner_frames[0].python_frame.f_locals.get("self", MISSING)
+    return callee
 
 
 def _runs_module(call: Frame) -> bool:
-    return call.frame.f_code is _CALL or (not call.is_user and call.frame.f_code.co_name == "forward")
+    return call.python_frame.f_code is _CALL or (not call.is_user and call.python_frame.f_code.co_name == "forward")
 
 
-def _words(node: ast.AST) -> str:
+def _operation_text(node: ast.AST) -> str:
     if isinstance(node, ast.Call):
-        return str(Words(node.func))
-    return str(Words(node.targets[0])) if isinstance(node, ast.Assign) else str(Words(node))
+        return str(SourceText(node.func))
+    return str(SourceText(node.targets[0])) if isinstance(node, ast.Assign) else str(SourceText(node))
 
 
-def _known(node: ast.AST, scope: Scope, frames: Sequence[Frame]) -> list[Operand]:
+def _known_operands(node: ast.AST, scope: Scope, frames: Sequence[Frame]) -> list[Operand]:
     """The operands of which the dtype is known."""
-    found = []
-    for part in parts(node, scope):
-        kind = dtype(part, scope)
-        if kind is not None and (kind.is_floating_point or kind.is_complex):
-            value = tensor(part, scope)
-            held = isinstance(value, torch.nn.Parameter)
-            found.append(Operand(f"`{Words(part)}`", kind, value, Origin(part, scope, frames), held))
-    return found
+    operands = []
+    for part in operand_expressions(node, scope):
+        operand_dtype = find_dtype(part, scope)
+        if operand_dtype is not None and (operand_dtype.is_floating_point or operand_dtype.is_complex):
+            value = find_tensor(part, scope)
+            is_parameter = isinstance(value, torch.nn.Parameter)
+            operands.append(
+                Operand(f"`{SourceText(part)}`", operand_dtype, value, Origin(part, scope, frames), is_parameter)
+            )
+    return operands
 
 
-def _by_the_message(
+def _operand_from_message(
     message: str, node: ast.AST, scope: Scope, frames: Sequence[Frame], known: Sequence[Operand]
 ) -> list[Operand]:
     """The one operand of which the dtype is not known, where torch names two and all others have one of them."""
-    named = {kind for words, kind in _NAMED.items() if re.search(rf"\b{words}(?:Tensor)?\b", message)}
-    others = named - {operand.dtype for operand in known}
-    if len(named) != 2 or len(others) != 1:
+    named_dtypes = {kind for words, kind in _NAMED.items() if re.search(rf"\b{words}(?:Tensor)?\b", message)}
+    others = named_dtypes - {operand.dtype for operand in known}
+    if len(named_dtypes) != 2 or len(others) != 1:
         return []
     texts = {operand.text for operand in known}
     unknown = [
         part
-        for part in parts(node, scope)
-        if f"`{Words(part)}`" not in texts and resolve(part, scope) is MISSING and dtype(part, scope) is None
+        for part in operand_expressions(node, scope)
+        if f"`{SourceText(part)}`" not in texts
+        and resolve_expression(part, scope) is MISSING
+        and find_dtype(part, scope) is None
     ]
     if len(unknown) != 1:
         return []
     origin = Origin(unknown[0], scope, frames)
-    return [Operand(f"`{Words(unknown[0])}`", others.pop(), None, origin, held=False)]
+    return [Operand(f"`{SourceText(unknown[0])}`", others.pop(), None, origin, is_module_state=False)]
 
 
 #: What torch calls dtypes in its messages.
@@ -140,13 +148,13 @@ _NAMED = {
 }
 
 
-def parts(node: ast.AST, scope: Scope) -> Iterator[ast.expr]:
+def operand_expressions(node: ast.AST, scope: Scope) -> Iterator[ast.expr]:
     """The expressions that an operation is given."""
     if isinstance(node, ast.Call):
-        if isinstance(node.func, ast.Attribute) and tensor(node.func.value, scope) is not None:
+        if isinstance(node.func, ast.Attribute) and find_tensor(node.func.value, scope) is not None:
             yield node.func.value
-        for given in (*node.args, *(keyword.value for keyword in node.keywords)):
-            yield from given.elts if isinstance(given, (ast.List, ast.Tuple)) else [given]
+        for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
+            yield from argument.elts if isinstance(argument, (ast.List, ast.Tuple)) else [argument]
     elif isinstance(node, ast.BinOp):
         yield from (node.left, node.right)
     elif isinstance(node, ast.AugAssign):
@@ -159,101 +167,107 @@ def parts(node: ast.AST, scope: Scope) -> Iterator[ast.expr]:
         yield node.operand
 
 
-def _called_by(function: ast.expr) -> str:
+def _called_module_text(function: ast.expr) -> str:
     """The words for the module that is called; its own forward, which ``super()`` gives, is that of ``self``."""
     is_super = isinstance(function, ast.Attribute) and isinstance(function.value, ast.Call)
-    return "self" if is_super and str(Words(function)).startswith("super(") else str(Words(function))
+    return "self" if is_super and str(SourceText(function)).startswith("super(") else str(SourceText(function))
 
 
-def _of_module(raised: Raised, call: ast.Call, module: torch.nn.Module, scope: Scope) -> Operation:
+def _module_operation(raised: RaisedError, call: ast.Call, module: torch.nn.Module, scope: Scope) -> Operation:
     """A module was called, and one that it holds has failed in torch's own code."""
     inner = raised.frames[-1]
     running = next(
         (
-            frame.frame.f_locals["self"]
+            frame.python_frame.f_locals["self"]
             for frame in reversed(raised.frames)
-            if not frame.is_user and isinstance(frame.frame.f_locals.get("self"), torch.nn.Module)
+            if not frame.is_user and isinstance(frame.python_frame.f_locals.get("self"), torch.nn.Module)
         ),
         module,
     )
-    name = module_named(running, module, _called_by(call.func))
-    found: list[Operand] = []
-    node = inner.operation() if inner.scope is not None else None
-    user = raised.frames.index(raised.user)
-    for operand in _known(node, inner.scope, ()) if node is not None and inner.scope is not None else ():
-        own = next((key for key, value in running.named_parameters(recurse=False) if value is operand.value), None)
-        if own is not None:
-            found.append(operand._replace(text=f"`{name}.{own}`", origin=None, held=True))
+    name = qualified_module_name(running, module, _called_module_text(call.func))
+    operands: list[Operand] = []
+    node = inner.find_operation() if inner.scope is not None else None
+    user = raised.frames.index(raised.user_frame)
+    for operand in _known_operands(node, inner.scope, ()) if node is not None and inner.scope is not None else ():
+        parameter_name = next(
+            (key for key, value in running.named_parameters(recurse=False) if value is operand.value), None
+        )
+        if parameter_name is not None:
+            operands.append(operand._replace(text=f"`{name}.{parameter_name}`", origin=None, is_module_state=True))
             continue
-        given = next((arg for arg in call.args if tensor(arg, scope) is operand.value), None)
-        if given is None and running is module and len(call.args) == 1:
-            given = call.args[0]
-        origin = None if given is None else Origin(given, scope, raised.frames[: user + 1])
-        text = f"`{Words(given)}`" if given is not None else "its input"
-        found.append(operand._replace(text=text, origin=origin, held=False))
-    if not found:
+        argument = next((arg for arg in call.args if find_tensor(arg, scope) is operand.value), None)
+        if argument is None and running is module and len(call.args) == 1:
+            argument = call.args[0]
+        origin = None if argument is None else Origin(argument, scope, raised.frames[: user + 1])
+        text = f"`{SourceText(argument)}`" if argument is not None else "its input"
+        operands.append(operand._replace(text=text, origin=origin, is_module_state=False))
+    if not operands:
         # It was refused before any op ran.
         frames = raised.frames[: user + 1]
-        found = [
-            Operand(f"`{Words(arg)}`", value.dtype, value, Origin(arg, scope, frames), held=False)
+        operands = [
+            Operand(f"`{SourceText(arg)}`", value.dtype, value, Origin(arg, scope, frames), is_module_state=False)
             for arg in call.args
-            if (value := tensor(arg, scope)) is not None
+            if (value := find_tensor(arg, scope)) is not None
         ]
-        found += [Operand(f"`{name}.{key}`", p.dtype, p, None, held=True) for key, p in running.named_parameters()][:1]
-    return Operation(str(Words(call.func)) if name == "self" else name, found)
+        operands += [
+            Operand(f"`{name}.{key}`", p.dtype, p, None, is_module_state=True) for key, p in running.named_parameters()
+        ][:1]
+    return Operation(str(SourceText(call.func)) if name == "self" else name, operands)
 
 
 # Where an operand came from.
 
 
-class Made(NamedTuple):
+class ProducingCall(NamedTuple):
     """The call that made an operand, and why it gave the dtype that it has, where that is known."""
 
     text: str
-    step: Step
+    trace_step: TraceStep
 
 
-def came_from(operand: Operand, line: int, *, autocast: bool) -> Made | None:
+def find_producing_call(operand: Operand, line: int, *, autocast: bool) -> ProducingCall | None:
     """The call that an operand comes from, in a run that has entered autocast or not."""
     if operand.origin is None:
         return None
-    chain = made(operand.origin, line)
-    if not chain or (chain[-1].node is operand.origin.node and isinstance(operand.origin.node, ast.Name)):
+    origins = trace_to_call(operand.origin, line)
+    if not origins or (origins[-1].node is operand.origin.node and isinstance(operand.origin.node, ast.Name)):
         return None
-    origin = chain[-1]
+    origin = origins[-1]
     node = origin.node
-    while (below := through(node, origin.scope)) is not None and not isinstance(below, ast.Name):
-        node = below
-    words = f"`{Words(node)}`"
-    site = origin.scope.site(node)
-    why = _why(node, origin.scope, operand.dtype, autocast=autocast)
-    if words == operand.text and not why:
+    while (operand_node := operand_of_same_dtype(node, origin.scope)) is not None and not isinstance(
+        operand_node, ast.Name
+    ):
+        node = operand_node
+    text = f"`{SourceText(node)}`"
+    site = origin.scope.site_of_node(node)
+    reason = _explain_dtype(node, origin.scope, operand.dtype, autocast=autocast)
+    if text == operand.text and not reason:
         # The operand is where it was made, and is shown already.
         return None
-    return Made(f"{words}{why}", Step(site, f"{operand.text} comes out in {dtype_name(operand.dtype)}"))
+    return ProducingCall(f"{text}{reason}", TraceStep(site, f"{operand.text} comes out in {dtype_name(operand.dtype)}"))
 
 
-def _why(node: ast.expr, scope: Scope, kind: torch.dtype, *, autocast: bool) -> str:
+def _explain_dtype(node: ast.expr, scope: Scope, result_dtype: torch.dtype, *, autocast: bool) -> str:
     """Why a call gave a dtype, where it is what autocast does with such an op, or its weights have it."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult) and kind in LOW:
-        return f", which autocast runs in {dtype_name(kind)}" if autocast else ""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult) and result_dtype in LOW:
+        return f", which autocast runs in {dtype_name(result_dtype)}" if autocast else ""
     if isinstance(node, (ast.BinOp, ast.UnaryOp)):
         inner = [each for each in ast.walk(node) if isinstance(each, ast.Call)] if autocast else []
-        calls = [each for each in inner if _why(each, scope, kind, autocast=autocast)]
-        return f", where autocast runs `{Words(calls[0].func)}` in {dtype_name(kind)}" if calls else ""
+        calls = [each for each in inner if _explain_dtype(each, scope, result_dtype, autocast=autocast)]
+        return f", where autocast runs `{SourceText(calls[0].func)}` in {dtype_name(result_dtype)}" if calls else ""
     if not isinstance(node, ast.Call):
         return ""
-    called = resolve(node.func, scope)
-    if isinstance(called, torch.nn.Module):
-        held = {p.dtype for p in called.parameters()}
-        if held == {kind} and kind in LOW:
-            return f", whose weights are in {dtype_name(kind)}"
-        if held == {torch.float32} and kind in LOW and autocast:
-            return f", which autocast runs in {dtype_name(kind)}"
-        name = type(called).__name__
+    callee = resolve_expression(node.func, scope)
+    if isinstance(callee, torch.nn.Module):
+        weight_dtypes = {p.dtype for p in callee.parameters()}
+        if weight_dtypes == {result_dtype} and result_dtype in LOW:
+            return f", whose weights are in {dtype_name(result_dtype)}"
+        if weight_dtypes == {torch.float32} and result_dtype in LOW and autocast:
+            return f", which autocast runs in {dtype_name(result_dtype)}"
+        name = type(callee).__name__
     else:
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else str(Words(node.func))
-    cast = policy("cuda", name.translate(_CAPITALS).lstrip("_")) if autocast else ""
-    if (cast == "low" and kind in LOW) or (cast.startswith("fp32") and kind is torch.float32):
-        return f", which autocast runs in {dtype_name(kind)}"
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else str(SourceText(node.func))
+    cast = find_policy("cuda", name.translate(_CAPITALS).lstrip("_")) if autocast else ""
+    if (cast == "low" and result_dtype in LOW) or (cast.startswith("fp32") and result_dtype is torch.float32):
+        return f", which autocast runs in {dtype_name(result_dtype)}"
     return ""

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ...protocol.finding import Step
-from ...protocol.optable import policy
-from ...protocol.words import Words
+from ...protocol.finding import TraceStep
+from ...protocol.optable import find_policy
+from ...protocol.source_text import SourceText
 from .frames import Frame, Scope, function_of
-from .values import CASTS, MISSING, SHAPES, resolve, tensor
+from .values import CASTS, MISSING, SHAPES, find_tensor, resolve_expression
 
 #: How many assignments, and how many functions, a value is followed through.
 DEPTH = 6
@@ -29,19 +29,19 @@ class Origin(NamedTuple):
     frames: Sequence[Frame]
 
     @property
-    def step(self) -> Step:
-        return Step(self.scope.site(self.node), f"`{Words(self.node)}`")
+    def trace_step(self) -> TraceStep:
+        return TraceStep(self.scope.site_of_node(self.node), f"`{SourceText(self.node)}`")
 
 
-def assigned(scope: Scope, name: str) -> Iterator[tuple[ast.stmt, ast.expr]]:
+def find_assignments(scope: Scope, name: str) -> Iterator[tuple[ast.stmt, ast.expr]]:
     """The statements of a function that give a name a value, with the expression that it comes from, in their order."""
-    for statement in scope.statements():
-        for target, value in _targets(statement):
-            if found := _part(target, value, name):
-                yield statement, found
+    for statement in scope.iter_statements():
+        for target, value in _assignment_targets(statement):
+            if assigned_part := _assigned_part(target, value, name):
+                yield statement, assigned_part
 
 
-def _targets(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
+def _assignment_targets(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
     if isinstance(statement, ast.Assign):
         for target in statement.targets:
             yield target, statement.value
@@ -53,10 +53,10 @@ def _targets(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
         for item in statement.items:
             if item.optional_vars is not None:
                 yield item.optional_vars, item.context_expr
-    yield from _named(statement)
+    yield from _walrus_targets(statement)
 
 
-def _named(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
+def _walrus_targets(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
     """What a statement assigns by ``:=``."""
     if isinstance(statement, (ast.Assign, ast.Expr, ast.If, ast.While, ast.Return)):
         head = statement.test if isinstance(statement, (ast.If, ast.While)) else statement.value
@@ -65,23 +65,23 @@ def _named(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
                 yield node.target, node.value
 
 
-def _part(target: ast.expr, value: ast.expr, name: str) -> ast.expr | None:
+def _assigned_part(target: ast.expr, value: ast.expr, name: str) -> ast.expr | None:
     """The part of a value that a name among the targets gets: the whole where it cannot be told."""
     if isinstance(target, ast.Name):
         return value if target.id == name else None
     if isinstance(target, (ast.Tuple, ast.List)):
-        same = isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts)
+        is_parallel = isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts)
         for number, element in enumerate(target.elts):
-            given = value.elts[number] if same and isinstance(value, (ast.Tuple, ast.List)) else value
-            if found := _part(element, given, name):
-                return found
+            element_value = value.elts[number] if is_parallel and isinstance(value, (ast.Tuple, ast.List)) else value
+            if assigned_part := _assigned_part(element, element_value, name):
+                return assigned_part
     return None
 
 
-def latest(scope: Scope, name: str, line: int) -> ast.expr | None:
+def latest_assignment(scope: Scope, name: str, line: int) -> ast.expr | None:
     """What a name was given last before a line; where nothing was, what a loop around has given it after."""
     before = after = None
-    for statement, value in assigned(scope, name):
+    for statement, value in find_assignments(scope, name):
         if (statement.end_lineno or statement.lineno) < line or isinstance(statement, (ast.For, ast.With)):
             before = value
         elif statement.lineno > line:
@@ -89,7 +89,7 @@ def latest(scope: Scope, name: str, line: int) -> ast.expr | None:
     return before if before is not None else after
 
 
-def parameter(scope: Scope, name: str) -> int | None:
+def parameter_index(scope: Scope, name: str) -> int | None:
     """The place of a parameter of the function among those that a caller gives; None for what is no parameter."""
     if not isinstance(scope.body, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return None
@@ -104,65 +104,65 @@ def parameter(scope: Scope, name: str) -> int | None:
 
 def _is_context(scope: Scope, name: str) -> bool:
     """Whether a parameter is the context that torch gives the methods of an ``autograd.Function``."""
-    return scope.has(name) and isinstance(scope.value(name), torch.autograd.function.FunctionCtx)
+    return scope.has_name(name) and isinstance(scope.resolve_name(name), torch.autograd.function.FunctionCtx)
 
 
-def given(origin: Origin, name: str) -> Origin | None:
+def caller_argument(origin: Origin, name: str) -> Origin | None:
     """What the caller of a running function gave for a parameter."""
-    place = parameter(origin.scope, name)
-    outer = next((n for n in range(len(origin.frames) - 2, -1, -1) if origin.frames[n].is_user), None)
-    if place is None or outer is None:
+    index = parameter_index(origin.scope, name)
+    caller_index = next((n for n in range(len(origin.frames) - 2, -1, -1) if origin.frames[n].is_user), None)
+    if index is None or caller_index is None:
         return None
-    caller = origin.frames[outer]
-    call = caller.operation()
+    caller = origin.frames[caller_index]
+    call = caller.find_operation()
     if not isinstance(call, ast.Call) or caller.scope is None:
         return None
     value = next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
-    if value is None and 0 <= place < len(call.args):
-        value = call.args[place]
+    if value is None and 0 <= index < len(call.args):
+        value = call.args[index]
     if value is None or isinstance(value, ast.Starred):
         return None
-    return Origin(value, caller.scope, origin.frames[: outer + 1])
+    return Origin(value, caller.scope, origin.frames[: caller_index + 1])
 
 
-def made(origin: Origin, line: int) -> list[Origin]:
+def trace_to_call(origin: Origin, line: int) -> list[Origin]:
     """From an expression back to the call that made its value: what it was assigned from, step by step.
 
     Views and casts of a name, and names that a function was given by its caller, are followed.
     """
-    found: list[Origin] = []
-    at: Origin | None = origin
-    while at is not None and len(found) < DEPTH:
-        name = _base(at.node, at.scope)
+    chain: list[Origin] = []
+    current: Origin | None = origin
+    while current is not None and len(chain) < DEPTH:
+        name = _base_name(current.node, current.scope)
         if name is None:
-            found.append(at)
+            chain.append(current)
             break
-        value = latest(at.scope, name, line)
+        value = latest_assignment(current.scope, name, line)
         if value is not None:
-            at = Origin(value, at.scope, at.frames)
+            current = Origin(value, current.scope, current.frames)
             line = value.lineno
             if not isinstance(value, ast.Name):
-                found.append(at)
-            if _base(value, at.scope) is None:
+                chain.append(current)
+            if _base_name(value, current.scope) is None:
                 break
         else:
-            at = given(at, name)
-            if at is not None:
-                line = at.frames[-1].line
-    return found
+            current = caller_argument(current, name)
+            if current is not None:
+                line = current.frames[-1].line
+    return chain
 
 
-def _base(node: ast.expr, scope: Scope) -> str | None:
+def _base_name(node: ast.expr, scope: Scope) -> str | None:
     """The name that an expression is a view, a part or the like of."""
     while not isinstance(node, ast.Name):
-        below = through(node, scope)
-        if below is None:
+        operand_node = operand_of_same_dtype(node, scope)
+        if operand_node is None:
             return None
-        node = below
+        node = operand_node
     return node.id
 
 
-def through(node: ast.expr, scope: Scope) -> ast.expr | None:
+def operand_of_same_dtype(node: ast.expr, scope: Scope) -> ast.expr | None:
     """The operand whose dtype an expression has: of views, parts, and ops that autocast leaves alone."""
     if isinstance(node, ast.Subscript):
         return node.value
@@ -170,15 +170,15 @@ def through(node: ast.expr, scope: Scope) -> ast.expr | None:
         return node.value if node.attr in SHAPES else None
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
         return None
-    name, owner = node.func.attr, resolve(node.func.value, scope)
+    name, owner = node.func.attr, resolve_expression(node.func.value, scope)
     if name in SHAPES:
         return node.func.value
-    if name in CASTS or name == "to" or policy("cuda", name):
+    if name in CASTS or name == "to" or find_policy("cuda", name):
         return None
     if isinstance(owner, types.ModuleType):
         first = node.args[0] if node.args else None
-        return first if first is not None and tensor(first, scope) is not None else None
-    if isinstance(owner, torch.Tensor) or through(node.func.value, scope) is not None:
+        return first if first is not None and find_tensor(first, scope) is not None else None
+    if isinstance(owner, torch.Tensor) or operand_of_same_dtype(node.func.value, scope) is not None:
         return node.func.value
     return None
 
@@ -186,43 +186,43 @@ def through(node: ast.expr, scope: Scope) -> ast.expr | None:
 # All that a value may have come from.
 
 
-def sources(origin: Origin) -> Iterator[Origin]:
+def find_sources(origin: Origin) -> Iterator[Origin]:
     """Every expression that a value may have come from, nearest first, also in functions that have returned."""
-    work = [origin]
+    pending = [origin]
     seen: set[int] = set()
-    while work and len(seen) < MANY:
-        at = work.pop(0)
-        if id(at.node) in seen:
+    while pending and len(seen) < MANY:
+        current = pending.pop(0)
+        if id(current.node) in seen:
             continue
-        seen.add(id(at.node))
-        yield at
-        for node in ast.walk(at.node):
+        seen.add(id(current.node))
+        yield current
+        for node in ast.walk(current.node):
             if isinstance(node, ast.Name):
-                values = [value for _, value in assigned(at.scope, node.id)]
-                work.extend(Origin(value, at.scope, at.frames) for value in values)
-                if not values and (caller := given(at, node.id)) is not None:
-                    work.append(caller)
+                values = [value for _, value in find_assignments(current.scope, node.id)]
+                pending.extend(Origin(value, current.scope, current.frames) for value in values)
+                if not values and (caller := caller_argument(current, node.id)) is not None:
+                    pending.append(caller)
             elif isinstance(node, ast.Call):
-                work.extend(_returned(node, at))
+                pending.extend(_returned_origins(node, current))
 
 
-def _returned(call: ast.Call, origin: Origin) -> Iterator[Origin]:
+def _returned_origins(call: ast.Call, origin: Origin) -> Iterator[Origin]:
     """What a function of the program returns that is called."""
-    function = callee(call, origin.scope)
+    function = resolve_callee(call, origin.scope)
     if function is None:
         return
     body = function_of(function.__code__)
     if body is None:
         return
     scope = Scope(function.__code__.co_filename, body, (function.__globals__,))
-    for statement in scope.statements():
+    for statement in scope.iter_statements():
         if isinstance(statement, ast.Return) and statement.value is not None:
             yield Origin(statement.value, scope, ())
 
 
-def callee(call: ast.Call, scope: Scope) -> types.FunctionType | None:
+def resolve_callee(call: ast.Call, scope: Scope) -> types.FunctionType | None:
     """The function of the program that a call runs, None where it is not one or not known."""
-    target: Any = resolve(call.func, scope)
+    target: Any = resolve_expression(call.func, scope)
     if isinstance(target, torch.nn.Module):
         target = getattr(type(target), "forward", MISSING)
     if isinstance(target, (staticmethod, classmethod, types.MethodType)):

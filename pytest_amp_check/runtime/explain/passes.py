@@ -12,87 +12,91 @@ import torch
 from torch.utils import checkpoint
 
 from ...protocol.events import Site
-from ...protocol.finding import Step
-from ..record.graph import FAR, nodes
+from ...protocol.finding import TraceStep
+from ..record.graph import FAR, iter_nodes
 from ..record.recorder import Recorder
 from ..record.sites import is_inner
-from ..record.source import SourceText
-from .explanation import Explanation, Raised
-from .frames import Scope, scopes
-from .values import resolve
+from ..record.source import SiteText
+from .explanation import Explanation, RaisedError
+from .frames import Scope, user_file_scopes
+from .values import resolve_expression
 
 _FILE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
-def anomaly(raised: Raised, recorder: Recorder) -> list[Explanation] | None:
+def explain_anomaly(raised: RaisedError, recorder: Recorder) -> list[Explanation] | None:
     """Explain NaN in a backward pass by the op that gave it; where gradients are scaled, AMP213 says what is wrong."""
-    named = re.search(r"Function '(\w+)' returned nan", str(raised.error))
-    if named is None:
+    match = re.search(r"Function '(\w+)' returned nan", str(raised.error))
+    if match is None:
         return None
-    made = _made_by(named[1], raised)
-    path = [Step(made, f"the op is computed of which {named[1]} is the backward")] if made is not None else []
-    path.append(Step(raised.site, f"{named[1]} gives NaN in the backward pass"))
+    forward_site = _forward_site(match[1], raised)
+    trace = (
+        [TraceStep(forward_site, f"the op is computed of which {match[1]} is the backward")]
+        if forward_site is not None
+        else []
+    )
+    trace.append(TraceStep(raised.site, f"{match[1]} gives NaN in the backward pass"))
     if _was_scaled(recorder):
         return []
-    names: dict[str, object] = {"function": named[1], "call": SourceText(raised.site)}
-    return [Explanation("raised:nan-in-backward", made or raised.site, names, tuple(path))]
+    names: dict[str, object] = {"function": match[1], "call": SiteText(raised.site)}
+    return [Explanation("raised:nan-in-backward", forward_site or raised.site, names, tuple(trace))]
 
 
 def _was_scaled(recorder: Recorder) -> bool:
-    ran = recorder.recording.registry.ran
-    return ran is not None and bool(ran[0].facts.get("scaled"))
+    last_backward = recorder.recording.registry.last_backward
+    return last_backward is not None and bool(last_backward[0].attributes.get("scaled"))
 
 
-def _made_by(function: str, raised: Raised) -> Site | None:
+def _forward_site(function: str, raised: RaisedError) -> Site | None:
     """Where the forward of an op was computed, which anomaly mode has written down in its node."""
     for frame in reversed(raised.frames):
-        for value in frame.frame.f_locals.values():
+        for value in frame.python_frame.f_locals.values():
             if isinstance(value, torch.Tensor) and value.grad_fn is not None:
-                for node in nodes([value], FAR):
+                for node in iter_nodes([value], FAR):
                     lines = node.metadata.get("traceback_") if type(node).__name__ == function else None
                     if lines:
-                        return _last_place(lines)
+                        return _last_site(lines)
     return None
 
 
-def _last_place(lines: Sequence[str]) -> Site | None:
-    places = [match for line in lines for match in _FILE.finditer(line) if not is_inner(match[1])]
-    return Site(places[-1][1], int(places[-1][2]), function=places[-1][3]) if places else None
+def _last_site(lines: Sequence[str]) -> Site | None:
+    matches = [match for line in lines for match in _FILE.finditer(line) if not is_inner(match[1])]
+    return Site(matches[-1][1], int(matches[-1][2]), function=matches[-1][3]) if matches else None
 
 
-def half_decorated(raised: Raised, recorder: Recorder) -> list[Explanation] | None:
+def explain_undecorated_forward(raised: RaisedError, recorder: Recorder) -> list[Explanation] | None:
     """Explain the backward of a Function that asks for what only a decorated forward notes, at that forward."""
     context = getattr(raised.error, "obj", None)
     function = getattr(type(context), "_forward_cls", None)
     code = getattr(inspect.unwrap(function.forward), "__code__", None) if function is not None else None
     if function is None or code is None:
         return None
-    site = recorder.recording.sites.definition(code)
-    path = (Step(site, "the forward runs"), Step(raised.site, "torch refuses"))
-    return [Explanation("raised:custom-bwd-alone", site, {"function": function.__name__}, path)]
+    site = recorder.recording.sites.site_of_definition(code)
+    trace = (TraceStep(site, "the forward runs"), TraceStep(raised.site, "torch refuses"))
+    return [Explanation("raised:custom-bwd-alone", site, {"function": function.__name__}, trace)]
 
 
-def recomputed(raised: Raised, recorder: Recorder) -> list[Explanation] | None:
+def explain_recomputed_dtype(raised: RaisedError, recorder: Recorder) -> list[Explanation] | None:
     """Explain a checkpointed part that gave other dtypes when it was computed again."""
     text = str(raised.error)
     first = re.search(r"saved metadata: \{[^{}]*'dtype': torch\.(\w+)", text)
     second = re.search(r"recomputed metadata: \{[^{}]*'dtype': torch\.(\w+)", text)
     if first is None or second is None or first[1] == second[1]:
         return None
-    calls = list(_calls(raised, (checkpoint.checkpoint,)))
+    calls = list(_find_call_sites(raised, (checkpoint.checkpoint,)))
     site = calls[0] if len(calls) == 1 else raised.site
-    path = (Step(site, f"the part gives {first[1]}"), Step(raised.site, f"in backward it gives {second[1]}"))
-    return [Explanation("raised:recomputed", site, {"first": first[1], "second": second[1]}, path)]
+    trace = (TraceStep(site, f"the part gives {first[1]}"), TraceStep(raised.site, f"in backward it gives {second[1]}"))
+    return [Explanation("raised:recomputed", site, {"first": first[1], "second": second[1]}, trace)]
 
 
-def _calls(raised: Raised, functions: Sequence[Any]) -> Iterator[Site]:
+def _find_call_sites(raised: RaisedError, functions: Sequence[Any]) -> Iterator[Site]:
     """Where the files of the running functions call one of some functions."""
-    for scope in scopes(raised.frames):
+    for scope in user_file_scopes(raised.frames):
         for node in ast.walk(scope.body):
-            if isinstance(node, ast.Call) and _is_one(node.func, scope, functions):
-                yield scope.site(node)
+            if isinstance(node, ast.Call) and _is_one_of(node.func, scope, functions):
+                yield scope.site_of_node(node)
 
 
-def _is_one(node: ast.expr, scope: Scope, functions: Sequence[Any]) -> bool:
-    found = resolve(node, scope)
-    return any(found is function for function in functions)
+def _is_one_of(node: ast.expr, scope: Scope, functions: Sequence[Any]) -> bool:
+    callee = resolve_expression(node, scope)
+    return any(callee is function for function in functions)

@@ -7,94 +7,104 @@ from collections.abc import Sequence
 
 import torch
 
-from ...protocol.words import Words
+from ...protocol.source_text import SourceText
 from ..record.recorder import Recorder
-from .clashes import history
-from .explanation import Explanation, Raised
-from .gradients import stepped
-from .naming import parameters_named
-from .operands import Operand, dtype_name, operation, parts
+from .clashes import operand_history
+from .explanation import Explanation, RaisedError
+from .gradients import find_stepped_optimizer
+from .naming import format_parameter_names
+from .operands import Operand, dtype_name, failed_operation, operand_expressions
 from .origins import Origin
-from .values import dtype, tensor
+from .values import find_dtype, find_tensor
 
 
-def gradient(raised: Raised, recorder: Recorder) -> Sequence[Explanation] | None:
+def explain_gradient_dtype(raised: RaisedError, recorder: Recorder) -> Sequence[Explanation] | None:
     """Explain a gradient of another dtype than its parameter."""
-    node, scope = raised.user.operation(), raised.user.scope
+    node, scope = raised.user_frame.find_operation(), raised.user_frame.scope
     if not isinstance(node, ast.Assign) or scope is None or not isinstance(node.targets[0], ast.Attribute):
         return None
     owner = node.targets[0].value
-    first, second = dtype(owner, scope), dtype(node.value, scope)
+    first, second = find_dtype(owner, scope), find_dtype(node.value, scope)
     if first is None or second is None:
         return None
-    given = Operand(
-        f"`{Words(node.value)}`", second, None, Origin(node.value, scope, raised.frames[: _user(raised)]), held=False
+    operand = Operand(
+        f"`{SourceText(node.value)}`",
+        second,
+        None,
+        Origin(node.value, scope, raised.frames[: _user_frame_count(raised)]),
+        is_module_state=False,
     )
-    because, path = history(raised, recorder, [given], None)
+    because, path = operand_history(raised, recorder, [operand], None)
     names = {
-        "call": str(Words(node.targets[0])),
+        "call": str(SourceText(node.targets[0])),
         "first": dtype_name(first),
-        "tensor": given.words,
-        "tensor_name": str(Words(owner)),
+        "tensor": operand.description,
+        "tensor_name": str(SourceText(owner)),
         "because": because,
     }
     return [Explanation("raised:gradient-dtype", raised.site, names, path)]
 
 
-def _user(raised: Raised) -> int:
-    return raised.frames.index(raised.user) + 1
+def _user_frame_count(raised: RaisedError) -> int:
+    return raised.frames.index(raised.user_frame) + 1
 
 
-def integers(raised: Raised, recorder: Recorder) -> Sequence[Explanation] | None:
+def explain_integer_result(raised: RaisedError, recorder: Recorder) -> Sequence[Explanation] | None:
     """Explain floating values that are written into integers."""
-    node, scope = raised.user.operation(), raised.user.scope
-    found = [] if node is None or scope is None else [(part, tensor(part, scope)) for part in parts(node, scope)]
-    whole = next((part for part, value in found if value is not None and not value.is_floating_point()), None)
-    kind = None if whole is None or scope is None else dtype(whole, scope)
-    if whole is None or kind is None:
+    node, scope = raised.user_frame.find_operation(), raised.user_frame.scope
+    found = (
+        []
+        if node is None or scope is None
+        else [(part, find_tensor(part, scope)) for part in operand_expressions(node, scope)]
+    )
+    integer_expression = next(
+        (part for part, value in found if value is not None and not value.is_floating_point()), None
+    )
+    kind = None if integer_expression is None or scope is None else find_dtype(integer_expression, scope)
+    if integer_expression is None or kind is None:
         return None
-    names = {"call": str(Words(whole)), "first": dtype_name(kind)}
+    names = {"call": str(SourceText(integer_expression)), "first": dtype_name(kind)}
     return [Explanation("raised:integers", raised.site, names)]
 
 
-def to_numpy(raised: Raised, recorder: Recorder) -> Sequence[Explanation] | None:
+def explain_numpy_dtype(raised: RaisedError, recorder: Recorder) -> Sequence[Explanation] | None:
     """Explain a tensor of a dtype that NumPy does not have."""
-    low = next((operand for operand in operation(raised).operands if operand.is_low), None)
+    low = next((operand for operand in failed_operation(raised).operands if operand.is_low), None)
     if low is None:
         return None
-    because, path = history(raised, recorder, [low], recorder.regions_left(raised.error))
+    because, path = operand_history(raised, recorder, [low], recorder.region_left_by(raised.error))
     names = {"tensor": low.text, "dtype": dtype_name(low.dtype), "because": because}
     return [Explanation("raised:numpy", raised.site, names, path)]
 
 
-def optimizer_state(raised: Raised, recorder: Recorder) -> Sequence[Explanation] | None:
+def explain_optimizer_state(raised: RaisedError, recorder: Recorder) -> Sequence[Explanation] | None:
     """Explain a state of an optimizer that has another dtype than its parameter."""
     for frame in reversed(raised.frames):
-        optimizer = frame.frame.f_locals.get("self")
+        optimizer = frame.python_frame.f_locals.get("self")
         if isinstance(optimizer, torch.optim.Optimizer):
             for p, state in optimizer.state.items():
                 for key, value in state.items() if isinstance(state, dict) else ():
                     if isinstance(value, torch.Tensor) and key != "step" and value.dtype is not p.dtype:
                         names = {
-                            "call": operation(raised).text,
+                            "call": failed_operation(raised).text,
                             "key": f"{key}",
                             "first": dtype_name(value.dtype),
-                            "tensor": f"{parameters_named([p], raised.frames)} in {dtype_name(p.dtype)}",
+                            "tensor": f"{format_parameter_names([p], raised.frames)} in {dtype_name(p.dtype)}",
                         }
                         return [Explanation("raised:state-dtype", raised.site, names)]
     return None
 
 
-def half_sharded(raised: Raised, recorder: Recorder) -> Sequence[Explanation] | None:
+def explain_partial_sharding(raised: RaisedError, recorder: Recorder) -> Sequence[Explanation] | None:
     """Explain an optimizer of which some parameters are sharded and some are not."""
-    tracked = stepped(raised, recorder)
+    tracked = find_stepped_optimizer(raised, recorder)
     if tracked is None:
         return None
-    plain = [p for p in tracked.params if not hasattr(p, "device_mesh")]
-    if not plain or len(plain) == len(tracked.params):
+    unsharded_params = [p for p in tracked.params if not hasattr(p, "device_mesh")]
+    if not unsharded_params or len(unsharded_params) == len(tracked.params):
         return None
     names: dict[str, object] = {
         "optimizer": tracked.name or "",
-        "parameters": parameters_named(plain, raised.frames),
+        "parameters": format_parameter_names(unsharded_params, raised.frames),
     }
     return [Explanation("raised:half-sharded", raised.site, names)]

@@ -42,32 +42,32 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 GREAT = 4096
 
 
-def resolve(node: ast.AST, scope: Scope) -> Any:
+def resolve_expression(node: ast.AST, scope: Scope) -> Any:
     """The object that an expression of names, attributes, items and numbers stands for, or ``MISSING``."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = resolve(node.operand, scope)
+        value = resolve_expression(node.operand, scope)
         return -value if isinstance(value, (int, float)) else MISSING
     if isinstance(node, ast.Name):
         try:
-            return scope.value(node.id)
+            return scope.resolve_name(node.id)
         except KeyError:
             return MISSING
     if isinstance(node, ast.Attribute):
-        owner = resolve(node.value, scope)
-        return MISSING if owner is MISSING else _attribute(owner, node.attr)
+        owner = resolve_expression(node.value, scope)
+        return MISSING if owner is MISSING else _get_attribute(owner, node.attr)
     if isinstance(node, ast.Subscript):
-        return _item(resolve(node.value, scope), resolve(node.slice, scope))
+        return _get_item(resolve_expression(node.value, scope), resolve_expression(node.slice, scope))
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        return _computed(node.op, resolve(node.left, scope), resolve(node.right, scope))
-    if isinstance(node, ast.Call) and len(node.args) == 1 and resolve(node.func, scope) is torch.finfo:
-        of = resolve(node.args[0], scope)
-        return torch.finfo(of) if isinstance(of, torch.dtype) and of.is_floating_point else MISSING
+        return _compute_number(node.op, resolve_expression(node.left, scope), resolve_expression(node.right, scope))
+    if isinstance(node, ast.Call) and len(node.args) == 1 and resolve_expression(node.func, scope) is torch.finfo:
+        argument = resolve_expression(node.args[0], scope)
+        return torch.finfo(argument) if isinstance(argument, torch.dtype) and argument.is_floating_point else MISSING
     return MISSING
 
 
-def _computed(op: ast.operator, left: Any, right: Any) -> Any:
+def _compute_number(op: ast.operator, left: Any, right: Any) -> Any:
     """A number that is computed from two."""
     if not all(type(number) in (int, float) for number in (left, right)):
         return MISSING
@@ -79,21 +79,21 @@ def _computed(op: ast.operator, left: Any, right: Any) -> Any:
         return MISSING
 
 
-def _attribute(owner: Any, name: str) -> Any:
+def _get_attribute(owner: Any, name: str) -> Any:
     if isinstance(owner, torch.nn.Module):
-        for held in (owner._parameters, owner._buffers, owner._modules):
-            if name in held:
-                return held[name]
+        for members in (owner._parameters, owner._buffers, owner._modules):
+            if name in members:
+                return members[name]
     if isinstance(owner, torch.finfo):
         return getattr(owner, name, MISSING)
     if isinstance(owner, (ModuleType, torch.Tensor)) or owner is torch.Tensor:
         return getattr(owner, name, MISSING) if isinstance(owner, ModuleType) else MISSING
-    found = inspect.getattr_static(owner, name, MISSING)
+    member = inspect.getattr_static(owner, name, MISSING)
     # A property, or anything else that is computed, is code of the program.
-    return MISSING if isinstance(found, property) or hasattr(type(found), "__set__") else found
+    return MISSING if isinstance(member, property) or hasattr(type(member), "__set__") else member
 
 
-def _item(owner: Any, index: Any) -> Any:
+def _get_item(owner: Any, index: Any) -> Any:
     if isinstance(owner, (torch.nn.ModuleList, torch.nn.Sequential)):
         owner = list(owner._modules.values())
     elif isinstance(owner, torch.nn.ModuleDict):
@@ -106,28 +106,30 @@ def _item(owner: Any, index: Any) -> Any:
     return MISSING
 
 
-def tensor(node: ast.AST, scope: Scope) -> torch.Tensor | None:
+def find_tensor(node: ast.AST, scope: Scope) -> torch.Tensor | None:
     """The tensor that an expression stands for, or one that it is a view or a part of."""
-    found = resolve(node, scope)
-    if isinstance(found, torch.Tensor):
-        return found
+    resolved = resolve_expression(node, scope)
+    if isinstance(resolved, torch.Tensor):
+        return resolved
     if isinstance(node, ast.Subscript):
-        return tensor(node.value, scope)
+        return find_tensor(node.value, scope)
     if isinstance(node, ast.Attribute) and node.attr in SHAPES:
-        return tensor(node.value, scope)
+        return find_tensor(node.value, scope)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SHAPES:
-        return tensor(node.func.value, scope)
+        return find_tensor(node.func.value, scope)
     return None
 
 
-def dtype(node: ast.AST, scope: Scope) -> torch.dtype | None:
+def find_dtype(node: ast.AST, scope: Scope) -> torch.dtype | None:
     """The dtype of the tensor that an expression gives, where that is known."""
-    found = tensor(node, scope)
-    if found is not None:
-        return found.dtype
+    found_tensor = find_tensor(node, scope)
+    if found_tensor is not None:
+        return found_tensor.dtype
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if node.func.attr in CASTS and not node.args:
             return CASTS[node.func.attr]
-        wanted = [resolve(part, scope) for part in (*node.args, *(keyword.value for keyword in node.keywords))]
-        return next((value for value in wanted if isinstance(value, torch.dtype)), None)
+        arguments = [
+            resolve_expression(part, scope) for part in (*node.args, *(keyword.value for keyword in node.keywords))
+        ]
+        return next((value for value in arguments if isinstance(value, torch.dtype)), None)
     return None

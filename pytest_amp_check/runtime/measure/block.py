@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 class Block:
     """The memory of one storage. ``settled``: its birth is summed up already, so that a new category is an event."""
 
-    __slots__ = ("category", "name", "reference", "settled", "size", "turn")
+    __slots__ = ("category", "is_summed_up", "name", "reference", "size", "step_number")
 
-    def __init__(self, size: int, category: str, name: str, turn: int) -> None:
+    def __init__(self, size: int, category: str, name: str, step_number: int) -> None:
         self.size = size
         self.category = category
         self.name = name
-        self.turn = turn
-        self.settled = False
+        self.step_number = step_number
+        self.is_summed_up = False
         self.reference: weakref.ref[torch.UntypedStorage] | None = None

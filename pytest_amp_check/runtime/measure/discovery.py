@@ -12,7 +12,7 @@ from torch import nn
 from ..record.collector import Collector
 
 
-class _Together(nn.ModuleDict):
+class _ModelGroup(nn.ModuleDict):
     """Several models that are trained together."""
 
 
@@ -24,34 +24,36 @@ class Discovery(Collector):
 
     def __init__(self, collectors: Iterable[Collector]) -> None:
         self._collectors = tuple(collectors)
-        self._met: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._known_optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
 
     def after_backward(
-        self, scaler: torch.amp.GradScaler | None, scale: float, fed: Sequence[torch.optim.Optimizer]
+        self, scaler: torch.amp.GradScaler | None, scale: float, optimizers: Sequence[torch.optim.Optimizer]
     ) -> None:
         """New optimizers may be those of new models."""
-        if all(optimizer in self._met for optimizer in fed):
+        if all(optimizer in self._known_optimizers for optimizer in optimizers):
             return
-        self._met.update(fed)
-        found = _models({id(p) for optimizer in self._met for group in optimizer.param_groups for p in group["params"]})
-        if not found:
+        self._known_optimizers.update(optimizers)
+        models = _find_models(
+            {id(p) for optimizer in self._known_optimizers for group in optimizer.param_groups for p in group["params"]}
+        )
+        if not models:
             return
         # Several models are told apart by their classes; being held together changes none of them.
-        model = found[0] if len(found) == 1 else _Together(_named(found))
+        model = models[0] if len(models) == 1 else _ModelGroup(_name_models(models))
         for collector in self._collectors:
-            collector.adopt(model)
+            collector.set_model(model)
 
 
-def _models(params: set[int]) -> list[nn.Module]:
+def _find_models(params: set[int]) -> list[nn.Module]:
     """The outermost modules that hold any of these parameters."""
-    holders = [each for each in gc.get_objects() if _holds(each, params)]
+    holders = [each for each in gc.get_objects() if _holds_parameters(each, params)]
     inner = {id(child) for holder in holders for child in holder.modules() if child is not holder}
     return [holder for holder in holders if id(holder) not in inner]
 
 
-def _holds(each: object, params: set[int]) -> bool:
+def _holds_parameters(each: object, params: set[int]) -> bool:
     # Objects that only pretend to be modules may run code when they are asked for their class.
-    if not issubclass(type(each), nn.Module) or type(each) is _Together:
+    if not issubclass(type(each), nn.Module) or type(each) is _ModelGroup:
         return False
     assert isinstance(each, nn.Module)
     try:
@@ -60,7 +62,7 @@ def _holds(each: object, params: set[int]) -> bool:
         return False
 
 
-def _named(models: list[nn.Module]) -> dict[str, nn.Module]:
+def _name_models(models: list[nn.Module]) -> dict[str, nn.Module]:
     named: dict[str, nn.Module] = {}
     for model in models:
         name, number = type(model).__name__, 1

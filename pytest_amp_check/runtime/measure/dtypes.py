@@ -46,15 +46,15 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _joined(dtypes: Iterable[torch.dtype]) -> str:
+def _join_names(dtypes: Iterable[torch.dtype]) -> str:
     return ", ".join(sorted(map(dtype_name, dtypes)))
 
 
-def _measured(dtype: torch.dtype) -> bool:
+def _is_measured(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
-def _tensors(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
+def _iter_tensors(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
     """The tensors in nested tuples, lists, mappings and dataclasses."""
     if isinstance(value, torch.Tensor):
         yield value
@@ -62,16 +62,16 @@ def _tensors(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
         return
     elif isinstance(value, Mapping):
         for part in value.values():
-            yield from _tensors(part, depth - 1)
+            yield from _iter_tensors(part, depth - 1)
     elif isinstance(value, (tuple, list, set, frozenset)):
         for part in value:
-            yield from _tensors(part, depth - 1)
+            yield from _iter_tensors(part, depth - 1)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            yield from _tensors(getattr(value, field.name, None), depth - 1)
+            yield from _iter_tensors(getattr(value, field.name, None), depth - 1)
 
 
-def _plain(name: str) -> str:
+def _strip_wrappers(name: str) -> str:
     """A module's or parameter's name without what wrappers add to it."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
@@ -93,13 +93,13 @@ class ParameterNames:
     def refresh(self) -> None:
         """Reads the model's parameters again."""
         if self._model is not None:
-            self._names = {id(p): (weakref.ref(p), _plain(name)) for name, p in self._model.named_parameters()}
+            self._names = {id(p): (weakref.ref(p), _strip_wrappers(name)) for name, p in self._model.named_parameters()}
 
-    def label(self, optimizer: torch.optim.Optimizer) -> str:
+    def optimizer_label(self, optimizer: torch.optim.Optimizer) -> str:
         """What an optimizer is called."""
-        return self._labelled(optimizer)[0]
+        return self._label_entry(optimizer)[0]
 
-    def _labelled(self, optimizer: torch.optim.Optimizer) -> tuple[str, bool]:
+    def _label_entry(self, optimizer: torch.optim.Optimizer) -> tuple[str, bool]:
         """An optimizer's name, and whether it is the only one, whose places need no name before them."""
         label = self._labels.get(optimizer)
         if label is None:
@@ -109,20 +109,20 @@ class ParameterNames:
             label = self._labels[optimizer] = (name, not any(first for _, first in self._labels.values()))
         return label
 
-    def of(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
+    def named_parameters(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
         """An optimizer's parameters in their order, each with its name."""
         if any(id(p) not in self._names for group in optimizer.param_groups for p in group["params"]):
             self.refresh()
-        label, first = self._labelled(optimizer)
+        label, first = self._label_entry(optimizer)
         named: list[tuple[str, torch.Tensor]] = []
         for number, group in enumerate(optimizer.param_groups):
-            given = group.get("param_names")
+            given_names = group.get("param_names")
             for index, parameter in enumerate(group["params"]):
                 entry = self._names.get(id(parameter))
                 if entry is not None and entry[0]() is parameter:
                     name = entry[1]
-                elif given is not None:
-                    name = _plain(given[index])
+                elif given_names is not None:
+                    name = _strip_wrappers(given_names[index])
                 else:
                     name = f"{'' if first else label + ' '}group {number}.param {index}"
                 named.append((name, parameter))
@@ -143,27 +143,27 @@ class _OpDtypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        tensor = next(_tensors(out), None)
-        if tensor is not None and _measured(tensor.dtype):
+        tensor = next(_iter_tensors(out), None)
+        if tensor is not None and _is_measured(tensor.dtype):
             counts = self.counts.setdefault(str(getattr(func, "_overloadpacket", func)), {})
             counts[tensor.dtype] = counts.get(tensor.dtype, 0) + 1
         return out
 
 
-class _Output:
+class _ModuleOutput:
     """What was seen of one module's outputs: dtypes, each with autocast's dtype when the module returned, or None."""
 
-    __slots__ = ("kind", "parameters", "seen")
+    __slots__ = ("class_name", "parameter_dtypes", "seen_dtypes")
 
     def __init__(self) -> None:
         #: The class of the module, not of what wraps it.
-        self.kind = ""
+        self.class_name = ""
         #: What the module's own parameters had last: it explains an output that autocast did not make.
-        self.parameters: set[torch.dtype] = set()
-        self.seen: set[tuple[torch.dtype, torch.dtype | None]] = set()
+        self.parameter_dtypes: set[torch.dtype] = set()
+        self.seen_dtypes: set[tuple[torch.dtype, torch.dtype | None]] = set()
 
     def dtypes(self) -> set[torch.dtype]:
-        return {dtype for dtype, _ in self.seen}
+        return {dtype for dtype, _ in self.seen_dtypes}
 
 
 def _autocast_dtype(device: str) -> torch.dtype | None:
@@ -190,21 +190,21 @@ class Dtypes(Collector):
 
     def __init__(self, model: nn.Module | None, *, ops: bool = False) -> None:
         self._model = model
-        self._names = ParameterNames(model)
-        self._outputs: dict[str, _Output] = {}
-        self._hooked: dict[int, tuple[weakref.ref[nn.Module], list[_Output]]] = {}
-        self._watched: list[tuple[str, torch.Tensor]] = []
-        self._parameters: dict[str, set[torch.dtype]] = {}
-        self._gradients: dict[str, set[torch.dtype]] = {}
-        self._states: dict[str, set[torch.dtype]] = {}
-        self._loss: set[torch.dtype] = set()
+        self._parameter_names = ParameterNames(model)
+        self._outputs: dict[str, _ModuleOutput] = {}
+        self._hooked_modules: dict[int, tuple[weakref.ref[nn.Module], list[_ModuleOutput]]] = {}
+        self._watched_parameters: list[tuple[str, torch.Tensor]] = []
+        self._parameter_dtypes: dict[str, set[torch.dtype]] = {}
+        self._gradient_dtypes: dict[str, set[torch.dtype]] = {}
+        self._state_dtypes: dict[str, set[torch.dtype]] = {}
+        self._loss_dtypes: set[torch.dtype] = set()
         # Optimizers whose parameters were read before their first step, and whose state was after it.
-        self._met: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._stepped: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._mode = _OpDtypes() if ops else None
-        self._running = False
-        self._handle: RemovableHandle | None = None
-        self._filter: tuple[Any, ...] | None = None
+        self._known_optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._stepped_optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._op_mode = _OpDtypes() if ops else None
+        self._is_running = False
+        self._hook_handle: RemovableHandle | None = None
+        self._warning_filter: tuple[Any, ...] | None = None
 
     # Events.
 
@@ -212,120 +212,126 @@ class Dtypes(Collector):
         """Puts up the hook for module outputs and, for ops, the dispatch mode of this thread."""
         self._hook_model()
         self._read_model()
-        if self._mode is not None:
-            self._mode.__enter__()  # type: ignore[no-untyped-call]
-        self._running = True
+        if self._op_mode is not None:
+            self._op_mode.__enter__()  # type: ignore[no-untyped-call]
+        self._is_running = True
 
-    def adopt(self, model: nn.Module) -> None:
+    def set_model(self, model: nn.Module) -> None:
         """What was seen of parameters under other names is forgotten; outputs are seen from now on."""
         self._unhook_model()
-        self._model, self._names = model, ParameterNames(model)
-        self._parameters.clear()
-        self._gradients.clear()
-        self._met.clear()
+        self._model, self._parameter_names = model, ParameterNames(model)
+        self._parameter_dtypes.clear()
+        self._gradient_dtypes.clear()
+        self._known_optimizers.clear()
         self._hook_model()
         self._read_model()
 
     def _hook_model(self) -> None:
         if self._model is not None:
             for name, module in self._model.named_modules(remove_duplicate=False):
-                plain = _plain(name)
-                output = self._outputs.setdefault(plain, _Output())
-                output.kind = type(module).__name__
-                self._hooked.setdefault(id(module), (weakref.ref(module), []))[1].append(output)
+                plain = _strip_wrappers(name)
+                output = self._outputs.setdefault(plain, _ModuleOutput())
+                output.class_name = type(module).__name__
+                self._hooked_modules.setdefault(id(module), (weakref.ref(module), []))[1].append(output)
             # Torch's warning is right and does not apply: dtypes that are seen twice are the same. Filters are plain
             # data; warnings.filterwarnings() would take away the user's own equal one.
-            self._filter = ("ignore", _TWICE, UserWarning, None, 0)
-            warnings.filters.insert(0, self._filter)  # type: ignore[attr-defined]
-            self._handle = register_module_forward_hook(self._saw_output)
+            self._warning_filter = ("ignore", _TWICE, UserWarning, None, 0)
+            warnings.filters.insert(0, self._warning_filter)  # type: ignore[attr-defined]
+            self._hook_handle = register_module_forward_hook(self._record_output)
 
     def _unhook_model(self) -> None:
-        if self._handle is not None:
-            self._handle.remove()
-            self._handle = None
-            warnings.filters[:] = [f for f in warnings.filters if f is not self._filter]  # type: ignore[index]
-        self._hooked.clear()
+        if self._hook_handle is not None:
+            self._hook_handle.remove()
+            self._hook_handle = None
+            warnings.filters[:] = [f for f in warnings.filters if f is not self._warning_filter]  # type: ignore[index]
+        self._hooked_modules.clear()
 
     def stop(self) -> None:
         """Takes hook and mode down again, and reads what stands then."""
-        if self._running and self._mode is not None:
-            self._mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        self._running = False
+        if self._is_running and self._op_mode is not None:
+            self._op_mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        self._is_running = False
         self._unhook_model()
         self._read_model()
-        self._watched.clear()
-        for optimizer in list(self._stepped):
+        self._watched_parameters.clear()
+        for optimizer in list(self._stepped_optimizers):
             self._read_state(optimizer)
 
-    def saw_loss(self, dtype: torch.dtype) -> None:
+    def record_loss_dtype(self, dtype: torch.dtype) -> None:
         """A loss runs backward that had this dtype before it was scaled."""
-        self._loss.add(dtype)
+        self._loss_dtypes.add(dtype)
 
     def after_backward(
-        self, scaler: torch.amp.GradScaler | None, scale: float, fed: Sequence[torch.optim.Optimizer]
+        self, scaler: torch.amp.GradScaler | None, scale: float, optimizers: Sequence[torch.optim.Optimizer]
     ) -> None:
         """Reads parameters and gradients: the model's, or else those of the optimizers that the backward pass fed."""
-        for name, parameter in self._watched:
-            self._saw_parameter(name, parameter)
+        for name, parameter in self._watched_parameters:
+            self._record_parameter(name, parameter)
         if self._model is None:
-            for optimizer in fed:
+            for optimizer in optimizers:
                 self._read_optimizer(optimizer)
 
     def before_step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, scale: float) -> None:
         """Reads, before the first step, what the optimizer has beside the model's parameters, such as copies."""
-        if optimizer not in self._met:
-            self._met.add(optimizer)
+        if optimizer not in self._known_optimizers:
+            self._known_optimizers.add(optimizer)
             self._read_optimizer(optimizer)
 
     def after_step(
         self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, *, skipped: bool
     ) -> None:
         """Reads the optimizer's state after its first step; it is read once more at the end."""
-        if not skipped and optimizer not in self._stepped:
-            self._stepped.add(optimizer)
+        if not skipped and optimizer not in self._stepped_optimizers:
+            self._stepped_optimizers.add(optimizer)
             self._read_state(optimizer)
 
-    def _saw_output(self, module: nn.Module, args: Any, output: Any) -> None:
+    def _record_output(self, module: nn.Module, args: Any, output: Any) -> None:
         if torch.compiler.is_compiling():
             return
-        hooked = self._hooked.get(id(module))
-        if hooked is None or hooked[0]() is not module:
+        entry = self._hooked_modules.get(id(module))
+        if entry is None or entry[0]() is not module:
             return
-        for tensor in _tensors(output):
-            if _measured(tensor.dtype):
+        for tensor in _iter_tensors(output):
+            if _is_measured(tensor.dtype):
                 pair = (tensor.dtype, _autocast_dtype(tensor.device.type))
-                for out in hooked[1]:
-                    if pair not in out.seen:
-                        out.seen.add(pair)
-                        out.parameters.update(p.dtype for p in module.parameters(recurse=False))
+                for out in entry[1]:
+                    if pair not in out.seen_dtypes:
+                        out.seen_dtypes.add(pair)
+                        out.parameter_dtypes.update(p.dtype for p in module.parameters(recurse=False))
 
     def _read_model(self) -> None:
         """Reads the model's parameters, and notes which they are: to list them costs more than to read them."""
         if self._model is not None:
-            self._watched = [(_plain(name), p) for name, p in self._model.named_parameters(remove_duplicate=False)]
-            for name, parameter in self._watched:
-                self._saw_parameter(name, parameter)
+            self._watched_parameters = [
+                (_strip_wrappers(name), p) for name, p in self._model.named_parameters(remove_duplicate=False)
+            ]
+            for name, parameter in self._watched_parameters:
+                self._record_parameter(name, parameter)
 
     def _read_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        for name, parameter in self._names.of(optimizer):
-            self._saw_parameter(name, parameter)
+        for name, parameter in self._parameter_names.named_parameters(optimizer):
+            self._record_parameter(name, parameter)
 
-    def _saw_parameter(self, name: str, parameter: torch.Tensor) -> None:
+    def _record_parameter(self, name: str, parameter: torch.Tensor) -> None:
         dtype = parameter.dtype
-        if dtype not in self._parameters.get(name, ()) and _measured(dtype):
-            self._parameters.setdefault(name, set()).add(dtype)
+        if dtype not in self._parameter_dtypes.get(name, ()) and _is_measured(dtype):
+            self._parameter_dtypes.setdefault(name, set()).add(dtype)
         gradient = parameter.grad
-        if gradient is not None and gradient.dtype not in self._gradients.get(name, ()) and _measured(gradient.dtype):
-            self._gradients.setdefault(name, set()).add(gradient.dtype)
+        if (
+            gradient is not None
+            and gradient.dtype not in self._gradient_dtypes.get(name, ())
+            and _is_measured(gradient.dtype)
+        ):
+            self._gradient_dtypes.setdefault(name, set()).add(gradient.dtype)
 
     def _read_state(self, optimizer: torch.optim.Optimizer) -> None:
-        label = self._names.label(optimizer)
+        label = self._parameter_names.optimizer_label(optimizer)
         for state in list(optimizer.state.values()):
             if isinstance(state, dict):
                 for key, value in state.items():
-                    for tensor in _tensors(value):
-                        if _measured(tensor.dtype):
-                            self._states.setdefault(f"{label}.{key}", set()).add(tensor.dtype)
+                    for tensor in _iter_tensors(value):
+                        if _is_measured(tensor.dtype):
+                            self._state_dtypes.setdefault(f"{label}.{key}", set()).add(tensor.dtype)
 
     # What was seen.
 
@@ -336,17 +342,17 @@ class Dtypes(Collector):
         "ops" (op to dtype to count, or None where ops were not recorded). The model itself is the module "".
         """
         ops = None
-        if self._mode is not None:
+        if self._op_mode is not None:
             ops = {
                 op: {dtype_name(dtype): n for dtype, n in sorted(counts.items(), key=lambda item: str(item[0]))}
-                for op, counts in sorted(self._mode.counts.items())
+                for op, counts in sorted(self._op_mode.counts.items())
             }
         return {
-            "modules": {name: _joined(out.dtypes()) for name, out in self._outputs.items() if out.seen},
-            "parameters": {name: _joined(dtypes) for name, dtypes in self._parameters.items()},
-            "gradients": {name: _joined(dtypes) for name, dtypes in self._gradients.items()},
-            "loss": _joined(self._loss) or None,
-            "optimizer state": {name: _joined(dtypes) for name, dtypes in self._states.items()},
+            "modules": {name: _join_names(out.dtypes()) for name, out in self._outputs.items() if out.seen_dtypes},
+            "parameters": {name: _join_names(dtypes) for name, dtypes in self._parameter_dtypes.items()},
+            "gradients": {name: _join_names(dtypes) for name, dtypes in self._gradient_dtypes.items()},
+            "loss": _join_names(self._loss_dtypes) or None,
+            "optimizer state": {name: _join_names(dtypes) for name, dtypes in self._state_dtypes.items()},
             "ops": ops,
         }
 
@@ -379,27 +385,27 @@ def assert_dtypes(dtypes: Dtypes | None, expected: Mapping[str, Expected]) -> No
         raise ValueError('Nothing is expected: give assert_dtypes names with dtypes, such as {"loss": "float32"}.')
     wrong: list[_Mismatch] = []
     for key, value in expected.items():
-        wanted = _wanted(key, value)
+        wanted = _allowed_dtypes(key, value)
         section, _, pattern = key.partition(":")
         if key == "loss":
-            wrong += _judge_loss(dtypes, wanted)
+            wrong += _check_loss(dtypes, wanted)
         elif section in _SECTIONS:
-            wrong += _judge_section(dtypes, section, pattern or "*", key, wanted)
+            wrong += _check_section(dtypes, section, pattern or "*", key, wanted)
         else:
-            wrong += _judge_modules(dtypes, key, wanted, expected)
+            wrong += _check_modules(dtypes, key, wanted, expected)
     if wrong:
-        raise AssertionError(_message(wrong))
+        raise AssertionError(_failure_message(wrong))
 
 
-def _wanted(key: str, value: Expected) -> frozenset[torch.dtype]:
+def _allowed_dtypes(key: str, value: Expected) -> frozenset[torch.dtype]:
     """The dtypes that are allowed for a key."""
-    several = [value] if isinstance(value, (str, torch.dtype)) else list(value)
-    if not several:
+    values = [value] if isinstance(value, (str, torch.dtype)) else list(value)
+    if not values:
         raise ValueError(f"No dtype is allowed for {key!r}: name at least one.")
-    return frozenset(_dtype(key, one) for one in several)
+    return frozenset(_parse_dtype(key, one) for one in values)
 
 
-def _dtype(key: str, value: Any) -> torch.dtype:
+def _parse_dtype(key: str, value: Any) -> torch.dtype:
     if isinstance(value, torch.dtype):
         return value
     name = value.strip().removeprefix("torch.").lower() if isinstance(value, str) else ""
@@ -412,11 +418,11 @@ def _dtype(key: str, value: Any) -> torch.dtype:
     raise ValueError(f"{value!r}, expected for {key!r}, is no dtype: {hint}")
 
 
-def _or(dtypes: AbstractSet[torch.dtype]) -> str:
+def _join_with_or(dtypes: AbstractSet[torch.dtype]) -> str:
     return " or ".join(sorted(map(dtype_name, dtypes)))
 
 
-def _message(wrong: list[_Mismatch]) -> str:
+def _failure_message(wrong: list[_Mismatch]) -> str:
     """Everything that is wrong, what has one cause under one advice."""
     lines = [f"{len(wrong)} {'dtype is' if len(wrong) == 1 else 'dtypes are'} not as expected."]
     shown = wrong[:_SHOWN]
@@ -428,42 +434,44 @@ def _message(wrong: list[_Mismatch]) -> str:
     return "\n".join(lines)
 
 
-def _judge_loss(dtypes: Dtypes, wanted: frozenset[torch.dtype]) -> Iterator[_Mismatch]:
-    if not dtypes._loss:
+def _check_loss(dtypes: Dtypes, wanted: frozenset[torch.dtype]) -> Iterator[_Mismatch]:
+    if not dtypes._loss_dtypes:
         yield _Mismatch("loss: none was seen", "Call backward() on the loss while recording.")
-    elif not dtypes._loss <= wanted:
-        if dtypes._loss & _LOW:
+    elif not dtypes._loss_dtypes <= wanted:
+        if dtypes._loss_dtypes & _LOW:
             advice = (
                 "Compute the loss inside the autocast region with a loss that autocast runs in float32, "
                 "or call .float() on what goes into it."
             )
         else:
             advice = "Autocast runs most losses in float32: expect that, or cast the loss."
-        yield _Mismatch(f"loss is {_joined(dtypes._loss)}, should be {_or(wanted)}", advice)
+        yield _Mismatch(f"loss is {_join_names(dtypes._loss_dtypes)}, should be {_join_with_or(wanted)}", advice)
 
 
-def _judge_section(
+def _check_section(
     dtypes: Dtypes, section: str, pattern: str, key: str, wanted: frozenset[torch.dtype]
 ) -> Iterator[_Mismatch]:
-    seen: dict[str, set[torch.dtype]]
+    dtypes_by_name: dict[str, set[torch.dtype]]
     if section == "ops":
-        if dtypes._mode is None:
+        if dtypes._op_mode is None:
             raise ValueError(
                 f"{key!r} cannot be judged, as ops were not recorded: record(model, dtypes=True, ops=True)."
             )
-        seen = {op: set(counts) for op, counts in sorted(dtypes._mode.counts.items())}
+        dtypes_by_name = {op: set(counts) for op, counts in sorted(dtypes._op_mode.counts.items())}
     elif section == "parameters":
-        seen = dtypes._parameters
+        dtypes_by_name = dtypes._parameter_dtypes
     else:
-        seen = dtypes._gradients if section == "gradients" else dtypes._states
-    found = [name for name in seen if fnmatchcase(name, pattern)]
-    if not found:
-        yield _Mismatch(f"{key!r} matches nothing", _nearest(pattern, seen, _NONE[section]))
+        dtypes_by_name = dtypes._gradient_dtypes if section == "gradients" else dtypes._state_dtypes
+    matched = [name for name in dtypes_by_name if fnmatchcase(name, pattern)]
+    if not matched:
+        yield _Mismatch(f"{key!r} matches nothing", _suggest_names(pattern, dtypes_by_name, _NONE[section]))
     word = {"parameters": "parameter", "gradients": "gradient of", "optimizer state": "state", "ops": "op"}[section]
-    for name in found:
-        if not seen[name] <= wanted:
-            advice = _advice_on(section, seen[name], wanted)
-            yield _Mismatch(f"{word} {name} is {_joined(seen[name])}, should be {_or(wanted)}", advice)
+    for name in matched:
+        if not dtypes_by_name[name] <= wanted:
+            advice = _advice_on(section, dtypes_by_name[name], wanted)
+            yield _Mismatch(
+                f"{word} {name} is {_join_names(dtypes_by_name[name])}, should be {_join_with_or(wanted)}", advice
+            )
 
 
 #: What to do where a section is empty.
@@ -492,7 +500,7 @@ def _advice_on(section: str, seen: AbstractSet[torch.dtype], wanted: AbstractSet
     return "Nothing but model.to(dtype) changes parameters: autocast does not."
 
 
-def _nearest(pattern: str, names: Collection[str], none: str) -> str:
+def _suggest_names(pattern: str, names: Collection[str], none: str) -> str:
     """What a pattern may have meant."""
     if not names:
         return none
@@ -508,7 +516,7 @@ def _module_pattern(key: str, outputs: Collection[str]) -> str:
     return "" if key == "model" and "model" not in outputs else key
 
 
-def _judge_modules(
+def _check_modules(
     dtypes: Dtypes, key: str, wanted: frozenset[torch.dtype], expected: Mapping[str, Expected]
 ) -> Iterator[_Mismatch]:
     outputs = dtypes._outputs
@@ -518,39 +526,47 @@ def _judge_modules(
     if pattern in outputs:
         names = [pattern]
     else:
-        named = {_module_pattern(other, outputs) for other in expected}
+        exact_names = {_module_pattern(other, outputs) for other in expected}
         matched = [name for name in outputs if fnmatchcase(name, pattern)]
-        names = [name for name in matched if name not in named]
+        names = [name for name in matched if name not in exact_names]
         if not matched:
-            if any(fnmatchcase(name, key) for name in dtypes._parameters):
+            if any(fnmatchcase(name, key) for name in dtypes._parameter_dtypes):
                 yield _Mismatch(f"{key!r} matches no module", f'It is a parameter: write "parameters:{key}".')
             else:
-                known = [name for name in outputs if name]
-                yield _Mismatch(f"{key!r} matches no module", _nearest(key, known, 'The model has only itself: "".'))
-    judged = [(name, outputs[name]) for name in names if outputs[name].seen]
-    if names and not judged:
+                module_names = [name for name in outputs if name]
+                yield _Mismatch(
+                    f"{key!r} matches no module", _suggest_names(key, module_names, 'The model has only itself: "".')
+                )
+    called_outputs = [(name, outputs[name]) for name in names if outputs[name].seen_dtypes]
+    if names and not called_outputs:
         yield _Mismatch(
             f"{key!r} gave no floating-point output",
             "It was not called while recording, or only inside a compiled module: run the model inside record(), "
             "and assert on a compiled one as a whole.",
         )
-    for name, output in judged:
+    for name, output in called_outputs:
         if not output.dtypes() <= wanted:
-            line = f"{name or 'model'} ({output.kind}) is {_joined(output.dtypes())}, should be {_or(wanted)}"
-            yield _Mismatch(line, _cause(output, wanted))
+            line = (
+                f"{name or 'model'} ({output.class_name}) is {_join_names(output.dtypes())}, should be "
+                f"{_join_with_or(wanted)}"
+            )
+            yield _Mismatch(line, _explain_output(output, wanted))
 
 
-def _cause(output: _Output, wanted: AbstractSet[torch.dtype]) -> str:
+def _explain_output(output: _ModuleOutput, wanted: AbstractSet[torch.dtype]) -> str:
     """Why a module's output has not the dtype that is wanted, and what to do."""
-    dtype, autocast = min(((d, a) for d, a in output.seen if d not in wanted), key=str)
+    dtype, autocast = min(((d, a) for d, a in output.seen_dtypes if d not in wanted), key=str)
     if dtype in _LOW and wanted & _LOW and autocast == dtype:
-        return f"Autocast lowers to {dtype_name(dtype)} there: call autocast(..., dtype=torch.{_or(wanted & _LOW)})."
+        return (
+            f"Autocast lowers to {dtype_name(dtype)} there: call autocast(..., "
+            f"dtype=torch.{_join_with_or(wanted & _LOW)})."
+        )
     if dtype in _LOW and autocast == dtype:
         return (
             f"Autocast lowers it to {dtype_name(dtype)}: run it under autocast(enabled=False) with .float() on its "
             "inputs, or expect the lower dtype."
         )
-    if dtype in _LOW and dtype in output.parameters:
+    if dtype in _LOW and dtype in output.parameter_dtypes:
         return (
             f"Its parameters are {dtype_name(dtype)}: model.half(), .bfloat16() or .to(dtype) was called; leave "
             "them in float32 and let autocast lower the ops."
@@ -567,7 +583,10 @@ def _cause(output: _Output, wanted: AbstractSet[torch.dtype]) -> str:
             "disabled itself; call it inside `with torch.autocast(...)`."
         )
     if autocast not in wanted:
-        return f"Autocast lowers to {dtype_name(autocast)} there: call autocast(..., dtype=torch.{_or(wanted & _LOW)})."
+        return (
+            f"Autocast lowers to {dtype_name(autocast)} there: call autocast(..., "
+            f"dtype=torch.{_join_with_or(wanted & _LOW)})."
+        )
     return (
         "Autocast was on: this is the output of an op that autocast runs in float32 or leaves to its inputs (softmax, "
         "norms, losses, in-place ops), or of a region inside that disables it; expect float32 there, or cast after it."

@@ -17,9 +17,9 @@ from torch.overrides import TorchFunctionMode
 
 from ...protocol.byte_sizes import parse_size
 from ..emulate.cuda import emulate_cuda
-from ..emulate.redirects import PASSES, backward_in
+from ..emulate.redirects import PASSES, run_backward_in
 from .memory import Memory
-from .stand_ins import StandIns, attribute, foreach_by_default
+from .stand_ins import StandIns, foreach_by_default, replace_attribute
 
 #: What cuBLAS keeps for each thread that multiplies matrices (:4096:2:16:8, see pytorch#95668); 32 MiB on Hopper.
 CUBLAS_WORKSPACE = 8_519_680
@@ -33,7 +33,7 @@ class _CudaKernels(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in PASSES:
-            return backward_in(self, func, args, kwargs)
+            return run_backward_in(self, func, args, kwargs)
         if func is functional.dropout:
             return self._dropout(*args, **kwargs)
         if func is functional.scaled_dot_product_attention:
@@ -52,16 +52,16 @@ class _CudaKernels(TorchFunctionMode):
         return input.copy_(dropped) if inplace else dropped
 
 
-def _staying(move: Callable[..., Any]) -> Callable[..., Any]:
+def _without_move(move: Callable[..., Any]) -> Callable[..., Any]:
     """``to`` or ``cuda`` that moves nothing: all that is made here is meant to be on the device, and counts once."""
 
     @functools.wraps(move)
-    def stay(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def stay_in_place(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         result = move(self, *args, **kwargs)
         same = result.dtype is self.dtype and result.stride() == self.stride() and not kwargs.get("copy")
         return self if same else result
 
-    return stay
+    return stay_in_place
 
 
 def _apply(self: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
@@ -103,11 +103,11 @@ def estimate_memory(*, cuda: bool = True, workspace: str | int = CUBLAS_WORKSPAC
         if cuda:
             stack.enter_context(emulate_cuda())
             # The emulated device would be taken for that of constants, and fake tensors say "cpu" by themselves.
-            stack.enter_context(attribute(torch.Tensor, "device", torch._C.TensorBase.device))
+            stack.enter_context(replace_attribute(torch.Tensor, "device", torch._C.TensorBase.device))
             for name in ("to", "cuda"):
-                stack.enter_context(attribute(torch.Tensor, name, _staying(getattr(torch.Tensor, name))))
+                stack.enter_context(replace_attribute(torch.Tensor, name, _without_move(getattr(torch.Tensor, name))))
             stack.enter_context(foreach_by_default())
-        stack.enter_context(attribute(nn.Module, "_apply", _apply))
+        stack.enter_context(replace_attribute(nn.Module, "_apply", _apply))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         stack.enter_context(StandIns())
         if cuda:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from .block import Block
 
 if TYPE_CHECKING:
-    from .trace import Trace
+    from .step_recording import StepRecording
 
 #: A timeline with more points than this is thinned.
 MOST_POINTS = 2000
@@ -29,118 +29,120 @@ class Ledger:
     Until a phase is summed up a block may still turn out to be for something else, which is what counts then.
     """
 
-    def __init__(self, trace: Trace | None = None) -> None:
+    def __init__(self, step_recording: StepRecording | None = None) -> None:
         #: Told of every block, where the latest steps are kept.
-        self._trace = trace
+        self._step_recording = step_recording
         #: (block, bytes that it has more than before, what they are for where that is not what the block is for).
         self._events: list[tuple[Block, int, Place | None]] = []
         self._bytes: dict[str, int] = {}
-        self._places: dict[Place, int] = {}
+        self._bytes_by_source: dict[Place, int] = {}
         self._total = 0
         self._points: list[Point] = []
-        self._seen = self._stride = 1
+        self._point_count = self._stride = 1
         self._peak_after = 0
         self.peak_total = 0
-        self._recent = 0
+        self._recent_peak = 0
         self.peak: dict[str, int] = {}
-        self.peak_places: dict[Place, int] = {}
+        self.peak_sources: dict[Place, int] = {}
         self.highest: dict[str, int] = {}
-        self.highest_places: dict[str, dict[str, int]] = {}
+        self.highest_sources: dict[str, dict[str, int]] = {}
 
     def __len__(self) -> int:
         """How many events are not summed up yet."""
         return len(self._events)
 
-    def born(self, block: Block) -> None:
+    def record_allocation(self, block: Block) -> None:
         self._events.append((block, block.size, None))
-        if self._trace is not None:
-            self._trace.born(block)
+        if self._step_recording is not None:
+            self._step_recording.record_allocation(block)
 
-    def born_settled(self, block: Block) -> None:
+    def record_final_allocation(self, block: Block) -> None:
         """A block is there of which it is known what it is for now; if that changes, it is another event."""
-        block.settled = True
+        block.is_summed_up = True
         self._events.append((block, block.size, (block.category, block.name)))
-        if self._trace is not None:
-            self._trace.born(block)
+        if self._step_recording is not None:
+            self._step_recording.record_allocation(block)
 
-    def died(self, block: Block) -> None:
+    def record_free(self, block: Block) -> None:
         self._events.append((block, -block.size, None))
-        if self._trace is not None:
-            self._trace.died(block)
+        if self._step_recording is not None:
+            self._step_recording.record_free(block)
 
-    def resized(self, block: Block, size: int) -> None:
+    def record_resize(self, block: Block, size: int) -> None:
         self._events.append((block, size - block.size, (block.category, block.name)))
         block.size = size
-        if self._trace is not None:
-            self._trace.resized()
+        if self._step_recording is not None:
+            self._step_recording.record_resize()
 
     def relabel(self, block: Block, category: str, name: str) -> None:
         """A block is for something else than before, or than was thought."""
         if (block.category, block.name) == (category, name):
             return
-        if block.settled:
+        if block.is_summed_up:
             self._events.append((block, -block.size, (block.category, block.name)))
             self._events.append((block, block.size, (category, name)))
         block.category, block.name = category, name
 
-    def there_from_the_start(self, block: Block) -> None:
+    def add_preexisting(self, block: Block) -> None:
         """Add a block that was never seen and has been there since before the start."""
-        if self._trace is not None:
-            self._trace.there_from_the_start(block)
+        if self._step_recording is not None:
+            self._step_recording.add_preexisting(block)
         category, size = block.category, block.size
-        place = (category, block.name)
+        source = (category, block.name)
         self._total += size
         self.peak_total += size
-        self._recent += size
+        self._recent_peak += size
         for sums in (self._bytes, self.peak, self.highest, *(point.bytes for point in self._points)):
             sums[category] = sums.get(category, 0) + size
-        for places in (self._places, self.peak_places):
-            places[place] = places.get(place, 0) + size
-        names = self.highest_places.setdefault(category, {})
+        for source_sums in (self._bytes_by_source, self.peak_sources):
+            source_sums[source] = source_sums.get(source, 0) + size
+        names = self.highest_sources.setdefault(category, {})
         names[block.name] = names.get(block.name, 0) + size
 
-    def settle(self, label: str | None) -> None:
+    def sum_up_phase(self, label: str | None) -> None:
         """Sum up, at the end of a phase where that has a label."""
         events, self._events = self._events, []
-        before = dict(self._bytes)
+        peak_sums = dict(self._bytes)
         peak_at = -1
         highest_at: dict[str, int] = {}
-        for index, (block, change, place) in enumerate(events):
-            category = place[0] if place else block.category
-            block.settled = True
+        for index, (block, change, source) in enumerate(events):
+            category = source[0] if source else block.category
+            block.is_summed_up = True
             value = self._bytes[category] = self._bytes.get(category, 0) + change
             if value > self.highest.get(category, 0):
                 self.highest[category] = value
                 highest_at[category] = index
             self._total += change
-            self._recent = max(self._recent, self._total)
+            self._recent_peak = max(self._recent_peak, self._total)
             if self._total > self.peak_total:
                 self.peak_total, peak_at = self._total, index
-        for index, (block, change, place) in enumerate(events):
-            category, _ = place = place or (block.category, block.name)  # noqa: PLW2901 - what None stands for
-            self._places[place] = self._places.get(place, 0) + change
-            if not self._places[place]:
-                del self._places[place]
+        for index, (block, change, source) in enumerate(events):
+            category, _ = source = source or (block.category, block.name)  # noqa: PLW2901 - what None stands for
+            self._bytes_by_source[source] = self._bytes_by_source.get(source, 0) + change
+            if not self._bytes_by_source[source]:
+                del self._bytes_by_source[source]
             if highest_at.get(category) == index:
-                self.highest_places[category] = {
-                    name: size for (of, name), size in self._places.items() if of == category
+                self.highest_sources[category] = {
+                    name: size
+                    for (source_category, name), size in self._bytes_by_source.items()
+                    if source_category == category
                 }
             if index <= peak_at:
-                before[category] = before.get(category, 0) + change
+                peak_sums[category] = peak_sums.get(category, 0) + change
             if index == peak_at:
-                self.peak, self.peak_places = before, dict(self._places)
+                self.peak, self.peak_sources = peak_sums, dict(self._bytes_by_source)
                 self._peak_after = len(self._points)
         if label is not None:
             self._add_point(Point(label, dict(self._bytes)))
 
-    def recent_peak(self) -> int:
+    def take_recent_peak(self) -> int:
         """The most bytes since this was asked last, of what is summed up already."""
-        found, self._recent = self._recent, self._total
-        return found
+        recent_peak, self._recent_peak = self._recent_peak, self._total
+        return recent_peak
 
     def _add_point(self, point: Point) -> None:
-        self._seen += 1
-        if self._seen % self._stride == 0:
+        self._point_count += 1
+        if self._point_count % self._stride == 0:
             self._points.append(point)
         if len(self._points) > MOST_POINTS:
             del self._points[::2]

@@ -10,13 +10,13 @@ import torch
 from torch import nn
 
 from ...protocol.byte_sizes import format_size, parse_size
-from ...protocol.messages import find
-from ...protocol.messages.message import primitive_of
-from ..emulate.cuda import emulating
+from ...protocol.messages import find_messages
+from ...protocol.messages.message import parse_primitive
+from ..emulate.cuda import is_emulating
 from ..record.collector import Collector
 from ..record.steps import KEPT
 from .ledger import Point
-from .storages import CATEGORIES, Storages, storages
+from .storages import CATEGORIES, Storages, iter_storages
 
 if TYPE_CHECKING:
     from .what_if import WhatIfs
@@ -69,22 +69,22 @@ class Memory(Collector):
         workspace: int = 0,
         budget: str | int | None = None,
     ) -> None:
-        self._named = named
-        where = torch.device(device) if device is not None else _device_of(named)
-        if device is not None and str(where) == "cuda":
-            where = torch.device("cuda", torch.cuda.current_device())
-        self._allocator = where.type == "cuda" and not fake
-        self.as_cuda = (where.type == "cuda" or emulating()) if as_cuda is None else as_cuda
+        self._named_objects = named
+        counted_device = torch.device(device) if device is not None else _device_of(named)
+        if device is not None and str(counted_device) == "cuda":
+            counted_device = torch.device("cuda", torch.cuda.current_device())
+        self._uses_allocator = counted_device.type == "cuda" and not fake
+        self.as_cuda = (counted_device.type == "cuda" or is_emulating()) if as_cuda is None else as_cuda
         self.fake = fake
         #: Bytes of "at most", as :func:`assert_memory` was asked last; reports draw it as a line.
         self.budget: int | None = None if budget is None else parse_size(budget)
         #: Peaks in bytes of CUDA's allocator ("allocated", "requested", "reserved"), and how often it had to retry.
         self.allocator: dict[str, int] = {}
-        self._workspace = workspace
+        self._workspace_bytes = workspace
         #: The most bytes of tensors since the step before, by the number of the step, of the latest ones.
         self.peak_by_step: dict[int, int] = {}
-        self._steps = 0
-        self._storages = Storages(where, as_cuda=self.as_cuda, fake=fake)
+        self._step_count = 0
+        self._storages = Storages(counted_device, as_cuda=self.as_cuda, fake=fake)
 
     @property
     def device(self) -> torch.device:
@@ -93,15 +93,15 @@ class Memory(Collector):
 
     def start(self) -> None:
         """Begin. Everything alive that was named counts from here on."""
-        for each in self._named:
+        for each in self._named_objects:
             if isinstance(each, nn.Module):
                 self._storages.include_module(each)
             elif isinstance(each, torch.optim.Optimizer):
                 self._storages.include_optimizer(each)
             elif isinstance(each, torch.Tensor):
-                self._storages.claim(each, "inputs", f"tensor of shape {tuple(each.shape)}")
+                self._storages.assign_category(each, "inputs", f"tensor of shape {tuple(each.shape)}")
         # Which device it will be may not be known, and a program may have to fork before it uses any.
-        if self._allocator and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        if self._uses_allocator and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             for index in range(torch.cuda.device_count()):
                 if self.device.index in (None, index):
                     torch.cuda.reset_peak_memory_stats(index)
@@ -110,7 +110,7 @@ class Memory(Collector):
     def stop(self) -> None:
         """End; the figures are complete from here on."""
         self._storages.stop()
-        if self._allocator and self.device.index is not None:
+        if self._uses_allocator and self.device.index is not None:
             stats = torch.cuda.memory_stats(self.device)
             self.allocator = {
                 "allocated": torch.cuda.max_memory_allocated(self.device),
@@ -118,11 +118,11 @@ class Memory(Collector):
                 "reserved": torch.cuda.max_memory_reserved(self.device),
                 "retries": stats.get("num_alloc_retries", 0),
             }
-            self._workspace = max(0, self.allocator["allocated"] - self._storages.ledger.peak_total)
+            self._workspace_bytes = max(0, self.allocator["allocated"] - self._storages.ledger.peak_total)
         # They are the user's, and not needed any more.
-        self._named = ()
+        self._named_objects = ()
 
-    def adopt(self, model: nn.Module) -> None:
+    def set_model(self, model: nn.Module) -> None:
         """What belongs to it is called as in it, also what was seen under other names."""
         self._storages.include_module(model)
 
@@ -130,26 +130,26 @@ class Memory(Collector):
         self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, *, skipped: bool
     ) -> None:
         """Take note of what this step needed."""
-        self.peak_by_step[self._steps] = self._storages.ledger.recent_peak()
-        self.peak_by_step.pop(self._steps - KEPT, None)
-        self._steps += 1
+        self.peak_by_step[self._step_count] = self._storages.ledger.take_recent_peak()
+        self.peak_by_step.pop(self._step_count - KEPT, None)
+        self._step_count += 1
 
     @property
     def how(self) -> str:
         """What was counted."""
-        if self._allocator:
+        if self._uses_allocator:
             return "CUDA's caching allocator"
         return f"storages of {'fake ' * self.fake}tensors{', as CUDA would allocate them' * self.as_cuda}"
 
     @property
     def peak(self) -> int:
         """The most bytes that there were at one moment, of all together: what ``assert_memory(peak=)`` limits."""
-        return self.allocator.get("allocated") or self._storages.ledger.peak_total + self._workspaces()
+        return self.allocator.get("allocated") or self._storages.ledger.peak_total + self._total_workspace()
 
     @property
     def at_peak(self) -> dict[str, int]:
         """Bytes by category at that moment; they sum up to the peak."""
-        return self._ordered(self._storages.ledger.peak)
+        return self._order_categories(self._storages.ledger.peak)
 
     @property
     def highest(self) -> dict[str, int]:
@@ -157,16 +157,16 @@ class Memory(Collector):
 
         These moments differ, so that they sum up to more than the peak.
         """
-        return self._ordered(self._storages.ledger.highest)
+        return self._order_categories(self._storages.ledger.highest)
 
     @property
     def timeline(self) -> list[Point]:
         """Bytes by category at the ends of "forward", "backward", "unscale" and "step", and at the "peak"; in order."""
-        return [Point(label, self._ordered(sums)) for label, sums in self._storages.ledger.timeline()]
+        return [Point(label, self._order_categories(sums)) for label, sums in self._storages.ledger.timeline()]
 
     def alive(self) -> dict[str, int]:
         """Bytes by category at this moment, while recording; activations are what may become such."""
-        return self._ordered(self._storages.alive())
+        return self._order_categories(self._storages.alive())
 
     def contributors(self, category: str | None = None, most: int = 5) -> list[tuple[str, str, int]]:
         """Category, name (of a parameter, a module or an operator) and bytes of what needed most, largest first.
@@ -174,11 +174,11 @@ class Memory(Collector):
         With a category at the peak of that category, else at the peak of everything.
         """
         if category is None:
-            places = [(*place, size) for place, size in self._storages.ledger.peak_places.items()]
+            sources = [(*source, size) for source, size in self._storages.ledger.peak_sources.items()]
         else:
-            names = self._storages.ledger.highest_places.get(category, {})
-            places = [(category, name, size) for name, size in names.items()]
-        return sorted(places, key=lambda place: (-place[2], place))[:most]
+            names = self._storages.ledger.highest_sources.get(category, {})
+            sources = [(category, name, size) for name, size in names.items()]
+        return sorted(sources, key=lambda place: (-place[2], place))[:most]
 
     def what_if(self, *, checkpoint: Sequence[str] | None = None, batch_dim: int = 0) -> WhatIfs:
         """What the recorded step with the highest peak would need if something were otherwise, without running it.
@@ -188,26 +188,28 @@ class Memory(Collector):
         step, half and a quarter of the micro-batch, whose dimension is ``batch_dim``. ``checkpoint`` asks about the
         modules with these names, together, and about nothing else. ValueError where no step was recorded.
         """
-        steps = self._storages.trace.steps
+        steps = self._storages.step_recording.steps
         if not steps:
             raise ValueError("what_if() needs a step of an optimizer, and none was recorded")
-        from .what_if import answers
+        from .what_if import answer_what_if
 
-        besides = self.peak - self._storages.ledger.peak_total
-        return answers(steps, as_cuda=self.as_cuda, besides=besides, checkpoint=checkpoint, batch_dim=batch_dim)
+        extra_bytes = self.peak - self._storages.ledger.peak_total
+        return answer_what_if(
+            steps, as_cuda=self.as_cuda, extra_bytes=extra_bytes, checkpoint=checkpoint, batch_dim=batch_dim
+        )
 
     def options(self, enough: int) -> list[tuple[str, int, int]]:
         """What to do for a lower peak, the bytes saved and the peak then: of each kind of change one.
 
         That is the one that saves least where ``enough`` bytes are not exceeded then, or else the one that saves most.
         """
-        if not self._storages.trace.steps:
+        if not self._storages.step_recording.steps:
             return []
-        from .what_if import best
+        from .what_if import best_answers
 
         return [
             (each.change if each.kind == "checkpoint" else each.how, each.saved or 0, each.peak or 0)
-            for each in best(self.what_if(), enough)
+            for each in best_answers(self.what_if(), enough)
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -228,14 +230,14 @@ class Memory(Collector):
         parts = ", ".join(f"{category} {format_size(size)}" for category, size in largest)
         return f"<Memory of {self.device}: peak {format_size(self.peak)} ({parts}), by {self.how}>"
 
-    def _workspaces(self) -> int:
-        if self._allocator:
-            return self._workspace
+    def _total_workspace(self) -> int:
+        if self._uses_allocator:
+            return self._workspace_bytes
         # cuBLAS keeps one for each thread that multiplies matrices, and the backward pass has a thread of its own.
-        return self._workspace * (self._storages.matmul_in_forward + self._storages.matmul_in_backward)
+        return self._workspace_bytes * (self._storages.matmul_in_forward + self._storages.matmul_in_backward)
 
-    def _ordered(self, sums: dict[str, int]) -> dict[str, int]:
-        sums = {**sums, "workspace": self._workspaces()}
+    def _order_categories(self, sums: dict[str, int]) -> dict[str, int]:
+        sums = {**sums, "workspace": self._total_workspace()}
         return {category: sums[category] for category in CATEGORIES if sums.get(category)}
 
 
@@ -249,7 +251,7 @@ def _device_of(named: tuple[Named | None, ...]) -> torch.device:
         elif isinstance(each, torch.Tensor):
             tensors = (each,)
         for tensor in tensors:
-            for storage in storages(tensor):
+            for storage in iter_storages(tensor):
                 return storage.device
     # Asked of the build, not of torch.cuda, which an emulation answers for.
     count = getattr(torch._C, "_cuda_getDeviceCount", None)
@@ -270,10 +272,10 @@ def measure_memory(
     try:
         yield memory
     except RuntimeError as error:
-        if not any(message.name == "no-kernel-on-this-processor" for message in find(str(error))):
+        if not any(message.name == "no-kernel-on-this-processor" for message in find_messages(str(error))):
             raise
         raise RuntimeError(
-            f"this CPU has no kernel in low precision for {primitive_of(str(error))}: measure on a GPU, under "
+            f"this CPU has no kernel in low precision for {parse_primitive(str(error))}: measure on a GPU, under "
             "emulated CUDA, or without autocast for that module"
         ) from error
     finally:
@@ -300,7 +302,7 @@ def assert_memory(
     cannot be read raises ValueError.
     """
     __tracebackhide__ = True
-    asked = {
+    given_limits = {
         "peak": peak,
         "parameters": parameters,
         "gradients": gradients,
@@ -312,19 +314,24 @@ def assert_memory(
         "workspace": workspace,
         "other": other,
     }
-    limits = {name: parse_size(limit) for name, limit in asked.items() if limit is not None}
+    limits = {name: parse_size(limit) for name, limit in given_limits.items() if limit is not None}
     if "peak" in limits:
         memory.budget = limits["peak"]
     measured = {**memory.highest, "peak": memory.peak}
     if any(measured.get(name, 0) > limit for name, limit in limits.items()):
-        raise AssertionError(_over(memory, measured, limits))
+        raise AssertionError(_over_budget_message(memory, measured, limits))
 
 
-def _over(memory: Memory, measured: dict[str, int], limits: dict[str, int]) -> str:
-    over = [name for name, limit in limits.items() if measured.get(name, 0) > limit]
-    first = over[0]
-    where = f"{memory.how}, on {memory.device}"
-    lines = [f"{first} of memory is {_both(measured[first])}, over its budget of {_both(limits[first])} ({where}):"]
+def _over_budget_message(memory: Memory, measured: dict[str, int], limits: dict[str, int]) -> str:
+    exceeded = [name for name, limit in limits.items() if measured.get(name, 0) > limit]
+    first = exceeded[0]
+    basis = f"{memory.how}, on {memory.device}"
+    lines = [
+        (
+            f"{first} of memory is {_format_with_bytes(measured[first])}, over its budget of "
+            f"{_format_with_bytes(limits[first])} ({basis}):"
+        )
+    ]
     for name, limit in limits.items():
         size = measured.get(name, 0)
         verdict = f"{format_size(size - limit)} too much" if size > limit else "within"
@@ -332,19 +339,19 @@ def _over(memory: Memory, measured: dict[str, int], limits: dict[str, int]) -> s
     lines.append("At the peak:")
     lines += [f"  {category:<15} {format_size(size):>12}" for category, size in memory.at_peak.items()]
     # A peak is reduced where most of it is.
-    blamed = [name for name in over if name != "peak"]
+    categories = [name for name in exceeded if name != "peak"]
     largest = sorted(memory.at_peak, key=lambda name: -memory.at_peak[name])[:2]
-    for category in blamed or largest:
+    for category in categories or largest:
         makers = memory.contributors(category)
         if makers:
             lines.append(f"Most of {category}: " + ", ".join(f"{name} {format_size(size)}" for _, name, size in makers))
         lines.append(f"To need less for {category}: {ADVICE[category]}.")
-    options = memory.options(limits["peak"] if "peak" in over else 0)
+    options = memory.options(limits["peak"] if "peak" in exceeded else 0)
     if options:
         lines.append("What would make the peak lower, told from the recorded step (memory.what_if()):")
         lines += [f"  {what}: {format_size(peak)}, {format_size(saved)} less" for what, saved, peak in options]
     return "\n".join(lines)
 
 
-def _both(size: int) -> str:
+def _format_with_bytes(size: int) -> str:
     return f"{format_size(size)} ({size:,} bytes)" if size >= 1024 else format_size(size)

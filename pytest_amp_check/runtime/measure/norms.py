@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..record.collector import Collector
-from ..record.readings import Number, ScaledValue
+from ..record.deferred_values import DeferredNumber, ScaledValue
 
 if TYPE_CHECKING:
-    from ..record.steps import Steps
+    from ..record.steps import StepLog
 
 
 class Norms(Collector):
     """Gives each step the total 2-norm of its optimizer's gradients, divided by the loss scale they carry."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: StepLog) -> None:
         self.steps = steps
 
     def before_step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, scale: float) -> None:
@@ -25,4 +25,4 @@ class Norms(Collector):
         norms = [torch.linalg.vector_norm(g.coalesce().values() if g.is_sparse else g.detach()) for g in grads]
         if norms:
             total = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device, torch.float32) for n in norms]))
-            self.steps.set_norm(ScaledValue(total, Number(scale)))
+            self.steps.set_norm(ScaledValue(total, DeferredNumber(scale)))

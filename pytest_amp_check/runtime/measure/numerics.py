@@ -78,19 +78,19 @@ class Counts(NamedTuple):
         return {**columns, "histogram": {str(exponent): n for exponent, n in self.histogram.items()}}
 
 
-def _counts(row: torch.Tensor) -> Counts:
+def _counts_of_row(row: torch.Tensor) -> Counts:
     """One row of the table, read."""
     numbers: list[int] = row.tolist()
 
-    def between(first: int, last: int) -> int:
+    def sum_bins(first: int, last: int) -> int:
         return sum(numbers[first - _LEAST : last - _LEAST + 1])
 
     return Counts(
         zero=numbers[_ZERO],
-        lost=between(_LEAST, _TIE_EXPONENT - 1) + numbers[_TIE],
-        subnormal=between(_TIE_EXPONENT, _NORMAL_EXPONENT - 1) - numbers[_TIE],
-        normal=between(_NORMAL_EXPONENT, _LAST_EXPONENT) - numbers[_OVER],
-        above=between(_LAST_EXPONENT + 1, _MOST) + numbers[_OVER],
+        lost=sum_bins(_LEAST, _TIE_EXPONENT - 1) + numbers[_TIE],
+        subnormal=sum_bins(_TIE_EXPONENT, _NORMAL_EXPONENT - 1) - numbers[_TIE],
+        normal=sum_bins(_NORMAL_EXPONENT, _LAST_EXPONENT) - numbers[_OVER],
+        above=sum_bins(_LAST_EXPONENT + 1, _MOST) + numbers[_OVER],
         inf=numbers[_INF],
         nan=numbers[_NAN],
         histogram={exponent: n for exponent, n in enumerate(numbers[:_BINS], _LEAST) if n},
@@ -113,31 +113,31 @@ class Numerics(Collector):
     def __init__(self, model: nn.Module | None = None, *, every: int = 1) -> None:
         if every < 1:
             raise ValueError(f"every={every} looks at no step: give 1 for each step, 10 for every tenth.")
-        self._names = ParameterNames(model)
+        self._parameter_names = ParameterNames(model)
         self.headroom = Headroom(model)
-        self._every = every
-        self._steps: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        self._interval = every
+        self._step_counts: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
         # Optimizers whose gradients were looked at since their last step, and those that step at this moment.
-        self._taken: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._stepping: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._rows: dict[str, int] = {}
+        self._inspected_optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._stepping_optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._row_by_name: dict[str, int] = {}
         # A parameter's place, then before or after scaling, then bins and columns.
         self._table = torch.zeros(0, 2, _WIDTH, dtype=torch.int64, device="cpu")
-        self._scratch = _Scratch()
-        self._samples = 0
+        self._scratch = _ScratchBuffers()
+        self._sample_count = 0
         #: The share that float16 loses at the loss scale, by the number of the step, of the latest that were looked at.
         self.lost_by_step: dict[int, float] = {}
-        self._lost: weakref.WeakKeyDictionary[torch.optim.Optimizer, float] = weakref.WeakKeyDictionary()
-        self._done = 0
-        self._scales: tuple[float, float] | None = None
-        self._scaled = False
+        self._lost_shares: weakref.WeakKeyDictionary[torch.optim.Optimizer, float] = weakref.WeakKeyDictionary()
+        self._step_count = 0
+        self._scale_range: tuple[float, float] | None = None
+        self._was_scaled = False
 
     # Events.
 
-    def adopt(self, model: nn.Module) -> None:
+    def set_model(self, model: nn.Module) -> None:
         """Parameters are called as in the model from now on."""
-        self._names = ParameterNames(model)
-        self.headroom.adopt(model)
+        self._parameter_names = ParameterNames(model)
+        self.headroom.set_model(model)
 
     def start(self) -> None:
         self.headroom.start()
@@ -146,74 +146,74 @@ class Numerics(Collector):
         self.headroom.stop()
 
     def after_backward(
-        self, scaler: torch.amp.GradScaler | None, scale: float, fed: Sequence[torch.optim.Optimizer]
+        self, scaler: torch.amp.GradScaler | None, scale: float, optimizers: Sequence[torch.optim.Optimizer]
     ) -> None:
         """Forgets a step that an exception ended."""
-        for optimizer in fed:
-            self._stepping.discard(optimizer)
+        for optimizer in optimizers:
+            self._stepping_optimizers.discard(optimizer)
 
     def after_unscale(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
         """Looks at the gradients before anyone clips them, unless a step unscales them itself."""
-        if optimizer not in self._stepping:
-            self._taken.add(optimizer)
-            self._look(optimizer, scaler, scaler.get_scale(), held=1.0)
+        if optimizer not in self._stepping_optimizers:
+            self._inspected_optimizers.add(optimizer)
+            self._count_gradients(optimizer, scaler, scaler.get_scale(), grad_scale=1.0)
 
     def before_step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, scale: float) -> None:
         """Looks at the gradients of an optimizer that was not unscaled by the user."""
-        if optimizer in self._taken:
-            self._taken.discard(optimizer)
+        if optimizer in self._inspected_optimizers:
+            self._inspected_optimizers.discard(optimizer)
         else:
             in_use = scale if scaler is None or scale != 1.0 else scaler.get_scale()
-            self._look(optimizer, scaler, in_use, held=scale)
-        self._stepping.add(optimizer)
+            self._count_gradients(optimizer, scaler, in_use, grad_scale=scale)
+        self._stepping_optimizers.add(optimizer)
 
     def after_step(
         self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, *, skipped: bool
     ) -> None:
         """The next gradients are those of another step."""
-        self._stepping.discard(optimizer)
-        if optimizer in self._lost:
-            self.lost_by_step[self._done] = self._lost.pop(optimizer)
-            self.lost_by_step.pop(self._done - KEPT, None)
-        self._done += 1
+        self._stepping_optimizers.discard(optimizer)
+        if optimizer in self._lost_shares:
+            self.lost_by_step[self._step_count] = self._lost_shares.pop(optimizer)
+            self.lost_by_step.pop(self._step_count - KEPT, None)
+        self._step_count += 1
         # Outputs are looked at in the steps in which gradients are.
-        self.headroom.stepped(looks_next=(self._steps.get(optimizer, -1) + 1) % self._every == 0)
+        self.headroom.finish_step(sample_next=(self._step_counts.get(optimizer, -1) + 1) % self._interval == 0)
 
-    def _look(
-        self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, scale: float, held: float
+    def _count_gradients(
+        self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, scale: float, grad_scale: float
     ) -> None:
         """Counts the gradients of an optimizer, which are multiplied by ``held`` as they stand."""
-        number = self._steps[optimizer] = self._steps.get(optimizer, -1) + 1
+        number = self._step_counts[optimizer] = self._step_counts.get(optimizer, -1) + 1
         # Of a scale that fell to zero there is no way back to the true gradients.
-        if number % self._every or not 0.0 < scale < math.inf:
+        if number % self._interval or not 0.0 < scale < math.inf:
             return
-        seen = False
+        has_gradients = False
         counted = torch.zeros(_WIDTH, dtype=torch.int64, device="cpu")
         with torch.no_grad(), _disable_current_modes():
-            for rows, pieces in _batches(self._pieces(optimizer)):
-                table = _before_and_after(pieces, 1.0 / held, scale / held, self._scratch)
+            for rows, chunks in _batch_chunks(self._gradient_chunks(optimizer)):
+                table = _count_before_and_after(chunks, 1.0 / grad_scale, scale / grad_scale, self._scratch)
                 self._table.index_add_(0, torch.tensor(rows, device="cpu"), table)
                 counted += table[:, 1].sum(0)
-                seen = True
-        if seen:
-            self._lost[optimizer] = _counts(counted).share_lost
-            self._samples += 1
-            self._scaled |= scaler is not None and scaler.is_enabled()
-            low, high = self._scales or (scale, scale)
-            self._scales = min(low, scale), max(high, scale)
+                has_gradients = True
+        if has_gradients:
+            self._lost_shares[optimizer] = _counts_of_row(counted).share_lost
+            self._sample_count += 1
+            self._was_scaled |= scaler is not None and scaler.is_enabled()
+            low, high = self._scale_range or (scale, scale)
+            self._scale_range = min(low, scale), max(high, scale)
 
-    def _pieces(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, torch.Tensor]]:
+    def _gradient_chunks(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, torch.Tensor]]:
         """The gradients of an optimizer's parameters with their places in the table, the large ones in pieces."""
-        for name, parameter in self._names.of(optimizer):
-            values = _values(parameter.grad)
+        for name, parameter in self._parameter_names.named_parameters(optimizer):
+            values = _stored_values(parameter.grad)
             if values is not None:
-                row = self._row(name)
-                for piece in torch.split(values, _PIECE):
-                    yield row, piece
+                row = self._row_index(name)
+                for chunk in torch.split(values, _PIECE):
+                    yield row, chunk
 
-    def _row(self, name: str) -> int:
+    def _row_index(self, name: str) -> int:
         """The place of a parameter in the table, which grows for a new one."""
-        row = self._rows.setdefault(name, len(self._rows))
+        row = self._row_by_name.setdefault(name, len(self._row_by_name))
         if row >= len(self._table):
             more = torch.zeros(max(16, len(self._table)), 2, _WIDTH, dtype=torch.int64, device="cpu")
             self._table = torch.cat([self._table, more])
@@ -224,21 +224,21 @@ class Numerics(Collector):
     @property
     def samples(self) -> int:
         """How many steps were looked at."""
-        return self._samples
+        return self._sample_count
 
     @property
     def scales(self) -> tuple[float, float] | None:
         """The smallest and the largest loss scale of the steps that were looked at, or None before the first."""
-        return self._scales
+        return self._scale_range
 
     def total(self, *, without_scaling: bool) -> Counts:
         """All gradients together, times the loss scale or without it."""
-        return _counts(self._table[:, 0 if without_scaling else 1].sum(0))
+        return _counts_of_row(self._table[:, 0 if without_scaling else 1].sum(0))
 
     def parameters(self, *, without_scaling: bool) -> dict[str, Counts]:
         """The gradients of each parameter, times the loss scale or without it."""
         side = 0 if without_scaling else 1
-        return {name: _counts(self._table[row, side]) for name, row in self._rows.items()}
+        return {name: _counts_of_row(self._table[row, side]) for name, row in self._row_by_name.items()}
 
     @property
     def lost_without_scaling(self) -> float:
@@ -274,11 +274,11 @@ class Numerics(Collector):
                 for name in before
             },
             "lost_without_scaling": self.lost_without_scaling,
-            "samples": self._samples,
+            "samples": self._sample_count,
         }
 
 
-def _values(gradient: torch.Tensor | None) -> torch.Tensor | None:
+def _stored_values(gradient: torch.Tensor | None) -> torch.Tensor | None:
     """The stored elements of a gradient on this rank, flat, as float32, or None where there are none to read."""
     if gradient is None or gradient.is_meta or isinstance(gradient, FakeTensor):
         return None
@@ -295,10 +295,10 @@ def _values(gradient: torch.Tensor | None) -> torch.Tensor | None:
     gradient = gradient.resolve_neg().reshape(-1)
     if not gradient.numel():
         return None
-    return _narrowed(gradient) if gradient.dtype is torch.float64 else gradient.to(torch.float32)
+    return _to_float32(gradient) if gradient.dtype is torch.float64 else gradient.to(torch.float32)
 
 
-def _narrowed(double: torch.Tensor) -> torch.Tensor:
+def _to_float32(double: torch.Tensor) -> torch.Tensor:
     """float64 as float32, where what is too small or too large stays non-zero and finite."""
     info = torch.finfo(torch.float32)
     single = double.to(torch.float32)
@@ -306,29 +306,29 @@ def _narrowed(double: torch.Tensor) -> torch.Tensor:
     return torch.where(single.isinf() & double.isfinite(), info.max, single)
 
 
-def _batches(pieces: Iterable[tuple[int, torch.Tensor]]) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
+def _batch_chunks(chunks: Iterable[tuple[int, torch.Tensor]]) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
     """Pieces of one device that are counted together, with their places in the table."""
     open_: dict[torch.device, tuple[list[int], list[torch.Tensor]]] = {}
     sizes: dict[torch.device, int] = {}
-    for row, piece in pieces:
-        device = piece.device
+    for row, chunk in chunks:
+        device = chunk.device
         rows, batch = open_.setdefault(device, ([], []))
         rows.append(row)
-        batch.append(piece)
-        sizes[device] = sizes.get(device, 0) + piece.numel()
+        batch.append(chunk)
+        sizes[device] = sizes.get(device, 0) + chunk.numel()
         if sizes[device] >= _BATCH:
             del open_[device], sizes[device]
             yield rows, batch
     yield from open_.values()
 
 
-class _Scratch:
+class _ScratchBuffers:
     """Buffers that are used again and again: to touch new memory costs more than to count what lies in it."""
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 
-    def take(self, dtype: torch.dtype, part: torch.Tensor) -> torch.Tensor:
+    def take_buffer(self, dtype: torch.dtype, part: torch.Tensor) -> torch.Tensor:
         """A buffer as large as a part, whose last contents are gone."""
         buffer = self._buffers.get((part.device, dtype))
         if buffer is None:
@@ -336,116 +336,120 @@ class _Scratch:
         return buffer[: part.numel()]
 
 
-def _before_and_after(pieces: Sequence[torch.Tensor], before: float, after: float, scratch: _Scratch) -> torch.Tensor:
+def _count_before_and_after(
+    chunks: Sequence[torch.Tensor], before: float, after: float, scratch: _ScratchBuffers
+) -> torch.Tensor:
     """Two rows of counts for each of several tensors on one device: of it times ``before``, and times ``after``."""
-    read: dict[float, _Bits] = {}
+    bits_by_fraction: dict[float, _FloatBits] = {}
     sides = []
     for factor in (before, after):
         # By a power of two only exponents move. The other factor, 0.5 < fraction < 1, can neither overflow nor vanish.
-        fraction, shift = _split(factor)
-        if fraction not in read:
-            read[fraction] = _Bits(pieces if fraction == 1.0 else [piece * fraction for piece in pieces], scratch)
-        sides.append(read[fraction].count(shift))
-    fraction, shift = _split(after)
-    read[fraction].count_flushed(shift, sides[1], power_of_two=fraction == 1.0)
+        fraction, shift = _split_factor(factor)
+        if fraction not in bits_by_fraction:
+            bits_by_fraction[fraction] = _FloatBits(
+                chunks if fraction == 1.0 else [chunk * fraction for chunk in chunks], scratch
+            )
+        sides.append(bits_by_fraction[fraction].count_rows(shift))
+    fraction, shift = _split_factor(after)
+    bits_by_fraction[fraction].count_flushed(shift, sides[1], power_of_two=fraction == 1.0)
     return torch.stack(sides, 1)
 
 
-def _split(factor: float) -> tuple[float, int]:
+def _split_factor(factor: float) -> tuple[float, int]:
     """A factor as a fraction, above 0.5 and up to 1, and a power of two."""
     fraction, shift = math.frexp(factor)
     return (1.0, shift - 1) if fraction == 0.5 else (fraction, shift)
 
 
-class _Bits:
+class _FloatBits:
     """Several tensors of float32 as integers, whose order without the sign is that of the magnitudes.
 
     Subnormal numbers are read as integers too, as a process may be set to flush them. What looks for single values
     waits until it is known that there are some near.
     """
 
-    def __init__(self, pieces: Sequence[torch.Tensor], scratch: _Scratch) -> None:
-        self._parts = [piece.view(torch.int32) for piece in pieces]
-        self._sizes = torch.tensor([part.numel() for part in self._parts], device="cpu")
+    def __init__(self, chunks: Sequence[torch.Tensor], scratch: _ScratchBuffers) -> None:
+        self._int_views = [chunk.view(torch.int32) for chunk in chunks]
+        self._sizes = torch.tensor([part.numel() for part in self._int_views], device="cpu")
         self._scratch = scratch
-        fields: list[torch.Tensor | None] = [None] * len(self._parts)
-        few: list[int] = []
+        fields: list[torch.Tensor | None] = [None] * len(self._int_views)
+        small_rows: list[int] = []
         filled = 0
-        for row, part in enumerate(self._parts):
+        for row, part in enumerate(self._int_views):
             if part.numel() > _SMALL:
-                fields[row] = torch.bincount(self._exponents(part), minlength=256)
+                fields[row] = torch.bincount(self._exponent_fields(part), minlength=256)
                 continue
             if filled + part.numel() > _PIECE:
-                self._read_few(few, fields)
-                few, filled = [], 0
-            few.append(row)
+                self._count_small(small_rows, fields)
+                small_rows, filled = [], 0
+            small_rows.append(row)
             filled += part.numel()
-        if few:
-            self._read_few(few, fields)
+        if small_rows:
+            self._count_small(small_rows, fields)
         #: How many elements of each tensor have each of the 256 values of the exponent's field, on the CPU.
         self._fields = torch.stack([field for field in fields if field is not None]).cpu()
 
-    def _exponents(self, part: torch.Tensor) -> torch.Tensor:
+    def _exponent_fields(self, part: torch.Tensor) -> torch.Tensor:
         """The eight bits of the exponent's field, which the conversion to eight bits parts from the sign."""
-        shifted = self._scratch.take(torch.int32, part)
+        shifted = self._scratch.take_buffer(torch.int32, part)
         torch.bitwise_right_shift(part, 23, out=shifted)
-        return self._scratch.take(torch.uint8, part).copy_(shifted)
+        return self._scratch.take_buffer(torch.uint8, part).copy_(shifted)
 
-    def _read_few(self, rows: Sequence[int], fields: list[torch.Tensor | None]) -> None:
+    def _count_small(self, rows: Sequence[int], fields: list[torch.Tensor | None]) -> None:
         """Reads small parts together."""
-        parts = [self._parts[row] for row in rows]
-        exponents = torch.split(self._exponents(torch.cat(parts)), [part.numel() for part in parts])
+        parts = [self._int_views[row] for row in rows]
+        exponents = torch.split(self._exponent_fields(torch.cat(parts)), [part.numel() for part in parts])
         for row, part in zip(rows, exponents, strict=True):
             fields[row] = torch.bincount(part, minlength=256)
 
-    def _differ(self, row: int, bits: int) -> torch.Tensor:
+    def _count_different(self, row: int, bits: int) -> torch.Tensor:
         """How many elements of a tensor have other bits, but for the sign."""
-        part = self._parts[row]
-        out = self._scratch.take(torch.int32, part)
+        part = self._int_views[row]
+        out = self._scratch.take_buffer(torch.int32, part)
         if bits:
             part = torch.bitwise_xor(part, bits, out=out)
         # A shift to the left drops the sign.
         return torch.count_nonzero(torch.bitwise_left_shift(part, 1, out=out))
 
-    def _equal(self, bits: int, where: torch.Tensor) -> torch.Tensor:
+    def _count_equal(self, bits: int, mask: torch.Tensor) -> torch.Tensor:
         """How many elements have these bits, on the CPU, for each tensor ``where`` a condition holds, 0 elsewhere."""
-        counts = torch.zeros(len(self._parts), dtype=torch.int64, device="cpu")
-        rows = where.nonzero().flatten()
+        counts = torch.zeros(len(self._int_views), dtype=torch.int64, device="cpu")
+        rows = mask.nonzero().flatten()
         if len(rows):
-            others = torch.stack([self._differ(row, bits) for row in rows.tolist()])
+            others = torch.stack([self._count_different(row, bits) for row in rows.tolist()])
             counts[rows] = self._sizes[rows] - others.cpu()
         return counts
 
-    def _between(self, low: int, high: int, where: torch.Tensor) -> torch.Tensor:
+    def _count_between(self, low: int, high: int, mask: torch.Tensor) -> torch.Tensor:
         """As :meth:`_equal`, for bits from ``low`` to below ``high``."""
-        counts = torch.zeros(len(self._parts), dtype=torch.int64, device="cpu")
-        for row in where.nonzero().flatten().tolist():
-            signless = self._parts[row] & _SIGNLESS
+        counts = torch.zeros(len(self._int_views), dtype=torch.int64, device="cpu")
+        for row in mask.nonzero().flatten().tolist():
+            signless = self._int_views[row] & _SIGNLESS
             counts[row] = torch.count_nonzero((signless >= low) & (signless < high))
         return counts
 
-    def count(self, shift: int) -> torch.Tensor:
+    def count_rows(self, shift: int) -> torch.Tensor:
         """Rows of counts, on the CPU, for each tensor times two to the power of ``shift``."""
         fields = self._fields
         counts = torch.zeros(len(fields), _WIDTH, dtype=torch.int64, device="cpu")
         target = (torch.arange(1, 255, device="cpu") - 127 + shift).clamp_(_LEAST, _MOST) - _LEAST
         counts.index_add_(1, target, fields[:, 1:255])
-        counts[:, _ZERO] = self._equal(0, fields[:, 0] > 0)
+        counts[:, _ZERO] = self._count_equal(0, fields[:, 0] > 0)
         for row in (counts[:, _ZERO] < fields[:, 0]).nonzero().flatten().tolist():
-            counts[row, :_BINS] += self._tiny(row, shift)
-        counts[:, _INF] = self._equal(255 << 23, fields[:, 255] > 0)
+            counts[row, :_BINS] += self._count_subnormal(row, shift)
+        counts[:, _INF] = self._count_equal(255 << 23, fields[:, 255] > 0)
         counts[:, _NAN] = fields[:, 255] - counts[:, _INF]
         tie = _TIE_EXPONENT - shift + 127
         if 0 < tie < 255:
-            counts[:, _TIE] = self._equal(tie << 23, fields[:, tie] > 0)
+            counts[:, _TIE] = self._count_equal(tie << 23, fields[:, tie] > 0)
         last = _LAST_EXPONENT - shift + 127
         if 0 < last < 255:
-            counts[:, _OVER] = self._between(last << 23 | _OVER_FRACTION, (last + 1) << 23, fields[:, last] > 0)
+            counts[:, _OVER] = self._count_between(last << 23 | _OVER_FRACTION, (last + 1) << 23, fields[:, last] > 0)
         return counts
 
-    def _tiny(self, row: int, shift: int) -> torch.Tensor:
+    def _count_subnormal(self, row: int, shift: int) -> torch.Tensor:
         """The bins of float32's subnormal numbers, which have no exponent of their own, on the CPU."""
-        signless = self._parts[row] & _SIGNLESS
+        signless = self._int_views[row] & _SIGNLESS
         tiny = signless[(signless > 0) & (signless < 1 << 23)].double()
         exponents = torch.frexp(tiny).exponent - 1 - 149 + shift
         return torch.bincount(exponents.clamp_(_LEAST, _MOST) - _LEAST, minlength=_BINS).cpu()
@@ -460,13 +464,17 @@ class _Bits:
         """
         field = _SUBNORMAL_EXPONENT - shift + 127
         smallest = counts[:, _SUBNORMAL_EXPONENT - _LEAST]
-        came = (counts[:, _ZERO] > 0) & (smallest > 0)
-        if not (0 < field < 255 and came.any()):
+        passed_float16 = (counts[:, _ZERO] > 0) & (smallest > 0)
+        if not (0 < field < 255 and passed_float16.any()):
             return
         low = field << 23
-        exact = self._equal(low, came) if power_of_two else self._between(low - _PLACES, low + _PLACES, came)
-        came &= exact >= smallest
-        counts[:, _FLUSHED] = torch.where(came, torch.minimum(counts[:, _ZERO], smallest // 2), 0)
+        exact = (
+            self._count_equal(low, passed_float16)
+            if power_of_two
+            else self._count_between(low - _PLACES, low + _PLACES, passed_float16)
+        )
+        passed_float16 &= exact >= smallest
+        counts[:, _FLUSHED] = torch.where(passed_float16, torch.minimum(counts[:, _ZERO], smallest // 2), 0)
 
 
 def assert_underflow(numerics: Numerics | None, *, below: float, without_scaling: bool = False) -> None:
@@ -492,64 +500,64 @@ def assert_underflow(numerics: Numerics | None, *, below: float, without_scaling
             "neither 0 nor infinite."
         )
     if not counts.nonzero:
-        of_scale = _of_scale(numerics, scales)
+        of_scale = _describe_scale(numerics, scales)
         raise AssertionError(
             f"Every gradient element is zero, infinite or NaN ({counts.zero:,} zero) {of_scale}: either the loss does "
             "not depend on the parameters, or float16 lost all of them; compare with a step in float32."
         )
     if counts.share_lost < below:
         return
-    when = "without loss scaling" if without_scaling else _of_scale(numerics, scales)
+    when = "without loss scaling" if without_scaling else _describe_scale(numerics, scales)
     least = "at least " if counts.flushed else ""
-    lost = f"{least}{_percent(counts.share_lost)} of the non-zero gradient elements {when}"
-    lines = [f"float16 loses {lost}, less than {_percent(below)} is allowed. Worst:"]
+    lost = f"{least}{_format_percent(counts.share_lost)} of the non-zero gradient elements {when}"
+    lines = [f"float16 loses {lost}, less than {_format_percent(below)} is allowed. Worst:"]
     by_name = numerics.parameters(without_scaling=without_scaling)
     for name, share in numerics.worst(5, without_scaling=without_scaling):
         parameter = by_name[name]
-        gone, whole = parameter.lost + parameter.flushed, parameter.nonzero + parameter.flushed
-        lines.append(f"  {name}: {_percent(share)} ({gone:,} of {whole:,})")
-    lines.append(f"  -> {_advice(numerics, counts, scales, below, without_scaling)}")
+        lost_count, whole = parameter.lost + parameter.flushed, parameter.nonzero + parameter.flushed
+        lines.append(f"  {name}: {_format_percent(share)} ({lost_count:,} of {whole:,})")
+    lines.append(f"  -> {_scaling_advice(numerics, counts, scales, below, without_scaling)}")
     raise AssertionError("\n".join(lines))
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{share * 100:.3g} %"
 
 
-def _of_scale(numerics: Numerics, scales: tuple[float, float]) -> str:
-    if not numerics._scaled:
+def _describe_scale(numerics: Numerics, scales: tuple[float, float]) -> str:
+    if not numerics._was_scaled:
         return "as gradients were not scaled"
     low, high = scales
     return f"at the loss scale {low:g}" if low == high else f"at loss scales from {low:g} to {high:g}"
 
 
-def _advice(
+def _scaling_advice(
     numerics: Numerics, counts: Counts, scales: tuple[float, float], below: float, without_scaling: bool
 ) -> str:
     """What keeps enough of the gradients: a larger scale where one fits, else another dtype."""
-    if without_scaling and numerics._scaled:
+    if without_scaling and numerics._was_scaled:
         return "Keep the GradScaler, or use bfloat16, which needs none."
-    more = _needed(counts, below)
-    if more is None:
+    shift = _required_shift(counts, below)
+    if shift is None:
         return (
             "No loss scale fits them all: the larger ones would overflow. Use bfloat16, or run these layers in float32 "
             "under autocast(enabled=False)."
         )
-    if not numerics._scaled:
-        return f"Scale the loss with a GradScaler (a scale of {2.0**more:g} would do), or use bfloat16."
+    if not numerics._was_scaled:
+        return f"Scale the loss with a GradScaler (a scale of {2.0**shift:g} would do), or use bfloat16."
     return (
-        f"A loss scale {2**more} times as large would do: raise GradScaler(init_scale={scales[1] * 2.0**more:g}), "
+        f"A loss scale {2**shift} times as large would do: raise GradScaler(init_scale={scales[1] * 2.0**shift:g}), "
         "shorten growth_interval, look for the overflows that keep it low, or use bfloat16, or float32 for some layers."
     )
 
 
-def _needed(counts: Counts, below: float) -> int | None:
+def _required_shift(counts: Counts, below: float) -> int | None:
     """By how many powers of two gradients must grow so that float16 loses less than ``below``, if none overflows."""
     most = _LAST_EXPONENT - 1 - max(counts.histogram)
     whole = counts.nonzero + counts.flushed
-    for more in range(1, most + 1):
-        lost = sum(n for exponent, n in counts.histogram.items() if exponent + more < _TIE_EXPONENT)
+    for shift in range(1, most + 1):
+        lost = sum(n for exponent, n in counts.histogram.items() if exponent + shift < _TIE_EXPONENT)
         # What float16 has flushed may have been anything: 2^10 is as far as from its least number to its normal ones.
-        if (lost + (counts.flushed if more < 10 else 0)) / whole < below:
-            return more
+        if (lost + (counts.flushed if shift < 10 else 0)) / whole < below:
+            return shift
     return None

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from .block import Block
-from .trace import FOREVER, Call, Op, Step
+from .step_recording import FOREVER, ModuleCall, RecordedOp, RecordedStep
 
 #: A moment of a step: a tick, and the tick of what runs again at that moment.
 Moment = tuple[int, int]
@@ -20,16 +20,16 @@ Moment = tuple[int, int]
 Interval = tuple[Moment, Moment, int]
 
 
-class Unanswerable(Exception):
+class UnanswerableError(Exception):
     """What was recorded does not tell; says why."""
 
 
 def peak_of(intervals: Iterable[Interval]) -> int:
     """The most bytes at one moment."""
     changes: list[tuple[Moment, int]] = []
-    for born, died, size in intervals:
-        changes.append((born, size))
-        changes.append((died, -size))
+    for start, end, size in intervals:
+        changes.append((start, size))
+        changes.append((end, -size))
     # At one moment what goes goes first.
     changes.sort()
     total = highest = 0
@@ -39,164 +39,166 @@ def peak_of(intervals: Iterable[Interval]) -> int:
     return highest
 
 
-def as_recorded(step: Step, sizes: dict[Block, int] | None = None) -> list[Interval]:
+def recorded_intervals(step: RecordedStep, sizes: dict[Block, int] | None = None) -> list[Interval]:
     """When each block was there, with other sizes where some are given."""
     sizes = step.sizes if sizes is None else sizes
-    return [((life.born, 0), (life.died, 0), sizes[block]) for block, life in step.lives.items()]
+    return [
+        ((lifetime.created_at, 0), (lifetime.freed_at, 0), sizes[block]) for block, lifetime in step.lifetimes.items()
+    ]
 
 
-class Read(NamedTuple):
+class BackwardRead(NamedTuple):
     """A node of a backward pass, and when it was done with a block."""
 
     node: int | None
-    end: int
+    end_tick: int
 
 
-class Uses:
+class BlockUses:
     """Who uses each block of a step, and when."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: RecordedStep) -> None:
         self.step = step
         #: The ends of the ops outside of backward passes that read a block.
-        self.forward: dict[Block, list[int]] = {}
+        self.forward_ends: dict[Block, list[int]] = {}
         #: What reads it in backward passes.
-        self.backward: dict[Block, list[Read]] = {}
-        self.nodes: dict[int, list[Op]] = {}
+        self.backward_reads: dict[Block, list[BackwardRead]] = {}
+        self.ops_by_node: dict[int, list[RecordedOp]] = {}
         for op in step.ops:
-            if op.backward and op.node is not None:
-                self.nodes.setdefault(op.node, []).append(op)
-            for block in op.reads():
-                if op.backward:
-                    self.backward.setdefault(block, []).append(Read(op.node, op.end))
+            if op.in_backward and op.node_number is not None:
+                self.ops_by_node.setdefault(op.node_number, []).append(op)
+            for block in op.read_blocks():
+                if op.in_backward:
+                    self.backward_reads.setdefault(block, []).append(BackwardRead(op.node_number, op.end))
                 else:
-                    self.forward.setdefault(block, []).append(op.end)
-        self._starts = [op.start for op in step.ops]
+                    self.forward_ends.setdefault(block, []).append(op.end)
+        self._op_starts = [op.start for op in step.ops]
         #: The calls of modules that were given a block.
-        self.given: dict[Block, list[Call]] = {}
+        self.receiving_calls: dict[Block, list[ModuleCall]] = {}
         for call in step.calls:
-            for block in call.given:
-                self.given.setdefault(block, []).append(call)
+            for block in call.given_blocks:
+                self.receiving_calls.setdefault(block, []).append(call)
 
     def next_op(self, tick: int) -> int:
         """When the first op after a moment began: what goes before that goes because of what has run until then."""
-        place = bisect_right(self._starts, tick)
-        return self._starts[place] if place < len(self._starts) else FOREVER
+        index = bisect_right(self._op_starts, tick)
+        return self._op_starts[index] if index < len(self._op_starts) else FOREVER
 
-    def let_go(self, block: Block, within: Call | None = None) -> int:
+    def forward_release(self, block: Block, within: ModuleCall | None = None) -> int:
         """When the forward pass is done with a block: the last op that reads it, and the last call that is given it."""
         until = FOREVER if within is None else within.end
-        life = self.step.lives[block]
-        ends = [end for end in self.forward.get(block, ()) if end <= until]
-        ends += [call.end for call in self.given.get(block, ()) if call.end <= until]
-        made = life.born + 1
-        return min(max([made, life.uncached or 0, *ends]), life.died)
+        lifetime = self.step.lifetimes[block]
+        ends = [end for end in self.forward_ends.get(block, ()) if end <= until]
+        ends += [call.end for call in self.receiving_calls.get(block, ()) if call.end <= until]
+        earliest = lifetime.created_at + 1
+        return min(max([earliest, lifetime.uncached_at or 0, *ends]), lifetime.freed_at)
 
 
-class _Recomputed:
+class _RecomputedCall:
     """A call of a module that is computed again: what its nodes are, when that happens, and up to where."""
 
-    def __init__(self, call: Call, uses: Uses) -> None:
+    def __init__(self, call: ModuleCall, uses: BlockUses) -> None:
         self.call = call
         step = uses.step
-        self.ops = [op for op in step.ops if not op.backward and call.start < op.start and op.end < call.end]
-        self.given = {*call.given, *(block for op in self.ops for block in op.reads())}
-        backward = [op for node in call.nodes for op in uses.nodes.get(node, ())]
+        self.ops = [op for op in step.ops if not op.in_backward and call.start < op.start and op.end < call.end]
+        self.given_blocks = {*call.given_blocks, *(block for op in self.ops for block in op.read_blocks())}
+        backward = [op for node in call.node_range for op in uses.ops_by_node.get(node, ())]
         if any(op.grad for op in backward):
-            raise Unanswerable(f"{call.name} was recomputed already, or has a backward pass of its own")
+            raise UnanswerableError(f"{call.name} was recomputed already, or has a backward pass of its own")
         #: When its backward pass is over.
-        self.over = max((op.end for op in backward), default=-1)
+        self.backward_end = max((op.end for op in backward), default=-1)
         #: What was there when its forward ended and its nodes read: what they have saved.
-        wanted = [
-            (op.start, op.node)
+        needed_by = [
+            (op.start, op.node_number)
             for op in backward
-            if any(step.lives[block].born < call.end for block in op.reads() if block in step.lives)
+            if any(step.lifetimes[block].created_at < call.end for block in op.read_blocks() if block in step.lifetimes)
         ]
         #: When it is computed again: when the first node wants something.
-        self.at = min((start for start, _ in wanted), default=-1)
-        saving = {node for _, node in wanted}
-        makers = [op for op in self.ops if op.node in saving]
-        self.stop = -1
+        self.start_tick = min((start for start, _ in needed_by), default=-1)
+        saving = {node for _, node in needed_by}
+        makers = [op for op in self.ops if op.node_number in saving]
+        self.stop_tick = -1
         if makers:
-            newest = max(op.node for op in makers if op.node is not None)
-            last = next(op for op in makers if op.node == newest)
-            made = {value.block for value in last.results}
-            saves_result = any(block in made for op in uses.nodes[newest] for block in op.reads())
-            self.stop = last.end if saves_result else last.start
+            newest = max(op.node_number for op in makers if op.node_number is not None)
+            last = next(op for op in makers if op.node_number == newest)
+            result_blocks = {value.block for value in last.results}
+            saves_result = any(block in result_blocks for op in uses.ops_by_node[newest] for block in op.read_blocks())
+            self.stop_tick = last.end if saves_result else last.start
 
     @property
-    def anything(self) -> bool:
+    def has_work(self) -> bool:
         """Whether there is anything to compute again."""
-        return self.at >= 0
+        return self.start_tick >= 0
 
-    def holds(self, node: int | None) -> bool:
-        return node is not None and node in self.call.nodes
+    def has_node(self, node: int | None) -> bool:
+        return node is not None and node in self.call.node_range
 
 
-def recomputed(uses: Uses, names: Iterable[str]) -> list[Interval]:
+def recomputed_intervals(uses: BlockUses, names: Iterable[str]) -> list[Interval]:
     """When each block would be there if the modules with these names were recomputed."""
     step = uses.step
-    wanted = set(names)
-    calls: list[_Recomputed] = []
+    wanted_names = set(names)
+    calls: list[_RecomputedCall] = []
     for call in step.calls:
         # A module within one that is recomputed is recomputed with it.
         inner = any(other.call.start < call.start and call.end <= other.call.end for other in calls)
-        if call.name in wanted and call.end < FOREVER and not inner:
-            again = _Recomputed(call, uses)
-            if again.anything:
-                calls.append(again)
-    missing = wanted - {call.name for call in step.calls}
+        if call.name in wanted_names and call.end < FOREVER and not inner:
+            recomputed_call = _RecomputedCall(call, uses)
+            if recomputed_call.has_work:
+                calls.append(recomputed_call)
+    missing = wanted_names - {call.name for call in step.calls}
     if missing:
-        raise Unanswerable(f"no module called {', '.join(sorted(missing))} ran in the recorded step")
+        raise UnanswerableError(f"no module called {', '.join(sorted(missing))} ran in the recorded step")
     intervals: list[Interval] = []
-    for block, life in step.lives.items():
+    for block, lifetime in step.lifetimes.items():
         size = step.sizes[block]
-        maker = next((each for each in calls if each.call.start < life.born <= each.call.end), None)
-        died = _died(block, uses, calls, maker)
-        intervals.append(((life.born, 0), (died, 0), size))
-        if maker is not None and life.born < maker.stop:
-            intervals.append(((maker.at, life.born), _died_again(block, uses, maker), size))
+        maker = next((each for each in calls if each.call.start < lifetime.created_at <= each.call.end), None)
+        freed_at = _freed_at(block, uses, calls, maker)
+        intervals.append(((lifetime.created_at, 0), (freed_at, 0), size))
+        if maker is not None and lifetime.created_at < maker.stop_tick:
+            intervals.append(((maker.start_tick, lifetime.created_at), _freed_again_at(block, uses, maker), size))
     return intervals
 
 
-def _died(block: Block, uses: Uses, calls: list[_Recomputed], maker: _Recomputed | None) -> int:
+def _freed_at(block: Block, uses: BlockUses, calls: list[_RecomputedCall], maker: _RecomputedCall | None) -> int:
     """When a block goes that the first forward has made, or that was there before."""
-    life = uses.step.lives[block]
-    if block.category in {"parameters", "other", "optimizer state"} or life.died == FOREVER:
-        return life.died
-    if maker is not None and life.died <= maker.call.end:
-        return life.died
-    reads = uses.backward.get(block, [])
-    holders = [each for each in calls if each is not maker and _is_given(block, each, life.born)]
-    held = [each.over for each in holders]
+    lifetime = uses.step.lifetimes[block]
+    if block.category in {"parameters", "other", "optimizer state"} or lifetime.freed_at == FOREVER:
+        return lifetime.freed_at
+    if maker is not None and lifetime.freed_at <= maker.call.end:
+        return lifetime.freed_at
+    reads = uses.backward_reads.get(block, [])
+    holders = [each for each in calls if each is not maker and _is_outside_input(block, each, lifetime.created_at)]
+    holder_ends = [each.backward_end for each in holders]
     if maker is None:
-        return max([life.died, *held])
-    own = [read for read in reads if maker.holds(read.node)]
-    others = [read.end for read in reads if not maker.holds(read.node)]
-    by_graph = own or maker.at <= life.died <= uses.next_op(maker.over)
-    if not by_graph or life.died > uses.next_op(max([maker.over, *(read.end for read in reads)])):
+        return max([lifetime.freed_at, *holder_ends])
+    own_reads = [read for read in reads if maker.has_node(read.node)]
+    others = [read.end_tick for read in reads if not maker.has_node(read.node)]
+    by_graph = own_reads or maker.start_tick <= lifetime.freed_at <= uses.next_op(maker.backward_end)
+    if not by_graph or lifetime.freed_at > uses.next_op(max([maker.backward_end, *(read.end_tick for read in reads)])):
         # Somebody else keeps it, or its nodes never did.
-        return max([life.died, *held])
-    escapes = block in maker.call.gave
-    local = uses.let_go(block, None if escapes else maker.call)
-    return max([local, *held, *others])
+        return max([lifetime.freed_at, *holder_ends])
+    escapes = block in maker.call.output_blocks
+    local = uses.forward_release(block, None if escapes else maker.call)
+    return max([local, *holder_ends, *others])
 
 
-def _is_given(block: Block, call: _Recomputed, born: int) -> bool:
+def _is_outside_input(block: Block, call: _RecomputedCall, created_at: int) -> bool:
     """Whether a call of a module is given a block from outside, which it keeps to compute with it again."""
-    return born <= call.call.start and block in call.given
+    return created_at <= call.call.start and block in call.given_blocks
 
 
-def _died_again(block: Block, uses: Uses, maker: _Recomputed) -> Moment:
+def _freed_again_at(block: Block, uses: BlockUses, maker: _RecomputedCall) -> Moment:
     """When a block goes that was computed again."""
-    life = uses.step.lives[block]
-    if life.died <= maker.stop:
-        return (maker.at, life.died)
-    own = [read.end for read in uses.backward.get(block, ()) if maker.holds(read.node)]
-    if own and life.died >= max(own):
-        others = [read.end for read in uses.backward.get(block, ()) if not maker.holds(read.node)]
-        if block in maker.call.gave or (others and max(others) > max(own)):
-            return (max(own), 0)
-        return (life.died, 0) if life.died < FOREVER else (max(own), 0)
-    if maker.at < life.died <= uses.next_op(maker.over):
-        return (life.died, 0)
-    return (maker.at, maker.stop)
+    lifetime = uses.step.lifetimes[block]
+    if lifetime.freed_at <= maker.stop_tick:
+        return (maker.start_tick, lifetime.freed_at)
+    own_ends = [read.end_tick for read in uses.backward_reads.get(block, ()) if maker.has_node(read.node)]
+    if own_ends and lifetime.freed_at >= max(own_ends):
+        others = [read.end_tick for read in uses.backward_reads.get(block, ()) if not maker.has_node(read.node)]
+        if block in maker.call.output_blocks or (others and max(others) > max(own_ends)):
+            return (max(own_ends), 0)
+        return (lifetime.freed_at, 0) if lifetime.freed_at < FOREVER else (max(own_ends), 0)
+    if maker.start_tick < lifetime.freed_at <= uses.next_op(maker.backward_end):
+        return (lifetime.freed_at, 0)
+    return (maker.start_tick, maker.stop_tick)

@@ -29,8 +29,8 @@ class StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._zero: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
-        self._true: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+        self._zero_storages: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+        self._true_storages: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
@@ -42,16 +42,16 @@ class StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except DynamicOutputShapeException:
             raise ValueError(_NEEDS_VALUES.format(func)) from None
         if func is _aten._amp_foreach_non_finite_check_and_unscale_.default:
-            self._zero.add(args[1].untyped_storage())
+            self._zero_storages.add(args[1].untyped_storage())
         elif func is _aten.all.default or (func is _aten.mul.Tensor and result.dtype is torch.bool):
-            self._true.add(result.untyped_storage())
+            self._true_storages.add(result.untyped_storage())
         return result
 
     def _stand_in(self, tensor: torch.Tensor) -> bool | int | float:
         storage = tensor.untyped_storage()
         if tensor.dtype is torch.bool:
-            return storage in self._true
-        value = 0 if storage in self._zero else 1
+            return storage in self._true_storages
+        value = 0 if storage in self._zero_storages else 1
         return float(value) if tensor.is_floating_point() else value
 
 
@@ -62,25 +62,27 @@ _NEEDS_VALUES = (
 
 
 @contextmanager
-def attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(owner, name)
+def replace_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
+    original = getattr(owner, name)
     setattr(owner, name, value)
     try:
         yield
     finally:
-        setattr(owner, name, before)
+        setattr(owner, name, original)
 
 
 @contextmanager
 def foreach_by_default() -> Iterator[None]:
     """Optimizers choose as on CUDA, though the tensors here are of another class and on another device."""
     with ExitStack() as stack:
-        stack.enter_context(attribute(optimizers, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "cpu"]))
+        stack.enter_context(
+            replace_attribute(optimizers, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "cpu"])
+        )
         for module in (optimizers, foreach):
             # Older versions of torch have a list in the first alone.
             supported = getattr(module, "_foreach_supported_types", None)
             if supported is not None:
-                stack.enter_context(attribute(module, "_foreach_supported_types", [*supported, FakeTensor]))
+                stack.enter_context(replace_attribute(module, "_foreach_supported_types", [*supported, FakeTensor]))
         yield
 
 

@@ -25,8 +25,8 @@ from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper
 from ..record.patches.table import never_compile
 from .block import Block
 from .ledger import Ledger
-from .trace import Call, Trace
-from .vain_casts import watch
+from .noop_casts import watch_casts
+from .step_recording import ModuleCall, StepRecording
 
 #: In the order in which a report shows them. "other": buffers, a scaler's tensors, and what outlives two steps.
 CATEGORIES = (
@@ -65,7 +65,7 @@ _ANY_CUDA = torch.device("cuda")
 _WITHOUT_TENSORS = ("prim", "profiler")
 
 
-def storages(tensor: torch.Tensor) -> Iterable[torch.UntypedStorage]:
+def iter_storages(tensor: torch.Tensor) -> Iterable[torch.UntypedStorage]:
     """Every storage that holds a tensor's values; none for a layout that has no storages."""
     # Nearly all tensors are of these classes, and to ask for more costs as much as an operator.
     if type(tensor) in _PLAIN:
@@ -90,7 +90,7 @@ def _storages_within(tensor: Any) -> Iterator[torch.UntypedStorage]:
         with suppress(NotImplementedError, RuntimeError):
             yield tensor.untyped_storage()
     for each in tensors_in(inner):
-        yield from storages(each)
+        yield from iter_storages(each)
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
@@ -108,7 +108,7 @@ def _autocast_depth() -> int:
     return int(depth) - 1
 
 
-def _name(func: Any) -> str:
+def _op_name(func: Any) -> str:
     """An operator's name as users know it; operators of higher order have no overloads."""
     return str(getattr(func, "overloadpacket", func).__name__)
 
@@ -135,24 +135,24 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._as_cuda = as_cuda
         self._fake = fake
         self._thread = threading.get_ident()
-        self._paused = False
+        self._is_paused = False
         self._blocks: dict[int, Block] = {}
-        self._pending: dict[int, Block] = {}
-        self._cached: dict[int, Block] = {}
-        self._cast: set[int] = set()
-        self.trace = Trace()
-        self.ledger = Ledger(self.trace)
-        self._modules: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
-        self._stack: list[tuple[int, str, Call]] = []
+        self._pending_blocks: dict[int, Block] = {}
+        self._cache_blocks: dict[int, Block] = {}
+        self._cast_weight_ids: set[int] = set()
+        self.step_recording = StepRecording()
+        self.ledger = Ledger(self.step_recording)
+        self._module_names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._open_calls: list[tuple[int, str, ModuleCall]] = []
         # Weak references to parameters themselves would keep torch from swapping them in module.to().
-        self._roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._root_modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
-        self._steps: list[str] = []
-        self._in_backward = self._stepped = self._unscaled = False
-        self._turn = 0
-        self._handles: list[Any] = []
+        self._stepping_names: list[str] = []
+        self._in_backward = self._has_stepped = self._has_unscaled = False
+        self._step_number = 0
+        self._hook_handles: list[Any] = []
         self._has_hooks: Any = None
-        self._unwatch: Callable[[], None] = lambda: None
+        self._stop_watching: Callable[[], None] = lambda: None
         self.matmul_in_forward = self.matmul_in_backward = False
 
     def start(self) -> None:
@@ -160,7 +160,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # Where a compiled module is called, torch before 2.5 compiles its hooks, too, and warns that it cannot.
         never_compile(self._enter_module)
         never_compile(self._leave_module)
-        self._handles = [
+        self._hook_handles = [
             register_module_forward_pre_hook(self._enter_module),
             # Without always_call a forward pass that raises would leave its names behind.
             register_module_forward_hook(self._leave_module, always_call=True),
@@ -171,39 +171,39 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._has_hooks = getattr(torch_modules, "_has_any_global_hook", None)
         if self._has_hooks is not None:
             torch_modules._has_any_global_hook = lambda: False
-        self._unwatch = watch(self._cast_in_vain)
+        self._stop_watching = watch_casts(self._record_noop_cast)
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
         """End, and sum up what is left."""
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        self._unwatch()
-        for handle in self._handles:
+        self._stop_watching()
+        for handle in self._hook_handles:
             handle.remove()
         if self._has_hooks is not None:
             torch_modules._has_any_global_hook = self._has_hooks
         if self._in_backward:
             self._leave_backward()
-        self._settle("end")
+        self._sum_up_phase("end")
         # Without their blocks the weak references call nobody.
         self._blocks.clear()
-        self._pending.clear()
-        self._cached.clear()
+        self._pending_blocks.clear()
+        self._cache_blocks.clear()
 
     # What is known by name.
 
     def include_module(self, module: nn.Module) -> None:
         """A model: its parameters, gradients and buffers have been there since before the start."""
         for name, inner in module.named_modules():
-            self._modules[inner] = name or type(module).__name__
-            self._roots.discard(inner)
-        self._roots.add(module)
+            self._module_names[inner] = name or type(module).__name__
+            self._root_modules.discard(inner)
+        self._root_modules.add(module)
         for name, parameter in module.named_parameters():
-            self.claim(parameter, "parameters", name)
+            self.assign_category(parameter, "parameters", name)
             if parameter.is_leaf and parameter.grad is not None:
-                self.claim(parameter.grad, "gradients", name)
+                self.assign_category(parameter.grad, "gradients", name)
         for name, buffer in module.named_buffers():
-            self.claim(buffer, "other", name)
+            self.assign_category(buffer, "other", name)
 
     def include_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer: its parameters, their gradients and its state."""
@@ -212,45 +212,45 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for parameter in group["params"]:
                 name = self._include_parameter(parameter)
                 if parameter.is_leaf and parameter.grad is not None:
-                    self.claim(parameter.grad, "gradients", name)
+                    self.assign_category(parameter.grad, "gradients", name)
         name = type(optimizer).__name__
         for state in optimizer.state.values():
             if isinstance(state, dict):
                 for key, value in state.items():
                     for tensor in tensors_in([value]):
-                        self.claim(tensor, "optimizer state", f"{name}: {key}")
+                        self.assign_category(tensor, "optimizer state", f"{name}: {key}")
 
     def _include_parameter(self, parameter: torch.Tensor) -> str:
         """The name of a parameter, which is one from now on if it was not before."""
         name = f"parameter of shape {tuple(parameter.shape)}"
-        for storage in storages(parameter):
+        for storage in iter_storages(parameter):
             block = self._blocks.get(storage._cdata)
             if block is not None and block.category == "parameters":
                 return block.name
-            self.claim(parameter, "parameters", name)
+            self.assign_category(parameter, "parameters", name)
         return name
 
-    def claim(self, tensor: torch.Tensor, category: str, name: str) -> None:
+    def assign_category(self, tensor: torch.Tensor, category: str, name: str) -> None:
         """Say what a tensor is for. One that was never seen has been there since before the start."""
-        paused, self._paused = self._paused, True
+        was_paused, self._is_paused = self._is_paused, True
         try:
-            for storage in storages(tensor):
+            for storage in iter_storages(tensor):
                 key = storage._cdata
                 block = self._blocks.get(key)
                 if block is None:
-                    block = self._born(tensor, storage, category, name)
+                    block = self._add_block(tensor, storage, category, name)
                     if block is not None:
-                        block.settled = True
-                        self.ledger.there_from_the_start(block)
+                        block.is_summed_up = True
+                        self.ledger.add_preexisting(block)
                 else:
                     self.ledger.relabel(block, category, name)
-                    self._pending.pop(key, None)
+                    self._pending_blocks.pop(key, None)
         finally:
-            self._paused = paused
+            self._is_paused = was_paused
 
     # Births, deaths and changes.
 
-    def _born(self, tensor: torch.Tensor, storage: torch.UntypedStorage, category: str, name: str) -> Block | None:
+    def _add_block(self, tensor: torch.Tensor, storage: torch.UntypedStorage, category: str, name: str) -> Block | None:
         if isinstance(tensor, FakeTensor):
             device = tensor.fake_device if self._fake else None
         else:
@@ -264,40 +264,40 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.device = device
         if device.index != self.device.index:
             return None
-        block = Block(self._counted(storage), category, name, self._turn)
+        block = Block(self._counted_size(storage), category, name, self._step_number)
         key = storage._cdata
-        block.reference = weakref.ref(storage, partial(self._died, key))
+        block.reference = weakref.ref(storage, partial(self._remove_block, key))
         self._blocks[key] = block
         return block
 
-    def _counted(self, storage: torch.UntypedStorage) -> int:
+    def _counted_size(self, storage: torch.UntypedStorage) -> int:
         size = storage.nbytes()
         return -(-size // CUDA_BLOCK) * CUDA_BLOCK if self._as_cuda else size
 
-    def _died(self, key: int, _: object) -> None:
+    def _remove_block(self, key: int, _: object) -> None:
         block = self._blocks.pop(key, None)
         if block is None:
             return
-        self._cached.pop(key, None)
-        if self._pending.pop(key, None) is not None and not block.settled:
+        self._cache_blocks.pop(key, None)
+        if self._pending_blocks.pop(key, None) is not None and not block.is_summed_up:
             block.category = "temporaries"
-        self.ledger.died(block)
+        self.ledger.record_free(block)
 
     # Phases.
 
     def _enter_backward(self) -> None:
         self._in_backward = True
-        self._steps.clear()
-        if self._stepped:
-            self._stepped = False
-            self._turn += 1
+        self._stepping_names.clear()
+        if self._has_stepped:
+            self._has_stepped = False
+            self._step_number += 1
             # Two, not one: a graph of a second model may be built before the first model's step.
             for block in self._blocks.values():
-                if block.category == "activations" and block.turn < self._turn - 2:
+                if block.category == "activations" and block.step_number < self._step_number - 2:
                     self.ledger.relabel(block, "other", block.name)
         if not torch.is_grad_enabled():
-            self._resolve()
-        self._settle("forward")
+            self._confirm_pending()
+        self._sum_up_phase("forward")
         # Exact even where nothing runs between the end of backward and the removal of gradients.
         torch.autograd.Variable._execution_engine.queue_callback(self._leave_backward)
 
@@ -306,154 +306,156 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         self._in_backward = False
         self._claim_gradients()
-        self._settle("backward")
+        self._sum_up_phase("backward")
 
     def _claim_gradients(self) -> None:
-        for module in list(self._roots):
+        for module in list(self._root_modules):
             for name, parameter in module.named_parameters():
                 if parameter.is_leaf and parameter.grad is not None:
-                    self.claim(parameter.grad, "gradients", name)
+                    self.assign_category(parameter.grad, "gradients", name)
         for optimizer in list(self._optimizers):
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     if parameter.is_leaf and parameter.grad is not None:
-                        self.claim(parameter.grad, "gradients", self._include_parameter(parameter))
+                        self.assign_category(parameter.grad, "gradients", self._include_parameter(parameter))
 
-    def _resolve(self) -> None:
+    def _confirm_pending(self) -> None:
         """The backward pass reads what the forward pass left: what is alive now was made to be kept."""
-        for block in self._pending.values():
-            block.turn = self._turn
+        for block in self._pending_blocks.values():
+            block.step_number = self._step_number
             # A border before this one has taken it for a temporary.
             if block.category == "temporaries":
                 self.ledger.relabel(block, "activations", block.name)
-        self._pending.clear()
+        self._pending_blocks.clear()
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if threading.get_ident() != self._thread:
             return
-        for block in self._pending.values():
-            if not block.settled and block.category == "inputs":
+        for block in self._pending_blocks.values():
+            if not block.is_summed_up and block.category == "inputs":
                 block.category = "temporaries"
-        self._settle("unscale" if self._unscaled else None)
-        self._unscaled = False
+        self._sum_up_phase("unscale" if self._has_unscaled else None)
+        self._has_unscaled = False
         self.include_optimizer(optimizer)
-        self._steps.append(type(optimizer).__name__)
-        self.trace.stepping(optimizer)
+        self._stepping_names.append(type(optimizer).__name__)
+        self.step_recording.begin_step(optimizer)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         if threading.get_ident() != self._thread:
             return
-        self._stepped = True
-        if self._steps:
-            self._steps.pop()
+        self._has_stepped = True
+        if self._stepping_names:
+            self._stepping_names.pop()
         self.include_optimizer(optimizer)
-        self._settle("step")
-        if not self._steps:
-            self.trace.finish(optimizer, self._blocks.values())
+        self._sum_up_phase("step")
+        if not self._stepping_names:
+            self.step_recording.finish_step(optimizer, self._blocks.values())
 
     def _enter_module(self, module: nn.Module, args: Any) -> None:
         if threading.get_ident() != self._thread:
             return
-        if not self._stack and module not in self._modules:
+        if not self._open_calls and module not in self._module_names:
             self.include_module(module)
-        name = self._modules.get(module) or type(module).__name__
+        name = self._module_names.get(module) or type(module).__name__
         first = next(tensors_in(args), None)
-        call = self.trace.enter(name, self._blocks_of(args), () if first is None else tuple(first.shape))
-        self._stack.append((id(module), name, call))
+        call = self.step_recording.enter_module(
+            name, self._blocks_of(args), () if first is None else tuple(first.shape)
+        )
+        self._open_calls.append((id(module), name, call))
 
     def _leave_module(self, module: nn.Module, args: Any, output: Any) -> None:
         if threading.get_ident() != self._thread:
             return
         key = id(module)
-        for depth in range(len(self._stack) - 1, -1, -1):
-            if self._stack[depth][0] == key:
-                self.trace.leave(self._stack[depth][2], self._blocks_of([output]))
-                del self._stack[depth:]
+        for depth in range(len(self._open_calls) - 1, -1, -1):
+            if self._open_calls[depth][0] == key:
+                self.step_recording.leave_module(self._open_calls[depth][2], self._blocks_of([output]))
+                del self._open_calls[depth:]
                 return
 
     # Operators.
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if self._paused or func.namespace in _WITHOUT_TENSORS:
+        if self._is_paused or func.namespace in _WITHOUT_TENSORS:
             return func(*args, **kwargs)
         grad_enabled = torch.is_grad_enabled()
         if _graph_task() != -1:
             if not self._in_backward:
                 self._enter_backward()
-            elif self._pending and not grad_enabled:
-                self._resolve()
+            elif self._pending_blocks and not grad_enabled:
+                self._confirm_pending()
         elif self._in_backward:
             self._leave_backward()
-        if self._cast and _autocast_depth() == 0:
+        if self._cast_weight_ids and _autocast_depth() == 0:
             self._close_cache()
         needs_grad = False
         if func is not _aten.lift_fresh.default:
             for tensor in tensors_in(args):
                 needs_grad = needs_grad or tensor.requires_grad
-                self._see_argument(tensor)
+                self._record_argument(tensor)
         if func in _MATMULS:
             if self._in_backward:
                 self.matmul_in_backward = True
             else:
                 self.matmul_in_forward = True
         elif func is _aten._amp_foreach_non_finite_check_and_unscale_.default:
-            self._unscaled = True
+            self._has_unscaled = True
         elif func is _aten._amp_update_scale_.default:
-            self.claim(args[0], "other", "GradScaler: scale")
-            self.claim(args[1], "other", "GradScaler: growth tracker")
-        op = self.trace.begin(
+            self.assign_category(args[0], "other", "GradScaler: scale")
+            self.assign_category(args[1], "other", "GradScaler: growth tracker")
+        op = self.step_recording.begin_op(
             func, backward=self._in_backward, grad=grad_enabled, makes_node=needs_grad and grad_enabled
         )
         if torch.Tag.inplace_view in func.tags:
-            self.trace.given(op, args, self._block_of)
+            self.step_recording.keep_arguments(op, args, self._block_of)
         result = func(*args, **kwargs)
         if func is _aten._to_copy.default and self._is_cached_cast(args[0], result):
-            self._see_cached(args[0], result)
+            self._record_cached_cast(args[0], result)
         else:
-            self._see_results(result, func, needs_grad=needs_grad and grad_enabled)
-        self.trace.end(op, args, kwargs, result, self._block_of)
+            self._record_results(result, func, needs_grad=needs_grad and grad_enabled)
+        self.step_recording.end_op(op, args, kwargs, result, self._block_of)
         if len(self.ledger) > MOST_EVENTS:
-            self._settle(None)
+            self._sum_up_phase(None)
         return result
 
-    def _cast_in_vain(self, tensor: torch.Tensor) -> None:
+    def _record_noop_cast(self, tensor: torch.Tensor) -> None:
         if not self._in_backward and self._block_of(tensor) is not None:
-            self.trace.cast_in_vain(tensor)
+            self.step_recording.record_noop_cast(tensor)
 
     def _block_of(self, tensor: torch.Tensor) -> Block | None:
         """The block that a tensor is in: the first one of a tensor that has several storages."""
-        return next((self._blocks.get(storage._cdata) for storage in storages(tensor)), None)
+        return next((self._blocks.get(storage._cdata) for storage in iter_storages(tensor)), None)
 
     def _blocks_of(self, values: Iterable[Any]) -> list[Block]:
         """The blocks of the tensors among the arguments or results of a module."""
         blocks = (self._block_of(tensor) for tensor in tensors_in(values))
         return [block for block in blocks if block is not None]
 
-    def _guess(self, func: Any, *, needs_grad: bool) -> tuple[str, str, bool]:
+    def _guess_category(self, func: Any, *, needs_grad: bool) -> tuple[str, str, bool]:
         """Category, name and whether the category may turn out otherwise, of what an operator makes now."""
         if self._in_backward and not torch.is_grad_enabled():
-            return "temporaries", f"backward ({_name(func)})", False
-        if self._steps and not torch.is_grad_enabled():
-            return "temporaries", f"{self._steps[-1]}.step ({_name(func)})", False
-        if self._stack:
-            return "activations", self._stack[-1][1], True
+            return "temporaries", f"backward ({_op_name(func)})", False
+        if self._stepping_names and not torch.is_grad_enabled():
+            return "temporaries", f"{self._stepping_names[-1]}.step ({_op_name(func)})", False
+        if self._open_calls:
+            return "activations", self._open_calls[-1][1], True
         # Outside every module and made from no parameter: a batch, a target, a mask.
-        kept = needs_grad or self._in_backward
-        name = f"{_name(func)} outside every module"
-        return ("activations" if kept else "inputs"), name, True
+        is_kept = needs_grad or self._in_backward
+        name = f"{_op_name(func)} outside every module"
+        return ("activations" if is_kept else "inputs"), name, True
 
-    def _see_argument(self, tensor: torch.Tensor) -> None:
-        for storage in storages(tensor):
+    def _record_argument(self, tensor: torch.Tensor) -> None:
+        for storage in iter_storages(tensor):
             block = self._blocks.get(storage._cdata)
             if block is None:
                 if isinstance(tensor, nn.Parameter):
                     self._include_parameter(tensor)
                     continue
                 category = "activations" if self._in_backward else "inputs"
-                block = self._born(tensor, storage, category, f"tensor of shape {tuple(tensor.shape)}")
+                block = self._add_block(tensor, storage, category, f"tensor of shape {tuple(tensor.shape)}")
                 if block is not None:
-                    self.ledger.born(block)
+                    self.ledger.record_allocation(block)
             elif (
                 tensor.requires_grad
                 and block.category != "parameters"
@@ -462,24 +464,24 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             ):
                 self._include_parameter(tensor)
 
-    def _see_results(self, result: Any, func: Any, *, needs_grad: bool) -> None:
+    def _record_results(self, result: Any, func: Any, *, needs_grad: bool) -> None:
         guess = None
         for tensor in tensors_in([result]):
-            for storage in storages(tensor):
+            for storage in iter_storages(tensor):
                 key = storage._cdata
                 block = self._blocks.get(key)
                 if block is None:
-                    category, name, pending = guess = guess or self._guess(func, needs_grad=needs_grad)
-                    block = self._born(tensor, storage, category, name)
+                    category, name, pending = guess = guess or self._guess_category(func, needs_grad=needs_grad)
+                    block = self._add_block(tensor, storage, category, name)
                     if block is None:
                         continue
-                    if self._as_cuda and self._steps and func is _aten.lift_fresh.default:
+                    if self._as_cuda and self._stepping_names and func is _aten.lift_fresh.default:
                         block.size = 0
                     if pending:
-                        self._pending[key] = block
-                    self.ledger.born(block)
-                elif block.size and (size := self._counted(storage)) != block.size:
-                    self.ledger.resized(block, size)
+                        self._pending_blocks[key] = block
+                    self.ledger.record_allocation(block)
+                elif block.size and (size := self._counted_size(storage)) != block.size:
+                    self.ledger.record_resize(block, size)
 
     # autocast's cache of low-precision weights.
 
@@ -491,37 +493,39 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             and source.dtype is torch.float32
             and source.requires_grad
             and source.is_leaf
-            and id(source) not in self._cast
+            and id(source) not in self._cast_weight_ids
             and not source._is_view()
             and torch.is_autocast_cache_enabled()
             and _autocast_depth() > 0
         )
 
-    def _see_cached(self, source: torch.Tensor, result: torch.Tensor) -> None:
-        self._cast.add(id(source))
-        known = [self._blocks.get(storage._cdata) for storage in storages(source)]
-        name = next((block.name for block in known if block is not None), f"tensor of shape {tuple(source.shape)}")
-        for storage in storages(result):
+    def _record_cached_cast(self, source: torch.Tensor, result: torch.Tensor) -> None:
+        self._cast_weight_ids.add(id(source))
+        source_blocks = [self._blocks.get(storage._cdata) for storage in iter_storages(source)]
+        name = next(
+            (block.name for block in source_blocks if block is not None), f"tensor of shape {tuple(source.shape)}"
+        )
+        for storage in iter_storages(result):
             key = storage._cdata
             if key not in self._blocks:
-                block = self._born(result, storage, "autocast cache", name)
+                block = self._add_block(result, storage, "autocast cache", name)
                 if block is not None:
-                    self._cached[key] = block
-                    self.ledger.born_settled(block)
+                    self._cache_blocks[key] = block
+                    self.ledger.record_final_allocation(block)
 
     def _close_cache(self) -> None:
         """The outermost region has ended: what is left of the casts is there because the backward pass needs it."""
-        for block in self._cached.values():
+        for block in self._cache_blocks.values():
             self.ledger.relabel(block, "activations", f"{block.name} in low precision")
-            block.turn = self._turn
-            self.trace.uncached(block)
-        self._cached.clear()
-        self._cast.clear()
+            block.step_number = self._step_number
+            self.step_recording.record_uncached(block)
+        self._cache_blocks.clear()
+        self._cast_weight_ids.clear()
 
-    def _settle(self, label: str | None) -> None:
-        if self._cast and _autocast_depth() == 0:
+    def _sum_up_phase(self, label: str | None) -> None:
+        if self._cast_weight_ids and _autocast_depth() == 0:
             self._close_cache()
-        self.ledger.settle(label)
+        self.ledger.sum_up_phase(label)
 
     def alive(self) -> dict[str, int]:
         """Bytes by category of what is alive at this moment, with the categories as far as they are known by now."""

@@ -14,13 +14,21 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...protocol.byte_sizes import format_size
-from ...protocol.optable import policy
+from ...protocol.optable import find_policy
 from .block import Block
-from .recomputed import Interval, Unanswerable, Uses, as_recorded, peak_of, recomputed
+from .meta_replay import (
+    Change,
+    MetaReplay,
+    ReplayResult,
+    intervals_of,
+    later_microbatch_intervals,
+    replay_changed,
+    replay_unchanged,
+)
+from .recomputed import BlockUses, Interval, UnanswerableError, peak_of, recomputed_intervals, recorded_intervals
 from .stand_ins import without_values
+from .step_recording import FOREVER, OptimizerSpec, RecordedStep, values_in
 from .storages import Storages
-from .trace import FOREVER, Step, Stepped, values_in
-from .without_values import Change, Replay, Replayed, in_a_later_micro_batch, intervals_of, replayed, unchanged
 
 #: How many proposals to recompute modules are shown, and how many single modules are tried.
 SHOWN, TRIED = 3, 60
@@ -48,7 +56,7 @@ class WhatIf(NamedTuple):
     kind: str = ""
 
     def __repr__(self) -> str:
-        return f"<WhatIf {' '.join(_row(self))}>"
+        return f"<WhatIf {' '.join(_format_row(self))}>"
 
 
 class WhatIfs(list[WhatIf]):
@@ -59,30 +67,30 @@ class WhatIfs(list[WhatIf]):
         self.peak = peak
 
     def __repr__(self) -> str:
-        rows = [_row(each) for each in self]
+        rows = [_format_row(each) for each in self]
         wide = max((len(row[0]) for row in rows), default=0)
         lines = [f"The step needs {format_size(self.peak)}. It would need"]
         lines += [f"  {peak:>10}  {change:<{wide}}  {saved}".rstrip() for change, peak, saved in rows]
         return "\n".join(lines)
 
 
-def best(answers: WhatIfs, enough: int) -> list[WhatIf]:
+def best_answers(answers: WhatIfs, enough: int) -> list[WhatIf]:
     """Of each kind of change that trains on as much the smallest one with a peak of ``enough`` bytes, or the largest.
 
     Those that save most come first, and what saves next to nothing is left out.
     """
-    found: dict[str, list[WhatIf]] = {}
+    by_kind: dict[str, list[WhatIf]] = {}
     for each in answers:
         if each.kind != "batch" and each.saved is not None and each.saved > answers.peak * NEGLIGIBLE:
-            found.setdefault(each.kind, []).append(each)
+            by_kind.setdefault(each.kind, []).append(each)
     chosen = []
-    for of_one_kind in found.values():
-        fit = [each for each in of_one_kind if each.peak is not None and each.peak <= enough]
-        chosen.append(fit[-1] if fit else of_one_kind[0])
+    for same_kind in by_kind.values():
+        fit = [each for each in same_kind if each.peak is not None and each.peak <= enough]
+        chosen.append(fit[-1] if fit else same_kind[0])
     return sorted(chosen, key=lambda each: -(each.saved or 0))
 
 
-def _row(answer: WhatIf) -> tuple[str, str, str]:
+def _format_row(answer: WhatIf) -> tuple[str, str, str]:
     if answer.peak is None or answer.saved is None:
         return answer.change, "?", answer.reason
     part = answer.saved / max(1, answer.peak + answer.saved)
@@ -90,189 +98,209 @@ def _row(answer: WhatIf) -> tuple[str, str, str]:
     return answer.change, format_size(answer.peak), f"{format_size(abs(answer.saved))} {less} ({abs(part):.1%})"
 
 
-class Steps:
+class WhatIfQuery:
     """The recorded steps that a question is about: what all of them need at the most is what training needs.
 
     ``besides`` are bytes that no tensor accounts for.
     """
 
-    def __init__(self, steps: Sequence[Step], *, as_cuda: bool, besides: int) -> None:
+    def __init__(self, steps: Sequence[RecordedStep], *, as_cuda: bool, extra_bytes: int) -> None:
         self.as_cuda = as_cuda
         self._steps = steps
-        self._besides = besides
-        self._uses: dict[int, Uses] = {}
-        self._same: dict[int, Replay] = {}
-        self.peak = max((step.peak for step in steps), default=0) + besides
+        self._extra_bytes = extra_bytes
+        self._uses: dict[int, BlockUses] = {}
+        self._unchanged_replays: dict[int, MetaReplay] = {}
+        self.peak = max((step.peak for step in steps), default=0) + extra_bytes
 
-    def answer(self, kind: str, change: str, how: str, told: Callable[[Step], int]) -> WhatIf:
+    def answer(self, kind: str, change: str, how: str, changed_peak: Callable[[RecordedStep], int]) -> WhatIf:
         """What ``told`` says of the peaks of all steps."""
         try:
-            peaks = [self._checked(step, told) for step in self._steps]
-        except Unanswerable as reason:
+            peaks = [self._checked_peak(step, changed_peak) for step in self._steps]
+        except UnanswerableError as reason:
             return WhatIf(change, None, None, how, str(reason), kind)
-        peak = max(peaks) + self._besides
+        peak = max(peaks) + self._extra_bytes
         return WhatIf(change, peak, self.peak - peak, how, kind=kind)
 
-    def _checked(self, step: Step, told: Callable[[Step], int]) -> int:
-        if step.incomplete:
-            raise Unanswerable(step.incomplete)
-        return told(step)
+    def _checked_peak(self, step: RecordedStep, changed_peak: Callable[[RecordedStep], int]) -> int:
+        if step.incomplete_reason:
+            raise UnanswerableError(step.incomplete_reason)
+        return changed_peak(step)
 
-    def uses(self, step: Step) -> Uses:
-        found = self._uses.get(id(step))
-        if found is None:
-            found = self._uses[id(step)] = Uses(step)
-        return found
+    def uses_of(self, step: RecordedStep) -> BlockUses:
+        uses = self._uses.get(id(step))
+        if uses is None:
+            uses = self._uses[id(step)] = BlockUses(step)
+        return uses
 
-    def _replayed(self, step: Step, change: Change) -> Replayed:
-        if id(step) not in self._same:
-            self._same[id(step)] = unchanged(step)
-        return replayed(step, change, self._same[id(step)])
+    def _replay_step(self, step: RecordedStep, change: Change) -> ReplayResult:
+        if id(step) not in self._unchanged_replays:
+            self._unchanged_replays[id(step)] = replay_unchanged(step)
+        return replay_changed(step, change, self._unchanged_replays[id(step)])
 
-    def names(self) -> list[str]:
+    def module_names(self) -> list[str]:
         """The modules that were called, in the order of their first calls."""
         return list(dict.fromkeys(call.name for step in self._steps for call in step.calls if call.end < FOREVER))
 
-    def rounded(self, size: int) -> int:
+    def round_size(self, size: int) -> int:
         return -(-size // 512) * 512 if self.as_cuda else size
 
-    def checkpoint(self, names: Sequence[str], change: str = "") -> WhatIf:
+    def answer_checkpoint(self, names: Sequence[str], change: str = "") -> WhatIf:
         """Modules that are computed again in the backward pass."""
-        called = set(self.names())
+        called = set(self.module_names())
 
-        def told(step: Step) -> int:
-            there = {call.name for call in step.calls}
-            return peak_of(recomputed(self.uses(step), [n for n in names if n in there or n not in called]))
+        def changed_peak(step: RecordedStep) -> int:
+            present_names = {call.name for call in step.calls}
+            return peak_of(
+                recomputed_intervals(self.uses_of(step), [n for n in names if n in present_names or n not in called])
+            )
 
         how = "torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False) for " + ", ".join(names)
-        return self.answer("checkpoint", change or f"checkpoint {', '.join(names)}", how, told)
+        return self.answer("checkpoint", change or f"checkpoint {', '.join(names)}", how, changed_peak)
 
-    def proposals(self) -> Iterator[WhatIf]:
+    def propose_checkpoints(self) -> Iterator[WhatIf]:
         """Modules in rows, all of a row and every second, and the single module that saves most."""
-        names = self.names()
-        found = []
-        for row, inner in _rows(names).items():
+        names = self.module_names()
+        proposals = []
+        for row, inner in _numbered_rows(names).items():
             title = f"{row} ({len(inner)} modules)" if row else f"{inner[0]} to {inner[-1]}"
-            found.append(self.checkpoint(inner, f"checkpoint {title}"))
+            proposals.append(self.answer_checkpoint(inner, f"checkpoint {title}"))
             if len(inner) >= 4:
-                found.append(self.checkpoint(inner[::2], f"checkpoint every second of {title}"))
-        found.sort(key=lambda each: -(each.saved or 0))
-        kept = self._kept()
-        largest = sorted(names, key=lambda name: kept[name], reverse=True)[:TRIED]
-        single = max((self.checkpoint([name]) for name in largest), key=lambda each: each.saved or 0, default=None)
-        yield from (each for each in found[: SHOWN - 1] if each.saved is not None and each.saved > 0)
+                proposals.append(self.answer_checkpoint(inner[::2], f"checkpoint every second of {title}"))
+        proposals.sort(key=lambda each: -(each.saved or 0))
+        kept_bytes = self._kept_bytes()
+        largest = sorted(names, key=lambda name: kept_bytes[name], reverse=True)[:TRIED]
+        single = max(
+            (self.answer_checkpoint([name]) for name in largest), key=lambda each: each.saved or 0, default=None
+        )
+        yield from (each for each in proposals[: SHOWN - 1] if each.saved is not None and each.saved > 0)
         if single is not None and single.saved is not None and single.saved > 0:
             yield single
 
-    def _kept(self) -> Counter[str]:
+    def _kept_bytes(self) -> Counter[str]:
         """Bytes that were made in calls of each module, and were still there when the call had ended."""
-        kept: Counter[str] = Counter()
+        kept_bytes: Counter[str] = Counter()
         for step in self._steps:
             # In the order in which they were born.
-            made = sorted(
-                (life.born, life.died, step.sizes[block]) for block, life in step.lives.items() if life.born > 0
+            created = sorted(
+                (life.created_at, life.freed_at, step.sizes[block])
+                for block, life in step.lifetimes.items()
+                if life.created_at > 0
             )
             for call in step.calls:
-                inside = made[bisect_left(made, (call.start,)) : bisect_left(made, (call.end,))]
-                kept[call.name] += sum(size for _, died, size in inside if died > call.end)
-        return kept
+                inside = created[bisect_left(created, (call.start,)) : bisect_left(created, (call.end,))]
+                kept_bytes[call.name] += sum(size for _, died, size in inside if died > call.end)
+        return kept_bytes
 
-    def low_weights(self) -> WhatIf:
+    def answer_low_weights(self) -> WhatIf:
         """``model.to(torch.bfloat16)``; without autocast its inputs are then of bfloat16, too."""
 
-        def told(step: Step) -> int:
-            if step.vain_casts > step.peak * NEGLIGIBLE:
-                size = format_size(step.vain_casts)
-                raise Unanswerable(f"the program casts {size} to float32 that are of it now, and would be copies then")
-            lowered = _lowered(step)
+        def changed_peak(step: RecordedStep) -> int:
+            if step.noop_cast_bytes > step.peak * NEGLIGIBLE:
+                size = format_size(step.noop_cast_bytes)
+                raise UnanswerableError(
+                    f"the program casts {size} to float32 that are of it now, and would be copies then"
+                )
+            lowered_blocks = _lowered_blocks(step)
             try:
-                low = self._replayed(step, Change(lowered))
-            except Unanswerable:
+                low = self._replay_step(step, Change(lowered_blocks))
+            except UnanswerableError:
                 # As recurrent layers make their first state of the dtype of what they are given.
-                made = _made_in_modules(step)
-                if made <= lowered:
+                created_blocks = _blocks_made_in_modules(step)
+                if created_blocks <= lowered_blocks:
                     raise
-                low = self._replayed(step, Change(lowered | made))
+                low = self._replay_step(step, Change(lowered_blocks | created_blocks))
             self._refuse_new_casts(step, low)
-            return peak_of(intervals_of(step, low, self.rounded))
+            return peak_of(intervals_of(step, low, self.round_size))
 
         how = "model.to(torch.bfloat16), and without autocast the batch and its targets too"
-        return self.answer("weights", "weights in bfloat16", how, told)
+        return self.answer("weights", "weights in bfloat16", how, changed_peak)
 
-    def _refuse_new_casts(self, step: Step, low: Replayed) -> None:
+    def _refuse_new_casts(self, step: RecordedStep, low: ReplayResult) -> None:
         """Where autocast would cast to float32 what was of it, there is no answer: who keeps these is not known."""
         if not _in_low_precision(step):
             return
         kind = "cuda" if self.as_cuda else "cpu"
-        cast = {name: size for name, size in low.given_low.items() if policy(kind, name).startswith("fp32")}
+        cast = {
+            name: size for name, size in low.lowered_input_bytes.items() if find_policy(kind, name).startswith("fp32")
+        }
         if sum(cast.values()) > step.peak * NEGLIGIBLE:
             size, names = format_size(sum(cast.values())), ", ".join(sorted(cast))
-            raise Unanswerable(f"autocast would cast {size} to float32 for {names} that are of it now")
+            raise UnanswerableError(f"autocast would cast {size} to float32 for {names} that are of it now")
 
-    def smaller_batches(self, part: int, dim: int) -> Iterator[WhatIf]:
+    def answer_smaller_batches(self, part: int, dim: int) -> Iterator[WhatIf]:
         """The batch that modules are given, cut along a dimension, and all of its parts one after the other."""
-        known: dict[int, Replayed] = {}
+        replays: dict[int, ReplayResult] = {}
 
-        def smaller(step: Step) -> Replayed:
-            if id(step) not in known:
-                known[id(step)] = cut(step)
-            return known[id(step)]
+        def replay_smaller(step: RecordedStep) -> ReplayResult:
+            if id(step) not in replays:
+                replays[id(step)] = replay_cut(step)
+            return replays[id(step)]
 
-        def cut(step: Step) -> Replayed:
+        def replay_cut(step: RecordedStep) -> ReplayResult:
             batch = _batch_of(step, dim)
             if batch is None:
-                raise Unanswerable("no tensor was given to a module, or not along that dimension")
+                raise UnanswerableError("no tensor was given to a module, or not along that dimension")
             if batch % part:
-                raise Unanswerable(f"a batch of {batch} cannot be cut into {part}")
-            return self._replayed(step, Change(dim=dim, batch=batch, smaller=batch // part))
+                raise UnanswerableError(f"a batch of {batch} cannot be cut into {part}")
+            return self._replay_step(step, Change(dim=dim, batch_size=batch, smaller_size=batch // part))
 
-        def alone(step: Step) -> int:
-            return peak_of(intervals_of(step, smaller(step), self.rounded))
+        def peak_alone(step: RecordedStep) -> int:
+            return peak_of(intervals_of(step, replay_smaller(step), self.round_size))
 
-        def accumulated(step: Step) -> int:
-            told = smaller(step)
-            first = intervals_of(step, told, self.rounded)
-            return max(peak_of(first), peak_of(in_a_later_micro_batch(self.uses(step), told, self.rounded)))
+        def peak_accumulated(step: RecordedStep) -> int:
+            result = replay_smaller(step)
+            first = intervals_of(step, result, self.round_size)
+            return max(peak_of(first), peak_of(later_microbatch_intervals(self.uses_of(step), result, self.round_size)))
 
-        yield self.answer("batch", f"1/{part} of the batch", f"give the model 1/{part} of the batch", alone)
+        yield self.answer("batch", f"1/{part} of the batch", f"give the model 1/{part} of the batch", peak_alone)
         how = f"give the model {part} parts of the batch one after the other, and step after all of them"
-        yield self.answer("accumulation", f"{part} micro-batches, accumulated", how, accumulated)
+        yield self.answer("accumulation", f"{part} micro-batches, accumulated", how, peak_accumulated)
 
-    def optimizers(self) -> Iterator[WhatIf]:
+    def answer_optimizers(self) -> Iterator[WhatIf]:
         """The other ways in which torch's own optimizers step."""
-        stepped = [step.stepped for step in self._steps if step.stepped is not None]
-        kinds = {_way(each, as_cuda=self.as_cuda) for each in stepped}
-        for way, settings in _WAYS.items():
-            if kinds != {way}:
+        optimizer_specs = [step.optimizer_spec for step in self._steps if step.optimizer_spec is not None]
+        kinds = {_step_implementation(each, as_cuda=self.as_cuda) for each in optimizer_specs}
+        for implementation, settings in _WAYS.items():
+            if kinds != {implementation}:
                 names = ", ".join(f"{key}={value}" for key, value in settings.items())
                 yield self.answer(
-                    "optimizer", f"{way} optimizer", f"{names} for the optimizer", partial(self._step, way)
+                    "optimizer",
+                    f"{implementation} optimizer",
+                    f"{names} for the optimizer",
+                    partial(self._optimizer_step_peak, implementation),
                 )
 
-    def _step(self, way: str, step: Step) -> int:
-        if step.stepped is None:
-            raise Unanswerable("no optimizer stepped")
-        now = _bytes_of_step(step.stepped, _way(step.stepped, as_cuda=self.as_cuda), as_cuda=self.as_cuda)
-        then = _bytes_of_step(step.stepped, way, as_cuda=self.as_cuda)
-        before, within = _around_step(step)
-        start = sum(step.sizes[block] for block, life in step.lives.items() if life.born <= step.step_at < life.died)
-        if abs((within - start) - now.peak) > max(4096, within // 200):
-            raise Unanswerable(
-                f"its step needs {format_size(within - start)} and not the {format_size(now.peak)} of torch's own"
+    def _optimizer_step_peak(self, implementation: str, step: RecordedStep) -> int:
+        if step.optimizer_spec is None:
+            raise UnanswerableError("no optimizer stepped")
+        current_bytes = _bytes_of_step(
+            step.optimizer_spec, _step_implementation(step.optimizer_spec, as_cuda=self.as_cuda), as_cuda=self.as_cuda
+        )
+        changed_bytes = _bytes_of_step(step.optimizer_spec, implementation, as_cuda=self.as_cuda)
+        outside, within = _peaks_around_step(step)
+        start = sum(
+            step.sizes[block]
+            for block, life in step.lifetimes.items()
+            if life.created_at <= step.step_at < life.freed_at
+        )
+        if abs((within - start) - current_bytes.peak) > max(4096, within // 200):
+            raise UnanswerableError(
+                f"its step needs {format_size(within - start)} and not the {format_size(current_bytes.peak)} of "
+                f"torch's own"
             )
-        more = then.state - now.state if step.stepped.has_state else 0
-        return max(before + more, within + more + then.peak - now.peak)
+        more = changed_bytes.state - current_bytes.state if step.optimizer_spec.has_state else 0
+        return max(outside + more, within + more + changed_bytes.peak - current_bytes.peak)
 
 
-def _around_step(step: Step) -> tuple[int, int]:
+def _peaks_around_step(step: RecordedStep) -> tuple[int, int]:
     """The peak outside of the optimizer's step, and that within it."""
     outside: list[Interval] = []
     within: list[Interval] = []
-    for born, died, size in as_recorded(step):
-        if died[0] > step.step_at:
-            within.append((max(born, (step.step_at, 0)), died, size))
-        if born[0] <= step.step_at:
-            outside.append((born, died, size))
+    for start, end, size in recorded_intervals(step):
+        if end[0] > step.step_at:
+            within.append((max(start, (step.step_at, 0)), end, size))
+        if start[0] <= step.step_at:
+            outside.append((start, end, size))
     return peak_of(outside), peak_of(within)
 
 
@@ -284,8 +312,8 @@ _WAYS: dict[str, dict[str, bool]] = {
 }
 
 
-def _way(stepped: Stepped, *, as_cuda: bool) -> str:
-    group = stepped.groups[0][0]
+def _step_implementation(optimizer_spec: OptimizerSpec, *, as_cuda: bool) -> str:
+    group = optimizer_spec.groups[0][0]
     if group.get("fused"):
         return "fused"
     foreach = group.get("foreach")
@@ -299,120 +327,126 @@ class _StepBytes(NamedTuple):
     state: int
 
 
-def _bytes_of_step(stepped: Stepped, way: str, *, as_cuda: bool) -> _StepBytes:
+def _bytes_of_step(optimizer_spec: OptimizerSpec, implementation: str, *, as_cuda: bool) -> _StepBytes:
     """What one step of an optimizer needs, told by stepping tensors without values."""
-    settings = _WAYS[way]
-    if not stepped.kind.__module__.startswith("torch.optim."):
-        raise Unanswerable(f"{stepped.kind.__name__} is not one of torch's own optimizers")
-    absent = [name for name, wanted in settings.items() if wanted and name not in stepped.groups[0][0]]
+    settings = _WAYS[implementation]
+    if not optimizer_spec.optimizer_class.__module__.startswith("torch.optim."):
+        raise UnanswerableError(f"{optimizer_spec.optimizer_class.__name__} is not one of torch's own optimizers")
+    absent = [name for name, wanted in settings.items() if wanted and name not in optimizer_spec.groups[0][0]]
     if absent:
-        raise Unanswerable(f"{stepped.kind.__name__} has no argument {absent[0]}")
+        raise UnanswerableError(f"{optimizer_spec.optimizer_class.__name__} has no argument {absent[0]}")
     with ExitStack() as stack:
         stack.enter_context(_disable_current_modes())
         stack.enter_context(without_values())
         groups: list[dict[str, Any]] = []
-        for options, shapes in stepped.groups:
+        for options, shapes in optimizer_spec.groups:
             parameters = []
             for shape, dtype, has_gradient in shapes:
                 parameter = torch.nn.Parameter(torch.empty(shape, dtype=dtype))
                 if has_gradient:
                     parameter.grad = torch.empty(shape, dtype=dtype)
                 parameters.append(parameter)
-            known: dict[str, Any] = {
+            chosen: dict[str, Any] = {
                 name: settings.get(name, False) for name in ("foreach", "fused") if name in options
             }
-            groups.append({**options, **known, "params": parameters})
+            groups.append({**options, **chosen, "params": parameters})
         try:
-            optimizer = stepped.kind(groups)  # type: ignore[call-arg]
-            if stepped.has_state:
+            optimizer = optimizer_spec.optimizer_class(groups)  # type: ignore[call-arg]
+            if optimizer_spec.has_state:
                 optimizer.step()
             storages = Storages(torch.device("cpu"), as_cuda=as_cuda, fake=True)
             storages.include_optimizer(optimizer)
             storages.start()
             try:
-                before = sum(storages.alive().values())
+                initial_bytes = sum(storages.alive().values())
                 optimizer.step()
                 state = storages.alive().get("optimizer state", 0)
             finally:
                 storages.stop()
         except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
-            raise Unanswerable(f"{stepped.kind.__name__} does not step so: {str(error).splitlines()[0]}") from error
-    return _StepBytes(storages.ledger.peak_total - before, state)
+            raise UnanswerableError(
+                f"{optimizer_spec.optimizer_class.__name__} does not step so: {str(error).splitlines()[0]}"
+            ) from error
+    return _StepBytes(storages.ledger.peak_total - initial_bytes, state)
 
 
-def _rows(names: Sequence[str]) -> dict[str, list[str]]:
+def _numbered_rows(names: Sequence[str]) -> dict[str, list[str]]:
     """Names that end in numbers by what they begin with, where there are several."""
     rows: dict[str, list[str]] = {}
     for name in names:
-        found = _IN_ROW.fullmatch(name)
-        if found is not None:
-            rows.setdefault(found[1] or "", []).append(name)
+        match = _IN_ROW.fullmatch(name)
+        if match is not None:
+            rows.setdefault(match[1] or "", []).append(name)
     return {row: inner for row, inner in rows.items() if len(inner) > 1}
 
 
-def _batch_of(step: Step, dim: int) -> int | None:
+def _batch_of(step: RecordedStep, dim: int) -> int | None:
     """The size of the first tensor that a module is given, along a dimension."""
-    shape = next((call.shape for call in step.calls if call.shape), ())
+    shape = next((call.input_shape for call in step.calls if call.input_shape), ())
     return shape[dim] if len(shape) > dim else None
 
 
-def _in_low_precision(step: Step) -> bool:
+def _in_low_precision(step: RecordedStep) -> bool:
     """Whether something of the forward passes is of low precision already, as under autocast."""
     return any(
-        value.dtype in (torch.float16, torch.bfloat16) for op in step.ops if not op.backward for value in op.results
+        value.dtype in (torch.float16, torch.bfloat16) for op in step.ops if not op.in_backward for value in op.results
     )
 
 
-def _lowered(step: Step) -> frozenset[Block]:
+def _lowered_blocks(step: RecordedStep) -> frozenset[Block]:
     """The blocks that a cast of the model to low precision changes from outside of the step."""
     entering: set[Block] = set()
     if not _in_low_precision(step):
         # A loss refuses targets of another dtype than what the model gives.
-        entering.update(block for block in step.lives if block.category == "inputs")
-        over = -1
+        entering.update(block for block in step.lifetimes if block.category == "inputs")
+        last_end = -1
         for call in step.calls:
-            if call.start > over:
-                over = call.end
-                entering.update(block for block in call.given if block.category != "parameters")
-    found = set(entering)
-    for block, life in step.lives.items():
-        if life.born < 0 and block.category in {"parameters", "gradients"}:
-            found.add(block)
+            if call.start > last_end:
+                last_end = call.end
+                entering.update(block for block in call.given_blocks if block.category != "parameters")
+    lowered = set(entering)
+    for block, life in step.lifetimes.items():
+        if life.created_at < 0 and block.category in {"parameters", "gradients"}:
+            lowered.add(block)
     for op in step.ops:
         for value in values_in((op.args, op.kwargs)):
-            held = value.block
+            argument_block = value.block
             # Not the numbers that optimizers and scalers count with.
-            if held is None or held.category not in {"optimizer state", "other"} or sum(value.shape) <= 1:
+            if (
+                argument_block is None
+                or argument_block.category not in {"optimizer state", "other"}
+                or sum(value.shape) <= 1
+            ):
                 continue
-            if step.lives[held].born < 0:
-                found.add(held)
-    return frozenset(found)
+            if step.lifetimes[argument_block].created_at < 0:
+                lowered.add(argument_block)
+    return frozenset(lowered)
 
 
-def _made_in_modules(step: Step) -> frozenset[Block]:
+def _blocks_made_in_modules(step: RecordedStep) -> frozenset[Block]:
     """The blocks that modules make from nothing while they run forward."""
     calls = [(call.start, call.end) for call in step.calls]
     return frozenset(
         value.block
         for op in step.ops
-        if not op.backward and next(iter(values_in((op.args, op.kwargs))), None) is None
+        if not op.in_backward and next(iter(values_in((op.args, op.kwargs))), None) is None
         for value in op.results
         if value.block is not None and any(start < op.start < end for start, end in calls)
     )
 
 
-def answers(
-    steps: Sequence[Step], *, as_cuda: bool, besides: int, checkpoint: Sequence[str] | None, batch_dim: int
+def answer_what_if(
+    steps: Sequence[RecordedStep], *, as_cuda: bool, extra_bytes: int, checkpoint: Sequence[str] | None, batch_dim: int
 ) -> WhatIfs:
     """What the steps would need; see :meth:`.memory.Memory.what_if`."""
-    asked = Steps(steps, as_cuda=as_cuda, besides=besides)
+    query = WhatIfQuery(steps, as_cuda=as_cuda, extra_bytes=extra_bytes)
     if checkpoint is not None:
-        return WhatIfs([asked.checkpoint(list(checkpoint))], asked.peak)
+        return WhatIfs([query.answer_checkpoint(list(checkpoint))], query.peak)
     with _disable_current_modes():
-        found = [
-            *asked.proposals(),
-            asked.low_weights(),
-            *asked.optimizers(),
-            *(each for part in PARTS for each in asked.smaller_batches(part, batch_dim)),
+        all_answers = [
+            *query.propose_checkpoints(),
+            query.answer_low_weights(),
+            *query.answer_optimizers(),
+            *(each for part in PARTS for each in query.answer_smaller_batches(part, batch_dim)),
         ]
-    return WhatIfs(found, asked.peak)
+    return WhatIfs(all_answers, query.peak)

@@ -21,14 +21,14 @@ import torch
 import torch.distributed as dist
 
 from ...protocol.finding import ERROR, WARNING, Finding
-from ...protocol.ranks import Told, together
+from ...protocol.ranks import RankReport, merge_ranks
 from ...protocol.rules import RULES
-from ...protocol.selection import resolve
+from ...protocol.selection import resolve_codes
 from ..emulate.cuda import emulate_cuda
 from ..record.sites import is_ours
 from ..replay.snapshot import seed_all
-from ..run import Run, lines_of, record
-from .telling import Folder, how_ended, listed, standing, tell
+from ..run import Run, finding_lines, record
+from .rank_reports import RankFolder, describe_exit, indent_lines, make_rank_report, parse_position
 
 #: Seconds after which ranks are ended that have not come to their own end.
 TIMEOUT = 120.0
@@ -57,11 +57,11 @@ class Ranks:
         """Fail if some rank, or all together, made a mistake; the arguments are those of a run's own."""
         __tracebackhide__ = True
         words = [allow] if isinstance(allow, str) else list(allow)
-        allowed = resolve(words, (), RULES) if words else frozenset()
+        allowed = resolve_codes(words, (), RULES) if words else frozenset()
         worse = [f for f in self.findings if f.severity in (ERROR, WARNING) and f.code not in allowed]
         if worse:
             count = f"{len(worse)} mistake{'s' if len(worse) > 1 else ''} in mixed-precision training"
-            lines = [line for finding in worse for line in lines_of(finding)]
+            lines = [line for finding in worse for line in finding_lines(finding)]
             raise AssertionError("\n".join([f"{count} on {len(self.runs)} ranks:", *lines]))
         idle = [rank for rank, run in enumerate(self.runs) if not run["steps_total"]]
         if idle and not allow_no_steps:
@@ -71,7 +71,7 @@ class Ranks:
             )
 
 
-class _Given:
+class _RankTask:
     """What a rank is given."""
 
     def __init__(
@@ -82,10 +82,10 @@ class _Given:
         folder: str,
         timeout: float,
         backend: str | None,
-        emulated: bool,
+        is_emulated: bool,
         seed: int,
         rules: frozenset[str] | None,
-        parts: Mapping[str, Any],
+        record_options: Mapping[str, Any],
     ) -> None:
         self.function = function
         self.args = tuple(args)
@@ -93,10 +93,10 @@ class _Given:
         self.folder = folder
         self.timeout = timeout
         self.backend = backend
-        self.emulated = emulated
+        self.is_emulated = is_emulated
         self.seed = seed
         self.rules = rules
-        self.parts = dict(parts)
+        self.record_options = dict(record_options)
         self.environment = dict(os.environ)
         self.path = list(sys.path)
 
@@ -125,16 +125,16 @@ def distributed(
     if nprocs < 1:
         raise ValueError(f"nprocs must be 1 or more, not {nprocs}")
     with tempfile.TemporaryDirectory(prefix="amp-check-") as parent:
-        folder = Folder(os.path.join(parent, "ranks"))
+        folder = RankFolder(os.path.join(parent, "ranks"))
         chosen = None if rules is None else frozenset(rules)
-        given = _Given(function, args, nprocs, folder.path, timeout, backend, emulated, seed, chosen, parts)
-        processes = _start(given)
-        wrong = _await(processes, folder, timeout)
+        task = _RankTask(function, args, nprocs, folder.path, timeout, backend, emulated, seed, chosen, parts)
+        processes = _start_processes(task)
+        failures = _wait_for_ranks(processes, folder, timeout)
         _show_output(folder, nprocs)
-        return _gathered(folder, nprocs, wrong)
+        return _gather_results(folder, nprocs, failures)
 
 
-def _start(given: _Given) -> list[Any]:
+def _start_processes(task: _RankTask) -> list[Any]:
     # A server that has torch loaded already forks ranks in no time. It has not trained, so forking it is safe.
     forks = "forkserver" in multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
@@ -142,10 +142,10 @@ def _start(given: _Given) -> list[Any]:
         # What torch itself loads when a replica or an optimizer is made takes as long as torch.
         context.set_forkserver_preload([__name__, "torch._dynamo", "torch.distributed.fsdp"])
     port = str(_free_port())
-    processes = [context.Process(target=_rank, args=(given, rank, port)) for rank in range(given.nprocs)]
+    processes = [context.Process(target=_run_rank, args=(task, rank, port)) for rank in range(task.nprocs)]
     try:
         # Before any rank waits for one that cannot be started.
-        pickle.dumps(given)
+        pickle.dumps(task)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ValueError(
             "distributed() gives the function and its arguments to new processes: a function at the top of a module,"
@@ -159,117 +159,121 @@ def _start(given: _Given) -> list[Any]:
 def _free_port() -> int:
     import socket
 
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
         return port
 
 
-def _await(processes: Sequence[Any], folder: Folder, timeout: float) -> dict[int, str]:
+def _wait_for_ranks(processes: Sequence[Any], folder: RankFolder, timeout: float) -> dict[int, str]:
     """Wait until all ranks have ended, or it is no use any more; gives what went wrong, the first rank that did first.
 
     What a rank does after another has failed comes of that most often.
     """
     limit = time.monotonic() + timeout
     running = dict(enumerate(processes))
-    wrong: dict[int, str] = {}
-    late = False
+    failures: dict[int, str] = {}
+    has_failed_rank = False
     while running:
-        left = limit - time.monotonic()
-        if left <= 0:
+        seconds_left = limit - time.monotonic()
+        if seconds_left <= 0:
             break
-        wait([process.sentinel for process in running.values()], left)
+        wait([process.sentinel for process in running.values()], seconds_left)
         for rank, process in list(running.items()):
             if not process.is_alive():
                 process.join()
                 del running[rank]
-                if process.exitcode and not wrong:
+                if process.exitcode and not failures:
                     limit = min(limit, time.monotonic() + _GRACE)
-                    late = True
+                    has_failed_rank = True
                 if process.exitcode:
-                    wrong[rank] = how_ended(process.exitcode)
-    stood = _end(running, folder)
+                    failures[rank] = describe_exit(process.exitcode)
+    positions = _end_processes(running, folder)
     for rank in running:
-        where = f": it stood at {stood[rank]}" if stood[rank] else ""
-        after = f"{_GRACE:g} s after" if late else f"within {timeout:g} s"
-        wrong[rank] = f"had not ended {after}{' another had failed' if late else ''}{where}"
-    return wrong
+        position = f": it stood at {positions[rank]}" if positions[rank] else ""
+        time_text = f"{_GRACE:g} s after" if has_failed_rank else f"within {timeout:g} s"
+        failures[rank] = f"had not ended {time_text}{' another had failed' if has_failed_rank else ''}{position}"
+    return failures
 
 
-def _end(running: Mapping[int, Any], folder: Folder) -> dict[int, str]:
+def _end_processes(running: Mapping[int, Any], folder: RankFolder) -> dict[int, str]:
     """End what still runs; gives where each stood."""
     for process in running.values():
         if hasattr(signal, "SIGUSR1"):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGUSR1)
-    stood = {}
+    positions = {}
     until = time.monotonic() + _WORD
     for rank in running:
-        stood[rank] = ""
-        while not stood[rank] and time.monotonic() < until:
-            with contextlib.suppress(OSError), open(folder.place(_STANDS.format(rank)), encoding="utf-8") as file:
-                stood[rank] = standing(file.read())
+        positions[rank] = ""
+        while not positions[rank] and time.monotonic() < until:
+            with contextlib.suppress(OSError), open(folder.path_of(_STANDS.format(rank)), encoding="utf-8") as file:
+                positions[rank] = parse_position(file.read())
             time.sleep(0.02)
     for process in running.values():
         process.kill()
         process.join()
-    return stood
+    return positions
 
 
-def _show_output(folder: Folder, nprocs: int) -> None:
+def _show_output(folder: RankFolder, nprocs: int) -> None:
     """What the ranks have written, one after the other, each line with its rank."""
     for rank in range(nprocs):
-        with contextlib.suppress(OSError), open(folder.place(_OUTPUT.format(rank)), encoding="utf-8") as file:
+        with contextlib.suppress(OSError), open(folder.path_of(_OUTPUT.format(rank)), encoding="utf-8") as file:
             for line in file:
                 sys.stdout.write(f"[rank {rank}] {line.rstrip()}\n")
 
 
-def _gathered(folder: Folder, nprocs: int, wrong: Mapping[int, str]) -> Ranks:
+def _gather_results(folder: RankFolder, nprocs: int, failures: Mapping[int, str]) -> Ranks:
     __tracebackhide__ = True
-    read: dict[int, Any] = {rank: folder.read(str(rank)) for rank in range(nprocs)}
-    told: list[Told] = [each["told"] for each in read.values() if each is not None]
-    findings = together(told, nprocs)
-    raising = [rank for rank, each in read.items() if each is not None and each["raised"]]
+    by_rank: dict[int, Any] = {rank: folder.read(str(rank)) for rank in range(nprocs)}
+    reports: list[RankReport] = [each["told"] for each in by_rank.values() if each is not None]
+    findings = merge_ranks(reports, nprocs)
+    raising_ranks = [rank for rank, each in by_rank.items() if each is not None and each["raised"]]
     # By when they raised: what the others have raised comes of the first most often.
-    failed = {rank: read[rank]["raised"] for rank in sorted(raising, key=lambda rank: read[rank]["at"])}
-    if wrong or failed:
-        raise RankFailed(_failure(wrong, failed, findings, nprocs))
-    return Ranks(findings, [each["result"] for each in read.values()], [each["run"] for each in read.values()])
+    raised_texts = {
+        rank: by_rank[rank]["raised"] for rank in sorted(raising_ranks, key=lambda rank: by_rank[rank]["at"])
+    }
+    if failures or raised_texts:
+        raise RankFailed(_failure_message(failures, raised_texts, findings, nprocs))
+    return Ranks(findings, [each["result"] for each in by_rank.values()], [each["run"] for each in by_rank.values()])
 
 
-def _failure(wrong: Mapping[int, str], failed: Mapping[int, str], findings: Sequence[Finding], nprocs: int) -> str:
+def _failure_message(
+    failures: Mapping[int, str], raised_texts: Mapping[int, str], findings: Sequence[Finding], nprocs: int
+) -> str:
     # A rank that says nothing was not waited for by itself; what a rank has raised says more than that it ended.
-    sentences = [f"rank {rank} {how}" for rank, how in wrong.items() if rank not in failed]
-    sentences += [f"rank {rank} raised:\n{said.strip()}" for rank, said in failed.items()]
-    lines = [f"Not all of {nprocs} ranks came to their end:", listed(sentences)]
+    sentences = [f"rank {rank} {how}" for rank, how in failures.items() if rank not in raised_texts]
+    sentences += [f"rank {rank} raised:\n{raised_text.strip()}" for rank, raised_text in raised_texts.items()]
+    lines = [f"Not all of {nprocs} ranks came to their end:", indent_lines(sentences)]
     if findings:
-        lines += ["What they show until then:", *(line for finding in findings for line in lines_of(finding))]
+        lines += ["What they show until then:", *(line for finding in findings for line in finding_lines(finding))]
     return "\n".join(lines)
 
 
 # In the process of a rank.
 
 
-def _rank(given: _Given, rank: int, port: str) -> None:
-    folder = Folder(given.folder)
+def _run_rank(task: _RankTask, rank: int, port: str) -> None:
+    folder = RankFolder(task.folder)
     with contextlib.ExitStack() as stack:
-        _settle_down(given, rank, port, folder, stack)
-        if given.emulated:
+        _prepare_process(task, rank, port, folder, stack)
+        if task.is_emulated:
             stack.enter_context(emulate_cuda())
-        seed_all(given.seed)
-        recording = record(**given.parts)
-        if given.rules is not None:
-            recording.run.select(*given.rules)
+        seed_all(task.seed)
+        recording = record(**task.record_options)
+        if task.rules is not None:
+            recording.run.select(*task.rules)
         result, raised = None, ""
         with recording as run:
             try:
-                if given.backend is not None:
-                    _join(given, given.backend, rank, folder)
-                result = given.function(rank, *given.args)
+                if task.backend is not None:
+                    _join_process_group(task, task.backend, rank, folder)
+                result = task.function(rank, *task.args)
             except BaseException as error:  # noqa: BLE001 - whatever it is, the test is told of it
                 recording.broken_by(error)
-                raised = _traceback(error)
-        _leave(folder, rank, run, result, raised)
+                raised = _format_traceback(error)
+        _write_result(folder, rank, run, result, raised)
     if not raised and dist.is_initialized():
         dist.destroy_process_group()
     sys.stdout.flush()
@@ -278,26 +282,26 @@ def _rank(given: _Given, rank: int, port: str) -> None:
     os._exit(1 if raised else 0)
 
 
-def _join(given: _Given, backend: str, rank: int, folder: Folder) -> None:
+def _join_process_group(task: _RankTask, backend: str, rank: int, folder: RankFolder) -> None:
     """Make the process group."""
-    within = dt.timedelta(seconds=given.timeout)
+    time_limit = dt.timedelta(seconds=task.timeout)
     # A file needs no port that another program may take meanwhile.
-    store = dist.FileStore(folder.place("store"), given.nprocs)  # type: ignore[attr-defined]
-    dist.init_process_group(backend, store=store, rank=rank, world_size=given.nprocs, timeout=within)
+    store = dist.FileStore(folder.path_of("store"), task.nprocs)  # type: ignore[attr-defined]
+    dist.init_process_group(backend, store=store, rank=rank, world_size=task.nprocs, timeout=time_limit)
     # A rank that has nothing to do would be gone before the others have found it.
     dist.barrier()
 
 
-def _settle_down(given: _Given, rank: int, port: str, folder: Folder, stack: contextlib.ExitStack) -> None:
+def _prepare_process(task: _RankTask, rank: int, port: str, folder: RankFolder, stack: contextlib.ExitStack) -> None:
     """Make the process look as one that torchrun starts, with its output kept for the test."""
     os.environ.clear()
-    os.environ.update(given.environment)
-    sys.path[:] = given.path
+    os.environ.update(task.environment)
+    sys.path[:] = task.path
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(rank),
-        WORLD_SIZE=str(given.nprocs),
-        LOCAL_WORLD_SIZE=str(given.nprocs),
+        WORLD_SIZE=str(task.nprocs),
+        LOCAL_WORLD_SIZE=str(task.nprocs),
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT=port,
     )
@@ -305,33 +309,33 @@ def _settle_down(given: _Given, rank: int, port: str, folder: Folder, stack: con
         # All ranks are on this machine, whose own name need not lead anywhere.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
-    output = open(folder.place(_OUTPUT.format(rank)), "w", encoding="utf-8", buffering=1)  # noqa: SIM115
+    output = open(folder.path_of(_OUTPUT.format(rank)), "w", encoding="utf-8", buffering=1)  # noqa: SIM115
     stack.enter_context(output)
     os.dup2(output.fileno(), 1)
     os.dup2(output.fileno(), 2)
     if hasattr(signal, "SIGUSR1"):
-        stands = open(folder.place(_STANDS.format(rank)), "w", encoding="utf-8")  # noqa: SIM115
+        stands = open(folder.path_of(_STANDS.format(rank)), "w", encoding="utf-8")  # noqa: SIM115
         stack.enter_context(stands)
         faulthandler.register(signal.SIGUSR1, file=stands, all_threads=True)
 
 
-def _traceback(error: BaseException) -> str:
+def _format_traceback(error: BaseException) -> str:
     """An exception as Python shows it, without the calls of this package among its own."""
-    told = traceback.TracebackException.from_exception(error)
-    told.stack = traceback.StackSummary.from_list([frame for frame in told.stack if not is_ours(frame.filename)])
-    return "".join(told.format())
+    summary = traceback.TracebackException.from_exception(error)
+    summary.stack = traceback.StackSummary.from_list([frame for frame in summary.stack if not is_ours(frame.filename)])
+    return "".join(summary.format())
 
 
-def _leave(folder: Folder, rank: int, run: Run, result: Any, raised: str) -> None:
-    told = {
-        "told": tell(run, rank, raised),
+def _write_result(folder: RankFolder, rank: int, run: Run, result: Any, raised: str) -> None:
+    data = {
+        "told": make_rank_report(run, rank, raised),
         "run": run.as_dict(),
         "result": result,
         "raised": raised,
         "at": time.time(),
     }
     try:
-        folder.write(str(rank), told)
+        folder.write(str(rank), data)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        wrong = f"what the function returned cannot be given to another process: {error}"
-        folder.write(str(rank), {**told, "result": None, "raised": raised or wrong})
+        reason = f"what the function returned cannot be given to another process: {error}"
+        folder.write(str(rank), {**data, "result": None, "raised": raised or reason})

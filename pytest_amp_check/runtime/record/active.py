@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 
-class _Open(NamedTuple):
+class _OpenRecorder(NamedTuple):
     """A recorder that was begun, its number, and the task that has begun it, if one was running."""
 
     recorder: Any
@@ -31,94 +31,94 @@ _numbers = itertools.count()
 _BEGUN: ContextVar[frozenset[int]] = ContextVar("recorders that were begun", default=frozenset())
 
 
-class _Thread(threading.local):
+class _ThreadState(threading.local):
     """The recorders of a thread, and what torch does in it."""
 
     #: All that were begun in it, and those of them that may see what it does now, outermost first.
-    open: tuple[_Open, ...] = ()
-    chosen: tuple[_Open, ...] = ()
+    open_recorders: tuple[_OpenRecorder, ...] = ()
+    eligible_recorders: tuple[_OpenRecorder, ...] = ()
     recorders: tuple[Any, ...] = ()
     #: Whether more than one task has begun them.
-    tasks: bool = False
+    has_several_tasks: bool = False
     #: Whether torch is clearing gradients.
-    clearing: bool = False
+    is_clearing: bool = False
     #: Whether a module runs.
     in_module: bool = False
 
     @property
-    def active(self) -> tuple[Any, ...]:
+    def active_recorders(self) -> tuple[Any, ...]:
         """The recorders that see what it does now, outermost first."""
-        if not self.tasks:
+        if not self.has_several_tasks:
             return self.recorders
         begun = _BEGUN.get()
-        return tuple(each.recorder for each in self.chosen if each.task is None or each.number in begun)
+        return tuple(each.recorder for each in self.eligible_recorders if each.task is None or each.number in begun)
 
 
-THREAD = _Thread()
+THREAD = _ThreadState()
 #: The recordings that changes of tensors in place may concern now.
 watching: set[object] = set()
 
 
-def enter(recorder: Any) -> None:
+def enter_recorder(recorder: Any) -> None:
     """Let a recorder see what this thread does."""
-    begun = _Open(recorder, next(_numbers), _task())
-    _BEGUN.set(_BEGUN.get() | {begun.number})
-    THREAD.open = (*THREAD.open, begun)
-    _choose()
+    opened = _OpenRecorder(recorder, next(_numbers), _current_task())
+    _BEGUN.set(_BEGUN.get() | {opened.number})
+    THREAD.open_recorders = (*THREAD.open_recorders, opened)
+    _update_eligible()
 
 
-def leave(recorder: Any) -> None:
+def leave_recorder(recorder: Any) -> None:
     """Let it see no more. Recordings need not end in the order in which they began."""
-    ended = {each.number for each in THREAD.open if each.recorder is recorder}
-    THREAD.open = tuple(each for each in THREAD.open if each.number not in ended)
-    _BEGUN.set(_BEGUN.get() - ended)
-    _choose()
+    closed_numbers = {each.number for each in THREAD.open_recorders if each.recorder is recorder}
+    THREAD.open_recorders = tuple(each for each in THREAD.open_recorders if each.number not in closed_numbers)
+    _BEGUN.set(_BEGUN.get() - closed_numbers)
+    _update_eligible()
     watching.discard(recorder.recording)
 
 
-def _choose() -> None:
+def _update_eligible() -> None:
     """An automatic recording sees nothing while somebody records for themselves."""
-    opened = THREAD.open
-    THREAD.chosen = tuple(
+    opened = THREAD.open_recorders
+    THREAD.eligible_recorders = tuple(
         each
         for number, each in enumerate(opened)
-        if not each.recorder.automatic or all(later.recorder.automatic for later in opened[number + 1 :])
+        if not each.recorder.is_automatic or all(later.recorder.is_automatic for later in opened[number + 1 :])
     )
-    THREAD.recorders = tuple(each.recorder for each in THREAD.chosen)
-    THREAD.tasks = len({id(each.task) for each in THREAD.chosen if each.task is not None}) > 1
+    THREAD.recorders = tuple(each.recorder for each in THREAD.eligible_recorders)
+    THREAD.has_several_tasks = len({id(each.task) for each in THREAD.eligible_recorders if each.task is not None}) > 1
 
 
-def _task() -> Any:
+def _current_task() -> Any:
     """The task of asyncio that is running."""
     asyncio: Any = sys.modules.get("asyncio")
     return None if asyncio is None or asyncio._get_running_loop() is None else asyncio.current_task()
 
 
 @contextlib.contextmanager
-def hidden() -> Iterator[None]:
+def hide_recorders() -> Iterator[None]:
     """What this thread does in the ``with`` block is seen by no recording that is open."""
-    opened, THREAD.open = THREAD.open, ()
-    _choose()
+    opened, THREAD.open_recorders = THREAD.open_recorders, ()
+    _update_eligible()
     try:
         yield
     finally:
-        THREAD.open = opened
-        _choose()
+        THREAD.open_recorders = opened
+        _update_eligible()
 
 
 def is_active(recording: object) -> bool:
     """Whether a recording sees what this thread does."""
-    return any(recorder.recording is recording for recorder in THREAD.active)
+    return any(recorder.recording is recording for recorder in THREAD.active_recorders)
 
 
 def is_watching() -> bool:
     """Whether a recording that sees what this thread does watches the changes of tensors in place."""
-    return any(recorder.recording in watching for recorder in THREAD.active)
+    return any(recorder.recording in watching for recorder in THREAD.active_recorders)
 
 
-def watch(recording: object, *, wanted: bool) -> None:
+def set_watching(recording: object, *, should_watch: bool) -> None:
     """Take note of whether a recording watches them."""
-    if wanted:
+    if should_watch:
         watching.add(recording)
     else:
         watching.discard(recording)

@@ -35,68 +35,68 @@ _hooks: list[Any] = []
 _users = 0
 
 
-def begin(recorder: Recorder) -> None:
+def begin_recording(recorder: Recorder) -> None:
     """Let a recorder see what this thread does, and its collectors with it."""
-    _use()
-    active.enter(recorder)
+    _acquire_patches()
+    active.enter_recorder(recorder)
     try:
         for collector in recorder.recording.collectors:
             collector.start()
     except BaseException:
-        end(recorder, broken=True)
+        end_recording(recorder, broken=True)
         raise
 
 
-def end(recorder: Recorder, *, broken: bool = False) -> None:
+def end_recording(recorder: Recorder, *, broken: bool = False) -> None:
     """The recording ends; ``broken`` says that an exception ends it."""
     with ExitStack() as stack:
         # Whatever fails, all that was patched is put back, and what the recorder gets wrong is its own affair.
         stack.callback(recorder.conclude, broken=broken)
-        stack.callback(recorder.unhook)
-        stack.callback(_release)
-        stack.callback(active.leave, recorder)
+        stack.callback(recorder.remove_hooks)
+        stack.callback(_release_patches)
+        stack.callback(active.leave_recorder, recorder)
         for collector in recorder.recording.collectors:
             stack.callback(collector.stop)
 
 
-def keep() -> Callable[[], None]:
+def keep_patches() -> Callable[[], None]:
     """Patch torch now and until the function that is returned is called, whatever recordings begin and end between.
 
     A test session patches once, below everything that its fixtures patch, such as ``monkeypatch`` or an emulation:
     those come and go in their own order, and would put back what they found.
     """
-    _use()
-    return _release
+    _acquire_patches()
+    return _release_patches
 
 
-def _use() -> None:
+def _acquire_patches() -> None:
     global _users  # noqa: PLW0603 - the process has one set of patches
     with _LOCK:
         if _users == 0:
             try:
-                _install()
+                _install_patches()
             except BaseException:
-                _remove()
+                _remove_patches()
                 raise
         _users += 1
 
 
-def _release() -> None:
+def _release_patches() -> None:
     global _users  # noqa: PLW0603
     with _LOCK:
         _users -= 1
         if _users == 0:
-            _remove()
+            _remove_patches()
 
 
-def _install() -> None:
+def _install_patches() -> None:
     for table in TABLES:
-        INSTALLED.install(table.patches())
-    _hooks.extend(optimizers.hooks())
+        INSTALLED.install_patches(table.patches())
+    _hooks.extend(optimizers.register_hooks())
 
 
-def _remove() -> None:
+def _remove_patches() -> None:
     for hook in _hooks:
         hook.remove()
     _hooks.clear()
-    INSTALLED.remove()
+    INSTALLED.remove_patches()

@@ -19,17 +19,17 @@ class Collector:
     def start(self) -> None:
         """The recording begins."""
 
-    def adopt(self, model: torch.nn.Module) -> None:
+    def set_model(self, model: torch.nn.Module) -> None:
         """The model that is trained has been found; the recording was begun without one."""
 
     def stop(self) -> None:
         """The recording ends, also after an exception; whatever was patched or hooked is restored here."""
 
-    def saw_loss(self, dtype: torch.dtype) -> None:
+    def record_loss_dtype(self, dtype: torch.dtype) -> None:
         """A backward pass has ended that ran from a loss, which had this dtype before it was scaled."""
 
     def after_backward(
-        self, scaler: torch.amp.GradScaler | None, scale: float, fed: Sequence[torch.optim.Optimizer]
+        self, scaler: torch.amp.GradScaler | None, scale: float, optimizers: Sequence[torch.optim.Optimizer]
     ) -> None:
         """A backward pass has ended; the gradients of the optimizers in ``fed`` are multiplied by ``scale``."""
 

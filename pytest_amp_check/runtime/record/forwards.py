@@ -12,7 +12,7 @@ import torch
 from torch.autograd.function import BackwardCFunction
 
 from ...protocol.events import Site
-from .graph import FAR, nodes
+from .graph import FAR, iter_nodes
 from .regions import LOW, number
 
 #: Calls of modules that are remembered at once.
@@ -30,64 +30,64 @@ def is_product(node: Any) -> bool:
     return type(node).__name__.rstrip("0123456789") in PRODUCTS
 
 
-def dtypes(node: Any) -> Iterator[torch.dtype]:
+def output_dtypes(node: Any) -> Iterator[torch.dtype]:
     """The dtypes of what a node of the graph gave; none where torch does not tell, as before 2.5."""
-    for made in getattr(node, "_input_metadata", ()):
-        yield made.dtype
+    for metadata in getattr(node, "_input_metadata", ()):
+        yield metadata.dtype
 
 
-def float32_products(losses: Iterable[torch.Tensor], began: int) -> list[Any]:
+def float32_products(losses: Iterable[torch.Tensor], start_number: int) -> list[Any]:
     """The matrix products behind some losses, nearest first, where everything ran in float32.
 
     There are none where code has part in it that the graph does not show, or what was made before a number.
     """
-    found = []
-    for node in nodes(losses, FAR):
+    products = []
+    for node in iter_nodes(losses, FAR):
         if isinstance(node, BackwardCFunction) or "::" in type(node).__name__:
             return []
-        made = set(dtypes(node))
-        if not made.isdisjoint(LOW):
+        node_dtypes = set(output_dtypes(node))
+        if not node_dtypes.isdisjoint(LOW):
             return []
         if is_product(node):
-            if made != {torch.float32} or node._sequence_nr() < began:
+            if node_dtypes != {torch.float32} or node._sequence_nr() < start_number:
                 return []
-            found.append(node)
-    return found
+            products.append(node)
+    return products
 
 
-class Calls:
+class ModuleCalls:
     """Calls of modules by code that is no module's, while it watches for them."""
 
     def __init__(self) -> None:
-        self._compiled = compiled()
+        self._compiled_count = compiled_code_count()
         self._hook: Any = None
-        self._seen: deque[tuple[int, Site]] = deque(maxlen=CALLS)
+        self._recent_calls: deque[tuple[int, Site]] = deque(maxlen=CALLS)
 
     def __bool__(self) -> bool:
         return self._hook is not None
 
-    def watch(self, forward: Any) -> None:
+    def start_watching(self, forward: Any) -> None:
         """Have a function told of the calls from now on, unless code is compiled: it would have to be once more."""
-        self._seen.clear()
-        if self._hook is None and compiled() == self._compiled:
+        self._recent_calls.clear()
+        if self._hook is None and compiled_code_count() == self._compiled_count:
             self._hook = torch.nn.modules.module.register_module_forward_pre_hook(forward)
 
-    def unwatch(self) -> None:
+    def stop_watching(self) -> None:
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
-        self._seen.clear()
+        self._recent_calls.clear()
 
-    def saw(self, site: Site) -> None:
-        self._seen.append((number(), site))
+    def record_call(self, site: Site) -> None:
+        self._recent_calls.append((number(), site))
 
-    def of(self, products: Sequence[Any]) -> Site | None:
+    def site_of_product(self, products: Sequence[Any]) -> Site | None:
         """The place of the call that made the nearest of some nodes."""
-        at = products[0]._sequence_nr()
-        return next((site for start, site in reversed(self._seen) if start <= at), None)
+        sequence_number = products[0]._sequence_nr()
+        return next((site for start, site in reversed(self._recent_calls) if start <= sequence_number), None)
 
 
-def compiled() -> int:
+def compiled_code_count() -> int:
     """How many pieces of code this process has compiled."""
     dynamo: Any = sys.modules.get("torch._dynamo.utils")
     # Of what no code was compiled in there is nothing to count: this is asked twice a step.

@@ -12,28 +12,28 @@ _len: Any = torch._C._len_torch_function_stack
 _at: Any = torch._C._get_function_stack_at
 
 
-def lift(mode: Any) -> None:
+def push_mode(mode: Any) -> None:
     """Put a mode on the stack, once. Only the mode of a default device stands below, where torch expects that."""
     if not _len():
         _STACK._push_mode(mode)
         return
     if _is_alone(mode):
         return
-    modes = _others(mode)
+    modes = _pop_all_but(mode)
     lowest = 1 if modes and isinstance(modes[0], DeviceContext) else 0
     for each in (*modes[:lowest], mode, *modes[lowest:]):
         _STACK._push_mode(each)
 
 
-def lower(mode: Any) -> None:
+def remove_mode(mode: Any) -> None:
     """Take a mode from the stack, wherever it is, if it is there."""
-    if not _len() or popped(mode):
+    if not _len() or pop_if_alone(mode):
         return
-    for each in _others(mode):
+    for each in _pop_all_but(mode):
         _STACK._push_mode(each)
 
 
-def popped(mode: Any) -> bool:
+def pop_if_alone(mode: Any) -> bool:
     """Take a mode from the stack if it is all that stands there; whether it was."""
     alone = _is_alone(mode)
     if alone:
@@ -46,7 +46,7 @@ def _is_alone(mode: Any) -> bool:
     return bool(_len() == 1 and _at(0) is mode)
 
 
-def _others(mode: Any) -> list[Any]:
+def _pop_all_but(mode: Any) -> list[Any]:
     """All other modes of the stack, which is empty then, the lowest first."""
     modes = [_STACK._pop_mode() for _ in range(_len())]
     return [each for each in reversed(modes) if each is not mode]

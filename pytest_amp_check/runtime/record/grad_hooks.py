@@ -16,54 +16,63 @@ class HookedGradient:
     ``writing`` are ids of parameters whose hooks write to the gradient that they get, which has to be copied for them.
     """
 
-    __slots__ = ("_handles", "_id", "_writing", "after", "before", "hook", "kept", "version")
+    __slots__ = (
+        "_handles",
+        "_param_id",
+        "_writing_param_ids",
+        "first_hook",
+        "grad_after",
+        "grad_before",
+        "grad_copy",
+        "version_before",
+    )
 
-    def __init__(self, param: torch.Tensor, writing: set[int]) -> None:
+    def __init__(self, param: torch.Tensor, writing_param_ids: set[int]) -> None:
         hooks: Any = param._backward_hooks
         #: The first of them.
-        self.hook: Callable[..., object] = next(iter(hooks.values()))
-        self._id, self._writing = id(param), writing
-        self.before: torch.Tensor | None = None
-        self.after: torch.Tensor | None = None
+        self.first_hook: Callable[..., object] = next(iter(hooks.values()))
+        self._param_id, self._writing_param_ids = id(param), writing_param_ids
+        self.grad_before: torch.Tensor | None = None
+        self.grad_after: torch.Tensor | None = None
         #: What the gradient was before them, where one of them writes to it.
-        self.kept: torch.Tensor | None = None
-        self.version = 0
+        self.grad_copy: torch.Tensor | None = None
+        self.version_before = 0
         register: Any = param.register_hook
         others = list(hooks.items())
         # torch calls them in the order in which they came into the dict, whatever order that has by now.
         hooks.clear()
-        first = register(functools.partial(_see, self, "before"))
+        first = register(functools.partial(_record_gradient, self, "before"))
         hooks.update(others)
-        self._handles = [first, register(functools.partial(_see, self, "after"))]
+        self._handles = [first, register(functools.partial(_record_gradient, self, "after"))]
 
-    def leave(self) -> bool:
+    def finish_pass(self) -> bool:
         """The pass has ended; gives whether a hook has changed the gradient, or put another one in its place."""
         for handle in self._handles:
             handle.remove()
-        before, after = self.before, self.after
+        before, after = self.grad_before, self.grad_after
         if before is None or after is None:
             return False
-        if before._version == self.version:
+        if before._version == self.version_before:
             return before is not after
-        self._writing.add(self._id)
-        self.before = self.kept
-        return self.kept is not None
+        self._writing_param_ids.add(self._param_id)
+        self.grad_before = self.grad_copy
+        return self.grad_copy is not None
 
-    def see(self, grad: torch.Tensor) -> None:
+    def record_before(self, grad: torch.Tensor) -> None:
         """The gradient comes to the hooks."""
-        self.before, self.version = grad, grad._version
-        if self._id in self._writing:
-            self.kept = grad.detach().clone()
+        self.grad_before, self.version_before = grad, grad._version
+        if self._param_id in self._writing_param_ids:
+            self.grad_copy = grad.detach().clone()
 
 
-def _see(hooked: HookedGradient, when: str, grad: torch.Tensor) -> None:
+def _record_gradient(gradient: HookedGradient, when: str, grad: torch.Tensor) -> None:
     if when == "before":
-        hooked.see(grad)
+        gradient.record_before(grad)
     else:
-        hooked.after = grad
+        gradient.grad_after = grad
 
 
-def hooked(params: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+def find_hooked_params(params: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """Those of some parameters on which hooks of the program are registered, and that are not watched yet."""
     return list(
         {id(p): p for p in params if p._backward_hooks and not any(map(_is_ours, p._backward_hooks.values()))}.values()
@@ -71,4 +80,4 @@ def hooked(params: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _is_ours(hook: object) -> bool:
-    return isinstance(hook, functools.partial) and hook.func is _see
+    return isinstance(hook, functools.partial) and hook.func is _record_gradient

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .readings import Number
+from .deferred_values import DeferredNumber
 
 #: Nodes of a graph that are looked at to find the scaled loss below what runs backward.
 NEAR = 64
@@ -20,29 +20,29 @@ FAR = 200_000
 SMALL = 256.0
 
 
-def tensors(value: Any) -> list[torch.Tensor]:
+def find_tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, (list, tuple)):
-        return [x for item in value for x in tensors(item)]
+        return [x for item in value for x in find_tensors(item)]
     return []
 
 
-def bare(tensor: torch.Tensor) -> torch.Tensor:
+def detach_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor without its graph."""
     return tensor.detach() if tensor.requires_grad else tensor
 
 
-def values(grad: torch.Tensor) -> torch.Tensor:
+def dense_values(grad: torch.Tensor) -> torch.Tensor:
     return grad._values() if grad.is_sparse else grad
 
 
-def holds(grad: torch.Tensor | None) -> bool:
-    return grad is not None and bool(values(grad).any())
+def has_nonzero(grad: torch.Tensor | None) -> bool:
+    return grad is not None and bool(dense_values(grad).any())
 
 
-def storage(tensor: torch.Tensor) -> int:
-    dense = values(tensor) if tensor.layout == torch.sparse_coo else tensor
+def storage_pointer(tensor: torch.Tensor) -> int:
+    dense = dense_values(tensor) if tensor.layout == torch.sparse_coo else tensor
     return dense.untyped_storage().data_ptr()
 
 
@@ -59,55 +59,59 @@ def plain_number(value: Any) -> float:
     return float(value.detach()) if isinstance(value, torch.Tensor) else float(value)
 
 
-def nodes(roots: Iterable[torch.Tensor], limit: int, stop: Callable[[Any], bool] = lambda node: False) -> Iterator[Any]:
+def iter_nodes(
+    roots: Iterable[torch.Tensor], limit: int, should_stop: Callable[[Any], bool] = lambda node: False
+) -> Iterator[Any]:
     """The nodes of the graph below some tensors, nearest first; not those that lie below a node to stop at."""
-    return below((root.grad_fn for root in roots if root.grad_fn is not None), limit, stop)
+    return iter_nodes_below((root.grad_fn for root in roots if root.grad_fn is not None), limit, should_stop)
 
 
-def below(made: Iterable[Any], limit: int, stop: Callable[[Any], bool] = lambda node: False) -> Iterator[Any]:
+def iter_nodes_below(
+    start_nodes: Iterable[Any], limit: int, should_stop: Callable[[Any], bool] = lambda node: False
+) -> Iterator[Any]:
     """Some nodes of the graph and those below them, as :func:`nodes` gives them."""
-    work: deque[Any] = deque(made)
-    seen = {id(node) for node in work}
-    kept = list(work)
-    while work and limit:
+    pending: deque[Any] = deque(start_nodes)
+    seen = {id(node) for node in pending}
+    held_nodes = list(pending)
+    while pending and limit:
         limit -= 1
-        node = work.popleft()
+        node = pending.popleft()
         yield node
-        if stop(node):
+        if should_stop(node):
             continue
-        for onward, _ in node.next_functions:
-            if onward is not None and id(onward) not in seen:
-                seen.add(id(onward))
-                kept.append(onward)
-                work.append(onward)
+        for next_node, _ in node.next_functions:
+            if next_node is not None and id(next_node) not in seen:
+                seen.add(id(next_node))
+                held_nodes.append(next_node)
+                pending.append(next_node)
 
 
-def leaves(roots: Sequence[torch.Tensor]) -> Iterator[int]:
+def find_leaf_ids(roots: Sequence[torch.Tensor]) -> Iterator[int]:
     """Identities of the parameters that a backward of these tensors reaches."""
-    for node in nodes(roots, FAR):
+    for node in iter_nodes(roots, FAR):
         variable = getattr(node, "variable", None)
         if variable is not None:
             yield id(variable)
 
 
-def multiplies(node: Any, scale: Number) -> bool:
+def multiplies_by_scale(node: Any, scale: DeferredNumber) -> bool:
     """Whether a graph node multiplies what it is given by the loss scale; a small one may be any other number."""
     if not type(node).__name__.startswith("Mul"):
         return False
-    return any(number >= SMALL and math.isclose(number, scale.value, rel_tol=1e-6) for number in _numbers(node))
+    return any(number >= SMALL and math.isclose(number, scale.value, rel_tol=1e-6) for number in _saved_numbers(node))
 
 
-def divides(node: Any, scale: Number) -> bool:
+def divides_by_scale(node: Any, scale: DeferredNumber) -> bool:
     """Whether a graph node divides what it is given by the loss scale, or multiplies by its inverse."""
     name = type(node).__name__
     if name.startswith("Mul"):
-        return any(math.isclose(factor * scale.value, 1.0, rel_tol=1e-3) for factor in _numbers(node))
+        return any(math.isclose(factor * scale.value, 1.0, rel_tol=1e-3) for factor in _saved_numbers(node))
     return name.startswith("Div") and any(
-        math.isclose(factor, scale.value, rel_tol=1e-3) for factor in _numbers(node, ("_saved_other",))
+        math.isclose(factor, scale.value, rel_tol=1e-3) for factor in _saved_numbers(node, ("_saved_other",))
     )
 
 
-def _numbers(
+def _saved_numbers(
     node: Any, attributes: tuple[str, ...] = ("_saved_other", "_saved_self", "_saved_scalar")
 ) -> Iterator[float]:
     """The numbers that a graph node keeps of its operands."""

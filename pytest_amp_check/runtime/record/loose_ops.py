@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from .function_modes import lift, lower, popped
-from .tape import Call, user_frame
+from .function_modes import pop_if_alone, push_mode, remove_mode
+from .tape import TapedCall, user_frame
 
 #: Ops that are seen between two calls of modules or backward passes, which bounds what seeing them costs.
 MOST = 64
@@ -19,8 +19,8 @@ MOST = 64
 VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
 #: Told of an op that is about to run; what it gives, unless that is None, is handed to who is told of its result.
-Seen = Callable[[Any, tuple[Any, ...], dict[str, Any], FrameType | None], Call | None]
-Ended = Callable[[Call, Any], None]
+Seen = Callable[[Any, tuple[Any, ...], dict[str, Any], FrameType | None], TapedCall | None]
+Ended = Callable[[TapedCall, Any], None]
 
 
 class LooseOps(TorchFunctionMode):
@@ -29,72 +29,72 @@ class LooseOps(TorchFunctionMode):
     Nothing is seen while a module runs, or a backward pass.
     """
 
-    def __init__(self, seen: Seen, ended: Ended) -> None:
+    def __init__(self, on_op: Seen, on_result: Ended) -> None:
         super().__init__()
-        self._seen = seen
-        self._ended = ended
-        self._left = 0
+        self._on_op = on_op
+        self._on_result = on_result
+        self._remaining_ops = 0
         #: How many ops it is telling of: torch has taken it off the stack meanwhile, and will put it back.
-        self._inside = 0
+        self._running_ops = 0
         #: Whether it is meant to stand on the stack, and whether a listener has taken it off for a while.
-        self.is_on = self._aside = False
+        self.is_on = self._is_paused = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.compiler.is_compiling():
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
-        if self._left <= 0 or name == "__set__":
-            return self._call(func, args, kwargs)
+        if self._remaining_ops <= 0 or name == "__set__":
+            return self._call_op(func, args, kwargs)
         reads = name == "__get__"
         if reads and getattr(func.__self__, "__name__", "") not in VIEWS:
-            return self._call(func, args, kwargs)
-        self._left -= 1
-        call = self._seen(func, args, kwargs, user_frame(sys._getframe(1)))
-        result = self._call(func, args, kwargs)
+            return self._call_op(func, args, kwargs)
+        self._remaining_ops -= 1
+        call = self._on_op(func, args, kwargs, user_frame(sys._getframe(1)))
+        result = self._call_op(func, args, kwargs)
         if call is not None:
-            made = args[0] if name == "__setitem__" else result
-            if isinstance(made, (torch.Tensor, tuple, list)):
-                self._ended(call, made)
+            changed = args[0] if name == "__setitem__" else result
+            if isinstance(changed, (torch.Tensor, tuple, list)):
+                self._on_result(call, changed)
         return result
 
-    def _call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        self._inside += 1
+    def _call_op(self, func: Any, args: Any, kwargs: Any) -> Any:
+        self._running_ops += 1
         try:
             return func(*args, **kwargs)
         finally:
-            self._inside -= 1
+            self._running_ops -= 1
 
-    def may_tell(self) -> bool:
+    def may_report(self) -> bool:
         """Whether one more op may be told of, by somebody who knows of it while this mode is aside."""
-        self._left -= 1
-        return self._left >= 0
+        self._remaining_ops -= 1
+        return self._remaining_ops >= 0
 
-    def begin(self) -> None:
+    def start_watching(self) -> None:
         """Tell of ops from now on, in this thread."""
-        self._left = MOST
+        self._remaining_ops = MOST
         self.is_on = True
-        if not self._inside and not self._aside:
-            lift(self)
+        if not self._running_ops and not self._is_paused:
+            push_mode(self)
 
-    def end(self) -> None:
+    def stop_watching(self) -> None:
         """Tell of no more. From within an op, it stays on the stack until it is told to end once more."""
-        self._left = 0
+        self._remaining_ops = 0
         self.is_on = False
-        if not self._inside and not self._aside:
-            lower(self)
+        if not self._running_ops and not self._is_paused:
+            remove_mode(self)
 
-    def steps_aside(self) -> bool:
+    def try_pause(self) -> bool:
         """Leave the stack if nothing else is there, until :meth:`comes_back`: torch asks a mode about each attribute.
 
         What begins or ends meanwhile does so then.
         """
-        if self._aside or not popped(self):
+        if self._is_paused or not pop_if_alone(self):
             return False
-        self._aside = True
+        self._is_paused = True
         return True
 
-    def comes_back(self) -> None:
-        self._aside = False
+    def resume(self) -> None:
+        self._is_paused = False
         if self.is_on:
-            lift(self)
+            push_mode(self)

@@ -5,29 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 from ...protocol.finding import Finding
-from .listeners.autocast import Autocast
-from .listeners.backward import Backward
-from .listeners.checkpoints import Checkpoints
-from .listeners.clearing import Clearing
-from .listeners.clipping import Clipping
-from .listeners.finite import Finite
-from .listeners.followers import Followers
-from .listeners.forwards import Forwards
-from .listeners.gradients import Gradients
-from .listeners.losses import Losses
-from .listeners.optimizers import Optimizers
-from .listeners.penalties import Penalties
-from .listeners.replicas import Replicas
-from .listeners.scaler_construction import ScalerConstruction
-from .listeners.scalers import Scalers
-from .listeners.scaling import Scaling
-from .listeners.schedulers import Schedulers
-from .listeners.sizes import Sizes
-from .listeners.threads import Threads
-from .listeners.traces import Traces
-from .listeners.weights import Weights
+from .listeners.autocast import AutocastListener
+from .listeners.backward import BackwardListener
+from .listeners.checkpoints import CheckpointListener
+from .listeners.clipping import ClippingListener
+from .listeners.followers import StepFollowersListener
+from .listeners.forwards import ForwardListener
+from .listeners.gradients import GradientListener
+from .listeners.losses import LossListener
+from .listeners.non_finite import NonFiniteListener
+from .listeners.optimizers import OptimizerListener
+from .listeners.penalties import PenaltyListener
+from .listeners.replicas import ReplicaListener
+from .listeners.scaler_construction import ScalerConstructionListener
+from .listeners.scalers import ScalerListener
+from .listeners.scaling import ScalingListener
+from .listeners.schedulers import SchedulerListener
+from .listeners.sizes import SizeListener
+from .listeners.threads import ThreadListener
+from .listeners.traces import TraceListener
+from .listeners.weights import WeightListener
+from .listeners.zero_grad import ClearingListener
 from .recording import Recording
-from .regions import Left
+from .regions import LeftRegion
 from .scaled_losses import ScaledLosses
 
 
@@ -38,30 +38,36 @@ class Recorder:
     """
 
     def __init__(self, *, automatic: bool = False, outermost: Any = None) -> None:
-        self.automatic = automatic
+        self.is_automatic = automatic
         recording = self.recording = Recording(outermost)
-        scaled = ScaledLosses(recording.registry)
-        self._forwards = Forwards(recording)
-        self.finite = Finite(recording)
-        self.weights = Weights(recording)
-        self.threads = Threads(recording)
-        self.autocast = Autocast(recording, self.weights, self.threads, self.finite)
-        self.traces = Traces(recording)
-        self.losses = Losses(recording)
-        self.gradients = Gradients(recording, self.weights)
-        self.clearing = Clearing(recording, self.gradients)
-        self.clipping = Clipping(recording, self.gradients)
-        self.penalties = Penalties(recording, scaled)
-        self.sizes = Sizes(recording)
-        self.backward = Backward(recording, self.gradients, scaled, self.penalties, self.finite, self.sizes)
-        self.construction = ScalerConstruction(recording)
-        self.optimizers = Optimizers(recording, self.gradients, self.weights, self.construction, self.finite)
-        self.schedulers = Schedulers(recording)
-        self.scaling = Scaling(recording, scaled, self._forwards, self.construction, self.finite)
-        self.followers = Followers(recording)
-        self.scalers = Scalers(recording, self.gradients, self.weights, self.optimizers, self.followers, self.finite)
-        self.checkpoints = Checkpoints(recording)
-        self.replicas = Replicas(recording)
+        scaled_losses = ScaledLosses(recording.registry)
+        self._forward_listener = ForwardListener(recording)
+        self.nonfinite = NonFiniteListener(recording)
+        self.weights = WeightListener(recording)
+        self.threads = ThreadListener(recording)
+        self.autocast = AutocastListener(recording, self.weights, self.threads, self.nonfinite)
+        self.traces = TraceListener(recording)
+        self.losses = LossListener(recording)
+        self.gradients = GradientListener(recording, self.weights)
+        self.clearing_listener = ClearingListener(recording, self.gradients)
+        self.clipping_listener = ClippingListener(recording, self.gradients)
+        self.penalties = PenaltyListener(recording, scaled_losses)
+        self.sizes = SizeListener(recording)
+        self.backward = BackwardListener(
+            recording, self.gradients, scaled_losses, self.penalties, self.nonfinite, self.sizes
+        )
+        self.construction = ScalerConstructionListener(recording)
+        self.optimizers = OptimizerListener(recording, self.gradients, self.weights, self.construction, self.nonfinite)
+        self.schedulers = SchedulerListener(recording)
+        self.scaling_listener = ScalingListener(
+            recording, scaled_losses, self._forward_listener, self.construction, self.nonfinite
+        )
+        self.followers = StepFollowersListener(recording)
+        self.scalers = ScalerListener(
+            recording, self.gradients, self.weights, self.optimizers, self.followers, self.nonfinite
+        )
+        self.checkpoints = CheckpointListener(recording)
+        self.replicas = ReplicaListener(recording)
 
     @property
     def in_region(self) -> bool:
@@ -70,28 +76,28 @@ class Recorder:
 
     def findings(self, select: frozenset[str] | None = None) -> list[Finding]:
         """What has been found so far."""
-        return self.recording.chain.findings(select)
+        return self.recording.run_checker.collect_findings(select)
 
-    def regions_left(self, error: BaseException) -> Left | None:
+    def region_left_by(self, error: BaseException) -> LeftRegion | None:
         """The innermost autocast region that an exception was raised in, None where it was in none."""
-        left = self.recording.regions.left
-        return left if left is not None and left.error == id(error) else None
+        left_region = self.recording.regions.left_region
+        return left_region if left_region is not None and left_region.error_id == id(error) else None
 
-    def unhook(self) -> None:
+    def remove_hooks(self) -> None:
         """Take away what stands in modules."""
         self.weights.unwatch_forwards()
-        self._forwards.unwatch()
+        self._forward_listener.stop_watching()
 
     def conclude(self, *, broken: bool) -> None:
         """Judge what is left; ``broken`` says that an exception has ended the run."""
         recording = self.recording
         if recording.failure is not None:
             return
-        recording.busy = True
-        recording.registry.ran = None
+        recording.is_busy = True
+        recording.registry.last_backward = None
         try:
-            self.finite.conclude()
-            recording.registry.bury()
-            recording.chain.close(broken=broken)
+            self.nonfinite.conclude()
+            recording.registry.forget_dead()
+            recording.run_checker.close(broken=broken)
         except Exception as error:  # noqa: BLE001 - as while it lasted: the program goes on, and it is reported
             recording.failure = error

@@ -9,69 +9,73 @@ from typing import Any, TypeVar
 import torch
 
 from ...protocol import events as e
-from ...protocol import surface
-from ...protocol.chain import PENDING, Chain, Identity
+from ...protocol import torch_api
 from ...protocol.events import Event, Program, Site, Symbol
+from ...protocol.run_checker import PENDING, Identity, RunChecker
 from . import active
 from .collector import Collector
+from .deferred_values import DeferredValues
 from .loose_ops import LooseOps
-from .readings import Readings
 from .regions import Regions
 from .registry import Registry
-from .sites import Sites, framework, own
-from .states import States
-from .steps import Steps
+from .sites import SiteFinder, calling_framework, innermost_user_site
+from .states import GradientHistory
+from .steps import StepLog
 
 Read = TypeVar("Read")
 _STEPS = (e.STEP, e.SCALER_STEP)
 
 
-class _Chain(Chain):
+class _RecordingChecker(RunChecker):
     """Events are judged once the numbers are known that they speak of, and what they do to gradients is noted."""
 
-    def __init__(self, program: Program, readings: Readings, steps: Steps) -> None:
-        super().__init__(program, own, framework)
-        self._readings = readings
+    def __init__(self, program: Program, deferred_values: DeferredValues, steps: StepLog) -> None:
+        super().__init__(program, innermost_user_site, calling_framework)
+        self._deferred_values = deferred_values
         self._steps = steps
         #: The numbers of the steps that are not judged yet.
-        self._numbers: deque[int] = deque()
-        self.states = States()
+        self._step_numbers: deque[int] = deque()
+        self.gradient_history = GradientHistory()
 
-    def add(self, event: Event) -> None:
+    def add_event(self, event: Event) -> None:
         if event.kind in _STEPS:
-            self._numbers.append(self._steps.total)
-        super().add(event)
+            self._step_numbers.append(self._steps.total)
+        super().add_event(event)
 
-    def settle(self) -> None:
-        self._readings.settle()
-        super().settle()
+    def flush(self) -> None:
+        self._deferred_values.fetch_all()
+        super().flush()
 
-    def _go(self, event: Event) -> None:
-        steps = event.kind in _STEPS
-        if steps:
-            self.states.step = self._numbers.popleft()
-        before = self.state.opts
-        super()._go(event)
-        after = self.state.opts
-        if after is not before:
-            for key, old, new in zip(self.opts, before, after, strict=False):
+    def _process_event(self, event: Event) -> None:
+        is_step = event.kind in _STEPS
+        if is_step:
+            self.gradient_history.step_number = self._step_numbers.popleft()
+        states_before = self.state.optimizer_states
+        super()._process_event(event)
+        states_after = self.state.optimizer_states
+        if states_after is not states_before:
+            for key, old, new in zip(self.optimizer_keys, states_before, states_after, strict=False):
                 if old.grads != new.grads:
-                    self.states.moved(key, new.grads)
-        if steps and event.object is not None:
-            self.states.stepped(event.object, (event.names or {}).get("optimizer"))
+                    self.gradient_history.record_state(key, new.grads)
+        if is_step and event.object is not None:
+            self.gradient_history.record_step(event.object, (event.names or {}).get("optimizer"))
 
-    def adopt(self, optimizer: int, event: Event) -> None:
-        super().adopt(optimizer, event)
-        self.states.moved(optimizer, self.state.opts[self.index[optimizer]].grads)
+    def adopt_optimizer(self, optimizer: int, event: Event) -> None:
+        super().adopt_optimizer(optimizer, event)
+        self.gradient_history.record_state(
+            optimizer, self.state.optimizer_states[self.optimizer_index[optimizer]].grads
+        )
 
-    def committed(self, fault: tuple[str, Identity], optimizer: int | None) -> None:
-        i = None if optimizer is None else self.index.get(optimizer)
-        self.states.committed(fault, optimizer, "" if i is None else self.state.opts[i].grads)
+    def on_violation(self, key: tuple[str, Identity], optimizer: int | None) -> None:
+        i = None if optimizer is None else self.optimizer_index.get(optimizer)
+        self.gradient_history.record_violation(
+            key, optimizer, "" if i is None else self.state.optimizer_states[i].grads
+        )
 
-    def history(self) -> dict[str, Any]:
+    def history_data(self) -> dict[str, Any]:
         """What :meth:`.States.as_dict` tells, of all that has happened so far."""
-        self.settle()
-        return self.states.as_dict(lambda key: self.found.get(key) or self.judged.get(key))
+        self.flush()
+        return self.gradient_history.as_dict(lambda key: self.path_findings.get(key) or self.event_findings.get(key))
 
 
 class Recording:
@@ -80,36 +84,36 @@ class Recording:
     def __init__(self, outermost: Any = None) -> None:
         #: The error that ended the recording early, and whether a listener is at work, which is not recorded itself.
         self.failure: Exception | None = None
-        self.busy = False
+        self.is_busy = False
         #: Whether a collector watches ops by a dispatch mode.
-        self.undispatched = False
+        self.has_dispatch_watcher = False
         #: The mode that sees ops outside of modules, if any does.
         self.loose_ops: LooseOps | None = None
-        self.sites = Sites(outermost)
+        self.sites = SiteFinder(outermost)
         self.program = Program()
         #: Numbers that lie on a device.
-        self.readings = Readings()
-        self.steps = Steps(self.readings)
-        self.chain = _Chain(self.program, self.readings, self.steps)
+        self.deferred_values = DeferredValues()
+        self.steps = StepLog(self.deferred_values)
+        self.run_checker = _RecordingChecker(self.program, self.deferred_values, self.steps)
         self.collectors: list[Collector] = []
-        self.registry = Registry(self.program, self.chain, self.readings)
+        self.registry = Registry(self.program, self.run_checker, self.deferred_values)
         self.regions = Regions()
         #: How many backward passes are running, one inside another.
-        self.backwards = 0
+        self.backward_depth = 0
         #: Whether in-place changes of tensors may concern the protocol now.
         self.watches_tensors = False
         #: Whether they concern what a program does beside a step that was skipped.
-        self.follows = False
+        self.watches_after_skip = False
         #: What was read in the source at a place.
-        self._read: dict[tuple[Callable[[Site], object], Site], Any] = {}
-        self.program.facts["live_scalers"] = []
-        self.program.facts["trained_modules"] = set()
-        self.program.facts["scaler_dtypes"] = set()
-        self.program.facts["enters_autocast"] = False
+        self._source_answers: dict[tuple[Callable[[Site], object], Site], Any] = {}
+        self.program.attributes["live_scalers"] = []
+        self.program.attributes["trained_modules"] = set()
+        self.program.attributes["scaler_dtypes"] = set()
+        self.program.attributes["enters_autocast"] = False
 
     def emit(
         self,
-        kind: e.Kind,
+        kind: e.EventKind,
         site: Site,
         subject: int | None = None,
         target: int | None = None,
@@ -118,37 +122,37 @@ class Recording:
         **facts: Any,
     ) -> Event:
         event = Event(kind, site, subject, target, facts, names)
-        chain = self.chain
-        chain.add(event)
-        if len(chain.pending) >= PENDING and not self.backwards and self.readings.can_settle:
-            chain.settle()
+        run_checker = self.run_checker
+        run_checker.add_event(event)
+        if len(run_checker.pending_events) >= PENDING and not self.backward_depth and self.deferred_values.can_fetch:
+            run_checker.flush()
         return event
 
-    def read(self, site: Site, reader: Callable[[Site], Read]) -> Read:
+    def query_source(self, site: Site, query: Callable[[Site], Read]) -> Read:
         """What the source says at a place. It is read once, so nobody may change what is returned."""
-        kept = self._read.get((reader, site))
-        if kept is None:
-            kept = self._read[reader, site] = reader(site)
-        found: Read = kept
-        return found
+        answer = self._source_answers.get((query, site))
+        if answer is None:
+            answer = self._source_answers[query, site] = query(site)
+        result: Read = answer
+        return result
 
-    def choose_watching(self) -> None:
+    def update_watching(self) -> None:
         """In-place changes concern the protocol in a region, and while gradients are scaled or were unscaled."""
-        watches = bool(self.regions) or self.follows
+        watches = bool(self.regions) or self.watches_after_skip
         if not watches:
             for tracked in self.registry.optimizers.values():
-                if tracked.under_scale or tracked.unscaled:
+                if tracked.is_scaled or tracked.is_unscaled:
                     watches = True
                     break
         if watches != self.watches_tensors:
             self.watches_tensors = watches
-            active.watch(self, wanted=watches)
+            active.set_watching(self, should_watch=watches)
 
 
-def plain(value: Any) -> object:
+def plain_argument(value: Any) -> object:
     """An argument as the protocol's facts hold it."""
     if isinstance(value, torch.dtype):
-        return Symbol(surface.canonical(str(value)))
+        return Symbol(torch_api.canonical_name(str(value)))
     if isinstance(value, torch.device):
         return Symbol("torch.device()")
     if value is None or isinstance(value, (bool, int, float, str)):

@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .graph import FAR, NEAR, below, divides, multiplies, nodes, tensors
-from .readings import Number
+from .deferred_values import DeferredNumber
+from .graph import FAR, NEAR, divides_by_scale, find_tensors, iter_nodes, iter_nodes_below, multiplies_by_scale
 from .registry import Registry
 from .tracked import TrackedScaler
 
@@ -25,7 +25,7 @@ class ScaledLoss(NamedTuple):
     """What a scaler has scaled: its scale then, and the dtype of the loss, which the scaled one need not have."""
 
     scaler: TrackedScaler
-    scale: Number
+    scale: DeferredNumber
     dtype: torch.dtype
 
 
@@ -34,79 +34,79 @@ class ScaledLosses:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._latest: deque[tuple[weakref.ref[torch.Tensor], ScaledLoss]] = deque(maxlen=KEPT)
+        self._recent_losses: deque[tuple[weakref.ref[torch.Tensor], ScaledLoss]] = deque(maxlen=KEPT)
 
-    def mark(self, losses: Sequence[torch.Tensor], scaled: object, scaler: TrackedScaler) -> None:
+    def mark_losses(self, losses: Sequence[torch.Tensor], scaled: object, scaler: TrackedScaler) -> None:
         """A scaler has scaled losses."""
-        for loss, tensor in zip(losses, tensors(scaled), strict=True):
-            made = ScaledLoss(scaler, scaler.scale, loss.dtype)
-            self._latest.append((weakref.ref(tensor), made))
+        for loss, tensor in zip(losses, find_tensors(scaled), strict=True):
+            scaled_loss = ScaledLoss(scaler, scaler.scale, loss.dtype)
+            self._recent_losses.append((weakref.ref(tensor), scaled_loss))
             if tensor.grad_fn is not None:
                 metadata: Any = tensor.grad_fn.metadata
-                metadata[MARK] = (weakref.ref(self), made)
+                metadata[MARK] = (weakref.ref(self), scaled_loss)
 
-    def below(self, roots: Sequence[torch.Tensor]) -> ScaledLoss | None:
+    def find_below(self, roots: Sequence[torch.Tensor]) -> ScaledLoss | None:
         """The scaled loss that runs backward, or that what runs backward was made of."""
-        if not self._latest:
+        if not self._recent_losses:
             return None
-        for tensor, made in reversed(self._latest):
+        for tensor, scaled_loss in reversed(self._recent_losses):
             scaled = tensor()
             for root in roots:
                 if scaled is root:
-                    return made
-        return next(filter(None, map(self._mark_of, nodes(roots, NEAR))), None)
+                    return scaled_loss
+        return next(filter(None, map(self._mark_of, iter_nodes(roots, NEAR))), None)
 
-    def several(self, roots: Sequence[torch.Tensor]) -> bool:
+    def has_several_scalers(self, roots: Sequence[torch.Tensor]) -> bool:
         """Whether what runs backward was made of what more than one scaler has scaled."""
         if len(self._registry.scalers) < 2:
             return False
-        marks = map(self._mark_of, nodes(roots, NEAR))
-        return len({mark.scaler.thing.key for mark in marks if mark is not None}) > 1
+        marks = map(self._mark_of, iter_nodes(roots, NEAR))
+        return len({mark.scaler.tracked_object.key for mark in marks if mark is not None}) > 1
 
     def _mark_of(self, node: Any) -> ScaledLoss | None:
         """What a node of the graph is, where a scaler's ``scale`` made it."""
-        found = node.metadata.get(MARK)
-        return found[1] if found is not None and found[0]() is self else None
+        entry = node.metadata.get(MARK)
+        return entry[1] if entry is not None and entry[0]() is self else None
 
-    def scaled_already(self, roots: Sequence[torch.Tensor], scale: Number) -> bool:
+    def is_scaled_already(self, roots: Sequence[torch.Tensor], scale: DeferredNumber) -> bool:
         """Whether a loss that is about to be scaled holds a scale that nothing has divided it by again."""
 
-        def ends(node: Any) -> bool:
-            return divides(node, scale)
+        def should_stop(node: Any) -> bool:
+            return divides_by_scale(node, scale)
 
-        found = nodes(roots, NEAR, ends)
-        return any(self._mark_of(node) is not None or multiplies(node, scale) for node in found)
+        found = iter_nodes(roots, NEAR, should_stop)
+        return any(self._mark_of(node) is not None or multiplies_by_scale(node, scale) for node in found)
 
-    def uneven(self, roots: Sequence[torch.Tensor], scale: Number) -> bool:
+    def is_uneven(self, roots: Sequence[torch.Tensor], scale: DeferredNumber) -> bool:
         """Whether a sum runs backward of which some terms are scaled and others not, or by another scaler.
 
         Terms that feed no optimizer in common may be scaled as they like.
         """
         if len(roots) == 1 and roots[0].grad_fn is not None and self._mark_of(roots[0].grad_fn) is not None:
             return False
-        plain: set[int] = set()
-        scaled: dict[int, list[Any]] = {}
+        unscaled_owners: set[int] = set()
+        nodes_by_scaler: dict[int, list[Any]] = {}
 
-        def ends(node: Any) -> bool:
-            return self._mark_of(node) is not None or multiplies(node, scale)
+        def should_stop(node: Any) -> bool:
+            return self._mark_of(node) is not None or multiplies_by_scale(node, scale)
 
-        for node in nodes(roots, FAR, ends):
+        for node in iter_nodes(roots, FAR, should_stop):
             mark = self._mark_of(node)
             if mark is not None:
-                scaled.setdefault(mark.scaler.thing.key, []).append(node)
+                nodes_by_scaler.setdefault(mark.scaler.tracked_object.key, []).append(node)
             else:
-                plain.update(self._owners_at(node))
-        if not scaled or (len(scaled) == 1 and not plain):
+                unscaled_owners.update(self._owners_at(node))
+        if not nodes_by_scaler or (len(nodes_by_scaler) == 1 and not unscaled_owners):
             return False
-        fed = plain
-        for made in scaled.values():
-            reached = {key for node in below(made, FAR) for key in self._owners_at(node)}
-            if not fed.isdisjoint(reached):
+        reached_owners = unscaled_owners
+        for scaled_nodes in nodes_by_scaler.values():
+            owners = {key for node in iter_nodes_below(scaled_nodes, FAR) for key in self._owners_at(node)}
+            if not reached_owners.isdisjoint(owners):
                 return True
-            fed |= reached
+            reached_owners |= owners
         return False
 
     def _owners_at(self, node: Any) -> tuple[int, ...]:
         """The optimizers of the parameter whose gradient a node of the graph accumulates."""
         variable = getattr(node, "variable", None)
-        return () if variable is None else self._registry.owners.get(id(variable), ())
+        return () if variable is None else self._registry.owner_keys.get(id(variable), ())

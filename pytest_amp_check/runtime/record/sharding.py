@@ -29,7 +29,7 @@ def _is_distributed() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
-def unsynchronised(scaler: Any, optimizer: Any, params: Sequence[Any]) -> str:
+def unsynchronized_reason(scaler: Any, optimizer: Any, params: Sequence[Any]) -> str:
     """Why ranks can disagree about whether a step is skipped: "" where they cannot."""
     if not are_shards(params):
         return ""
@@ -39,22 +39,22 @@ def unsynchronised(scaler: Any, optimizer: Any, params: Sequence[Any]) -> str:
     return "fused" if getattr(optimizer, "_step_supports_amp_scaling", False) else ""
 
 
-def low_of_policies(leaves: frozenset[int]) -> frozenset[str]:
+def policy_low_dtypes(leaves: frozenset[int]) -> frozenset[str]:
     """The low precisions in which ``fully_shard`` has modules compute, of those whose parameters are leaves here."""
     composed = sys.modules.get("torch.distributed._composable_state") if _is_distributed() else None
     return frozenset(
         LOW[group.mp_policy.param_dtype]
-        for group in (_groups(composed) if composed is not None else ())
+        for group in (_sharded_groups(composed) if composed is not None else ())
         if group.mp_policy.param_dtype in LOW
         # The leaves of a graph are the parameters as they were brought together for the forward.
         and any(id(getattr(p, "_unsharded_param", None)) in leaves for p in group.fsdp_params)
     )
 
 
-def _groups(composed: Any) -> Iterator[Any]:
+def _sharded_groups(composed: Any) -> Iterator[Any]:
     """The parameters that are sharded together, of each module that is."""
-    for kept in list(composed._module_state_mapping.values()):
-        state = kept() if isinstance(kept, weakref.ref) else kept
+    for reference in list(composed._module_state_mapping.values()):
+        state = reference() if isinstance(reference, weakref.ref) else reference
         groups = getattr(state, "_fsdp_param_groups", None)
         if groups is None:
             groups = [getattr(state, "_fsdp_param_group", None)]

@@ -47,7 +47,7 @@ _FRAMEWORKS = {
 Span = tuple[int, int, int, int]
 
 
-class _Inner(dict[str, bool]):
+class _InnerPathCache(dict[str, bool]):
     """Of each source file that was asked about, whether it belongs to torch or to this package, and not to a user."""
 
     def __missing__(self, path: str) -> bool:
@@ -55,7 +55,7 @@ class _Inner(dict[str, bool]):
         return internal
 
 
-_inner_paths = _Inner()
+_inner_paths = _InnerPathCache()
 
 
 def is_inner(path: str) -> bool:
@@ -63,16 +63,16 @@ def is_inner(path: str) -> bool:
     return _inner_paths[path]
 
 
-def stopped(error: BaseException) -> tuple[str, int] | None:
+def stop_position(error: BaseException) -> tuple[str, int] | None:
     """Where the program stood when an exception of its own ended it; None where other processes are the cause."""
-    place = None
+    position = None
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     if isinstance(error, SystemExit) or any(path.startswith(_DISTRIBUTED) for path, _ in frames):
         return None
     for path, line in frames:
         if not (is_inner(path) or is_library(path)):
-            place = path, line
-    return place
+            position = path, line
+    return position
 
 
 def is_ours(path: str) -> bool:
@@ -80,7 +80,7 @@ def is_ours(path: str) -> bool:
     return path.startswith(_OURS)
 
 
-def own(site: Site) -> Site:
+def innermost_user_site(site: Site) -> Site:
     """The innermost place of a chain of calls that is not in an installed library; the place itself where all are."""
     each: Site | None = site
     while each is not None:
@@ -90,14 +90,14 @@ def own(site: Site) -> Site:
     return site
 
 
-def framework(site: Site) -> str:
+def calling_framework(site: Site) -> str:
     """The framework whose code calls torch at a place, called by the program; "" where none does."""
-    found = ""
+    name = ""
     each: Site | None = site
     while each is not None and is_library(each.path):
-        found = _framework_of(each.path) or found
+        name = _framework_of(each.path) or name
         each = each.caller
-    return found
+    return name
 
 
 @functools.lru_cache(maxsize=1024)
@@ -125,27 +125,27 @@ def calling_frame() -> FrameType:
     return frame
 
 
-class Sites:
+class SiteFinder:
     """Finds the place of the running call. The same place, reached by the same calls, is the same object."""
 
     def __init__(self, outermost: FrameType | None) -> None:
         self.show_from(outermost)
         #: Identities of code objects and offsets in them, innermost first. The code objects are kept alive below.
-        self._sites: dict[tuple[int, ...], Site] = {}
-        self._codes: dict[int, CodeType] = {}
-        self._spans: dict[CodeType, list[tuple[int | None, int | None, int | None, int | None]]] = {}
+        self._sites_by_calls: dict[tuple[int, ...], Site] = {}
+        self._kept_codes: dict[int, CodeType] = {}
+        self._spans_by_code: dict[CodeType, list[tuple[int | None, int | None, int | None, int | None]]] = {}
 
     def show_from(self, outermost: FrameType | None) -> None:
         """The recording was begun in this frame: calls above it are not shown."""
-        self._outermost = None if outermost is None else outermost.f_code
+        self._outermost_code = None if outermost is None else outermost.f_code
 
-    def here(self) -> Site:
+    def current_site(self) -> Site:
         """The user's place that is running now."""
         inner = _inner_paths
         # The three frames above are always ours: the listener that asks, its guard, and what a patch or a hook calls.
         innermost = sys._getframe(3)
         frame: FrameType | None = innermost
-        outermost = self._outermost
+        outermost = self._outermost_code
         key: list[int] = []
         while frame is not None:
             code = frame.f_code
@@ -155,72 +155,79 @@ class Sites:
                 break
             frame = frame.f_back
         # Cut off at the end: it is asked for at every event, and most chains are shorter.
-        site = self._sites.get(tuple(key[: 2 * DEPTH]))
-        return site if site is not None else self.of(list(self._calls(innermost)))
+        site = self._sites_by_calls.get(tuple(key[: 2 * DEPTH]))
+        return site if site is not None else self.site_of_calls(list(self._iter_calls(innermost)))
 
-    def _calls(self, frame: FrameType | None) -> Iterator[tuple[CodeType, int]]:
+    def _iter_calls(self, frame: FrameType | None) -> Iterator[tuple[CodeType, int]]:
         """The calls that lead to a frame, innermost first, as far as they are shown and no code of torch or ours."""
         while frame is not None:
             if not is_inner(frame.f_code.co_filename):
                 yield frame.f_code, frame.f_lasti
-            if frame.f_code is self._outermost:
+            if frame.f_code is self._outermost_code:
                 return
             frame = frame.f_back
 
-    def of(self, calls: Sequence[tuple[CodeType, int]]) -> Site:
+    def site_of_calls(self, calls: Sequence[tuple[CodeType, int]]) -> Site:
         """The place of a chain of calls, innermost first, each a function and the instruction that it is at."""
         key: list[int] = []
         codes: list[CodeType] = []
         for code, instruction in calls[:DEPTH]:
             key += (id(code), instruction)
             codes.append(code)
-            if code is self._outermost:
+            if code is self._outermost_code:
                 break
-        site = self._sites.get(tuple(key))
-        return site if site is not None else self._make(key, codes)
+        site = self._sites_by_calls.get(tuple(key))
+        return site if site is not None else self._make_site(key, codes)
 
-    def definition(self, code: CodeType) -> Site:
+    def site_of_definition(self, code: CodeType) -> Site:
         """The place of a function's definition, or of its first decorator."""
-        self._codes[id(code)] = code
+        self._kept_codes[id(code)] = code
         key = (id(code),)
-        site = self._sites.get(key)
+        site = self._sites_by_calls.get(key)
         if site is None:
-            site = self._sites[key] = Site(code.co_filename, code.co_firstlineno, function=_name(code))
+            site = self._sites_by_calls[key] = Site(
+                code.co_filename, code.co_firstlineno, function=_qualified_name(code)
+            )
         return site
 
-    def _make(self, key: list[int], codes: list[CodeType]) -> Site:
+    def _make_site(self, key: list[int], codes: list[CodeType]) -> Site:
         if not key:
-            site = self._sites.get(())
-            return site or self._sites.setdefault((), Site("<unknown>", 1))
+            site = self._sites_by_calls.get(())
+            return site or self._sites_by_calls.setdefault((), Site("<unknown>", 1))
         caller = None
         for i in range(len(key) - 2, -2, -2):
             chain = tuple(key[i:])
-            site = self._sites.get(chain)
+            site = self._sites_by_calls.get(chain)
             if site is None:
                 code, lasti = codes[i // 2], key[i + 1]
-                self._codes[id(code)] = code
-                line, column, end_line, end_column = self._span(code, lasti)
-                site = Site(code.co_filename, line, column, end_line, end_column, _name(code), caller)
-                self._sites[chain] = site
+                self._kept_codes[id(code)] = code
+                line, column, end_line, end_column = self._instruction_span(code, lasti)
+                site = Site(code.co_filename, line, column, end_line, end_column, _qualified_name(code), caller)
+                self._sites_by_calls[chain] = site
             caller = site
         assert caller is not None
         return caller
 
-    def _span(self, code: CodeType, lasti: int) -> Span:
+    def _instruction_span(self, code: CodeType, lasti: int) -> Span:
         positions = getattr(code, "co_positions", None)
         if positions is not None:
-            spans = self._spans.get(code)
+            spans = self._spans_by_code.get(code)
             if spans is None:
-                spans = self._spans[code] = list(positions())
+                spans = self._spans_by_code[code] = list(positions())
             line, end_line, column, end_column = spans[lasti // 2]
             if line is not None and end_line is not None and column is not None and end_column is not None:
                 # Columns of code objects count bytes, those of places characters.
-                return line, _characters(code, line, column), end_line, _characters(code, end_line, end_column)
+                return (
+                    line,
+                    _character_column(code, line, column),
+                    end_line,
+                    _character_column(code, end_line, end_column),
+                )
         line = _line_of(code, lasti)
         return line, 0, line, 0
 
 
-def _name(code: CodeType) -> str:
+def _qualified_name(code: CodeType) -> str:
     name: str = getattr(code, "co_qualname", code.co_name)
     return name
 
@@ -232,6 +239,6 @@ def _line_of(code: CodeType, lasti: int) -> int:
     return code.co_firstlineno
 
 
-def _characters(code: CodeType, line: int, column: int) -> int:
+def _character_column(code: CodeType, line: int, column: int) -> int:
     text = linecache.getline(code.co_filename, line)
     return column if text.isascii() else len(text.encode("utf-8")[:column].decode("utf-8", "replace"))

@@ -9,12 +9,12 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ...protocol.checks import asking, refuses_nonfinite
+from ...protocol.checks import find_finite_call, raises_on_nonfinite
 from ...protocol.events import Site
-from ...protocol.words import Words, chain
+from ...protocol.source_text import SourceText, find_access_path
 
 
-class SourceText:
+class SiteText:
     """The user's own words for the call at a place, or for a part of it. The source is read when they are asked for.
 
     ``part`` is ``call`` (what is called), ``receiver`` (what the method belongs to, or what ``+=`` adds to),
@@ -22,50 +22,53 @@ class SourceText:
     the call that a backward runs from).
     """
 
-    __slots__ = ("keyword", "part", "site")
+    __slots__ = ("keyword", "role", "site")
 
-    def __init__(self, site: Site, part: str = "call", keyword: str = "") -> None:
+    def __init__(self, site: Site, role: str = "call", keyword: str = "") -> None:
         self.site = site
-        self.part = part
+        self.role = role
         self.keyword = keyword
 
     def __str__(self) -> str:
-        call = _expression(self.site)
+        call = _parse_site(self.site)
         if isinstance(call, ast.AugAssign):
-            part = {"call": call, "receiver": call.target}.get(self.part)
-            return "" if part is None else str(Words(part))
+            part = {"call": call, "receiver": call.target}.get(self.role)
+            return "" if part is None else str(SourceText(part))
         if not isinstance(call, ast.Call):
             return ""
-        if self.part.startswith("inner "):
+        if self.role.startswith("inner "):
             # CPython 3.11 and later place a method call at the line of the method's name, without what stands above.
             is_cut = linecache.getline(self.site.path, self.site.line)[: self.site.column].rstrip().endswith(".")
-            inner = None if is_cut else _root(call)
+            inner = None if is_cut else _backward_root(call)
             if not isinstance(inner, ast.Call):
-                return str(Words(inner)) if inner is not None and self.part == "inner argument" else ""
-            return str(_part(inner, self.part.removeprefix("inner "), self.keyword) or "")
-        return str(_part(call, self.part, self.keyword) or "")
+                return str(SourceText(inner)) if inner is not None and self.role == "inner argument" else ""
+            return str(_text_of_role(inner, self.role.removeprefix("inner "), self.keyword) or "")
+        return str(_text_of_role(call, self.role, self.keyword) or "")
 
 
-def _root(call: ast.Call) -> ast.expr | None:
+def _backward_root(call: ast.Call) -> ast.expr | None:
     """Return what a backward runs from: the receiver of the method, or the argument of ``torch.autograd.backward``."""
-    if isinstance(call.func, ast.Attribute) and (chain(call.func.value) or "").rpartition(".")[2] != "autograd":
+    if (
+        isinstance(call.func, ast.Attribute)
+        and (find_access_path(call.func.value) or "").rpartition(".")[2] != "autograd"
+    ):
         return call.func.value
-    given = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "tensors"), None)
-    return given.elts[0] if isinstance(given, (ast.List, ast.Tuple)) and len(given.elts) == 1 else given
+    argument = call.args[0] if call.args else next((k.value for k in call.keywords if k.arg == "tensors"), None)
+    return argument.elts[0] if isinstance(argument, (ast.List, ast.Tuple)) and len(argument.elts) == 1 else argument
 
 
-def _part(call: ast.Call, part: str, keyword: str) -> Words | None:
-    if part == "call":
-        return Words(call.func)
-    if part == "receiver":
-        return Words(call.func.value) if isinstance(call.func, ast.Attribute) else None
+def _text_of_role(call: ast.Call, role: str, keyword: str) -> SourceText | None:
+    if role == "call":
+        return SourceText(call.func)
+    if role == "receiver":
+        return SourceText(call.func.value) if isinstance(call.func, ast.Attribute) else None
     if call.args:
-        return Words(call.args[0])
-    named = next((k.value for k in call.keywords if k.arg == keyword), None)
-    return Words(named) if named is not None else None
+        return SourceText(call.args[0])
+    keyword_value = next((k.value for k in call.keywords if k.arg == keyword), None)
+    return SourceText(keyword_value) if keyword_value is not None else None
 
 
-def _expression(site: Site) -> ast.AST | None:
+def _parse_site(site: Site) -> ast.AST | None:
     """The syntax of what stands at a place, or None where the source cannot be had."""
     lines = linecache.getlines(site.path)[site.line - 1 : site.end_line]
     if not lines:
@@ -80,27 +83,27 @@ def _expression(site: Site) -> ast.AST | None:
     with contextlib.suppress(SyntaxError, ValueError):
         return ast.parse(f"({text})", mode="eval").body
     with contextlib.suppress(SyntaxError, ValueError):
-        found = ast.parse(text).body
-        if len(found) == 1:
-            return found[0].value if isinstance(found[0], (ast.Expr, ast.Assign)) else found[0]
+        statements = ast.parse(text).body
+        if len(statements) == 1:
+            return statements[0].value if isinstance(statements[0], (ast.Expr, ast.Assign)) else statements[0]
     return None
 
 
 class ContextText:
     """The words for the context of a ``with`` statement, or of a decorator."""
 
-    def __init__(self, site: Site, *, decorated: bool) -> None:
+    def __init__(self, site: Site, *, is_decorator: bool) -> None:
         self.site = site
-        self.decorated = decorated
+        self.is_decorator = is_decorator
 
     def __str__(self) -> str:
         line = linecache.getline(self.site.path, self.site.line)
-        text = line.strip().removeprefix("@") if self.decorated else self._item(line)
+        text = line.strip().removeprefix("@") if self.is_decorator else self._with_item_text(line)
         return text.partition("(")[0].strip()
 
-    def _item(self, line: str) -> str:
+    def _with_item_text(self, line: str) -> str:
         """The one context of a ``with`` statement, whose span some versions of Python give as a whole."""
-        entered = _expression(self.site)
+        entered = _parse_site(self.site)
         if isinstance(entered, ast.With):
             return ast.unparse(entered.items[0].context_expr) if len(entered.items) == 1 else ""
         return line[self.site.column : self.site.end_column] if self.site.end_line == self.site.line else ""
@@ -112,67 +115,72 @@ def text_at(site: Site) -> str:
     return line[site.column : site.end_column] if site.line == site.end_line else ""
 
 
-def caught(site: Site) -> bool:
+def is_in_try(site: Site) -> bool:
     """Whether the call at a place stands in the body of a ``try`` that handles errors."""
-    return any(isinstance(node, ast.Try) and node.handlers for node in _around(site))
+    return any(isinstance(node, ast.Try) and node.handlers for node in _enclosing_statements(site))
 
 
-def expected(site: Site) -> bool:
+def is_expected_to_raise(site: Site) -> bool:
     """Whether the call at a place stands where a test expects it to raise."""
     return any(
         isinstance(item.context_expr, ast.Call)
-        and (chain(item.context_expr.func) or "").rpartition(".")[2] in ("raises", "assertRaises", "assertRaisesRegex")
-        for node in _around(site)
+        and (find_access_path(item.context_expr.func) or "").rpartition(".")[2]
+        in ("raises", "assertRaises", "assertRaisesRegex")
+        for node in _enclosing_statements(site)
         if isinstance(node, (ast.With, ast.AsyncWith))
         for item in node.items
     )
 
 
-def conditional(site: Site) -> bool:
+def is_conditional(site: Site) -> bool:
     """Whether the call at a place is made under a condition that may ask whether the gradients are finite.
 
     One that asks for a remainder, as the end of an accumulation window does, asks for nothing else.
     """
-    return any(isinstance(node, ast.If) and not _counts(node.test) for node in _around(site))
+    return any(isinstance(node, ast.If) and not _compares_remainder(node.test) for node in _enclosing_statements(site))
 
 
-def guards(site: Site) -> frozenset[tuple[str, int, bool]]:
+def enclosing_conditions(site: Site) -> frozenset[tuple[str, int, bool]]:
     """The conditions under which a place is reached, and the handlers of errors, in the calls that lead there.
 
     Each is a file, a line, and whether it is the other branch. What asks for a remainder is the end of a window, and
     what asks for a setting that the file itself makes once is answered in the same way each time.
     """
-    found = set()
-    for frame in site.frames():
-        for node in _around(frame):
+    conditions = set()
+    for frame in site.list_frames():
+        for node in _enclosing_statements(frame):
             if isinstance(node, ast.ExceptHandler):
-                found.add((frame.path, node.lineno, False))
-            elif isinstance(node, ast.If) and not _counts(node.test) and not _is_settled(node.test, frame.path):
-                found.add((frame.path, node.lineno, frame.line > (node.body[-1].end_lineno or node.lineno)))
-    return frozenset(found)
+                conditions.add((frame.path, node.lineno, False))
+            elif (
+                isinstance(node, ast.If)
+                and not _compares_remainder(node.test)
+                and not _is_constant_condition(node.test, frame.path)
+            ):
+                conditions.add((frame.path, node.lineno, frame.line > (node.body[-1].end_lineno or node.lineno)))
+    return frozenset(conditions)
 
 
 def is_chosen(site: Site, backward: Site) -> bool:
     """Whether a step is made under a condition that its backward is not, and that is no count of micro-batches."""
-    fed = guards(backward)
+    backward_conditions = enclosing_conditions(backward)
     return any(
-        (frame.path, node.lineno, frame.line > (node.body[-1].end_lineno or node.lineno)) not in fed
-        for frame in site.frames()
-        for node in _around(frame)
+        (frame.path, node.lineno, frame.line > (node.body[-1].end_lineno or node.lineno)) not in backward_conditions
+        for frame in site.list_frames()
+        for node in _enclosing_statements(frame)
         if isinstance(node, ast.If)
-        and not _is_settled(node.test, frame.path)
+        and not _is_constant_condition(node.test, frame.path)
         and not _is_of_count(node.test, frame.path)
     )
 
 
-def _is_of_count(test: ast.expr, path: str) -> bool:
+def _is_of_count(condition: ast.expr, path: str) -> bool:
     """Whether a test asks for a remainder, or for what a file counts up or makes from a remainder."""
-    counted = set(_counted(_module(path)))
-    named = (part for part in ast.walk(test) if isinstance(part, (ast.Name, ast.Attribute)))
-    return _has_remainder(test) or any(ast.unparse(part) in counted for part in named)
+    counted = set(_counted_names(_parse_module(path)))
+    names = (part for part in ast.walk(condition) if isinstance(part, (ast.Name, ast.Attribute)))
+    return _has_remainder(condition) or any(ast.unparse(part) in counted for part in names)
 
 
-def _counted(tree: ast.AST) -> Iterator[str]:
+def _counted_names(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.AugAssign):
             yield ast.unparse(node.target)
@@ -186,85 +194,91 @@ def _has_remainder(node: ast.AST | None) -> bool:
     return any(isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) for part in parts)
 
 
-def _is_settled(test: ast.expr, path: str) -> bool:
+def _is_constant_condition(condition: ast.expr, path: str) -> bool:
     """Whether a test has one answer for good: a constant, or a name that a file gives a constant, and nothing else."""
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _is_settled(test.operand, path)
-    if not isinstance(test, ast.Name):
-        return isinstance(test, ast.Constant)
-    module = _module(path)
-    given = [node for node in ast.walk(module) if isinstance(node, ast.Name) and node.id == test.id]
-    made = [
+    if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
+        return _is_constant_condition(condition.operand, path)
+    if not isinstance(condition, ast.Name):
+        return isinstance(condition, ast.Constant)
+    module = _parse_module(path)
+    occurrences = [node for node in ast.walk(module) if isinstance(node, ast.Name) and node.id == condition.id]
+    assignments = [
         node
         for node in getattr(module, "body", ())
         if isinstance(node, ast.Assign)
         and isinstance(node.value, ast.Constant)
-        and [target.id for target in node.targets if isinstance(target, ast.Name)] == [test.id]
+        and [target.id for target in node.targets if isinstance(target, ast.Name)] == [condition.id]
     ]
-    named = {part.arg for part in ast.walk(module) if isinstance(part, ast.arg)}
-    return len(made) == 1 and sum(isinstance(node.ctx, ast.Store) for node in given) == 1 and test.id not in named
+    parameter_names = {part.arg for part in ast.walk(module) if isinstance(part, ast.arg)}
+    return (
+        len(assignments) == 1
+        and sum(isinstance(node.ctx, ast.Store) for node in occurrences) == 1
+        and condition.id not in parameter_names
+    )
 
 
-class WindowTest(NamedTuple):
+class WindowPredicate(NamedTuple):
     """What a program asks at the end of an accumulation window: where, and in its own words. None where it does not."""
 
     site: Site | None
     text: str
 
 
-def window_test(site: Site) -> WindowTest:
+def find_window_predicate(site: Site) -> WindowPredicate:
     """The comparison with a remainder under which a place is reached, or past which, where the others go on."""
-    for frame in reversed(site.frames()):
-        around = list(_around(frame))
-        for node in reversed(around):
-            if isinstance(node, ast.If) and _counts(node.test):
-                return _asked(frame, node.test)
-        for node in around:
+    for frame in reversed(site.list_frames()):
+        statements = list(_enclosing_statements(frame))
+        for node in reversed(statements):
+            if isinstance(node, ast.If) and _compares_remainder(node.test):
+                return _make_window_predicate(frame, node.test)
+        for node in statements:
             for each in getattr(node, "body", ()) if isinstance(node, (ast.For, ast.While)) else ():
-                goes_on = isinstance(each, ast.If) and isinstance(each.body[-1], ast.Continue)
-                if goes_on and each.lineno < frame.line and _counts(each.test):
-                    return _asked(frame, each.test)
-    return WindowTest(None, "")
+                is_continue = isinstance(each, ast.If) and isinstance(each.body[-1], ast.Continue)
+                if is_continue and each.lineno < frame.line and _compares_remainder(each.test):
+                    return _make_window_predicate(frame, each.test)
+    return WindowPredicate(None, "")
 
 
-def _asked(frame: Site, test: ast.expr) -> WindowTest:
+def _make_window_predicate(frame: Site, condition: ast.expr) -> WindowPredicate:
     lines = linecache.getlines(frame.path)
     columns = [
         len(lines[line - 1].encode()[:column].decode(errors="replace"))
         for line, column in (
-            (test.lineno, test.col_offset),
-            (test.end_lineno or test.lineno, test.end_col_offset or test.col_offset),
+            (condition.lineno, condition.col_offset),
+            (condition.end_lineno or condition.lineno, condition.end_col_offset or condition.col_offset),
         )
     ]
-    site = Site(frame.path, test.lineno, columns[0], test.end_lineno, columns[1], frame.function, frame.caller)
-    if isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.NotEq):
-        test = ast.Compare(test.left, [ast.Eq()], test.comparators)
-    return WindowTest(site, str(Words(test)))
+    site = Site(
+        frame.path, condition.lineno, columns[0], condition.end_lineno, columns[1], frame.function, frame.caller
+    )
+    if isinstance(condition, ast.Compare) and isinstance(condition.ops[0], ast.NotEq):
+        condition = ast.Compare(condition.left, [ast.Eq()], condition.comparators)
+    return WindowPredicate(site, str(SourceText(condition)))
 
 
-def asks(site: Site) -> bool:
+def has_calling_condition(site: Site) -> bool:
     """Whether the call at a place is made under a condition that calls something, which may look at gradients."""
-    tests = [node.test for node in _around(site) if isinstance(node, ast.If)]
-    return any(isinstance(part, ast.Call) for test in tests for part in ast.walk(test))
+    conditions = [node.test for node in _enclosing_statements(site) if isinstance(node, ast.If)]
+    return any(isinstance(part, ast.Call) for test in conditions for part in ast.walk(test))
 
 
-def refusal(site: Site) -> str:
+def refusal_text(site: Site) -> str:
     """What asks at a place whether gradients are finite before the program raises, in the user's words."""
-    for node in ast.walk(_module(site.path)):
+    for node in ast.walk(_parse_module(site.path)):
         if (
             isinstance(node, (ast.If, ast.Assert))
             and node.test.lineno <= site.line <= (node.test.end_lineno or node.test.lineno)
-            and refuses_nonfinite(node)
-            and not caught(site)
+            and raises_on_nonfinite(node)
+            and not is_in_try(site)
         ):
-            return str(Words(asking(node)))
+            return str(SourceText(find_finite_call(node)))
     return ""
 
 
 def mentions_scale(site: Site) -> bool:
     """Whether the function in which a place lies asks for the scale, as one does that divides what it reads by it."""
     lines = linecache.getlines(site.path)
-    function = _function(site)
+    function = _enclosing_function(site)
     first, last = (function.lineno, function.end_lineno) if function is not None else (1, len(lines))
     return any("get_scale" in line for line in lines[first - 1 : last])
 
@@ -276,15 +290,15 @@ def chooses_autocast(site: Site) -> bool:
     ``enabled`` that is no constant: whoever runs the program may have switched it off.
     """
     folder = os.path.dirname(site.path)
-    paths = {frame.path for frame in site.frames() if os.path.dirname(frame.path) == folder}
-    return any(_chooses(_module(path), decided=False) for path in paths)
+    paths = {frame.path for frame in site.list_frames() if os.path.dirname(frame.path) == folder}
+    return any(_node_chooses_autocast(_parse_module(path), in_condition=False) for path in paths)
 
 
-def _chooses(node: ast.AST, *, decided: bool) -> bool:
+def _node_chooses_autocast(node: ast.AST, *, in_condition: bool) -> bool:
     """Whether a piece of source, or of one that a condition decides about, chooses whether autocast is entered."""
-    if isinstance(node, ast.Call) and "autocast" in (chain(node.func) or "").rpartition(".")[2]:
-        given = next((k.value for k in node.keywords if k.arg == "enabled"), None)
-        return decided or not (given is None or isinstance(given, ast.Constant))
+    if isinstance(node, ast.Call) and "autocast" in (find_access_path(node.func) or "").rpartition(".")[2]:
+        enabled = next((k.value for k in node.keywords if k.arg == "enabled"), None)
+        return in_condition or not (enabled is None or isinstance(enabled, ast.Constant))
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         return False
     if isinstance(node, (ast.Name, ast.Attribute, ast.arg)):
@@ -292,10 +306,10 @@ def _chooses(node: ast.AST, *, decided: bool) -> bool:
         if "autocast" in getattr(node, name):
             return True
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        decided = False
+        in_condition = False
     elif isinstance(node, (ast.IfExp, ast.BoolOp, ast.Try)) or (isinstance(node, ast.If) and not _is_main(node)):
-        decided = True
-    return any(_chooses(child, decided=decided) for child in ast.iter_child_nodes(node))
+        in_condition = True
+    return any(_node_chooses_autocast(child, in_condition=in_condition) for child in ast.iter_child_nodes(node))
 
 
 def _is_main(node: ast.If) -> bool:
@@ -303,14 +317,15 @@ def _is_main(node: ast.If) -> bool:
     return any(isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(node.test))
 
 
-def _counts(test: ast.expr) -> bool:
+def _compares_remainder(condition: ast.expr) -> bool:
     """Whether a condition is a comparison with a remainder."""
-    return isinstance(test, ast.Compare) and any(
-        isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod) for side in (test.left, *test.comparators)
+    return isinstance(condition, ast.Compare) and any(
+        isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod)
+        for side in (condition.left, *condition.comparators)
     )
 
 
-def _module(path: str) -> ast.Module:
+def _parse_module(path: str) -> ast.Module:
     """The syntax of a file; that of an empty one where it cannot be had."""
     # A SystemError is a fault of CPython 3.11, deep in the stack: the same text parses afterwards.
     for _ in range(2):
@@ -323,21 +338,21 @@ def _module(path: str) -> ast.Module:
     return ast.Module([], [])
 
 
-def _function(site: Site) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
-    tree = _module(site.path)
-    around = [
+def _enclosing_function(site: Site) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+    tree = _parse_module(site.path)
+    functions = [
         node
         for node in ast.walk(tree)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
         and node.lineno <= site.line <= (node.end_lineno or node.lineno)
     ]
-    return around[-1] if around else None
+    return functions[-1] if functions else None
 
 
-def _around(site: Site) -> Iterator[ast.AST]:
+def _enclosing_statements(site: Site) -> Iterator[ast.AST]:
     """The statements whose body holds a place, within the function it stands in."""
-    node: ast.AST = _module(site.path)
-    held: list[ast.AST] = []
+    node: ast.AST = _parse_module(site.path)
+    statements: list[ast.AST] = []
     while True:
         inner = None
         for name in ("body", "orelse", "handlers", "finalbody"):
@@ -345,10 +360,10 @@ def _around(site: Site) -> Iterator[ast.AST]:
                 if isinstance(child, ast.AST) and child.lineno <= site.line <= (child.end_lineno or child.lineno):  # type: ignore[attr-defined]
                     inner = child
                     if name == "body" or isinstance(node, ast.If):
-                        held.append(node)
+                        statements.append(node)
         if inner is None:
             break
         if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            held.clear()
+            statements.clear()
         node = inner
-    yield from held
+    yield from statements

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from ...protocol.chain import Identity
 from ...protocol.finding import Finding
+from ...protocol.run_checker import Identity
 
 #: States of one step that are kept: a loop that goes round in them says nothing new.
 LONGEST = 24
@@ -19,7 +19,7 @@ Span = list[Any]
 Fault = tuple[str, Identity]
 
 
-class States:
+class GradientHistory:
     """The states that a chain has moved through, in bounded memory: steps in a row that are alike are one span.
 
     A step is all that happened since the step before it of the same optimizer, and ends in that which the step made of
@@ -27,57 +27,57 @@ class States:
     """
 
     def __init__(self) -> None:
-        self._open: dict[int, list[str]] = {}
+        self._open_paths: dict[int, list[str]] = {}
         #: Of each optimizer the spans, each the first step, the last, and the states.
-        self._spans: dict[int, deque[Span]] = {}
+        self._step_spans: dict[int, deque[Span]] = {}
         #: Of each fault the optimizer, the state that it was committed in, the spans of steps, and how many there were.
-        self._faults: dict[Fault, tuple[int | None, str, list[Span], list[int]]] = {}
+        self._violations: dict[Fault, tuple[int | None, str, list[Span], list[int]]] = {}
         #: What the program calls each optimizer where it steps it.
-        self._names: dict[int, object] = {}
+        self._optimizer_names: dict[int, object] = {}
         #: The step that goes on.
-        self.step = 0
+        self.step_number = 0
 
-    def moved(self, optimizer: int, grads: str) -> None:
+    def record_state(self, optimizer: int, grads: str) -> None:
         """The gradients of an optimizer are something else than before."""
-        path = self._open.setdefault(optimizer, [])
-        if len(path) < LONGEST and (not path or path[-1] != grads):
-            path.append(grads)
+        states = self._open_paths.setdefault(optimizer, [])
+        if len(states) < LONGEST and (not states or states[-1] != grads):
+            states.append(grads)
 
-    def stepped(self, optimizer: int, name: object) -> None:
+    def record_step(self, optimizer: int, name: object) -> None:
         """A step of an optimizer is made, which the program calls so there."""
-        self._names[optimizer] = name
-        path = self._open.pop(optimizer, [])
-        spans = self._spans.setdefault(optimizer, deque(maxlen=SPANS))
-        if spans and spans[-1][2] == path:
-            spans[-1][1] = self.step
+        self._optimizer_names[optimizer] = name
+        states = self._open_paths.pop(optimizer, [])
+        spans = self._step_spans.setdefault(optimizer, deque(maxlen=SPANS))
+        if spans and spans[-1][2] == states:
+            spans[-1][1] = self.step_number
         else:
-            spans.append([self.step, self.step, path])
-        self.step += 1
+            spans.append([self.step_number, self.step_number, states])
+        self.step_number += 1
 
-    def committed(self, key: Fault, optimizer: int | None, grads: str) -> None:
+    def record_violation(self, key: Fault, optimizer: int | None, grads: str) -> None:
         """A fault was committed, in this state of the gradients; "" where it is about no optimizer's."""
-        _, _, spans, count = self._faults.setdefault(key, (optimizer, grads, [], [0]))
-        if spans and spans[-1][1] == self.step:
+        _, _, spans, count = self._violations.setdefault(key, (optimizer, grads, [], [0]))
+        if spans and spans[-1][1] == self.step_number:
             return
         count[0] += 1
-        if spans and spans[-1][1] == self.step - 1:
-            spans[-1][1] = self.step
+        if spans and spans[-1][1] == self.step_number - 1:
+            spans[-1][1] = self.step_number
         elif len(spans) < FAULTY:
-            spans.append([self.step, self.step])
+            spans.append([self.step_number, self.step_number])
 
-    def as_dict(self, found: Callable[[Fault], Finding | None]) -> dict[str, Any]:
+    def as_dict(self, find_finding: Callable[[Fault], Finding | None]) -> dict[str, Any]:
         """Plain data.
 
         "optimizers": their names, and of each the spans of steps that are alike (first step, last step, states).
         "faults": of each finding that was committed at a step its code and place, the optimizer's number in that list
         or None, the state of the gradients, the spans of steps (first, last), and how many steps these are in all.
         """
-        keys = list(self._spans)
-        faults = []
-        for key, (optimizer, grads, spans, count) in self._faults.items():
-            finding = found(key)
+        keys = list(self._step_spans)
+        violations = []
+        for key, (optimizer, grads, spans, count) in self._violations.items():
+            finding = find_finding(key)
             if finding is not None:
-                faults.append(
+                violations.append(
                     {
                         "code": finding.code,
                         "filename": finding.filename,
@@ -89,7 +89,10 @@ class States:
                     }
                 )
         optimizers = [
-            {"name": str(self._names[key] or "") or "the optimizer", "spans": [list(span) for span in self._spans[key]]}
+            {
+                "name": str(self._optimizer_names[key] or "") or "the optimizer",
+                "spans": [list(span) for span in self._step_spans[key]],
+            }
             for key in keys
         ]
-        return {"optimizers": optimizers, "faults": faults}
+        return {"optimizers": optimizers, "faults": violations}

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from .readings import FoundInf, Number, Readings, ScaledValue
+from .deferred_values import DeferredNumber, DeferredValues, FoundInf, ScaledValue
 
 #: Steps that are kept; older ones are counted and dropped.
 KEPT = 20_000
@@ -26,19 +26,30 @@ class StepRecord:
     itself, so it is right for fused optimizers too, whose ``step`` runs even when it is skipped.
     """
 
-    __slots__ = ("_after", "_before", "_found", "_loss", "_norm", "_optimizer", "_scaler", "_site", "_tracker", "index")
+    __slots__ = (
+        "_found_inf",
+        "_growth_tracker",
+        "_loss",
+        "_norm",
+        "_optimizer",
+        "_scale_after",
+        "_scale_before",
+        "_scaler",
+        "_site",
+        "index",
+    )
 
-    def __init__(self, index: int, optimizer: Any, scaler: Any, scale: Number | None, site: Any) -> None:
+    def __init__(self, index: int, optimizer: Any, scaler: Any, scale: DeferredNumber | None, site: Any) -> None:
         self.index = index
         self._optimizer = optimizer
         self._scaler = scaler
-        self._before = self._after = scale
-        self._tracker: Number | None = None
-        self._found = FoundInf()
+        self._scale_before = self._scale_after = scale
+        self._growth_tracker: DeferredNumber | None = None
+        self._found_inf = FoundInf()
         self._site = site
         #: A number and the scale that it is multiplied by.
-        self._loss: tuple[Number, Number] | None = None
-        self._norm: tuple[Number, Number] | None = None
+        self._loss: tuple[DeferredNumber, DeferredNumber] | None = None
+        self._norm: tuple[DeferredNumber, DeferredNumber] | None = None
 
     @property
     def optimizer(self) -> str:
@@ -57,36 +68,36 @@ class StepRecord:
 
     @property
     def loss(self) -> float | None:
-        return _divided(self._loss)
+        return _unscale_value(self._loss)
 
     @property
     def grad_norm(self) -> float | None:
-        return _divided(self._norm)
+        return _unscale_value(self._norm)
 
     @property
     def scale_before(self) -> float | None:
-        return None if self._before is None else self._before.value
+        return None if self._scale_before is None else self._scale_before.value
 
     @property
     def scale_after(self) -> float | None:
-        return None if self._after is None else self._after.value
+        return None if self._scale_after is None else self._scale_after.value
 
     @property
     def growth_tracker(self) -> int | None:
         """Steps since the scale last changed, as the scaler counts them; None for steps without one."""
-        return None if self._tracker is None else int(self._tracker.value)
+        return None if self._growth_tracker is None else int(self._growth_tracker.value)
 
     @property
     def found_inf(self) -> bool:
-        return bool(self._found)
+        return bool(self._found_inf)
 
     @property
     def skipped(self) -> bool:
-        return bool(self._found)
+        return bool(self._found_inf)
 
-    def updated(self, scale: Number, tracker: Number | None) -> None:
+    def record_update(self, scale: DeferredNumber, tracker: DeferredNumber | None) -> None:
         """The scaler was updated after this step."""
-        self._after, self._tracker = scale, tracker
+        self._scale_after, self._growth_tracker = scale, tracker
 
     def as_dict(self) -> dict[str, Any]:
         names = ("index", "optimizer", "scaler", "loss", "scale_before", "scale_after", "growth_tracker")
@@ -98,86 +109,90 @@ class StepRecord:
         return f"<step {self.index} of {self.optimizer} {what}, scale {self.scale_before} -> {self.scale_after}>"
 
 
-def _divided(pair: tuple[Number, Number] | None) -> float | None:
+def _unscale_value(pair: tuple[DeferredNumber, DeferredNumber] | None) -> float | None:
     return None if pair is None else pair[0].value / pair[1].value
 
 
-class Steps:
+class StepLog:
     """The latest steps, and totals over all of them, which are complete once the readings are settled."""
 
-    def __init__(self, readings: Readings) -> None:
-        self._readings = readings
-        self.kept: deque[StepRecord] = deque(maxlen=KEPT)
+    def __init__(self, deferred_values: DeferredValues) -> None:
+        self._deferred_values = deferred_values
+        self.recent_steps: deque[StepRecord] = deque(maxlen=KEPT)
         self.total = 0
-        self.skipped = 0
-        self.history: deque[tuple[int, float]] = deque(maxlen=CHANGES)
-        self.lowest: float | None = None
-        self.highest: float | None = None
-        self.pending: StepRecord | None = None
+        self.skipped_count = 0
+        self.scale_history: deque[tuple[int, float]] = deque(maxlen=CHANGES)
+        self.lowest_scale: float | None = None
+        self.highest_scale: float | None = None
+        self.pending_step: StepRecord | None = None
         #: Runs of skips: the longest so far, and the one that lasts.
-        self.longest = 0
-        self._row = 0
+        self.longest_skip_run = 0
+        self._skip_run = 0
 
-    def begin(
+    def begin_step(
         self,
         optimizer: Any,
         scaler: Any,
-        scale: Number | None,
+        scale: DeferredNumber | None,
         loss: ScaledValue | None,
         norm: ScaledValue | None,
         site: Any,
     ) -> None:
         """A step is about to be made."""
-        record = self.pending = StepRecord(self.total, optimizer, scaler, scale, site)
-        record._loss, record._norm = self._pair(loss), self._pair(norm)
+        record = self.pending_step = StepRecord(self.total, optimizer, scaler, scale, site)
+        record._loss, record._norm = self._with_scale(loss), self._with_scale(norm)
         if scale is not None:
-            self._readings.then(functools.partial(self._first_scale, self.total, scale))
+            self._deferred_values.run_when_known(functools.partial(self._first_scale, self.total, scale))
 
-    def _first_scale(self, index: int, scale: Number) -> None:
-        if not self.history:
-            self._scaled(index, scale)
+    def _first_scale(self, index: int, scale: DeferredNumber) -> None:
+        if not self.scale_history:
+            self._record_scale(index, scale)
 
-    def _pair(self, value: ScaledValue | None) -> tuple[Number, Number] | None:
+    def _with_scale(self, value: ScaledValue | None) -> tuple[DeferredNumber, DeferredNumber] | None:
         if value is None:
             return None
-        number = self._readings.number(value.tensor) if value.value is None else Number(value.value)
+        number = (
+            self._deferred_values.defer_number(value.tensor) if value.value is None else DeferredNumber(value.value)
+        )
         return number, value.scale
 
     def set_norm(self, norm: ScaledValue) -> None:
         """The norm of the gradients of the step that is about to be made."""
-        if self.pending is not None:
-            self.pending._norm = self._pair(norm)
+        if self.pending_step is not None:
+            self.pending_step._norm = self._with_scale(norm)
 
-    def drop(self) -> None:
+    def drop_step(self) -> None:
         """It raised."""
-        self.pending = None
+        self.pending_step = None
 
-    def done(self, found: FoundInf) -> None:
-        record, self.pending = self.pending, None
+    def finish_step(self, found_inf: FoundInf) -> None:
+        record, self.pending_step = self.pending_step, None
         if record is None:
             return
-        record._found = found
-        self.kept.append(record)
+        record._found_inf = found_inf
+        self.recent_steps.append(record)
         self.total += 1
-        self._readings.then(functools.partial(self._count, found))
+        self._deferred_values.run_when_known(functools.partial(self._count_skip, found_inf))
 
-    def _count(self, found: FoundInf) -> None:
-        skipped = bool(found)
-        self.skipped += skipped
-        self._row = self._row + 1 if skipped else 0
-        self.longest = max(self.longest, self._row)
+    def _count_skip(self, found_inf: FoundInf) -> None:
+        skipped = bool(found_inf)
+        self.skipped_count += skipped
+        self._skip_run = self._skip_run + 1 if skipped else 0
+        self.longest_skip_run = max(self.longest_skip_run, self._skip_run)
 
-    def updated(self, records: Sequence[StepRecord], scale: Number, tracker: Number | None) -> None:
+    def record_update(
+        self, records: Sequence[StepRecord], scale: DeferredNumber, tracker: DeferredNumber | None
+    ) -> None:
         """The scaler that made these steps was updated."""
         for record in records:
-            record.updated(scale, tracker)
+            record.record_update(scale, tracker)
         if records:
-            self._readings.then(functools.partial(self._scaled, records[-1].index, scale))
+            self._deferred_values.run_when_known(functools.partial(self._record_scale, records[-1].index, scale))
 
-    def _scaled(self, index: int, number: Number) -> None:
+    def _record_scale(self, index: int, number: DeferredNumber) -> None:
         """The scale after an update."""
         scale = number.value
-        if not self.history or self.history[-1][1] != scale:
-            self.history.append((index, scale))
-        self.lowest = scale if self.lowest is None else min(self.lowest, scale)
-        self.highest = scale if self.highest is None else max(self.highest, scale)
+        if not self.scale_history or self.scale_history[-1][1] != scale:
+            self.scale_history.append((index, scale))
+        self.lowest_scale = scale if self.lowest_scale is None else min(self.lowest_scale, scale)
+        self.highest_scale = scale if self.highest_scale is None else max(self.highest_scale, scale)

@@ -19,7 +19,7 @@ LOOKS, STILL = 64, 3
 FEW = 0.1
 
 
-def can_follow(tensor: torch.Tensor) -> bool:
+def can_observe(tensor: torch.Tensor) -> bool:
     """Whether a tensor counts its changes and its value may be asked for."""
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
@@ -30,81 +30,81 @@ def can_follow(tensor: torch.Tensor) -> bool:
     )
 
 
-class Sum:
+class RunningSum:
     """A tensor with one element to which terms are added in place."""
 
-    __slots__ = ("exact", "size", "tensor", "terms", "version")
+    __slots__ = ("absolute_sum", "exact_sum", "tensor_ref", "term_count", "version")
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = weakref.ref(tensor)
-        self.start(tensor)
+        self.tensor_ref = weakref.ref(tensor)
+        self.restart(tensor)
 
-    def start(self, tensor: torch.Tensor) -> None:
+    def restart(self, tensor: torch.Tensor) -> None:
         """Take the sum as it is."""
-        self.terms = 0
-        self.exact = tensor.detach().float().reshape(())
-        self.size = self.exact.abs()
+        self.term_count = 0
+        self.exact_sum = tensor.detach().float().reshape(())
+        self.absolute_sum = self.exact_sum.abs()
         self.version = tensor._version
 
-    def add(self, tensor: torch.Tensor, term: Any, factor: float) -> None:
+    def add_term(self, tensor: torch.Tensor, term: Any, factor: float) -> None:
         """Take note of a term that was added."""
         term = term.detach().float().reshape(()) * factor if isinstance(term, torch.Tensor) else term * factor
-        self.exact = self.exact + term
-        self.size = self.size + abs(term)
-        self.terms += 1
+        self.exact_sum = self.exact_sum + term
+        self.absolute_sum = self.absolute_sum + abs(term)
+        self.term_count += 1
         self.version = tensor._version
 
     def has_lost(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor, where it is time to look, has lost what was added. This waits for the device."""
-        if self.terms < FIRST or self.terms & (self.terms - 1):
+        if self.term_count < FIRST or self.term_count & (self.term_count - 1):
             return False
-        error = (self.exact - tensor.detach().float().reshape(())).abs()
-        return bool(torch.isfinite(error) & (error > LOST * self.size))
+        error = (self.exact_sum - tensor.detach().float().reshape(())).abs()
+        return bool(torch.isfinite(error) & (error > LOST * self.absolute_sum))
 
 
-class Sums:
+class RunningSums:
     """The running sums of a recording."""
 
     def __init__(self) -> None:
-        self._sums: dict[int, Sum] = {}
+        self._sums: dict[int, RunningSum] = {}
 
-    def added(self, tensor: torch.Tensor, term: Any, factor: float) -> bool:
+    def record_addition(self, tensor: torch.Tensor, term: Any, factor: float) -> bool:
         """A term was added to a tensor in place; whether the sum has lost too much by now."""
-        followed = self._sums.get(id(tensor))
-        if followed is None or followed.tensor() is not tensor:
+        running_sum = self._sums.get(id(tensor))
+        if running_sum is None or running_sum.tensor_ref() is not tensor:
             if len(self._sums) >= KEPT:
-                self._sums = {key: kept for key, kept in self._sums.items() if kept.tensor() is not None}
+                self._sums = {key: entry for key, entry in self._sums.items() if entry.tensor_ref() is not None}
             if len(self._sums) < KEPT:
-                self._sums[id(tensor)] = Sum(tensor)
+                self._sums[id(tensor)] = RunningSum(tensor)
             return False
-        if followed.version + 1 != tensor._version:
+        if running_sum.version + 1 != tensor._version:
             # Something else has changed it, as a new epoch does that starts from zero.
-            followed.start(tensor)
+            running_sum.restart(tensor)
             return False
-        followed.add(tensor, term, factor)
-        return followed.has_lost(tensor)
+        running_sum.add_term(tensor, term, factor)
+        return running_sum.has_lost(tensor)
 
 
-class Averages:
+class RunningAverages:
     """Tensors of low precision that are changed a little again and again."""
 
     def __init__(self) -> None:
-        self._looks = 0
+        self._look_count = 0
         #: How often in a row a tensor was left as it was.
-        self._still: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._still_counts: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
 
     @property
-    def wanted(self) -> bool:
+    def should_look(self) -> bool:
         """Whether to look at more of them."""
-        return self._looks < LOOKS
+        return self._look_count < LOOKS
 
-    def stands_still(self, tensor: torch.Tensor, before: torch.Tensor, term: torch.Tensor) -> bool:
+    def stands_still(self, tensor: torch.Tensor, value_before: torch.Tensor, term: torch.Tensor) -> bool:
         """Whether a term that is not zero has left a tensor as it was, not for the first time."""
-        self._looks += 1
-        changed, moved = int((tensor.detach() != before).sum()), int((term.detach() != 0).sum())
-        known, count = self._still.get(id(tensor), (None, 0))
-        count = count + 1 if known is not None and known() is tensor else 1
+        self._look_count += 1
+        changed, moved = int((tensor.detach() != value_before).sum()), int((term.detach() != 0).sum())
+        reference, count = self._still_counts.get(id(tensor), (None, 0))
+        count = count + 1 if reference is not None and reference() is tensor else 1
         if not moved or changed > FEW * moved:
             count = 0
-        self._still[id(tensor)] = (weakref.ref(tensor), count)
+        self._still_counts[id(tensor)] = (weakref.ref(tensor), count)
         return count == STILL

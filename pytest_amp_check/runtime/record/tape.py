@@ -36,8 +36,8 @@ _PATHS = dict[int, tuple["weakref.ref[torch.Tensor]", "Slot"]]
 class Slot(NamedTuple):
     """One tensor of what a call has made: the number of the call, and the way to the tensor in its result."""
 
-    call: int
-    path: Path
+    call_number: int
+    access_path: Path
 
 
 class Precision(NamedTuple):
@@ -47,18 +47,18 @@ class Precision(NamedTuple):
     """
 
     grad: bool
-    cache: bool
-    autocast: tuple[tuple[str, bool, torch.dtype], ...]
+    cache_enabled: bool
+    autocast_states: tuple[tuple[str, bool, torch.dtype], ...]
 
     @classmethod
-    def now(cls) -> Precision:
+    def current(cls) -> Precision:
         enabled, dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
         # Written out: each call of a step asks for it.
         autocast = ("cpu", enabled("cpu"), dtype("cpu")), ("cuda", enabled("cuda"), dtype("cuda"))
         return cls(torch.is_grad_enabled(), torch.is_autocast_cache_enabled(), autocast)
 
 
-class Call:
+class TapedCall:
     """One call: of a module, or of a function of torch.
 
     ``place`` is the innermost line of the user that made it, as a code object and an offset in it. ``attributes`` are
@@ -69,34 +69,34 @@ class Call:
         "_function",
         "_is_weak",
         "args",
-        "attributes",
-        "identities",
+        "attribute_values",
+        "code_position",
         "kwargs",
-        "made",
-        "number",
-        "place",
+        "pass_number",
         "precision",
         "random",
-        "uses",
+        "result_ids",
+        "result_refs",
+        "used_calls",
     )
 
-    def __init__(self, function: Any, place: tuple[CodeType, int] | None, precision: Precision) -> None:
+    def __init__(self, function: Any, code_position: tuple[CodeType, int] | None, precision: Precision) -> None:
         # A module may be gone before its outputs are. One without weights, as that of a loss that a function makes for
         # one call, is held as its arguments are.
         self._is_weak = isinstance(function, nn.Module) and _has_weights(function)
         self._function = weakref.ref(function) if self._is_weak else function
-        self.place = place
+        self.code_position = code_position
         self.precision = precision
         #: Before which backward pass it was made.
-        self.number = 0
+        self.pass_number = 0
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
         self.random: tuple[torch.Tensor, torch.Tensor | None] | None = None
-        self.attributes: list[tuple[weakref.ref[nn.Module], dict[str, Any]]] = []
+        self.attribute_values: list[tuple[weakref.ref[nn.Module], dict[str, Any]]] = []
         #: The tensors that it has made, and their identities then.
-        self.made: list[weakref.ref[torch.Tensor]] = []
-        self.identities: list[int] = []
-        self.uses: set[int] = set()
+        self.result_refs: list[weakref.ref[torch.Tensor]] = []
+        self.result_ids: list[int] = []
+        self.used_calls: set[int] = set()
 
     @property
     def function(self) -> Any:
@@ -104,9 +104,9 @@ class Call:
         return self._function() if self._is_weak else self._function
 
     @property
-    def is_held(self) -> bool:
+    def has_live_result(self) -> bool:
         """Whether the program holds anything that it has made."""
-        for reference in self.made:  # noqa: SIM110 - each call of a step is asked, which a generator makes thrice as slow
+        for reference in self.result_refs:  # noqa: SIM110 - each call of a step is asked, which a generator makes thrice as slow
             if reference() is not None:
                 return True
         return False
@@ -116,135 +116,139 @@ class Tape:
     """The calls since gradients were last used, the oldest first."""
 
     def __init__(self) -> None:
-        self.calls: dict[int, Call] = {}
-        self._next = 0
+        self.calls: dict[int, TapedCall] = {}
+        self._next_serial = 0
         #: Backward passes so far.
-        self.passes = 0
-        self._known: _PATHS = {}
-        self._counting: weakref.WeakKeyDictionary[
+        self.pass_count = 0
+        self._slots_by_id: _PATHS = {}
+        self._counted_attributes: weakref.WeakKeyDictionary[
             nn.Module, list[tuple[weakref.ref[nn.Module], tuple[str, ...], int]]
         ] = weakref.WeakKeyDictionary()
-        self._full = MANY
+        self._prune_size = MANY
 
-    def begin(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: FrameType | None) -> Call:
+    def begin_call(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None
+    ) -> TapedCall:
         """A call is about to be made."""
-        call = Call(function, None if place is None else (place.f_code, place.f_lasti), Precision.now())
-        call.number = self.passes
-        call.args = self._coded(args, call.uses, DEEP)
+        call = TapedCall(function, None if frame is None else (frame.f_code, frame.f_lasti), Precision.current())
+        call.pass_number = self.pass_count
+        call.args = self._encode(args, call.used_calls, DEEP)
         if kwargs:
-            call.kwargs = self._coded(kwargs, call.uses, DEEP)
+            call.kwargs = self._encode(kwargs, call.used_calls, DEEP)
         if isinstance(function, nn.Module):
             call.random = torch.get_rng_state(), _random_of_device()
-            call.attributes = self._numbers(function)
+            call.attribute_values = self._plain_attributes(function)
         return call
 
-    def end(self, call: Call, result: Any) -> None:
+    def end_call(self, call: TapedCall, result: Any) -> None:
         """It has been made."""
-        serial = self._next
-        self._next += 1
+        serial = self._next_serial
+        self._next_serial += 1
         for path, tensor in (((), result),) if type(result) is torch.Tensor else tensors_of(result, DEEP):
             reference = weakref.ref(tensor)
-            call.made.append(reference)
-            call.identities.append(id(tensor))
-            self._known[id(tensor)] = reference, Slot(serial, path)
-        if call.made:
+            call.result_refs.append(reference)
+            call.result_ids.append(id(tensor))
+            self._slots_by_id[id(tensor)] = reference, Slot(serial, path)
+        if call.result_refs:
             self.calls[serial] = call
-            if len(self.calls) >= self._full:
-                self.prune()
-                self._full = max(MANY, 2 * len(self.calls))
+            if len(self.calls) >= self._prune_size:
+                self.prune_calls()
+                self._prune_size = max(MANY, 2 * len(self.calls))
 
-    def slot(self, tensor: torch.Tensor) -> Slot | None:
+    def slot_of(self, tensor: torch.Tensor) -> Slot | None:
         """Which call has made a tensor."""
-        known = self._known.get(id(tensor))
-        return known[1] if known is not None and known[0]() is tensor and known[1].call in self.calls else None
+        entry = self._slots_by_id.get(id(tensor))
+        return entry[1] if entry is not None and entry[0]() is tensor and entry[1].call_number in self.calls else None
 
-    def prune(self) -> None:
+    def prune_calls(self) -> None:
         """Drop calls of whose results nothing is left, neither in the program nor for other calls."""
-        oldest = self.passes - PASSES
-        wanted: set[int] = set()
+        oldest = self.pass_count - PASSES
+        needed: set[int] = set()
         dropped: list[int] = []
         for serial, call in reversed(self.calls.items()):
-            if call.number > oldest and (serial in wanted or call.is_held):
-                wanted |= call.uses
+            if call.pass_number > oldest and (serial in needed or call.has_live_result):
+                needed |= call.used_calls
             else:
                 dropped.append(serial)
-        self._drop(dropped)
+        self._drop_calls(dropped)
 
-    def drop_aside(self) -> None:
+    def drop_gradless_calls(self) -> None:
         """Drop calls that no gradient flows through, and those of whose results nothing is left, but the latest.
 
         What a call that is differentiated was given is kept.
         """
-        self.prune()
-        wanted: set[int] = set()
+        self.prune_calls()
+        needed: set[int] = set()
         for serial, call in reversed(self.calls.items()):
-            if call.precision.grad or serial in wanted:
-                wanted |= call.uses
-        aside = [serial for serial, call in self.calls.items() if not call.precision.grad and serial not in wanted]
-        modules = [serial for serial in aside if isinstance(self.calls[serial].function, nn.Module)]
+            if call.precision.grad or serial in needed:
+                needed |= call.used_calls
+        gradless = [serial for serial, call in self.calls.items() if not call.precision.grad and serial not in needed]
+        modules = [serial for serial in gradless if isinstance(self.calls[serial].function, nn.Module)]
         if len(modules) >= ASIDE:
             dropped: set[int] = set()
-            for serial in aside:
-                if serial <= modules[-ASIDE] or not dropped.isdisjoint(self.calls[serial].uses):
+            for serial in gradless:
+                if serial <= modules[-ASIDE] or not dropped.isdisjoint(self.calls[serial].used_calls):
                     dropped.add(serial)
-            self._drop(sorted(dropped))
+            self._drop_calls(sorted(dropped))
 
-    def _drop(self, dropped: list[int]) -> None:
+    def _drop_calls(self, dropped: list[int]) -> None:
         for serial in dropped:
-            for key in self.calls.pop(serial).identities:
+            for key in self.calls.pop(serial).result_ids:
                 # Another tensor may have come to lie at the same place since.
-                known = self._known.get(key)
-                if known is not None and known[1].call == serial:
-                    del self._known[key]
+                entry = self._slots_by_id.get(key)
+                if entry is not None and entry[1].call_number == serial:
+                    del self._slots_by_id[key]
 
     def clear(self) -> None:
         self.calls.clear()
-        self._known.clear()
+        self._slots_by_id.clear()
 
-    def _coded(self, value: Any, uses: set[int], deep: int) -> Any:
+    def _encode(self, value: Any, used_calls: set[int], depth: int) -> Any:
         kind = type(value)
         if kind in _SIMPLE:
             return value
         if isinstance(value, torch.Tensor):
-            slot = self.slot(value)
+            slot = self.slot_of(value)
             # What no gradient flows through is taken as it is, but where the same step has made it.
-            if slot is not None and (value.grad_fn is not None or self.calls[slot.call].number == self.passes):
-                uses.add(slot.call)
+            if slot is not None and (
+                value.grad_fn is not None or self.calls[slot.call_number].pass_number == self.pass_count
+            ):
+                used_calls.add(slot.call_number)
                 return slot
             # What was made out of sight is held without its graph.
             return value if value.grad_fn is None else value.detach().requires_grad_()
-        if deep and (kind is tuple or kind is list):
+        if depth and (kind is tuple or kind is list):
             # No comprehensions: each call of this would pay for what they share with it. And most of what an op is
             # given is simple, which is seen here without a call.
             items: list[Any] = []
             for x in value:
-                items.append(x if type(x) in _SIMPLE else self._coded(x, uses, deep - 1))  # noqa: PERF401 - as above
+                items.append(x if type(x) in _SIMPLE else self._encode(x, used_calls, depth - 1))  # noqa: PERF401 - as above
             return kind(items)
-        if deep and kind is dict:
+        if depth and kind is dict:
             named: dict[Any, Any] = {}
             for key, x in value.items():
-                named[key] = x if type(x) in _SIMPLE else self._coded(x, uses, deep - 1)
+                named[key] = x if type(x) in _SIMPLE else self._encode(x, used_calls, depth - 1)
             return named
         return value
 
-    def _numbers(self, module: nn.Module) -> list[tuple[weakref.ref[nn.Module], dict[str, Any]]]:
+    def _plain_attributes(self, module: nn.Module) -> list[tuple[weakref.ref[nn.Module], dict[str, Any]]]:
         """The plain values among the attributes of modules whose classes are not torch's."""
-        kept = self._counting.get(module)
-        if kept is None or any((each := reference()) is None or len(vars(each)) != n for reference, _, n in kept):
-            kept = []
+        cached = self._counted_attributes.get(module)
+        if cached is None or any((each := reference()) is None or len(vars(each)) != n for reference, _, n in cached):
+            cached = []
             for each in module.modules():
                 space = vars(each)
                 names = tuple(n for n, v in space.items() if type(v) in _PLAIN and n != "training")
                 if names and not type(each).__module__.startswith("torch."):
-                    kept.append((weakref.ref(each), names, len(space)))
-            self._counting[module] = kept
-        found = []
-        for reference, names, _ in kept:
-            counted = reference()
-            if counted is not None:
-                space = vars(counted)
-                found.append((reference, {name: space[name] for name in names if name in space}))
-        return found
+                    cached.append((weakref.ref(each), names, len(space)))
+            self._counted_attributes[module] = cached
+        values = []
+        for reference, names, _ in cached:
+            submodule = reference()
+            if submodule is not None:
+                space = vars(submodule)
+                values.append((reference, {name: space[name] for name in names if name in space}))
+        return values
 
 
 def _has_weights(module: nn.Module) -> bool:
@@ -262,11 +266,11 @@ def _random_of_device() -> torch.Tensor | None:
     return torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
 
 
-def tensors_of(value: Any, deep: int = DEEP) -> Iterator[tuple[Path, torch.Tensor]]:
+def tensors_of(value: Any, depth: int = DEEP) -> Iterator[tuple[Path, torch.Tensor]]:
     """The tensors in a result, each with the way to it."""
     if isinstance(value, torch.Tensor):
         yield (), value
-    elif deep:
+    elif depth:
         parts: Any = ()
         if isinstance(value, (tuple, list)):
             parts = enumerate(value)
@@ -276,11 +280,11 @@ def tensors_of(value: Any, deep: int = DEEP) -> Iterator[tuple[Path, torch.Tenso
             parts = list(vars(value).items())
         for key, item in parts:
             if item is not None and not isinstance(item, (int, float, str)):
-                for path, tensor in tensors_of(item, deep - 1):
+                for path, tensor in tensors_of(item, depth - 1):
                     yield (key, *path), tensor
 
 
-def at(value: Any, path: Path) -> Any:
+def get_at_path(value: Any, path: Path) -> Any:
     """What lies in a result at the end of a way."""
     for key in path:
         holder: Any = value

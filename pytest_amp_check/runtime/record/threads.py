@@ -15,61 +15,61 @@ from ...protocol.events import Site
 _CAST = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
 
 
-class Watch:
+class ThreadWatch:
     """A thread that was given work in a region: ``on`` and ``off`` say whether modules ran there with autocast.
 
     ``depth`` is how many regions were open, ``site`` where the work was given.
     """
 
-    __slots__ = ("depth", "device", "off", "on", "site")
+    __slots__ = ("depth", "device", "ran_with_autocast", "ran_without_autocast", "site")
 
     def __init__(self, site: Site, depth: int, device: str) -> None:
         self.site = site
         self.depth = depth
         self.device = device
-        self.on = False
-        self.off = False
+        self.ran_with_autocast = False
+        self.ran_without_autocast = False
 
-    def look(self, module: torch.nn.Module, args: Any) -> None:
+    def check_module(self, module: torch.nn.Module, args: Any) -> None:
         """A module runs in the thread."""
         if isinstance(module, _CAST) and module.weight.dtype == torch.float32:
             if torch.is_autocast_enabled(self.device):
-                self.on = True
+                self.ran_with_autocast = True
             else:
-                self.off = True
+                self.ran_without_autocast = True
 
 
-class _Thread(threading.local):
+class _ThreadState(threading.local):
     #: What watches this thread for the regions in which it was given work.
-    watches: Sequence[Watch] = ()
+    watches: Sequence[ThreadWatch] = ()
 
 
-_THREAD = _Thread()
+_THREAD = _ThreadState()
 
 
-def autocast_entered() -> None:
+def note_autocast() -> None:
     """Note that this thread enters autocast by itself."""
     for watch in _THREAD.watches:
-        watch.on = True
+        watch.ran_with_autocast = True
 
 
-def watched(function: Callable[..., Any], watches: Sequence[Watch]) -> Callable[..., Any]:
+def watch_function(function: Callable[..., Any], watches: Sequence[ThreadWatch]) -> Callable[..., Any]:
     """The function, watched in the thread that runs it."""
 
-    def look(module: torch.nn.Module, args: Any) -> None:
+    def check_modules(module: torch.nn.Module, args: Any) -> None:
         if _THREAD.watches is watches and not torch.compiler.is_compiling():
             for watch in watches:
-                watch.look(module, args)
+                watch.check_module(module, args)
 
     @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        before, _THREAD.watches = _THREAD.watches, watches
+    def watched_run(*args: Any, **kwargs: Any) -> Any:
+        outer_watches, _THREAD.watches = _THREAD.watches, watches
         # The hook is called in every thread, and looks in this one alone.
-        hook = torch.nn.modules.module.register_module_forward_pre_hook(look)
+        hook = torch.nn.modules.module.register_module_forward_pre_hook(check_modules)
         try:
             return function(*args, **kwargs)
         finally:
             hook.remove()
-            _THREAD.watches = before
+            _THREAD.watches = outer_watches
 
-    return run
+    return watched_run

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .comparison import check_tolerance, count, percent
-from .replay import Backward, Replay, Watch, Window
+from .comparison import check_tolerance, format_count, format_percent
+from .replay import Backward, Replay, ReplayWatch, Window
 
 
 def assert_accumulation_equivalent(
@@ -34,13 +34,13 @@ def assert_accumulation_equivalent(
         raise ValueError(f"k is {k!r}: pass how many micro-batches make one update, at least 2")
     if whole is not None and not callable(whole):
         raise ValueError("whole is not a function: pass the step that trains on one full batch")
-    with replay.rewound():
-        watch = Watch(replay, gradients=True, criteria=whole is None, dropout=whole is None)
-        with watch.on():
-            watch.play(range(replay.steps))
+    with replay.rewind():
+        watch = ReplayWatch(replay, gradients=True, criteria=whole is None, dropout=whole is None)
+        with watch.observe():
+            watch.play_calls(range(replay.steps))
         problem = _window_problem(replay, watch, k)
         if not problem:
-            taken = [[window for window in windows if not window.skipped] for windows in watch.closed()]
+            taken = [[window for window in windows if not window.is_skipped] for windows in watch.closed_windows()]
             if not all(taken):
                 problem = "every update was skipped because of an overflow: use a smaller init_scale, or run more steps"
             elif whole is None:
@@ -51,28 +51,29 @@ def assert_accumulation_equivalent(
         raise AssertionError(problem)
 
 
-def _window_problem(replay: Replay, watch: Watch, k: int) -> str:
+def _window_problem(replay: Replay, watch: ReplayWatch, k: int) -> str:
     """What is wrong with the places where the windows end, or nothing."""
-    closed = watch.closed()
+    closed = watch.closed_windows()
     if not closed:
         return (
-            f"no optimizer stepped in {count(replay.steps, 'call')} of the step: run at least {k} micro-batches, "
+            f"no optimizer stepped in {format_count(replay.steps, 'call')} of the step: run at least {k} "
+            f"micro-batches, "
             f"and step when (i + 1) % {k} == 0"
         )
     for windows in closed:
         for window in windows:
-            if window.cleared is not None:
+            if window.clear_call is not None:
                 return (
                     f"the gradients are cleared inside the window of {k} micro-batches, before call "
-                    f"{window.cleared + 1} runs backward: only the micro-batches after it count. "
+                    f"{window.clear_call + 1} runs backward: only the micro-batches after it count. "
                     "Call optimizer.zero_grad() after the optimizer's step alone"
                 )
-        sizes = [window.calls if window.calls > 1 else len(window.backwards) for window in windows]
+        sizes = [window.call_count if window.call_count > 1 else len(window.backwards) for window in windows]
         wrong = next(
             (
                 size
                 for window, size in zip(windows, sizes, strict=True)
-                if k not in (size, window.calls, len(window.backwards))
+                if k not in (size, window.call_count, len(window.backwards))
             ),
             None,
         )
@@ -80,7 +81,7 @@ def _window_problem(replay: Replay, watch: Watch, k: int) -> str:
             hint = f": `i % {k} == 0` is true for the first micro-batch; step when `(i + 1) % {k} == 0`"
             late = sizes[0] == 1 and sizes[1:2] in ([], [k])
             return (
-                f"an update is made of {count(wrong, 'micro-batch')}, not {k}: the windows hold "
+                f"an update is made of {format_count(wrong, 'micro-batch')}, not {k}: the windows hold "
                 f"{', '.join(map(str, sizes[:8]))}{', ...' if len(sizes) > 8 else ''}"
                 + (hint if late else f": step the optimizer once every {k} micro-batches")
             )
@@ -94,30 +95,30 @@ def _factor_problem(taken: Sequence[Sequence[Window]], k: int, rtol: float) -> s
     if len(shapes) > 1:
         raise ValueError(f"the optimizers step at different times, so it is not clear whose loss is whose: {ask}")
     window = taken[0][0]
-    groups = _terms(window.backwards)
+    groups = _group_terms(window.backwards)
     if not groups:
         raise ValueError(f"no loss function of torch was seen, so the weight of a micro-batch is not known: {ask}")
-    divided = window.divided()
+    divided = window.grad_factor()
     by_hand = divided if abs(divided * k - 1) <= rtol else 1.0
-    right, undivided, sums = [], [], []
+    correct, undivided, sums = [], [], []
     for terms in groups.values():
-        totals = [sum(term.weights[way] for term in terms) * by_hand for way in range(len(terms[0].weights))]
-        each = all(term.each is not None and abs(term.each * by_hand - 1) <= rtol for term in terms)
-        if each or any(abs(total - 1) <= rtol for total in totals):
-            right.append(terms)
-        if not each and any(abs(total - k) <= rtol * k for total in totals):
+        totals = [sum(term.weights[index] for term in terms) * by_hand for index in range(len(terms[0].weights))]
+        is_each_one = all(term.each is not None and abs(term.each * by_hand - 1) <= rtol for term in terms)
+        if is_each_one or any(abs(total - 1) <= rtol for total in totals):
+            correct.append(terms)
+        if not is_each_one and any(abs(total - k) <= rtol * k for total in totals):
             undivided.append(terms)
         sums.append(totals)
-    if right and undivided:
+    if correct and undivided:
         raise ValueError(f"the losses of a window weigh 1 and {k}, so it is not clear which counts: {ask}")
     if undivided:
         return _ratio_message(float(k), k)
-    if not right:
+    if not correct:
         if len(sums) > 1 or len(sums[0]) > 1:
             shown = ", ".join(f"{total:.3g}" for totals in sums for total in totals[:1])
             raise ValueError(f"the losses of a window weigh {shown}, which may be right or wrong: {ask}")
         return _ratio_message(sums[0][0], k) + f". If the loss has a weight of its own, {ask}"
-    terms = right[0]
+    terms = correct[0]
     samples = sum(term.count for term in terms)
     shares = [term.weights[0] * by_hand for term in terms]
     even = all(
@@ -134,15 +135,15 @@ def _factor_problem(taken: Sequence[Sequence[Window]], k: int, rtol: float) -> s
     return ""
 
 
-def _terms(backwards: Sequence[Backward]) -> dict[tuple[str, int, int], list[Any]]:
+def _group_terms(backwards: Sequence[Backward]) -> dict[tuple[str, int, int], list[Any]]:
     """The terms of a window's losses, together where they stand at the same place of a micro-batch."""
     groups: dict[tuple[str, int, int], list[Any]] = {}
-    calls = {each.call for each in backwards}
-    seen: dict[int, int] = {}
+    calls = {each.call_index for each in backwards}
+    occurrences: dict[int, int] = {}
     for backward in backwards:
-        turn = seen[backward.call] = seen.get(backward.call, -1) + 1
-        for place, term in enumerate(backward.terms):
-            groups.setdefault((term.name, place, turn if len(calls) > 1 else 0), []).append(term)
+        occurrence = occurrences[backward.call_index] = occurrences.get(backward.call_index, -1) + 1
+        for index, term in enumerate(backward.terms):
+            groups.setdefault((term.name, index, occurrence if len(calls) > 1 else 0), []).append(term)
     return groups
 
 
@@ -157,40 +158,47 @@ def _ratio_message(ratio: float, k: int, doubt: str = "") -> str:
 
 def _whole_problem(replay: Replay, window: Window, k: int, whole: Callable[[Any], object], rtol: float) -> str:
     """What differs between a window and one full batch, or nothing."""
-    calls = sorted({each.call for each in window.backwards})
-    batch = _joined([replay.batches[call % len(replay.batches)] for call in calls])
-    replay.start.restore()
-    before = Watch(replay, dropout=False)
-    with before.on():
-        before.play(range(calls[0]))
-    full = Watch(replay, gradients=True, dropout=False)
-    names = {id(p): name for name, p in replay.found().parameters().items()}
-    with full.on():
-        full.once(whole, batch)
-    closed = full.closed()
+    calls = sorted({each.call_index for each in window.backwards})
+    batch = _join_batches([replay.batches[call % len(replay.batches)] for call in calls])
+    replay.start_snapshot.restore()
+    before = ReplayWatch(replay, dropout=False)
+    with before.observe():
+        before.play_calls(range(calls[0]))
+    full = ReplayWatch(replay, gradients=True, dropout=False)
+    names = {id(p): name for name, p in replay.find_state().parameters().items()}
+    with full.observe():
+        full.play_function(whole, batch)
+    closed = full.closed_windows()
     if not closed or len(closed[0]) != 1:
         raise ValueError(
             f"whole() stepped the optimizer {len(closed[0]) if closed else 0} times: "
             "it must train on one full batch, with one step of the same optimizer"
         )
-    if closed[0][0].skipped:
+    if closed[0][0].is_skipped:
         raise ValueError("whole() was skipped because of an overflow: start with a smaller init_scale")
-    divided = window.divided()
+    divided = window.grad_factor()
     by_hand = divided if abs(divided * k - 1) <= max(rtol, 1e-3) else 1.0
-    wanted = closed[0][0].accumulated
-    got = {key: window.accumulated[key] * by_hand for key in wanted if key in window.accumulated}
-    pairs = [(name, got[key].double(), wanted[key].double()) for key, name in names.items() if key in got]
+    whole_grads = closed[0][0].accumulated_grads
+    window_grads = {
+        key: window.accumulated_grads[key] * by_hand for key in whole_grads if key in window.accumulated_grads
+    }
+    pairs = [
+        (name, window_grads[key].double(), whole_grads[key].double())
+        for key, name in names.items()
+        if key in window_grads
+    ]
     size = math.sqrt(sum(float((full_batch**2).sum()) for _, _, full_batch in pairs))
     error = math.sqrt(sum(float(((one - full_batch) ** 2).sum()) for _, one, full_batch in pairs))
     if error <= rtol * size:
         return ""
     ratio = sum(float((one * full_batch).sum()) for _, one, full_batch in pairs) / size**2 if size else math.inf
-    left = math.sqrt(sum(float(((one - ratio * full_batch) ** 2).sum()) for _, one, full_batch in pairs))
-    if left <= max(rtol, 0.02) * abs(ratio) * size:
+    residual = math.sqrt(sum(float(((one - ratio * full_batch) ** 2).sum()) for _, one, full_batch in pairs))
+    if residual <= max(rtol, 0.02) * abs(ratio) * size:
         return _ratio_message(ratio, k)
     worst = max(pairs, key=lambda pair: float((pair[1] - pair[2]).norm()))[0]
     return (
-        f"the gradients of {k} micro-batches differ from the full batch's by {percent(error / size)} (rtol={rtol:g}), "
+        f"the gradients of {k} micro-batches differ from the full batch's by {format_percent(error / size)} "
+        f"(rtol={rtol:g}), "
         f"most in {worst}\nUsual reasons:\n"
         "  - micro-batches of different sizes, or with different numbers of tokens, all count the same: sum the losses "
         "and divide by the window's total\n"
@@ -199,7 +207,7 @@ def _whole_problem(replay: Replay, window: Window, k: int, whole: Callable[[Any]
     )
 
 
-def _joined(batches: Sequence[Any]) -> Any:
+def _join_batches(batches: Sequence[Any]) -> Any:
     """Batches as one, joined along the first dimension."""
     first = batches[0]
     if len(batches) == 1:
@@ -207,11 +215,11 @@ def _joined(batches: Sequence[Any]) -> Any:
     if isinstance(first, Tensor) and first.dim():
         return torch.cat(list(batches))
     if isinstance(first, Mapping):
-        return {key: _joined([batch[key] for batch in batches]) for key in first}
+        return {key: _join_batches([batch[key] for batch in batches]) for key in first}
     if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*(_joined(part) for part in zip(*batches, strict=True)))
+        return type(first)(*(_join_batches(part) for part in zip(*batches, strict=True)))
     if isinstance(first, (list, tuple)):
-        return type(first)(_joined(part) for part in zip(*batches, strict=True))
+        return type(first)(_join_batches(part) for part in zip(*batches, strict=True))
     if all(type(batch) is type(first) and bool(batch == first) for batch in batches):
         return first
     raise ValueError(f"batches that hold a {type(first).__name__} cannot be joined: pass batches of tensors")

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from ...protocol.events import Site
-from ..record.listeners.finite import GRADIENTS, PARAMETERS, SKIPPED, STATISTICS, Alarm, Cause
-from .magnitudes import Magnitudes, is_finite, magnitudes
-from .watched import BUFFER, OP, PARAMETER, Module, Origin
+from ..record.listeners.non_finite import GRADIENTS, PARAMETERS, SKIPPED, STATISTICS, NonFiniteCause, NonFiniteRecord
+from .magnitudes import Magnitudes, is_finite, measure_magnitudes
+from .op_trace import BUFFER, OP, PARAMETER, ModuleEntry, NonFiniteOrigin
 
 #: Magnitudes that no weight has which a sound learning rate has led to.
 GROWN = 1e4
@@ -29,203 +29,236 @@ OVERFLOW, DOMAIN, MASK, DATA, WEIGHT, STATE, RATE, STATISTIC, BACKWARD, UNKNOWN 
 class Evidence:
     """What is known beside the op: the alarm, the names of modules, and those that ran last."""
 
-    def __init__(self, alarm: Alarm, modules: dict[str, nn.Module]) -> None:
-        self.alarm = alarm
+    def __init__(self, nonfinite: NonFiniteRecord, modules: dict[str, nn.Module]) -> None:
+        self.nonfinite = nonfinite
         self.modules = modules
-        self.last: list[Module] = []
+        self.last_modules: list[ModuleEntry] = []
         #: Why the step could not be played again.
         self.failure = ""
 
 
-class Spoilt(NamedTuple):
+class OptimizerDamage(NamedTuple):
     """What an optimizer has done to the parameters: a cause, the step since when, and words for it."""
 
-    how: str
-    since: int
-    words: str
+    label: str
+    since_step: int
+    reason: str
 
 
-def cause_of(evidence: Evidence, origin: Origin | None) -> Cause:
+def cause_of(evidence: Evidence, origin: NonFiniteOrigin | None) -> NonFiniteCause:
     """What is said of an origin; without one, of parameters that the last step has spoilt."""
     if origin is None:
-        name, parameter = _first_spoilt(evidence)
-        return _of_parameter(evidence, name, parameter, None)
-    return _of_origin(evidence, origin)
+        name, parameter = _first_nonfinite(evidence)
+        return _cause_of_parameter(evidence, name, parameter, None)
+    return _cause_of_origin(evidence, origin)
 
 
-def is_low(origin: Origin) -> bool:
+def is_low(origin: NonFiniteOrigin) -> bool:
     """Whether an op in float16 or bfloat16 made it."""
     return origin.kind == OP and origin.result is not None and origin.result.dtype in (torch.float16, torch.bfloat16)
 
 
-def is_of_the_scale(origin: Origin, scale: float) -> bool:
+def is_scale_product(origin: NonFiniteOrigin, scale: float) -> bool:
     """Whether an op has multiplied a loss that was finite by the loss scale."""
     return origin.kind == OP and any(
-        size.shape in ((), (1,)) and size.greatest == scale for _, size in origin.operands[1:]
+        size.shape in ((), (1,)) and size.largest == scale for _, size in origin.operands[1:]
     )
 
 
-def _of_origin(evidence: Evidence, origin: Origin) -> Cause:
-    alarm = evidence.alarm
-    if origin.kind == PARAMETER and origin.value is not None:
-        return _of_parameter(evidence, origin.name, origin.value, origin)
-    names = {"step": str(alarm.step), "where": _where(origin), "first": "output"}
-    names["values"] = _shown(origin)
-    if origin.kind == BUFFER or alarm.what == STATISTICS:
-        return _of_statistic(evidence, origin, names)
+def _cause_of_origin(evidence: Evidence, origin: NonFiniteOrigin) -> NonFiniteCause:
+    nonfinite = evidence.nonfinite
+    if origin.kind == PARAMETER and origin.tensor is not None:
+        return _cause_of_parameter(evidence, origin.name, origin.tensor, origin)
+    names = {"step": str(nonfinite.step), "where": _module_text(origin), "first": "output"}
+    names["values"] = _format_operands(origin)
+    if origin.kind == BUFFER or nonfinite.kind == STATISTICS:
+        return _cause_of_statistic(evidence, origin, names)
     if origin.kind != OP:
         names.update(first="input", what=str(origin.result))
-        return Cause(DATA, origin.site, names, _witness(origin, "the input is not finite"))
+        return NonFiniteCause(DATA, origin.site, names, _build_trace(origin, "the input is not finite"))
     names["op"] = origin.name.removesuffix("_")
-    grown = _grown(evidence)
-    if origin.backward:
-        names.update(first="gradient", reason=_reason_of_gradient(origin))
-        return Cause(BACKWARD, origin.site, names, _witness(origin, f"the gradient of `{names['op']}` went bad first"))
-    if origin.masked:
-        return _of_masked(origin, names)
-    how, reason = _reason(origin)
+    damage = _grown_weights(evidence)
+    if origin.in_backward:
+        names.update(first="gradient", reason=_explain_gradient(origin))
+        return NonFiniteCause(
+            BACKWARD, origin.site, names, _build_trace(origin, f"the gradient of `{names['op']}` went bad first")
+        )
+    if origin.mask_origins:
+        return _cause_of_masked(origin, names)
+    label, reason = _explain_op(origin)
     names["reason"] = reason
-    if grown is not None:
-        how, names["reason"] = grown.how, grown.words
-        names["since"] = str(grown.since)
-    return Cause(how, origin.site, names, _witness(origin, f"the output of `{names['op']}` went bad first"))
+    if damage is not None:
+        label, names["reason"] = damage.label, damage.reason
+        names["since"] = str(damage.since_step)
+    return NonFiniteCause(
+        label, origin.site, names, _build_trace(origin, f"the output of `{names['op']}` went bad first")
+    )
 
 
-def unexplained(evidence: Evidence) -> Cause:
+def unexplained_cause(evidence: Evidence) -> NonFiniteCause:
     """What is said where the step did not show it again, or could not be played again."""
-    alarm = evidence.alarm
-    bad = {GRADIENTS: "gradients", SKIPPED: "gradients", STATISTICS: "statistics"}.get(alarm.what, "loss")
-    if alarm.what == STATISTICS and alarm.buffers:
-        module, buffer = alarm.buffers[0]
+    nonfinite = evidence.nonfinite
+    what = {GRADIENTS: "gradients", SKIPPED: "gradients", STATISTICS: "statistics"}.get(nonfinite.kind, "loss")
+    if nonfinite.kind == STATISTICS and nonfinite.buffers:
+        module, buffer = nonfinite.buffers[0]
         name = next((name for name, each in evidence.modules.items() if each is module), "")
-        where = _called(name, type(module).__name__)
-        names = {"step": str(alarm.step), "where": where, "name": buffer, "since": str(alarm.step)}
+        module_text = _format_module(name, type(module).__name__)
+        names = {"step": str(nonfinite.step), "where": module_text, "name": buffer, "since": str(nonfinite.step)}
         names["reason"] = "no op of the step has made it so, other code wrote to it"
-        return Cause(STATISTIC, None, names, _ways(evidence.last))
+        return NonFiniteCause(STATISTIC, None, names, _module_trace(evidence.last_modules))
     reason = evidence.failure or "the step, played again, does not show it"
-    return Cause(UNKNOWN, None, {"step": str(alarm.step), "what": bad, "reason": reason}, _ways(evidence.last))
+    return NonFiniteCause(
+        UNKNOWN,
+        None,
+        {"step": str(nonfinite.step), "what": what, "reason": reason},
+        _module_trace(evidence.last_modules),
+    )
 
 
 # The parts of a step that go bad.
 
 
-def _of_parameter(evidence: Evidence, name: str, parameter: torch.Tensor, origin: Origin | None) -> Cause:
-    alarm = evidence.alarm
-    found = _by_optimizer(evidence, parameter)
+def _cause_of_parameter(
+    evidence: Evidence, name: str, parameter: torch.Tensor, origin: NonFiniteOrigin | None
+) -> NonFiniteCause:
+    nonfinite = evidence.nonfinite
+    damage = _optimizer_damage(evidence, parameter)
     owner = name.rpartition(".")[0]
     kind = type(evidence.modules[owner]).__name__ if owner in evidence.modules else ""
-    where = _called(owner, kind) if kind else "the model"
-    names = {"step": str(alarm.step), "where": where, "name": name, "since": str(alarm.step), "first": "weight"}
+    module_text = _format_module(owner, kind) if kind else "the model"
+    names = {
+        "step": str(nonfinite.step),
+        "where": module_text,
+        "name": name,
+        "since": str(nonfinite.step),
+        "first": "weight",
+    }
     names.update(op="the forward", values="", reason="it was changed by other code than the optimizer's step")
-    how = WEIGHT
-    if alarm.step == 0:
+    label = WEIGHT
+    if nonfinite.step == 0:
         names["reason"] = "it was so from the beginning"
-    if found is not None:
-        how, names["reason"] = found.how, found.words
-        names.update(since=str(found.since), step=str(found.since))
-        names["first"] = "state" if how == STATE else "weight"
-    witness = () if origin is None else _witness(origin, f"the {names['first']} went bad first")
-    return Cause(how, origin.site if origin is not None else None, names, witness)
+    if damage is not None:
+        label, names["reason"] = damage.label, damage.reason
+        names.update(since=str(damage.since_step), step=str(damage.since_step))
+        names["first"] = "state" if label == STATE else "weight"
+    trace = () if origin is None else _build_trace(origin, f"the {names['first']} went bad first")
+    return NonFiniteCause(label, origin.site if origin is not None else None, names, trace)
 
 
-def _of_statistic(evidence: Evidence, origin: Origin, names: dict[str, str]) -> Cause:
-    alarm = evidence.alarm
-    module, buffer = alarm.buffers[0] if alarm.buffers else (None, origin.name)
+def _cause_of_statistic(evidence: Evidence, origin: NonFiniteOrigin, names: dict[str, str]) -> NonFiniteCause:
+    nonfinite = evidence.nonfinite
+    module, buffer = nonfinite.buffers[0] if nonfinite.buffers else (None, origin.name)
     if module is not None:
         name = next((name for name, each in evidence.modules.items() if each is module), "")
-        names["where"] = _called(name, type(module).__name__)
-    names.update(name=buffer, first="state", since=str(alarm.step))
+        names["where"] = _format_module(name, type(module).__name__)
+    names.update(name=buffer, first="state", since=str(nonfinite.step))
     names["reason"] = "it was so before this step"
     if origin.kind == OP:
-        _, reason = _reason(origin)
-        names["reason"] = f"`{origin.name}` has made it so from {_shown(origin)}, {reason}"
-    return Cause(STATISTIC, origin.site, names, _witness(origin, "the statistic went bad first"))
+        _, reason = _explain_op(origin)
+        names["reason"] = f"`{origin.name}` has made it so from {_format_operands(origin)}, {reason}"
+    return NonFiniteCause(STATISTIC, origin.site, names, _build_trace(origin, "the statistic went bad first"))
 
 
-def _of_masked(origin: Origin, names: dict[str, str]) -> Cause:
+def _cause_of_masked(origin: NonFiniteOrigin, names: dict[str, str]) -> NonFiniteCause:
     """An op got infinities that were meant, and gave NaN."""
     if "softmax" in origin.name or "attention" in origin.name:
         names["reason"] = "a row of its input is -inf as a whole"
-        return Cause(MASK, origin.site, names, _witness(origin, "the output of the softmax went bad first"))
-    if any(each.kind not in (OP, BUFFER) for each in origin.masked):
-        names.update(first="input", what=str(origin.masked[0].result))
-        return Cause(DATA, origin.site, names, _witness(origin, "the input is not finite"))
+        return NonFiniteCause(
+            MASK, origin.site, names, _build_trace(origin, "the output of the softmax went bad first")
+        )
+    if any(each.kind not in (OP, BUFFER) for each in origin.mask_origins):
+        names.update(first="input", what=str(origin.mask_origins[0].result))
+        return NonFiniteCause(DATA, origin.site, names, _build_trace(origin, "the input is not finite"))
     names["reason"] = "an infinity that was filled in meets another or a zero"
-    return Cause(MASK, origin.site, names, _witness(origin, f"the output of `{names['op']}` went bad first"))
+    return NonFiniteCause(
+        MASK, origin.site, names, _build_trace(origin, f"the output of `{names['op']}` went bad first")
+    )
 
 
 # What the optimizer did.
 
 
-def _first_spoilt(evidence: Evidence) -> tuple[str, torch.Tensor]:
-    named = {
-        id(p): f"{name}.{own}".lstrip(".")
+def _first_nonfinite(evidence: Evidence) -> tuple[str, torch.Tensor]:
+    names = {
+        id(p): f"{name}.{parameter_name}".lstrip(".")
         for name, module in evidence.modules.items()
-        for own, p in module.named_parameters(recurse=False)
+        for parameter_name, p in module.named_parameters(recurse=False)
     }
-    bad = next(p for p in evidence.alarm.params if not is_finite(p))
-    return named.get(id(bad), "a parameter"), bad
+    bad = next(p for p in evidence.nonfinite.params if not is_finite(p))
+    return names.get(id(bad), "a parameter"), bad
 
 
-def _groups(evidence: Evidence) -> Iterator[tuple[torch.optim.Optimizer, dict[str, Any]]]:
-    for optimizer in evidence.alarm.optimizers:
+def _param_groups(evidence: Evidence) -> Iterator[tuple[torch.optim.Optimizer, dict[str, Any]]]:
+    for optimizer in evidence.nonfinite.optimizers:
         for group in optimizer.param_groups:
             yield optimizer, group
 
 
-def _by_optimizer(evidence: Evidence, parameter: torch.Tensor) -> Spoilt | None:
+def _optimizer_damage(evidence: Evidence, parameter: torch.Tensor) -> OptimizerDamage | None:
     """What the latest step did to make a parameter what it is, as far as it shows."""
-    alarm = evidence.alarm
-    since = alarm.step if alarm.what == PARAMETERS else alarm.step - 1
-    if since < 0:
+    nonfinite = evidence.nonfinite
+    since_step = nonfinite.step if nonfinite.kind == PARAMETERS else nonfinite.step - 1
+    if since_step < 0:
         return None
-    for optimizer, group in _groups(evidence):
-        held = next((p for p in group["params"] if _same(p, parameter)), None)
-        if held is None:
+    for optimizer, group in _param_groups(evidence):
+        own_parameter = next((p for p in group["params"] if _is_same_tensor(p, parameter)), None)
+        if own_parameter is None:
             continue
-        for key, value in optimizer.state.get(held, {}).items():
+        for key, value in optimizer.state.get(own_parameter, {}).items():
             if isinstance(value, torch.Tensor) and value.is_floating_point() and not is_finite(value):
-                return Spoilt(STATE, since, f"`{key}` in the state of {type(optimizer).__name__} is not finite")
+                return OptimizerDamage(
+                    STATE, since_step, f"`{key}` in the state of {type(optimizer).__name__} is not finite"
+                )
         eps = group.get("eps")
-        if held.dtype is torch.float16 and isinstance(eps, float) and eps <= _VANISHES:
-            words = f"{type(optimizer).__name__} computes in float16, in which its eps of {eps:g} is zero"
-            return Spoilt(STATE, since, words)
+        if own_parameter.dtype is torch.float16 and isinstance(eps, float) and eps <= _VANISHES:
+            reason = f"{type(optimizer).__name__} computes in float16, in which its eps of {eps:g} is zero"
+            return OptimizerDamage(STATE, since_step, reason)
         rate = float(group.get("lr", 0.0))
-        if not math.isfinite(rate) or _greatest(evidence) >= GROWN:
-            return Spoilt(RATE, since, f"the learning rate is {rate:g} and weights are up to {_greatest(evidence):.2g}")
-    if alarm.what == PARAMETERS:
-        return Spoilt(STATE, since, "its update is not finite although the gradients are")
+        if not math.isfinite(rate) or _greatest_weight(evidence) >= GROWN:
+            return OptimizerDamage(
+                RATE,
+                since_step,
+                f"the learning rate is {rate:g} and weights are up to {_greatest_weight(evidence):.2g}",
+            )
+    if nonfinite.kind == PARAMETERS:
+        return OptimizerDamage(STATE, since_step, "its update is not finite although the gradients are")
     return None
 
 
-def _grown(evidence: Evidence) -> Spoilt | None:
+def _grown_weights(evidence: Evidence) -> OptimizerDamage | None:
     """That weights which are finite have become too large for anything."""
-    greatest = _greatest(evidence)
-    if greatest < GROWN or not evidence.alarm.step:
+    greatest = _greatest_weight(evidence)
+    if greatest < GROWN or not evidence.nonfinite.step:
         return None
-    since = evidence.alarm.step - 1
-    for optimizer, group in _groups(evidence):
+    since_step = evidence.nonfinite.step - 1
+    for optimizer, group in _param_groups(evidence):
         rate = float(group.get("lr", 0.0))
-        kept = [
-            (key, magnitudes(value).greatest or 0.0)
+        state_sizes = [
+            (key, measure_magnitudes(value).largest or 0.0)
             for p in group["params"]
             for key, value in optimizer.state.get(p, {}).items()
             if isinstance(value, torch.Tensor) and value.is_floating_point() and key.startswith(("exp_avg", "momentum"))
         ]
-        key, most = max(kept, key=lambda pair: pair[1], default=("", 0.0))
+        key, most = max(state_sizes, key=lambda pair: pair[1], default=("", 0.0))
         if rate <= 1.0 and most >= _KEPT:
-            return Spoilt(STATE, since, f"`{key}` in the state of {type(optimizer).__name__} is as large as {most:.2g}")
-    rates = sorted({float(group.get("lr", 0.0)) for _, group in _groups(evidence)})
-    told = ", ".join(f"{rate:g}" for rate in rates) or "unknown"
-    return Spoilt(RATE, since, f"weights have grown up to {greatest:.2g}, and the learning rate is {told}")
+            return OptimizerDamage(
+                STATE, since_step, f"`{key}` in the state of {type(optimizer).__name__} is as large as {most:.2g}"
+            )
+    rates = sorted({float(group.get("lr", 0.0)) for _, group in _param_groups(evidence)})
+    rates_text = ", ".join(f"{rate:g}" for rate in rates) or "unknown"
+    return OptimizerDamage(
+        RATE, since_step, f"weights have grown up to {greatest:.2g}, and the learning rate is {rates_text}"
+    )
 
 
-def _greatest(evidence: Evidence) -> float:
-    sizes = [magnitudes(p).greatest or 0.0 for p in evidence.alarm.params if p.is_floating_point() and p.numel()]
+def _greatest_weight(evidence: Evidence) -> float:
+    sizes = [
+        measure_magnitudes(p).largest or 0.0 for p in evidence.nonfinite.params if p.is_floating_point() and p.numel()
+    ]
     return max(sizes, default=0.0)
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _is_same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one is other or one.data_ptr() == other.data_ptr()
 
 
@@ -234,57 +267,61 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 _Operands = list[Magnitudes]
 
 
-def _zero_or_less(given: _Operands) -> str:
-    lowest = given[0].lowest if given else None
+def _zero_or_less(operands: _Operands) -> str:
+    lowest = operands[0].minimum if operands else None
     if lowest is not None and lowest < 0:
         return "a negative number"
-    return "zero" if given and given[0].zeros else ""
+    return "zero" if operands and operands[0].has_zeros else ""
 
 
-def _named(what: str) -> Callable[[_Operands], str]:
-    def reason(given: _Operands) -> str:
-        operand = _zero_or_less(given)
+def _reason_of_zero(what: str) -> Callable[[_Operands], str]:
+    def zero_reason(operands: _Operands) -> str:
+        operand = _zero_or_less(operands)
         return f"the {what} of {operand}" if operand else ""
 
-    return reason
+    return zero_reason
 
 
-def _division(given: _Operands) -> str:
-    return "a division by zero" if (len(given) > 1 and given[1].zeros) or (len(given) == 1 and given[0].zeros) else ""
+def _division_reason(operands: _Operands) -> str:
+    return (
+        "a division by zero"
+        if (len(operands) > 1 and operands[1].has_zeros) or (len(operands) == 1 and operands[0].has_zeros)
+        else ""
+    )
 
 
-def _power(given: _Operands) -> str:
-    operand = _zero_or_less(given)
+def _power_reason(operands: _Operands) -> str:
+    operand = _zero_or_less(operands)
     return f"a power of {operand}" if operand else ""
 
 
-def _outside(given: _Operands) -> str:
-    return "outside of -1 to 1, where it is defined" if given and (given[0].greatest or 0.0) >= 1.0 else ""
+def _range_reason(operands: _Operands) -> str:
+    return "outside of -1 to 1, where it is defined" if operands and (operands[0].largest or 0.0) >= 1.0 else ""
 
 
-def _alone(given: _Operands) -> str:
+def _spread_reason(operands: _Operands) -> str:
     return "a spread of a single value, or of none"
 
 
 #: Ops by what their operands must not be.
 _DOMAINS: dict[str, Callable[[_Operands], str]] = {
-    "log": _named("logarithm"),
-    "log2": _named("logarithm"),
-    "log10": _named("logarithm"),
-    "log1p": lambda given: "the logarithm of zero or a negative number" if (given[0].lowest or 0.0) <= -1.0 else "",
-    "sqrt": _named("square root"),
-    "rsqrt": _named("inverse square root"),
-    "reciprocal": lambda given: "a division by zero" if given and given[0].zeros else "",
-    "div": _division,
-    "pow": _power,
-    "acos": _outside,
-    "asin": _outside,
-    "atanh": _outside,
-    "erfinv": _outside,
-    "std": _alone,
-    "var": _alone,
-    "var_mean": _alone,
-    "std_mean": _alone,
+    "log": _reason_of_zero("logarithm"),
+    "log2": _reason_of_zero("logarithm"),
+    "log10": _reason_of_zero("logarithm"),
+    "log1p": lambda given: "the logarithm of zero or a negative number" if (given[0].minimum or 0.0) <= -1.0 else "",
+    "sqrt": _reason_of_zero("square root"),
+    "rsqrt": _reason_of_zero("inverse square root"),
+    "reciprocal": lambda given: "a division by zero" if given and given[0].has_zeros else "",
+    "div": _division_reason,
+    "pow": _power_reason,
+    "acos": _range_reason,
+    "asin": _range_reason,
+    "atanh": _range_reason,
+    "erfinv": _range_reason,
+    "std": _spread_reason,
+    "var": _spread_reason,
+    "var_mean": _spread_reason,
+    "std_mean": _spread_reason,
     "mean": lambda given: "a mean of nothing" if given and not math.prod(given[0].shape) else "",
     "nll_loss_forward": lambda given: "a mean over targets of which all are ignored",
     "nll_loss2d_forward": lambda given: "a mean over targets of which all are ignored",
@@ -295,25 +332,25 @@ _DOMAINS: dict[str, Callable[[_Operands], str]] = {
 _OF_NOTHING = frozenset({"nll_loss_forward", "nll_loss2d_forward", "native_batch_norm", "_native_batch_norm_legit"})
 
 
-def _reason(origin: Origin) -> tuple[str, str]:
+def _explain_op(origin: NonFiniteOrigin) -> tuple[str, str]:
     """Why an op with finite operands gave what is not finite."""
     operands = [magnitude for _, magnitude in origin.operands]
     name = origin.name.removesuffix("_").removeprefix("_foreach_")
     domain = _DOMAINS.get(name)
     reason = domain(operands) if domain is not None and operands else ""
     result = origin.result
-    if reason and not (name in _OF_NOTHING and result is not None and (result.above or result.below)):
-        return DOMAIN, reason if origin.vain is None else f"{reason}, as {origin.vain}"
+    if reason and not (name in _OF_NOTHING and result is not None and (result.has_inf or result.has_negative_inf)):
+        return DOMAIN, reason if origin.ineffective_constant is None else f"{reason}, as {origin.ineffective_constant}"
     if result is None:
         return OVERFLOW, "its result is not finite"
     most = torch.finfo(result.dtype).max
     dtype = str(result.dtype).removeprefix("torch.")
-    if result.above or result.below or result.dtype is torch.float16:
+    if result.has_inf or result.has_negative_inf or result.dtype is torch.float16:
         return OVERFLOW, f"its result is above {most:.6g}, the most that {dtype} holds"
     return DOMAIN, "it has no value there"
 
 
-def _reason_of_gradient(origin: Origin) -> str:
+def _explain_gradient(origin: NonFiniteOrigin) -> str:
     name = origin.name.rstrip("0123456789").removesuffix("Backward").lower()
     infinite = {
         "sqrt": "the derivative of a square root is infinite at zero",
@@ -332,28 +369,31 @@ def _reason_of_gradient(origin: Origin) -> str:
     return "it has no finite value there"
 
 
-def _where(origin: Origin) -> str:
+def _module_text(origin: NonFiniteOrigin) -> str:
     return str(origin.module) if origin.module is not None else "code outside of modules"
 
 
-def _called(name: str, kind: str) -> str:
+def _format_module(name: str, kind: str) -> str:
     return f"`{name}` ({kind})" if name and name != kind else f"`{kind}`"
 
 
-def _shown(origin: Origin) -> str:
+def _format_operands(origin: NonFiniteOrigin) -> str:
     operands = [f"`{name}` {size}" if name else str(size) for name, size in origin.operands]
     return "; ".join(operands) or "no operands"
 
 
-def _ways(modules: list[Module]) -> tuple[tuple[Site, str], ...]:
+def _module_trace(modules: list[ModuleEntry]) -> tuple[tuple[Site, str], ...]:
     return tuple(
-        (module.site, f"{module} gives {', '.join(str(size) for size in module.output) or 'no float tensor'}")
+        (
+            module.site,
+            f"{module} gives {', '.join(str(size) for size in module.output_magnitudes) or 'no float tensor'}",
+        )
         for module in modules
         if module.site is not None
     )
 
 
-def _witness(origin: Origin, last: str) -> tuple[tuple[Site, str], ...]:
+def _build_trace(origin: NonFiniteOrigin, last: str) -> tuple[tuple[Site, str], ...]:
     """The modules before an origin with the magnitudes of what they gave, and the origin."""
-    steps = _ways(origin.before)
+    steps = _module_trace(origin.modules_before)
     return steps if origin.site is None else (*steps, (origin.site, last))

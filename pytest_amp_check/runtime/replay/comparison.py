@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .replay import Replay, Watch
+from .replay import Replay, ReplayWatch
 
 
-class Unavailable(Exception):
+class UnavailableError(Exception):
     """An assertion cannot be decided on this machine; the text says what is missing."""
 
 
@@ -34,16 +34,16 @@ def is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def played(replay: Replay, *, gradients: bool = False) -> Watch:
+def play_steps(replay: Replay, *, gradients: bool = False) -> ReplayWatch:
     """All steps from the present state, watched."""
-    watch = Watch(replay, gradients=gradients)
-    with watch.on():
-        watch.play(range(replay.steps))
+    watch = ReplayWatch(replay, gradients=gradients)
+    with watch.observe():
+        watch.play_calls(range(replay.steps))
     return watch
 
 
-def copies(replay: Replay) -> dict[str, Tensor]:
-    return {name: p.detach().clone() for name, p in replay.found().parameters().items()}
+def copy_parameters(replay: Replay) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in replay.find_state().parameters().items()}
 
 
 @contextlib.contextmanager
@@ -68,14 +68,14 @@ def autocast_off() -> Iterator[None]:
         yield
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def count(number: int, what: str) -> str:
+def format_count(number: int, what: str) -> str:
     plural = "es" if what.endswith("ch") else "s"
     return f"{number} {what}{'' if number == 1 else plural}"
 
 
-def listed(names: Sequence[str]) -> str:
+def format_names(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

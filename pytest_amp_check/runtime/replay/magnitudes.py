@@ -16,35 +16,39 @@ class Magnitudes(NamedTuple):
 
     dtype: torch.dtype
     shape: tuple[int, ...]
-    least: float | None
-    greatest: float | None
-    lowest: float | None
-    zeros: bool
-    nan: bool
-    above: bool
-    below: bool
+    smallest: float | None
+    largest: float | None
+    minimum: float | None
+    has_zeros: bool
+    has_nan: bool
+    has_inf: bool
+    has_negative_inf: bool
 
     @property
-    def finite(self) -> bool:
-        return not (self.nan or self.above or self.below)
+    def is_finite(self) -> bool:
+        return not (self.has_nan or self.has_inf or self.has_negative_inf)
 
     @property
-    def only_below(self) -> bool:
+    def is_only_negative_inf(self) -> bool:
         """Whether all that is not finite is -inf, as in masks."""
-        return self.below and not (self.nan or self.above)
+        return self.has_negative_inf and not (self.has_nan or self.has_inf)
 
     def __str__(self) -> str:
-        parts = [word for word, there in (("NaN", self.nan), ("inf", self.above), ("-inf", self.below)) if there]
-        if self.greatest is not None:
-            parts.insert(0, f"{self.least:.2g} to {self.greatest:.2g}")
+        parts = [
+            word
+            for word, there in (("NaN", self.has_nan), ("inf", self.has_inf), ("-inf", self.has_negative_inf))
+            if there
+        ]
+        if self.largest is not None:
+            parts.insert(0, f"{self.smallest:.2g} to {self.largest:.2g}")
         elif not parts:
-            parts.append("all zero" if self.zeros else "empty")
-        if self.zeros and self.greatest is not None:
+            parts.append("all zero" if self.has_zeros else "empty")
+        if self.has_zeros and self.largest is not None:
             parts.append("zero")
         return f"{str(self.dtype).removeprefix('torch.')} {' and '.join(parts)}"
 
 
-def magnitudes(tensor: torch.Tensor) -> Magnitudes:
+def measure_magnitudes(tensor: torch.Tensor) -> Magnitudes:
     """Reads a tensor. This waits for its device."""
     values = tensor.detach()
     if values.layout is not torch.strided:
@@ -62,10 +66,10 @@ def magnitudes(tensor: torch.Tensor) -> Magnitudes:
         float(sizes.min()) if sizes.numel() else None,
         float(sizes.max()) if sizes.numel() else None,
         float(finite.min()) if finite.numel() else None,
-        zeros=sizes.numel() < finite.numel(),
-        nan=bool(values.isnan().any()),
-        above=bool(values.isposinf().any()),
-        below=bool(values.isneginf().any()),
+        has_zeros=sizes.numel() < finite.numel(),
+        has_nan=bool(values.isnan().any()),
+        has_inf=bool(values.isposinf().any()),
+        has_negative_inf=bool(values.isneginf().any()),
     )
 
 
@@ -77,11 +81,11 @@ def is_finite(tensor: torch.Tensor) -> bool:
     return bool(torch.isfinite(values).all())
 
 
-def floats_in(value: Any, deep: int = DEEP) -> Iterator[torch.Tensor]:
+def floats_in(value: Any, depth: int = DEEP) -> Iterator[torch.Tensor]:
     """The tensors among arguments or results that can hold what is not finite."""
     if isinstance(value, torch.Tensor):
         if value.is_floating_point() or value.is_complex():
             yield value
-    elif deep and isinstance(value, (tuple, list)):
+    elif depth and isinstance(value, (tuple, list)):
         for item in value:
-            yield from floats_in(item, deep - 1)
+            yield from floats_in(item, depth - 1)

@@ -9,8 +9,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .comparison import UNREPEATABLE, autocast_off, check_tolerance, copies, count, percent, played
-from .replay import Replay, Watch
+from .comparison import (
+    UNREPEATABLE,
+    autocast_off,
+    check_tolerance,
+    copy_parameters,
+    format_count,
+    format_percent,
+    play_steps,
+)
+from .replay import Replay, ReplayWatch
 
 #: A parameter that moves less than this share of the average is compared with that share, not with its own noise.
 _STILL = 0.1
@@ -37,51 +45,51 @@ def assert_matches_fp32(
     check_tolerance(rtol, atol, updates)
     if what not in ("both", "loss", "parameters"):
         raise ValueError(f'what is {what!r}: pass "loss", "parameters" or "both"')
-    with replay.rewound():
-        begin = copies(replay)
-        amp = played(replay, gradients=what != "loss")
-        amp_end = copies(replay)
+    with replay.rewind():
+        start = copy_parameters(replay)
+        amp = play_steps(replay, gradients=what != "loss")
+        amp_end = copy_parameters(replay)
         if not amp.dtypes:
             raise ValueError(
                 "the steps enter no enabled autocast region, so float32 would be the same run: "
                 "put the forward pass under torch.autocast"
             )
-        replay.start.restore()
-        fp32 = Watch(replay, gradients=what != "loss", skips=amp.skipped, scale=1.0)
-        with autocast_off(), fp32.on():
+        replay.start_snapshot.restore()
+        fp32 = ReplayWatch(replay, gradients=what != "loss", skips=amp.skipped_steps, scale=1.0)
+        with autocast_off(), fp32.observe():
             try:
-                fp32.play(range(replay.steps))
+                fp32.play_calls(range(replay.steps))
             except RuntimeError as error:
                 raise AssertionError(
                     f"the steps do not run with autocast off: {error}\n"
                     "Something casts to a low precision by hand (`.half()`, `.to(torch.float16)`, `dtype=`): "
                     "let autocast choose, or cast with `.to(weight.dtype)`."
                 ) from error
-        fp32_end = copies(replay)
+        fp32_end = copy_parameters(replay)
         # The gradients first: losses part only after the updates that these make.
-        parted = _parted_gradients(amp, fp32, updates) if what != "loss" else ""
-        if what != "parameters" and not parted:
-            parted = _parted_losses(amp.losses, fp32.losses, rtol, atol)
-        errors = _update_errors(begin, amp_end, fp32_end, updates, atol)
-        if what != "loss" and not parted and any(error > allowed for _, error, allowed, _ in errors):
-            parted = f"after {replay.steps} steps the parameters have moved elsewhere than in float32"
-        if not parted:
+        difference = _gradient_difference(amp, fp32, updates) if what != "loss" else ""
+        if what != "parameters" and not difference:
+            difference = _loss_difference(amp.losses, fp32.losses, rtol, atol)
+        errors = _update_errors(start, amp_end, fp32_end, updates, atol)
+        if what != "loss" and not difference and any(error > allowed for _, error, allowed, _ in errors):
+            difference = f"after {replay.steps} steps the parameters have moved elsewhere than in float32"
+        if not difference:
             return
-        replay.start.restore()
-        again = played(replay)
-        if _parted_losses(again.losses, amp.losses, rtol, atol) and what != "parameters":
+        replay.start_snapshot.restore()
+        repeated = play_steps(replay)
+        if _loss_difference(repeated.losses, amp.losses, rtol, atol) and what != "parameters":
             raise AssertionError(UNREPEATABLE)
-    skipped = sum(amp.skipped)
-    left_out = f"\nThe scaler skipped {count(skipped, 'step')}, left out in float32 as well." if skipped else ""
+    skipped = sum(amp.skipped_steps)
+    left_out = f"\nThe scaler skipped {format_count(skipped, 'step')}, left out in float32 as well." if skipped else ""
     reasons = "\n".join(f"  - {reason}" for reason in _precision_reasons(amp))
     raise AssertionError(
-        f"{parted} (rtol={rtol:g}, atol={atol:g}, updates={updates:g})\n"
+        f"{difference} (rtol={rtol:g}, atol={atol:g}, updates={updates:g})\n"
         f"{_loss_table(amp.losses, fp32.losses, rtol, atol)}{_worst_updates(errors)}{left_out}\n"
         f"Usual reasons:\n{reasons}"
     )
 
 
-def _parted_losses(amp: Sequence[float | None], fp32: Sequence[float | None], rtol: float, atol: float) -> str:
+def _loss_difference(amp: Sequence[float | None], fp32: Sequence[float | None], rtol: float, atol: float) -> str:
     """Where the losses part, or nothing."""
     if all(loss is None for loss in amp):
         raise ValueError(
@@ -91,18 +99,18 @@ def _parted_losses(amp: Sequence[float | None], fp32: Sequence[float | None], rt
         if one is not None and other is not None and not abs(one - other) <= atol + rtol * abs(other):
             return (
                 f"the losses part at step {number} of {len(amp)}: {one:.6g} under autocast, {other:.6g} in float32, "
-                f"{percent(abs(one - other) / abs(other) if other else math.inf)} apart"
+                f"{format_percent(abs(one - other) / abs(other) if other else math.inf)} apart"
             )
     return ""
 
 
-def _parted_gradients(amp: Watch, fp32: Watch, allowed: float) -> str:
+def _gradient_difference(amp: ReplayWatch, fp32: ReplayWatch, allowed: float) -> str:
     """Whether an optimizer's first step gets other gradients, or nothing: Adam's updates would hide a factor."""
     for key, windows in amp.windows.items():
         pairs = [
-            (window.used, other.used)
+            (window.step_grads, other.step_grads)
             for window, other in zip(windows, fp32.windows.get(key, []), strict=False)
-            if window.used and other.used and not window.skipped
+            if window.step_grads and other.step_grads and not window.is_skipped
         ]
         if not pairs:
             continue
@@ -143,14 +151,14 @@ def _update_errors(
 
 
 def _worst_updates(errors: Sequence[tuple[str, float, float, float]]) -> str:
-    worst = [f"{name} {percent(error / size if size else 0.0)}" for name, error, _, size in errors[:3] if error]
+    worst = [f"{name} {format_percent(error / size if size else 0.0)}" for name, error, _, size in errors[:3] if error]
     return f"Updates that differ most from float32's: {', '.join(worst)}." if worst else ""
 
 
-def _precision_reasons(amp: Watch) -> Iterator[str]:
-    if torch.float16 in amp.dtypes and not amp.skipped:
+def _precision_reasons(amp: ReplayWatch) -> Iterator[str]:
+    if torch.float16 in amp.dtypes and not amp.skipped_steps:
         yield "float16 without a GradScaler loses small gradients: train with torch.amp.GradScaler, or in bfloat16"
-    if amp.skipped:
+    if amp.skipped_steps:
         yield (
             "gradients are clipped, logged or edited while they are still scaled: "
             "call scaler.unscale_(optimizer) before"

@@ -17,8 +17,8 @@ from torch.nn import functional
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
-from ..record.active import hidden
-from .snapshot import Bare, Found, Named, Snapshot, followed, reachable
+from ..record.active import hide_recorders
+from .snapshot import Named, Snapshot, StateParts, UnfollowedFunction, holds_state, iter_reachable
 
 
 class Replay:
@@ -41,11 +41,13 @@ class Replay:
         also: Sequence[object] = (),
     ) -> None:
         if not callable(step):
-            raise ValueError(f"step is {_kind(step)}, not a function: pass the function that trains on one batch")
+            raise ValueError(
+                f"step is {_describe_type(step)}, not a function: pass the function that trains on one batch"
+            )
         if steps is not None and (type(steps) is not int or steps < 1):
             raise ValueError(f"steps is {steps!r}: pass how many times the step is to run, at least 1, or nothing")
         if isinstance(batches, (str, Tensor)) or not hasattr(batches, "__iter__"):
-            raise ValueError(f"batches is {_kind(batches)}: pass a list of batches or a data loader")
+            raise ValueError(f"batches is {_describe_type(batches)}: pass a list of batches or a data loader")
         if steps is None and isinstance(batches, (itertools.count, itertools.cycle, itertools.repeat)):
             raise ValueError("batches never ends: pass steps, how many times the step is to run")
         self.step = step
@@ -55,18 +57,20 @@ class Replay:
             raise ValueError("batches is empty: pass at least one batch")
         #: How many times the step runs.
         self.steps = len(self.batches) if steps is None else steps
-        self._state: list[Named] | None = None
+        self._state_roots: list[Named] | None = None
         if state is not None:
-            given = list(state)
-            self._state = [(_given_name(step, item, number), item) for number, item in enumerate(given)]
-            for item in given:
-                if not followed(item) and not isinstance(item, (Tensor, torch.Generator, dict, list)):
-                    raise ValueError(f"state holds {_kind(item)}: pass models, optimizers, scalers and schedulers")
-        self._also = [("", item) for item in also]
+            state_items = list(state)
+            self._state_roots = [(_state_name(step, item, number), item) for number, item in enumerate(state_items)]
+            for item in state_items:
+                if not holds_state(item) and not isinstance(item, (Tensor, torch.Generator, dict, list)):
+                    raise ValueError(
+                        f"state holds {_describe_type(item)}: pass models, optimizers, scalers and schedulers"
+                    )
+        self._also_rewound = [("", item) for item in also]
         #: The state before the first step.
-        self.start = Snapshot(self._roots())
-        found = self.found()
-        if not (found.models or found.optimizers):
+        self.start_snapshot = Snapshot(self._roots())
+        parts = self.find_state()
+        if not (parts.models or parts.optimizers):
             raise ValueError(
                 "no model and no optimizer was found that the step uses: pass state=[model, optimizer, scaler]"
             )
@@ -74,49 +78,53 @@ class Replay:
     def run(self) -> None:
         """Runs the steps from the present state, as the user's own run."""
         for number in range(self.steps):
-            self.call(number)
+            self.call_step(number)
 
-    def call(self, number: int) -> Any:
+    def call_step(self, number: int) -> Any:
         """What the step returns for its batch ``number``, counted from 0."""
         return self.step(self.batches[number % len(self.batches)])
 
-    def found(self) -> Found:
+    def find_state(self) -> StateParts:
         """The parts of the state as the step would find them now: a loaded model may be a new object."""
-        return Found(self._roots())
+        return StateParts(self._roots())
 
-    def snapshot(self) -> Snapshot:
+    def take_snapshot(self) -> Snapshot:
         """The state as it is now."""
         return Snapshot(self._roots())
 
     @contextlib.contextmanager
-    def rewound(self) -> Iterator[None]:
+    def rewind(self) -> Iterator[None]:
         """A region that begins in the state before the first step, and after which all is as it was before it."""
-        unrepeatable = self.found().iterators
+        unrepeatable = self.find_state().iterators
         if unrepeatable:
             raise ValueError(
                 f"the step draws from `{unrepeatable[0]}`, an iterator that cannot be rewound: "
                 "pass what it yields as batches, or state=[...] if the step does not draw from it"
             )
-        now = self.snapshot()
+        present = self.take_snapshot()
         try:
-            self.start.restore()
+            self.start_snapshot.restore()
             # Steps that run again to be compared are not what a program trains.
-            with hidden():
+            with hide_recorders():
                 yield
         finally:
-            now.restore()
+            present.restore()
 
     def _roots(self) -> list[Named]:
-        step: list[Named] = [("", self.step)] if self._state is None else [*self._state, ("", Bare(self.step))]
-        return [*step, *self._also, ("batches", self.batches)]
+        step: list[Named] = (
+            [("", self.step)]
+            if self._state_roots is None
+            else [*self._state_roots, ("", UnfollowedFunction(self.step))]
+        )
+        return [*step, *self._also_rewound, ("batches", self.batches)]
 
 
-def _given_name(step: object, item: object, number: int) -> str:
+def _state_name(step: object, item: object, number: int) -> str:
     """The name by which the step knows an object that was given in a list."""
-    return next((name for name, each in reachable([("", step)]) if each is item and name), f"state[{number}]")
+    return next((name for name, each in iter_reachable([("", step)]) if each is item and name), f"state[{number}]")
 
 
-def _kind(value: object) -> str:
+def _describe_type(value: object) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
@@ -130,15 +138,15 @@ class Term:
 
     name: str
     weights: tuple[float, ...]
-    each: float | None
-    count: float
+    sample_weight: float | None
+    sample_count: float
 
 
 @dataclass
 class Backward:
     """One backward pass: the call of the step in which it ran, the unscaled loss, and what that consists of."""
 
-    call: int
+    call_index: int
     loss: float
     terms: list[Term] = field(default_factory=list)
 
@@ -153,25 +161,27 @@ class Window:
     """
 
     backwards: list[Backward] = field(default_factory=list)
-    stepped: int | None = None
-    skipped: bool = False
-    cleared: int | None = None
-    accumulated: dict[int, Tensor] = field(default_factory=dict)
-    used: dict[int, Tensor] = field(default_factory=dict)
+    step_call: int | None = None
+    is_skipped: bool = False
+    clear_call: int | None = None
+    accumulated_grads: dict[int, Tensor] = field(default_factory=dict)
+    step_grads: dict[int, Tensor] = field(default_factory=dict)
 
     @property
-    def calls(self) -> int:
+    def call_count(self) -> int:
         """In how many calls of the step its backward passes ran."""
-        return len({each.call for each in self.backwards})
+        return len({each.call_index for each in self.backwards})
 
-    def divided(self) -> float:
+    def grad_factor(self) -> float:
         """By what the gradients were multiplied between the last backward pass and the step; 1.0 if unknown."""
-        pairs = [(self.used[key], value) for key, value in self.accumulated.items() if key in self.used]
-        below = sum(float((value.double() ** 2).sum()) for _, value in pairs)
-        return sum(float((used.double() * value.double()).sum()) for used, value in pairs) / below if below else 1.0
+        pairs = [
+            (self.step_grads[key], value) for key, value in self.accumulated_grads.items() if key in self.step_grads
+        ]
+        total = sum(float((value.double() ** 2).sum()) for _, value in pairs)
+        return sum(float((used.double() * value.double()).sum()) for used, value in pairs) / total if total else 1.0
 
 
-class Watch:
+class ReplayWatch:
     """Sees backward passes, optimizer steps and skips while steps are replayed; restores all that it patches.
 
     ``gradients`` keeps gradients of every window, ``criteria`` what torch's loss functions count for, ``dropout=False``
@@ -191,90 +201,94 @@ class Watch:
     ) -> None:
         self.losses: list[float | None] = []
         #: Whether each call of ``scaler.step`` was skipped.
-        self.skipped: list[bool] = []
+        self.skipped_steps: list[bool] = []
         #: The dtypes of the enabled autocast regions that were entered.
         self.dtypes: set[torch.dtype] = set()
         #: Closed windows by ``id`` of the optimizer, and the open one last.
         self.windows: dict[int, list[Window]] = {}
         self._replay = replay
-        self._gradients, self._criteria, self._dropout, self._skips, self._scale = (
+        self._keeps_gradients, self._sees_criteria, self._allows_dropout, self._forced_skips, self._forced_scale = (
             gradients,
             criteria,
             dropout,
             skips,
             scale,
         )
-        self._call = 0
-        self._backwards: list[Backward] = []
-        self._scaled: list[tuple[Tensor, float]] = []
-        self._values: list[_Value] = []
-        self._depth = 0
-        self._stepping: set[int] = set()
+        self._call_index = 0
+        self._call_backwards: list[Backward] = []
+        self._scaled_losses: list[tuple[Tensor, float]] = []
+        self._values: list[_CriterionValue] = []
+        self._backward_depth = 0
+        self._stepping_ids: set[int] = set()
         self._optimizers: list[torch.optim.Optimizer] = []
 
-    def play(self, calls: Iterable[int]) -> None:
+    def play_calls(self, calls: Iterable[int]) -> None:
         """Runs calls of the step, watched."""
-        for self._call in calls:
-            self._backwards.clear()
-            returned = self._replay.call(self._call)
-            self.losses.append(self._loss(returned))
-            self._scaled.clear()
+        for self._call_index in calls:
+            self._call_backwards.clear()
+            returned = self._replay.call_step(self._call_index)
+            self.losses.append(self._loss_of_call(returned))
+            self._scaled_losses.clear()
             self._values.clear()
 
-    def once(self, function: Callable[[Any], Any], batch: Any) -> None:
+    def play_function(self, function: Callable[[Any], Any], batch: Any) -> None:
         """Runs another function on a batch, watched."""
         function(batch)
-        self._scaled.clear()
+        self._scaled_losses.clear()
         self._values.clear()
 
-    def closed(self) -> list[list[Window]]:
+    def closed_windows(self) -> list[list[Window]]:
         """For every optimizer that stepped, or was skipped, the windows that ended so."""
-        ended = [[window for window in windows if window.stepped is not None] for windows in self.windows.values()]
-        return [windows for windows in ended if windows]
+        ended_windows = [
+            [window for window in windows if window.step_call is not None] for windows in self.windows.values()
+        ]
+        return [windows for windows in ended_windows if windows]
 
     @contextlib.contextmanager
-    def on(self) -> Iterator[None]:
+    def observe(self) -> Iterator[None]:
         """A region in which it sees what happens."""
-        with contextlib.ExitStack() as restored:
-            self._optimizers = list(self._replay.found().optimizers.values())
+        with contextlib.ExitStack() as stack:
+            self._optimizers = list(self._replay.find_state().optimizers.values())
             self.windows = {id(optimizer): [Window()] for optimizer in self._optimizers}
-            restored.callback(register_optimizer_step_pre_hook(self._before_step).remove)
-            self._patch(restored, torch.autograd, "_engine_run_backward", self._backward)
-            self._patch(restored, torch.amp.autocast_mode.autocast, "__enter__", self._enter)
-            for kind in _scalers():
-                for name, changed in (("scale", self._scale_loss), ("step", self._step)):
+            stack.callback(register_optimizer_step_pre_hook(self._before_step).remove)
+            self._patch_attribute(stack, torch.autograd, "_engine_run_backward", self._run_backward)
+            self._patch_attribute(stack, torch.amp.autocast_mode.autocast, "__enter__", self._enter_region)
+            for kind in _scaler_classes():
+                for name, replacement in (("scale", self._scale_loss), ("step", self._scaler_step)):
                     if name in vars(kind):
-                        self._patch(restored, kind, name, changed)
-            if self._criteria or not self._dropout:
-                restored.enter_context(_Functions(self))
+                        self._patch_attribute(stack, kind, name, replacement)
+            if self._sees_criteria or not self._allows_dropout:
+                stack.enter_context(_CriterionMode(self))
             yield
 
-    def _patch(self, restored: contextlib.ExitStack, owner: Any, name: str, changed: Callable[..., Any]) -> None:
+    def _patch_attribute(
+        self, stack: contextlib.ExitStack, owner: Any, name: str, replacement: Callable[..., Any]
+    ) -> None:
         original = vars(owner)[name]
 
-        def patched(*args: Any, **kwargs: Any) -> Any:
-            return changed(original, *args, **kwargs)
+        def patched_call(*args: Any, **kwargs: Any) -> Any:
+            return replacement(original, *args, **kwargs)
 
-        restored.callback(setattr, owner, name, original)
-        setattr(owner, name, patched)
+        stack.callback(setattr, owner, name, original)
+        setattr(owner, name, patched_call)
 
-    def _enter(self, original: Callable[..., Any], region: Any) -> Any:
+    def _enter_region(self, original: Callable[..., Any], region: Any) -> Any:
         if region._enabled:
             self.dtypes.add(region.fast_dtype)
         return original(region)
 
     def _scale_loss(self, original: Callable[..., Any], scaler: torch.amp.GradScaler, outputs: Any) -> Any:
-        if self._scale is not None and scaler.is_enabled():
-            scaler._init_scale = self._scale
+        if self._forced_scale is not None and scaler.is_enabled():
+            scaler._init_scale = self._forced_scale
             if scaler._scale is not None:
-                scaler._scale.fill_(self._scale)
+                scaler._scale.fill_(self._forced_scale)
         result = original(scaler, outputs)
         if scaler.is_enabled():
             tensors = [result] if isinstance(result, Tensor) else result if isinstance(result, (list, tuple)) else []
-            self._scaled += [(tensor, scaler.get_scale()) for tensor in tensors]
+            self._scaled_losses += [(tensor, scaler.get_scale()) for tensor in tensors]
         return result
 
-    def _step(
+    def _scaler_step(
         self,
         original: Callable[..., Any],
         scaler: torch.amp.GradScaler,
@@ -284,46 +298,56 @@ class Watch:
     ) -> Any:
         if not scaler.is_enabled():
             return original(scaler, optimizer, *args, **kwargs)
-        if self._skips is not None and len(self.skipped) < len(self._skips) and self._skips[len(self.skipped)]:
-            _overflow(scaler, optimizer)
-        self._stepping.add(id(optimizer))
+        if (
+            self._forced_skips is not None
+            and len(self.skipped_steps) < len(self._forced_skips)
+            and self._forced_skips[len(self.skipped_steps)]
+        ):
+            _force_overflow(scaler, optimizer)
+        self._stepping_ids.add(id(optimizer))
         try:
             result = original(scaler, optimizer, *args, **kwargs)
         finally:
-            self._stepping.discard(id(optimizer))
-        found = scaler._found_inf_per_device(optimizer).values()
-        self.skipped.append(any(bool(each.item()) for each in found))
-        self._close(optimizer, skipped=self.skipped[-1])
+            self._stepping_ids.discard(id(optimizer))
+        found_inf = scaler._found_inf_per_device(optimizer).values()
+        self.skipped_steps.append(any(bool(each.item()) for each in found_inf))
+        self._close_window(optimizer, skipped=self.skipped_steps[-1])
         return result
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         window = self.windows.setdefault(id(optimizer), [Window()])[-1]
-        if self._gradients:
+        if self._keeps_gradients:
             # Fused optimizers divide by the scale themselves, in the step.
             scale = getattr(optimizer, "grad_scale", None)
-            window.used = _gradients(optimizer, 1.0 if scale is None else float(scale))
-        if id(optimizer) not in self._stepping:
-            self._close(optimizer, skipped=False)
+            window.step_grads = _copy_gradients(optimizer, 1.0 if scale is None else float(scale))
+        if id(optimizer) not in self._stepping_ids:
+            self._close_window(optimizer, skipped=False)
 
-    def _close(self, optimizer: torch.optim.Optimizer, *, skipped: bool) -> None:
+    def _close_window(self, optimizer: torch.optim.Optimizer, *, skipped: bool) -> None:
         windows = self.windows.setdefault(id(optimizer), [Window()])
-        windows[-1].stepped, windows[-1].skipped = self._call, skipped
+        windows[-1].step_call, windows[-1].is_skipped = self._call_index, skipped
         windows.append(Window())
 
-    def _backward(self, original: Callable[..., Any], roots: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
-        if self._depth or not kwargs.get("accumulate_grad") or not all(isinstance(root, Tensor) for root in roots):
+    def _run_backward(self, original: Callable[..., Any], roots: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
+        if (
+            self._backward_depth
+            or not kwargs.get("accumulate_grad")
+            or not all(isinstance(root, Tensor) for root in roots)
+        ):
             return original(roots, *args, **kwargs)
-        scale = next((scale for tensor, scale in self._scaled if any(_leads(root, tensor) for root in roots)), 1.0)
+        scale = next(
+            (scale for tensor, scale in self._scaled_losses if any(_is_near_root(root, tensor) for root in roots)), 1.0
+        )
         weights = [
-            torch.ones_like(root) if given is None else given for root, given in zip(roots, args[0], strict=True)
+            torch.ones_like(root) if weight is None else weight for root, weight in zip(roots, args[0], strict=True)
         ]
         value = sum(
-            float((root.detach().double() * given.double()).sum()) for root, given in zip(roots, weights, strict=True)
+            float((root.detach().double() * weight.double()).sum()) for root, weight in zip(roots, weights, strict=True)
         )
-        backward = Backward(self._call, value / scale)
+        backward = Backward(self._call_index, value / scale)
         if self._values:
             tensors = tuple(value.tensor for value in self._values)
-            fractions = tuple(given / scale for given in weights)
+            fractions = tuple(weight / scale for weight in weights)
             # Only from the root to the loss functions: the model's own graph is not walked.
             factors = original(
                 roots,
@@ -335,57 +359,61 @@ class Watch:
                 accumulate_grad=False,
             )
             pairs = list(zip(self._values, factors, strict=True))
-            backward.terms = [value.term(factor.detach()) for value, factor in pairs if factor is not None]
+            backward.terms = [value.make_term(factor.detach()) for value, factor in pairs if factor is not None]
             self._values = [value for value, factor in pairs if factor is None]
         self._find_cleared()
-        self._depth += 1
+        self._backward_depth += 1
         try:
             result = original(roots, *args, **kwargs)
         finally:
-            self._depth -= 1
-        self._backwards.append(backward)
+            self._backward_depth -= 1
+        self._call_backwards.append(backward)
         for optimizer in self._optimizers:
             window = self.windows[id(optimizer)][-1]
             window.backwards.append(backward)
-            if self._gradients:
-                window.accumulated = _gradients(optimizer, scale)
+            if self._keeps_gradients:
+                window.accumulated_grads = _copy_gradients(optimizer, scale)
         return result
 
     def _find_cleared(self) -> None:
         """Notes the windows whose gradients are gone although more of them are to come."""
-        if not self._gradients:
+        if not self._keeps_gradients:
             return
         for optimizer in self._optimizers:
             window = self.windows[id(optimizer)][-1]
-            had = any(bool(each.any()) for each in window.accumulated.values())
+            had_gradients = any(bool(each.any()) for each in window.accumulated_grads.values())
             if (
-                window.cleared is None
-                and had
-                and not any(bool(each.any()) for each in _gradients(optimizer, 1.0).values())
+                window.clear_call is None
+                and had_gradients
+                and not any(bool(each.any()) for each in _copy_gradients(optimizer, 1.0).values())
             ):
-                window.cleared = self._call
+                window.clear_call = self._call_index
 
-    def _loss(self, returned: Any) -> float | None:
+    def _loss_of_call(self, result: Any) -> float | None:
         """The loss of a call: what it returned, or what ran backward."""
-        if isinstance(returned, collections.abc.Mapping):
-            returned = returned.get("loss")
-        elif not isinstance(returned, (Tensor, float, int)):
-            returned = getattr(returned, "loss", None)
-        if isinstance(returned, Tensor) and returned.numel() == 1:
-            returned = float(returned.detach())
-        if isinstance(returned, (float, int)) and not isinstance(returned, bool):
+        if isinstance(result, collections.abc.Mapping):
+            result = result.get("loss")
+        elif not isinstance(result, (Tensor, float, int)):
+            result = getattr(result, "loss", None)
+        if isinstance(result, Tensor) and result.numel() == 1:
+            result = float(result.detach())
+        if isinstance(result, (float, int)) and not isinstance(result, bool):
             scale = next(
-                (scale for tensor, scale in self._scaled if tensor.numel() == 1 and float(tensor.detach()) == returned),
+                (
+                    scale
+                    for tensor, scale in self._scaled_losses
+                    if tensor.numel() == 1 and float(tensor.detach()) == result
+                ),
                 1.0,
             )
-            return returned / scale
-        return sum(each.loss for each in self._backwards) if self._backwards else None
+            return result / scale
+        return sum(each.loss for each in self._call_backwards) if self._call_backwards else None
 
 
-class _Functions(TorchFunctionMode):
+class _CriterionMode(TorchFunctionMode):
     """Sees calls of torch's functions by any name that they were imported by."""
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: ReplayWatch) -> None:
         super().__init__()
         self._watch = watch
 
@@ -398,19 +426,19 @@ class _Functions(TorchFunctionMode):
     ) -> Any:
         named = kwargs or {}
         watch = self._watch
-        if not watch._dropout and func in _DROPOUTS:
+        if not watch._allows_dropout and func in _DROPOUTS:
             position, name, off = _DROPOUTS[func]
             if len(args) > position:
                 args = [*args[:position], off, *args[position + 1 :]]
             else:
                 named = {**named, name: off}
         result = func(*args, **named)
-        if watch._criteria and func in _CRITERIA and isinstance(result, Tensor) and result.requires_grad:
-            watch._values.append(_value(func, args, named, result))
+        if watch._sees_criteria and func in _CRITERIA and isinstance(result, Tensor) and result.requires_grad:
+            watch._values.append(_make_criterion_value(func, args, named, result))
         return result
 
 
-def _named(*names: str) -> list[Callable[..., Any]]:
+def _existing_functions(*names: str) -> list[Callable[..., Any]]:
     """Functions of torch.nn.functional, without those that this torch does not have."""
     return [getattr(functional, name) for name in names if hasattr(functional, name)]
 
@@ -418,7 +446,7 @@ def _named(*names: str) -> list[Callable[..., Any]]:
 #: Where a function's switch for dropout is, what it is called, and what turns it off.
 _DROPOUTS: dict[Callable[..., Any], tuple[int, str, bool | float]] = {
     **dict.fromkeys(
-        _named(*"dropout alpha_dropout dropout1d dropout2d dropout3d feature_alpha_dropout".split()),
+        _existing_functions(*"dropout alpha_dropout dropout1d dropout2d dropout3d feature_alpha_dropout".split()),
         (2, "training", False),
     ),
     functional.multi_head_attention_forward: (13, "training", False),
@@ -426,12 +454,12 @@ _DROPOUTS: dict[Callable[..., Any], tuple[int, str, bool | float]] = {
     torch.dropout: (2, "train", False),
 }
 #: Loss functions whose mean is over classified samples, over elements, and over rows.
-_CLASSIFIED = _named("cross_entropy", "linear_cross_entropy", "nll_loss")
-_BY_ELEMENT = _named(
+_CLASSIFIED = _existing_functions("cross_entropy", "linear_cross_entropy", "nll_loss")
+_BY_ELEMENT = _existing_functions(
     *"binary_cross_entropy binary_cross_entropy_with_logits gaussian_nll_loss hinge_embedding_loss huber_loss".split(),
     *"kl_div l1_loss mse_loss poisson_nll_loss smooth_l1_loss soft_margin_loss".split(),
 )
-_BY_ROW = _named(
+_BY_ROW = _existing_functions(
     *"cosine_embedding_loss ctc_loss margin_ranking_loss multi_margin_loss multilabel_margin_loss".split(),
     *"multilabel_soft_margin_loss triplet_margin_loss triplet_margin_with_distance_loss".split(),
 )
@@ -439,80 +467,86 @@ _CRITERIA = {*_CLASSIFIED, *_BY_ELEMENT, *_BY_ROW}
 
 
 @dataclass
-class _Value:
+class _CriterionValue:
     """What a loss function returned, how it was reduced, and over how many samples: elements, or rows of the batch."""
 
     name: str
     tensor: Tensor
     reduction: str
-    count: float
-    rows: int
+    sample_count: float
+    row_count: int
 
-    def term(self, factor: Tensor) -> Term:
+    def make_term(self, factor: Tensor) -> Term:
         """What it counts for in a loss whose derivative by it is ``factor``."""
         total = float(factor.double().sum())
         if self.reduction in ("mean", "batchmean"):
-            return Term(self.name, (total,), None, self.rows if self.reduction == "batchmean" else self.count)
+            return Term(
+                self.name, (total,), None, self.row_count if self.reduction == "batchmean" else self.sample_count
+            )
         even = float(factor.min()) == float(factor.max())
-        each = float(factor.flatten()[0]) if even else None
+        sample_weight = float(factor.flatten()[0]) if even else None
         if self.reduction == "sum":
-            return Term(self.name, (total * self.count, total * self.rows), each, self.count)
-        return Term(self.name, (total, total * self.rows / self.tensor.numel()), each, self.count)
+            return Term(
+                self.name, (total * self.sample_count, total * self.row_count), sample_weight, self.sample_count
+            )
+        return Term(self.name, (total, total * self.row_count / self.tensor.numel()), sample_weight, self.sample_count)
 
 
-def _value(function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], result: Tensor) -> _Value:
+def _make_criterion_value(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], result: Tensor
+) -> _CriterionValue:
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
-    given = bound.arguments
-    reduction = given["reduction"]
-    if given.get("size_average") is not None or given.get("reduce") is not None:
+    arguments = bound.arguments
+    reduction = arguments["reduction"]
+    if arguments.get("size_average") is not None or arguments.get("reduce") is not None:
         legacy = torch.nn._reduction.legacy_get_string
-        reduction = legacy(given["size_average"], given["reduce"], emit_warning=False)
-    first, *_ = (each for each in given.values() if isinstance(each, Tensor))
+        reduction = legacy(arguments["size_average"], arguments["reduce"], emit_warning=False)
+    first, *_ = (each for each in arguments.values() if isinstance(each, Tensor))
     rows = first.shape[0] if first.dim() else 1
     count: float = rows if function in _BY_ROW else first.numel()
     if function in _CLASSIFIED:
-        target, weight = given["target"], given.get("weight")
+        target, weight = arguments["target"], arguments.get("weight")
         if target.is_floating_point():
             count = rows
         else:
-            known = target[target != (-100 if given["ignore_index"] is None else given["ignore_index"])]
-            count = known.numel() if weight is None else float(weight[known].sum())
-    return _Value(function.__name__, result, reduction, count, rows)
+            counted = target[target != (-100 if arguments["ignore_index"] is None else arguments["ignore_index"])]
+            count = counted.numel() if weight is None else float(weight[counted].sum())
+    return _CriterionValue(function.__name__, result, reduction, count, rows)
 
 
-def _scalers() -> list[type]:
+def _scaler_classes() -> list[type]:
     """The classes that define a scaler's methods: those of torch, as far as they are loaded."""
     sharded = sys.modules.get("torch.distributed.fsdp.sharded_grad_scaler")
     return [torch.amp.GradScaler, *([sharded.ShardedGradScaler] if sharded else [])]
 
 
-def _gradients(optimizer: torch.optim.Optimizer, scale: float) -> dict[int, Tensor]:
+def _copy_gradients(optimizer: torch.optim.Optimizer, scale: float) -> dict[int, Tensor]:
     """Copies of an optimizer's gradients, divided by the scale, by ``id`` of the parameter."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return {id(p): p.grad.detach().float() / scale for p in parameters if p.grad is not None}
 
 
-def _overflow(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
+def _force_overflow(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
     """Makes the scaler skip its next step, whether or not it has looked at the gradients yet."""
-    for found in scaler._found_inf_per_device(optimizer).values():
-        found.fill_(1.0)
+    for found_inf in scaler._found_inf_per_device(optimizer).values():
+        found_inf.fill_(1.0)
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
     if gradients:
         gradients[0].mul_(float("inf"))
 
 
-def _leads(root: Tensor, tensor: Tensor) -> bool:
+def _is_near_root(root: Tensor, tensor: Tensor) -> bool:
     """Whether a tensor is the root of a backward pass, or a few operations away from it."""
     if root is tensor:
         return True
-    wanted, waiting = tensor.grad_fn, [root.grad_fn]
+    target, pending = tensor.grad_fn, [root.grad_fn]
     for _ in range(64):
-        if wanted is None or not waiting:
+        if target is None or not pending:
             return False
-        node = waiting.pop(0)
-        if node is wanted:
+        node = pending.pop(0)
+        if node is target:
             return True
         if node is not None:
-            waiting += [following for following, _ in node.next_functions]
+            pending += [next_node for next_node, _ in node.next_functions]
     return False

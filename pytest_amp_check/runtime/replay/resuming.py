@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .comparison import UNREPEATABLE, check_tolerance, count, listed, played
-from .replay import Replay, Watch
+from .comparison import UNREPEATABLE, check_tolerance, format_count, format_names, play_steps
+from .replay import Replay, ReplayWatch
 from .snapshot import random_state
 
 
@@ -42,25 +42,25 @@ def assert_resumes(
         raise ValueError("one step cannot be resumed in between: run at least 2 steps")
     if at is not None and (type(at) is not int or not 1 <= at < replay.steps):
         raise ValueError(f"at is {at!r}: pass after how many steps to save, from 1 to {replay.steps - 1}")
-    with replay.rewound(), tempfile.TemporaryDirectory(prefix="amp-check-") as folder:
-        straight = played(replay)
-        straight_end = _parts(replay)
-        at = _middle(straight, replay.steps) if at is None else at
-        replay.start.restore()
-        resumed = Watch(replay)
-        with resumed.on():
-            resumed.play(range(at))
-        before = _parts(replay)
-        checkpoint = _saved(save, os.path.join(folder, "checkpoint.pt"))
-        saved = _parts(replay)
-        replay.start.restore()
+    with replay.rewind(), tempfile.TemporaryDirectory(prefix="amp-check-") as folder:
+        straight = play_steps(replay)
+        straight_end = _copy_parts(replay)
+        at = _middle_update_end(straight, replay.steps) if at is None else at
+        replay.start_snapshot.restore()
+        resumed = ReplayWatch(replay)
+        with resumed.observe():
+            resumed.play_calls(range(at))
+        before = _copy_parts(replay)
+        checkpoint = _make_checkpoint(save, os.path.join(folder, "checkpoint.pt"))
+        saved = _copy_parts(replay)
+        replay.start_snapshot.restore()
         load(checkpoint)
-        loaded = _parts(replay)
-        with resumed.on():
-            resumed.play(range(at, replay.steps))
-        resumed_end = _parts(replay)
+        loaded = _copy_parts(replay)
+        with resumed.observe():
+            resumed.play_calls(range(at, replay.steps))
+        resumed_end = _copy_parts(replay)
         first = _first_difference(straight.losses, resumed.losses, rtol)
-        ends = _different(straight_end, resumed_end, rtol, outcome=True)
+        ends = _find_differences(straight_end, resumed_end, rtol, outcome=True)
     if first is None and not ends:
         return
     if first is not None and first < at:
@@ -68,13 +68,18 @@ def assert_resumes(
     raise AssertionError(_resume_message(replay.steps, at, before, saved, loaded, straight, resumed, first, ends))
 
 
-def _middle(straight: Watch, steps: int) -> int:
+def _middle_update_end(straight: ReplayWatch, steps: int) -> int:
     """After which step to save: the end of the update nearest to the middle."""
-    ends = {window.stepped + 1 for windows in straight.closed() for window in windows if window.stepped is not None}
+    ends = {
+        window.step_call + 1
+        for windows in straight.closed_windows()
+        for window in windows
+        if window.step_call is not None
+    }
     return min((end for end in ends if end < steps), key=lambda end: abs(2 * end - steps), default=steps // 2)
 
 
-def _saved(save: Callable[..., Any], path: str) -> Any:
+def _make_checkpoint(save: Callable[..., Any], path: str) -> Any:
     """What load() is to get: the path that save() wrote to, or what it returned, as it is at that moment."""
     if _takes_path(save):
         save(path)
@@ -100,29 +105,31 @@ def _takes_path(save: Callable[..., Any]) -> bool:
 _Parts = dict[tuple[str, str], dict[str, Any]]
 
 
-def _parts(replay: Replay) -> _Parts:
+def _copy_parts(replay: Replay) -> _Parts:
     """Copies of everything that training consists of, by kind and name."""
-    found = replay.found()
+    state_parts = replay.find_state()
     parts: _Parts = {}
-    for name, model in found.models.items():
-        parts["model", name] = _flat({**dict(model.named_parameters()), **dict(model.named_buffers())})
-    for name, optimizer in found.optimizers.items():
-        parts["optimizer", name] = _flat(optimizer.state_dict())
-    for name, scaler in found.scalers.items():
+    for name, model in state_parts.models.items():
+        parts["model", name] = _flatten({**dict(model.named_parameters()), **dict(model.named_buffers())})
+    for name, optimizer in state_parts.optimizers.items():
+        parts["optimizer", name] = _flatten(optimizer.state_dict())
+    for name, scaler in state_parts.scalers.items():
         tracker = {"growth_tracker": scaler._get_growth_tracker()}
         parts["scaler", name] = {"scale": scaler.get_scale(), **tracker} if scaler.is_enabled() else {}
-    for name, scheduler in found.schedulers.items():
-        parts["scheduler", name] = _flat(scheduler.state_dict())
-    for name, generator in found.generators.items():
+    for name, scheduler in state_parts.schedulers.items():
+        parts["scheduler", name] = _flatten(scheduler.state_dict())
+    for name, generator in state_parts.generators.items():
         parts["generator", name] = {"state": generator.get_state()}
     for name, state in random_state().items():
-        parts["random", name] = _flat({"state": state})
-    parts["gradients", ""] = _flat({name: p.grad for name, p in found.parameters().items() if p.grad is not None})
-    parts["values", ""] = dict(found.values)
+        parts["random", name] = _flatten({"state": state})
+    parts["gradients", ""] = _flatten(
+        {name: p.grad for name, p in state_parts.parameters().items() if p.grad is not None}
+    )
+    parts["values", ""] = dict(state_parts.values)
     return parts
 
 
-def _flat(value: Any, path: str = "") -> dict[str, Any]:
+def _flatten(value: Any, path: str = "") -> dict[str, Any]:
     """The plain values and copies of the tensors in nested containers, by their path."""
     if isinstance(value, Tensor):
         return {path: value.detach().clone()}
@@ -134,22 +141,24 @@ def _flat(value: Any, path: str = "") -> dict[str, Any]:
         return {path: value.tobytes()}
     else:
         return {path: value} if isinstance(value, (bool, int, float, str, bytes, type(None))) else {}
-    return {name: leaf for key, each in pairs for name, leaf in _flat(each, key).items()}
+    return {name: leaf for key, each in pairs for name, leaf in _flatten(each, key).items()}
 
 
-def _different(one: _Parts, other: _Parts, rtol: float, *, outcome: bool = False) -> dict[tuple[str, str], list[str]]:
+def _find_differences(
+    one: _Parts, other: _Parts, rtol: float, *, outcome: bool = False
+) -> dict[tuple[str, str], list[str]]:
     """The parts that differ, with the names of the values that do; as an outcome, only those that decide training."""
-    aside = ("generator", "gradients", "random", "values") if outcome else ()
-    found: dict[tuple[str, str], list[str]] = {}
+    excluded = ("generator", "gradients", "random", "values") if outcome else ()
+    differences: dict[tuple[str, str], list[str]] = {}
     for key in [*one, *(key for key in other if key not in one)]:
         left, right = one.get(key, {}), other.get(key, {})
-        names = [name for name in {**left, **right} if not _same(left.get(name), right.get(name), rtol)]
-        if names and key[0] not in aside:
-            found[key] = names
-    return found
+        names = [name for name in {**left, **right} if not _is_equal(left.get(name), right.get(name), rtol)]
+        if names and key[0] not in excluded:
+            differences[key] = names
+    return differences
 
 
-def _same(one: Any, other: Any, rtol: float) -> bool:
+def _is_equal(one: Any, other: Any, rtol: float) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         if one.shape != other.shape or one.dtype != other.dtype:
             return False
@@ -164,38 +173,42 @@ def _same(one: Any, other: Any, rtol: float) -> bool:
 
 def _first_difference(one: Sequence[float | None], other: Sequence[float | None], rtol: float) -> int | None:
     pairs = enumerate(zip(one, other, strict=True))
-    return next((number for number, (left, right) in pairs if not _same(left, right, rtol)), None)
+    return next((number for number, (left, right) in pairs if not _is_equal(left, right, rtol)), None)
 
 
 def _resume_message(
     steps: int,
-    at: int,
+    saved_at: int,
     before: _Parts,
     saved: _Parts,
     loaded: _Parts,
-    straight: Watch,
-    resumed: Watch,
+    straight: ReplayWatch,
+    resumed: ReplayWatch,
     first: int | None,
     ends: Mapping[tuple[str, str], Sequence[str]],
 ) -> str:
     """What is missing after loading, or what else may be the matter."""
-    missing = _different(saved, loaded, 0.0)
+    missing = _find_differences(saved, loaded, 0.0)
     values = missing.pop(("values", ""), [])
     if first is not None:
-        seen = (
+        symptom = (
             f"the loss of step {first + 1} is {resumed.losses[first]!r}, without the restart {straight.losses[first]!r}"
         )
     else:
         (kind, name), names = next(iter(ends.items()))
-        seen = f"after step {steps}, {kind} `{name}` differs in {listed(names)}"
-    lines = [f"training saved after {count(at, 'step')} does not go on as it was: {seen}"]
-    if changed := _different(before, saved, 0.0):
-        lines.append(f"save() itself changes {listed([_label(*key) for key in changed])}: it must only read.")
+        symptom = f"after step {steps}, {kind} `{name}` differs in {format_names(names)}"
+    lines = [f"training saved after {format_count(saved_at, 'step')} does not go on as it was: {symptom}"]
+    if changed := _find_differences(before, saved, 0.0):
+        lines.append(
+            f"save() itself changes {format_names([_describe_part(*key) for key in changed])}: it must only read."
+        )
     if missing:
         lines.append("Not restored by load():")
         for key, names in missing.items():
             lines.append(
-                f"  - {_label(*key)}{_change(key[0], saved.get(key, {}), loaded.get(key, {}), names)}. {_remedy(*key)}"
+                f"  - "
+                f"{_describe_part(*key)}{_describe_change(key[0], saved.get(key, {}), loaded.get(key, {}), names)}. "
+                f"{_suggest_remedy(*key)}"
             )
     if values:
         shown = [
@@ -213,22 +226,22 @@ def _resume_message(
     return "\n".join(lines)
 
 
-def _label(kind: str, name: str) -> str:
+def _describe_part(kind: str, name: str) -> str:
     if kind == "random":
         return f"the random state of {name}"
     return "the gradients of an open window" if kind == "gradients" else f"the {kind} `{name}`"
 
 
-def _change(kind: str, saved: Mapping[str, Any], loaded: Mapping[str, Any], names: Sequence[str]) -> str:
+def _describe_change(kind: str, saved: Mapping[str, Any], loaded: Mapping[str, Any], names: Sequence[str]) -> str:
     """The values that differ, where they say something."""
     if kind in ("generator", "random"):
         return ""
     plain = [name for name in names if isinstance(saved.get(name), (bool, int, float)) and name in loaded]
     shown = [f"{name} {saved[name]!r}, now {loaded[name]!r}" for name in plain[:3]]
-    lost = [name for name in names if name not in loaded]
-    if lost:
-        shown.append(f"lost: {listed(lost)}")
-    return f" ({'; '.join(shown) or listed(names)})"
+    lost_names = [name for name in names if name not in loaded]
+    if lost_names:
+        shown.append(f"lost: {format_names(lost_names)}")
+    return f" ({'; '.join(shown) or format_names(names)})"
 
 
 _RANDOM = {
@@ -240,7 +253,7 @@ _RANDOM = {
 }
 
 
-def _remedy(kind: str, name: str) -> str:
+def _suggest_remedy(kind: str, name: str) -> str:
     """What to save and load."""
     if kind == "random":
         get, put = _RANDOM[name]

@@ -39,7 +39,7 @@ _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 Named = tuple[str, Any]
 
 
-class Found:
+class StateParts:
     """The parts of a training state, by the names that the step knows them by."""
 
     def __init__(self, roots: Iterable[Named]) -> None:
@@ -53,27 +53,27 @@ class Found:
         #: Numbers and strings that the step holds, such as a counter.
         self.values: dict[str, Any] = {}
         inner: set[int] = set()
-        torchs: tuple[str, ...] = ()
-        for name, item in reachable(roots):
+        torch_prefixes: tuple[str, ...] = ()
+        for name, item in iter_reachable(roots):
             if isinstance(item, _KNOWN):
-                torchs += (f"{name}.",)
+                torch_prefixes += (f"{name}.",)
             if isinstance(item, nn.Module):
                 if id(item) not in inner:
-                    _add(self.models, name or type(item).__name__, item)
+                    _add_numbered(self.models, name or type(item).__name__, item)
                     inner.update(map(id, item.modules()))
             elif isinstance(item, torch.optim.Optimizer):
-                _add(self.optimizers, name or "optimizer", item)
+                _add_numbered(self.optimizers, name or "optimizer", item)
             elif isinstance(item, torch.amp.GradScaler):
-                _add(self.scalers, name or "scaler", item)
+                _add_numbered(self.scalers, name or "scaler", item)
             elif isinstance(item, torch.optim.lr_scheduler.LRScheduler):
-                _add(self.schedulers, name or "scheduler", item)
+                _add_numbered(self.schedulers, name or "scheduler", item)
             elif isinstance(item, torch.Generator):
-                _add(self.generators, name or "generator", item)
+                _add_numbered(self.generators, name or "generator", item)
             elif isinstance(item, collections.abc.Iterator) and not isinstance(item, (io.IOBase, itertools.count)):
                 self.iterators.append(name)
-            elif isinstance(item, (_Cell, _Globals, dict)) or followed(item):
-                values = [pair for pair in _children(name, item) if isinstance(pair[1], (bool, int, float, str))]
-                self.values.update((key, value) for key, value in values if not key.startswith(torchs))
+            elif isinstance(item, (_NamedCell, _UsedGlobals, dict)) or holds_state(item):
+                values = [pair for pair in _child_objects(name, item) if isinstance(pair[1], (bool, int, float, str))]
+                self.values.update((key, value) for key, value in values if not key.startswith(torch_prefixes))
         # A module that was met before the one that holds it.
         outer = {id(m) for model in self.models.values() for m in model.modules() if m is not model}
         self.models = {name: model for name, model in self.models.items() if id(model) not in outer}
@@ -85,10 +85,10 @@ class Found:
         for model_name, model in self.models.items():
             for name, parameter in model.named_parameters():
                 names[f"{model_name}.{name}" if several else name] = parameter
-        known = set(map(id, names.values()))
+        known_ids = set(map(id, names.values()))
         for optimizer_name, optimizer in self.optimizers.items():
-            loose = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in known]
-            names.update({f"{optimizer_name}, parameter {number}": p for number, p in enumerate(loose)})
+            other_params = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in known_ids]
+            names.update({f"{optimizer_name}, parameter {number}": p for number, p in enumerate(other_params)})
         return names
 
 
@@ -101,12 +101,12 @@ class Snapshot:
     """
 
     def __init__(self, roots: Iterable[Named]) -> None:
-        self._random = random_state()
+        self._random_states = random_state()
         storages: dict[int, Callable[[], None]] = {}
         # What is kept here is no part of what a program needs, where its memory is measured meanwhile.
         with _disable_current_modes():
-            kept = [_keep(item, storages) for _, item in reachable(roots)]
-        self._restorers = [restorer for restorer in kept if restorer is not None]
+            restorers = [_make_restorer(item, storages) for _, item in iter_reachable(roots)]
+        self._restorers = [restorer for restorer in restorers if restorer is not None]
         self._restorers += storages.values()
 
     def restore(self) -> None:
@@ -116,7 +116,7 @@ class Snapshot:
                 restorer()
         # Inside an autocast region of the caller, low-precision copies of the weights may be cached.
         torch.clear_autocast_cache()
-        restore_random(self._random)
+        restore_random(self._random_states)
 
 
 def random_state() -> dict[str, Any]:
@@ -151,48 +151,48 @@ def seed_all(seed: int) -> None:
         numpy.random.seed(seed)
 
 
-class _Cell:
+class _NamedCell:
     """A variable that a function keeps from where it was defined."""
 
     def __init__(self, name: str, cell: types.CellType) -> None:
         self.name, self.cell = name, cell
 
 
-class _Globals:
+class _UsedGlobals:
     """The globals of a module that a function names."""
 
-    def __init__(self, space: dict[str, Any], names: Iterable[str], prefix: str = "") -> None:
-        self.space, self.prefix = space, prefix
-        self.names = sorted(name for name in names if name in space and not name.startswith("__"))
+    def __init__(self, namespace: dict[str, Any], names: Iterable[str], prefix: str = "") -> None:
+        self.namespace, self.prefix = namespace, prefix
+        self.names = sorted(name for name in names if name in namespace and not name.startswith("__"))
 
 
-class Bare:
+class UnfollowedFunction:
     """A function whose own variables are rewound, without following what they hold."""
 
     def __init__(self, function: object) -> None:
         self.function = function
 
 
-def reachable(roots: Iterable[Named]) -> Iterator[Named]:
+def iter_reachable(roots: Iterable[Named]) -> Iterator[Named]:
     """Every object that may hold state, once, with the name under which it was met first."""
     seen: dict[Any, object] = {}
-    waiting = [(name, item) for name, item in roots][::-1]
-    while waiting:
-        name, item = waiting.pop()
+    pending = [(name, item) for name, item in roots][::-1]
+    while pending:
+        name, item = pending.pop()
         key: Any = id(item)
-        if isinstance(item, _Cell):
+        if isinstance(item, _NamedCell):
             key = ("cell", id(item.cell))
-        elif isinstance(item, _Globals):
-            key = ("globals", id(item.space), *item.names)
+        elif isinstance(item, _UsedGlobals):
+            key = ("globals", id(item.namespace), *item.names)
         if key in seen or isinstance(item, (*_PLAIN, type)):
             continue
         # Kept, or another object could get its id.
         seen[key] = item
         yield name, item
-        waiting += list(_children(name, item))[::-1]
+        pending += list(_child_objects(name, item))[::-1]
 
 
-def _children(name: str, item: Any) -> Iterable[Named]:
+def _child_objects(name: str, item: Any) -> Iterable[Named]:
     """What an object leads to, under the names that its user would write."""
     if isinstance(item, Tensor):
         return [(f"{name}.grad", item.grad)] if item.is_leaf and item.grad is not None else []
@@ -208,49 +208,49 @@ def _children(name: str, item: Any) -> Iterable[Named]:
     if isinstance(item, types.MethodType):
         return [("", item.__self__), ("", item.__func__)]
     if isinstance(item, types.FunctionType):
-        return _of_function(item)
-    if isinstance(item, _Cell):
+        return _function_children(item)
+    if isinstance(item, _NamedCell):
         try:
             return [(item.name, item.cell.cell_contents)]
         except ValueError:
             return []
-    if isinstance(item, _Globals):
-        return [(item.prefix + key, item.space[key]) for key in item.names if key in item.space]
-    if isinstance(item, Bare):
-        return _of_bare(item.function)
-    if followed(item):
-        inner = [(f"{name}.{key}" if name else key, value) for key, value in _attributes(item).items()]
-        return [*inner, *(("", function) for function in _methods(type(item)))]
+    if isinstance(item, _UsedGlobals):
+        return [(item.prefix + key, item.namespace[key]) for key in item.names if key in item.namespace]
+    if isinstance(item, UnfollowedFunction):
+        return _own_plain_cells(item.function)
+    if holds_state(item):
+        inner = [(f"{name}.{key}" if name else key, value) for key, value in _state_attributes(item).items()]
+        return [*inner, *(("", function) for function in _user_methods(type(item)))]
     return []
 
 
-def _of_function(function: types.FunctionType) -> list[Named]:
+def _function_children(function: types.FunctionType) -> list[Named]:
     """The variables, defaults and globals that a function reads."""
-    found: list[Named] = [
-        (name, _Cell(name, cell))
+    children: list[Named] = [
+        (name, _NamedCell(name, cell))
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     ]
     wrapped = getattr(function, "__wrapped__", None)
     if wrapped is not None:
-        found.append(("", wrapped))
-    if _library(function):
+        children.append(("", wrapped))
+    if _is_library_function(function):
         # A decorator of a library leads to the user's function; what the library's globals hold is not state.
-        return found
+        return children
     defaults = function.__defaults__ or ()
     arguments = function.__code__.co_varnames[: function.__code__.co_argcount]
-    found += zip(arguments[len(arguments) - len(defaults) :], defaults, strict=True)
-    found += (function.__kwdefaults__ or {}).items()
-    names = _names(function.__code__, "GLOBAL", "NAME")
-    found.append(("", _Globals(function.__globals__, names)))
+    children += zip(arguments[len(arguments) - len(defaults) :], defaults, strict=True)
+    children += (function.__kwdefaults__ or {}).items()
+    names = _used_names(function.__code__, "GLOBAL", "NAME")
+    children.append(("", _UsedGlobals(function.__globals__, names)))
     for name in sorted(names):
         module = function.__globals__.get(name)
-        if isinstance(module, types.ModuleType) and not _foreign(module.__name__):
-            attributes = _names(function.__code__, "ATTR", "METHOD")
-            found.append((name, _Globals(vars(module), attributes, f"{name}.")))
-    return found
+        if isinstance(module, types.ModuleType) and not _is_foreign_module(module.__name__):
+            attributes = _used_names(function.__code__, "ATTR", "METHOD")
+            children.append((name, _UsedGlobals(vars(module), attributes, f"{name}.")))
+    return children
 
 
-def _of_bare(function: object) -> list[Named]:
+def _own_plain_cells(function: object) -> list[Named]:
     """The function's own cells and plain attributes, where another list says what the state is."""
     while isinstance(function, functools.partial):
         function = function.func
@@ -259,7 +259,7 @@ def _of_bare(function: object) -> list[Named]:
     if not isinstance(function, types.FunctionType):
         return []
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    return [(name, _Cell(name, cell)) for name, cell in cells if _is_plain(cell)]
+    return [(name, _NamedCell(name, cell)) for name, cell in cells if _is_plain(cell)]
 
 
 def _is_plain(cell: types.CellType) -> bool:
@@ -269,20 +269,20 @@ def _is_plain(cell: types.CellType) -> bool:
         return True
 
 
-def _names(code: types.CodeType, *kinds: str) -> set[str]:
+def _used_names(code: types.CodeType, *kinds: str) -> set[str]:
     """The names that code reads or writes as globals or as attributes, nested functions included."""
     names = {each.argval for each in dis.get_instructions(code) if each.opname.endswith(kinds)}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names |= _names(constant, *kinds)
+            names |= _used_names(constant, *kinds)
     return names
 
 
-def _methods(kind: type) -> list[types.FunctionType]:
+def _user_methods(kind: type) -> list[types.FunctionType]:
     """The methods of a user's class, which may use globals."""
     functions = []
     for each in kind.__mro__:
-        if _foreign(each.__module__):
+        if _is_foreign_module(each.__module__):
             continue
         for value in vars(each).values():
             plain = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
@@ -291,35 +291,48 @@ def _methods(kind: type) -> list[types.FunctionType]:
     return functions
 
 
-def _library(function: types.FunctionType) -> bool:
+def _is_library_function(function: types.FunctionType) -> bool:
     """Whether a function is not the user's: what it names is not the state of this training."""
-    return _foreign(function.__module__ or "") or "site-packages" in function.__code__.co_filename
+    return _is_foreign_module(function.__module__ or "") or "site-packages" in function.__code__.co_filename
 
 
-def _foreign(module: str) -> bool:
+def _is_foreign_module(module: str) -> bool:
     return module.partition(".")[0] in _NOT_FOLLOWED
 
 
-def followed(item: object) -> bool:
+def holds_state(item: object) -> bool:
     """Whether an object's attributes are part of the state."""
     if isinstance(item, (*_KNOWN, *_BAGS)):
         return True
-    apart = (type, enum.Enum, BaseException, _Cell, _Globals, Bare, Tensor, dict, list, tuple, set, collections.deque)
-    return not (_foreign(type(item).__module__) or isinstance(item, apart))
+    excluded = (
+        type,
+        enum.Enum,
+        BaseException,
+        _NamedCell,
+        _UsedGlobals,
+        UnfollowedFunction,
+        Tensor,
+        dict,
+        list,
+        tuple,
+        set,
+        collections.deque,
+    )
+    return not (_is_foreign_module(type(item).__module__) or isinstance(item, excluded))
 
 
-def _attributes(item: object) -> dict[str, Any]:
+def _state_attributes(item: object) -> dict[str, Any]:
     """The attributes of an object, from its dictionary and its slots, without hooks, which are not state."""
-    found = {
+    attributes = {
         key: value
         for key, value in getattr(item, "__dict__", {}).items()
         if not (isinstance(item, _KNOWN) and "_hooks" in key)
     }
-    found.update((slot, getattr(item, slot)) for slot in _slots(item) if hasattr(item, slot))
-    return found
+    attributes.update((slot, getattr(item, slot)) for slot in _slot_names(item) if hasattr(item, slot))
+    return attributes
 
 
-def _slots(item: object) -> list[str]:
+def _slot_names(item: object) -> list[str]:
     """The attributes of an object that are not in its dictionary."""
     slots: list[str] = []
     for kind in type(item).__mro__:
@@ -328,7 +341,7 @@ def _slots(item: object) -> list[str]:
     return [slot for slot in slots if not slot.startswith("__")]
 
 
-def _keep(item: Any, storages: dict[int, Callable[[], None]]) -> Callable[[], None] | None:
+def _make_restorer(item: Any, storages: dict[int, Callable[[], None]]) -> Callable[[], None] | None:
     """What puts an object's own contents back, or None if it has none."""
     numpy = sys.modules.get("numpy")
     if isinstance(item, Tensor):
@@ -339,9 +352,9 @@ def _keep(item: Any, storages: dict[int, Callable[[], None]]) -> Callable[[], No
         return _keep_sequence(item)
     if isinstance(item, set):
         return _keep_set(item)
-    if isinstance(item, _Cell):
+    if isinstance(item, _NamedCell):
         return _keep_cell(item.cell)
-    if isinstance(item, _Globals):
+    if isinstance(item, _UsedGlobals):
         return _keep_globals(item)
     if isinstance(item, torch.Generator):
         return _keep_generator(item)
@@ -353,7 +366,7 @@ def _keep(item: Any, storages: dict[int, Callable[[], None]]) -> Callable[[], No
         return functools.partial(item.set_state, item.get_state())
     if numpy is not None and isinstance(item, numpy.random.Generator):
         return functools.partial(setattr, item.bit_generator, "state", item.bit_generator.state)
-    if followed(item):
+    if holds_state(item):
         return _keep_attributes(item)
     return None
 
@@ -393,8 +406,12 @@ def _keep_content(tensor: Tensor, storages: dict[int, Callable[[], None]]) -> Ca
         storages[address] = _keep_storage(storage)
 
     def rebind() -> None:
-        now = tensor.detach()
-        if now.untyped_storage().data_ptr() != address or (now.shape, now.stride(), now.storage_offset()) != (
+        current = tensor.detach()
+        if current.untyped_storage().data_ptr() != address or (
+            current.shape,
+            current.stride(),
+            current.storage_offset(),
+        ) != (
             data.shape,
             data.stride(),
             data.storage_offset(),
@@ -436,9 +453,10 @@ def _keep_dict(container: dict[Any, Any]) -> Callable[[], None]:
     return restore
 
 
-def _is_unchanged(now: dict[Any, Any], saved: dict[Any, Any]) -> bool:
-    return len(now) == len(saved) and all(
-        key is kept and now[key] is value for key, (kept, value) in zip(now, saved.items(), strict=True)
+def _is_unchanged(current: dict[Any, Any], saved: dict[Any, Any]) -> bool:
+    return len(current) == len(saved) and all(
+        key is saved_key and current[key] is value
+        for key, (saved_key, value) in zip(current, saved.items(), strict=True)
     )
 
 
@@ -466,7 +484,7 @@ def _keep_cell(cell: types.CellType) -> Callable[[], None]:
     try:
         value = _kept_value(cell.cell_contents)
     except ValueError:
-        return functools.partial(_empty, cell)
+        return functools.partial(_empty_cell, cell)
 
     def restore() -> None:
         cell.cell_contents = value()
@@ -474,27 +492,27 @@ def _keep_cell(cell: types.CellType) -> Callable[[], None]:
     return restore
 
 
-def _empty(cell: types.CellType) -> None:
+def _empty_cell(cell: types.CellType) -> None:
     with contextlib.suppress(ValueError):
         del cell.cell_contents
 
 
-def _keep_globals(item: _Globals) -> Callable[[], None]:
-    saved = {name: _kept_value(item.space[name]) for name in item.names}
+def _keep_globals(item: _UsedGlobals) -> Callable[[], None]:
+    saved = {name: _kept_value(item.namespace[name]) for name in item.names}
 
     def restore() -> None:
         for name, value in saved.items():
-            item.space[name] = value()
+            item.namespace[name] = value()
 
     return restore
 
 
 def _keep_attributes(item: object) -> Callable[[], None]:
-    slots = _slots(item)
-    saved = {name: _kept_value(value) for name, value in _attributes(item).items()}
+    slots = _slot_names(item)
+    saved = {name: _kept_value(value) for name, value in _state_attributes(item).items()}
 
     def restore() -> None:
-        for name in _attributes(item):
+        for name in _state_attributes(item):
             if name not in saved:
                 object.__delattr__(item, name)
         for name, value in saved.items():
@@ -516,7 +534,7 @@ def _kept_value(value: Any) -> Callable[[], Any]:
     return lambda: value
 
 
-def _add(table: dict[str, Any], name: str, item: object) -> None:
+def _add_numbered(table: dict[str, Any], name: str, item: object) -> None:
     """Files an object under its name, or under the name with a number where that is taken."""
-    free = next(each for n in itertools.count(1) if (each := name if n == 1 else f"{name} ({n})") not in table)
-    table[free] = item
+    free_name = next(each for n in itertools.count(1) if (each := name if n == 1 else f"{name} ({n})") not in table)
+    table[free_name] = item

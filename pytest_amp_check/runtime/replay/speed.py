@@ -9,8 +9,8 @@ import time
 
 import torch
 
-from ..emulate.cuda import emulating
-from .comparison import Unavailable, autocast_off, count, is_number
+from ..emulate.cuda import is_emulating
+from .comparison import UnavailableError, autocast_off, format_count, is_number
 from .replay import Replay
 
 #: Seconds that one timed stretch lasts at least, so that the clock and the synchronisation do not show.
@@ -28,18 +28,18 @@ def assert_speedup(replay: Replay, *, over_fp32: float, pairs: int = 9) -> float
         raise ValueError(f"over_fp32 is {over_fp32!r}: pass the factor that is expected, such as 1.3")
     if type(pairs) is not int or pairs < 1:
         raise ValueError(f"pairs is {pairs!r}: pass how many times both are timed, at least 1")
-    if emulating() or not torch.cuda.is_available():
-        raise Unavailable("no CUDA device: a speedup can only be measured on the GPU that it is meant for")
-    devices = {p.device.type for p in replay.found().parameters().values()}
+    if is_emulating() or not torch.cuda.is_available():
+        raise UnavailableError("no CUDA device: a speedup can only be measured on the GPU that it is meant for")
+    devices = {p.device.type for p in replay.find_state().parameters().values()}
     if devices != {"cuda"}:
-        raise Unavailable(f"the model is on {' and '.join(sorted(devices))}, not on a CUDA device")
-    with replay.rewound():
-        warm = min(_timed(replay, half, 1) for half in (True, False) for _ in range(2))
+        raise UnavailableError(f"the model is on {' and '.join(sorted(devices))}, not on a CUDA device")
+    with replay.rewind():
+        warm = min(_measure_seconds(replay, half, 1) for half in (True, False) for _ in range(2))
         rounds = max(1, math.ceil(_STRETCH / warm))
         times: dict[bool, list[float]] = {True: [], False: []}
         for number in range(pairs):
             for half in (True, False) if number % 2 == 0 else (False, True):
-                times[half].append(_timed(replay, half, rounds) / (rounds * replay.steps))
+                times[half].append(_measure_seconds(replay, half, rounds) / (rounds * replay.steps))
     ratio = statistics.median(fp32 / amp for amp, fp32 in zip(times[True], times[False], strict=True))
     if ratio >= over_fp32:
         return ratio
@@ -48,7 +48,7 @@ def assert_speedup(replay: Replay, *, over_fp32: float, pairs: int = 9) -> float
     raise AssertionError(
         f"mixed precision is {ratio:.2f} times as fast as float32, not {over_fp32:g} times: "
         f"{amp:.3g} ms a step against {fp32:.3g} ms "
-        f"(medians of {count(pairs, 'pair')} on {torch.cuda.get_device_name()})\n"
+        f"(medians of {format_count(pairs, 'pair')} on {torch.cuda.get_device_name()})\n"
         "Usual reasons:\n"
         "  - the batch or the layers are too small to fill the GPU: time with the sizes you train with\n"
         "  - sizes that are no multiple of 8, which tensor cores do not take\n"
@@ -58,17 +58,17 @@ def assert_speedup(replay: Replay, *, over_fp32: float, pairs: int = 9) -> float
     )
 
 
-def _timed(replay: Replay, half: bool, rounds: int) -> float:
+def _measure_seconds(replay: Replay, half: bool, rounds: int) -> float:
     """Seconds that the steps take, as they are or in float32, from the first state on."""
-    replay.start.restore()
+    replay.start_snapshot.restore()
     with contextlib.ExitStack() as stack:
         if not half:
             stack.enter_context(autocast_off())
-            for scaler in replay.found().scalers.values():
+            for scaler in replay.find_state().scalers.values():
                 scaler._enabled = False
         torch.cuda.synchronize()
         begin = time.perf_counter()
         for number in range(rounds * replay.steps):
-            replay.call(number)
+            replay.call_step(number)
         torch.cuda.synchronize()
         return time.perf_counter() - begin

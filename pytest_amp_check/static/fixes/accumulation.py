@@ -6,104 +6,129 @@ import ast
 
 from ...protocol.finding import Finding
 from ...protocol.fix import Edit
-from ...protocol.words import chain
-from .edits import insertion
-from .layout import LOOPS, Layout
-from .matchers import Unfit, expect, first, last_name, method, of_kind, only, remainders, require
-from .queries import Mended, call_statement, guards, local, of, owner, shifted, witnessed
+from ...protocol.source_text import find_access_path
+from .edits import make_insertion
+from .layout import LOOPS, ProgramLayout
+from .matchers import (
+    NotFixable,
+    filter_nodes,
+    find_receiver,
+    find_remainders,
+    last_name,
+    require,
+    require_first,
+    require_only,
+    require_type,
+)
+from .queries import (
+    Mended,
+    call_statement,
+    find_guards,
+    find_method_calls,
+    find_trace_calls,
+    reindent_lines,
+    require_local,
+    require_owner,
+)
 
 CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_"})
 
 
-def move_to_step(layout: Layout, finding: Finding) -> Mended:
+def move_to_step(layout: ProgramLayout, finding: Finding) -> Mended:
     """Moves ``unscale_`` with its clips, or ``update``, under the test that decides about the step beside it."""
-    call = layout.at(finding.site, ast.Call)
+    call = layout.find_expression(finding.site, ast.Call)
     unscales = finding.label == "unscale@window"
-    scaler = owner(layout, call, "unscale_" if unscales else "update")
+    scaler = require_owner(layout, call, "unscale_" if unscales else "update")
     statement = call_statement(layout, call)
-    guard, steps = _guarded_steps(layout, layout.block(statement), scaler)
-    moved = _moved(layout, statement, guard, scaler, unscales=unscales)
-    require(all(map(layout.alone, [guard.body[0], guard.body[-1], *moved])))
-    top, bottom = layout.head(moved[0]), moved[-1].end_lineno or 0
-    rows = shifted(layout, top, bottom, layout.indent(statement), layout.indent(guard.body[0]))
+    guard, steps = _find_guarded_steps(layout, layout.block_of(statement), scaler)
+    moved = _find_moved_statements(layout, statement, guard, scaler, unscales=unscales)
+    require(all(map(layout.has_own_lines, [guard.body[0], guard.body[-1], *moved])))
+    top, bottom = layout.first_line_of(moved[0]), moved[-1].end_lineno or 0
+    rows = reindent_lines(layout, top, bottom, layout.indent_of(statement), layout.indent_of(guard.body[0]))
     if unscales:
-        put = insertion(layout.head(guard.body[0]), 0, "".join(f"{row}\n" for row in rows))
+        put = make_insertion(layout.first_line_of(guard.body[0]), 0, "".join(f"{row}\n" for row in rows))
     else:
-        require(all(map(layout.alone, steps)))
-        put = layout.below(steps[-1], rows)
-    return f"Move `{layout.source(call)}` under the test of the step", [put, layout.without(top, bottom)]
+        require(all(map(layout.has_own_lines, steps)))
+        put = layout.insert_below(steps[-1], rows)
+    return f"Move `{layout.source_of(call)}` under the test of the step", [put, layout.remove_lines(top, bottom)]
 
 
-def _guarded_steps(layout: Layout, block: list[ast.stmt], scaler: str) -> tuple[ast.If, list[ast.stmt]]:
+def _find_guarded_steps(layout: ProgramLayout, block: list[ast.stmt], scaler: str) -> tuple[ast.If, list[ast.stmt]]:
     """The test in a block that decides about the scaler's step, and the statements under it that step."""
-    for guard in of_kind(block, ast.If):
-        steps = [each for each in guard.body if of(layout, each, "step", scaler)]
+    for guard in filter_nodes(block, ast.If):
+        steps = [each for each in guard.body if find_method_calls(layout, each, "step", scaler)]
         if steps:
             return guard, steps
-    raise Unfit
+    raise NotFixable
 
 
-def _moved(layout: Layout, statement: ast.stmt, guard: ast.If, scaler: str, *, unscales: bool) -> list[ast.stmt]:
+def _find_moved_statements(
+    layout: ProgramLayout, statement: ast.stmt, guard: ast.If, scaler: str, *, unscales: bool
+) -> list[ast.stmt]:
     """A statement that unscales, with the clips between it and the test of the step; an update behind that alone."""
-    block = layout.block(statement)
+    block = layout.block_of(statement)
     at, there = block.index(statement), block.index(guard)
     if not unscales:
-        require(at >= there and not any(of(layout, each, "unscale_", scaler) for each in block[there + 1 :]))
+        require(
+            at >= there and not any(find_method_calls(layout, each, "unscale_", scaler) for each in block[there + 1 :])
+        )
         return [statement]
     moved = block[at:there]
     require(moved and all(each is statement or _is_clip(layout, each) for each in moved))
-    require(not any(of(layout, each, "step", scaler) for each in guard.orelse))
+    require(not any(find_method_calls(layout, each, "step", scaler) for each in guard.orelse))
     return moved
 
 
-def _is_clip(layout: Layout, statement: ast.stmt) -> bool:
-    calls = of_kind(layout.within(statement), ast.Call)
+def _is_clip(layout: ProgramLayout, statement: ast.stmt) -> bool:
+    calls = filter_nodes(layout.nodes_in(statement), ast.Call)
     return isinstance(statement, ast.Expr) and any(last_name(call.func) in CLIPS for call in calls)
 
 
-def divide_loss(layout: Layout, finding: Finding) -> Mended:
-    local(layout, finding)
+def divide_loss(layout: ProgramLayout, finding: Finding) -> Mended:
+    require_local(layout, finding)
     require(finding.label == "step@undivided")
-    call = layout.at(finding.site, ast.Call)
-    step = first(each for each in reversed(list(witnessed(layout, finding))) if method(each, "step") is not None)
-    backward = method(call, "backward")
-    require(backward is not None and layout.scope(step) is layout.scope(call))
+    call = layout.find_expression(finding.site, ast.Call)
+    step = require_first(
+        each for each in reversed(list(find_trace_calls(layout, finding))) if find_receiver(each, "step") is not None
+    )
+    backward = find_receiver(call, "backward")
+    require(backward is not None and layout.scope_of(step) is layout.scope_of(call))
     # The backward of a framework has a division of its own, or gradients of its own.
     require(not call.args)
-    scaled = layout.calls(call, "scale")
+    scaled = layout.find_calls(call, "scale")
     require(len(scaled) <= 1)
-    loss = expect(scaled[0].args[0] if scaled and len(scaled[0].args) == 1 else backward, ast.Name)
-    mean = f"{loss.id} / {_window(layout, call, step)}"
-    return f"Divide the loss: `{mean}`", [Edit(*layout.span(loss), mean if scaled else f"({mean})")]
+    loss = require_type(scaled[0].args[0] if scaled and len(scaled[0].args) == 1 else backward, ast.Name)
+    mean = f"{loss.id} / {_find_window_size(layout, call, step)}"
+    return f"Divide the loss: `{mean}`", [Edit(*layout.span_of(loss), mean if scaled else f"({mean})")]
 
 
-def _window(layout: Layout, call: ast.Call, step: ast.Call) -> str:
+def _find_window_size(layout: ProgramLayout, call: ast.Call, step: ast.Call) -> str:
     """What the micro-batches are counted by in the tests that decide about a step, and not about a call."""
-    here = guards(layout, call)
+    here = find_guards(layout, call)
     tests = [
         guard.test
-        for guard, field in guards(layout, step)
+        for guard, field in find_guards(layout, step)
         if isinstance(guard, ast.If) and field == "body" and (guard, field) not in here
     ]
-    counts = [node.right for test in tests for node in remainders(layout.within(test))]
-    return only({layout.source(count) for count in counts if chain(count) is not None})
+    counts = [node.right for test in tests for node in find_remainders(layout.nodes_in(test))]
+    return require_only({layout.source_of(count) for count in counts if find_access_path(count) is not None})
 
 
-def end_window(layout: Layout, finding: Finding) -> Mended:
+def end_window(layout: ProgramLayout, finding: Finding) -> Mended:
     """Clears gradients where the step is, or lets the test of the step count from one."""
     if finding.label == "zero@window":
-        return _clear_after_step(layout, finding, layout.at(finding.site, ast.Call))
+        return _clear_after_step(layout, finding, layout.find_expression(finding.site, ast.Call))
     require(finding.label == "window:off-by-one")
     # The number of the micro-batch modulo their number.
-    test = layout.at(finding.site, ast.expr)
-    count = only(remainders(layout.within(test)))
-    number = expect(count.left, ast.Name)
-    loop = layout.loop(test)
+    test = layout.find_expression(finding.site, ast.expr)
+    count = require_only(find_remainders(layout.nodes_in(test)))
+    number = require_type(count.left, ast.Name)
+    loop = layout.loop_of(test)
     if not isinstance(loop, (ast.For, ast.AsyncFor)):
-        raise Unfit
+        raise NotFixable
     require(_counts_from_zero(loop, number.id) and not _decides_elsewhere(layout, number.id, loop, test))
     more = f"({number.id} + 1)"
-    return f"Count from one: `{more} % {layout.source(count.right)}`", [Edit(*layout.span(number), more)]
+    return f"Count from one: `{more} % {layout.source_of(count.right)}`", [Edit(*layout.span_of(number), more)]
 
 
 def _counts_from_zero(loop: ast.For | ast.AsyncFor, name: str) -> bool:
@@ -116,36 +141,38 @@ def _counts_from_zero(loop: ast.For | ast.AsyncFor, name: str) -> bool:
     return False
 
 
-def _decides_elsewhere(layout: Layout, name: str, loop: ast.AST, test: ast.expr) -> bool:
+def _decides_elsewhere(layout: ProgramLayout, name: str, loop: ast.AST, test: ast.expr) -> bool:
     """Whether anything else goes by a number: it would be shifted against the windows, or was meant for them as is."""
-    nodes = layout.within(loop)
-    asked = layout.within(test)
-    deciding = [*of_kind(nodes, ast.Compare), *of_kind(nodes, ast.Subscript), *remainders(nodes)]
-    return any(chain(each) == name for node in deciding if node not in asked for each in layout.within(node))
+    nodes = layout.nodes_in(loop)
+    asked = layout.nodes_in(test)
+    deciding = [*filter_nodes(nodes, ast.Compare), *filter_nodes(nodes, ast.Subscript), *find_remainders(nodes)]
+    return any(
+        find_access_path(each) == name for node in deciding if node not in asked for each in layout.nodes_in(node)
+    )
 
 
-def _clear_after_step(layout: Layout, finding: Finding, call: ast.Call) -> Mended:
+def _clear_after_step(layout: ProgramLayout, finding: Finding, call: ast.Call) -> Mended:
     statement = call_statement(layout, call)
     optimizer, scaler = finding.names.get("optimizer", ""), finding.names.get("scaler", "")
-    row = layout.source(call)
-    require(chain(call.func) is not None and optimizer and row == f"{optimizer}.zero_grad()")
-    removal = layout.removal(statement)
-    guard = first(
+    row = layout.source_of(call)
+    require(find_access_path(call.func) is not None and optimizer and row == f"{optimizer}.zero_grad()")
+    removal = layout.remove_statement(statement)
+    guard = require_first(
         each
-        for each in of_kind(layout.block(statement), ast.If)
-        if not each.orelse and any(_steps(layout, inner, scaler, optimizer) for inner in each.body)
+        for each in filter_nodes(layout.block_of(statement), ast.If)
+        if not each.orelse and any(_is_step_of(layout, inner, scaler, optimizer) for inner in each.body)
     )
     last = guard.body[-1]
-    require(layout.alone(last))
+    require(layout.has_own_lines(last))
     require(not isinstance(last, (ast.Return, ast.Break, ast.Continue, ast.Raise, ast.With, ast.If, *LOOPS)))
-    if layout.calls(guard, "zero_grad"):
+    if layout.find_calls(guard, "zero_grad"):
         return f"Leave it to the `zero_grad` after the step of `{optimizer}`", [removal]
-    return f"Move `{row}` behind the step", [layout.after(last, row), removal]
+    return f"Move `{row}` behind the step", [layout.insert_after(last, row), removal]
 
 
-def _steps(layout: Layout, statement: ast.stmt, scaler: str, optimizer: str) -> bool:
-    by_scaler = of(layout, statement, "step", scaler)
+def _is_step_of(layout: ProgramLayout, statement: ast.stmt, scaler: str, optimizer: str) -> bool:
+    by_scaler = find_method_calls(layout, statement, "step", scaler)
     return isinstance(statement, ast.Expr) and (
-        any(call.args and layout.source(call.args[0]) == optimizer for call in by_scaler)
-        or bool(of(layout, statement, "step", optimizer))
+        any(call.args and layout.source_of(call.args[0]) == optimizer for call in by_scaler)
+        or bool(find_method_calls(layout, statement, "step", optimizer))
     )

@@ -6,11 +6,11 @@ import re
 
 from ...protocol.finding import Finding
 from ...protocol.fix import Edit
-from .layout import Layout
+from .layout import ProgramLayout
 from .queries import Mended
 
 
-def remove_suppression(layout: Layout, finding: Finding) -> Mended:
+def remove_suppression(layout: ProgramLayout, finding: Finding) -> Mended:
     """Takes out the words that silence nothing, and the comment where none is left."""
     site = finding.site
     row = layout.lines[site.line - 1]
@@ -30,5 +30,5 @@ def remove_suppression(layout: Layout, finding: Finding) -> Mended:
         return "Remove this comment", [Edit(site.line, site.column, site.line, site.end_column + other.end() - 1, "")]
     before = row[: site.column].rstrip()
     if not before:
-        return "Remove this comment", [layout.without(site.line, site.line)]
+        return "Remove this comment", [layout.remove_lines(site.line, site.line)]
     return "Remove this comment", [Edit(site.line, len(before), site.line, len(row), "")]

@@ -5,18 +5,28 @@ from __future__ import annotations
 import ast
 import re
 
-from ...protocol import surface
+from ...protocol import torch_api
+from ...protocol.fast_namedtuple import NamedTuple
 from ...protocol.finding import Finding
 from ...protocol.fix import Edit
-from ...protocol.named import NamedTuple
-from ...protocol.words import chain
-from ..project.surroundings import Version
-from .edits import shrunk
-from .form import Form
-from .layout import FUNCTIONS, Layout
-from .matchers import Unfit, argument, assignments, expect, first, imports_of_torch, method, of_kind, require
-from .queries import Mended, binders, bindings, means_one_thing
-from .rebuilt import Change, Rebuilt
+from ...protocol.source_text import find_access_path
+from ..project.project_context import Version
+from .edits import make_minimal_edit
+from .layout import FUNCTIONS, ProgramLayout
+from .matchers import (
+    NotFixable,
+    count_torch_imports,
+    filter_nodes,
+    find_assignments,
+    find_keyword,
+    find_receiver,
+    require,
+    require_first,
+    require_type,
+)
+from .pending_rewrites import Change, PendingRewrite
+from .queries import Mended, count_bindings, find_binders, is_bound_once
+from .rewrite_spec import RewriteSpec
 
 #: Where the old names of AMP are imported from, and where the new ones are.
 OLD_HOMES = [
@@ -28,155 +38,165 @@ CLIP = "clip_grad_norm"
 OLD_CLIP = f"torch.nn.utils.{CLIP}"
 
 
-def replace_deprecated(layout: Layout, finding: Finding) -> Mended:
+def replace_deprecated(layout: ProgramLayout, finding: Finding) -> Mended:
     old = finding.names.get("old", "")
-    node = layout.at(finding.site, ast.expr)
+    node = layout.find_expression(finding.site, ast.expr)
     called = node.func if isinstance(node, ast.Call) else node
-    name = chain(called) or ""
+    name = find_access_path(called) or ""
     top = name.partition(".")[0]
-    require(means_one_thing(layout, top))
-    new = surface.DEPRECATED[old].partition("(")[0]
+    require(is_bound_once(layout, top))
+    new = torch_api.DEPRECATED[old].partition("(")[0]
     if old.endswith(f".{CLIP}") and "." in name:
-        return f"Use `{new}`", [_call(layout, node, old, f"{name}_")]
-    if _is_written_out(layout, name, old):
+        return f"Use `{new}`", [_rewrite_call(layout, node, old, f"{name}_")]
+    if _is_full_name(layout, name, old):
         # Nothing but the call changes.
-        return f"Use `{new}`", [_call(layout, node, old, new)]
-    found = _by_import(layout, top)
+        return f"Use `{new}`", [_rewrite_call(layout, node, old, new)]
+    found = _find_moved_import(layout, top)
     require(top in found.names)
     return f"Use `{new}`", found.changes
 
 
-def needed(layout: Layout, finding: Finding) -> Version:
+def find_required_version(layout: ProgramLayout, finding: Finding) -> Version:
     """The oldest torch that has all that the fix of a deprecated name writes."""
     old = finding.names.get("old", "")
-    node = layout.at(finding.site, ast.expr)
-    name = chain(node.func if isinstance(node, ast.Call) else node) or ""
-    if (old.endswith(f".{CLIP}") and "." in name) or _is_written_out(layout, name, old):
-        return surface.replaced_in(old)
-    return _by_import(layout, name.partition(".")[0]).needs
+    node = layout.find_expression(finding.site, ast.expr)
+    name = find_access_path(node.func if isinstance(node, ast.Call) else node) or ""
+    if (old.endswith(f".{CLIP}") and "." in name) or _is_full_name(layout, name, old):
+        return torch_api.replacement_version(old)
+    return _find_moved_import(layout, name.partition(".")[0]).required_version
 
 
-def _is_written_out(layout: Layout, name: str, old: str) -> bool:
+def _is_full_name(layout: ProgramLayout, name: str, old: str) -> bool:
     """Whether a name is written from torch on, and torch is what that is."""
-    if not name.startswith("torch.") or surface.canonical(name) != old:
+    if not name.startswith("torch.") or torch_api.canonical_name(name) != old:
         return False
-    return bool(imports_of_torch(binders(layout, "torch")))
+    return bool(count_torch_imports(find_binders(layout, "torch")))
 
 
 # One import, and all that goes by it.
 
 
-class _Moving(NamedTuple):
+class _MovedImport(NamedTuple):
     """The names of an import that can be moved, the changes that move them, and the torch that these need."""
 
     names: set[str]
     changes: list[Change]
-    needs: Version
+    required_version: Version
 
 
-def _by_import(layout: Layout, name: str) -> _Moving:
+def _find_moved_import(layout: ProgramLayout, name: str) -> _MovedImport:
     """What can be moved of the import that binds a name, with all that uses it."""
-    statements = [each for each in binders(layout, name) if isinstance(each, (ast.Import, ast.ImportFrom))]
-    statement = first(each for each in statements for alias in each.names if (alias.asname or alias.name) == name)
-    question = (_moving, statement)
-    if question not in layout.known:
-        layout.known[question] = _moving(layout, statement)
-    found: _Moving = layout.known[question]  # type: ignore[assignment]
+    statements = [each for each in find_binders(layout, name) if isinstance(each, (ast.Import, ast.ImportFrom))]
+    statement = require_first(
+        each for each in statements for alias in each.names if (alias.asname or alias.name) == name
+    )
+    question = (_move_import, statement)
+    if question not in layout.memo:
+        layout.memo[question] = _move_import(layout, statement)
+    found: _MovedImport = layout.memo[question]  # type: ignore[assignment]
     return found
 
 
-def _moving(layout: Layout, statement: ast.Import | ast.ImportFrom) -> _Moving:
-    parent = layout.parent(statement)
-    nothing = _Moving(set(), [], (0, 0))
-    if not isinstance(parent, (ast.Module, *FUNCTIONS)) or not layout.alone(statement):
+def _move_import(layout: ProgramLayout, statement: ast.Import | ast.ImportFrom) -> _MovedImport:
+    parent = layout.parent_of(statement)
+    nothing = _MovedImport(set(), [], (0, 0))
+    if not isinstance(parent, (ast.Module, *FUNCTIONS)) or not layout.has_own_lines(statement):
         return nothing
-    exported = _exported(layout)
+    exported = _find_exported_names(layout)
     if "*" in exported:
         return nothing
-    moved: list[ast.alias] = []
+    moved_aliases: list[ast.alias] = []
     edits: list[Change] = []
     for alias in statement.names:
-        origin = _origin(statement, alias)
+        origin = _imported_name(statement, alias)
         name = alias.asname or alias.name
         if name in exported or not (
             origin in OLD_HOMES or origin.rpartition(".")[0] in OLD_HOMES or origin == OLD_CLIP
         ):
             continue
         try:
-            edits += _renamed(layout, statement, name, origin)
-        except Unfit:
+            edits += _rename_uses(layout, statement, name, origin)
+        except NotFixable:
             continue
-        moved.append(alias)
-    names = {alias.asname or alias.name: _origin(statement, alias) for alias in moved}
-    versions = [surface.replaced_in(old) for name, origin in names.items() for old in _olds(layout, name, origin)]
+        moved_aliases.append(alias)
+    names = {alias.asname or alias.name: _imported_name(statement, alias) for alias in moved_aliases}
+    versions = [
+        torch_api.replacement_version(old)
+        for name, origin in names.items()
+        for old in _find_deprecated_names(layout, name, origin)
+    ]
     try:
-        changes = [*edits, _moved(layout, statement, moved)]
-    except Unfit:
+        changes = [*edits, _rewrite_import(layout, statement, moved_aliases)]
+    except NotFixable:
         return nothing
-    return _Moving(set(names), changes, max(versions, default=(0, 0)))
+    return _MovedImport(set(names), changes, max(versions, default=(0, 0)))
 
 
-def _origin(statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
+def _imported_name(statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
     return f"{statement.module}.{alias.name}" if isinstance(statement, ast.ImportFrom) else alias.name
 
 
-def _olds(layout: Layout, name: str, origin: str) -> list[str]:
+def _find_deprecated_names(layout: ProgramLayout, name: str, origin: str) -> list[str]:
     """The deprecated names that what goes by an imported name stands for."""
     if origin not in OLD_HOMES:
-        return [surface.canonical(origin)]
-    used = (layout.parent(node) for node in of_kind(layout.on(name), ast.Name) if node.id == name)
-    return [surface.canonical(f"{origin}.{node.attr}") for node in used if isinstance(node, ast.Attribute)]
+        return [torch_api.canonical_name(origin)]
+    used = (layout.parent_of(node) for node in filter_nodes(layout.nodes_on_lines(name), ast.Name) if node.id == name)
+    return [torch_api.canonical_name(f"{origin}.{node.attr}") for node in used if isinstance(node, ast.Attribute)]
 
 
-def _is_old(origin: str) -> bool:
+def _is_deprecated_origin(origin: str) -> bool:
     """Whether what is imported is an old home of AMP, or anything in one, or the old clip."""
     return origin in OLD_HOMES or origin.rpartition(".")[0] in OLD_HOMES or origin == OLD_CLIP
 
 
-def _renamed(layout: Layout, statement: ast.Import | ast.ImportFrom, name: str, origin: str) -> list[Change]:
+def _rename_uses(layout: ProgramLayout, statement: ast.Import | ast.ImportFrom, name: str, origin: str) -> list[Change]:
     """The changes of all that goes by a name, which one import alone binds."""
-    require(bindings(layout, name) == 1 and not getattr(statement, "level", 0))
-    uses = [node for node in of_kind(layout.on(name), ast.Name) if node.id == name and isinstance(node.ctx, ast.Load)]
-    return [edit for use in uses for edit in _use(layout, use, origin)]
+    require(count_bindings(layout, name) == 1 and not getattr(statement, "level", 0))
+    uses = [
+        node
+        for node in filter_nodes(layout.nodes_on_lines(name), ast.Name)
+        if node.id == name and isinstance(node.ctx, ast.Load)
+    ]
+    return [edit for use in uses for edit in _rename_use(layout, use, origin)]
 
 
-def _exported(layout: Layout) -> set[str]:
+def _find_exported_names(layout: ProgramLayout) -> set[str]:
     """Names that a module lists as what it gives to others, and those that others take from it."""
-    found: set[str] = set(layout.surroundings.taken(layout.path))
-    for node in assignments(layout.on("__all__"), "__all__"):
-        listed = [each.value for each in of_kind(layout.within(node.value), ast.Constant)]
+    found: set[str] = set(layout.surroundings.imported_names(layout.path))
+    for node in find_assignments(layout.nodes_on_lines("__all__"), "__all__"):
+        listed = [each.value for each in filter_nodes(layout.nodes_in(node.value), ast.Constant)]
         found |= {each for each in listed if isinstance(each, str)}
     return found
 
 
-def _use(layout: Layout, use: ast.Name, origin: str) -> list[Change]:
+def _rename_use(layout: ProgramLayout, use: ast.Name, origin: str) -> list[Change]:
     """The changes that one use of an imported name needs; none where it means the same by its new name."""
     node: ast.expr = use
     dotted = origin
     if origin in OLD_HOMES:
         # The module is imported: what counts is the attribute.
-        node = expect(layout.parent(use), ast.Attribute)
+        node = require_type(layout.parent_of(use), ast.Attribute)
         dotted = f"{origin}.{node.attr}"
-    old = surface.canonical(dotted)
-    require(old in surface.DEPRECATED)
-    parent = layout.parent(node)
+    old = torch_api.canonical_name(dotted)
+    require(old in torch_api.DEPRECATED)
+    parent = layout.parent_of(node)
     # A renaming import keeps what is written here.
-    written = layout.source(node)
+    written = layout.source_of(node)
     if old.endswith(f".{CLIP}"):
         renamed = written if use.id != CLIP else written + "_"
-        return [Edit(*layout.span(node), renamed)] if renamed != written else []
+        return [Edit(*layout.span_of(node), renamed)] if renamed != written else []
     if isinstance(parent, ast.Call) and parent.func is node:
-        return [_call(layout, parent, old, written)]
+        return [_rewrite_call(layout, parent, old, written)]
     if isinstance(parent, FUNCTIONS) and node in parent.decorator_list:
-        return [_call(layout, node, old, written)]
-    require(old.endswith("GradScaler") and _names_type(layout, node))
+        return [_rewrite_call(layout, node, old, written)]
+    require(old.endswith("GradScaler") and _is_type_use(layout, node))
     return []
 
 
-def _names_type(layout: Layout, node: ast.expr) -> bool:
+def _is_type_use(layout: ProgramLayout, node: ast.expr) -> bool:
     """Whether an expression stands in an annotation, or says what an object is an instance of."""
     inner: ast.AST = node
-    for each in layout.around(node):
+    for each in layout.ancestors_of(node):
         match each:
             case ast.AnnAssign(annotation=place) | ast.FunctionDef(returns=place) | ast.AsyncFunctionDef(returns=place):
                 return inner is place
@@ -190,37 +210,39 @@ def _names_type(layout: Layout, node: ast.expr) -> bool:
     return False
 
 
-def _moved(layout: Layout, statement: ast.Import | ast.ImportFrom, moved: list[ast.alias]) -> Edit:
+def _rewrite_import(
+    layout: ProgramLayout, statement: ast.Import | ast.ImportFrom, moved_aliases: list[ast.alias]
+) -> Edit:
     """The import with those names from their new place, and the others from where they were."""
-    require(moved)
-    source = layout.source(statement)
-    whole = len(moved) == len(statement.names)
-    span = layout.span(statement)
-    first = moved[0]
+    require(moved_aliases)
+    source = layout.source_of(statement)
+    whole = len(moved_aliases) == len(statement.names)
+    span = layout.span_of(statement)
+    first = moved_aliases[0]
     if isinstance(statement, ast.Import):
-        require(whole and len(moved) == 1)
-        return shrunk(*span[:2], source, source.replace(first.name, NEW_HOME, 1))
+        require(whole and len(moved_aliases) == 1)
+        return make_minimal_edit(*span[:2], source, source.replace(first.name, NEW_HOME, 1))
     module = statement.module or ""
     if module == "torch.nn.utils" or module.startswith("torch.nn.utils."):
         changed = re.sub(rf"\b{CLIP}\b", f"{CLIP}_", source)
-        return shrunk(*span[:2], source, changed)
+        return make_minimal_edit(*span[:2], source, changed)
     home = NEW_HOME if module in OLD_HOMES else "torch"
     if whole:
-        return shrunk(*span[:2], source, re.sub(r"(from\s+)[\w.]+", rf"\g<1>{home}", source, count=1))
+        return make_minimal_edit(*span[:2], source, re.sub(r"(from\s+)[\w.]+", rf"\g<1>{home}", source, count=1))
     require("\n" not in source and "(" not in source)
-    kept = [alias for alias in statement.names if alias not in moved]
-    rows = [f"from {module} import {_aliases(kept)}", f"from {home} import {_aliases(moved)}"]
-    return Edit(*span, f"\n{layout.indent(statement)}".join(rows))
+    kept = [alias for alias in statement.names if alias not in moved_aliases]
+    rows = [f"from {module} import {_format_aliases(kept)}", f"from {home} import {_format_aliases(moved_aliases)}"]
+    return Edit(*span, f"\n{layout.indent_of(statement)}".join(rows))
 
 
-def _aliases(names: list[ast.alias]) -> str:
+def _format_aliases(names: list[ast.alias]) -> str:
     return ", ".join(f"{each.name} as {each.asname}" if each.asname else each.name for each in names)
 
 
 # One call.
 
 
-def _call(layout: Layout, node: ast.expr, old: str, function: str) -> Change:
+def _rewrite_call(layout: ProgramLayout, node: ast.expr, old: str, function: str) -> Change:
     """The change that binds the arguments of a deprecated call anew. ``node`` may be a decorator that is not called."""
     last = old.rpartition(".")[2]
     device = "cpu" if ".cpu." in old or "_cpu_" in old else "cuda"
@@ -229,51 +251,61 @@ def _call(layout: Layout, node: ast.expr, old: str, function: str) -> Change:
     quoted = f"{quote}{device}{quote}"
     if not isinstance(node, ast.Call):
         require(last in DECORATORS)
-        return shrunk(*layout.span(node)[:2], layout.source(node), f"{function}(device_type={quoted})")
+        return make_minimal_edit(*layout.span_of(node)[:2], layout.source_of(node), f"{function}(device_type={quoted})")
     if last == CLIP:
-        return Rebuilt(layout, node, Form(function=function))
+        return PendingRewrite(layout, node, RewriteSpec(new_function=function))
     if last in DECORATORS and node.args:
-        return Rebuilt(layout, node, Form(function=function, last=[("device_type", quoted)]))
+        return PendingRewrite(
+            layout, node, RewriteSpec(new_function=function, last_arguments=[("device_type", quoted)])
+        )
     if last in DECORATORS:
-        return Rebuilt(layout, node, Form(function=function, first=[f"device_type={quoted}"]))
+        return PendingRewrite(
+            layout, node, RewriteSpec(new_function=function, first_arguments=[f"device_type={quoted}"])
+        )
     if last != "autocast":
-        return Rebuilt(layout, node, Form(function=function, first=[quoted]))
-    given = [quoted, "dtype=torch.float16"] if device == "cuda" and _inherits(layout, node) else [quoted]
-    return Rebuilt(layout, node, Form(function=function, first=given, names=("enabled", "dtype", "cache_enabled")))
+        return PendingRewrite(layout, node, RewriteSpec(new_function=function, first_arguments=[quoted]))
+    given = [quoted, "dtype=torch.float16"] if device == "cuda" and _may_inherit_dtype(layout, node) else [quoted]
+    return PendingRewrite(
+        layout,
+        node,
+        RewriteSpec(new_function=function, first_arguments=given, argument_names=("enabled", "dtype", "cache_enabled")),
+    )
 
 
-def _inherits(layout: Layout, call: ast.Call) -> bool:
+def _may_inherit_dtype(layout: ProgramLayout, call: ast.Call) -> bool:
     """Whether the new autocast may take its dtype from a region around it, where the old one meant float16.
 
     What runs backward is no part of a forward pass, and enters its regions from none.
     """
-    if argument(call, "dtype") is not None or len(call.args) > 1:
+    if find_keyword(call, "dtype") is not None or len(call.args) > 1:
         return False
-    enabled = call.args[0] if call.args else argument(call, "enabled")
+    enabled = call.args[0] if call.args else find_keyword(call, "enabled")
     if isinstance(enabled, ast.Constant) and enabled.value is False:
         return False
-    decorates = isinstance(layout.parent(call), FUNCTIONS)
-    within = any(_may_enter(layout, each, call) for each in layout.around(call))
-    if not decorates and not within and _drives(layout, layout.scope(call)):
+    decorates = isinstance(layout.parent_of(call), FUNCTIONS)
+    within = any(_may_be_region(layout, each, call) for each in layout.ancestors_of(call))
+    if not decorates and not within and _runs_passes(layout, layout.scope_of(call)):
         return False
-    require(imports_of_torch(binders(layout, "torch")) and means_one_thing(layout, "torch"))
+    require(count_torch_imports(find_binders(layout, "torch")) and is_bound_once(layout, "torch"))
     return True
 
 
-def _drives(layout: Layout, scope: ast.AST) -> bool:
+def _runs_passes(layout: ProgramLayout, scope: ast.AST) -> bool:
     """Whether code runs passes rather than being a part of one: it is a script, runs backward, or sets the mode."""
     if isinstance(scope, ast.Module):
         return True
     return isinstance(scope, FUNCTIONS) and any(
-        method(call, name) is not None for name in ("backward", "train", "eval") for call in layout.calls(scope, name)
+        find_receiver(call, name) is not None
+        for name in ("backward", "train", "eval")
+        for call in layout.find_calls(scope, name)
     )
 
 
-def _may_enter(layout: Layout, around: ast.AST, call: ast.Call) -> bool:
+def _may_be_region(layout: ProgramLayout, parent: ast.AST, call: ast.Call) -> bool:
     """Whether a ``with`` around a region may be one, too: it says so, or does not say what it is."""
-    if not isinstance(around, (ast.With, ast.AsyncWith)):
+    if not isinstance(parent, (ast.With, ast.AsyncWith)):
         return False
-    items = [item.context_expr for item in around.items]
-    if any(call is node for item in items for node in layout.within(item)):
+    items = [item.context_expr for item in parent.items]
+    if any(call is node for item in items for node in layout.nodes_in(item)):
         return False
-    return any(not isinstance(item, ast.Call) or "autocast" in layout.source(item) for item in items)
+    return any(not isinstance(item, ast.Call) or "autocast" in layout.source_of(item) for item in items)

@@ -11,48 +11,48 @@ from ...protocol.fix import Edit
 _LINE_END = r"\r\n|\r|\n"
 
 
-def apply(text: str, edits: Iterable[Edit]) -> str:
+def apply_edits(text: str, edits: Iterable[Edit]) -> str:
     """The text with the edits made, of which no two overlap. What is put in takes the line ends that are there."""
     starts, ends = [0], []
     for match in re.finditer(_LINE_END, text):
         ends.append(match.group())
         starts.append(match.end())
     usual = ends[0] if ends else "\n"
-    pieces: list[str] = []
+    chunks: list[str] = []
     at = 0
-    for edit in sorted(edits, key=Edit.order):
+    for edit in sorted(edits, key=Edit.sort_key):
         start = starts[edit.line - 1] + edit.column if edit.line <= len(starts) else len(text)
         end = starts[edit.end_line - 1] + edit.end_column if edit.end_line <= len(starts) else len(text)
         near = ends[min(edit.line, len(ends)) - 1] if ends else usual
-        pieces += [text[at:start], edit.content.replace("\n", near)]
+        chunks += [text[at:start], edit.content.replace("\n", near)]
         at = end
-    pieces.append(text[at:])
-    return "".join(pieces)
+    chunks.append(text[at:])
+    return "".join(chunks)
 
 
-def insertion(line: int, column: int, content: str) -> Edit:
+def make_insertion(line: int, column: int, content: str) -> Edit:
     """The edit that puts something in and takes nothing out."""
     return Edit(line, column, line, column, content)
 
 
-def around(span: tuple[int, int, int, int], before: str, behind: str) -> list[Edit]:
+def surround_span(span: tuple[int, int, int, int], before: str, behind: str) -> list[Edit]:
     """The edits that put something in before and behind what stands at a span."""
-    return [insertion(*span[:2], before), insertion(*span[2:], behind)]
+    return [make_insertion(*span[:2], before), make_insertion(*span[2:], behind)]
 
 
-def overlap(some: Iterable[Edit], others: Iterable[Edit]) -> bool:
+def has_overlap(some: Iterable[Edit], others: Iterable[Edit]) -> bool:
     """Whether two fixes change the same part of a text. What both do alike is no overlap of the two."""
     others = list(others)
-    known = {edit.order() for edit in others}
-    return any(_meet(one, other) for one in some if one.order() not in known for other in others)
+    known = {edit.sort_key() for edit in others}
+    return any(_do_overlap(one, other) for one in some if one.sort_key() not in known for other in others)
 
 
-def _meet(one: Edit, other: Edit) -> bool:
-    first, second = sorted((one, other), key=_start)
-    return _start(first) == _start(second) or _end(first) > _start(second)
+def _do_overlap(one: Edit, other: Edit) -> bool:
+    first, second = sorted((one, other), key=_start_of)
+    return _start_of(first) == _start_of(second) or _end_of(first) > _start_of(second)
 
 
-def shrunk(line: int, column: int, old: str, new: str) -> Edit:
+def make_minimal_edit(line: int, column: int, old: str, new: str) -> Edit:
     """The edit that makes ``new`` of ``old``, which stands at a place, without what both begin and end with."""
     head = 0
     while head < min(len(old), len(new)) and old[head] == new[head]:
@@ -60,21 +60,21 @@ def shrunk(line: int, column: int, old: str, new: str) -> Edit:
     tail = 0
     while tail < min(len(old), len(new)) - head and old[-1 - tail] == new[-1 - tail]:
         tail += 1
-    start = position(line, column, old, head)
-    end = position(line, column, old, len(old) - tail)
+    start = find_position(line, column, old, head)
+    end = find_position(line, column, old, len(old) - tail)
     return Edit(*start, *end, new[head : len(new) - tail])
 
 
-def position(line: int, column: int, text: str, offset: int) -> tuple[int, int]:
+def find_position(line: int, column: int, text: str, offset: int) -> tuple[int, int]:
     """Where the character at ``offset`` is of a text that stands at a line and column."""
     starts = [0, *(match.end() for match in re.finditer(_LINE_END, text))]
     row = bisect_right(starts, offset) - 1
     return line + row, offset - starts[row] + (column if row == 0 else 0)
 
 
-def _start(edit: Edit) -> tuple[int, int, int]:
+def _start_of(edit: Edit) -> tuple[int, int, int]:
     return edit.cell or 0, edit.line, edit.column
 
 
-def _end(edit: Edit) -> tuple[int, int, int]:
+def _end_of(edit: Edit) -> tuple[int, int, int]:
     return edit.cell or 0, edit.end_line, edit.end_column

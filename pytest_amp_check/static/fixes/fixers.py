@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ...protocol.finding import Finding
-    from ..project.surroundings import Version
-    from .layout import Layout
+    from ..project.project_context import Version
+    from .layout import ProgramLayout
     from .queries import Fixer
 
     #: The oldest torch that has what a fix writes.
-    Needed = Callable[[Layout, Finding], Version]
+    Needed = Callable[[ProgramLayout, Finding], Version]
 
 #: Code of a rule -> the module and the function that put a finding of it right. Whether that is safe, the rule says.
 FIXERS = {
@@ -41,21 +41,21 @@ FIXERS = {
     "AMP902": "comments.remove_suppression",
 }
 #: Code of a rule -> what says which torch its fix needs, where that is newer than what the project has gone by so far.
-NEEDS = {"AMP901": "deprecations.needed"}
+NEEDS = {"AMP901": "deprecations.find_required_version"}
 
 
-def fixer(code: str) -> Fixer | None:
+def find_fixer(code: str) -> Fixer | None:
     """What puts findings of a rule right. Its module is loaded when there is one."""
-    found: Fixer | None = _function(FIXERS.get(code, ""))
+    found: Fixer | None = _load_function(FIXERS.get(code, ""))
     return found
 
 
-def needed(code: str) -> Needed | None:
+def find_version_check(code: str) -> Needed | None:
     """What says which torch the fix of a finding of a rule needs, where any does."""
-    found: Needed | None = _function(NEEDS.get(code, ""))
+    found: Needed | None = _load_function(NEEDS.get(code, ""))
     return found
 
 
-def _function(name: str) -> Any:
+def _load_function(name: str) -> Any:
     module, _, function = name.partition(".")
     return getattr(__import__(f"{__package__}.{module}", fromlist=[function]), function) if module else None

@@ -6,23 +6,23 @@ import ast
 
 from ...protocol.finding import Finding
 from ...protocol.fix import Edit
-from ...protocol.words import chain
+from ...protocol.source_text import find_access_path
 from ..project.syntax import bound_by_import
-from .form import Form
-from .layout import Layout
+from .layout import ProgramLayout
 from .matchers import (
-    Unfit,
-    argument,
-    arguments,
-    assignments,
-    expect,
-    first,
-    imports_of_torch,
-    only,
+    NotFixable,
+    all_arguments,
+    count_torch_imports,
+    find_assignments,
+    find_keyword,
     require,
+    require_first,
+    require_only,
+    require_type,
 )
-from .queries import Mended, means_one_thing, named
-from .rebuilt import Change, Rebuilt
+from .pending_rewrites import Change, PendingRewrite
+from .queries import Mended, is_bound_once, require_name
+from .rewrite_spec import RewriteSpec
 
 #: What writes a value into a tensor, and the place of the value among the arguments of the method.
 WRITERS = {
@@ -36,41 +36,41 @@ VALUES = {"where": "other", "full_like": "fill_value"}
 SMALLEST = -65504
 
 
-def smallest_of_dtype(layout: Layout, finding: Finding) -> Mended:
+def smallest_of_dtype(layout: ProgramLayout, finding: Finding) -> Mended:
     """Writes the smallest number of the tensor's dtype in the place of one that is smaller than float16 has."""
-    call = layout.at(finding.site, ast.Call)
-    func = expect(call.func, ast.Attribute)
+    call = layout.find_expression(finding.site, ast.Call)
+    func = require_type(call.func, ast.Attribute)
     require(func.attr in WRITERS)
-    tensor, at = _written(layout, call, func)
-    name = named(layout, tensor)
+    tensor, at = _find_written_tensor(layout, call, func)
+    name = require_name(layout, tensor)
     value = VALUES.get(func.attr, "value")
-    given = argument(call, value) or first(call.args[at:])
-    number = _number(given)
+    given = find_keyword(call, value) or require_first(call.args[at:])
+    number = _number_of(given)
     require(number is not None and float("-inf") != number < SMALLEST)
-    require(imports_of_torch(layout.tree.body))
+    require(count_torch_imports(layout.tree.body))
     require(not any(keyword.arg in ("dtype", "out", None) for keyword in call.keywords))
     smallest = f"torch.finfo({name}.dtype).min"
-    return f"Write `{smallest}`", [Rebuilt(layout, call, Form(value=(at, value, smallest)))]
+    return f"Write `{smallest}`", [PendingRewrite(layout, call, RewriteSpec(new_value=(at, value, smallest)))]
 
 
-def _written(layout: Layout, call: ast.Call, func: ast.Attribute) -> tuple[ast.expr, int]:
+def _find_written_tensor(layout: ProgramLayout, call: ast.Call, func: ast.Attribute) -> tuple[ast.expr, int]:
     """The tensor that a value is written into, and the place of the value among the arguments."""
     at = WRITERS[func.attr]
-    if named(layout, func.value) != "torch":
+    if require_name(layout, func.value) != "torch":
         require(func.attr != "full_like")
         return func.value, at
     if func.attr != "where":
-        return first(call.args), at + 1
+        return require_first(call.args), at + 1
     # The one of the two branches that is a number is written into what the other one is.
     require(len(call.args) == 3)
-    at = first(each for each in (1, 2) if _number(call.args[each]) is not None)
+    at = require_first(each for each in (1, 2) if _number_of(call.args[each]) is not None)
     return call.args[3 - at], at
 
 
-def _number(node: ast.expr) -> float | None:
+def _number_of(node: ast.expr) -> float | None:
     match node:
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            number = _number(operand)
+            number = _number_of(operand)
             return -number if number is not None else None
         case (
             ast.Constant(value=int() | float() | str() as value)
@@ -89,9 +89,9 @@ STABLE = {"softmax": "log_softmax", "sigmoid": "logsigmoid"}
 FUNCTIONAL = "torch.nn.functional"
 
 
-def stable_logarithm(layout: Layout, finding: Finding) -> Mended:
+def stable_logarithm(layout: ProgramLayout, finding: Finding) -> Mended:
     """Writes a logarithm and what it is taken of as the one function that does both."""
-    outer = layout.at(finding.site, ast.Call)
+    outer = layout.find_expression(finding.site, ast.Call)
     require(finding.label in ("fragile:log-softmax", "fragile:log-sigmoid") and not outer.keywords)
     match outer:
         case ast.Call(func=ast.Attribute(attr="log", value=ast.Call() as inner), args=[]):
@@ -99,60 +99,64 @@ def stable_logarithm(layout: Layout, finding: Finding) -> Mended:
         case ast.Call(func=ast.Attribute(attr="log", value=ast.Name(id="torch")), args=[ast.Call() as inner]):
             pass
         case _:
-            raise Unfit
-    require("#" not in layout.source(outer).replace(layout.source(inner), "", 1))
-    function, change = _stable(layout, outer, inner)
+            raise NotFixable
+    require("#" not in layout.source_of(outer).replace(layout.source_of(inner), "", 1))
+    function, change = _make_stable_call(layout, outer, inner)
     return f"Use `{function}`", [change]
 
 
-def _stable(layout: Layout, outer: ast.Call, inner: ast.Call) -> tuple[str, Change]:
+def _make_stable_call(layout: ProgramLayout, outer: ast.Call, inner: ast.Call) -> tuple[str, Change]:
     """The function that does both, and a call of softmax or sigmoid made one of it."""
     require(not any(keyword.arg in ("out", None) for keyword in inner.keywords))
-    homes = _homes(layout)
+    homes = _find_torch_imports(layout)
     match inner.func:
         case ast.Name(id=name):
             # Imported by itself, as its logarithm need not be.
             require(homes.get(name) in (f"{FUNCTIONAL}.{name}", f"torch.{name}"))
-            function = f"{_functional(homes)}.{STABLE.get(name, '')}"
-            return function, Rebuilt(layout, inner, Form(function=function), place=outer)
-        case ast.Attribute(attr=name) as func if name in STABLE and not (chain(func) or "").startswith("self."):
-            return _by_attribute(layout, outer, inner, func, homes)
+            function = f"{_find_functional_name(homes)}.{STABLE.get(name, '')}"
+            return function, PendingRewrite(layout, inner, RewriteSpec(new_function=function), replaced_node=outer)
+        case ast.Attribute(attr=name) as func if name in STABLE and not (find_access_path(func) or "").startswith(
+            "self."
+        ):
+            return _rewrite_attribute_call(layout, outer, inner, func, homes)
         case ast.Attribute():
-            return _by_module(layout, outer, inner, homes)
-    raise Unfit
+            return _rewrite_module_call(layout, outer, inner, homes)
+    raise NotFixable
 
 
-def _by_attribute(
-    layout: Layout, outer: ast.Call, inner: ast.Call, func: ast.Attribute, homes: dict[str, str]
+def _rewrite_attribute_call(
+    layout: ProgramLayout, outer: ast.Call, inner: ast.Call, func: ast.Attribute, homes: dict[str, str]
 ) -> tuple[str, Change]:
     """A function of a module that is imported, or a method of a tensor, made one that does both."""
-    owner, softmax = _home(homes, func.value), func.attr == "softmax"
-    function = f"{layout.source(func.value)}.{STABLE[func.attr]}"
+    owner, softmax = _resolve_name(homes, func.value), func.attr == "softmax"
+    function = f"{layout.source_of(func.value)}.{STABLE[func.attr]}"
     if owner not in (FUNCTIONAL, "torch"):
         # The method of a tensor is given a dimension and nothing else.
         require(all(map(_is_plain, inner.args)) and softmax == bool(inner.args or inner.keywords))
     if owner != FUNCTIONAL and not softmax:
-        function = f"{_functional(homes)}.logsigmoid"
+        function = f"{_find_functional_name(homes)}.logsigmoid"
         if owner != "torch":
-            return function, Edit(*layout.span(outer), f"{function}({layout.source(func.value)})")
-    return function, Rebuilt(layout, inner, Form(function=function), place=outer)
+            return function, Edit(*layout.span_of(outer), f"{function}({layout.source_of(func.value)})")
+    return function, PendingRewrite(layout, inner, RewriteSpec(new_function=function), replaced_node=outer)
 
 
-def _by_module(layout: Layout, outer: ast.Call, inner: ast.Call, homes: dict[str, str]) -> tuple[str, Change]:
+def _rewrite_module_call(
+    layout: ProgramLayout, outer: ast.Call, inner: ast.Call, homes: dict[str, str]
+) -> tuple[str, Change]:
     """What a module of the class does that is called, as a function."""
-    name = chain(inner.func) or ""
+    name = find_access_path(inner.func) or ""
     require(name.startswith("self.") and not inner.keywords)
-    value = only(inner.args)
+    value = require_only(inner.args)
     require(not isinstance(value, ast.Starred))
-    cls = expect(layout.enclosing(inner, ast.ClassDef), ast.ClassDef)
-    made = expect(only(assignments(layout.within(cls), name)).value, ast.Call)
-    kind = _home(homes, made.func).rpartition(".")[2]
+    cls = require_type(layout.find_enclosing(inner, ast.ClassDef), ast.ClassDef)
+    constructor = require_type(require_only(find_assignments(layout.nodes_in(cls), name)).value, ast.Call)
+    kind = _resolve_name(homes, constructor.func).rpartition(".")[2]
     require(kind in ("Softmax", "Sigmoid"))
-    given = arguments(made)
+    given = all_arguments(constructor)
     require(len(given) == (kind == "Softmax") and all(map(_is_plain, given)))
-    shown = [layout.source(value), *(f"dim={layout.source(each)}" for each in given)]
-    function = f"{_functional(homes)}.{STABLE[kind.lower()]}"
-    return function, Edit(*layout.span(outer), f"{function}({', '.join(shown)})")
+    shown = [layout.source_of(value), *(f"dim={layout.source_of(each)}" for each in given)]
+    function = f"{_find_functional_name(homes)}.{STABLE[kind.lower()]}"
+    return function, Edit(*layout.span_of(outer), f"{function}({', '.join(shown)})")
 
 
 def _is_plain(node: ast.expr) -> bool:
@@ -160,22 +164,22 @@ def _is_plain(node: ast.expr) -> bool:
     return isinstance(node, (ast.Constant, ast.UnaryOp))
 
 
-def _home(homes: dict[str, str], node: ast.expr) -> str:
+def _resolve_name(homes: dict[str, str], node: ast.expr) -> str:
     """What a dotted name is in full."""
-    top, _, rest = (chain(node) or "").partition(".")
+    top, _, rest = (find_access_path(node) or "").partition(".")
     return f"{homes.get(top, '')}.{rest}".rstrip(".")
 
 
-def _homes(layout: Layout) -> dict[str, str]:
+def _find_torch_imports(layout: ProgramLayout) -> dict[str, str]:
     """What the names mean that a file imports at its top and binds nowhere else."""
     found: dict[str, str] = {}
     for node in layout.tree.body:
         if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and not node.level):
             found.update(bound_by_import(node))
-    return {name: home for name, home in found.items() if home.startswith("torch") and means_one_thing(layout, name)}
+    return {name: home for name, home in found.items() if home.startswith("torch") and is_bound_once(layout, name)}
 
 
-def _functional(homes: dict[str, str]) -> str:
+def _find_functional_name(homes: dict[str, str]) -> str:
     """How a file reaches the functions of tensors."""
-    ways = ((FUNCTIONAL, ""), ("torch.nn", ".functional"), ("torch", ".nn.functional"))
-    return first(name + rest for home, rest in ways for name, known in homes.items() if known == home)
+    prefixes = ((FUNCTIONAL, ""), ("torch.nn", ".functional"), ("torch", ".nn.functional"))
+    return require_first(name + rest for home, rest in prefixes for name, known in homes.items() if known == home)

@@ -11,10 +11,10 @@ from itertools import accumulate
 
 from ...protocol.events import Site
 from ...protocol.fix import Edit
-from ..project.surroundings import Surroundings
-from ..project.syntax import children, tail, walk
-from .edits import insertion
-from .matchers import Unfit, first, of_kind, require
+from ..project.project_context import ProjectContext
+from ..project.syntax import children, tail_name, walk
+from .edits import make_insertion
+from .matchers import NotFixable, filter_nodes, require, require_first
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,38 +30,38 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda, ast.Module)
 
 
-class Layout:
+class ProgramLayout:
     """A program with its syntax tree. Raises what parsing it raises."""
 
-    def __init__(self, text: str, path: str = "", around: Surroundings | None = None) -> None:
+    def __init__(self, text: str, path: str = "", surroundings: ProjectContext | None = None) -> None:
         self.text = text
         self.path = path
-        self.surroundings = around or Surroundings()
+        self.surroundings = surroundings or ProjectContext()
         self.lines = text.split("\n")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.tree = ast.parse(text)
         #: What is asked of the whole program, by the name of the question.
-        self.known: dict[object, object] = {}
-        self._plain = text.isascii()
+        self.memo: dict[object, object] = {}
+        self._is_ascii = text.isascii()
         self._parents: dict[ast.AST, ast.AST] = {}
         #: Expressions whose parents are known, by the line where they start.
-        self._starting: dict[int, list[ast.expr]] = {}
-        self._bodies: dict[ast.AST, _Body] = {}
+        self._expressions_by_line: dict[int, list[ast.expr]] = {}
+        self._bodies: dict[ast.AST, _StatementIndex] = {}
         #: Whose parts are known to stand where.
-        self._entered: set[ast.AST] = set()
+        self._linked_statements: set[ast.AST] = set()
         #: Where the lines end.
-        self._ends: list[int] = []
+        self._line_ends: list[int] = []
 
     # From places to nodes and back.
 
-    def parent(self, node: ast.AST) -> ast.AST:
+    def parent_of(self, node: ast.AST) -> ast.AST:
         """What a node stands in. Contexts and operators are one object in all places."""
         if node not in self._parents:
-            self._enter(self.tree)
+            self._link_parents(self.tree)
         return self._parents[node]
 
-    def _enter(self, node: ast.AST) -> None:
+    def _link_parents(self, node: ast.AST) -> None:
         """Learn what everything in a node stands in."""
         todo = [node]
         for each in todo:
@@ -70,88 +70,97 @@ class Layout:
                 todo.append(child)
         for each in todo:
             if isinstance(each, ast.expr):
-                self._starting.setdefault(each.lineno, []).append(each)
+                self._expressions_by_line.setdefault(each.lineno, []).append(each)
 
-    def within(self, node: ast.AST) -> list[ast.AST]:
+    def nodes_in(self, node: ast.AST) -> list[ast.AST]:
         """A node and all below it, operators and contexts left out."""
-        found = self.known.get(node)
+        found = self.memo.get(node)
         if not isinstance(found, list):
-            found = self.known[node] = walk(node)
+            found = self.memo[node] = walk(node)
         return found
 
-    def _reach(self, line: int) -> None:
+    def _link_line(self, line: int) -> None:
         """Learn what everything stands in that is in the functions of a line, or in its statement outside of them."""
         within: list[ast.Module | ast.ClassDef] = [self.tree]
         for owner in within:
             body = self._bodies.get(owner)
             if body is None:
-                body = self._bodies[owner] = _Body(owner)
+                body = self._bodies[owner] = _StatementIndex(owner)
                 for child in children(owner):
                     self._parents[child] = owner
                     if not isinstance(child, ast.stmt):
-                        self._enter(child)
-            for child in body.at(line):
+                        self._link_parents(child)
+            for child in body.find_at_line(line):
                 if isinstance(child, ast.ClassDef):
                     within.append(child)
-                elif child not in self._entered:
-                    self._entered.add(child)
-                    self._enter(child)
+                elif child not in self._linked_statements:
+                    self._linked_statements.add(child)
+                    self._link_parents(child)
 
-    def on(self, *words: str, test: str = "") -> list[ast.AST]:
+    def nodes_on_lines(self, *words: str, test: str = "") -> list[ast.AST]:
         """The nodes that have a part in a line that holds a word and matches a pattern, the outer ones first."""
-        found = self.known.get((words, test))
+        found = self.memo.get((words, test))
         if not isinstance(found, list):
             matches = re.compile(test).search
-            lines = {line for word in words for line in self._holding(word) if matches(self.lines[line - 1])}
-            found = self.known[words, test] = self._across(sorted(lines))
+            lines = {line for word in words for line in self._find_lines(word) if matches(self.lines[line - 1])}
+            found = self.memo[words, test] = self._find_nodes_on(sorted(lines))
         return found
 
-    def _holding(self, word: str) -> Iterator[int]:
+    def _find_lines(self, word: str) -> Iterator[int]:
         """The numbers of the lines that hold a word."""
-        if not self._ends:
-            self._ends = list(accumulate(len(line) + 1 for line in self.lines))
+        if not self._line_ends:
+            self._line_ends = list(accumulate(len(line) + 1 for line in self.lines))
         at = self.text.find(word)
         while at >= 0:
-            line = bisect_right(self._ends, at)
+            line = bisect_right(self._line_ends, at)
             yield line + 1
-            at = self.text.find(word, self._ends[line])
+            at = self.text.find(word, self._line_ends[line])
 
-    def _across(self, lines: list[int]) -> list[ast.AST]:
+    def _find_nodes_on(self, lines: list[int]) -> list[ast.AST]:
         found: list[ast.AST] = [self.tree]
         for node in found:
             for child in children(node):
                 last = getattr(child, "end_lineno", None)
                 if last is not None:
-                    at = bisect_left(lines, _top(child))
+                    at = bisect_left(lines, _find_first_line(child))
                     if at == len(lines) or lines[at] > last:
                         continue
                 found.append(child)
         return found
 
-    def span(self, node: ast.expr | ast.stmt | ast.keyword) -> Span:
+    def span_of(self, node: ast.expr | ast.stmt | ast.keyword) -> Span:
         """First line and column and last line and column of a node, lines from 1, columns in characters from 0."""
         end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
-        return (node.lineno, self._column(node.lineno, node.col_offset), end_line, self._column(end_line, end))
+        return (
+            node.lineno,
+            self._character_column(node.lineno, node.col_offset),
+            end_line,
+            self._character_column(end_line, end),
+        )
 
-    def _column(self, line: int, offset: int) -> int:
-        if self._plain:
+    def _character_column(self, line: int, offset: int) -> int:
+        if self._is_ascii:
             return offset
         return len(self.lines[line - 1].encode()[:offset].decode(errors="replace"))
 
-    def at(self, site: Site, kind: type[Expression]) -> Expression:
+    def find_expression(self, site: Site, kind: type[Expression]) -> Expression:
         """The expression of a kind that a site names."""
         require(site.path == self.path)
         span = (site.line, site.column, site.end_line, site.end_column)
-        if site.line not in self._starting:
-            self._reach(site.line)
-        return first(node for node in of_kind(self._starting.get(site.line, ()), kind) if self.span(node) == span)
+        if site.line not in self._expressions_by_line:
+            self._link_line(site.line)
+        return require_first(
+            node
+            for node in filter_nodes(self._expressions_by_line.get(site.line, ()), kind)
+            if self.span_of(node) == span
+        )
 
-    def source(self, node: ast.expr | ast.stmt) -> str:
+    def source_of(self, node: ast.expr | ast.stmt) -> str:
         """The text of a node, as it stands."""
-        span = self.span(node)
-        return self.between(span[:2], span[2:])
+        span = self.span_of(node)
+        return self.text_between(span[:2], span[2:])
 
-    def between(self, start: tuple[int, int], end: tuple[int, int]) -> str:
+    def text_between(self, start: tuple[int, int], end: tuple[int, int]) -> str:
         """The text from one line and column to another."""
         rows = self.lines[start[0] - 1 : end[0]]
         rows[-1] = rows[-1][: end[1]]
@@ -160,128 +169,132 @@ class Layout:
 
     # What is around a node.
 
-    def around(self, node: ast.AST) -> Iterator[ast.AST]:
+    def ancestors_of(self, node: ast.AST) -> Iterator[ast.AST]:
         """What a node stands in, the nearest first."""
         while node is not self.tree:
-            node = self.parent(node)
+            node = self.parent_of(node)
             yield node
 
-    def statement(self, node: ast.AST) -> ast.stmt:
+    def statement_of(self, node: ast.AST) -> ast.stmt:
         """The simple statement of its own lines that an expression is a part of."""
-        for each in (node, *self.around(node)):
+        for each in (node, *self.ancestors_of(node)):
             if isinstance(each, ast.stmt):
-                require(isinstance(each, (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign)) and self.alone(each))
+                require(
+                    isinstance(each, (ast.Expr, ast.Assign, ast.AnnAssign, ast.AugAssign)) and self.has_own_lines(each)
+                )
                 return each
             require(not isinstance(each, (*SCOPES, ast.comprehension, ast.IfExp)))
-        raise Unfit
+        raise NotFixable
 
-    def enclosing(self, node: ast.AST, *kinds: type[Node]) -> Node | None:
+    def find_enclosing(self, node: ast.AST, *kinds: type[Node]) -> Node | None:
         """The innermost node of some kinds that a node stands in."""
-        return next((each for each in self.around(node) if isinstance(each, kinds)), None)
+        return next((each for each in self.ancestors_of(node) if isinstance(each, kinds)), None)
 
-    def scope(self, node: ast.AST) -> ast.AST:
+    def scope_of(self, node: ast.AST) -> ast.AST:
         """The function, class or module that a node stands in."""
-        return self.enclosing(node, *SCOPES) or self.tree
+        return self.find_enclosing(node, *SCOPES) or self.tree
 
-    def loop(self, node: ast.AST) -> ast.AST | None:
+    def loop_of(self, node: ast.AST) -> ast.AST | None:
         """The innermost loop of the same function that a node stands in."""
-        found = self.enclosing(node, *LOOPS, *SCOPES)
+        found = self.find_enclosing(node, *LOOPS, *SCOPES)
         return found if isinstance(found, LOOPS) else None
 
-    def block(self, statement: ast.stmt) -> list[ast.stmt]:
+    def block_of(self, statement: ast.stmt) -> list[ast.stmt]:
         """The statements among which one stands."""
-        parent = self.parent(statement)
+        parent = self.parent_of(statement)
         fields = [getattr(parent, name, None) for name in ("body", "orelse", "finalbody")]
-        return first(found for found in fields if isinstance(found, list) and statement in found)
+        return require_first(found for found in fields if isinstance(found, list) and statement in found)
 
-    def blocks(self, node: ast.AST) -> Iterator[tuple[list[ast.stmt], ast.stmt]]:
+    def enclosing_blocks(self, node: ast.AST) -> Iterator[tuple[list[ast.stmt], ast.stmt]]:
         """The blocks that a node stands in, up to its function's, each with the statement in it; the nearest first."""
-        for each in (node, *self.around(node)):
+        for each in (node, *self.ancestors_of(node)):
             if isinstance(each, SCOPES) and each is not node:
                 return
             if isinstance(each, ast.stmt):
-                yield self.block(each), each
+                yield self.block_of(each), each
 
-    def calls(self, node: ast.AST, name: str) -> list[ast.Call]:
+    def find_calls(self, node: ast.AST, name: str) -> list[ast.Call]:
         """The calls of a method or function of that name in a node, in order, those of inner functions included."""
-        found = of_kind(self.on(name) if node is self.tree else self.within(node), ast.Call)
-        return sorted((call for call in found if tail(call.func) == name), key=self.span)
+        found = filter_nodes(self.nodes_on_lines(name) if node is self.tree else self.nodes_in(node), ast.Call)
+        return sorted((call for call in found if tail_name(call.func) == name), key=self.span_of)
 
     # Lines.
 
-    def alone(self, statement: ast.stmt) -> bool:
+    def has_own_lines(self, statement: ast.stmt) -> bool:
         """Whether a statement has its lines for itself."""
-        line, column, end_line, end_column = self.span(statement)
+        line, column, end_line, end_column = self.span_of(statement)
         rest = self.lines[end_line - 1][end_column:].strip()
         above = self.lines[line - 2] if line > 1 else ""
         return not self.lines[line - 1][:column].strip() and (not rest or rest[0] == "#") and not above.endswith("\\")
 
-    def indent(self, statement: ast.stmt) -> str:
-        return self.lines[statement.lineno - 1][: self.span(statement)[1]]
+    def indent_of(self, statement: ast.stmt) -> str:
+        return self.lines[statement.lineno - 1][: self.span_of(statement)[1]]
 
-    def head(self, statement: ast.stmt) -> int:
+    def first_line_of(self, statement: ast.stmt) -> int:
         """The first line of a statement, with its decorators and the comments right above it."""
-        first = _top(statement)
-        indent = self.indent(statement)
+        first = _find_first_line(statement)
+        indent = self.indent_of(statement)
         while first > 1 and self.lines[first - 2].startswith(indent + "#"):
             first -= 1
         return first
 
-    def before(self, statement: ast.stmt, row: str) -> Edit:
+    def insert_before(self, statement: ast.stmt, row: str) -> Edit:
         """Puts a row in before a statement, as far in as that."""
-        require(self.alone(statement))
-        return insertion(_top(statement), 0, "".join(f"{self.indent(statement)}{each}\n" for each in row.split("\n")))
+        require(self.has_own_lines(statement))
+        return make_insertion(
+            _find_first_line(statement), 0, "".join(f"{self.indent_of(statement)}{each}\n" for each in row.split("\n"))
+        )
 
-    def after(self, statement: ast.stmt, row: str) -> Edit:
+    def insert_after(self, statement: ast.stmt, row: str) -> Edit:
         """Puts a row in after a statement, as far in as that."""
-        require(self.alone(statement))
-        return self.below(statement, [self.indent(statement) + each for each in row.split("\n")])
+        require(self.has_own_lines(statement))
+        return self.insert_below(statement, [self.indent_of(statement) + each for each in row.split("\n")])
 
-    def below(self, statement: ast.stmt, rows: list[str]) -> Edit:
+    def insert_below(self, statement: ast.stmt, rows: list[str]) -> Edit:
         """Puts rows in after a statement, as they are."""
         last = statement.end_lineno or statement.lineno
-        return insertion(last, len(self.lines[last - 1]), "".join(f"\n{row}" for row in rows))
+        return make_insertion(last, len(self.lines[last - 1]), "".join(f"\n{row}" for row in rows))
 
-    def without(self, first: int, last: int) -> Edit:
+    def remove_lines(self, first: int, last: int) -> Edit:
         """Takes lines out."""
         if last == len(self.lines):
             return Edit(first, 0, last, len(self.lines[last - 1]), "")
         return Edit(first, 0, last + 1, 0, "")
 
-    def removal(self, statement: ast.stmt) -> Edit:
+    def remove_statement(self, statement: ast.stmt) -> Edit:
         """Takes a statement of one line out. Raises :class:`.Unfit` for one of more, and where there is a comment."""
         line = statement.lineno
         require(statement.end_lineno == line and "#" not in self.lines[line - 1])
-        return self.without(line, line)
+        return self.remove_lines(line, line)
 
-    def strings(self, first: int, last: int) -> bool:
+    def has_multiline_string(self, first: int, last: int) -> bool:
         """Whether a string goes on from one of these lines to the next, so that they cannot be moved sideways."""
         return any(
             first <= node.lineno <= last and (node.end_lineno or node.lineno) > node.lineno
             for statement in self.tree.body
-            if _top(statement) <= last and first <= (statement.end_lineno or 0)
-            for node in self.within(statement)
+            if _find_first_line(statement) <= last and first <= (statement.end_lineno or 0)
+            for node in self.nodes_in(statement)
             if isinstance(node, (ast.Constant, ast.JoinedStr))
         )
 
 
-class _Body:
+class _StatementIndex:
     """The statements of a module or a class, found by their lines: it may have as many as the file has lines."""
 
     def __init__(self, owner: ast.Module | ast.ClassDef) -> None:
         self._statements = owner.body
-        self._ends = [statement.end_lineno or 0 for statement in owner.body]
+        self._last_lines = [statement.end_lineno or 0 for statement in owner.body]
 
-    def at(self, line: int) -> Iterator[ast.stmt]:
+    def find_at_line(self, line: int) -> Iterator[ast.stmt]:
         """Iterate over the statements that have a part in a line: several where semicolons separate them."""
-        for number in range(bisect_left(self._ends, line), len(self._statements)):
+        for number in range(bisect_left(self._last_lines, line), len(self._statements)):
             statement = self._statements[number]
-            if _top(statement) > line:
+            if _find_first_line(statement) > line:
                 return
             yield statement
 
 
-def _top(node: ast.AST) -> int:
+def _find_first_line(node: ast.AST) -> int:
     """The first line of what has a place, or that of its first decorator."""
     line: int = node.lineno  # type: ignore[attr-defined]
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ...protocol.words import chain
+from ...protocol.source_text import find_access_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     Item = TypeVar("Item")
 
 
-class Unfit(Exception):
+class NotFixable(Exception):
     """There is no fix here that is certainly right."""
 
 
@@ -25,24 +25,24 @@ class Unfit(Exception):
 def require(condition: object) -> None:
     """Raises :class:`Unfit` where a condition of a fix does not hold."""
     if not condition:
-        raise Unfit
+        raise NotFixable
 
 
-def expect(found: object, kind: type[Item]) -> Item:
+def require_type(found: object, kind: type[Item]) -> Item:
     """What must be of one kind. Raises :class:`Unfit` where it is not."""
     if not isinstance(found, kind):
-        raise Unfit
+        raise NotFixable
     return found
 
 
-def first(found: Iterable[Item]) -> Item:
+def require_first(found: Iterable[Item]) -> Item:
     """The first of what was found. Raises :class:`Unfit` where nothing was."""
     for item in found:
         return item
-    raise Unfit
+    raise NotFixable
 
 
-def only(found: Iterable[Item]) -> Item:
+def require_only(found: Iterable[Item]) -> Item:
     """What was found alone. Raises :class:`Unfit` where there is nothing, or more."""
     items = list(found)
     require(len(items) == 1)
@@ -52,22 +52,22 @@ def only(found: Iterable[Item]) -> Item:
 # Calls.
 
 
-def method(call: ast.Call, name: str) -> ast.expr | None:
+def find_receiver(call: ast.Call, name: str) -> ast.expr | None:
     """What a method of that name is called on."""
     return call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == name else None
 
 
 def last_name(node: ast.expr) -> str:
     """The last part of a dotted name."""
-    return (chain(node) or "").rpartition(".")[2]
+    return (find_access_path(node) or "").rpartition(".")[2]
 
 
-def arguments(call: ast.Call) -> list[ast.expr]:
+def all_arguments(call: ast.Call) -> list[ast.expr]:
     """All that a call is given, by position and by name."""
     return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
-def argument(call: ast.Call, name: str) -> ast.expr | None:
+def find_keyword(call: ast.Call, name: str) -> ast.expr | None:
     """What a call is given by a name."""
     return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
 
@@ -75,20 +75,24 @@ def argument(call: ast.Call, name: str) -> ast.expr | None:
 # Many nodes.
 
 
-def of_kind(nodes: Iterable[ast.AST], kind: type[Node]) -> list[Node]:
+def filter_nodes(nodes: Iterable[ast.AST], kind: type[Node]) -> list[Node]:
     return [node for node in nodes if isinstance(node, kind)]
 
 
-def assignments(nodes: Iterable[ast.AST], name: str) -> list[ast.Assign]:
+def find_assignments(nodes: Iterable[ast.AST], name: str) -> list[ast.Assign]:
     """The assignments that a name, or an attribute, has its value from."""
-    return [node for node in of_kind(nodes, ast.Assign) if any(chain(target) == name for target in node.targets)]
+    return [
+        node
+        for node in filter_nodes(nodes, ast.Assign)
+        if any(find_access_path(target) == name for target in node.targets)
+    ]
 
 
-def remainders(nodes: Iterable[ast.AST]) -> list[ast.BinOp]:
-    return [node for node in of_kind(nodes, ast.BinOp) if isinstance(node.op, ast.Mod)]
+def find_remainders(nodes: Iterable[ast.AST]) -> list[ast.BinOp]:
+    return [node for node in filter_nodes(nodes, ast.BinOp) if isinstance(node.op, ast.Mod)]
 
 
-def imports_of_torch(nodes: Iterable[ast.AST]) -> int:
+def count_torch_imports(nodes: Iterable[ast.AST]) -> int:
     """How often torch is imported under its own name."""
-    aliases = [alias for node in of_kind(nodes, ast.Import) for alias in node.names]
+    aliases = [alias for node in filter_nodes(nodes, ast.Import) for alias in node.names]
     return sum(alias.name.partition(".")[0] == "torch" and not alias.asname for alias in aliases)

@@ -8,14 +8,14 @@ from bisect import bisect_right
 from ...protocol.fix import Edit
 from ..sources import source_files
 from . import edits
-from .matchers import expect, require
+from .matchers import require, require_type
 
 #: A string that does not end is taken to the end, so that none of its quotes is tried as the beginning of one.
 _LEXEME = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{},:]|[^\s\[\]{},:"]+', re.DOTALL)
 _ODD = frozenset("\v\f\x1c\x1d\x1e\x85\u2028\u2029")
 
 
-def spans(raw: str) -> dict[int, tuple[int, int]]:
+def find_source_spans(raw: str) -> dict[int, tuple[int, int]]:
     """Where the source of each cell of a notebook stands in its JSON, by the number of the cell."""
     found: dict[int, tuple[int, int]] = {}
     path: list[str | int] = []
@@ -52,7 +52,7 @@ def spans(raw: str) -> dict[int, tuple[int, int]]:
     return found
 
 
-def places(raw: str) -> dict[tuple[int, int], tuple[int, int, int]]:
+def find_line_locations(raw: str) -> dict[tuple[int, int], tuple[int, int, int]]:
     """Where each line of each cell stands in the JSON: the line of the string that holds it, its start and its end.
 
     Cells and lines count from 1, columns from 0.
@@ -61,14 +61,14 @@ def places(raw: str) -> dict[tuple[int, int], tuple[int, int, int]]:
 
     found: dict[tuple[int, int], tuple[int, int, int]] = {}
     starts = [0, *(match.end() for match in re.finditer("\n", raw))]
-    for cell, (start, end) in spans(raw).items():
+    for cell, (start, end) in find_source_spans(raw).items():
         line = 1
         for match in _LEXEME.finditer(raw, start, end):
             if match.group()[0] != '"':
                 continue
             row = bisect_right(starts, match.start())
             place = (row, match.start() - starts[row - 1], match.end() - starts[row - 1])
-            breaks = source_files.newlines(json.loads(match.group(), strict=False)).count("\n")
+            breaks = source_files.normalize_newlines(json.loads(match.group(), strict=False)).count("\n")
             for number in range(line, line + breaks + 1):
                 # Of a line that two strings share, the first holds its beginning.
                 found.setdefault((cell, number), place)
@@ -83,19 +83,19 @@ def _is_source(path: list[str | int]) -> bool:
     return len(path) == 3 and path[0] == "cells" and isinstance(path[1], int) and path[2] == "source"
 
 
-def edited(raw: str, made: list[Edit], *, ascii_only: bool) -> str:
+def edit_source(raw: str, new_edits: list[Edit], *, ascii_only: bool) -> str:
     """The JSON of a cell's source with edits made in it, laid out as it was."""
     import json
 
     value = json.loads(raw)
     if isinstance(value, str):
-        return json.dumps(edits.apply(value, made), ensure_ascii=ascii_only)
-    lines = [expect(line, str) for line in expect(value, list)]
+        return json.dumps(edits.apply_edits(value, new_edits), ensure_ascii=ascii_only)
+    lines = [require_type(line, str) for line in require_type(value, list)]
     # What ends a line for ``str.splitlines`` and for nobody else.
     require(lines and _ODD.isdisjoint("".join(lines)))
     items = [match for match in _LEXEME.finditer(raw) if match.group()[0] == '"']
     as_written = dict(zip(lines, (match.group() for match in items), strict=True))
     between = raw[items[0].end() : items[1].start()] if len(items) > 1 else "," + raw[1 : items[0].start()]
-    now = edits.apply("".join(lines), made).splitlines(keepends=True)
+    now = edits.apply_edits("".join(lines), new_edits).splitlines(keepends=True)
     shown = [as_written.get(line) or json.dumps(line, ensure_ascii=ascii_only) for line in now]
     return raw[: items[0].start()] + between.join(shown) + raw[items[-1].end() :]

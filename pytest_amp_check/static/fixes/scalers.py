@@ -5,45 +5,54 @@ from __future__ import annotations
 import ast
 
 from ...protocol.finding import Finding
-from ...protocol.words import chain
-from .edits import insertion
-from .form import Form
-from .layout import LOOPS, Layout
-from .matchers import Unfit, arguments, expect, only, require
-from .queries import Mended, named, shifted
-from .rebuilt import Rebuilt
+from ...protocol.source_text import find_access_path
+from .edits import make_insertion
+from .layout import LOOPS, ProgramLayout
+from .matchers import NotFixable, all_arguments, require, require_only, require_type
+from .pending_rewrites import PendingRewrite
+from .queries import Mended, reindent_lines, require_name
+from .rewrite_spec import RewriteSpec
 
 #: The parameters of a scaler behind its device.
 OLD_ORDER = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
 
 
-def construct_before_loop(layout: Layout, finding: Finding) -> Mended:
-    call = layout.at(finding.site, ast.Call)
-    statement = expect(layout.statement(call), ast.Assign)
+def construct_before_loop(layout: ProgramLayout, finding: Finding) -> Mended:
+    call = layout.find_expression(finding.site, ast.Call)
+    statement = require_type(layout.statement_of(call), ast.Assign)
     require(statement.value is call)
-    scaler = named(layout, only(statement.targets))
-    loop = expect(layout.parent(statement), ast.stmt)
+    scaler = require_name(layout, require_only(statement.targets))
+    loop = require_type(layout.parent_of(statement), ast.stmt)
     if not isinstance(loop, LOOPS):
-        raise Unfit
-    require(statement in loop.body and len(loop.body) > 1 and layout.alone(loop))
+        raise NotFixable
+    require(statement in loop.body and len(loop.body) > 1 and layout.has_own_lines(loop))
     stored = [
-        chain(node) for node in layout.within(loop) if isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del))
+        find_access_path(node)
+        for node in layout.nodes_in(loop)
+        if isinstance(getattr(node, "ctx", None), (ast.Store, ast.Del))
     ]
     heads = {text.partition(".")[0].partition("[")[0] for text in stored if text}
-    given = [node for argument in arguments(call) for node in layout.within(argument)]
+    given = [node for argument in all_arguments(call) for node in layout.nodes_in(argument)]
     require(not any(_may_vary(node, heads) for node in given))
-    only(node for node in layout.within(loop) if _stores(node, scaler))
-    first, last = layout.head(statement), statement.end_lineno or statement.lineno
-    inner, outer = layout.indent(statement), layout.indent(loop)
+    require_only(node for node in layout.nodes_in(loop) if _is_stored_name(node, scaler))
+    first, last = layout.first_line_of(statement), statement.end_lineno or statement.lineno
+    inner, outer = layout.indent_of(statement), layout.indent_of(loop)
     require(inner.startswith(outer))
-    rows = shifted(layout, first, last, inner, outer)
-    edits = [insertion(layout.head(loop), 0, "".join(f"{row}\n" for row in rows)), layout.without(first, last)]
+    rows = reindent_lines(layout, first, last, inner, outer)
+    edits = [
+        make_insertion(layout.first_line_of(loop), 0, "".join(f"{row}\n" for row in rows)),
+        layout.remove_lines(first, last),
+    ]
     return f"Construct `{scaler}` before the loop", edits
 
 
-def _stores(node: ast.AST, name: str) -> bool:
+def _is_stored_name(node: ast.AST, name: str) -> bool:
     """Whether a node is a name, or an attribute, that is given a value."""
-    return isinstance(node, (ast.Name, ast.Attribute)) and isinstance(node.ctx, ast.Store) and chain(node) == name
+    return (
+        isinstance(node, (ast.Name, ast.Attribute))
+        and isinstance(node.ctx, ast.Store)
+        and find_access_path(node) == name
+    )
 
 
 def _may_vary(node: ast.AST, stored: set[str]) -> bool:
@@ -52,14 +61,14 @@ def _may_vary(node: ast.AST, stored: set[str]) -> bool:
         case ast.Name(id=name):
             return name in stored
         case ast.Call(func=func):
-            return chain(func) not in ("torch.cuda.is_available", "float", "int")
+            return find_access_path(func) not in ("torch.cuda.is_available", "float", "int")
     return isinstance(node, (ast.Await, ast.NamedExpr, ast.Yield))
 
 
-def name_arguments(layout: Layout, finding: Finding) -> Mended:
+def name_arguments(layout: ProgramLayout, finding: Finding) -> Mended:
     """Names the arguments that are given in the order that they had before there was a device."""
-    call = layout.at(finding.site, ast.Call)
+    call = layout.find_expression(finding.site, ast.Call)
     keyword = finding.names.get("keyword", "")
     require(finding.label == "scaler:number-as-device" and call.args)
     names = ("enabled",) if keyword == "enabled" else OLD_ORDER
-    return "Pass the arguments by their names", [Rebuilt(layout, call, Form(names=names))]
+    return "Pass the arguments by their names", [PendingRewrite(layout, call, RewriteSpec(argument_names=names))]

@@ -5,143 +5,149 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from ..project.roles import CALLED
-from .contexts import enter, entered_value
-from .expressions import attribute, item, use_of
-from .forks import on_each
-from .functions import follow
-from .interpreter import Handlers, Interpreter
+from ..project.roles import CALLABLE_ROLES
+from .contexts import enter_context, entered_value
+from .expressions import attribute_of, item_of, role_by_use
+from .functions import inline_call
+from .interpreter import HandlerTable, Interpreter
+from .joins import for_each_alternative
 from .values import (
+    NO_CONSTANT,
     NONE,
-    UNREAD,
     Args,
     BoundMethod,
-    Choice,
     Const,
+    ExternalName,
     FunctionValue,
-    HelperContext,
+    GeneratorContext,
     Keywords,
-    Mapping,
+    MappingValue,
     ModuleValue,
-    Named,
-    Partial,
-    Sequence,
+    PartialCall,
+    SequenceValue,
     StackContext,
     StateDict,
+    UnionValue,
     Value,
     merge_into,
 )
 
 
-def _call(at: Interpreter, node: ast.Call) -> Value:
-    value = _called(at, node)
+def _evaluate_call(interp: Interpreter, node: ast.Call) -> Value:
+    value = _dispatch_call(interp, node)
     func = node.func
-    hear = at.handlers.results.get(func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", ""))
+    hear = interp.handlers.call_result_listeners.get(
+        func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
+    )
     if hear is not None:
-        hear(at, value, node)
+        hear(interp, value, node)
     return value
 
 
-def _called(at: Interpreter, node: ast.Call) -> Value:
+def _dispatch_call(interp: Interpreter, node: ast.Call) -> Value:
     func = node.func
-    if at.passed is not None and at.state.cur is not None:
-        at.passed.come_by(at.site(node))
-    if isinstance(func, ast.Attribute) and use_of(at, func) not in CALLED:
-        receiver = at.evaluate(func.value)
-        if isinstance(receiver, (Named, ModuleValue)):
-            return _call_value_at(at, attribute(at, receiver, func.attr, func), node)
-        args, keywords = arguments(at, node)
-        return on_each(at, receiver, lambda r: at.method(r, func.attr, args, keywords, node))
-    return _call_value_at(at, at.evaluate(func), node)
+    if interp.visited_calls is not None and interp.state.current_node is not None:
+        interp.visited_calls.add_call(interp.site_of(node))
+    if isinstance(func, ast.Attribute) and role_by_use(interp, func) not in CALLABLE_ROLES:
+        receiver = interp.evaluate(func.value)
+        if isinstance(receiver, (ExternalName, ModuleValue)):
+            return _call_value_at(interp, attribute_of(interp, receiver, func.attr, func), node)
+        args, keywords = evaluate_arguments(interp, node)
+        return for_each_alternative(interp, receiver, lambda r: interp.call_method(r, func.attr, args, keywords, node))
+    return _call_value_at(interp, interp.evaluate(func), node)
 
 
-def _call_value_at(at: Interpreter, callee: Value, node: ast.Call) -> Value:
-    args, keywords = arguments(at, node)
-    return at.call_value(callee, args, keywords, node)
+def _call_value_at(interp: Interpreter, callee: Value, node: ast.Call) -> Value:
+    args, keywords = evaluate_arguments(interp, node)
+    return interp.call_value(callee, args, keywords, node)
 
 
-def arguments(at: Interpreter, node: ast.Call) -> tuple[list[Value], dict[str, Value]]:
+def evaluate_arguments(interp: Interpreter, node: ast.Call) -> tuple[list[Value], dict[str, Value]]:
     args: Args = []
     for arg in node.args:
-        value = at.evaluate(arg)
-        if isinstance(arg, ast.Starred) and isinstance(value, Sequence) and not value.open:
+        value = interp.evaluate(arg)
+        if isinstance(arg, ast.Starred) and isinstance(value, SequenceValue) and not value.is_open:
             args.extend(value.items)
         else:
             args.append(value)
     keywords: Keywords = {}
     for keyword in node.keywords:
-        value = at.evaluate(keyword.value)
+        value = interp.evaluate(keyword.value)
         if keyword.arg is not None:
             keywords[keyword.arg] = value
-        elif isinstance(value, Mapping):
+        elif isinstance(value, MappingValue):
             keywords.update({k: v for k, v in value.items.items() if isinstance(k, str)})
-            if value.open:
+            if value.is_open:
                 keywords["**"] = value
         else:
             keywords["**"] = value
     return args, keywords
 
 
-def _call_each(at: Interpreter, func: Choice, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return on_each(at, func, lambda each: at.call_value(each, args, keywords, node))
+def _call_each(interp: Interpreter, func: UnionValue, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    return for_each_alternative(interp, func, lambda each: interp.call_value(each, args, keywords, node))
 
 
-def _call_partial(at: Interpreter, func: Partial, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return at.call_value(func.func, [*func.args, *args], {**func.keywords, **keywords}, node)
+def _call_partial(interp: Interpreter, func: PartialCall, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    return interp.call_value(func.func, [*func.args, *args], {**func.keywords, **keywords}, node)
 
 
-def _call_bound(at: Interpreter, func: BoundMethod, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    return on_each(at, func.receiver, lambda each: at.method(each, func.name, args, keywords, node))
+def _call_bound(interp: Interpreter, func: BoundMethod, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    return for_each_alternative(
+        interp, func.receiver, lambda each: interp.call_method(each, func.name, args, keywords, node)
+    )
 
 
-def _call_function(at: Interpreter, func: FunctionValue, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    if func.function.manager:
-        return HelperContext(func, args, keywords, node)
-    return follow(at, func, args, keywords, node)
+def _call_function(interp: Interpreter, func: FunctionValue, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    if func.function.is_context_manager:
+        return GeneratorContext(func, args, keywords, node)
+    return inline_call(interp, func, args, keywords, node)
 
 
-def _call_decorator(at: Interpreter, func: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+def _call_decorator(interp: Interpreter, func: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """A context that is called again is the same context."""
     return func
 
 
 def _function_method(
-    at: Interpreter, receiver: FunctionValue, name: str, args: Args, keywords: Keywords, node: ast.AST
+    interp: Interpreter, receiver: FunctionValue, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     if name == "__call__":
-        return at.call_value(receiver, args, keywords, node)
-    return at.handlers.methods[""](at, receiver, name, args, keywords, node)
+        return interp.call_value(receiver, args, keywords, node)
+    return interp.handlers.methods[""](interp, receiver, name, args, keywords, node)
 
 
 def _stack_method(
-    at: Interpreter, receiver: StackContext, name: str, args: Args, keywords: Keywords, node: ast.AST
+    interp: Interpreter, receiver: StackContext, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     if name == "enter_context" and args:
-        enter(at, args[0], node)
-        return entered_value(at, args[0], node if isinstance(node, ast.expr) else ast.Constant(None))
-    return at.fresh(node, name)
+        enter_context(interp, args[0], node)
+        return entered_value(interp, args[0], node if isinstance(node, ast.expr) else ast.Constant(None))
+    return interp.fresh_unknown(node, name)
 
 
 def _state_method(
-    at: Interpreter, receiver: StateDict, name: str, args: Args, keywords: Keywords, node: ast.AST
+    interp: Interpreter, receiver: StateDict, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     return receiver
 
 
 #: What a dict gives of what it holds.
-_VIEWS: dict[str, Callable[[Mapping], Value]] = {
-    "copy": lambda held: Mapping(held.items, open=held.open),
-    "keys": lambda held: Sequence([Const(k) for k in held.items], open=held.open),
-    "values": lambda held: Sequence(list(held.items.values()), open=held.open),
-    "items": lambda held: Sequence([Sequence([Const(k), v]) for k, v in held.items.items()], open=held.open),
+_VIEWS: dict[str, Callable[[MappingValue], Value]] = {
+    "copy": lambda held: MappingValue(held.items, is_open=held.is_open),
+    "keys": lambda held: SequenceValue([Const(k) for k in held.items], is_open=held.is_open),
+    "values": lambda held: SequenceValue(list(held.items.values()), is_open=held.is_open),
+    "items": lambda held: SequenceValue(
+        [SequenceValue([Const(k), v]) for k, v in held.items.items()], is_open=held.is_open
+    ),
 }
 
 
 def _mapping_method(
-    at: Interpreter, receiver: Mapping, name: str, args: Args, keywords: Keywords, node: ast.AST
+    interp: Interpreter, receiver: MappingValue, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     if name == "update":
-        for value in (*args, Mapping(keywords, open="**" in keywords)):
+        for value in (*args, MappingValue(keywords, is_open="**" in keywords)):
             merge_into(receiver, value)
         return NONE
     view = _VIEWS.get(name)
@@ -150,35 +156,35 @@ def _mapping_method(
     if name == "clear":
         receiver.items.clear()
         return NONE
-    if name == "setdefault" and len(args) == 2 and args[0].value is not UNREAD:
+    if name == "setdefault" and len(args) == 2 and args[0].value is not NO_CONSTANT:
         return receiver.items.setdefault(args[0].value, args[1])
     if name in ("get", "pop", "setdefault") and args:
-        found = item(at, receiver, args[0], node)
+        found = item_of(interp, receiver, args[0], node)
         if name == "pop":
             receiver.items.pop(args[0].value, None)
         return found
-    return at.fresh(node, name)
+    return interp.fresh_unknown(node, name)
 
 
 def _sequence_method(
-    at: Interpreter, receiver: Sequence, name: str, args: Args, keywords: Keywords, node: ast.AST
+    interp: Interpreter, receiver: SequenceValue, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     if name == "append" and args:
         receiver.items.append(args[0])
-        if at.state.loops:
-            receiver.open = True
+        if interp.state.loops:
+            receiver.is_open = True
     elif name == "insert" and len(args) == 2:
-        place = args[0].value
-        receiver.items.insert(place if isinstance(place, int) else 0, args[1])
-        receiver.open = receiver.open or bool(at.state.loops) or not isinstance(place, int)
+        position = args[0].value
+        receiver.items.insert(position if isinstance(position, int) else 0, args[1])
+        receiver.is_open = receiver.is_open or bool(interp.state.loops) or not isinstance(position, int)
     elif name == "extend" and args:
         value = args[0]
-        receiver.items.extend(value.items if isinstance(value, Sequence) else [value])
-    return at.fresh(node, name)
+        receiver.items.extend(value.items if isinstance(value, SequenceValue) else [value])
+    return interp.fresh_unknown(node, name)
 
 
-def register(handlers: Handlers) -> None:
-    handlers.expressions[ast.Call] = _call
+def register(handlers: HandlerTable) -> None:
+    handlers.expressions[ast.Call] = _evaluate_call
     handlers.calls.update(
         {
             "choice": _call_each,

@@ -5,7 +5,7 @@ A formula is True, False, ``("test", key)``, ``("not", f)``, ``("and", f, g, ...
 
 from __future__ import annotations
 
-from ...protocol.events import Site, Test
+from ...protocol.events import Predicate, Site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,17 +24,17 @@ def negate(formula: Formula) -> Formula:
     return ("not", formula)
 
 
-def both(*formulas: Formula) -> Formula:
+def conjunction(*formulas: Formula) -> Formula:
     """All of the formulas."""
-    return _join("and", formulas, neutral=True)
+    return _combine_formulas("and", formulas, neutral=True)
 
 
-def either(*formulas: Formula) -> Formula:
+def disjunction(*formulas: Formula) -> Formula:
     """At least one of the formulas."""
-    return _join("or", formulas, neutral=False)
+    return _combine_formulas("or", formulas, neutral=False)
 
 
-def _join(word: str, formulas: tuple[Formula, ...], *, neutral: bool) -> Formula:
+def _combine_formulas(word: str, formulas: tuple[Formula, ...], *, neutral: bool) -> Formula:
     parts: list[Formula] = []
     for formula in formulas:
         if isinstance(formula, bool):
@@ -64,31 +64,33 @@ def literals(formula: Formula, truth: bool = True) -> list[tuple[int, bool]]:
     return [pair for part in formula[1:] for pair in literals(part, truth)]
 
 
-def implied(formula: Formula, truth: bool = True) -> list[tuple[int, bool]]:
+def implied_literals(formula: Formula, truth: bool = True) -> list[tuple[int, bool]]:
     """The tests of which it is known how they came out where a formula is ``truth``."""
     if isinstance(formula, bool):
         return []
     if formula[0] == "test":
         return [(formula[1], truth)]
     if formula[0] == "not":
-        return implied(formula[1], not truth)
+        return implied_literals(formula[1], not truth)
     if (formula[0] == "and") != truth:
         return []
-    return [pair for part in formula[1:] for pair in implied(part, truth)]
+    return [pair for part in formula[1:] for pair in implied_literals(part, truth)]
 
 
-def assuming(formula: Formula, known: dict[int, bool]) -> Formula:
+def simplify_under(formula: Formula, known: dict[int, bool]) -> Formula:
     """What is left of a formula where it is known how some tests came out."""
     if isinstance(formula, bool):
         return formula
     if formula[0] == "test":
         return known.get(formula[1], formula)
     if formula[0] == "not":
-        return negate(assuming(formula[1], known))
-    return _join(formula[0], tuple(assuming(part, known) for part in formula[1:]), neutral=formula[0] == "and")
+        return negate(simplify_under(formula[1], known))
+    return _combine_formulas(
+        formula[0], tuple(simplify_under(part, known) for part in formula[1:]), neutral=formula[0] == "and"
+    )
 
 
-def weight(formula: Formula, limit: int) -> int:
+def count_predicates(formula: Formula, limit: int) -> int:
     """How many tests a formula speaks of, as far as ``limit``."""
     if isinstance(formula, bool):
         return 0
@@ -96,44 +98,44 @@ def weight(formula: Formula, limit: int) -> int:
         return 1
     total = 0
     for part in formula[1:]:
-        total += weight(part, limit - total)
+        total += count_predicates(part, limit - total)
         if total >= limit:
             break
     return total
 
 
-class Tests:
+class PredicateTable:
     """The tests of one file, one for each question."""
 
     def __init__(self) -> None:
-        self.asked: list[Test] = []
-        self.keys: dict[object, int] = {}
+        self.predicates: list[Predicate] = []
+        self.key_by_question: dict[object, int] = {}
         self._questions: list[object] = []
-        self._by_loop: dict[int, int] = {}
-        self._in_loop: dict[int, list[Test]] = {}
+        self._mask_by_loop: dict[int, int] = {}
+        self._predicates_by_loop: dict[int, list[Predicate]] = {}
 
-    def test(self, question: object, text: object, site: Site | None, loops: frozenset[int]) -> Test:
+    def predicate_for(self, question: object, text: object, site: Site | None, loops: frozenset[int]) -> Predicate:
         """The test that asks ``question``; ``loops`` are those whose every turn may answer anew."""
-        key = self.keys.get(question)
+        key = self.key_by_question.get(question)
         if key is not None:
-            return self.asked[key]
-        made = Test(len(self.asked), text, site)
-        self.keys[question] = made.key
+            return self.predicates[key]
+        made = Predicate(len(self.predicates), text, site)
+        self.key_by_question[question] = made.key
         self._questions.append(question)
-        self.asked.append(made)
+        self.predicates.append(made)
         for loop in loops:
-            self._by_loop[loop] = self._by_loop.get(loop, 0) | (1 << made.key)
-            self._in_loop.setdefault(loop, []).append(made)
+            self._mask_by_loop[loop] = self._mask_by_loop.get(loop, 0) | (1 << made.key)
+            self._predicates_by_loop.setdefault(loop, []).append(made)
         return made
 
-    def question(self, key: int) -> object:
+    def question_of(self, key: int) -> object:
         """What the test with a key asks."""
         return self._questions[key]
 
     def forgotten_by(self, loop: int) -> int:
         """The tests (as a bit set) whose answers a new turn of a loop makes unknown."""
-        return self._by_loop.get(loop, 0)
+        return self._mask_by_loop.get(loop, 0)
 
-    def counts_turns(self, loop: int) -> bool:
+    def counts_iterations(self, loop: int) -> bool:
         """Whether a test asks how many turns a loop has had."""
-        return any(test.counts for test in self._in_loop.get(loop, ()))
+        return any(test.is_window_predicate for test in self._predicates_by_loop.get(loop, ()))

@@ -6,294 +6,302 @@ import ast
 import re
 
 from ...protocol import events as e
-from .conditions import Formula, both, either, negate
-from .expressions import assign
-from .forks import branch
+from .conditions import Formula, conjunction, disjunction, negate
+from .expressions import assign_target
 from .imports import dotted_name
-from .interpreter import Context, Handlers, Interpreter, within
-from .state import Open
+from .interpreter import ContextHandler, HandlerTable, Interpreter, in_frame
+from .joins import split_on
+from .source_text import expression_text, last_name
+from .state import OpenRegion
 from .statements import _own_nodes, holds_autocast
 from .values import (
-    Choice,
-    Float8,
+    Float8Context,
+    GeneratorContext,
     GradMode,
-    HelperContext,
     Instance,
-    NoSync,
+    NoSyncContext,
     NullContext,
-    Ref,
+    ObjectRef,
     StackContext,
+    UnionValue,
     Value,
 )
-from .wording import last_name, wording
 
 #: Words of a name by which a context may be a region, or keep gradients apart.
-_SPEAKS = frozenset("amp AMP Amp cast Cast mixed Mixed half Half fp bf float ctx context Context".split())
+_REGION_WORDS = frozenset("amp AMP Amp cast Cast mixed Mixed half Half fp bf float ctx context Context".split())
 
 
-def with_items(at: Interpreter, node: ast.With | ast.AsyncWith, index: int = 0) -> None:
-    if at.state.cur is None:
+def with_items(interp: Interpreter, node: ast.With | ast.AsyncWith, index: int = 0) -> None:
+    if interp.state.current_node is None:
         return
     if index == len(node.items):
-        at.read(node.body)
+        interp.execute_block(node.body)
         return
     item = node.items[index]
     if _expects_error(item.context_expr):
         # What is written to raise is no mistake.
-        found = dict(at.found)
-        at.discarded(lambda: at.read(node.body))
-        at.found = found
+        found = dict(interp.detached_events)
+        interp.speculate(lambda: interp.execute_block(node.body))
+        interp.detached_events = found
         return
-    context = at.evaluate(item.context_expr)
-    context = next((v for v in context.alternatives() if isinstance(v, HelperContext)), context)
-    if context.kind in ("unknown", "named") and _is_of_another_matter(at, item.context_expr):
+    context = interp.evaluate(item.context_expr)
+    context = next((v for v in context.alternatives() if isinstance(v, GeneratorContext)), context)
+    if context.kind in ("unknown", "named") and _is_unrelated_context(interp, item.context_expr):
         context = NullContext()
-    at.handlers.blocks.get(context.kind, _block)(at, context, node, index)
+    interp.handlers.with_blocks.get(context.kind, _execute_with_block)(interp, context, node, index)
 
 
-def _block(at: Interpreter, context: Value, node: ast.With | ast.AsyncWith, index: int) -> None:
+def _execute_with_block(interp: Interpreter, context: Value, node: ast.With | ast.AsyncWith, index: int) -> None:
     """Read what stands in a context."""
     item = node.items[index]
-    depth, opened = at.state.depth, len(at.state.open)
-    enter(at, context, item.context_expr)
+    depth, opened = interp.state.region_depth, len(interp.state.open_regions)
+    enter_context(interp, context, item.context_expr)
     if item.optional_vars is not None:
-        assign(at, item.optional_vars, entered_value(at, context, item.context_expr))
-    frame = at.state.frame
-    base = len(at.state.unwind)
-    at.state.unwind = [
-        *at.state.unwind,
-        lambda: within(at, frame, lambda: exit_context(at, context, item.context_expr, depth)),
+        assign_target(interp, item.optional_vars, entered_value(interp, context, item.context_expr))
+    frame = interp.state.frame
+    base = len(interp.state.unwind_actions)
+    interp.state.unwind_actions = [
+        *interp.state.unwind_actions,
+        lambda: in_frame(interp, frame, lambda: exit_context(interp, context, item.context_expr, depth)),
     ]
     if holds_autocast(context):
-        _yields_inside(at, node, item.context_expr)
-    entered = at.state.entered
-    with_items(at, node, index + 1)
-    if isinstance(context, StackContext) and at.state.entered != entered:
-        _yields_inside(at, node, item.context_expr)
-    at.state.unwind = at.state.unwind[:base]
-    exit_context(at, context, item.context_expr, depth)
-    close_context(at, context)
+        _report_yield_inside(interp, node, item.context_expr)
+    entered = interp.state.regions_entered
+    with_items(interp, node, index + 1)
+    if isinstance(context, StackContext) and interp.state.regions_entered != entered:
+        _report_yield_inside(interp, node, item.context_expr)
+    interp.state.unwind_actions = interp.state.unwind_actions[:base]
+    exit_context(interp, context, item.context_expr, depth)
+    close_context(interp, context)
     if isinstance(context, Instance):
-        del at.state.open[opened:]
-    at.state.depth = depth
+        del interp.state.open_regions[opened:]
+    interp.state.region_depth = depth
 
 
-def _yields_inside(at: Interpreter, node: ast.With | ast.AsyncWith, context: ast.expr) -> None:
-    function = at.state.frame.function
+def _report_yield_inside(interp: Interpreter, node: ast.With | ast.AsyncWith, context: ast.expr) -> None:
+    function = interp.state.frame.function
     if function is None:
         return
-    if function.manager or any(n in ("asynccontextmanager", "fixture") for n in function.decorator_names()):
+    if function.is_context_manager or any(n in ("asynccontextmanager", "fixture") for n in function.decorator_names()):
         return
     for inner in _own_nodes(node.body):
         if isinstance(inner, (ast.Yield, ast.YieldFrom, ast.Await)):
-            at.emit(e.SCOPE_LOST, inner, None, how="yield", names={"context": wording(context)})
+            interp.emit(e.SCOPE_LOST, inner, None, how="yield", names={"context": expression_text(context)})
             return
 
 
-def enter(at: Interpreter, context: Value, node: ast.AST) -> None:
+def enter_context(interp: Interpreter, context: Value, node: ast.AST) -> None:
     """What entering a context does."""
-    _handler(at, context).enter(at, context, node)
+    _context_handler(interp, context).enter(interp, context, node)
 
 
-def exit_context(at: Interpreter, context: Value, node: ast.AST, depth: int) -> None:
+def exit_context(interp: Interpreter, context: Value, node: ast.AST, depth: int) -> None:
     """What leaving a context does to the graph: only ``depth`` regions stay open."""
-    _handler(at, context).exit(at, context, node, depth)
+    _context_handler(interp, context).exit(interp, context, node, depth)
 
 
-def close_context(at: Interpreter, context: Value) -> None:
+def close_context(interp: Interpreter, context: Value) -> None:
     """What is no longer around once a context is left."""
-    _handler(at, context).close(at, context)
+    _context_handler(interp, context).close(interp, context)
 
 
-def entered_value(at: Interpreter, context: Value, node: ast.expr) -> Value:
+def entered_value(interp: Interpreter, context: Value, node: ast.expr) -> Value:
     """What ``as`` gives a name to."""
-    return _handler(at, context).entered(at, context, node)
+    return _context_handler(interp, context).entered_value(interp, context, node)
 
 
-def _handler(at: Interpreter, context: Value) -> Context:
-    return at.handlers.contexts.get(context.kind, _PLAIN)
+def _context_handler(interp: Interpreter, context: Value) -> ContextHandler:
+    return interp.handlers.contexts.get(context.kind, _DEFAULT_HANDLER)
 
 
-_PLAIN = Context()
+_DEFAULT_HANDLER = ContextHandler()
 
 
-class Itself(Context):
+class SelfBindingHandler(ContextHandler):
     """A context that ``as`` gives a name to."""
 
-    def entered(self, at: Interpreter, value: Value, node: ast.expr) -> Value:
+    def entered_value(self, interp: Interpreter, value: Value, node: ast.expr) -> Value:
         return value
 
 
-class _Autocast(Context):
-    def enter(self, at: Interpreter, value: Ref, node: ast.AST) -> None:
-        _enter_autocast(at, value, node)
+class _AutocastHandler(ContextHandler):
+    def enter(self, interp: Interpreter, value: ObjectRef, node: ast.AST) -> None:
+        _enter_autocast(interp, value, node)
 
-    def exit(self, at: Interpreter, value: Ref, node: ast.AST, depth: int) -> None:
-        at.emit(e.AUTOCAST_EXIT, node, depth=depth)
+    def exit(self, interp: Interpreter, value: ObjectRef, node: ast.AST, depth: int) -> None:
+        interp.emit(e.AUTOCAST_EXIT, node, depth=depth)
 
-    def close(self, at: Interpreter, value: Ref) -> None:
-        if at.state.open:
-            at.state.open.pop()
+    def close(self, interp: Interpreter, value: ObjectRef) -> None:
+        if interp.state.open_regions:
+            interp.state.open_regions.pop()
 
 
-class _Either(Context):
-    def enter(self, at: Interpreter, value: Choice, node: ast.AST) -> None:
+class _UnionHandler(ContextHandler):
+    def enter(self, interp: Interpreter, value: UnionValue, node: ast.AST) -> None:
         if holds_autocast(value):
-            _enter_choice(at, value, node)
-        elif _keeps_apart(value):
-            at.state.apart.append(either(*(f for f, v in value.options if isinstance(v, NoSync))))
+            _enter_union(interp, value, node)
+        elif _may_skip_sync(value):
+            interp.state.no_sync_conditions.append(
+                disjunction(*(f for f, v in value.options if isinstance(v, NoSyncContext)))
+            )
         elif _is_float8(value):
-            enabled = (both(f, v.enabled) for f, v in value.options if isinstance(v, Float8))
-            _enter_float8(at, either(*enabled))
+            enabled = (conjunction(f, v.enabled) for f, v in value.options if isinstance(v, Float8Context))
+            _enter_float8(interp, disjunction(*enabled))
 
-    def exit(self, at: Interpreter, value: Choice, node: ast.AST, depth: int) -> None:
+    def exit(self, interp: Interpreter, value: UnionValue, node: ast.AST, depth: int) -> None:
         if holds_autocast(value):
-            at.emit(e.AUTOCAST_EXIT, node, depth=depth)
+            interp.emit(e.AUTOCAST_EXIT, node, depth=depth)
 
-    def close(self, at: Interpreter, value: Choice) -> None:
+    def close(self, interp: Interpreter, value: UnionValue) -> None:
         if holds_autocast(value):
-            if at.state.open:
-                at.state.open.pop()
-        elif _keeps_apart(value) and at.state.apart:
-            at.state.apart.pop()
+            if interp.state.open_regions:
+                interp.state.open_regions.pop()
+        elif _may_skip_sync(value) and interp.state.no_sync_conditions:
+            interp.state.no_sync_conditions.pop()
         elif _is_float8(value):
-            _leave_float8(at)
+            _leave_float8(interp)
 
 
-class _Apart(Context):
-    def enter(self, at: Interpreter, value: NoSync, node: ast.AST) -> None:
-        at.state.apart.append(True)
+class _NoSyncHandler(ContextHandler):
+    def enter(self, interp: Interpreter, value: NoSyncContext, node: ast.AST) -> None:
+        interp.state.no_sync_conditions.append(True)
 
-    def close(self, at: Interpreter, value: NoSync) -> None:
-        if at.state.apart:
-            at.state.apart.pop()
-
-
-class _Float8(Context):
-    def enter(self, at: Interpreter, value: Float8, node: ast.AST) -> None:
-        _enter_float8(at, value.enabled)
-
-    def close(self, at: Interpreter, value: Float8) -> None:
-        _leave_float8(at)
+    def close(self, interp: Interpreter, value: NoSyncContext) -> None:
+        if interp.state.no_sync_conditions:
+            interp.state.no_sync_conditions.pop()
 
 
-class _WithoutGradients(Context):
-    def enter(self, at: Interpreter, value: GradMode, node: ast.AST) -> None:
-        at.state.no_grad += 1
+class _Float8Handler(ContextHandler):
+    def enter(self, interp: Interpreter, value: Float8Context, node: ast.AST) -> None:
+        _enter_float8(interp, value.enabled)
 
-    def close(self, at: Interpreter, value: GradMode) -> None:
-        at.state.no_grad -= 1
-
-
-class _Stack(Itself):
-    def enter(self, at: Interpreter, value: StackContext, node: ast.AST) -> None:
-        value.opened, value.apart, value.float8 = len(at.state.open), len(at.state.apart), len(at.state.float8)
-
-    def exit(self, at: Interpreter, value: StackContext, node: ast.AST, depth: int) -> None:
-        at.emit(e.AUTOCAST_EXIT, node, depth=depth)
-
-    def close(self, at: Interpreter, value: StackContext) -> None:
-        del at.state.open[value.opened :]
-        del at.state.apart[value.apart :]
-        while len(at.state.float8) > value.float8:
-            _leave_float8(at)
+    def close(self, interp: Interpreter, value: Float8Context) -> None:
+        _leave_float8(interp)
 
 
-class _Unknown(Context):
+class _NoGradHandler(ContextHandler):
+    def enter(self, interp: Interpreter, value: GradMode, node: ast.AST) -> None:
+        interp.state.no_grad += 1
+
+    def close(self, interp: Interpreter, value: GradMode) -> None:
+        interp.state.no_grad -= 1
+
+
+class _StackHandler(SelfBindingHandler):
+    def enter(self, interp: Interpreter, value: StackContext, node: ast.AST) -> None:
+        value.open_region_count, value.no_sync_count, value.float8_count = (
+            len(interp.state.open_regions),
+            len(interp.state.no_sync_conditions),
+            len(interp.state.float8_conditions),
+        )
+
+    def exit(self, interp: Interpreter, value: StackContext, node: ast.AST, depth: int) -> None:
+        interp.emit(e.AUTOCAST_EXIT, node, depth=depth)
+
+    def close(self, interp: Interpreter, value: StackContext) -> None:
+        del interp.state.open_regions[value.open_region_count :]
+        del interp.state.no_sync_conditions[value.no_sync_count :]
+        while len(interp.state.float8_conditions) > value.float8_count:
+            _leave_float8(interp)
+
+
+class _UnknownHandler(ContextHandler):
     """What is not known may be a region."""
 
-    def enter(self, at: Interpreter, value: Value, node: ast.AST) -> None:
-        at.state.maybe_open += 1
+    def enter(self, interp: Interpreter, value: Value, node: ast.AST) -> None:
+        interp.state.possible_regions += 1
 
-    def close(self, at: Interpreter, value: Value) -> None:
-        at.state.maybe_open -= 1
+    def close(self, interp: Interpreter, value: Value) -> None:
+        interp.state.possible_regions -= 1
 
 
-def _enter_float8(at: Interpreter, enabled: Formula) -> None:
+def _enter_float8(interp: Interpreter, enabled: Formula) -> None:
     """What TransformerEngine's modules compute here is of low precision, as in a region of which no more is known."""
-    at.state.float8.append(enabled)
-    at.state.maybe_open += 1
+    interp.state.float8_conditions.append(enabled)
+    interp.state.possible_regions += 1
 
 
-def _leave_float8(at: Interpreter) -> None:
-    if at.state.float8:
-        at.state.float8.pop()
-        at.state.maybe_open -= 1
+def _leave_float8(interp: Interpreter) -> None:
+    if interp.state.float8_conditions:
+        interp.state.float8_conditions.pop()
+        interp.state.possible_regions -= 1
 
 
-def _enter_choice(at: Interpreter, context: Choice, node: ast.AST) -> None:
-    places: list[int | None] = []
-    start = at.state.cur
+def _enter_union(interp: Interpreter, context: UnionValue, node: ast.AST) -> None:
+    end_nodes: list[int | None] = []
+    start = interp.state.current_node
     enabled: Formula = False
     device, dtype = "", ""
     for formula, value in context.options:
-        at.state.cur = start
-        yes, no = branch(at, formula)
-        at.state.cur = yes
-        at.state.path.append(formula)
-        if isinstance(value, Ref) and value.role == "autocast":
-            _enter_autocast(at, value, node, remember=False)
-            enabled = at.short(either(enabled, both(formula, value.enabled)))
-            device = device or str(value.thing.facts.get("device", ""))
-            known = str(value.thing.facts.get("dtype", "?"))
+        interp.state.current_node = start
+        yes, no = split_on(interp, formula)
+        interp.state.current_node = yes
+        interp.state.path_condition.append(formula)
+        if isinstance(value, ObjectRef) and value.role == "autocast":
+            _enter_autocast(interp, value, node, remember=False)
+            enabled = interp.shorten_formula(disjunction(enabled, conjunction(formula, value.enabled)))
+            device = device or str(value.tracked_object.attributes.get("device", ""))
+            known = str(value.tracked_object.attributes.get("dtype", "?"))
             dtype = known if dtype in ("", known) else "?"
         else:
-            at.emit(e.AUTOCAST_ENTER, node, None, null=True, enabled=False)
-        at.state.path.pop()
-        places.append(at.state.cur)
+            interp.emit(e.AUTOCAST_ENTER, node, None, null=True, enabled=False)
+        interp.state.path_condition.pop()
+        end_nodes.append(interp.state.current_node)
         start = no
-    at.state.cur = at.draft.join(places)
-    _opened(at, Open(enabled, device, dtype), node)
+    interp.state.current_node = interp.builder.join_nodes(end_nodes)
+    _push_region(interp, OpenRegion(enabled, device, dtype), node)
 
 
-def _enter_autocast(at: Interpreter, context: Ref, node: ast.AST, *, remember: bool = True) -> None:
-    facts = context.thing.facts
+def _enter_autocast(interp: Interpreter, context: ObjectRef, node: ast.AST, *, remember: bool = True) -> None:
+    facts = context.tracked_object.attributes
     device, dtype = str(facts.get("device", "")), str(facts.get("dtype", "?"))
     cache = bool(facts.get("cache", True))
-    instance = context.thing.key if facts.get("stored") else None
-    names = {"context": wording(node)}
-    places = []
-    enabled, disabled = branch(at, context.enabled)
-    for place, on in ((enabled, True), (disabled, False)):
-        if place is not None:
-            at.state.cur = place
-            at.state.path.append(context.enabled if on else negate(context.enabled))
-            at.emit(e.AUTOCAST_ENTER, node, instance, enabled=on, device=device, dtype=dtype, cache=cache, names=names)
-            at.state.path.pop()
-            places.append(at.state.cur)
-    at.state.cur = at.draft.join(places)
-    at.state.entered += 1
+    instance = context.tracked_object.key if facts.get("stored") else None
+    names = {"context": expression_text(node)}
+    end_nodes = []
+    enabled, disabled = split_on(interp, context.enabled)
+    for node_after, on in ((enabled, True), (disabled, False)):
+        if node_after is not None:
+            interp.state.current_node = node_after
+            interp.state.path_condition.append(context.enabled if on else negate(context.enabled))
+            interp.emit(
+                e.AUTOCAST_ENTER, node, instance, enabled=on, device=device, dtype=dtype, cache=cache, names=names
+            )
+            interp.state.path_condition.pop()
+            end_nodes.append(interp.state.current_node)
+    interp.state.current_node = interp.builder.join_nodes(end_nodes)
+    interp.state.regions_entered += 1
     if remember:
-        _opened(at, Open(context.enabled, device, dtype, cache=cache), node)
+        _push_region(interp, OpenRegion(context.enabled, device, dtype, cache=cache), node)
 
 
-def _opened(at: Interpreter, region: Open, node: ast.AST) -> None:
+def _push_region(interp: Interpreter, region: OpenRegion, node: ast.AST) -> None:
     """Remember a region, and where it was entered."""
-    at.state.depth += 1
-    at.state.open.append(region)
-    region.turns = tuple(loop.key for loop in at.state.loops)
-    region.site = at.site(node)
-    region.words = wording(node)
+    interp.state.region_depth += 1
+    interp.state.open_regions.append(region)
+    region.loop_keys = tuple(loop.key for loop in interp.state.loops)
+    region.site = interp.site_of(node)
+    region.source_text = expression_text(node)
 
 
-def _is_of_another_matter(at: Interpreter, written: ast.expr) -> bool:
+def _is_unrelated_context(interp: Interpreter, written: ast.expr) -> bool:
     """Whether a context is made by something imported whose name does not speak of regions: what it does is its own."""
-    name = dotted_name(at, written.func) if isinstance(written, ast.Call) else None
+    name = dotted_name(interp, written.func) if isinstance(written, ast.Call) else None
     return (
         name is not None
-        and _SPEAKS.isdisjoint(re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", name))
+        and _REGION_WORDS.isdisjoint(re.findall(r"[A-Z]?[a-z]+|[A-Z]+|\d+", name))
         and not any(word in name.lower() for word in ("autocast", "precision", "sync"))
     )
 
 
-def _keeps_apart(value: Value) -> bool:
+def _may_skip_sync(value: Value) -> bool:
     """Whether gradients may not be averaged over processes in a context."""
-    return any(isinstance(option, NoSync) for option in value.alternatives())
+    return any(isinstance(option, NoSyncContext) for option in value.alternatives())
 
 
 def _is_float8(value: Value) -> bool:
     """Whether a context may be a region of TransformerEngine."""
-    return any(isinstance(option, Float8) for option in value.alternatives())
+    return any(isinstance(option, Float8Context) for option in value.alternatives())
 
 
 def _expects_error(context: ast.expr) -> bool:
@@ -303,18 +311,18 @@ def _expects_error(context: ast.expr) -> bool:
     return name == "raises" or name.startswith("assertRaises")
 
 
-def register(handlers: Handlers) -> None:
+def register(handlers: HandlerTable) -> None:
     handlers.statements.update({ast.With: with_items, ast.AsyncWith: with_items})
-    unknown = _Unknown()
+    unknown = _UnknownHandler()
     handlers.contexts.update(
         {
-            "autocast": _Autocast(),
-            "choice": _Either(),
-            "no sync": _Apart(),
-            "float8": _Float8(),
-            "grad mode": _WithoutGradients(),
-            "stack": _Stack(),
-            "tensor": Itself(),
+            "autocast": _AutocastHandler(),
+            "choice": _UnionHandler(),
+            "no sync": _NoSyncHandler(),
+            "float8": _Float8Handler(),
+            "grad mode": _NoGradHandler(),
+            "stack": _StackHandler(),
+            "tensor": SelfBindingHandler(),
             "unknown": unknown,
             "named": unknown,
         }

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...protocol import optable
-from ...protocol.named import NamedTuple
+from ...protocol.fast_namedtuple import NamedTuple
 
 #: A dtype that is float16 or bfloat16: a region's that is chosen at run time.
 HALF = "half"
-LOW = frozenset(("float16", "bfloat16", HALF))
+LOW_DTYPES = frozenset(("float16", "bfloat16", HALF))
 INTEGERS = frozenset(("int", "bool"))
 #: Not a tensor: a Python number, with which no tensor is promoted.
 NUMBER = "number"
@@ -25,13 +25,13 @@ POSITIONS = "positions"  # consecutive integers
 ANGLES = "angles"  # positions multiplied by frequencies in an op that autocast runs in low precision
 ROUNDED = "rounded"  # positions that were cast to a low dtype
 REGION = "region"  # made low by a region, not by a cast
-GUESS = "guess"  # what a model of unknown code gives in a region: nearly always low
+GUESSED_LOW = "guess"  # what a model of unknown code gives in a region: nearly always low
 SCALAR = "scalar"  # without dimensions, as far as is known
-LEFT = "left"  # made in a region that is left
+REGION_LEFT = "left"  # made in a region that is left
 ZEROS = "zeros"  # made of zeros, as a sum begins
 
 
-class Fact(NamedTuple):
+class DtypeInfo(NamedTuple):
     """What is known of a value: its dtype, "" where it is not known, and traits.
 
     ``place`` is the syntax node that made it what a trait says; ``made`` are the loops in whose turns it was assigned.
@@ -39,62 +39,64 @@ class Fact(NamedTuple):
 
     dtype: str = ""
     traits: frozenset[str] = frozenset()
-    place: object = None
-    made: frozenset[int] = frozenset()
+    trait_node: object = None
+    assigned_loops: frozenset[int] = frozenset()
 
     @property
-    def part(self) -> Fact:
+    def part_info(self) -> DtypeInfo:
         """What is known of a part of it."""
-        return self.only(REGION, GUESS, LEFT) if self.traits else self
+        return self.restrict_traits(REGION, GUESSED_LOW, REGION_LEFT) if self.traits else self
 
     @property
-    def low(self) -> bool:
-        return self.dtype in LOW
+    def is_low(self) -> bool:
+        return self.dtype in LOW_DTYPES
 
     @property
-    def underflows(self) -> bool:
+    def may_underflow(self) -> bool:
         """Whether it may be a float16."""
         return self.dtype in ("float16", HALF)
 
-    def having(self, *traits: str) -> Fact:
+    def with_traits(self, *traits: str) -> DtypeInfo:
         return self._replace(traits=self.traits.union(traits))
 
-    def only(self, *kept: str) -> Fact:
+    def restrict_traits(self, *kept: str) -> DtypeInfo:
         return self._replace(traits=self.traits.intersection(kept))
 
 
-NOTHING = Fact()
-A_NUMBER = Fact(NUMBER)
+NO_DTYPE_INFO = DtypeInfo()
+NUMBER_INFO = DtypeInfo(NUMBER)
 
 
-def joined(a: Fact, b: Fact) -> Fact:
+def join(a: DtypeInfo, b: DtypeInfo) -> DtypeInfo:
     """What is known where two ways meet."""
     if a == b:
         return a
-    dtype = a.dtype if a.dtype == b.dtype else HALF if a.low and b.low else ""
-    traits = a.traits & b.traits | (a.traits | b.traits) & {GUESS}
-    return Fact(dtype, traits, a.place if a.place is b.place else None, a.made | b.made)
+    dtype = a.dtype if a.dtype == b.dtype else HALF if a.is_low and b.is_low else ""
+    traits = a.traits & b.traits | (a.traits | b.traits) & {GUESSED_LOW}
+    return DtypeInfo(
+        dtype, traits, a.trait_node if a.trait_node is b.trait_node else None, a.assigned_loops | b.assigned_loops
+    )
 
 
-class State(NamedTuple):
+class AutocastState(NamedTuple):
     """The autocast state at a place: "on", "off", "out" of all that is in view, or "" where it is not known.
 
     ``device`` and ``dtype`` are those of the region, "" and "half" where they are not known.
     """
 
-    how: str = ""
+    mode: str = ""
     device: str = ""
     dtype: str = HALF
 
 
 #: Ops that keep the dtype, on no list of any device (RULEBOOK 3.3), and the traits that they keep.
-_SHAPES = frozenset(
+_SHAPE_OPS = frozenset(
     "view reshape permute transpose flatten unflatten squeeze unsqueeze expand expand_as repeat repeat_interleave "
     "contiguous clone detach t swapaxes movedim roll flip narrow select index_select gather take_along_dim tile "
     "unbind chunk split data T mT requires_grad_ cuda cpu view_as reshape_as to_dense values broadcast_to "
     "masked_select take unfold diagonal tril triu".split()
 )
-_SAME = frozenset(
+_DTYPE_KEEPING_OPS = frozenset(
     "relu relu_ relu6 leaky_relu elu selu celu gelu silu mish hardswish hardtanh tanh sigmoid sqrt abs neg sign "
     "mean var std var_mean std_mean max min amax amin median mode sort topk clamp clamp_ clamp_min clamp_max clip "
     "clip_ dropout dropout2d masked_fill masked_fill_ sin cos erf logsigmoid hardsigmoid sigmoid_ abs_ "
@@ -104,7 +106,7 @@ _SAME = frozenset(
     "ones_like empty_like rand_like randn_like full_like new_zeros new_ones new_empty new_full".split()
 )
 #: What keeps what is known of a tensor besides its dtype.
-KEEP_TRAITS = _SHAPES | frozenset(("float", "double", "to", "type", "type_as", "half", "bfloat16"))
+KEEP_TRAITS = _SHAPE_OPS | frozenset(("float", "double", "to", "type", "type_as", "half", "bfloat16"))
 #: Python functions of torch, and the listed op that decides their dtype.
 _OPS = {
     "cross_entropy": "nll_loss",
@@ -163,12 +165,12 @@ def is_low(op: str, device: str = "") -> bool:
 
     An op goes by the name of the function or of the method, whatever it is reached by.
     """
-    return optable.policy(device or "cuda", _OPS.get(op, op)) == "low"
+    return optable.find_policy(device or "cuda", _OPS.get(op, op)) == "low"
 
 
 def is_wide(op: str, device: str = "") -> bool:
     """Whether autocast runs an op in float32 on a type of device, where it is not told another dtype."""
-    return optable.policy(device or "cuda", _OPS.get(op, op)).startswith("fp32")
+    return optable.find_policy(device or "cuda", _OPS.get(op, op)).startswith("fp32")
 
 
 def op_of(name: str) -> str:
@@ -193,28 +195,28 @@ def op_of_module(kind: str) -> str:
     return _MODULES.get(kind, "")
 
 
-def outcome(op: str, given: Fact, state: State) -> str:
+def result_dtype(op: str, input_info: DtypeInfo, state: AutocastState) -> str:
     """The dtype that an op gives of its first argument, "" where that is not known."""
-    if op in _SHAPES:
-        return given.dtype
+    if op in _SHAPE_OPS:
+        return input_info.dtype
     op = _OPS.get(op, op)
-    plain = op in _SAME
+    plain = op in _DTYPE_KEEPING_OPS
     if not plain and not any(op in table for table in optable.OPS.values()):
         return ""
-    if state.how == "on":
-        policy = optable.policy(state.device, op)
+    if state.mode == "on":
+        policy = optable.find_policy(state.device, op)
         if policy == "low":
             return state.dtype
         if policy.startswith("fp32"):
             return "float32"
-        return given.dtype if policy == "" else ""
-    if plain or state.how == "off" or LEFT in given.traits:
-        return given.dtype
+        return input_info.dtype if policy == "" else ""
+    if plain or state.mode == "off" or REGION_LEFT in input_info.traits:
+        return input_info.dtype
     # What the caller has open decides.
     return ""
 
 
-def promoted(a: Fact, b: Fact) -> str:
+def promote_dtypes(a: DtypeInfo, b: DtypeInfo) -> str:
     """The dtype of what an operator makes of two."""
     for one, other in ((a, b), (b, a)):
         if one.dtype == NUMBER:

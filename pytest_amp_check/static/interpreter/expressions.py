@@ -7,46 +7,46 @@ from collections.abc import Callable, Iterable
 from functools import reduce
 
 from ...protocol import events as e
-from ...protocol import surface
+from ...protocol import torch_api
 from ...protocol.events import Event
-from ...protocol.words import chain
+from ...protocol.source_text import find_access_path
 from ..project.module import item_name
 from ..project.syntax import walk
-from .comparisons import Lengths, Ranges
-from .conditions import Formula, both, either, literals, negate
-from .counters import asked, compute, equal, ordered
-from .dtypes import NOTHING
-from .forks import fork, join_values, still_open
-from .identity import divide, multiply, structural
+from .comparisons import ItemCounts, RangeEnds
+from .conditions import Formula, conjunction, disjunction, literals, negate
+from .counters import compute_constant, equality_formula, order_formula, truth_formula
+from .dtypes import NO_DTYPE_INFO
+from .formulas import is_none, truth_of
+from .identity import record_division, record_multiplication, structural_unknown
 from .imports import BUILTINS, look_up
-from .interpreter import Handlers, Interpreter, first_answer
-from .microbatches import draws
-from .truth import is_none, truth
+from .interpreter import HandlerTable, Interpreter, first_result
+from .joins import join_values, residual_condition, run_branches
+from .microbatches import draws_from_iterator
+from .source_text import expression_text, last_name, short_text, short_text_or
 from .values import (
     EMPTY,
+    NO_CONSTANT,
     NONE,
-    UNREAD,
-    Choice,
+    ConditionValue,
     Const,
+    ExternalName,
     FunctionValue,
-    Generator,
-    Grad,
+    GeneratorValue,
+    GradValue,
     Instance,
-    Mapping,
-    Named,
-    Opaque,
-    Params,
-    Ref,
+    MappingValue,
+    ObjectRef,
+    ParamsValue,
     ScaleValue,
-    Sequence,
+    SequenceValue,
     StateDict,
-    Tensor,
-    Truth,
+    TensorValue,
+    UnionValue,
+    UnknownValue,
     Value,
+    join_provenance,
     merge_into,
-    past_of,
 )
-from .wording import last_name, shortened, spelled, wording
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,282 +78,298 @@ _OPERATORS: dict[type[ast.AST], str] = {
     ast.IsNot: "is not",
 }
 #: What is asked where one of these operators is negated.
-_NEGATIVE = {"is not": "is", "!=": "==", "not in": "in"}
-_COMBINED: dict[type[ast.AST], Callable[..., Formula]] = {ast.And: both, ast.Or: either}
+_POSITIVE_OPERATORS = {"is not": "is", "!=": "==", "not in": "in"}
+_BOOL_OPERATIONS: dict[type[ast.AST], Callable[..., Formula]] = {ast.And: conjunction, ast.Or: disjunction}
 #: Attributes, methods and functions that say how much there is of some data.
-EXTENTS = frozenset("shape size numel nelement len sum count_nonzero".split())
+DATA_SIZE_NAMES = frozenset("shape size numel nelement len sum count_nonzero".split())
 #: Elements above which a literal is data, and not read.
-TABLE = 64
+MAX_LITERAL_ITEMS = 64
 #: Elements up to which a comprehension over scalers and optimizers is read one by one.
-FEW = 16
+MAX_UNROLLED_ITEMS = 16
 
 
-def _constant(at: Interpreter, node: ast.Constant) -> Value:
+def _evaluate_constant(interp: Interpreter, node: ast.Constant) -> Value:
     return Const(node.value)
 
 
-def _name(at: Interpreter, node: ast.Name) -> Value:
-    value = look_up(at, node.id)
+def _evaluate_name(interp: Interpreter, node: ast.Name) -> Value:
+    value = look_up(interp, node.id)
     if value is None:
-        value = _unbound(at, node.id)
-    return _recognise(at, value, node, node.id)
+        value = _evaluate_unbound(interp, node.id)
+    return _recognize_object(interp, value, node, node.id)
 
 
-def _unbound(at: Interpreter, name: str) -> Value:
-    module = at.state.frame.module
-    if name in surface.BARE and name not in module.named:
-        return Named(surface.BARE[name], bare=True)
+def _evaluate_unbound(interp: Interpreter, name: str) -> Value:
+    module = interp.state.frame.module
+    if name in torch_api.BARE and name not in module.functions_by_name:
+        return ExternalName(torch_api.BARE[name], unresolved=True)
     if name in BUILTINS:
-        return Named(f"builtins.{name}")
-    return at.opaque(("global", module.path, name), name)
+        return ExternalName(f"builtins.{name}")
+    return interp.unknown_value(("global", module.path, name), name)
 
 
-def _recognise(at: Interpreter, value: Value, node: ast.expr, last: str) -> Value:
+def _recognize_object(interp: Interpreter, value: Value, node: ast.expr, last: str) -> Value:
     """An unknown value that this file uses as a scaler, an optimizer or a module is one; ``last`` is its last name."""
-    if last and last not in at.state.frame.module.used:
+    if last and last not in interp.state.frame.module.role_names:
         return value
-    if isinstance(value, Named) and not value.name.startswith(("torch.", "builtins.")):
-        value = _imported_object(at, value, node)
-    if isinstance(value, Choice):
-        options = [(formula, _recognise(at, option, node, last)) for formula, option in value.options]
+    if isinstance(value, ExternalName) and not value.name.startswith(("torch.", "builtins.")):
+        value = _imported_object(interp, value, node)
+    if isinstance(value, UnionValue):
+        options = [(formula, _recognize_object(interp, option, node, last)) for formula, option in value.options]
         known = any(new is not old for (_, new), (_, old) in zip(options, value.options, strict=True))
-        return Choice(options) if known else value
-    return _by_its_use(at, value, node) if isinstance(value, Opaque) else value
+        return UnionValue(options) if known else value
+    return _recognize_by_use(interp, value, node) if isinstance(value, UnknownValue) else value
 
 
-def _by_its_use(at: Interpreter, value: Opaque, node: ast.expr) -> Value:
-    text, role = chain(node) or "", use_of(at, node)
+def _recognize_by_use(interp: Interpreter, value: UnknownValue, node: ast.expr) -> Value:
+    text, role = find_access_path(node) or "", role_by_use(interp, node)
     # The parameters of a module are what it was given under that name, if it was, not what a module has.
-    if role is None or (role == "module" and (value.key, "parameters") in at.state.heap):
+    if role is None or (role == "module" and (value.key, "parameters") in interp.state.heap):
         return value
-    maker = at.handlers.recognised.get(role)
+    maker = interp.handlers.recognizers.get(role)
     if maker is not None:
-        return maker(at, role, value, text, node)
-    thing = at.thing(("used", value.key), role, text, at.site(node))
-    return Ref(thing, True, value)
+        return maker(interp, role, value, text, node)
+    tracked_object = interp.tracked_object(("used", value.key), role, text, interp.site_of(node))
+    return ObjectRef(tracked_object, True, value)
 
 
-def _imported_object(at: Interpreter, value: Named, node: ast.expr) -> Value:
+def _imported_object(interp: Interpreter, value: ExternalName, node: ast.expr) -> Value:
     """What another file makes, where this one uses it as a scaler, an optimizer or a module."""
-    text = chain(node)
-    return at.opaque(("imported", value.name), text) if text and text in at.state.frame.module.uses else value
+    text = find_access_path(node)
+    return (
+        interp.unknown_value(("imported", value.name), text)
+        if text and text in interp.state.frame.module.role_by_text
+        else value
+    )
 
 
-def use_of(at: Interpreter, node: ast.expr) -> str | None:
+def role_by_use(interp: Interpreter, node: ast.expr) -> str | None:
     """What this file uses an expression as: a scaler, an optimizer, a module, a function; None where it does not."""
-    return at.state.frame.module.uses.get(chain(node) or "")
+    return interp.state.frame.module.role_by_text.get(find_access_path(node) or "")
 
 
-def is_stepped(at: Interpreter, target: ast.expr) -> bool:
+def is_used_as_optimizer(interp: Interpreter, target: ast.expr) -> bool:
     """Whether this file uses what is assigned as an optimizer."""
-    return use_of(at, target) == "optimizer"
+    return role_by_use(interp, target) == "optimizer"
 
 
-def found_optimizer(at: Interpreter, target: ast.expr, value: Opaque) -> None:
+def emit_found_optimizer(interp: Interpreter, target: ast.expr, value: UnknownValue) -> None:
     """An optimizer that code which cannot be read has made, or has found."""
-    made = _recognise(at, value, target, last_name(target))
-    if made.role == "optimizer" and made.thing is not None:
-        at.emit(e.OPTIMIZER_NEW, target, made.thing.key, found=True)
+    made = _recognize_object(interp, value, target, last_name(target))
+    if made.role == "optimizer" and made.tracked_object is not None:
+        interp.emit(e.OPTIMIZER_NEW, target, made.tracked_object.key, found=True)
 
 
-def _attribute(at: Interpreter, node: ast.Attribute) -> Value:
-    receiver = at.evaluate(node.value)
-    return _recognise(at, attribute(at, receiver, node.attr, node), node, node.attr)
+def _evaluate_attribute(interp: Interpreter, node: ast.Attribute) -> Value:
+    receiver = interp.evaluate(node.value)
+    return _recognize_object(interp, attribute_of(interp, receiver, node.attr, node), node, node.attr)
 
 
-def attribute(at: Interpreter, receiver: Value, name: str, node: ast.AST) -> Value:
+def attribute_of(interp: Interpreter, receiver: Value, name: str, node: ast.AST) -> Value:
     """What an attribute of a value is."""
-    handler = at.handlers.attributes.get(receiver.kind)
-    found = handler(at, receiver, name, node) if handler is not None else None
-    key = receiver.identity(at.number) if found is None or isinstance(receiver, Tensor) else None
-    stored = at.state.heap.get((key, name)) if isinstance(key, int) else None
+    handler = interp.handlers.attributes.get(receiver.kind)
+    found = handler(interp, receiver, name, node) if handler is not None else None
+    key = receiver.identity_key(interp.unique_number) if found is None or isinstance(receiver, TensorValue) else None
+    stored = interp.state.heap.get((key, name)) if isinstance(key, int) else None
     if found is not None:
         # What a model gives may be an object with a loss in it, which was written to.
-        return stored if isinstance(stored, Tensor) else found
+        return stored if isinstance(stored, TensorValue) else found
     if stored is not None:
         return stored
-    text = wording(node) if isinstance(node, ast.expr) else name
-    made = structural(at, "attribute", (receiver,), text, name)
-    made.parameter = receiver.parameter
-    made.graded = made.graded or name == "grad"
-    made.compares = receiver.called
-    made.extent = name in EXTENTS
+    text = expression_text(node) if isinstance(node, ast.expr) else name
+    made = structural_unknown(interp, "attribute", (receiver,), text, name)
+    made.is_from_outside = receiver.is_from_outside
+    made.is_from_gradient = made.is_from_gradient or name == "grad"
+    made.is_comparison_result = receiver.is_call_result
+    made.is_data_size = name in DATA_SIZE_NAMES
     return made
 
 
-def _subscript(at: Interpreter, node: ast.Subscript) -> Value:
-    receiver = at.evaluate(node.value)
-    index = at.evaluate(node.slice)
-    return _recognise(at, item(at, receiver, index, node), node, "")
+def _evaluate_subscript(interp: Interpreter, node: ast.Subscript) -> Value:
+    receiver = interp.evaluate(node.value)
+    index = interp.evaluate(node.slice)
+    return _recognize_object(interp, item_of(interp, receiver, index, node), node, "")
 
 
-def item(at: Interpreter, receiver: Value, index: Value, node: ast.AST) -> Value:
-    place = _place_of(at, receiver, index)
-    written = at.state.heap.get(place) if place is not None else None
+def item_of(interp: Interpreter, receiver: Value, index: Value, node: ast.AST) -> Value:
+    heap_key = _heap_key(interp, receiver, index)
+    written = interp.state.heap.get(heap_key) if heap_key is not None else None
     if written is not None:
         return written
-    fields = _in_order(at, receiver, node) if isinstance(index.value, int) else None
-    known = (receiver if fields is None else fields).item(index)
+    fields = _record_fields(interp, receiver, node) if isinstance(index.value, int) else None
+    known = (receiver if fields is None else fields).item_at(index)
     if known is not None:
         return known
-    made = structural(at, "item", (receiver, index), spelled(node))
-    if isinstance(receiver, Mapping):
+    made = structural_unknown(interp, "item", (receiver, index), short_text_or(node))
+    if isinstance(receiver, MappingValue):
         # Somebody else has put it there, or it was put there under a key that is not known.
-        made = made.made(past_of(held for key, held in receiver.items.items() if isinstance(key, tuple)))
-    made.entry = entry_of(receiver, index)
-    made.extent = receiver.extent
+        made = made.with_provenance(
+            join_provenance(entry for key, entry in receiver.items.items() if isinstance(key, tuple))
+        )
+    made.item_origin = item_origin_of(receiver, index)
+    made.is_data_size = receiver.is_data_size
     return made
 
 
-def _in_order(at: Interpreter, value: Value, node: ast.AST) -> Sequence | None:
+def _record_fields(interp: Interpreter, value: Value, node: ast.AST) -> SequenceValue | None:
     """What a named tuple holds, in the order in which its class declares it."""
     if not isinstance(value, Instance) or not value.cls.is_record() or "__iter__" in value.cls.methods:
         return None
-    return Sequence([attribute(at, value, name, node) for name in value.cls.fields()])
+    return SequenceValue([attribute_of(interp, value, name, node) for name in value.cls.declared_fields()])
 
 
-def _place_of(at: Interpreter, receiver: Value, index: Value) -> tuple[int, str] | None:
+def _heap_key(interp: Interpreter, receiver: Value, index: Value) -> tuple[int, str] | None:
     """Where what is written into an item of something that is not known, by a name, is kept."""
     if not isinstance(index.value, str) or receiver.kind not in ("unknown", "tensor"):
         return None
-    key = receiver.identity(at.number)
+    key = receiver.identity_key(interp.unique_number)
     return (key, item_name(index.value)) if isinstance(key, int) else None
 
 
-def _sequence(at: Interpreter, node: ast.Tuple | ast.List | ast.Set) -> Value:
-    if len(node.elts) > TABLE:
-        return at.fresh(node, "table")
-    items = [at.evaluate(element) for element in node.elts]
-    return Sequence(items, open=any(isinstance(element, ast.Starred) for element in node.elts))
+def _evaluate_sequence(interp: Interpreter, node: ast.Tuple | ast.List | ast.Set) -> Value:
+    if len(node.elts) > MAX_LITERAL_ITEMS:
+        return interp.fresh_unknown(node, "table")
+    items = [interp.evaluate(element) for element in node.elts]
+    return SequenceValue(items, is_open=any(isinstance(element, ast.Starred) for element in node.elts))
 
 
-def _dict(at: Interpreter, node: ast.Dict) -> Value:
-    if len(node.values) > TABLE:
-        return at.fresh(node, "table")
-    made = Mapping({})
+def _evaluate_dict(interp: Interpreter, node: ast.Dict) -> Value:
+    if len(node.values) > MAX_LITERAL_ITEMS:
+        return interp.fresh_unknown(node, "table")
+    made = MappingValue({})
     for key, item in zip(node.keys, node.values, strict=True):
-        value = at.evaluate(item)
+        value = interp.evaluate(item)
         if key is not None:
-            made.items[_key(at.evaluate(key), key)] = value
+            made.items[_mapping_key(interp.evaluate(key), key)] = value
         else:
             merge_into(made, value)
     return made
 
 
-def _key(value: Value, node: ast.AST) -> object:
+def _mapping_key(value: Value, node: ast.AST) -> object:
     """The key of an entry in a dict: one that is not known is like no other."""
-    return value.value if value.value is not UNREAD else ("?", id(node))
+    return value.value if value.value is not NO_CONSTANT else ("?", id(node))
 
 
-def _joined_string(at: Interpreter, node: ast.JoinedStr) -> Value:
+def _evaluate_fstring(interp: Interpreter, node: ast.JoinedStr) -> Value:
     for part in node.values:
         if isinstance(part, ast.FormattedValue):
-            value = at.evaluate(part.value)
-            _use(at, value, part.value)
-    made = at.fresh(node, "text")
+            value = interp.evaluate(part.value)
+            _notify_use(interp, value, part.value)
+    made = interp.fresh_unknown(node, "text")
     if node.values and isinstance(node.values[0], ast.Constant):
-        made.head = str(node.values[0].value)
+        made.text_prefix = str(node.values[0].value)
     return made
 
 
-def _comprehension(at: Interpreter, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
+def _evaluate_comprehension(interp: Interpreter, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
     """A comprehension is read as one turn of its loops."""
-    saved = dict(at.state.frame.vars)
+    saved = dict(interp.state.frame.vars)
     first = node.generators[0]
-    iterable = gone_over(at.evaluate(first.iter))
+    iterable = iterated_value(interp.evaluate(first.iter))
     unpacks = isinstance(node.elt, ast.Starred)
-    items = _each_object(iterable) if len(node.generators) == 1 and not unpacks else None
+    items = _object_items(iterable) if len(node.generators) == 1 and not unpacks else None
     if items is not None and first.ifs:
-        items = _left(at, first, items)
-    made = _turn(at, node, iterable) if items is None else Sequence([_given(at, first, i, node.elt) for i in items])
-    at.state.frame.vars = saved
+        items = _filter_items(interp, first, items)
+    made = (
+        _evaluate_iteration(interp, node, iterable)
+        if items is None
+        else SequenceValue([_evaluate_for_item(interp, first, i, node.elt) for i in items])
+    )
+    interp.state.frame.vars = saved
     return made
 
 
-def _left(at: Interpreter, generator: ast.comprehension, items: list[Value]) -> list[Value] | None:
+def _filter_items(interp: Interpreter, generator: ast.comprehension, items: list[Value]) -> list[Value] | None:
     """The items that the tests of a comprehension leave, None where it is not known which these are."""
     answers: list[tuple[Value, Formula]] = []
 
-    def ask() -> None:
+    def evaluate_filters() -> None:
         for item in items:
-            assign(at, generator.target, item)
-            answers.append((item, reduce(both, [condition(at, test) for test in generator.ifs])))
+            assign_target(interp, generator.target, item)
+            answers.append((item, reduce(conjunction, [condition_formula(interp, test) for test in generator.ifs])))
 
     # Where they are not known, the comprehension is read once more.
-    at.discarded(ask)
+    interp.speculate(evaluate_filters)
     if not all(isinstance(answer, bool) for _, answer in answers):
         return None
     return [item for item, answer in answers if answer]
 
 
-def _given(at: Interpreter, generator: ast.comprehension, item: Value, element: ast.expr) -> Value:
+def _evaluate_for_item(interp: Interpreter, generator: ast.comprehension, item: Value, element: ast.expr) -> Value:
     """The element of a comprehension for one item."""
-    assign(at, generator.target, item)
-    return at.evaluate(element)
+    assign_target(interp, generator.target, item)
+    return interp.evaluate(element)
 
 
-def _turn(at: Interpreter, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, iterable: Value) -> Value:
-    pieces = False
+def _evaluate_iteration(
+    interp: Interpreter, node: ast.ListComp | ast.SetComp | ast.GeneratorExp, iterable: Value
+) -> Value:
+    over_microbatches = False
     for generator in node.generators:
         if generator is not node.generators[0]:
-            iterable = at.evaluate(generator.iter)
-        assign(at, generator.target, element_of(at, iterable, generator.iter))
+            iterable = interp.evaluate(generator.iter)
+        assign_target(interp, generator.target, element_of(interp, iterable, generator.iter))
         for test in generator.ifs:
-            condition(at, test)
-        pieces = pieces or iterable.pieces or (iterable.iterates == "range" and draws((node.elt,)))
-    around = at.state.turns
-    at.state.turns = (*around, -1 - len(around))
-    element = at.evaluate(node.elt)
+            condition_formula(interp, test)
+        over_microbatches = (
+            over_microbatches
+            or iterable.microbatches
+            or (iterable.iterable_kind == "range" and draws_from_iterator((node.elt,)))
+        )
+    outer = interp.state.open_comprehensions
+    interp.state.open_comprehensions = (*outer, -1 - len(outer))
+    element = interp.evaluate(node.elt)
     if isinstance(node.elt, ast.Starred):
         # Python 3.15: [*each for each in lists].
-        element = element_of(at, element, node.elt.value)
-    at.state.turns = around
-    if isinstance(element, Params) and element.one:
-        return Params(element.modules, element.optimizers)
-    if isinstance(element, Grad):
+        element = element_of(interp, element, node.elt.value)
+    interp.state.open_comprehensions = outer
+    if isinstance(element, ParamsValue) and element.is_single:
+        return ParamsValue(element.modules, element.optimizers)
+    if isinstance(element, GradValue):
         return element
-    made = Sequence([element], open=True)
-    made.pieces = pieces
+    made = SequenceValue([element], is_open=True)
+    made.microbatches = over_microbatches
     if len(node.generators) == 1 and not node.generators[0].ifs:
-        _note_length(at, made, iterable)
+        _record_length(interp, made, iterable)
     return made
 
 
-def _note_length(at: Interpreter, made: Sequence, iterable: Value) -> None:
+def _record_length(interp: Interpreter, made: SequenceValue, iterable: Value) -> None:
     """Note that a list has as many items as what is gone over, where that is known."""
-    length = at.of_file(Lengths).of(iterable)
+    length = interp.file_data(ItemCounts).length_of(iterable)
     if length is not None:
-        at.of_file(Lengths)[at.number(made)] = length
+        interp.file_data(ItemCounts)[interp.unique_number(made)] = length
 
 
-def _dict_comprehension(at: Interpreter, node: ast.DictComp) -> Value:
+def _evaluate_dict_comp(interp: Interpreter, node: ast.DictComp) -> Value:
     first = node.generators[0]
-    iterable = at.evaluate(first.iter)
+    iterable = interp.evaluate(first.iter)
     if isinstance(iterable, StateDict):
         # A copy, entry by entry.
         return iterable
-    items = _each_object(iterable) if len(node.generators) == 1 else None
-    saved = dict(at.state.frame.vars)
-    made = Mapping({}, open=items is None)
+    items = _object_items(iterable) if len(node.generators) == 1 else None
+    saved = dict(interp.state.frame.vars)
+    made = MappingValue({}, is_open=items is None)
     if items is None:
-        assign(at, first.target, element_of(at, iterable, first.iter))
+        assign_target(interp, first.target, element_of(interp, iterable, first.iter))
         for generator in node.generators[1:]:
-            assign(at, generator.target, element_of(at, at.evaluate(generator.iter), generator.iter))
-        _enter_pair(at, made, node)
+            assign_target(interp, generator.target, element_of(interp, interp.evaluate(generator.iter), generator.iter))
+        _add_pair(interp, made, node)
     for item in items or ():
-        assign(at, first.target, item)
-        if not any(condition(at, test) is False for test in first.ifs):
-            _enter_pair(at, made, node)
-    at.state.frame.vars = saved
+        assign_target(interp, first.target, item)
+        if not any(condition_formula(interp, test) is False for test in first.ifs):
+            _add_pair(interp, made, node)
+    interp.state.frame.vars = saved
     return made
 
 
-def _enter_pair(at: Interpreter, made: Mapping, node: ast.DictComp) -> None:
-    key, value = at.evaluate(node.key), _value_of(node)
+def _add_pair(interp: Interpreter, made: MappingValue, node: ast.DictComp) -> None:
+    key, value = interp.evaluate(node.key), _value_of(node)
     if value is None:
         merge_into(made, key)
     else:
-        made.items[_key(key, node.key)] = at.evaluate(value)
+        made.items[_mapping_key(key, node.key)] = interp.evaluate(value)
 
 
 def _value_of(node: ast.DictComp) -> ast.expr | None:
@@ -361,464 +377,524 @@ def _value_of(node: ast.DictComp) -> ast.expr | None:
     return node.value
 
 
-def _each_object(iterable: Value) -> list[Value] | None:
+def _object_items(iterable: Value) -> list[Value] | None:
     """The items of a short sequence that holds scalers, optimizers or states: each is worth reading by itself."""
-    if not isinstance(iterable, Sequence) or iterable.open or len(iterable.items) > FEW:
+    if not isinstance(iterable, SequenceValue) or iterable.is_open or len(iterable.items) > MAX_UNROLLED_ITEMS:
         return None
     return iterable.items if any(_holds_state(item) for item in iterable.items) else None
 
 
-def gone_over(value: Value) -> Value:
+def iterated_value(value: Value) -> Value:
     """What a loop over a value goes over: of a dict its keys."""
-    return Sequence([Const(key) for key in value.items], open=value.open) if isinstance(value, Mapping) else value
+    return (
+        SequenceValue([Const(key) for key in value.items], is_open=value.is_open)
+        if isinstance(value, MappingValue)
+        else value
+    )
 
 
-def each_of(at: Interpreter, value: Value, node: ast.expr) -> Value:
+def representative_of(interp: Interpreter, value: Value, node: ast.expr) -> Value:
     """The one element that stands for all: the same in every loop over the same value."""
-    if isinstance(value, Sequence) and len(value.items) == 1:
+    if isinstance(value, SequenceValue) and len(value.items) == 1:
         return value.items[0]
-    if isinstance(value, (Generator, Params)):
-        return element_of(at, value, node)
-    if isinstance(value, Opaque) and value.iterates == "enumerate":
-        return Sequence([_index(at, value, node, "index"), each_of(at, at.of_file(Enumerated)[value.key], node)])
-    if isinstance(value, Ref) and (itself := value.element()) is not None:
+    if isinstance(value, (GeneratorValue, ParamsValue)):
+        return element_of(interp, value, node)
+    if isinstance(value, UnknownValue) and value.iterable_kind == "enumerate":
+        return SequenceValue(
+            [
+                _loop_index(interp, value, node, "index"),
+                representative_of(interp, interp.file_data(EnumerateIterables)[value.key], node),
+            ]
+        )
+    if isinstance(value, ObjectRef) and (itself := value.loop_element()) is not None:
         return itself
-    if isinstance(value, Sequence):
-        known = value.element()
+    if isinstance(value, SequenceValue):
+        known = value.loop_element()
         # Another list of the same may be made for each loop over them, as a dict does of what it holds.
-        return known if known is not None else structural(at, "each of", tuple(value.items), shortened(node))
-    return structural(at, "each of", (value,), shortened(node))
+        return (
+            known if known is not None else structural_unknown(interp, "each of", tuple(value.items), short_text(node))
+        )
+    return structural_unknown(interp, "each of", (value,), short_text(node))
 
 
-def element_of(at: Interpreter, value: Value, node: ast.AST) -> Value:
+def element_of(interp: Interpreter, value: Value, node: ast.AST) -> Value:
     """What a loop over a value is given at each turn."""
-    known = value.element()
+    known = value.loop_element()
     if known is not None:
         return known
-    resume = at.handlers.elements.get(value.kind)
+    resume = interp.handlers.loop_elements.get(value.kind)
     if resume is not None:
-        return resume(at, value, node)
-    if isinstance(value, Opaque) and value.iterates == "enumerate":
-        return Sequence([_index(at, value, node, "index"), element_of(at, at.of_file(Enumerated)[value.key], node)])
-    if isinstance(value, Opaque) and value.iterates == "zip":
-        return Sequence([element_of(at, each, node) for each in at.of_file(Zipped)[value.key]])
-    made = _index(at, value, node, "element") if value.iterates == "range" else at.fresh(node, "element")
-    made.each = not value.iterates
-    made.graded = value.graded
-    return made.knowing(value.fact.part)
+        return resume(interp, value, node)
+    if isinstance(value, UnknownValue) and value.iterable_kind == "enumerate":
+        return SequenceValue(
+            [
+                _loop_index(interp, value, node, "index"),
+                element_of(interp, interp.file_data(EnumerateIterables)[value.key], node),
+            ]
+        )
+    if isinstance(value, UnknownValue) and value.iterable_kind == "zip":
+        return SequenceValue([element_of(interp, each, node) for each in interp.file_data(ZipIterables)[value.key]])
+    made = (
+        _loop_index(interp, value, node, "element")
+        if value.iterable_kind == "range"
+        else interp.fresh_unknown(node, "element")
+    )
+    made.is_loop_element = not value.iterable_kind
+    made.is_from_gradient = value.is_from_gradient
+    return made.with_dtype_info(value.dtype_info.part_info)
 
 
-def _index(at: Interpreter, value: Value, node: ast.AST, name: str) -> Opaque:
+def _loop_index(interp: Interpreter, value: Value, node: ast.AST, name: str) -> UnknownValue:
     """The number that a loop over a range or an enumeration hands out."""
-    made = at.fresh(node, name)
-    for notes in (at.of_file(Ranges), at.of_file(Lengths)):
-        if isinstance(value, Opaque) and value.key in notes:
+    made = interp.fresh_unknown(node, name)
+    for notes in (interp.file_data(RangeEnds), interp.file_data(ItemCounts)):
+        if isinstance(value, UnknownValue) and value.key in notes:
             notes[made.key] = notes[value.key]
-    made.counter = made.index = True
-    made.first = value.first
+    made.is_counter = made.is_loop_index = True
+    made.first_value = value.first_value
     return made
 
 
-def _lambda(at: Interpreter, node: ast.Lambda) -> Value:
-    at.captured.append(at.state.frame)
-    return FunctionValue(at.state.frame.module.functions[node], at.state.frame)
+def _evaluate_lambda(interp: Interpreter, node: ast.Lambda) -> Value:
+    interp.captured_frames.append(interp.state.frame)
+    return FunctionValue(interp.state.frame.module.functions[node], interp.state.frame)
 
 
-def _walrus(at: Interpreter, node: ast.NamedExpr) -> Value:
-    value = at.evaluate(node.value)
-    assign(at, node.target, value)
+def _evaluate_walrus(interp: Interpreter, node: ast.NamedExpr) -> Value:
+    value = interp.evaluate(node.value)
+    assign_target(interp, node.target, value)
     return value
 
 
-def _inner(at: Interpreter, node: ast.Starred | ast.Await) -> Value:
-    return at.evaluate(node.value)
+def _evaluate_wrapped(interp: Interpreter, node: ast.Starred | ast.Await) -> Value:
+    return interp.evaluate(node.value)
 
 
-def _yield(at: Interpreter, node: ast.Yield) -> Value:
-    return _yielded(at, at.evaluate(node.value) if node.value is not None else NONE, node)
+def _evaluate_yield(interp: Interpreter, node: ast.Yield) -> Value:
+    return _record_yield(interp, interp.evaluate(node.value) if node.value is not None else NONE, node)
 
 
-def _yield_from(at: Interpreter, node: ast.YieldFrom) -> Value:
+def _evaluate_yield_from(interp: Interpreter, node: ast.YieldFrom) -> Value:
     """Each of several values is yielded: at one place that is come to again and again."""
-    iterable = at.evaluate(node.value)
-    frame, head = at.state.frame, at.draft.node()
-    frame.yields_pieces = frame.yields_pieces or iterable.pieces
-    at.draft.link(at.state.cur, head)
-    at.state.cur = head
-    sent = _yielded(at, element_of(at, iterable, node.value), node)
-    at.draft.link(at.state.cur, head)
+    iterable = interp.evaluate(node.value)
+    frame, head = interp.state.frame, interp.builder.add_node()
+    frame.yields_microbatches = frame.yields_microbatches or iterable.microbatches
+    interp.builder.add_edge(interp.state.current_node, head)
+    interp.state.current_node = head
+    sent = _record_yield(interp, element_of(interp, iterable, node.value), node)
+    interp.builder.add_edge(interp.state.current_node, head)
     return sent
 
 
-def _yielded(at: Interpreter, value: Value, node: ast.Yield | ast.YieldFrom) -> Value:
-    if any(loop.pieces and loop.frame is at.state.frame for loop in at.state.loops):
-        at.state.frame.yields_pieces = True
-    if at.state.frame.on_yield is not None:
-        at.state.frame.on_yield(value)
-    return at.fresh(node, "sent")
+def _record_yield(interp: Interpreter, value: Value, node: ast.Yield | ast.YieldFrom) -> Value:
+    if any(loop.over_microbatches and loop.frame is interp.state.frame for loop in interp.state.loops):
+        interp.state.frame.yields_microbatches = True
+    if interp.state.frame.on_yield is not None:
+        interp.state.frame.on_yield(value)
+    return interp.fresh_unknown(node, "sent")
 
 
-def _if_expression(at: Interpreter, node: ast.IfExp) -> Value:
-    formula = still_open(at, condition(at, node.test))
+def _evaluate_if(interp: Interpreter, node: ast.IfExp) -> Value:
+    formula = residual_condition(interp, condition_formula(interp, node.test))
     values: list[Value] = [NONE, NONE]
 
-    def then() -> None:
-        values[0] = at.evaluate(node.body)
+    def run_then() -> None:
+        values[0] = interp.evaluate(node.body)
 
-    def otherwise() -> None:
-        values[1] = at.evaluate(node.orelse)
+    def run_else() -> None:
+        values[1] = interp.evaluate(node.orelse)
 
-    shim = at.module.versioned and guard_of(at, node.test)[0]
-    at.state.shims += shim
-    fork(at, formula, then, otherwise)
-    at.state.shims -= shim
+    is_fallback = interp.module.may_check_version and version_test_of(interp, node.test)[0]
+    interp.state.fallback_depth += is_fallback
+    run_branches(interp, formula, run_then, run_else)
+    interp.state.fallback_depth -= is_fallback
     if isinstance(formula, bool):
         return values[0] if formula else values[1]
-    return join_values(at, formula, values[0], values[1], "ifexp")
+    return join_values(interp, formula, values[0], values[1], "ifexp")
 
 
-def _bool_operation(at: Interpreter, node: ast.BoolOp) -> Value:
+def _evaluate_bool_op(interp: Interpreter, node: ast.BoolOp) -> Value:
     # "a or b" and "a and b" are used as conditions nearly always; as values where a side is None.
-    sides = [(at.evaluate(part), shortened(part)) for part in node.values]
+    sides = [(interp.evaluate(part), short_text(part)) for part in node.values]
     values = [value for value, _ in sides]
-    formulas = [truth(at, *side) for side in sides]
-    if len(values) == 2 and isinstance(node.op, ast.Or) and not all(isinstance(v, (Truth, Opaque)) for v in values):
-        return join_values(at, formulas[0], values[0], values[1], f"or {node.lineno}:{node.col_offset}")
+    formulas = [truth_of(interp, *side) for side in sides]
+    if (
+        len(values) == 2
+        and isinstance(node.op, ast.Or)
+        and not all(isinstance(v, (ConditionValue, UnknownValue)) for v in values)
+    ):
+        return join_values(interp, formulas[0], values[0], values[1], f"or {node.lineno}:{node.col_offset}")
     loops = EMPTY.union(*[value.loops for value in values])
-    return Truth(at.short(_COMBINED[type(node.op)](*formulas)), loops)
+    return ConditionValue(interp.shorten_formula(_BOOL_OPERATIONS[type(node.op)](*formulas)), loops)
 
 
-def _unary(at: Interpreter, node: ast.UnaryOp) -> Value:
+def _evaluate_unary(interp: Interpreter, node: ast.UnaryOp) -> Value:
     if isinstance(node.op, ast.Not):
-        return Truth(negate(condition(at, node.operand)), at.turning())
-    value = at.evaluate(node.operand)
+        return ConditionValue(negate(condition_formula(interp, node.operand)), interp.current_loops())
+    value = interp.evaluate(node.operand)
     if isinstance(node.op, ast.USub) and isinstance(value.value, (int, float)):
         return Const(-value.value)
-    if isinstance(value, (Tensor, Grad)):
+    if isinstance(value, (TensorValue, GradValue)):
         return value
-    made = structural(at, "unary", (value,), shortened(node), type(node.op).__name__)
-    made.divided = value.divided
-    made.compares = value.compares
+    made = structural_unknown(interp, "unary", (value,), short_text(node), type(node.op).__name__)
+    made.is_divided = value.is_divided
+    made.is_comparison_result = value.is_comparison_result
     return made
 
 
-def _compare(at: Interpreter, node: ast.Compare) -> Value:
-    formula = condition(at, node)
-    return Const(formula) if isinstance(formula, bool) else Truth(formula, at.turning())
+def _evaluate_compare(interp: Interpreter, node: ast.Compare) -> Value:
+    formula = condition_formula(interp, node)
+    return Const(formula) if isinstance(formula, bool) else ConditionValue(formula, interp.current_loops())
 
 
-def _binary(at: Interpreter, node: ast.BinOp) -> Value:
-    left, right = at.evaluate(node.left), at.evaluate(node.right)
+def _evaluate_binary(interp: Interpreter, node: ast.BinOp) -> Value:
+    left, right = interp.evaluate(node.left), interp.evaluate(node.right)
     op = _OPERATORS[type(node.op)]
-    if op == "/" and isinstance(left, Grad) and right.readings:
+    if op == "/" and isinstance(left, GradValue) and right.gradient_reads:
         # A gradient over its norm: the scale cancels.
-        made = operate(at, op, left, right, node)
-        undo(right.readings)
+        made = apply_operator(interp, op, left, right, node)
+        mark_scale_undone(right.gradient_reads)
         return made
     for side, child, other in ((left, node.left, right), (right, node.right, left)):
         # Gradients times a number are gradients yet.
-        if op not in ("*", "/") or not isinstance(side, Grad) or isinstance(other, Grad):
-            _use(at, side, child)
-    return operate(at, op, left, right, node)
+        if op not in ("*", "/") or not isinstance(side, GradValue) or isinstance(other, GradValue):
+            _notify_use(interp, side, child)
+    return apply_operator(interp, op, left, right, node)
 
 
-def _use(at: Interpreter, value: Value, node: ast.AST) -> None:
+def _notify_use(interp: Interpreter, value: Value, node: ast.AST) -> None:
     """A value is computed with, or is shown."""
-    handler = at.handlers.operands.get(value.kind)
+    handler = interp.handlers.operands.get(value.kind)
     if handler is not None:
-        handler(at, value, node)
+        handler(interp, value, node)
 
 
-def operate(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Value:
-    if UNREAD not in (left.value, right.value):
-        known = compute(op, left.value, right.value) or at.fresh(node)
-        known.divided = op == "/"
+def apply_operator(interp: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Value:
+    if NO_CONSTANT not in (left.value, right.value):
+        known = compute_constant(op, left.value, right.value) or interp.fresh_unknown(node)
+        known.is_divided = op == "/"
         return known
-    combine = {"&": both, "|": either}.get(op)
-    if combine is not None and isinstance(left, Truth) and isinstance(right, Truth):
-        return Truth(combine(left.formula, right.formula), left.loops | right.loops)
-    special = first_answer(at.handlers.operators, at, op, left, right, node)
+    combine = {"&": conjunction, "|": disjunction}.get(op)
+    if combine is not None and isinstance(left, ConditionValue) and isinstance(right, ConditionValue):
+        return ConditionValue(combine(left.formula, right.formula), left.loops | right.loops)
+    special = first_result(interp.handlers.operators, interp, op, left, right, node)
     if special is not None:
         return special
     for side in (left, right):
-        if isinstance(side, Params):
+        if isinstance(side, ParamsValue):
             return side
-    return _united(op, left, right) or _number(at, op, left, right, node)
+    return _combine_containers(op, left, right) or _unknown_operation(interp, op, left, right, node)
 
 
-def _united(op: str, left: Value, right: Value) -> Value | None:
+def _combine_containers(op: str, left: Value, right: Value) -> Value | None:
     """What an operator makes of two containers."""
-    if isinstance(left, Sequence) and isinstance(right, Sequence) and op == "+":
-        return Sequence([*left.items, *right.items], open=left.open or right.open)
-    if op == "|" and (isinstance(left, Mapping) or isinstance(right, Mapping)):
-        merged = Mapping({})
+    if isinstance(left, SequenceValue) and isinstance(right, SequenceValue) and op == "+":
+        return SequenceValue([*left.items, *right.items], is_open=left.is_open or right.is_open)
+    if op == "|" and (isinstance(left, MappingValue) or isinstance(right, MappingValue)):
+        merged = MappingValue({})
         for side in (left, right):
             merge_into(merged, side)
         return merged
     return None
 
 
-def _number(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Opaque:
+def _unknown_operation(interp: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> UnknownValue:
     """What an operator makes of two values of which one at least is not known."""
-    made = structural(at, "binary", (left, right), spelled(node, op), op)
+    made = structural_unknown(interp, "binary", (left, right), short_text_or(node, op), op)
     if op in ("+", "%") and isinstance(left.value, str):
-        made.head = left.value.partition("%")[0] if op == "%" else left.value
-    _count(op, left, right, made)
+        made.text_prefix = left.value.partition("%")[0] if op == "%" else left.value
+    _propagate_counter(op, left, right, made)
     if op == "%":
-        made.remainder = left, right
-    made.divided = made.divided or _averages(at, op, left, right)
-    made.summed = made.divided and op != "/" and all(side.summed for side in (left, right) if side.divided)
-    made.extent = op in ("+", "*") and measures((left, right))
+        made.remainder_operands = left, right
+    made.is_divided = made.is_divided or _may_average(interp, op, left, right)
+    made.is_only_summed = (
+        made.is_divided and op != "/" and all(side.is_only_summed for side in (left, right) if side.is_divided)
+    )
+    made.is_data_size = op in ("+", "*") and are_data_sizes((left, right))
     if op in ("+", "-", "*", "/"):
-        made.compares = left.compares or right.compares or (op == "/" and left.summed and not made.divided)
-    if isinstance(left, Opaque):
-        if op == "/" and not made.divisors and not of_this_turn(at, right):
-            divide(at, made, left, right, node)
+        made.is_comparison_result = (
+            left.is_comparison_result
+            or right.is_comparison_result
+            or (op == "/" and left.is_only_summed and not made.is_divided)
+        )
+    if isinstance(left, UnknownValue):
+        if op == "/" and not made.divisors and not is_iteration_data_size(interp, right):
+            record_division(interp, made, left, right, node)
         elif op == "*":
-            multiply(at, made, left, right)
+            record_multiplication(interp, made, left, right)
     return made
 
 
-def _count(op: str, left: Value, right: Value, made: Opaque) -> None:
+def _propagate_counter(op: str, left: Value, right: Value, made: UnknownValue) -> None:
     """A counter goes on to be one, moved by what is added to it."""
-    counted, other = (left, right) if left.counter else (right, left)
-    made.counter = made.counter or counted.counter
-    if counted.counter and op in ("+", "-") and isinstance(other.value, int):
-        made.base = counted.base
+    counted, other = (left, right) if left.is_counter else (right, left)
+    made.is_counter = made.is_counter or counted.is_counter
+    if counted.is_counter and op in ("+", "-") and isinstance(other.value, int):
+        made.offset_base = counted.offset_base
         made.offset = counted.offset + (other.value if op == "+" else -other.value)
-        made.first, made.index = counted.first, counted.index
+        made.first_value, made.is_loop_index = counted.first_value, counted.is_loop_index
 
 
-def augment(at: Interpreter, node: ast.AugAssign) -> None:
+def execute_augmented_assign(interp: Interpreter, node: ast.AugAssign) -> None:
     target = node.target
-    left = at.evaluate(_as_load(target))
-    right = at.evaluate(node.value)
+    left = interp.evaluate(_as_load(target))
+    right = interp.evaluate(node.value)
     op = _OPERATORS[type(node.op)]
-    written = at.handlers.augmented.get(left.kind)
+    written = interp.handlers.augmented_assignments.get(left.kind)
     if written is not None:
-        written(at, left, operate(at, op, left, right, node), node)
+        written(interp, left, apply_operator(interp, op, left, right, node), node)
         return
-    if left.graded and op in ("/", "*"):
-        at.emit(e.GRAD_NORMALISE, node, None, None, owners=None)
-    if _extended(op, left, right):
+    if left.is_from_gradient and op in ("/", "*"):
+        interp.emit(e.GRAD_NORMALISE, node, None, None, owners=None)
+    if _extend_container(op, left, right):
         return
-    value = _moved_on(at, op, left, right, node)
-    if value.divided and isinstance(target, ast.Subscript):
-        owner, option = at.evaluate(target.value), at.evaluate(target.slice)
-        if isinstance(owner, Params) and owner.groups and option.value == "lr":
-            for listener in at.handlers.rate_divided:
-                listener(at, owner)
-    at.values[target] = left
-    value = at.annotated(ast.AugAssign, node, value)
-    assign(at, target, value, anew=False)
+    value = _augmented_value(interp, op, left, right, node)
+    if value.is_divided and isinstance(target, ast.Subscript):
+        owner, option = interp.evaluate(target.value), interp.evaluate(target.slice)
+        if isinstance(owner, ParamsValue) and owner.is_param_group and option.value == "lr":
+            for listener in interp.handlers.rate_division_listeners:
+                listener(interp, owner)
+    interp.expression_values[target] = left
+    value = interp.annotate_dtype(ast.AugAssign, node, value)
+    assign_target(interp, target, value, is_new=False)
 
 
-def _extended(op: str, left: Value, right: Value) -> bool:
+def _extend_container(op: str, left: Value, right: Value) -> bool:
     """Whether an operator puts something into a container, which it does."""
-    if isinstance(left, Sequence) and op == "+":
-        left.items.extend(right.items if isinstance(right, Sequence) else [right])
+    if isinstance(left, SequenceValue) and op == "+":
+        left.items.extend(right.items if isinstance(right, SequenceValue) else [right])
         return True
-    if isinstance(left, Mapping) and op == "|":
+    if isinstance(left, MappingValue) and op == "|":
         merge_into(left, right)
         return True
     return False
 
 
-def _moved_on(at: Interpreter, op: str, left: Value, right: Value, node: ast.AugAssign) -> Value:
+def _augmented_value(interp: Interpreter, op: str, left: Value, right: Value, node: ast.AugAssign) -> Value:
     """What an augmented assignment makes of a number: where it adds to it, another one each time."""
-    value = operate(at, op, left, right, node)
+    value = apply_operator(interp, op, left, right, node)
     # A number that an object holds is another one in the next call.
     kept = isinstance(node.target, ast.Attribute) and isinstance(value, Const)
-    if op not in ("+", "-") or not (isinstance(value, Opaque) or kept) or not isinstance(left, (Opaque, Const)):
+    if (
+        op not in ("+", "-")
+        or not (isinstance(value, UnknownValue) or kept)
+        or not isinstance(left, (UnknownValue, Const))
+    ):
         return value
-    made = at.fresh(node, shortened(node.target))
+    made = interp.fresh_unknown(node, short_text(node.target))
     # A number that grows by a fixed step in a loop counts its turns, or what they hold.
-    made.counter = bool(at.state.loops) and (isinstance(right.value, int) or left.counter)
-    made.divided, made.compares, made.summed = value.divided, value.compares, value.summed
-    return made.made(value.past)
+    made.is_counter = bool(interp.state.loops) and (isinstance(right.value, int) or left.is_counter)
+    made.is_divided, made.is_comparison_result, made.is_only_summed = (
+        value.is_divided,
+        value.is_comparison_result,
+        value.is_only_summed,
+    )
+    return made.with_provenance(value.provenance)
 
 
-def condition(at: Interpreter, node: ast.expr) -> Formula:
+def condition_formula(interp: Interpreter, node: ast.expr) -> Formula:
     """The formula of a test."""
     match node:
         case ast.BoolOp():
-            return _COMBINED[type(node.op)](*(condition(at, part) for part in node.values))
+            return _BOOL_OPERATIONS[type(node.op)](*(condition_formula(interp, part) for part in node.values))
         case ast.UnaryOp(op=ast.Not()):
-            return negate(condition(at, node.operand))
+            return negate(condition_formula(interp, node.operand))
         case ast.Compare():
-            return _comparison(at, node)
+            return _comparison_formula(interp, node)
         case _:
-            return asked(at, at.evaluate(node), node)
+            return truth_formula(interp, interp.evaluate(node), node)
 
 
-def _comparison(at: Interpreter, node: ast.Compare) -> Formula:
-    values = [at.evaluate(node.left), *(at.evaluate(right) for right in node.comparators)]
+def _comparison_formula(interp: Interpreter, node: ast.Compare) -> Formula:
+    values = [interp.evaluate(node.left), *(interp.evaluate(right) for right in node.comparators)]
     nodes = [node.left, *node.comparators]
     formulas = []
     for i, op in enumerate(node.ops):
-        formula = _compared(at, _OPERATORS[type(op)], values[i], values[i + 1], nodes[i], nodes[i + 1], node)
+        formula = _pair_formula(interp, _OPERATORS[type(op)], values[i], values[i + 1], nodes[i], nodes[i + 1], node)
         if isinstance(values[i], ScaleValue) or isinstance(values[i + 1], ScaleValue):
             for key, _ in literals(formula):
-                at.graph.tests[key].of_scale = True
+                interp.graph.predicates[key].compares_scales = True
         formulas.append(formula)
-    return both(*formulas)
+    return conjunction(*formulas)
 
 
-def _compared(
-    at: Interpreter, op: str, left: Value, right: Value, left_node: ast.expr, right_node: ast.expr, node: ast.Compare
+def _pair_formula(
+    interp: Interpreter,
+    op: str,
+    left: Value,
+    right: Value,
+    left_node: ast.expr,
+    right_node: ast.expr,
+    node: ast.Compare,
 ) -> Formula:
-    positive = _NEGATIVE.get(op)
+    positive = _POSITIVE_OPERATORS.get(op)
     if positive is not None:
-        return negate(_compared(at, positive, left, right, left_node, right_node, node))
+        return negate(_pair_formula(interp, positive, left, right, left_node, right_node, node))
     if op in ("is", "=="):
         for value, other, side in ((left, right, left_node), (right, left, right_node)):
-            if value.value is UNREAD and other.value is None:
-                return is_none(at, value, shortened(side), node)
-            if value.value is UNREAD and isinstance(other.value, bool) and not isinstance(value, Choice):
+            if value.value is NO_CONSTANT and other.value is None:
+                return is_none(interp, value, short_text(side), node)
+            if value.value is NO_CONSTANT and isinstance(other.value, bool) and not isinstance(value, UnionValue):
                 # Asked of a flag, "is True" and "== True" are the flag itself.
-                formula = truth(at, value, shortened(side), node)
+                formula = truth_of(interp, value, short_text(side), node)
                 return formula if other.value else negate(formula)
-        return equal(at, left, right, node)
+        return equality_formula(interp, left, right, node)
     if op == "in" and isinstance(left.value, str) and isinstance(right.value, str):
         return left.value in right.value
-    known = compute(op, left.value, right.value)
+    known = compute_constant(op, left.value, right.value)
     if known is not None:
         return bool(known.value)
     if op in ("<", "<=", ">", ">="):
-        return ordered(at, op, left, right, node)
-    return at.ask(
-        (op, left.identity(at.number), right.identity(at.number)), shortened(node), left.loops | right.loops, node
+        return order_formula(interp, op, left, right, node)
+    return interp.predicate_formula(
+        (op, left.identity_key(interp.unique_number), right.identity_key(interp.unique_number)),
+        short_text(node),
+        left.loops | right.loops,
+        node,
     )
 
 
-def assign(at: Interpreter, target: ast.expr, value: Value, *, anew: bool = True) -> None:
+def assign_target(interp: Interpreter, target: ast.expr, value: Value, *, is_new: bool = True) -> None:
     """Give a target a value, which is made ``anew`` in each turn of the loops around, or goes on from the last turn."""
-    if anew and value.fact is not NOTHING:
-        value = value.knowing(value.fact._replace(made=at.turning()))
-    _TARGETS[type(target)](at, target, value, anew)
+    if is_new and value.dtype_info is not NO_DTYPE_INFO:
+        value = value.with_dtype_info(value.dtype_info._replace(assigned_loops=interp.current_loops()))
+    _TARGETS[type(target)](interp, target, value, is_new)
 
 
-def _assign_name(at: Interpreter, target: ast.Name, value: Value, anew: bool) -> None:
-    name_it(at, value, target.id)
-    at.state.frame.vars[target.id] = value
+def _assign_name(interp: Interpreter, target: ast.Name, value: Value, is_new: bool) -> None:
+    record_name(interp, value, target.id)
+    interp.state.frame.vars[target.id] = value
 
 
-def _assign_rest(at: Interpreter, target: ast.Starred, value: Value, anew: bool) -> None:
-    assign(at, target.value, value, anew=anew)
+def _assign_rest(interp: Interpreter, target: ast.Starred, value: Value, is_new: bool) -> None:
+    assign_target(interp, target.value, value, is_new=is_new)
 
 
-def name_it(at: Interpreter, value: Value, name: object) -> None:
+def record_name(interp: Interpreter, value: Value, name: object) -> None:
     """A thing goes by the first name it is given; an autocast context that has a name may be entered again."""
     for option in value.alternatives():
-        if isinstance(option, Ref):
-            option.thing.name = option.thing.name or str(name)
+        if isinstance(option, ObjectRef):
+            option.tracked_object.name = option.tracked_object.name or str(name)
             if option.role == "autocast":
-                option.thing.facts["stored"] = True
+                option.tracked_object.attributes["stored"] = True
 
 
-def _unpack(at: Interpreter, target: ast.Tuple | ast.List, value: Value, anew: bool) -> None:
-    known = _parts(_in_order(at, value, target) or value, target.elts)
+def _assign_unpacked(interp: Interpreter, target: ast.Tuple | ast.List, value: Value, is_new: bool) -> None:
+    known = _unpacked_values(_record_fields(interp, value, target) or value, target.elts)
     for i, element in enumerate(target.elts):
-        assign(at, element, known[i] if known is not None else _part(at, value, element, i), anew=anew)
+        assign_target(
+            interp,
+            element,
+            known[i] if known is not None else _unpacked_value(interp, value, element, i),
+            is_new=is_new,
+        )
 
 
-def _parts(value: Value, targets: list[ast.expr]) -> list[Value] | None:
+def _unpacked_values(value: Value, targets: list[ast.expr]) -> list[Value] | None:
     """What a value is unpacked to, where that is known."""
-    if not isinstance(value, Sequence):
+    if not isinstance(value, SequenceValue):
         return None
     items, count = value.items, len(targets)
     starred = next((i for i, target in enumerate(targets) if isinstance(target, ast.Starred)), None)
-    if starred is not None and not value.open and len(items) >= count - 1:
+    if starred is not None and not value.is_open and len(items) >= count - 1:
         end = len(items) - (count - 1 - starred)
-        return [*items[:starred], Sequence(items[starred:end]), *items[end:]]
-    if starred is None and not value.open and len(items) == count:
+        return [*items[:starred], SequenceValue(items[starred:end]), *items[end:]]
+    if starred is None and not value.is_open and len(items) == count:
         return items
-    if len(items) == 1 and isinstance(items[0], Tensor):
+    if len(items) == 1 and isinstance(items[0], TensorValue):
         # A comprehension: each of its items is like the one.
         return [items[0].copy() for _ in range(count)]
     return None
 
 
-def _part(at: Interpreter, value: Value, element: ast.expr, place: int) -> Value:
+def _unpacked_value(interp: Interpreter, value: Value, element: ast.expr, index: int) -> Value:
     """One of the values that a value is unpacked to."""
-    if isinstance(value, Tensor) and not is_stepped(at, element):
-        part = value.item(NONE)
-        part.fact = value.fact.part
+    if isinstance(value, TensorValue) and not is_used_as_optimizer(interp, element):
+        part = value.item_at(NONE)
+        part.dtype_info = value.dtype_info.part_info
         return part
-    if isinstance(value, (Params, Grad)):
-        return value if isinstance(element, ast.Name) else at.fresh(element)
-    made = structural(at, "part", (value,), shortened(element), place)
-    made.loops |= at.turning()
-    return made.knowing(value.fact.part)
+    if isinstance(value, (ParamsValue, GradValue)):
+        return value if isinstance(element, ast.Name) else interp.fresh_unknown(element)
+    made = structural_unknown(interp, "part", (value,), short_text(element), index)
+    made.loops |= interp.current_loops()
+    return made.with_dtype_info(value.dtype_info.part_info)
 
 
-def _assign_attribute(at: Interpreter, target: ast.Attribute, value: Value, anew: bool) -> None:
-    receiver, value = at.evaluate(target.value), value.kept()
-    if isinstance(value, Ref):
+def _assign_attribute(interp: Interpreter, target: ast.Attribute, value: Value, is_new: bool) -> None:
+    receiver, value = interp.evaluate(target.value), value.as_stored()
+    if isinstance(value, ObjectRef):
         # Other methods may do to it what this one leaves undone.
-        value.thing.facts["shared"] = True
-    written = at.handlers.written.get(receiver.kind)
-    if written is not None and written(at, receiver, target.attr, value, target):
+        value.tracked_object.attributes["shared"] = True
+    written = interp.handlers.attribute_writes.get(receiver.kind)
+    if written is not None and written(interp, receiver, target.attr, value, target):
         return
     if target.attr == "grad":
         # What becomes the gradient of something else is one as before, with its scale.
-        undo(value.readings)
-        if value.divided:
-            at.emit(e.GRAD_NORMALISE, target, None, None, owners=None)
-    key = receiver.identity(at.number)
+        mark_scale_undone(value.gradient_reads)
+        if value.is_divided:
+            interp.emit(e.GRAD_NORMALISE, target, None, None, owners=None)
+    key = receiver.identity_key(interp.unique_number)
     if isinstance(key, int):
-        name_it(at, value, shortened(target))
-        at.store(key, target.attr, value)
+        record_name(interp, value, short_text(target))
+        interp.store_attribute(key, target.attr, value)
 
 
-def _field_written(at: Interpreter, receiver: Instance, name: str, value: Value, target: ast.Attribute) -> bool:
-    name_it(at, value, shortened(target))
-    _contain(receiver, value)
-    if value.value is None and name in receiver.cls.changed:
+def _write_field(interp: Interpreter, receiver: Instance, name: str, value: Value, target: ast.Attribute) -> bool:
+    record_name(interp, value, short_text(target))
+    _record_containment(receiver, value)
+    if value.value is None and name in receiver.cls.changed_attributes:
         # Some other method gives it its value.
-        at.state.heap.pop((receiver.key, name), None)
-        at.written.append((receiver.key, name))
+        interp.state.heap.pop((receiver.key, name), None)
+        interp.heap_writes.append((receiver.key, name))
     else:
-        at.store(receiver.key, name, _stored(at, receiver, name, value))
+        interp.store_attribute(receiver.key, name, _stored_value(interp, receiver, name, value))
     return True
 
 
-def _contain(receiver: Instance, value: Value) -> None:
+def _record_containment(receiver: Instance, value: Value) -> None:
     """A module that is an attribute of a module is part of it; an optimizer may be wrapped in another one."""
-    if value.role == "optimizer" and value.thing is not None and receiver.cls.methods.keys() >= {"step", "zero_grad"}:
-        value.thing.facts["wrapped"] = True
-    if receiver.thing is not None and value.thing is not None and value.thing.role == "module":
-        receiver.thing.facts.setdefault("parts", set()).add(value.thing.key)
+    if (
+        value.role == "optimizer"
+        and value.tracked_object is not None
+        and receiver.cls.methods.keys() >= {"step", "zero_grad"}
+    ):
+        value.tracked_object.attributes["wrapped"] = True
+    if (
+        receiver.tracked_object is not None
+        and value.tracked_object is not None
+        and value.tracked_object.role == "module"
+    ):
+        receiver.tracked_object.attributes.setdefault("parts", set()).add(value.tracked_object.key)
 
 
-def _stored(at: Interpreter, receiver: Instance, name: str, value: Value) -> Value:
+def _stored_value(interp: Interpreter, receiver: Instance, name: str, value: Value) -> Value:
     """What an attribute holds: a number that other methods change too is not known by its first value."""
-    if value.value is UNREAD or isinstance(value.value, str) or name not in receiver.cls.changed:
+    if value.value is NO_CONSTANT or isinstance(value.value, str) or name not in receiver.cls.changed_attributes:
         return value
-    made = at.opaque(("attribute of", receiver.key, name), name, at.turning())
-    made.counter = name in receiver.cls.counted
-    return made.knowing(value.fact)
+    made = interp.unknown_value(("attribute of", receiver.key, name), name, interp.current_loops())
+    made.is_counter = name in receiver.cls.counter_attributes
+    return made.with_dtype_info(value.dtype_info)
 
 
-def _assign_item(at: Interpreter, target: ast.Subscript, value: Value, anew: bool) -> None:
-    receiver = at.evaluate(target.value)
-    index = at.evaluate(target.slice)
-    if isinstance(receiver, Mapping):
-        receiver.items[_key(index, target.slice)] = value
-        name_it(at, value, shortened(target))
-    place = _place_of(at, receiver, index)
-    if place is not None:
-        at.store(*place, value)
-    for listener in at.handlers.item_written:
-        listener(at, receiver, index, target, value)
+def _assign_item(interp: Interpreter, target: ast.Subscript, value: Value, is_new: bool) -> None:
+    receiver = interp.evaluate(target.value)
+    index = interp.evaluate(target.slice)
+    if isinstance(receiver, MappingValue):
+        receiver.items[_mapping_key(index, target.slice)] = value
+        record_name(interp, value, short_text(target))
+    heap_key = _heap_key(interp, receiver, index)
+    if heap_key is not None:
+        interp.store_attribute(*heap_key, value)
+    for listener in interp.handlers.item_write_listeners:
+        listener(interp, receiver, index, target, value)
 
 
-def _slice(at: Interpreter, node: ast.Slice) -> Value:
-    bounds = [NONE if part is None else at.evaluate(part) for part in (node.lower, node.upper, node.step)]
-    return structural(at, "slice", tuple(bounds), spelled(node))
+def _evaluate_slice(interp: Interpreter, node: ast.Slice) -> Value:
+    bounds = [NONE if part is None else interp.evaluate(part) for part in (node.lower, node.upper, node.step)]
+    return structural_unknown(interp, "slice", tuple(bounds), short_text_or(node))
 
 
-class _Guards(dict[ast.expr, tuple[bool, tuple[str, ...]]]):
+class _VersionTests(dict[ast.expr, tuple[bool, tuple[str, ...]]]):
     """Of tests, whether each asks what the torch that is installed has, and the names in it."""
 
     def __missing__(self, test: ast.expr) -> tuple[bool, tuple[str, ...]]:
@@ -828,29 +904,29 @@ class _Guards(dict[ast.expr, tuple[bool, tuple[str, ...]]]):
         return made
 
 
-def guard_of(at: Interpreter, test: ast.expr) -> tuple[bool, tuple[str, ...]]:
+def version_test_of(interp: Interpreter, test: ast.expr) -> tuple[bool, tuple[str, ...]]:
     """Whether a test asks what the torch that is installed has, and the names in it."""
-    return at.of_file(_Guards)[test]
+    return interp.file_data(_VersionTests)[test]
 
 
-def entry_of(receiver: Value, index: Value) -> tuple[int, str | None] | None:
+def item_origin_of(receiver: Value, index: Value) -> tuple[int, str | None] | None:
     """Which item of which unknown value an index leads to."""
-    if not isinstance(receiver, Opaque):
+    if not isinstance(receiver, UnknownValue):
         return None
     return receiver.key, index.value if isinstance(index.value, str) else None
 
 
 def _holds_state(value: Value) -> bool:
     """Whether a value is a scaler, an optimizer or a state, or a pair with one."""
-    if isinstance(value, Sequence):
+    if isinstance(value, SequenceValue):
         return any(_holds_state(item) for item in value.items)
     return value.role in ("scaler", "optimizer") or isinstance(value, StateDict)
 
 
-def undo(readings: tuple[Event, ...]) -> None:
+def mark_scale_undone(gradient_reads: tuple[Event, ...]) -> None:
     """What was computed from scaled gradients is divided by the scale, or by its like: it was read as it should be."""
-    for event in readings:
-        event.facts["undone"] = True
+    for event in gradient_reads:
+        event.attributes["undone"] = True
 
 
 def _as_load(target: ast.expr) -> ast.expr:
@@ -860,80 +936,80 @@ def _as_load(target: ast.expr) -> ast.expr:
     return target
 
 
-def measures(values: Iterable[Value]) -> bool:
+def are_data_sizes(values: Iterable[Value]) -> bool:
     """Whether all of some values but the constants among them say how much there is of data."""
-    measured = [value for value in values if value.value is UNREAD]
-    return bool(measured) and all(value.extent for value in measured)
+    measured = [value for value in values if value.value is NO_CONSTANT]
+    return bool(measured) and all(value.is_data_size for value in measured)
 
 
-def of_turn(at: Interpreter, value: Value) -> bool:
+def is_remade_per_iteration(interp: Interpreter, value: Value) -> bool:
     """Whether a value is made anew in each turn of the innermost loop."""
-    return bool(at.state.loops) and at.state.loops[-1].key in (value.loops or value.turns())
+    return bool(interp.state.loops) and interp.state.loops[-1].key in (value.loops or value.varying_loops())
 
 
-def of_this_turn(at: Interpreter, divisor: Value) -> bool:
+def is_iteration_data_size(interp: Interpreter, divisor: Value) -> bool:
     """Whether a value says how much there is of this turn's data: what it divides is a mean over them."""
-    return divisor.extent and of_turn(at, divisor)
+    return divisor.is_data_size and is_remade_per_iteration(interp, divisor)
 
 
-def _averages(at: Interpreter, op: str, left: Value, right: Value) -> bool:
+def _may_average(interp: Interpreter, op: str, left: Value, right: Value) -> bool:
     """Whether a number may have been divided by how many there are of it."""
     if op == "/":
-        return (left.divided and not left.summed) or not of_this_turn(at, right)
+        return (left.is_divided and not left.is_only_summed) or not is_iteration_data_size(interp, right)
     if op == "*":
-        return left.divided or right.divided
-    sides = [side for side in (left, right) if side.value is UNREAD]
-    return op in ("+", "-") and all(side.divided for side in sides)
+        return left.is_divided or right.is_divided
+    sides = [side for side in (left, right) if side.value is NO_CONSTANT]
+    return op in ("+", "-") and all(side.is_divided for side in sides)
 
 
-class Enumerated(dict[int, Value]):
+class EnumerateIterables(dict[int, Value]):
     """What each ``enumerate(...)`` goes over, by the key of its value."""
 
 
-class Zipped(dict[int, list[Value]]):
+class ZipIterables(dict[int, list[Value]]):
     """What each ``zip(...)`` goes over that has to be run for it, by the key of its value."""
 
 
 #: What gives each kind of target its value.
 _TARGETS: dict[type[ast.AST], Callable[[Interpreter, Any, Value, bool], None]] = {
     ast.Name: _assign_name,
-    ast.Tuple: _unpack,
-    ast.List: _unpack,
+    ast.Tuple: _assign_unpacked,
+    ast.List: _assign_unpacked,
     ast.Starred: _assign_rest,
     ast.Attribute: _assign_attribute,
     ast.Subscript: _assign_item,
 }
 
 
-def register(handlers: Handlers) -> None:
+def register(handlers: HandlerTable) -> None:
     for kind in ("instance", "module instance"):
-        handlers.written[kind] = _field_written
+        handlers.attribute_writes[kind] = _write_field
     handlers.expressions.update(
         {
-            ast.Constant: _constant,
-            ast.Name: _name,
-            ast.Attribute: _attribute,
-            ast.Subscript: _subscript,
-            ast.Tuple: _sequence,
-            ast.List: _sequence,
-            ast.Set: _sequence,
-            ast.Starred: _inner,
-            ast.Dict: _dict,
-            ast.JoinedStr: _joined_string,
-            ast.ListComp: _comprehension,
-            ast.SetComp: _comprehension,
-            ast.GeneratorExp: _comprehension,
-            ast.DictComp: _dict_comprehension,
-            ast.Lambda: _lambda,
-            ast.NamedExpr: _walrus,
-            ast.Await: _inner,
-            ast.Yield: _yield,
-            ast.YieldFrom: _yield_from,
-            ast.IfExp: _if_expression,
-            ast.BoolOp: _bool_operation,
-            ast.UnaryOp: _unary,
-            ast.Compare: _compare,
-            ast.BinOp: _binary,
-            ast.Slice: _slice,
+            ast.Constant: _evaluate_constant,
+            ast.Name: _evaluate_name,
+            ast.Attribute: _evaluate_attribute,
+            ast.Subscript: _evaluate_subscript,
+            ast.Tuple: _evaluate_sequence,
+            ast.List: _evaluate_sequence,
+            ast.Set: _evaluate_sequence,
+            ast.Starred: _evaluate_wrapped,
+            ast.Dict: _evaluate_dict,
+            ast.JoinedStr: _evaluate_fstring,
+            ast.ListComp: _evaluate_comprehension,
+            ast.SetComp: _evaluate_comprehension,
+            ast.GeneratorExp: _evaluate_comprehension,
+            ast.DictComp: _evaluate_dict_comp,
+            ast.Lambda: _evaluate_lambda,
+            ast.NamedExpr: _evaluate_walrus,
+            ast.Await: _evaluate_wrapped,
+            ast.Yield: _evaluate_yield,
+            ast.YieldFrom: _evaluate_yield_from,
+            ast.IfExp: _evaluate_if,
+            ast.BoolOp: _evaluate_bool_op,
+            ast.UnaryOp: _evaluate_unary,
+            ast.Compare: _evaluate_compare,
+            ast.BinOp: _evaluate_binary,
+            ast.Slice: _evaluate_slice,
         }
     )

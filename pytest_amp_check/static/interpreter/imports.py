@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import os
 
-from ...protocol import surface
-from ..project.module import Imported, Module
-from ..project.project import is_spoken_for
+from ...protocol import torch_api
+from ..project.module import ImportedName, Module
+from ..project.project import is_library_import
 from .interpreter import Interpreter
-from .values import Frame, ImportedValue, ModuleValue, Named, Value
-from .wording import names_in
+from .source_text import names_in
+from .values import ExternalName, Frame, LazyImport, ModuleValue, Value
 
 BUILTINS = frozenset(
     "abs all any bool callable chain dict divmod enumerate exec exit filter float format getattr hasattr id int "
@@ -18,146 +18,153 @@ BUILTINS = frozenset(
     "str sum super tuple type vars zip".split()
 )
 #: Imported names in the value of a global, above which it is a table of them, and not read.
-LISTED = 8
+MAX_LISTED_IMPORTS = 8
 
 
-def look_up(at: Interpreter, name: str) -> Value | None:
+def look_up(interp: Interpreter, name: str) -> Value | None:
     """The value of a name where control is, None where it has none."""
-    frame = at.state.frame
+    frame = interp.state.frame
     while True:
         value = frame.vars.get(name)
         if value is not None:
-            return _loaded(at, frame, name) if isinstance(value, ImportedValue) else value
+            return _load_import(interp, frame, name) if isinstance(value, LazyImport) else value
         if frame.parent is None:
             break
         frame = frame.parent
-    home = globals_of(at, at.state.frame.module)
-    return _global_value(at, home, name)
+    home = globals_of(interp, interp.state.frame.module)
+    return _global_value(interp, home, name)
 
 
-def _global_value(at: Interpreter, home: Frame, name: str) -> Value | None:
+def _global_value(interp: Interpreter, home: Frame, name: str) -> Value | None:
     """The value that a module gives a name. Another file's statements are read once their names are asked for."""
-    if name not in home.vars and home is not at.globals:
-        _bind_global(at, home, name)
+    if name not in home.vars and home is not interp.globals:
+        _bind_global(interp, home, name)
     value = home.vars.get(name)
-    if isinstance(value, ImportedValue):
-        return _loaded(at, home, name)
-    if value is None and home.module.stars and name not in BUILTINS:
-        value = _from_stars(at, home, name)
+    if isinstance(value, LazyImport):
+        return _load_import(interp, home, name)
+    if value is None and home.module.star_imports and name not in BUILTINS:
+        value = _find_in_star_imports(interp, home, name)
     return value
 
 
-def _from_stars(at: Interpreter, home: Frame, name: str) -> Value | None:
+def _find_in_star_imports(interp: Interpreter, home: Frame, name: str) -> Value | None:
     """Return what ``from module import *`` gives a name, or None. Modules that star-import one another end there."""
     key = (home.module.path, f"* {name}")
-    if key in at.binding:
+    if key in interp.pending_names:
         return None
-    at.binding.add(key)
-    found = (_from_module(at, star._replace(name=name), home.module) for star in home.module.stars)
+    interp.pending_names.add(key)
+    found = (_load_from_module(interp, star._replace(name=name), home.module) for star in home.module.star_imports)
     value = next((each for each in found if each is not None), None)
-    at.binding.discard(key)
+    interp.pending_names.discard(key)
     if value is not None:
         home.vars[name] = value
     return value
 
 
-def globals_of(at: Interpreter, module: Module) -> Frame:
+def globals_of(interp: Interpreter, module: Module) -> Frame:
     """The globals of a file."""
-    if module is at.module:
-        return at.globals
-    made = at.homes.get(module.path)
+    if module is interp.module:
+        return interp.globals
+    made = interp.globals_by_path.get(module.path)
     if made is None:
-        made = at.homes[module.path] = Frame(None, None, None, module)
+        made = interp.globals_by_path[module.path] = Frame(None, None, None, module)
     return made
 
 
-def _bind_global(at: Interpreter, home: Frame, name: str) -> None:
+def _bind_global(interp: Interpreter, home: Frame, name: str) -> None:
     """Read the statements of another file that give a name its value: as they were read when it was imported."""
     key = (home.module.path, name)
     statements = home.module.bindings.get(name)
-    if statements is None or key in at.binding:
+    if statements is None or key in interp.pending_names:
         return
     if any(_lists_imports(statement, home.module) for statement in statements):
-        home.vars[name] = at.opaque(("global", *key), name)
+        home.vars[name] = interp.unknown_value(("global", *key), name)
         return
-    at.binding.add(key)
-    active, at.active = at.active, []
+    interp.pending_names.add(key)
+    active, interp.active_functions = interp.active_functions, []
 
-    def act() -> None:
-        at.state.frame, at.state.guarded, at.state.trying = home, 0, 0
-        at.state.path, at.state.loops, at.state.open, at.state.unwind = [], [], [], []
-        at.state.maybe_open = at.state.no_grad = 0
-        at.read(statements)
+    def execute_bindings() -> None:
+        interp.state.frame, interp.state.try_depth, interp.state.fallback_try_depth = home, 0, 0
+        interp.state.path_condition, interp.state.loops, interp.state.open_regions, interp.state.unwind_actions = (
+            [],
+            [],
+            [],
+            [],
+        )
+        interp.state.possible_regions = interp.state.no_grad = 0
+        interp.execute_block(statements)
 
-    at.unrecorded(act)
-    at.active = active
+    interp.without_events(execute_bindings)
+    interp.active_functions = active
     value = home.vars.get(name)
     if value is not None and isinstance(value.value, (bool, int, float)):
         # A setting: people change these, and other files may have.
-        home.vars[name] = at.opaque(("global", *key), name)
-    at.binding.discard(key)
+        home.vars[name] = interp.unknown_value(("global", *key), name)
+    interp.pending_names.discard(key)
 
 
-def imported(at: Interpreter, origin: Imported) -> Value:
+def import_value(interp: Interpreter, origin: ImportedName) -> Value:
     """What an import gives a name to, not looked at before somebody asks."""
-    shim = at.state.shims + at.state.trying > 0
-    if not is_spoken_for(origin) and at.project.leads(origin, at.state.frame.module.path):
-        return ImportedValue(origin, shim=shim)
-    return Named(_dotted(origin), shim=shim)
+    version_fallback = interp.state.fallback_depth + interp.state.fallback_try_depth > 0
+    if not is_library_import(origin) and interp.project.is_local_import(origin, interp.state.frame.module.path):
+        return LazyImport(origin, version_fallback=version_fallback)
+    return ExternalName(_dotted_import(origin), version_fallback=version_fallback)
 
 
-def _loaded(at: Interpreter, frame: Frame, name: str) -> Value:
+def _load_import(interp: Interpreter, frame: Frame, name: str) -> Value:
     """The value of an imported name, kept for the next time."""
     value = frame.vars[name]
-    if isinstance(value, ImportedValue):
+    if isinstance(value, LazyImport):
         # While it is looked for, it is what it would be if it were not found.
-        frame.vars[name] = Named(_dotted(value.origin), shim=value.shim)
-        found = _from_module(at, value.origin, frame.module) if at.module.trains else None
+        frame.vars[name] = ExternalName(_dotted_import(value.origin), version_fallback=value.version_fallback)
+        found = _load_from_module(interp, value.origin, frame.module) if interp.module.may_train else None
         if found is not None:
             frame.vars[name] = found
     return frame.vars[name]
 
 
-def _from_module(at: Interpreter, origin: Imported, importer: Module) -> Value | None:
+def _load_from_module(interp: Interpreter, origin: ImportedName, importer: Module) -> Value | None:
     """What an import in a file leads to, None where that is not in the tree, or of no use."""
-    path = at.project.find(origin.module, importer.path, origin.level)
+    path = interp.project.find_import(origin.module, importer.path, origin.level)
     if path is None:
         return None
-    found = _module_at(at, path, _dotted(origin._replace(name="")), origin.name)
-    return found if found is None or not origin.name else member(at, found, origin.name)
+    found = _module_at(interp, path, _dotted_import(origin._replace(name="")), origin.name)
+    return found if found is None or not origin.name else module_member(interp, found, origin.name)
 
 
-def _module_at(at: Interpreter, path: str, dotted: str, name: str = "") -> ModuleValue | None:
+def _module_at(interp: Interpreter, path: str, dotted: str, name: str = "") -> ModuleValue | None:
     """The module at a path; None where it, and what it has by a name from other files, can be of no use."""
     if not path.endswith(".py"):
         return ModuleValue(path, None, dotted)
-    useful = at.project.helps(path) or (name and at.project.hands_on(path, name))
-    module = at.project.module(path) if useful else None
+    useful = interp.project.is_relevant_file(path) or (name and interp.project.may_reexport(path, name))
+    module = interp.project.module_at(path) if useful else None
     return ModuleValue(path, module, dotted) if module is not None else None
 
 
-def member(at: Interpreter, value: ModuleValue, name: str) -> Value | None:
+def module_member(interp: Interpreter, value: ModuleValue, name: str) -> Value | None:
     """A name in a module, or a module in a package."""
     if value.module is not None:
-        found = _global_value(at, globals_of(at, value.module), name)
+        found = _global_value(interp, globals_of(interp, value.module), name)
         if found is not None:
             return found
     last = os.path.basename(value.path)
     if last.endswith(".py") and last != "__init__.py":
         return None
-    path = at.project.find(name, value.path if last == "__init__.py" else os.path.join(value.path, "__init__.py"), 1)
-    return _module_at(at, path, f"{value.name}.{name}") if path is not None else None
+    path = interp.project.find_import(
+        name, value.path if last == "__init__.py" else os.path.join(value.path, "__init__.py"), 1
+    )
+    return _module_at(interp, path, f"{value.name}.{name}") if path is not None else None
 
 
-def dotted_name(at: Interpreter, node: ast.AST) -> str | None:
+def dotted_name(interp: Interpreter, node: ast.AST) -> str | None:
     """The dotted name that an annotation or a base class stands for."""
     if isinstance(node, ast.Name):
-        value = look_up(at, node.id)
-        if isinstance(value, Named):
+        value = look_up(interp, node.id)
+        if isinstance(value, ExternalName):
             return value.name
-        return surface.BARE.get(node.id) if value is None else None
+        return torch_api.BARE.get(node.id) if value is None else None
     if isinstance(node, ast.Attribute):
-        head = dotted_name(at, node.value)
+        head = dotted_name(interp, node.value)
         return f"{head}.{node.attr}" if head else None
     return None
 
@@ -166,8 +173,8 @@ def _lists_imports(statement: ast.stmt, module: Module) -> bool:
     """Whether a statement gives a name a table of what other files define: reading it would read all of these."""
     if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
         return False
-    return len(names_in(statement.value) & module.imports.keys()) > LISTED
+    return len(names_in(statement.value) & module.imports.keys()) > MAX_LISTED_IMPORTS
 
 
-def _dotted(origin: Imported) -> str:
+def _dotted_import(origin: ImportedName) -> str:
     return "." * origin.level + ".".join(filter(None, (origin.module, origin.name)))

@@ -5,18 +5,18 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable
 
-from ...protocol.words import chain
+from ...protocol.source_text import find_access_path
 from ..project.module import stored_names
 from ..project.syntax import children, walk
-from .wording import names_in
+from .source_text import names_in
 
 #: What is no part of a block but defined in it.
-_APART = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 #: Calls that cut a batch into pieces.
-PIECES = frozenset({"chunk", "split", "tensor_split", "array_split", "islice", "batched"})
+SPLITTING_CALLS = frozenset({"chunk", "split", "tensor_split", "array_split", "islice", "batched"})
 
 
-def draws(nodes: Iterable[ast.AST]) -> bool:
+def draws_from_iterator(nodes: Iterable[ast.AST]) -> bool:
     """Whether something is taken from an iterator: ``next(it)``, ``it.next()``."""
     calls = [node.func for top in nodes for node in walk(top) if isinstance(node, ast.Call)]
     return any(
@@ -26,12 +26,12 @@ def draws(nodes: Iterable[ast.AST]) -> bool:
     )
 
 
-def keeps_gradients(body: list[ast.stmt]) -> bool:
+def reads_gradients(body: list[ast.stmt]) -> bool:
     """Whether a turn looks at the gradients by itself, so that it may be about each turn's own."""
     return any(isinstance(node, ast.Attribute) and node.attr == "grad" for top in body for node in walk(top))
 
 
-def selects(body: list[ast.stmt], target: ast.expr) -> bool:
+def is_index_selecting(body: list[ast.stmt], target: ast.expr) -> bool:
     """Whether the index of a loop picks what its turn works on: a time step, a view, a task."""
     names = names_in(target)
     subscripts = [node for top in body for node in walk(top) if isinstance(node, ast.Subscript)]
@@ -43,20 +43,20 @@ def leaves_early(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
     return any(isinstance(node, (ast.Break, ast.Return)) for top in loop.body for node in walk(top))
 
 
-def counted_elsewhere(body: list[ast.stmt]) -> list[ast.Name | ast.Attribute]:
+def external_counters(body: list[ast.stmt]) -> list[ast.Name | ast.Attribute]:
     """The names and attributes of which a block takes a remainder, where it does not set them: it is a turn of a loop.
 
     It goes on counting what something else has set to zero, or is told the number of the turn.
     """
-    own = [node for top in body if not isinstance(top, _APART) for node in walk(top)]
+    own = [node for top in body if not isinstance(top, _DEFINITIONS) for node in walk(top)]
     if any(isinstance(node, (ast.For, ast.AsyncFor, ast.While)) for node in own):
         return []
-    begun = {chain(target) for node in own if isinstance(node, ast.Assign) for target in node.targets}
+    begun = {find_access_path(target) for node in own if isinstance(node, ast.Assign) for target in node.targets}
     left = [node.left for node in own if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)]
-    return [count for each in left for count in _counts(each) if chain(count) not in begun]
+    return [count for each in left for count in _counter_operands(each) if find_access_path(count) not in begun]
 
 
-def _counts(expression: ast.expr) -> list[ast.Name | ast.Attribute]:
+def _counter_operands(expression: ast.expr) -> list[ast.Name | ast.Attribute]:
     """The names and attributes that an expression is made of."""
     found: list[ast.Name | ast.Attribute] = []
     stack: list[ast.AST] = [expression]
@@ -69,13 +69,13 @@ def _counts(expression: ast.expr) -> list[ast.Name | ast.Attribute]:
     return found
 
 
-def loaded(body: list[ast.stmt]) -> set[str]:
+def names_read(body: list[ast.stmt]) -> set[str]:
     """The names that a block reads and does not assign."""
     assigned, _ = stored_names(body)
     return names_in(*body) - assigned
 
 
-def stored_beside(outer: ast.For | ast.AsyncFor | ast.While, inner: ast.stmt) -> set[str]:
+def names_assigned_beside(outer: ast.For | ast.AsyncFor | ast.While, inner: ast.stmt) -> set[str]:
     """The names that a turn of a loop assigns, those of a loop within it left out."""
     names: set[str] = set()
     stack: list[ast.AST] = [*outer.body, *([] if isinstance(outer, ast.While) else [outer.target])]

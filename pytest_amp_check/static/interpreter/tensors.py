@@ -4,92 +4,113 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ...protocol.surface import BFLOAT16_OR_FLOAT32, DTYPES, WIDE
+from ...protocol.torch_api import BFLOAT16_OR_FLOAT32, DTYPES, WIDE
 from .dtypes import is_low, is_wide
 from .interpreter import Interpreter
-from .state import Open
-from .values import EMPTY, NO_PAST, Named, Opaque, Past, Tensor, Value, where
+from .state import OpenRegion
+from .values import (
+    EMPTY,
+    NO_PROVENANCE,
+    ExternalName,
+    Provenance,
+    TensorValue,
+    UnknownValue,
+    Value,
+    join_autocast_scopes,
+)
 
 
-def in_region(at: Interpreter) -> bool:
+def in_region(interp: Interpreter) -> bool:
     """Whether an autocast region may be enabled where this is read."""
-    return any(region.enabled is not False for region in at.state.open)
+    return any(region.enabled is not False for region in interp.state.open_regions)
 
 
-def mark_region(at: Interpreter, made: Tensor) -> None:
+def mark_region(interp: Interpreter, made: TensorValue) -> None:
     """Record under which regions a tensor was computed."""
-    here, dtypes = _here(at)
-    if here != "out":
-        made.autocast = here
-        made.dtypes |= dtypes
-    if here == "in":
+    scope, dtypes = _current_region(interp)
+    if scope != "out":
+        made.autocast_scope = scope
+        made.region_dtypes |= dtypes
+    if scope == "in":
         # A region of float32 keeps in it what one around would cast.
-        dtype = at.state.open[-1].dtype
-        made.low = "" if dtype in WIDE else dtype or "?"
+        dtype = interp.state.open_regions[-1].dtype
+        made.low_dtype = "" if dtype in WIDE else dtype or "?"
 
 
-def _here(at: Interpreter) -> tuple[str, frozenset[str]]:
+def _current_region(interp: Interpreter) -> tuple[str, frozenset[str]]:
     """Where what is read runs, "in", "out" or "unknown", and the dtype of its region."""
-    region = at.state.open[-1] if at.state.open else None
+    region = interp.state.open_regions[-1] if interp.state.open_regions else None
     if region is not None and region.enabled is not False:
         return "in", frozenset((_dtype_in(region),))
-    return ("unknown", frozenset("?")) if at.state.maybe_open else ("out", EMPTY)
+    return ("unknown", frozenset("?")) if interp.state.possible_regions else ("out", EMPTY)
 
 
-def _dtype_in(region: Open) -> str:
+def _dtype_in(region: OpenRegion) -> str:
     """The dtype of what is computed in a region: "?" where it may be float32 as well, unless that makes no odds."""
     if region.enabled is True or region.dtype == "bfloat16":
         return (region.dtype or "?") if region.enabled is True else BFLOAT16_OR_FLOAT32
     return "?"
 
 
-def computed(at: Interpreter, parts: list[Tensor]) -> Tensor:
-    made = Tensor.merge(parts)
+def compute_tensor(interp: Interpreter, parts: list[TensorValue]) -> TensorValue:
+    made = TensorValue.join(parts)
     made.divisors, made.factors = frozenset(), frozenset()
-    made.loops |= at.turning()
-    made.in_region = in_region(at)
+    made.loops |= interp.current_loops()
+    made.in_region = in_region(interp)
     return made
 
 
-def low_result(at: Interpreter, op: str, operands: list[Value]) -> Tensor:
+def low_result(interp: Interpreter, op: str, operands: list[Value]) -> TensorValue:
     """What an op gives that autocast runs in low precision, on some devices at least."""
     tensors = [tensor for value in operands for tensor in value.tensors()]
-    made = computed(at, tensors) if tensors else foreign_tensor(None)
-    made.matmul = is_low(op, region_device(at))
-    if made.matmul and in_region(at):
-        mark_region(at, made)
+    made = compute_tensor(interp, tensors) if tensors else unknown_tensor(None)
+    made.is_low_op_result = is_low(op, region_device(interp))
+    if made.is_low_op_result and in_region(interp):
+        mark_region(interp, made)
     return made
 
 
-def widened(at: Interpreter, made: Tensor, op: str, given: Iterable[Value]) -> None:
+def mark_widened(interp: Interpreter, made: TensorValue, op: str, arguments: Iterable[Value]) -> None:
     """Note of what an op gives whether autocast has it computed in float32."""
-    if is_wide(op, region_device(at)) and not any(isinstance(v, Named) and v.name in DTYPES for v in given):
-        made.matmul = False
+    if is_wide(op, region_device(interp)) and not any(
+        isinstance(v, ExternalName) and v.name in DTYPES for v in arguments
+    ):
+        made.is_low_op_result = False
         if made.in_region:
-            made.low = ""
+            made.low_dtype = ""
 
 
-def region_device(at: Interpreter) -> str:
+def region_device(interp: Interpreter) -> str:
     """The type of device of the innermost region, "" where there is none, or it is not known."""
-    return at.state.open[-1].device if at.state.open else ""
+    return interp.state.open_regions[-1].device if interp.state.open_regions else ""
 
 
-def foreign_tensor(value: Value | None) -> Tensor:
+def unknown_tensor(value: Value | None) -> TensorValue:
     """A loss of which only the name is known."""
-    made = Tensor(value.loops if value is not None else frozenset())
-    made.opaque = isinstance(value, Opaque) and value.parameter
+    made = TensorValue(value.loops if value is not None else frozenset())
+    made.is_from_outside = isinstance(value, UnknownValue) and value.is_from_outside
     # What is called so may be scaled where it comes from.
-    made.graded = isinstance(value, Opaque) and (value.graded or (value.parameter and "scale" in value.text))
-    made.vague = value is None or not value.compares
-    made.divided = value is not None and value.divided
-    if isinstance(value, Opaque):
-        made.divisors, made.factors, made.summed = value.divisors, value.factors, value.summed
-    past = value.past if value is not None else NO_PAST
-    made.autocast, made.callees, made.dtypes = past.autocast or "?", past.callees, past.dtypes
+    made.is_from_gradient = isinstance(value, UnknownValue) and (
+        value.is_from_gradient or (value.is_from_outside and "scale" in value.text)
+    )
+    made.has_unknown_reduction = value is None or not value.is_comparison_result
+    made.is_divided = value is not None and value.is_divided
+    if isinstance(value, UnknownValue):
+        made.divisors, made.factors, made.is_only_summed = value.divisors, value.factors, value.is_only_summed
+    provenance = value.provenance if value is not None else NO_PROVENANCE
+    made.autocast_scope, made.callees, made.region_dtypes = (
+        provenance.autocast_scope or "?",
+        provenance.callees,
+        provenance.region_dtypes,
+    )
     return made
 
 
-def ran_here(at: Interpreter, earlier: Past, *callees: str) -> Past:
+def provenance_here(interp: Interpreter, earlier: Provenance, *callees: str) -> Provenance:
     """What something that may be a model leaves that runs here, given what came from earlier."""
-    here, dtypes = _here(at)
-    return Past(where({here, earlier.autocast}), earlier.callees.union(callees), earlier.dtypes | dtypes)
+    scope, dtypes = _current_region(interp)
+    return Provenance(
+        join_autocast_scopes({scope, earlier.autocast_scope}),
+        earlier.callees.union(callees),
+        earlier.region_dtypes | dtypes,
+    )

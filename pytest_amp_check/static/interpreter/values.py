@@ -7,34 +7,34 @@ from collections.abc import Callable, Iterable
 from collections.abc import Mapping as Items
 from functools import reduce
 
-from ...protocol.events import Event, Site, Thing
-from ...protocol.named import NamedTuple
-from ...protocol.surface import DTYPES, canonical
+from ...protocol.events import Event, Site, TrackedObject
+from ...protocol.fast_namedtuple import NamedTuple
+from ...protocol.torch_api import DTYPES, canonical_name
 from .conditions import Formula
-from .dtypes import A_NUMBER, NOTHING, Fact, joined
+from .dtypes import NO_DTYPE_INFO, NUMBER_INFO, DtypeInfo, join
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeVar
 
-    from ..project.module import Class, Function, Imported, Module
+    from ..project.module import Class, Function, ImportedName, Module
 
-    Same = TypeVar("Same", bound="Knowable")
+    Same = TypeVar("Same", bound="TypedValue")
 
 #: An empty set: most values have several, and each made anew would be an object of its own.
 EMPTY: frozenset[Any] = frozenset()
 
 #: Among the names of what was called: a module of a class that is not known, and one that enters autocast by itself.
 FORWARD = "forward"
-CASTS = frozenset({"autocast"})
+AUTOCAST_CALLEES = frozenset({"autocast"})
 
 #: Containers within containers, and items of one, up to which two that hold the same are taken for equal.
-KEYED, KEYED_ITEMS = 3, 16
+MAX_KEY_DEPTH, MAX_KEY_ITEMS = 3, 16
 #: What stands for the Python value of what is no constant: no program has it.
-UNREAD = object()
+NO_CONSTANT = object()
 
 
-class Past(NamedTuple):
+class Provenance(NamedTuple):
     """What ran that a value came from, which may be a model: where, what, and in which dtypes.
 
     ``autocast`` is "in", "out" or "unknown", "" where nothing ran, "?" where nobody knows; ``callees`` are names of
@@ -42,12 +42,12 @@ class Past(NamedTuple):
     where one is not known.
     """
 
-    autocast: str = ""
+    autocast_scope: str = ""
     callees: frozenset[str] = EMPTY
-    dtypes: frozenset[str] = EMPTY
+    region_dtypes: frozenset[str] = EMPTY
 
 
-NO_PAST = Past()
+NO_PROVENANCE = Provenance()
 
 
 class Value:
@@ -57,78 +57,78 @@ class Value:
     that what it is multiplied into may be an average; ``pieces`` that it holds the micro-batches of one window.
     """
 
-    __slots__ = ("divided", "loops", "pieces")
+    __slots__ = ("is_divided", "loops", "microbatches")
 
     #: By what the handlers of calls, methods, attributes and contexts know it.
     kind: str = ""
     #: Whether the protocol cares which of two values it is.
-    matters: bool = False
+    is_relevant: bool = False
     #: What is known of its dtype, as that of a tensor.
-    fact: Fact = NOTHING
+    dtype_info: DtypeInfo = NO_DTYPE_INFO
     #: What a constant is.
-    value: object = UNREAD
+    value: object = NO_CONSTANT
     #: The formula of a value that is a condition.
     formula: Formula | None = None
     #: A thing of the protocol with its role, and the unknown value that it was recognised in.
     role: str = ""
-    thing: Thing | None = None
-    source: Opaque | None = None
+    tracked_object: TrackedObject | None = None
+    recognized_from: UnknownValue | None = None
     #: What only unknown values are; see :class:`Opaque`.
-    called: bool = False
-    compares: bool = False
-    counter: bool = False
-    extent: bool = False
-    first: int | None = None
-    full: bool = False
-    graded: bool = False
-    index: bool = False
-    iterates: str = ""
+    is_call_result: bool = False
+    is_comparison_result: bool = False
+    is_counter: bool = False
+    is_data_size: bool = False
+    first_value: int | None = None
+    is_new_float32: bool = False
+    is_from_gradient: bool = False
+    is_loop_index: bool = False
+    iterable_kind: str = ""
     offset: int = 0
-    parameter: bool = False
-    remainder: tuple[Value, Value] | None = None
-    summed: bool = False
+    is_from_outside: bool = False
+    remainder_operands: tuple[Value, Value] | None = None
+    is_only_summed: bool = False
     #: How a text begins of which the rest is not known.
-    head: str = ""
+    text_prefix: str = ""
     #: The events that read the gradients from which it was computed.
-    readings: tuple[Event, ...] = ()
+    gradient_reads: tuple[Event, ...] = ()
     #: What ran that it came from.
-    past: Past = NO_PAST
+    provenance: Provenance = NO_PROVENANCE
 
     def __init__(self, loops: frozenset[int] = EMPTY) -> None:
         self.loops = loops
-        self.divided = False
-        self.pieces = False
+        self.is_divided = False
+        self.microbatches = False
 
-    def knowing(self, fact: Fact) -> Value:
+    def with_dtype_info(self, dtype_info: DtypeInfo) -> Value:
         """The same value, of which this is known; itself where nothing can be."""
         return self
 
-    def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
+    def identity_key(self, unique_number: Callable[[Value], int], depth: int = 0) -> object:
         """A key that equal values share; ``number`` gives one that no other value has."""
-        return number(self)
+        return unique_number(self)
 
     @property
-    def base(self) -> Value:
+    def offset_base(self) -> Value:
         """What :attr:`offset` was added to: itself, where nothing was."""
         return self
 
-    def truth(self) -> Formula | None:
+    def truth_condition(self) -> Formula | None:
         """The condition under which it is true, None where that must be asked."""
         return True
 
-    def item(self, index: Value) -> Value | None:
+    def item_at(self, index: Value) -> Value | None:
         """What an index leads to, None where that is not known."""
         return None
 
-    def element(self) -> Value | None:
+    def loop_element(self) -> Value | None:
         """What a loop over it is given in each turn, None where that is not known."""
         return None
 
-    def at_first(self) -> object:
+    def first_iteration_value(self) -> object:
         """The number that it is in the first turn of the loop that counts it, or None."""
         return None
 
-    def turns(self) -> frozenset[int]:
+    def varying_loops(self) -> frozenset[int]:
         """The loops in which it, or something that it holds, is made anew."""
         return self.loops
 
@@ -136,58 +136,58 @@ class Value:
         """Each of the values that it may be."""
         return [self]
 
-    def parts(self) -> Iterable[Value]:
+    def contained_values(self) -> Iterable[Value]:
         """What it holds, or may be."""
         return ()
 
-    def kept(self) -> Value:
+    def as_stored(self) -> Value:
         """The same where it is kept for later turns or calls, which may find another one of its kind there."""
         return self
 
-    def tensors(self) -> list[Tensor]:
+    def tensors(self) -> list[TensorValue]:
         """The tensors that it is, or holds."""
         return []
 
-    def gradients(self) -> list[Grad]:
+    def gradients(self) -> list[GradValue]:
         """The gradients that it is, or holds in order."""
         return []
 
 
-class Holder(Value):
+class Aggregate(Value):
     """A value that holds others, or is one of them."""
 
     __slots__ = ()
 
     @property
-    def past(self) -> Past:  # type: ignore[override]
-        return past_of(self.parts())
+    def provenance(self) -> Provenance:  # type: ignore[override]
+        return join_provenance(self.contained_values())
 
-    def tensors(self) -> list[Tensor]:
-        return [tensor for part in self.parts() for tensor in part.tensors()]
+    def tensors(self) -> list[TensorValue]:
+        return [tensor for part in self.contained_values() for tensor in part.tensors()]
 
 
-class Knowable(Value):
+class TypedValue(Value):
     """A value of which a fact may be learnt: with it, it is another one that is like it in all else."""
 
-    __slots__ = ("fact",)
+    __slots__ = ("dtype_info",)
 
     def copy(self: Same) -> Same:  # noqa: PYI019 - Python 3.10 has no Self
         """The same value, as whatever asks about it finds."""
         kind = type(self)
         made = kind.__new__(kind)
-        for name in (*Value.__slots__, "fact", *kind.__slots__):
+        for name in (*Value.__slots__, "dtype_info", *kind.__slots__):
             setattr(made, name, getattr(self, name))
         return made
 
-    def knowing(self: Same, fact: Fact) -> Same:  # noqa: PYI019
-        if fact == self.fact:
+    def with_dtype_info(self: Same, dtype_info: DtypeInfo) -> Same:  # noqa: PYI019
+        if dtype_info == self.dtype_info:
             return self
         made = self.copy()
-        made.fact = fact
+        made.dtype_info = dtype_info
         return made
 
 
-class Const(Knowable):
+class Const(TypedValue):
     """A Python constant."""
 
     kind = "constant"
@@ -197,27 +197,27 @@ class Const(Knowable):
     def __init__(self, value: object) -> None:
         super().__init__()
         self.value = value
-        self.fact = A_NUMBER if type(value) in (int, float) else NOTHING
+        self.dtype_info = NUMBER_INFO if type(value) in (int, float) else NO_DTYPE_INFO
 
-    def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
+    def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
         return ("const", repr(self.value))
 
     @property
-    def matters(self) -> bool:  # type: ignore[override]
+    def is_relevant(self) -> bool:  # type: ignore[override]
         return self.value is None or isinstance(self.value, (str, bool))
 
     @property
     def formula(self) -> Formula | None:  # type: ignore[override]
         return self.value if isinstance(self.value, bool) else None
 
-    def truth(self) -> Formula:
+    def truth_condition(self) -> Formula:
         return bool(self.value)
 
-    def at_first(self) -> object:
+    def first_iteration_value(self) -> object:
         return self.value if isinstance(self.value, (int, float)) else None
 
 
-class Opaque(Knowable):
+class UnknownValue(TypedValue):
     """A value of which only its identity is known: equal expressions over equal values are the same Opaque.
 
     ``parameter`` says that it came in from outside the code that is read, ``argument`` that it did so itself, and
@@ -237,94 +237,96 @@ class Opaque(Knowable):
     kind = "unknown"
 
     __slots__ = (
-        "_base",
-        "argument",
-        "called",
-        "compares",
-        "counter",
+        "_offset_base",
         "divisors",
-        "each",
-        "entry",
-        "extent",
         "factors",
-        "first",
-        "full",
-        "graded",
-        "head",
-        "index",
-        "iterates",
+        "first_value",
+        "gradient_reads",
+        "is_argument",
+        "is_call_result",
+        "is_comparison_result",
+        "is_counter",
+        "is_data_size",
+        "is_from_gradient",
+        "is_from_outside",
+        "is_loop_element",
+        "is_loop_index",
+        "is_new_float32",
+        "is_only_summed",
+        "item_origin",
+        "iterable_kind",
         "key",
         "offset",
-        "parameter",
-        "past",
-        "readings",
-        "remainder",
-        "schedules",
-        "summed",
-        "words",
+        "provenance",
+        "remainder_operands",
+        "scheduled_optimizer",
+        "source_text",
+        "text_prefix",
     )
 
-    def __init__(self, key: int, words: object, loops: frozenset[int] = EMPTY, *, parameter: bool = False) -> None:
+    def __init__(
+        self, key: int, source_text: object, loops: frozenset[int] = EMPTY, *, is_from_outside: bool = False
+    ) -> None:
         super().__init__(loops)
-        self.fact = NOTHING
+        self.dtype_info = NO_DTYPE_INFO
         self.key = key
-        self.words = words
-        self.iterates = ""
-        self.parameter = self.argument = parameter
-        self.counter = False
-        self.first: int | None = None
-        self.index = False
+        self.source_text = source_text
+        self.iterable_kind = ""
+        self.is_from_outside = self.is_argument = is_from_outside
+        self.is_counter = False
+        self.first_value: int | None = None
+        self.is_loop_index = False
         self.offset = 0
-        self._base: Value | None = None
-        self.remainder: tuple[Value, Value] | None = None
-        self.past = NO_PAST
-        self.called = False
-        self.compares = False
-        self.each = False
-        self.extent = False
-        self.full = False
-        self.graded = False
-        self.head = ""
-        self.summed = False
-        self.readings: tuple[Event, ...] = ()
-        self.entry: tuple[int, str | None] | None = None
+        self._offset_base: Value | None = None
+        self.remainder_operands: tuple[Value, Value] | None = None
+        self.provenance = NO_PROVENANCE
+        self.is_call_result = False
+        self.is_comparison_result = False
+        self.is_loop_element = False
+        self.is_data_size = False
+        self.is_new_float32 = False
+        self.is_from_gradient = False
+        self.text_prefix = ""
+        self.is_only_summed = False
+        self.gradient_reads: tuple[Event, ...] = ()
+        self.item_origin: tuple[int, str | None] | None = None
         self.divisors: frozenset[Divisor] = EMPTY
         self.factors: frozenset[object] = EMPTY
-        self.schedules = -1
+        self.scheduled_optimizer = -1
 
-    def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
+    def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
         return self.key
 
     @property
-    def base(self) -> Value:
-        return self._base or self
+    def offset_base(self) -> Value:
+        return self._offset_base or self
 
-    @base.setter
-    def base(self, value: Value) -> None:
-        self._base = value
+    @offset_base.setter
+    def offset_base(self, value: Value) -> None:
+        self._offset_base = value
 
-    def truth(self) -> None:
+    def truth_condition(self) -> None:
         return None
 
-    def at_first(self) -> object:
-        first = self.base.first
-        return first + self.offset if self.counter and first is not None else None
+    def first_iteration_value(self) -> object:
+        first = self.offset_base.first_value
+        return first + self.offset if self.is_counter and first is not None else None
 
     @property
     def text(self) -> str:
         """The user's own words for it."""
-        return str(self.words)
+        return str(self.source_text)
 
-    def made(self, past: Past) -> Opaque:
+    def with_provenance(self, provenance: Provenance) -> UnknownValue:
         """The same value, which came from there: another object, where it came from elsewhere before."""
-        if self.past == past:
+        if self.provenance == provenance:
             return self
-        same = self.copy() if any(self.past) else self
-        same.past = past
+        same = self.copy() if any(self.provenance) else self
+        same.provenance = provenance
         return same
 
 
-class Named(Value):
+class ExternalName(Value):
     """Something reachable by a dotted name outside the project: ``torch.float16``, ``os.environ``.
 
     ``shim`` says that it was imported where an older or newer torch is provided for, ``bare`` that no import says what
@@ -333,40 +335,40 @@ class Named(Value):
     """
 
     kind = "named"
-    matters = True
+    is_relevant = True
 
-    __slots__ = ("bare", "name", "shim", "ways")
+    __slots__ = ("dtype_conditions", "name", "unresolved", "version_fallback")
 
-    def __init__(self, name: str, *, shim: bool = False, bare: bool = False) -> None:
+    def __init__(self, name: str, *, version_fallback: bool = False, unresolved: bool = False) -> None:
         super().__init__()
         self.name = name
-        self.shim = shim
-        self.bare = bare
-        self.ways: dict[str, Formula] = {}
+        self.version_fallback = version_fallback
+        self.unresolved = unresolved
+        self.dtype_conditions: dict[str, Formula] = {}
 
-    def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
+    def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
         return self.name
 
     @property
-    def dtypes(self) -> dict[str, Formula]:
+    def possible_dtypes(self) -> dict[str, Formula]:
         """The dtypes that it may be, each with its condition: none, where it is no dtype."""
-        if self.ways:
-            return self.ways
-        dtype = DTYPES.get(canonical(self.name))
+        if self.dtype_conditions:
+            return self.dtype_conditions
+        dtype = DTYPES.get(canonical_name(self.name))
         return {} if dtype is None else {dtype: True}
 
 
-class ImportedValue(Value):
+class LazyImport(Value):
     """What an import gives a name to, not looked at yet; ``shim`` as in :class:`Named`."""
 
     kind = "imported"
 
-    __slots__ = ("origin", "shim")
+    __slots__ = ("origin", "version_fallback")
 
-    def __init__(self, origin: Imported, *, shim: bool) -> None:
+    def __init__(self, origin: ImportedName, *, version_fallback: bool) -> None:
         super().__init__()
         self.origin = origin
-        self.shim = shim
+        self.version_fallback = version_fallback
 
 
 class ModuleValue(Value):
@@ -383,53 +385,55 @@ class ModuleValue(Value):
         self.name = name
 
 
-class Ref(Value):
+class ObjectRef(Value):
     """A thing of the protocol: a scaler, an optimizer, a module, an autocast context, a loss function.
 
     ``enabled`` is the condition under which a scaler or an autocast is enabled. ``source`` is the opaque value that the
     thing was recognised in by its use; such a thing may also be None.
     """
 
-    matters = True
+    is_relevant = True
 
-    __slots__ = ("enabled", "kind", "role", "source", "thing")
+    __slots__ = ("enabled", "kind", "recognized_from", "role", "tracked_object")
 
-    def __init__(self, thing: Thing, enabled: Formula = True, source: Opaque | None = None) -> None:
+    def __init__(
+        self, tracked_object: TrackedObject, enabled: Formula = True, recognized_from: UnknownValue | None = None
+    ) -> None:
         super().__init__()
-        self.kind = self.role = thing.role
-        self.thing: Thing = thing
+        self.kind = self.role = tracked_object.role
+        self.tracked_object: TrackedObject = tracked_object
         self.enabled = enabled
-        self.source = source
+        self.recognized_from = recognized_from
 
-    def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
-        return (self.kind, self.thing.key)
+    def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
+        return (self.kind, self.tracked_object.key)
 
-    def element(self) -> Value | None:
+    def loop_element(self) -> Value | None:
         """What may be several stands for each of them."""
-        return self if self.thing.facts.get("several") else None
+        return self if self.tracked_object.attributes.get("several") else None
 
 
-class Bare(Ref):
+class UnwrappedOptimizer(ObjectRef):
     """An optimizer itself, taken out of what a framework has wrapped around it: its step goes through no scaler."""
 
     __slots__ = ()
 
 
-class Container(Ref):
+class ModuleContainer(ObjectRef):
     """A module that holds others in order, as ``nn.Sequential`` does."""
 
     __slots__ = ("items",)
 
-    def __init__(self, thing: Thing, items: list[Value]) -> None:
-        super().__init__(thing)
+    def __init__(self, tracked_object: TrackedObject, items: list[Value]) -> None:
+        super().__init__(tracked_object)
         self.items = items
 
-    def item(self, index: Value) -> Value | None:
-        place, size = index.value, len(self.items)
-        return self.items[place] if isinstance(place, int) and -size <= place < size else None
+    def item_at(self, index: Value) -> Value | None:
+        position, size = index.value, len(self.items)
+        return self.items[position] if isinstance(position, int) and -size <= position < size else None
 
 
-class Engine(Ref):
+class FrameworkEngine(ObjectRef):
     """The object through which a framework scales, unscales and steps; its thing is the scaler that it holds.
 
     ``framework`` is its key in the table, ``enabled`` the condition under which it scales, ``precision`` the value that
@@ -437,23 +441,23 @@ class Engine(Ref):
     ``optimizer`` the one that it wraps.
     """
 
-    __slots__ = ("framework", "optimizer", "precision", "steps")
+    __slots__ = ("accumulation_steps", "framework", "optimizer", "precision")
 
     def __init__(
         self,
         framework: str,
-        thing: Thing,
+        tracked_object: TrackedObject,
         enabled: Formula = True,
-        source: Opaque | None = None,
+        recognized_from: UnknownValue | None = None,
         precision: Value | None = None,
-        steps: Value | None = None,
+        accumulation_steps: Value | None = None,
         optimizer: Value | None = None,
     ) -> None:
-        super().__init__(thing, enabled, source)
+        super().__init__(tracked_object, enabled, recognized_from)
         self.kind = "engine"
         self.framework = framework
         self.precision = precision or NONE
-        self.steps = steps
+        self.accumulation_steps = accumulation_steps
         self.optimizer = optimizer
 
 
@@ -461,16 +465,16 @@ class Divisor(NamedTuple):
     """What a number was divided by: its identity, the user's words for it, where, and whether it is written there."""
 
     key: object
-    words: object
+    source_text: object
     site: Site
-    written: bool
+    is_literal: bool
 
 
 class FunctionValue(Value):
     """A function or method of the project with what it is bound to."""
 
     kind = "function"
-    matters = True
+    is_relevant = True
 
     __slots__ = ("frame", "function", "receiver", "wrappers")
 
@@ -492,7 +496,7 @@ class ClassValue(Value):
     """A class of the project."""
 
     kind = "class"
-    matters = True
+    is_relevant = True
 
     __slots__ = ("cls", "frame")
 
@@ -508,19 +512,19 @@ class Instance(Value):
     ``open`` says that any of its attributes may be given a value by a name that only a run knows.
     """
 
-    matters = True
+    is_relevant = True
 
-    __slots__ = ("cls", "key", "kind", "open", "thing")
+    __slots__ = ("cls", "is_open", "key", "kind", "tracked_object")
 
-    def __init__(self, cls: Class, key: int, thing: Thing | None = None) -> None:
+    def __init__(self, cls: Class, key: int, tracked_object: TrackedObject | None = None) -> None:
         super().__init__()
         self.cls = cls
         self.key = key
-        self.thing = thing
-        self.kind = "instance" if thing is None else "module instance"
-        self.open = False
+        self.tracked_object = tracked_object
+        self.kind = "instance" if tracked_object is None else "module instance"
+        self.is_open = False
 
-    def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
+    def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
         return (self.kind, self.key)
 
 
@@ -537,7 +541,7 @@ class SuperValue(Value):
         self.receiver = receiver
 
 
-class Tensor(Knowable):
+class TensorValue(TypedValue):
     """A tensor that a loss is, or is made of.
 
     scaler      key of the scaler it was multiplied by, -1 if none
@@ -570,157 +574,179 @@ class Tensor(Knowable):
     kind = "tensor"
 
     __slots__ = (
-        "autocast",
+        "autocast_scope",
         "callees",
-        "custom",
-        "deps",
         "divisors",
-        "dtypes",
-        "extent",
         "factors",
-        "forward",
-        "graded",
+        "first_forward",
+        "forward_loops",
+        "has_custom_backward",
+        "has_known_modules",
+        "has_mixed_scales",
+        "has_several_scalers",
+        "has_unknown_reduction",
         "in_region",
+        "is_data_size",
+        "is_from_gradient",
+        "is_from_outside",
         "is_loss",
-        "low",
-        "matmul",
-        "module_read",
-        "opaque",
-        "penalty",
-        "ran",
-        "scaler",
-        "several",
-        "share",
-        "summed",
-        "uneven",
-        "vague",
-        "weighted",
+        "is_low_op_result",
+        "is_only_share",
+        "is_only_summed",
+        "is_only_weighted",
+        "low_dtype",
+        "module_keys",
+        "penalty_source",
+        "region_dtypes",
+        "scaler_key",
     )
 
     def __init__(self, loops: frozenset[int] = EMPTY) -> None:
         super().__init__(loops)
-        self.fact = NOTHING
-        self.scaler = -1
-        self.several = False
-        self.deps: frozenset[int] | None = None
-        self.autocast = "out"
+        self.dtype_info = NO_DTYPE_INFO
+        self.scaler_key = -1
+        self.has_several_scalers = False
+        self.module_keys: frozenset[int] | None = None
+        self.autocast_scope = "out"
         self.callees: frozenset[str] = EMPTY
         self.in_region = False
-        self.dtypes: frozenset[str] = EMPTY
-        self.forward: Event | None = None
-        self.low = ""
-        self.matmul = False
-        self.penalty: tuple[ast.AST, dict[str, object], bool] | None = None
-        self.opaque = False
-        self.graded = False
+        self.region_dtypes: frozenset[str] = EMPTY
+        self.first_forward: Event | None = None
+        self.low_dtype = ""
+        self.is_low_op_result = False
+        self.penalty_source: tuple[ast.AST, dict[str, object], bool] | None = None
+        self.is_from_outside = False
+        self.is_from_gradient = False
         self.is_loss = False
-        self.custom = False
-        self.module_read = False
+        self.has_custom_backward = False
+        self.has_known_modules = False
         self.divisors: frozenset[Divisor] = EMPTY
         self.factors: frozenset[object] = EMPTY
-        self.vague = False
-        self.extent = False
-        self.summed = False
-        self.uneven = False
-        self.weighted = False
-        self.share = False
-        self.ran: frozenset[int] = frozenset()
+        self.has_unknown_reduction = False
+        self.is_data_size = False
+        self.is_only_summed = False
+        self.has_mixed_scales = False
+        self.is_only_weighted = False
+        self.is_only_share = False
+        self.forward_loops: frozenset[int] = frozenset()
 
-    def tensors(self) -> list[Tensor]:
+    def tensors(self) -> list[TensorValue]:
         return [self]
 
     @property
-    def past(self) -> Past:  # type: ignore[override]
-        return Past(self.autocast, self.callees, self.dtypes)
+    def provenance(self) -> Provenance:  # type: ignore[override]
+        return Provenance(self.autocast_scope, self.callees, self.region_dtypes)
 
     @property
-    def casts(self) -> bool:
+    def enters_autocast(self) -> bool:
         """Whether a module that it depends on enters autocast itself."""
-        return not CASTS.isdisjoint(self.callees)
+        return not AUTOCAST_CALLEES.isdisjoint(self.callees)
 
     @property
-    def matters(self) -> bool:  # type: ignore[override]
-        return self.scaler >= 0
+    def is_relevant(self) -> bool:  # type: ignore[override]
+        return self.scaler_key >= 0
 
-    def truth(self) -> None:
+    def truth_condition(self) -> None:
         return None
 
-    def item(self, index: Value) -> Tensor:
+    def item_at(self, index: Value) -> TensorValue:
         part = self.copy()
-        part.vague = not self.is_loss
+        part.has_unknown_reduction = not self.is_loss
         return part
 
-    def element(self) -> Tensor:
-        return self.knowing(self.fact.part)
+    def loop_element(self) -> TensorValue:
+        return self.with_dtype_info(self.dtype_info.part_info)
 
-    def copy(self) -> Tensor:
+    def copy(self) -> TensorValue:
         made = super().copy()
         # What is made of the pieces of a window is none.
-        made.pieces = False
+        made.microbatches = False
         return made
 
     @staticmethod
-    def merge(parts: list[Tensor]) -> Tensor:
+    def join(parts: list[TensorValue]) -> TensorValue:
         """A tensor computed from others."""
         made = parts[0].copy()
-        made.fact = NOTHING
-        made.scaler = max(part.scaler for part in parts)
-        made.several = len({part.scaler for part in parts if part.scaler >= 0}) > 1 or any(p.several for p in parts)
-        made.deps = united(part.deps for part in parts)
-        made.autocast = where({part.autocast for part in parts})
+        made.dtype_info = NO_DTYPE_INFO
+        made.scaler_key = max(part.scaler_key for part in parts)
+        made.has_several_scalers = len({part.scaler_key for part in parts if part.scaler_key >= 0}) > 1 or any(
+            p.has_several_scalers for p in parts
+        )
+        made.module_keys = join_keys(part.module_keys for part in parts)
+        made.autocast_scope = join_autocast_scopes({part.autocast_scope for part in parts})
         for part in parts[1:]:
-            for name in ("divided", "extent", "module_read", "share", "summed", "vague", "weighted"):
+            for name in (
+                "is_divided",
+                "is_data_size",
+                "has_known_modules",
+                "is_only_share",
+                "is_only_summed",
+                "has_unknown_reduction",
+                "is_only_weighted",
+            ):
                 setattr(made, name, getattr(made, name) and getattr(part, name))
-            for name in ("custom", "forward", "graded", "is_loss", "low", "matmul", "opaque", "penalty", "uneven"):
+            for name in (
+                "has_custom_backward",
+                "first_forward",
+                "is_from_gradient",
+                "is_loss",
+                "low_dtype",
+                "is_low_op_result",
+                "is_from_outside",
+                "penalty_source",
+                "has_mixed_scales",
+            ):
                 setattr(made, name, getattr(made, name) or getattr(part, name))
-            for name in ("callees", "dtypes", "loops", "ran"):
+            for name in ("callees", "region_dtypes", "loops", "forward_loops"):
                 setattr(made, name, getattr(made, name) | getattr(part, name))
         return made
 
 
-def where(places: set[str]) -> str:
+def join_autocast_scopes(scopes: set[str]) -> str:
     """Where forwards ran of which each ran "in", "out" or "unknown"; "" where none did, "?" where nobody knows."""
     # The words sort from what says least to what covers all others, but that some ran in a region is more than "out".
-    last = max(places)
-    return "in" if last == "out" and "in" in places else last
+    last = max(scopes)
+    return "in" if last == "out" and "in" in scopes else last
 
 
-class Params(Value):
+class ParamsValue(Value):
     """Parameters, or an iterable of them: of modules, or of optimizers; None where whose is not known.
 
     ``one`` says that it is a single parameter, ``groups`` that it is ``optimizer.param_groups`` or one of them.
     """
 
     kind = "parameters"
-    matters = True
+    is_relevant = True
 
-    __slots__ = ("groups", "modules", "one", "optimizers")
+    __slots__ = ("is_param_group", "is_single", "modules", "optimizers")
 
     def __init__(
         self,
         modules: frozenset[int] | None = None,
         optimizers: frozenset[int] | None = None,
         *,
-        one: bool = False,
-        groups: bool = False,
+        is_single: bool = False,
+        is_param_group: bool = False,
     ) -> None:
         super().__init__()
         self.modules = modules
         self.optimizers = optimizers
-        self.one = one
-        self.groups = groups
+        self.is_single = is_single
+        self.is_param_group = is_param_group
 
-    def item(self, index: Value) -> Params | None:
-        if self.groups and isinstance(index.value, str) and index.value != "params":
+    def item_at(self, index: Value) -> ParamsValue | None:
+        if self.is_param_group and isinstance(index.value, str) and index.value != "params":
             # An option of the group: its learning rate.
             return None
-        return Params(self.modules, self.optimizers, one=not self.groups)
+        return ParamsValue(self.modules, self.optimizers, is_single=not self.is_param_group)
 
-    def element(self) -> Params:
-        return Params(self.modules, self.optimizers, one=not self.groups, groups=self.groups)
+    def loop_element(self) -> ParamsValue:
+        return ParamsValue(
+            self.modules, self.optimizers, is_single=not self.is_param_group, is_param_group=self.is_param_group
+        )
 
 
-class Grad(Value):
+class GradValue(Value):
     """``p.grad`` of parameters.
 
     ``unscaled`` says that they were divided by the loss scale, ``by`` are the events that read the gradients from which
@@ -729,18 +755,18 @@ class Grad(Value):
 
     kind = "gradients"
 
-    __slots__ = ("by", "params", "unscaled")
+    __slots__ = ("factor_reads", "is_unscaled", "params")
 
-    def __init__(self, params: Params, *, unscaled: bool = False, by: tuple[Event, ...] = ()) -> None:
+    def __init__(self, params: ParamsValue, *, is_unscaled: bool = False, factor_reads: tuple[Event, ...] = ()) -> None:
         super().__init__()
         self.params = params
-        self.unscaled = unscaled
-        self.by = by
+        self.is_unscaled = is_unscaled
+        self.factor_reads = factor_reads
 
-    def element(self) -> Grad:
+    def loop_element(self) -> GradValue:
         return self
 
-    def gradients(self) -> list[Grad]:
+    def gradients(self) -> list[GradValue]:
         return [self]
 
 
@@ -751,120 +777,122 @@ class ScaleValue(Value):
     """
 
     kind = "scale"
-    matters = True
+    is_relevant = True
 
-    __slots__ = ("inverse", "lasting", "scaler")
+    __slots__ = ("is_inverse", "may_be_outdated", "scaler_key")
 
-    def __init__(self, scaler: int, loops: frozenset[int], *, inverse: bool = False, lasting: bool = False) -> None:
+    def __init__(
+        self, scaler_key: int, loops: frozenset[int], *, is_inverse: bool = False, may_be_outdated: bool = False
+    ) -> None:
         super().__init__(loops)
-        self.scaler = scaler
-        self.inverse = inverse
-        self.lasting = lasting
+        self.scaler_key = scaler_key
+        self.is_inverse = is_inverse
+        self.may_be_outdated = may_be_outdated
 
-    def kept(self) -> ScaleValue:
-        return ScaleValue(self.scaler, self.loops, inverse=self.inverse, lasting=True)
+    def as_stored(self) -> ScaleValue:
+        return ScaleValue(self.scaler_key, self.loops, is_inverse=self.is_inverse, may_be_outdated=True)
 
 
 class StateDict(Value):
     """``x.state_dict()``, taken by the call ``node`` at a place."""
 
     kind = "state"
-    matters = True
+    is_relevant = True
 
-    __slots__ = ("node", "of", "site")
+    __slots__ = ("node", "owner", "site")
 
-    def __init__(self, of: Value, node: ast.AST, site: Site) -> None:
+    def __init__(self, owner: Value, node: ast.AST, site: Site) -> None:
         super().__init__()
-        self.of = of
+        self.owner = owner
         self.node = node
         self.site = site
 
 
-class Sequence(Holder):
+class SequenceValue(Aggregate):
     """A list or tuple whose items are known."""
 
     kind = "sequence"
-    matters = True
+    is_relevant = True
 
-    __slots__ = ("items", "open")
+    __slots__ = ("is_open", "items")
 
-    def __init__(self, items: list[Value], *, open: bool = False) -> None:
+    def __init__(self, items: list[Value], *, is_open: bool = False) -> None:
         super().__init__()
         self.items = items
-        self.open = open
+        self.is_open = is_open
 
     @property
-    def readings(self) -> tuple[Event, ...]:  # type: ignore[override]
-        return tuple(reading for item in self.items for reading in item.readings)
+    def gradient_reads(self) -> tuple[Event, ...]:  # type: ignore[override]
+        return tuple(reading for item in self.items for reading in item.gradient_reads)
 
-    def truth(self) -> Formula | None:
-        return True if self.items else None if self.open else False
+    def truth_condition(self) -> Formula | None:
+        return True if self.items else None if self.is_open else False
 
-    def item(self, index: Value) -> Value | None:
-        place, size = index.value, len(self.items)
-        if isinstance(place, int) and -size <= place < size:
-            return self.items[place]
+    def item_at(self, index: Value) -> Value | None:
+        position, size = index.value, len(self.items)
+        if isinstance(position, int) and -size <= position < size:
+            return self.items[position]
         return self.items[0] if size == 1 else None
 
-    def element(self) -> Value | None:
+    def loop_element(self) -> Value | None:
         if not self.items or isinstance(self.items[0], Const):
             return None
-        tensors = [item for item in self.items if isinstance(item, Tensor)]
+        tensors = [item for item in self.items if isinstance(item, TensorValue)]
         if len(tensors) == len(self.items):
-            merged = Tensor.merge(tensors)
-            merged.fact = reduce(joined, [tensor.fact for tensor in tensors])
+            merged = TensorValue.join(tensors)
+            merged.dtype_info = reduce(join, [tensor.dtype_info for tensor in tensors])
             return merged
         return self.items[0] if len(self.items) == 1 else None
 
-    def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
-        if depth >= KEYED or self.open or len(self.items) > KEYED_ITEMS:
+    def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
+        if depth >= MAX_KEY_DEPTH or self.is_open or len(self.items) > MAX_KEY_ITEMS:
             return number(self)
-        return (self.kind, *[item.identity(number, depth + 1) for item in self.items])
+        return (self.kind, *[item.identity_key(number, depth + 1) for item in self.items])
 
-    def turns(self) -> frozenset[int]:
+    def varying_loops(self) -> frozenset[int]:
         return self.loops.union(*[item.loops for item in self.items])
 
-    def parts(self) -> Iterable[Value]:
+    def contained_values(self) -> Iterable[Value]:
         return self.items
 
-    def gradients(self) -> list[Grad]:
+    def gradients(self) -> list[GradValue]:
         return [grad for item in self.items for grad in item.gradients()]
 
 
-class Mapping(Holder):
+class MappingValue(Aggregate):
     """A dict whose items are known; ``open`` where it may hold more."""
 
     kind = "mapping"
-    matters = True
+    is_relevant = True
 
-    __slots__ = ("items", "open")
+    __slots__ = ("is_open", "items")
 
-    def __init__(self, items: Items[Any, Value], *, open: bool = False) -> None:
+    def __init__(self, items: Items[Any, Value], *, is_open: bool = False) -> None:
         super().__init__()
         self.items: dict[object, Value] = dict(items)
-        self.open = open
+        self.is_open = is_open
 
-    def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
-        if depth >= KEYED or self.open or len(self.items) > KEYED_ITEMS:
+    def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
+        if depth >= MAX_KEY_DEPTH or self.is_open or len(self.items) > MAX_KEY_ITEMS:
             return number(self)
-        return (self.kind, *[(key, item.identity(number, depth + 1)) for key, item in self.items.items()])
+        return (self.kind, *[(key, item.identity_key(number, depth + 1)) for key, item in self.items.items()])
 
-    def truth(self) -> Formula | None:
+    def truth_condition(self) -> Formula | None:
         # What has no entries here may be given some by a later turn of a loop.
         return True if self.items else None
 
-    def item(self, index: Value) -> Value | None:
+    def item_at(self, index: Value) -> Value | None:
         return self.items.get(index.value)
 
-    def parts(self) -> Iterable[Value]:
+    def contained_values(self) -> Iterable[Value]:
         return self.items.values()
 
 
-class Partial(Value):
+class PartialCall(Value):
     """``functools.partial(f, ...)``, or a lambda-like delay of a call."""
 
     kind = "partial"
-    matters = True
+    is_relevant = True
 
     __slots__ = ("args", "func", "keywords")
 
@@ -879,7 +907,7 @@ class BoundMethod(Value):
     """A method of a thing or a tensor, taken to be called later: ``step = optimizer.step``."""
 
     kind = "bound method"
-    matters = True
+    is_relevant = True
 
     __slots__ = ("name", "receiver")
 
@@ -893,16 +921,16 @@ class NullContext(Value):
     """A context that does nothing to autocast."""
 
     kind = "null context"
-    matters = True
+    is_relevant = True
 
     __slots__ = ()
 
 
-class Detection(Value):
+class AnomalyMode(Value):
     """Anomaly detection that was switched on, as ``event`` says."""
 
     kind = "anomaly detection"
-    matters = True
+    is_relevant = True
 
     __slots__ = ("event",)
 
@@ -915,25 +943,25 @@ class GradMode(Value):
     """``torch.no_grad()`` and its like."""
 
     kind = "grad mode"
-    matters = True
+    is_relevant = True
 
     __slots__ = ()
 
 
-class NoSync(Value):
+class NoSyncContext(Value):
     """``model.no_sync()`` of a module whose gradients are averaged over processes."""
 
     kind = "no sync"
-    matters = True
+    is_relevant = True
 
     __slots__ = ()
 
 
-class Float8(Value):
+class Float8Context(Value):
     """A region of TransformerEngine, whose modules compute in float8; ``enabled`` where they do."""
 
     kind = "float8"
-    matters = True
+    is_relevant = True
 
     __slots__ = ("enabled",)
 
@@ -950,19 +978,19 @@ class StackContext(Value):
     """
 
     kind = "stack"
-    matters = True
-    opened: int
-    apart: int
-    float8: int
+    is_relevant = True
+    open_region_count: int
+    no_sync_count: int
+    float8_count: int
 
-    __slots__ = ("apart", "float8", "opened")
+    __slots__ = ("float8_count", "no_sync_count", "open_region_count")
 
 
-class HelperContext(Value):
+class GeneratorContext(Value):
     """A call of a ``@contextmanager`` function: its body runs around the body of the ``with``."""
 
     kind = "helper"
-    matters = True
+    is_relevant = True
 
     __slots__ = ("args", "func", "keywords", "node")
 
@@ -974,7 +1002,7 @@ class HelperContext(Value):
         self.node = node
 
 
-class Generator(Value):
+class GeneratorValue(Value):
     """A call of a generator function, of which nothing has run yet: who goes over it runs it from yield to yield.
 
     ``gives`` is what it yields, where that is known. ``yields`` are the places where it does, each as the key of a test
@@ -983,9 +1011,9 @@ class Generator(Value):
     """
 
     kind = "generator"
-    matters = True
+    is_relevant = True
 
-    __slots__ = ("args", "ended", "func", "gives", "keywords", "node", "yields")
+    __slots__ = ("args", "end_node", "func", "keywords", "node", "yield_predicates", "yielded_values")
 
     def __init__(self, func: FunctionValue, args: Args, keywords: Keywords, node: ast.AST) -> None:
         super().__init__()
@@ -993,12 +1021,12 @@ class Generator(Value):
         self.args = args
         self.keywords = keywords
         self.node = node
-        self.gives: list[Value] = []
-        self.yields: list[int] = []
-        self.ended: int | None = None
+        self.yielded_values: list[Value] = []
+        self.yield_predicates: list[int] = []
+        self.end_node: int | None = None
 
 
-class Truth(Knowable):
+class ConditionValue(TypedValue):
     """The value of a condition."""
 
     kind = "truth"
@@ -1007,21 +1035,21 @@ class Truth(Knowable):
 
     def __init__(self, formula: Formula, loops: frozenset[int] = EMPTY) -> None:
         super().__init__(loops)
-        self.fact = NOTHING
+        self.dtype_info = NO_DTYPE_INFO
         self.formula: Formula = formula
 
-    def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
+    def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
         return (self.kind, self.formula)
 
-    def truth(self) -> Formula:
+    def truth_condition(self) -> Formula:
         return self.formula
 
 
-class Choice(Holder):
+class UnionValue(Aggregate):
     """One of several values, each under its condition; the conditions exclude one another."""
 
     kind = "choice"
-    matters = True
+    is_relevant = True
 
     __slots__ = ("options",)
 
@@ -1030,23 +1058,23 @@ class Choice(Holder):
         self.options = options
 
     @property
-    def readings(self) -> tuple[Event, ...]:  # type: ignore[override]
-        return tuple(reading for _, option in self.options for reading in option.readings)
+    def gradient_reads(self) -> tuple[Event, ...]:  # type: ignore[override]
+        return tuple(reading for _, option in self.options for reading in option.gradient_reads)
 
-    def identity(self, number: Callable[[Value], int], depth: int = 0) -> object:
-        if depth >= KEYED:
+    def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
+        if depth >= MAX_KEY_DEPTH:
             return number(self)
-        return (self.kind, *[(formula, option.identity(number, depth + 1)) for formula, option in self.options])
+        return (self.kind, *[(formula, option.identity_key(number, depth + 1)) for formula, option in self.options])
 
     def alternatives(self) -> list[Value]:
         return [option for _, option in self.options]
 
-    def parts(self) -> Iterable[Value]:
+    def contained_values(self) -> Iterable[Value]:
         return self.alternatives()
 
     @property
-    def fact(self) -> Fact:  # type: ignore[override]
-        return reduce(joined, [option.fact for option in self.alternatives()])
+    def dtype_info(self) -> DtypeInfo:  # type: ignore[override]
+        return reduce(join, [option.dtype_info for option in self.alternatives()])
 
 
 NONE = Const(None)
@@ -1069,8 +1097,8 @@ class Frame:
         "caller",
         "cls",
         "function",
+        "is_class_body",
         "module",
-        "of_class",
         "on_yield",
         "parent",
         "path_base",
@@ -1078,7 +1106,7 @@ class Frame:
         "returns",
         "unwind_base",
         "vars",
-        "yields_pieces",
+        "yields_microbatches",
     )
 
     def __init__(
@@ -1096,8 +1124,8 @@ class Frame:
         self.returns: list[Return] = []
         self.unwind_base = 0
         self.path_base = 0
-        self.of_class = False
-        self.yields_pieces = False
+        self.is_class_body = False
+        self.yields_microbatches = False
         self.on_yield: Callable[[Value], None] | None = None
 
     @property
@@ -1105,35 +1133,35 @@ class Frame:
         return self.function.qualified_name if self.function else "<module>"
 
 
-def past_of(parts: Iterable[Value]) -> Past:
+def join_provenance(values: Iterable[Value]) -> Provenance:
     """What ran that values came from."""
-    pasts = [part.past for part in parts]
-    known = [past for past in pasts if past is not NO_PAST and any(past)]
+    provenances = [part.provenance for part in values]
+    known = [provenance for provenance in provenances if provenance is not NO_PROVENANCE and any(provenance)]
     if len(known) < 2:
-        return known[0] if known else NO_PAST
-    callees, dtypes = (EMPTY.union(*sets) for sets in ([x.callees for x in known], [x.dtypes for x in known]))
-    return Past(where({past.autocast for past in known}), callees, dtypes)
+        return known[0] if known else NO_PROVENANCE
+    callees, dtypes = (EMPTY.union(*sets) for sets in ([x.callees for x in known], [x.region_dtypes for x in known]))
+    return Provenance(join_autocast_scopes({provenance.autocast_scope for provenance in known}), callees, dtypes)
 
 
-def merge_into(mapping: Mapping, value: Value) -> None:
+def merge_into(mapping: MappingValue, value: Value) -> None:
     """What ``mapping.update(value)`` does: a dict, or pairs, or something that is not known."""
-    inner = value.open if isinstance(value, (Mapping, Sequence)) else True
+    inner = value.is_open if isinstance(value, (MappingValue, SequenceValue)) else True
     if inner:
-        mapping.open = True
+        mapping.is_open = True
         # What is not known may hold any of the keys: a constant of the first is a default.
         mapping.items = {key: item for key, item in mapping.items.items() if not isinstance(item, Const)}
-    if isinstance(value, Mapping):
+    if isinstance(value, MappingValue):
         mapping.items.update(value.items)
         return
-    pairs = value.items if isinstance(value, Sequence) else [value]
+    pairs = value.items if isinstance(value, SequenceValue) else [value]
     for pair in pairs:
-        if isinstance(pair, Sequence) and len(pair.items) == 2 and isinstance(pair.items[0], Const):
+        if isinstance(pair, SequenceValue) and len(pair.items) == 2 and isinstance(pair.items[0], Const):
             mapping.items[pair.items[0].value] = pair.items[1]
         else:
-            mapping.open = True
+            mapping.is_open = True
 
 
-def united(parts: Iterable[frozenset[int] | None]) -> frozenset[int] | None:
+def join_keys(parts: Iterable[frozenset[int] | None]) -> frozenset[int] | None:
     """The keys of all parts, None where those of one are not known."""
     every: frozenset[int] = frozenset()
     for part in parts:
@@ -1143,17 +1171,18 @@ def united(parts: Iterable[frozenset[int] | None]) -> frozenset[int] | None:
     return every
 
 
-def merge_params(parts: list[Params]) -> Params:
-    modules, optimizers = united(part.modules for part in parts), united(part.optimizers for part in parts)
-    return Params(modules, optimizers, groups=any(part.groups for part in parts))
+def join_params(parts: list[ParamsValue]) -> ParamsValue:
+    modules, optimizers = join_keys(part.modules for part in parts), join_keys(part.optimizers for part in parts)
+    return ParamsValue(modules, optimizers, is_param_group=any(part.is_param_group for part in parts))
 
 
-def modules_of(value: Value | None) -> frozenset[int] | None:
+def modules_of_params(value: Value | None) -> frozenset[int] | None:
     """Keys of the modules whose parameters an optimizer is given."""
-    if isinstance(value, Params):
+    if isinstance(value, ParamsValue):
         return value.modules
-    if isinstance(value, Sequence) and value.items:
-        return united(
-            modules_of(item.items.get("params") if isinstance(item, Mapping) else item) for item in value.items
+    if isinstance(value, SequenceValue) and value.items:
+        return join_keys(
+            modules_of_params(item.items.get("params") if isinstance(item, MappingValue) else item)
+            for item in value.items
         )
     return None

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 
 from ...protocol import events as e
-from ...protocol import frameworks, surface
+from ...protocol import frameworks, torch_api
 from ..interpreter.conditions import Formula
-from ..interpreter.forks import fork
-from ..interpreter.interpreter import Context, Handlers, Interpreter
-from ..interpreter.truth import truth
-from ..interpreter.values import NONE, Engine, Keywords, Opaque, Params, Sequence, Value
-from .arguments import each_of, literal, ref_of, thing_of
-from .frameworks import describe, optimizers_in
+from ..interpreter.formulas import truth_of
+from ..interpreter.interpreter import ContextHandler, HandlerTable, Interpreter
+from ..interpreter.joins import run_branches
+from ..interpreter.values import NONE, FrameworkEngine, Keywords, ParamsValue, SequenceValue, UnknownValue, Value
+from .arguments import items_or_self, literal_value, object_ref_of, tracked_object_of
+from .frameworks import optimizer_keys_in, set_framework
 from .losses import as_loss
 
 
@@ -20,79 +20,79 @@ class ScaledLoss(Value):
     """``apex.amp.scale_loss(...)``: a context that gives a scaled loss, and unscales the gradients where it ends."""
 
     kind = "scaled loss"
-    matters = True
+    is_relevant = True
 
-    __slots__ = ("delayed", "engine", "loss", "optimizers")
+    __slots__ = ("delays_unscale", "engine", "loss", "optimizers")
 
-    def __init__(self, engine: Engine, loss: Value, optimizers: Value, delayed: Formula) -> None:
+    def __init__(self, engine: FrameworkEngine, loss: Value, optimizers: Value, delays_unscale: Formula) -> None:
         super().__init__()
         self.engine = engine
         self.loss = loss
         self.optimizers = optimizers
-        self.delayed = delayed
+        self.delays_unscale = delays_unscale
 
 
-def _apex(at: Interpreter, node: ast.AST) -> Engine:
-    thing = at.thing(("apex",), "scaler", "amp", at.site(node))
-    describe(thing, "apex", "")
-    return Engine("apex", thing)
+def _make_engine(interp: Interpreter, node: ast.AST) -> FrameworkEngine:
+    thing = interp.tracked_object(("apex",), "scaler", "amp", interp.site_of(node))
+    set_framework(thing, "apex", "")
+    return FrameworkEngine("apex", thing)
 
 
-def _initialized(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.AST) -> Value:
+def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> Value:
     models, optimizers = bound.get("models"), bound.get("optimizers")
     if models is None:
-        return at.fresh(node, "initialized")
-    if literal(bound.get("opt_level")) == "O2" and literal(bound.get("master_weights")) is not False:
-        for thing in map(thing_of, each_of(models)):
+        return interp.fresh_unknown(node, "initialized")
+    if literal_value(bound.get("opt_level")) == "O2" and literal_value(bound.get("master_weights")) is not False:
+        for thing in map(tracked_object_of, items_or_self(models)):
             if thing is not None:
-                thing.facts["copies"] = "O2"
-    return models if optimizers is None else Sequence([models, optimizers])
+                thing.attributes["copies"] = "O2"
+    return models if optimizers is None else SequenceValue([models, optimizers])
 
 
-def _scaled_loss(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.AST) -> Value:
+def _call_scale_loss(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> Value:
     delay = bound.get("delay_unscale")
-    delayed: Formula = False if delay is None else truth(at, delay, "", node)
-    return ScaledLoss(_apex(at, node), bound.get("loss", NONE), bound.get("optimizers", NONE), delayed)
+    delayed: Formula = False if delay is None else truth_of(interp, delay, "", node)
+    return ScaledLoss(_make_engine(interp, node), bound.get("loss", NONE), bound.get("optimizers", NONE), delayed)
 
 
-def _master_params(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.AST) -> Value:
-    optimizer = ref_of(bound.get("optimizer"), "optimizer")
-    return Params(None, None if optimizer is None else frozenset((optimizer.thing.key,)))
+def _call_master_params(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> Value:
+    optimizer = object_ref_of(bound.get("optimizer"), "optimizer")
+    return ParamsValue(None, None if optimizer is None else frozenset((optimizer.tracked_object.key,)))
 
 
-class _Scaled(Context):
-    def entered(self, at: Interpreter, value: ScaledLoss, node: ast.expr) -> Value:
+class _ScaledLossContext(ContextHandler):
+    def entered_value(self, interp: Interpreter, value: ScaledLoss, node: ast.expr) -> Value:
         made = as_loss(value.loss)
-        made.scaler = value.engine.thing.key
+        made.scaler_key = value.engine.tracked_object.key
         return made
 
-    def exit(self, at: Interpreter, value: ScaledLoss, node: ast.AST, depth: int) -> None:
-        given = each_of(value.optimizers)
-        keys = optimizers_in(given)
+    def exit(self, interp: Interpreter, value: ScaledLoss, node: ast.AST, depth: int) -> None:
+        given = items_or_self(value.optimizers)
+        keys = optimizer_keys_in(given)
         owners = keys if len(keys) == len(given) else None
 
-        def unscale() -> None:
-            at.emit(e.RESTORE, node, value.engine.thing.key, None, owners=owners, names={"scaler": "amp"})
+        def emit_restore() -> None:
+            interp.emit(e.RESTORE, node, value.engine.tracked_object.key, None, owners=owners, names={"scaler": "amp"})
 
-        fork(at, value.delayed, lambda: None, unscale)
+        run_branches(interp, value.delays_unscale, lambda: None, emit_restore)
 
 
-def _clipped(at: Interpreter, params: Value | None, norm: Opaque) -> None:
+def _note_copied_params(interp: Interpreter, params: Value | None, norm: UnknownValue) -> None:
     """What is clipped may be the copies that apex keeps beside the parameters."""
-    modules = params.modules if isinstance(params, Params) else None
-    copied = [str(at.program.things[key].facts.get("copies", "")) for key in modules or ()]
+    modules = params.modules if isinstance(params, ParamsValue) else None
+    copied = [str(interp.program.objects[key].attributes.get("copies", "")) for key in modules or ()]
     if copied and all(copied):
-        for event in norm.readings:
-            event.facts["copies"] = copied[0]
+        for event in norm.gradient_reads:
+            event.attributes["copies"] = copied[0]
 
 
-def register(handlers: Handlers) -> None:
+def register(handlers: HandlerTable) -> None:
     handlers.framework_roles.update(
         {
-            frameworks.APEX_INITIALIZE: _initialized,
-            frameworks.APEX_SCALE: _scaled_loss,
-            frameworks.APEX_MASTER: _master_params,
+            frameworks.APEX_INITIALIZE: _call_initialize,
+            frameworks.APEX_SCALE: _call_scale_loss,
+            frameworks.APEX_MASTER: _call_master_params,
         }
     )
-    handlers.contexts["scaled loss"] = _Scaled()
-    handlers.clipped.append(_clipped)
+    handlers.contexts["scaled loss"] = _ScaledLossContext()
+    handlers.clip_listeners.append(_note_copied_params)

@@ -7,26 +7,26 @@ import re
 from collections.abc import Callable
 
 from ...protocol import events as e
-from ...protocol import surface
-from ...protocol.words import Words
-from ..interpreter.interpreter import Handlers, Interpreter
-from ..interpreter.unknown import TELLING, compares, holds_scaler
+from ...protocol import torch_api
+from ...protocol.source_text import SourceText
+from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.source_text import expression_text
+from ..interpreter.unanalyzed_code import LOGGING_METHODS, holds_scaler, is_assert_name
 from ..interpreter.values import (
     NONE,
     Args,
-    Choice,
     Instance,
     Keywords,
-    Mapping,
-    Opaque,
-    Ref,
-    Sequence,
+    MappingValue,
+    ObjectRef,
+    SequenceValue,
     StateDict,
+    UnionValue,
+    UnknownValue,
     Value,
 )
-from ..interpreter.wording import wording
-from .arguments import first_of, items_of, ref_of
-from .written import called, last_name, receiver
+from .arguments import first_or_named, items_of, object_ref_of
+from .syntax_queries import callee_of, last_name, receiver_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,243 +58,253 @@ _WORD = r"[a-z0-9]+"
 _SCALER = re.compile(r"(?!(?:.*[_.])?(?:no|not|without|disable|skip)_)[\w.]*scaler\w*( is None)?", re.IGNORECASE)
 
 
-def speaks_of_scaling(words: str) -> bool:
+def names_scaling(words: str) -> bool:
     """Whether words may name a scaler, or what holds one, rather than a flag that says whether there is one."""
     found = re.findall(_WORD, words.lower())
     return any("scal" in w for w in found) or ("amp" in found and not FLAGS.intersection(found))
 
 
-class Contents:
+class CheckpointContents:
     """What a saved value holds of the training state."""
 
-    def __init__(self, at: Interpreter) -> None:
-        self._attributes = at.attributes
-        self._things = at.things
+    def __init__(self, interp: Interpreter) -> None:
+        self._attributes_of = interp.stored_attributes
+        self._tracked_objects = interp.tracked_objects
         #: What the user calls each optimizer whose state it holds, and the keys of those that are known.
-        self.optimizers: list[str] = []
-        self.owners: list[int] = []
+        self.optimizer_names: list[str] = []
+        self.optimizer_keys: list[int] = []
         #: The names under which it holds the states of optimizers, and those of scalers that are known.
         self.optimizer_entries: set[str] = set()
         self.scaler_entries: set[str] = set()
-        self.scalers: list[str] = []
+        self.scaler_names: list[str] = []
         self.whole_scalers: list[str] = []
         #: It holds the state of something else, a model's most likely, or that of a module for certain.
-        self.others = self.modules = False
+        self.has_other_state = self.has_module_state = False
         #: It may hold more.
-        self.open = False
+        self.is_open = False
         #: Where the first optimizer's state was taken.
-        self.place: StateDict | None = None
+        self.first_state: StateDict | None = None
 
-    def look(self, value: Value, key: str | None = "", depth: int = 0) -> None:
+    def add_value(self, value: Value, key: str | None = "", depth: int = 0) -> None:
         """Look into a value; ``key`` is what it is saved under, None where that is not known."""
         look = _LOOKS.get(value.kind)
         if look is not None and depth <= DEPTH:
             look(self, value, key, depth)
 
-    def thing(self, value: Ref, key: str | None, depth: int) -> None:
+    def add_object(self, value: ObjectRef, key: str | None, depth: int) -> None:
         """A thing that is saved as it is."""
-        self.modules = self.modules or value.role == "module"
+        self.has_module_state = self.has_module_state or value.role == "module"
         if value.role == "scaler":
-            self.whole_scalers.append(value.thing.name)
+            self.whole_scalers.append(value.tracked_object.name)
         elif value.role == "optimizer":
-            self.optimizers.append(value.thing.name)
-            self.owners.append(value.thing.key)
+            self.optimizer_names.append(value.tracked_object.name)
+            self.optimizer_keys.append(value.tracked_object.key)
 
-    def mapping(self, value: Mapping, key: str | None, depth: int) -> None:
+    def add_mapping(self, value: MappingValue, key: str | None, depth: int) -> None:
         """What a dict under a name of its own holds besides is seldom a state: a configuration, say."""
-        self.open = self.open or (value.open and (depth == 0 or key is None or speaks_of_scaling(key)))
+        self.is_open = self.is_open or (value.is_open and (depth == 0 or key is None or names_scaling(key)))
         for name, item in value.items.items():
-            self.look(item, None if isinstance(name, tuple) else str(name), depth + 1)
+            self.add_value(item, None if isinstance(name, tuple) else str(name), depth + 1)
 
-    def parts(self, value: Sequence | Choice, key: str | None, depth: int) -> None:
+    def add_parts(self, value: SequenceValue | UnionValue, key: str | None, depth: int) -> None:
         """Each of several values, or one of them."""
-        for part in value.parts():
-            self.look(part, key, depth + (value.kind == "sequence"))
+        for part in value.contained_values():
+            self.add_value(part, key, depth + (value.kind == "sequence"))
 
-    def unknown(self, value: Opaque, key: str | None, depth: int) -> None:
+    def add_unknown(self, value: UnknownValue, key: str | None, depth: int) -> None:
         """A scaler's state may have been put together elsewhere."""
         unknown = depth == 0 or (key is None and depth == 1)
-        number = value.index or value.counter
-        self.open = self.open or unknown or (not number and speaks_of_scaling(f"{key or ''} {value.text}"))
+        number = value.is_loop_index or value.is_counter
+        self.is_open = self.is_open or unknown or (not number and names_scaling(f"{key or ''} {value.text}"))
 
-    def state(self, state: StateDict, key: str | None, depth: int) -> None:
+    def add_state(self, state: StateDict, key: str | None, depth: int) -> None:
         """The state of something."""
-        owner = next((v for v in state.of.alternatives() if isinstance(v, Ref)), state.of)
+        owner = next((v for v in state.owner.alternatives() if isinstance(v, ObjectRef)), state.owner)
         # What is unknown here may have been recognised by its use, in another file that it was handed to.
-        used = self._things.get(("used", owner.key)) if isinstance(owner, Opaque) else None
-        owner = Ref(used) if used is not None else owner
-        if isinstance(owner, Opaque):
-            self._unknown_state(owner, key)
-        elif isinstance(owner, Ref) and owner.role in ("scaler", "optimizer"):
-            self._known_state(owner, state, key or "")
+        used = self._tracked_objects.get(("used", owner.key)) if isinstance(owner, UnknownValue) else None
+        owner = ObjectRef(used) if used is not None else owner
+        if isinstance(owner, UnknownValue):
+            self._add_unknown_state(owner, key)
+        elif isinstance(owner, ObjectRef) and owner.role in ("scaler", "optimizer"):
+            self._add_known_state(owner, state, key or "")
         else:
-            self.others = True
-            self.modules = self.modules or isinstance(owner, Instance) or ref_of(owner, "module") is not None
+            self.has_other_state = True
+            self.has_module_state = (
+                self.has_module_state or isinstance(owner, Instance) or object_ref_of(owner, "module") is not None
+            )
 
-    def _known_state(self, owner: Ref, state: StateDict, key: str) -> None:
+    def _add_known_state(self, owner: ObjectRef, state: StateDict, key: str) -> None:
         if owner.role == "scaler":
-            self.scalers.append(key)
+            self.scaler_names.append(key)
             self.scaler_entries.add(key)
         else:
-            self.optimizers.append(_said(owner, state.node))
-            self.owners.append(owner.thing.key)
+            self.optimizer_names.append(_name_in_source(owner, state.node))
+            self.optimizer_keys.append(owner.tracked_object.key)
             self.optimizer_entries.add(key)
-            self.place = self.place or state
+            self.first_state = self.first_state or state
 
-    def _unknown_state(self, owner: Opaque, key: str | None) -> None:
+    def _add_unknown_state(self, owner: UnknownValue, key: str | None) -> None:
         if key is None:
-            self.open = True
-        elif speaks_of_scaling(f"{key} {owner.text}"):
-            self.scalers.append(key)
+            self.is_open = True
+        elif names_scaling(f"{key} {owner.text}"):
+            self.scaler_names.append(key)
         else:
-            self.others = True
+            self.has_other_state = True
 
-    def fields(self, value: Instance, key: str | None, depth: int) -> None:
+    def add_fields(self, value: Instance, key: str | None, depth: int) -> None:
         """An object that is saved as it is: a record of states, or something that has a scaler among the rest."""
-        if value.thing is not None:
-            self.modules = True
+        if value.tracked_object is not None:
+            self.has_module_state = True
             return
         record = value.cls.is_record()
-        self.open = self.open or (depth == 0 and not record)
-        for name, item in self._attributes(value.key):
-            if isinstance(item, Ref):
-                self.scalers += [name] if item.role == "scaler" else []
+        self.is_open = self.is_open or (depth == 0 and not record)
+        for name, item in self._attributes_of(value.key):
+            if isinstance(item, ObjectRef):
+                self.scaler_names += [name] if item.role == "scaler" else []
             elif record or isinstance(item, Instance):
-                self.look(item, name, depth + 1)
+                self.add_value(item, name, depth + 1)
 
 
 #: What a value of a kind holds.
-_LOOKS: dict[str, Callable[[Contents, Any, str | None, int], None]] = {
-    **dict.fromkeys(("module", "scaler", "optimizer", "engine"), Contents.thing),
-    **dict.fromkeys(("instance", "module instance"), Contents.fields),
-    "state": Contents.state,
-    "scale": lambda contents, value, key, depth: contents.scalers.append(key or ""),
-    "mapping": Contents.mapping,
-    "sequence": Contents.parts,
-    "choice": Contents.parts,
-    "unknown": Contents.unknown,
+_LOOKS: dict[str, Callable[[CheckpointContents, Any, str | None, int], None]] = {
+    **dict.fromkeys(("module", "scaler", "optimizer", "engine"), CheckpointContents.add_object),
+    **dict.fromkeys(("instance", "module instance"), CheckpointContents.add_fields),
+    "state": CheckpointContents.add_state,
+    "scale": lambda contents, value, key, depth: contents.scaler_names.append(key or ""),
+    "mapping": CheckpointContents.add_mapping,
+    "sequence": CheckpointContents.add_parts,
+    "choice": CheckpointContents.add_parts,
+    "unknown": CheckpointContents.add_unknown,
 }
 
 
-def _said(owner: Ref, node: ast.AST) -> str:
+def _name_in_source(owner: ObjectRef, node: ast.AST) -> str:
     """What the user calls an optimizer whose state is taken; a name that it goes by elsewhere tells more than ``x``."""
-    taken = receiver(node)
-    if taken is None or last_name(called(node)) != "state_dict":
-        return owner.thing.name
-    vague = isinstance(taken, ast.Name) and ("." in owner.thing.name or "opt" not in taken.id.lower())
-    if vague and owner.thing.facts.get("constructed"):
-        return owner.thing.name
-    return str(Words(taken))
+    taken = receiver_of(node)
+    if taken is None or last_name(callee_of(node)) != "state_dict":
+        return owner.tracked_object.name
+    vague = isinstance(taken, ast.Name) and ("." in owner.tracked_object.name or "opt" not in taken.id.lower())
+    if vague and owner.tracked_object.attributes.get("constructed"):
+        return owner.tracked_object.name
+    return str(SourceText(taken))
 
 
-def _no_scaler(at: Interpreter) -> bool:
+def _is_without_scaler(interp: Interpreter) -> bool:
     """Whether this is read under the condition that there is no scaler: that what is called one is None, or false."""
-    asked = ((_SCALER.fullmatch(str(at.graph.tests[key].text)), truth) for key, truth in at.guards())
+    asked = (
+        (_SCALER.fullmatch(str(interp.graph.predicates[key].text)), truth) for key, truth in interp.active_guards()
+    )
     return any(found is not None and truth is bool(found[1]) for found, truth in asked)
 
 
-def saved(at: Interpreter, value: Value, node: ast.AST, *, objects: bool = False, by: str = "") -> None:
+def emit_save(
+    interp: Interpreter, value: Value, node: ast.AST, *, objects: bool = False, function_name: str = ""
+) -> None:
     """Something is saved: ``by`` the function of that name, where what another one makes of it is not told there."""
-    contents = Contents(at)
-    contents.look(value)
-    place = contents.place if not contents.whole_scalers else None
-    if by and place is not None and place.site.function != by:
+    contents = CheckpointContents(interp)
+    contents.add_value(value)
+    place = contents.first_state if not contents.whole_scalers else None
+    if function_name and place is not None and place.site.function != function_name:
         place = None
-    at.emit_at(
+    interp.emit_at(
         e.SAVE,
-        place.site if place is not None else at.site(node),
+        place.site if place is not None else interp.site_of(node),
         None,
-        optimizers=tuple(contents.optimizers),
-        owners=tuple(contents.owners),
-        scalers=tuple(contents.scalers),
+        optimizers=tuple(contents.optimizer_names),
+        owners=tuple(contents.optimizer_keys),
+        scalers=tuple(contents.scaler_names),
         whole_scalers=tuple(contents.whole_scalers),
-        open=contents.open or _no_scaler(at),
+        open=contents.is_open or _is_without_scaler(interp),
         optimizer_entries=frozenset(contents.optimizer_entries),
         scaler_entries=frozenset(contents.scaler_entries),
         objects=objects,
-        names={"call": wording(node)},
+        names={"call": expression_text(node)},
     )
 
 
-def may_save(at: Interpreter, given: list[Value], node: ast.AST) -> None:
+def check_saved_states(interp: Interpreter, given: list[Value], node: ast.AST) -> None:
     """A dict with the states of an optimizer and of more, given to code that cannot be read, is a checkpoint.
 
     Unless that code is given a scaler too, whose state it may add.
     """
     inner = [v for value in given for v in items_of(value)]
-    mappings = [value for value in (*given, *inner) if isinstance(value, Mapping)]
+    mappings = [value for value in (*given, *inner) if isinstance(value, MappingValue)]
     states: list[Value] = [value for value in given if value.kind == "state"]
-    scaled = bool(mappings or states) and holds_scaler(at, given)
+    scaled = bool(mappings or states) and holds_scaler(interp, given)
     for mapping in mappings:
-        mapping.open = mapping.open or scaled
+        mapping.is_open = mapping.is_open or scaled
         if not scaled:
-            _may_save(at, mapping, node, others=True)
+            _emit_if_checkpoint(interp, mapping, node, others=True)
     if states and not scaled:
-        _may_save(at, Sequence(states), node, others=False)
+        _emit_if_checkpoint(interp, SequenceValue(states), node, others=False)
 
 
-def _may_save(at: Interpreter, holder: Value, node: ast.AST, *, others: bool) -> None:
+def _emit_if_checkpoint(interp: Interpreter, holder: Value, node: ast.AST, *, others: bool) -> None:
     """Whether the states are for a checkpoint; ``others`` says that any that are no optimizer's tell."""
-    contents = Contents(at)
-    contents.look(holder)
+    contents = CheckpointContents(interp)
+    contents.add_value(holder)
     # Live objects are given for their states to be taken, or loaded, by whoever gets them.
-    if contents.optimizers and contents.place is not None and (contents.modules or (others and contents.others)):
-        saved(at, holder, node)
+    if (
+        contents.optimizer_names
+        and contents.first_state is not None
+        and (contents.has_module_state or (others and contents.has_other_state))
+    ):
+        emit_save(interp, holder, node)
 
 
-def states_taken(at: Interpreter, name: str, given: list[Value], node: ast.AST) -> Value | None:
+def call_state_function(interp: Interpreter, name: str, given: list[Value], node: ast.AST) -> Value | None:
     """The state of an optimizer, or of a module and its optimizers, where a function of torch takes it."""
     if name == STATES_FUNCTION and len(given) > 1:
-        return Sequence([state_of(at, given[0], node), state_of(at, given[1], node)])
+        return SequenceValue([take_state(interp, given[0], node), take_state(interp, given[1], node)])
     place = STATE_FUNCTIONS.get(name)
-    return state_of(at, given[place], node) if place is not None and len(given) > place else None
+    return take_state(interp, given[place], node) if place is not None and len(given) > place else None
 
 
-def _save(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    value = first_of(args, keywords, "obj")
+def _call_save(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    value = first_or_named(args, keywords, "obj")
     if value is not None:
-        saved(at, value, node)
+        emit_save(interp, value, node)
     return NONE
 
 
-def state_of(at: Interpreter, of: Value, node: ast.AST) -> StateDict:
-    return StateDict(of, node, at.site(node))
+def take_state(interp: Interpreter, of: Value, node: ast.AST) -> StateDict:
+    return StateDict(of, node, interp.site_of(node))
 
 
-def loads_unknown(at: Interpreter, owner: object, state: Value | None, node: ast.AST) -> None:
+def emit_unknown_load(interp: Interpreter, owner: object, state: Value | None, node: ast.AST) -> None:
     """Something that is not known loads a state: a scaler may, unless what it loads goes by another name."""
-    _, name = entry_in(state)
-    if name is None or speaks_of_scaling(f"{owner} {name}"):
-        at.emit(e.SCALER_LOAD, node, entry=None)
+    _, name = entry_of_state(state)
+    if name is None or names_scaling(f"{owner} {name}"):
+        interp.emit(e.SCALER_LOAD, node, entry=None)
 
 
-def entry_in(state: Value | None) -> tuple[int, str | None]:
+def entry_of_state(state: Value | None) -> tuple[int, str | None]:
     """Which unknown value a state was taken from, and under which name."""
-    return (state.entry if isinstance(state, Opaque) else None) or (-1, None)
+    return (state.item_origin if isinstance(state, UnknownValue) else None) or (-1, None)
 
 
-def _handed(at: Interpreter, func: Value, given: list[Value], node: ast.AST) -> bool:
-    last = func.text.rpartition(".")[2] if isinstance(func, Opaque) else ""
-    if last not in TELLING and not compares(last):
-        may_save(at, given, node)
+def _check_escaped_states(interp: Interpreter, func: Value, given: list[Value], node: ast.AST) -> bool:
+    last = func.text.rpartition(".")[2] if isinstance(func, UnknownValue) else ""
+    if last not in LOGGING_METHODS and not is_assert_name(last):
+        check_saved_states(interp, given, node)
     return False
 
 
-def _gives_its_state(at: Interpreter, function: Function, value: Value) -> None:
+def _check_returned_state(interp: Interpreter, function: Function, value: Value) -> None:
     """What an object that makes a scaler gives as its own state is for a checkpoint, whoever writes that."""
     if function.name != "state_dict" or not any(each.kind == "mapping" for each in value.alternatives()):
         return
     cls = function.qualified_name.rpartition(".")[0]
-    made = (thing.site for thing in at.program.things if thing.role == "scaler" and thing.site is not None)
+    made = (thing.site for thing in interp.program.objects if thing.role == "scaler" and thing.site is not None)
     if not cls or not any(site.function.rpartition(".")[0] == cls for site in made):
         return
-    contents = Contents(at)
-    contents.look(value)
-    if contents.optimizers and contents.place is not None:
-        saved(at, value, function.node, by=function.qualified_name)
+    contents = CheckpointContents(interp)
+    contents.add_value(value)
+    if contents.optimizer_names and contents.first_state is not None:
+        emit_save(interp, value, function.node, function_name=function.qualified_name)
 
 
-def register(handlers: Handlers) -> None:
-    handlers.root_left.append(_gives_its_state)
-    handlers.roles[surface.SAVE] = _save
-    handlers.handed.append(_handed)
+def register(handlers: HandlerTable) -> None:
+    handlers.entry_end_listeners.append(_check_returned_state)
+    handlers.torch_roles[torch_api.SAVE] = _call_save
+    handlers.escape_listeners.append(_check_escaped_states)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 
 from ...protocol import events as e
-from ...protocol import surface
-from ..interpreter.functions import follow
-from ..interpreter.interpreter import Handlers, Interpreter
-from ..interpreter.tensors import foreign_tensor, in_region, mark_region
-from ..interpreter.values import Args, FunctionValue, Keywords, Tensor, Value
-from ..interpreter.wording import wording
-from .arguments import first_of
-from .distributed import ISLAND, multiplies_without
+from ...protocol import torch_api
+from ..interpreter.functions import inline_call
+from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.source_text import expression_text
+from ..interpreter.tensors import in_region, mark_region, unknown_tensor
+from ..interpreter.values import Args, FunctionValue, Keywords, TensorValue, Value
+from .arguments import first_or_named
+from .distributed import ISLAND, has_matmul_without_autocast
 from .modules import wrap_module
 
 
@@ -24,29 +24,31 @@ class CompiledFunction(FunctionValue):
     __slots__ = ()
 
 
-def _compile(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    made = wrap_module(at, entry, args, keywords, node)
-    inner = first_of(args, keywords, entry.parameters[0])
-    if isinstance(inner, FunctionValue) and multiplies_without(inner.function.node, inner.function.module):
+def _call_compile(
+    interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    made = wrap_module(interp, entry, args, keywords, node)
+    inner = first_or_named(args, keywords, entry.parameters[0])
+    if isinstance(inner, FunctionValue) and has_matmul_without_autocast(inner.function.node, inner.function.module):
         return CompiledFunction(inner.function, inner.frame, inner.receiver, inner.wrappers)
     return made
 
 
-def _call(at: Interpreter, func: CompiledFunction, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+def _call_compiled(interp: Interpreter, func: CompiledFunction, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """What it gives is from a forward whose backward takes the region around this call for its own."""
-    value = follow(at, func, args, keywords, node)
-    if not in_region(at):
+    value = inline_call(interp, func, args, keywords, node)
+    if not in_region(interp):
         return value
-    thing = at.thing(("compiled", at.place_key(node)), "module", "", at.site(node))
-    thing.facts.update(compiled=True, kind=ISLAND)
+    thing = interp.tracked_object(("compiled", interp.location_key(node)), "module", "", interp.site_of(node))
+    thing.attributes.update(compiled=True, kind=ISLAND)
     parts = list(value.tensors())
-    made = Tensor.merge(parts) if parts else foreign_tensor(value)
-    made.forward = at.emit(e.FORWARD, node, thing.key, cached=False, names={"module": wording(node)})
-    mark_region(at, made)
+    made = TensorValue.join(parts) if parts else unknown_tensor(value)
+    made.first_forward = interp.emit(e.FORWARD, node, thing.key, cached=False, names={"module": expression_text(node)})
+    mark_region(interp, made)
     return made
 
 
-def register(handlers: Handlers) -> None:
-    handlers.roles[surface.COMPILE] = _compile
-    handlers.calls[CompiledFunction.kind] = _call
+def register(handlers: HandlerTable) -> None:
+    handlers.torch_roles[torch_api.COMPILE] = _call_compile
+    handlers.calls[CompiledFunction.kind] = _call_compiled
     handlers.methods[CompiledFunction.kind] = handlers.methods[FunctionValue.kind]

@@ -4,44 +4,51 @@ from __future__ import annotations
 
 import ast
 
-from ...protocol import frameworks, surface
+from ...protocol import frameworks, torch_api
 from ...protocol.events import UNKNOWN
-from ..interpreter.interpreter import Handlers, Interpreter
-from ..interpreter.unknown import hand_off
-from ..interpreter.values import NONE, Args, Instance, Keywords, Ref, Sequence, Value
-from .arguments import literal, thing_of
-from .frameworks import divided_by, unknown_steps
+from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.unanalyzed_code import escape
+from ..interpreter.values import NONE, Args, Instance, Keywords, ObjectRef, SequenceValue, Value
+from .arguments import literal_value, tracked_object_of
+from .frameworks import make_unknown_steps, report_framework_division
 from .losses import as_loss
-from .modules import module_method
+from .modules import call_module_method
 
 
-def _initialized(at: Interpreter, entry: surface.Entry, bound: Keywords, node: ast.AST) -> Value:
-    hand_off(at, list(bound.values()), node)
-    thing = thing_of(bound.get("model"))
+def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> Value:
+    escape(interp, list(bound.values()), node)
+    thing = tracked_object_of(bound.get("model"))
     if thing is None:
-        thing = at.thing(("deepspeed", at.place_key(node)), "module", "", at.site(node))
-    thing.facts["deepspeed"] = True
-    made = Ref(thing)
-    return Sequence([made, at.fresh(node, "optimizer"), at.fresh(node, "loader"), at.fresh(node, "scheduler")])
+        thing = interp.tracked_object(("deepspeed", interp.location_key(node)), "module", "", interp.site_of(node))
+    thing.attributes["deepspeed"] = True
+    made = ObjectRef(thing)
+    return SequenceValue(
+        [
+            made,
+            interp.fresh_unknown(node, "optimizer"),
+            interp.fresh_unknown(node, "loader"),
+            interp.fresh_unknown(node, "scheduler"),
+        ]
+    )
 
 
-def _engine_method(
-    at: Interpreter, receiver: Ref | Instance, name: str, args: Args, keywords: Keywords, node: ast.AST
+def _call_engine_method(
+    interp: Interpreter, receiver: ObjectRef | Instance, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
-    thing = receiver.thing
+    thing = receiver.tracked_object
     assert thing is not None
-    if not thing.facts.get("deepspeed"):
-        return module_method(at, receiver, name, args, keywords, node)
+    if not thing.attributes.get("deepspeed"):
+        return call_module_method(interp, receiver, name, args, keywords, node)
     if name == "gradient_accumulation_steps":
-        return unknown_steps(at, thing)
-    divides = literal(keywords.get("scale_wrt_gas", NONE))
+        return make_unknown_steps(interp, thing)
+    divides = literal_value(keywords.get("scale_wrt_gas", NONE))
     if name == "backward" and args and divides is not False and divides is not UNKNOWN:
-        divided_by(at, as_loss(args[0]), unknown_steps(at, thing), "DeepSpeed", node)
+        report_framework_division(interp, as_loss(args[0]), make_unknown_steps(interp, thing), "DeepSpeed", node)
     if name in ("step", "save_checkpoint", "load_checkpoint", "zero_grad", "is_gradient_accumulation_boundary"):
-        return at.fresh(node, name)
-    return module_method(at, receiver, name, args, keywords, node)
+        return interp.fresh_unknown(node, name)
+    return call_module_method(interp, receiver, name, args, keywords, node)
 
 
-def register(handlers: Handlers) -> None:
-    handlers.framework_roles[frameworks.DEEPSPEED] = _initialized
-    handlers.methods["module"] = _engine_method
+def register(handlers: HandlerTable) -> None:
+    handlers.framework_roles[frameworks.DEEPSPEED] = _call_initialize
+    handlers.methods["module"] = _call_engine_method

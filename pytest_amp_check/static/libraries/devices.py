@@ -4,48 +4,50 @@ from __future__ import annotations
 
 import ast
 
-from ...protocol import surface
-from ..interpreter.interpreter import Handlers, Interpreter
-from ..interpreter.values import NONE, Args, Choice, Const, Keywords, Ref, Value
-from .arguments import first_of
+from ...protocol import torch_api
+from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.values import NONE, Args, Const, Keywords, ObjectRef, UnionValue, Value
+from .arguments import first_or_named
 
 
-class Written(dict[int, Value]):
+class DeviceTexts(dict[int, Value]):
     """What each device was made of, by its key: a text, or one of several."""
 
 
-def types_of(value: Value | None) -> list[str]:
+def device_types_of(value: Value | None) -> list[str]:
     """The types that a device may be of which a value is the text, without the index."""
     types = []
     for option in (value or NONE).alternatives():
-        text = option.value if isinstance(option.value, str) else option.head
+        text = option.value if isinstance(option.value, str) else option.text_prefix
         if ":" in text or text == option.value:
             types.append(text.partition(":")[0])
     return types
 
 
-def text_of(at: Interpreter, device: Ref) -> Value | None:
+def device_text_of(interp: Interpreter, device: ObjectRef) -> Value | None:
     """The text that a device was made of."""
-    return at.of_file(Written).get(device.thing.key)
+    return interp.file_data(DeviceTexts).get(device.tracked_object.key)
 
 
-def _new_device(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    thing = at.thing(("device", at.place_key(node)), "device", "", at.site(node))
-    given = first_of(args, keywords, "type")
-    if types_of(given):
-        at.of_file(Written)[thing.key] = given or NONE
-    return Ref(thing)
+def _make_device(
+    interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    thing = interp.tracked_object(("device", interp.location_key(node)), "device", "", interp.site_of(node))
+    given = first_or_named(args, keywords, "type")
+    if device_types_of(given):
+        interp.file_data(DeviceTexts)[thing.key] = given or NONE
+    return ObjectRef(thing)
 
 
-def _device_attribute(at: Interpreter, receiver: Ref, name: str, node: ast.AST) -> Value | None:
-    text = text_of(at, receiver)
+def _get_device_attribute(interp: Interpreter, receiver: ObjectRef, name: str, node: ast.AST) -> Value | None:
+    text = device_text_of(interp, receiver)
     if name != "type" or text is None:
         return None
-    if not isinstance(text, Choice):
-        return Const(types_of(text)[0])
-    return Choice([(formula, Const((*types_of(option), "")[0])) for formula, option in text.options])
+    if not isinstance(text, UnionValue):
+        return Const(device_types_of(text)[0])
+    return UnionValue([(formula, Const((*device_types_of(option), "")[0])) for formula, option in text.options])
 
 
-def register(handlers: Handlers) -> None:
-    handlers.roles[surface.DEVICE] = _new_device
-    handlers.attributes["device"] = _device_attribute
+def register(handlers: HandlerTable) -> None:
+    handlers.torch_roles[torch_api.DEVICE] = _make_device
+    handlers.attributes["device"] = _get_device_attribute

@@ -6,26 +6,35 @@ import ast
 from collections.abc import Iterator
 
 from ...protocol import events as e
-from ...protocol import surface
-from ...protocol.events import Thing
-from ...protocol.words import chain
-from ..interpreter.classes import bases_of, decorations, method_of
-from ..interpreter.contexts import Itself
-from ..interpreter.functions import follow
+from ...protocol import torch_api
+from ...protocol.events import TrackedObject
+from ...protocol.source_text import find_access_path
+from ..interpreter.classes import decorator_contexts, lineage_of, method_of
+from ..interpreter.contexts import SelfBindingHandler
+from ..interpreter.functions import inline_call
 from ..interpreter.imports import globals_of
-from ..interpreter.interpreter import Handlers, Interpreter
+from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.source_text import expression_text
 from ..interpreter.tensors import in_region
-from ..interpreter.unknown import hand_off
-from ..interpreter.values import Args, Container, FunctionValue, Instance, Keywords, NullContext, Tensor, Value
-from ..interpreter.wording import wording
+from ..interpreter.unanalyzed_code import escape
+from ..interpreter.values import (
+    Args,
+    FunctionValue,
+    Instance,
+    Keywords,
+    ModuleContainer,
+    NullContext,
+    TensorValue,
+    Value,
+)
 from ..project.module import Class, Module
 from ..project.syntax import walk
-from .arguments import bind, first_of, items_of, literal, thing_of
+from .arguments import bind_arguments, first_or_named, items_of, literal_value, tracked_object_of
 from .autograd_functions import is_low_op
-from .checkpoints import may_save
+from .checkpoints import check_saved_states
 from .modules import wrap_module
 from .overhead import is_compiled_or_low
-from .written import all_of, called, constant, keywords_of, last_name
+from .syntax_queries import callee_of, constant_of_node, find_nodes, keywords_of, last_name
 
 #: Methods by which a pool of threads is given work.
 SUBMITS = frozenset("submit map apply apply_async map_async imap imap_unordered starmap".split())
@@ -40,15 +49,15 @@ class ThreadValue(Value):
 
     kind = "thread"
 
-    __slots__ = ("args", "target")
+    __slots__ = ("args", "target_function")
 
     def __init__(self, target: Value | None, args: Args) -> None:
         super().__init__()
-        self.target = target
+        self.target_function = target
         self.args = args
 
 
-class Pool(Value):
+class ThreadPool(Value):
     """A pool of threads."""
 
     kind = "pool"
@@ -56,157 +65,181 @@ class Pool(Value):
     __slots__ = ()
 
 
-def _capture(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+def _call_capture(
+    interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
     """A module is traced, or its kernels are captured."""
-    how = entry.facts["how"]
-    bound = bind(entry.parameters, args, keywords)
-    thing = thing_of(first_of(args, keywords, entry.parameters[0]))
+    how = entry.attributes["how"]
+    bound = bind_arguments(entry.parameters, args, keywords)
+    thing = tracked_object_of(first_or_named(args, keywords, entry.parameters[0]))
     casts = thing is not None and thing.role == "module" and not _is_never_cast(thing)
-    casts = casts and literal(bound.get("check_trace")) is not False
-    names = {"call": wording(node), "module": thing.name if thing is not None else ""}
+    casts = casts and literal_value(bound.get("check_trace")) is not False
+    names = {"call": expression_text(node), "module": thing.name if thing is not None else ""}
     if how != "trace" or casts:
-        at.emit(e.CAPTURE, node, thing.key if thing is not None else None, how=how, names=names)
-    return NullContext() if how == "graph" else wrap_module(at, entry, args, keywords, node)
+        interp.emit(e.CAPTURE, node, thing.key if thing is not None else None, how=how, names=names)
+    return NullContext() if how == "graph" else wrap_module(interp, entry, args, keywords, node)
 
 
-def _thread(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    _hand_over(at, [*args, *keywords.values()], node)
-    bound = bind(entry.parameters, args, keywords)
+def _call_thread(
+    interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    _escape_to_thread(interp, [*args, *keywords.values()], node)
+    bound = bind_arguments(entry.parameters, args, keywords)
     return ThreadValue(bound.get("target"), items_of(bound.get("args")))
 
 
-def _hand_over(at: Interpreter, given: list[Value], node: ast.AST) -> None:
+def _escape_to_thread(interp: Interpreter, given: list[Value], node: ast.AST) -> None:
     """Another thread is given something, which it may write to a checkpoint."""
-    hand_off(at, given, node)
-    may_save(at, given, node)
+    escape(interp, given, node)
+    check_saved_states(interp, given, node)
 
 
-def thread_method(
-    at: Interpreter, receiver: ThreadValue | Pool, name: str, args: Args, keywords: Keywords, node: ast.AST
+def call_thread_method(
+    interp: Interpreter, receiver: ThreadValue | ThreadPool, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     """What a thread, or a pool of threads, is asked to do."""
-    _hand_over(at, [*args, *keywords.values()], node)
+    _escape_to_thread(interp, [*args, *keywords.values()], node)
     if isinstance(receiver, ThreadValue):
         if name == "start":
-            _elsewhere(at, receiver.target, receiver.args, node)
+            _check_run_in_thread(interp, receiver.target_function, receiver.args, node)
     elif name in SUBMITS and args:
-        _elsewhere(at, args[0], args[1:] if name == "submit" else [], node)
-    return at.fresh(node, name)
+        _check_run_in_thread(interp, args[0], args[1:] if name == "submit" else [], node)
+    return interp.fresh_unknown(node, name)
 
 
-def _elsewhere(at: Interpreter, target: Value | None, args: Args, node: ast.AST) -> None:
+def _check_run_in_thread(interp: Interpreter, target: Value | None, args: Args, node: ast.AST) -> None:
     """A function of the project is run by another thread: the regions around this place are not around it."""
-    if not isinstance(target, FunctionValue) or not in_region(at):
+    if not isinstance(target, FunctionValue) or not in_region(interp):
         return
     function = target
-    ran: list[Thing] = []
+    ran: list[TrackedObject] = []
 
-    def act() -> None:
-        at.state.open, at.state.maybe_open = [], 0
-        follow(at, function, args, {}, node, always=True)
-        ran.extend(_forwards(at, at.draft.nodes))
+    def run_target() -> None:
+        interp.state.open_regions, interp.state.possible_regions = [], 0
+        inline_call(interp, function, args, {}, node, always=True)
+        ran.extend(_find_forwards(interp, interp.builder.nodes))
 
-    at.previewed(act)
+    interp.dry_run(run_target)
     if ran:
-        names = {"call": wording(node), "module": ran[0].name}
-        at.emit(e.THREAD, node, ran[0].key, how="thread", names=names)
+        names = {"call": expression_text(node), "module": ran[0].name}
+        interp.emit(e.THREAD, node, ran[0].key, how="thread", names=names)
 
 
-def _forwards(at: Interpreter, nodes: list[e.Node]) -> Iterator[Thing]:
+def _find_forwards(interp: Interpreter, nodes: list[e.Node]) -> Iterator[TrackedObject]:
     """The modules that some code runs, if it enters no autocast itself."""
     events = [node.event for node in nodes if node.event is not None]
     if not any(event.kind == e.AUTOCAST_ENTER for event in events):
         for event in events:
             if event.kind == e.FORWARD and event.subject is not None:
-                thing = at.program.things[event.subject]
-                if thing.facts.get("read", True) and not _is_never_cast(thing):
+                thing = interp.program.objects[event.subject]
+                if thing.attributes.get("read", True) and not _is_never_cast(thing):
                     yield thing
 
 
-def _replicated(at: Interpreter, thing: Thing, node: ast.AST) -> None:
+def _check_replicas(interp: Interpreter, thing: TrackedObject, node: ast.AST) -> None:
     """A module runs forward whose replicas run in threads of their own."""
-    if "replicas" in thing.facts.get("wrapped", {}) and thing.facts.get("read"):
-        at.emit(e.THREAD, node, thing.key, how="replicas", names={"module": wording(node)})
+    if "replicas" in thing.attributes.get("wrapped", {}) and thing.attributes.get("read"):
+        interp.emit(e.THREAD, node, thing.key, how="replicas", names={"module": expression_text(node)})
 
 
-def _compiled_backward(at: Interpreter, tensor: Tensor, node: ast.AST) -> None:
+def _check_compiled_backward(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> None:
     """A loss runs backward outside of the region in which a compiled module ran, which has float32 islands."""
-    forward = tensor.forward
-    if forward is None or forward.subject is None or tensor.autocast != "in" or in_region(at) or at.state.maybe_open:
+    forward = tensor.first_forward
+    if (
+        forward is None
+        or forward.subject is None
+        or tensor.autocast_scope != "in"
+        or in_region(interp)
+        or interp.state.possible_regions
+    ):
         return
-    thing = at.program.things[forward.subject]
-    if thing.facts.get("compiled") and "backward_pass_autocast" not in at.module.identifiers:
-        if thing.facts.get("kind") == ISLAND:
-            at.emit_at(e.COMPILED, forward.site, thing.key, names=dict(forward.names))
+    thing = interp.program.objects[forward.subject]
+    if thing.attributes.get("compiled") and "backward_pass_autocast" not in interp.module.identifiers:
+        if thing.attributes.get("kind") == ISLAND:
+            interp.emit_at(e.COMPILED, forward.site, thing.key, names=dict(forward.names))
             return
-        owner = next((i for i in at.instances.values() if i.thing is thing), None)
-        if owner is not None and _has_island(at, owner, NESTED):
-            at.emit_at(e.COMPILED, forward.site, thing.key, names=dict(forward.names))
+        owner = next((i for i in interp.instances.values() if i.tracked_object is thing), None)
+        if owner is not None and _has_float32_island(interp, owner, NESTED):
+            interp.emit_at(e.COMPILED, forward.site, thing.key, names=dict(forward.names))
 
 
-def _has_island(at: Interpreter, module: Instance, depth: int) -> bool:
+def _has_float32_island(interp: Interpreter, module: Instance, depth: int) -> bool:
     """Whether a module, or one that it holds, multiplies matrices where it has switched autocast off."""
-    if any(_switches_off(owner) for owner in bases_of(at, module.cls)) or _leaves_autocast(at, module):
+    if any(_has_uncast_matmul(owner) for owner in lineage_of(interp, module.cls)) or _runs_modules_uncast(
+        interp, module
+    ):
         return True
-    held = [value for _, value in at.attributes(module.key)]
-    held += [item for value in held for item in (value.items if isinstance(value, Container) else items_of(value))]
-    return depth > 0 and any(_has_island(at, value, depth - 1) for value in held if isinstance(value, Instance))
+    held = [value for _, value in interp.stored_attributes(module.key)]
+    held += [
+        item for value in held for item in (value.items if isinstance(value, ModuleContainer) else items_of(value))
+    ]
+    return depth > 0 and any(
+        _has_float32_island(interp, value, depth - 1) for value in held if isinstance(value, Instance)
+    )
 
 
-def _leaves_autocast(at: Interpreter, module: Instance) -> bool:
+def _runs_modules_uncast(interp: Interpreter, module: Instance) -> bool:
     """Whether the forward of a module runs others where it has switched autocast off."""
-    forward = method_of(at, module.cls, "forward")
-    if forward is None or forward in at.active:
+    forward = method_of(interp, module.cls, "forward")
+    if forward is None or forward in interp.active_functions:
         return False
-    function = FunctionValue(forward, globals_of(at, forward.module), module, decorations(at, forward))
+    function = FunctionValue(forward, globals_of(interp, forward.module), module, decorator_contexts(interp, forward))
     ran: list[bool] = []
 
-    def act() -> None:
-        follow(at, function, [], {}, forward.node, always=True)
+    def run_forward() -> None:
+        inline_call(interp, function, [], {}, forward.node, always=True)
         off = False
-        for node in at.draft.nodes:
+        for node in interp.builder.nodes:
             kind = node.event.kind if node.event is not None else ""
-            if node.event is not None and kind == e.AUTOCAST_ENTER and not node.event.facts.get("null"):
-                facts = node.event.facts
+            if node.event is not None and kind == e.AUTOCAST_ENTER and not node.event.attributes.get("null"):
+                facts = node.event.attributes
                 off = facts["enabled"] is False or facts["dtype"] == "float32"
             elif kind == e.AUTOCAST_EXIT:
                 off = False
             elif kind == e.FORWARD and off:
                 ran.append(True)
 
-    at.previewed(act)
+    interp.dry_run(run_forward)
     return bool(ran)
 
 
-def _is_never_cast(thing: Thing) -> bool:
+def _is_never_cast(thing: TrackedObject) -> bool:
     """Whether the weights of a module are not cast in a region, and so not kept for it."""
-    return bool(thing.facts.get("frozen")) or is_compiled_or_low(thing)
+    return bool(thing.attributes.get("frozen")) or is_compiled_or_low(thing)
 
 
-def _switches_off(cls: Class) -> bool:
+def _has_uncast_matmul(cls: Class) -> bool:
     """Whether a class multiplies matrices itself where it has switched autocast off."""
-    return multiplies_without(cls.node, cls.module)
+    return has_matmul_without_autocast(cls.node, cls.module)
 
 
-def multiplies_without(code: ast.AST, module: Module) -> bool:
+def has_matmul_without_autocast(code: ast.AST, module: Module) -> bool:
     """Whether code multiplies matrices where it has switched autocast off."""
-    blocks = [node.body for node in all_of(code, ast.With) if any(_is_off(item.context_expr) for item in node.items)]
-    blocks += [node.body for node in all_of(code, ast.FunctionDef) if any(map(_is_off, node.decorator_list))]
+    blocks = [
+        node.body
+        for node in find_nodes(code, ast.With)
+        if any(_disables_autocast(item.context_expr) for item in node.items)
+    ]
+    blocks += [
+        node.body for node in find_nodes(code, ast.FunctionDef) if any(map(_disables_autocast, node.decorator_list))
+    ]
     return any(is_low_op(inner, module) for block in blocks for part in block for inner in walk(part))
 
 
-def _is_off(context: ast.expr) -> bool:
+def _disables_autocast(context: ast.expr) -> bool:
     """Whether a context is an autocast that its literal arguments switch off, or have compute in float32."""
-    if last_name(called(context)) != "autocast":
+    if last_name(callee_of(context)) != "autocast":
         return False
     given = keywords_of(context)
-    dtype = chain(given["dtype"]) if "dtype" in given else None
-    return constant(given.get("enabled")) is False or dtype in ("torch.float32", "torch.float")
+    dtype = find_access_path(given["dtype"]) if "dtype" in given else None
+    return constant_of_node(given.get("enabled")) is False or dtype in ("torch.float32", "torch.float")
 
 
-def register(handlers: Handlers) -> None:
-    handlers.roles.update({surface.CAPTURE: _capture, surface.THREAD: _thread, surface.POOL: lambda *_: Pool()})
-    handlers.methods.update({"thread": thread_method, "pool": thread_method})
-    handlers.contexts["pool"] = Itself()
-    handlers.forward_run.append(_replicated)
-    handlers.backward_run.append(_compiled_backward)
+def register(handlers: HandlerTable) -> None:
+    handlers.torch_roles.update(
+        {torch_api.CAPTURE: _call_capture, torch_api.THREAD: _call_thread, torch_api.POOL: lambda *_: ThreadPool()}
+    )
+    handlers.methods.update({"thread": call_thread_method, "pool": call_thread_method})
+    handlers.contexts["pool"] = SelfBindingHandler()
+    handlers.forward_listeners.append(_check_replicas)
+    handlers.backward_start_listeners.append(_check_compiled_backward)

@@ -6,23 +6,35 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import frameworks
-from ...protocol.events import UNKNOWN, Thing
+from ...protocol.events import UNKNOWN, TrackedObject
 from ...protocol.finding import ERROR, INFO, WARNING
 from ...protocol.frameworks import FRAMEWORKS
-from ...protocol.words import Words
-from ..interpreter.classes import bases_of
+from ...protocol.source_text import SourceText
+from ..interpreter.classes import lineage_of
 from ..interpreter.conditions import Formula
-from ..interpreter.forks import fork
 from ..interpreter.imports import dotted_name
-from ..interpreter.interpreter import Handlers, Interpreter
-from ..interpreter.values import NONE, Args, Bare, Engine, Instance, Keywords, Mapping, Params, Ref, Sequence, Value
-from ..interpreter.wording import wording
+from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.joins import run_branches
+from ..interpreter.source_text import expression_text
+from ..interpreter.values import (
+    NONE,
+    Args,
+    FrameworkEngine,
+    Instance,
+    Keywords,
+    MappingValue,
+    ObjectRef,
+    ParamsValue,
+    SequenceValue,
+    UnwrappedOptimizer,
+    Value,
+)
 from ..project.module import Class, Function, Module
-from .arguments import first_of, literal
-from .frameworks import describe, divided_twice, engine_method, optimizers_in, used_engine
-from .gradients import clip
+from .arguments import first_or_named, literal_value
+from .frameworks import call_engine_method, emit_divided_twice, make_used_engine, optimizer_keys_in, set_framework
+from .gradients import emit_clip
 from .losses import as_loss
-from .written import all_of, constant, elements, keywords_of, last_name
+from .syntax_queries import constant_of_node, elements_of, find_nodes, keywords_of, last_name
 
 #: Methods that a Trainer runs under autocast.
 STEPS = frozenset({"training_step", "validation_step", "test_step", "predict_step"})
@@ -35,90 +47,94 @@ HARMLESS = frozenset(
 )
 
 
-class Trainers:
+class TrainerCalls:
     """What the calls of ``Trainer`` in one file say."""
 
     def __init__(self, module: Module) -> None:
-        calls = all_of(module.tree, ast.Call)
-        self.calls = [keywords_of(call) for call in calls if last_name(call.func) == "Trainer"]
+        calls = find_nodes(module.tree, ast.Call)
+        self.keyword_nodes = [keywords_of(call) for call in calls if last_name(call.func) == "Trainer"]
 
-    def trains_in(self, precisions: tuple[object, ...]) -> str | None:
+    def rate_precisions(self, precisions: tuple[object, ...]) -> str | None:
         """How far it is known that they train in one of some precisions: a severity, or None where none does.
 
         ``info`` where nothing is known of a trainer.
         """
-        known = [self._one(call, precisions) for call in self.calls]
+        known = [self._rate_call(call, precisions) for call in self.keyword_nodes]
         if not known:
             return INFO
         return next((severity for severity in (ERROR, WARNING, INFO) if severity in known), None)
 
     @staticmethod
-    def _one(call: dict[str | None, ast.expr], precisions: tuple[object, ...]) -> str | None:
+    def _rate_call(call: dict[str | None, ast.expr], precisions: tuple[object, ...]) -> str | None:
         given = call.get("precision")
         if given is None:
             return INFO if None in call or "plugins" in call else None
-        precision = constant(given)
+        precision = constant_of_node(given)
         return WARNING if precision is UNKNOWN else ERROR if precision in precisions else None
 
-    def divisions(self) -> tuple[set[object], set[str]]:
+    def find_divisions(self) -> tuple[set[object], set[str]]:
         """The numbers of micro-batches that they accumulate: keys of constants, and texts."""
-        given = [call["accumulate_grad_batches"] for call in self.calls if "accumulate_grad_batches" in call]
-        numbers = map(constant, given)
+        given = [call["accumulate_grad_batches"] for call in self.keyword_nodes if "accumulate_grad_batches" in call]
+        numbers = map(constant_of_node, given)
         keys: set[object] = {("const", repr(float(n))) for n in numbers if isinstance(n, int) and n > 1}
-        return keys, {str(Words(node)) for node in given if constant(node) is UNKNOWN}
+        return keys, {str(SourceText(node)) for node in given if constant_of_node(node) is UNKNOWN}
 
 
-class Known(dict[str, Trainers]):
+class TrainersByPath(dict[str, TrainerCalls]):
     """The trainers of files, by path."""
 
 
-class Lineages(dict[tuple[ast.AST, str], bool]):
+class DerivationCache(dict[tuple[ast.AST, str], bool]):
     """Whether classes derive from one of a framework, by its name."""
 
 
-def _derives(at: Interpreter, cls: Class, name: str) -> bool:
+def _derives_from(interp: Interpreter, cls: Class, name: str) -> bool:
     """Whether a class derives from one of a framework."""
-    known_of = at.of_file(Lineages)
+    known_of = interp.file_data(DerivationCache)
     known = known_of.get((cls.node, name))
     if known is None:
-        named = (dotted_name(at, base) for owner in bases_of(at, cls) for base in owner.bases)
-        known = any(frameworks.canonical(text) == name for text in named if text)
+        named = (dotted_name(interp, base) for owner in lineage_of(interp, cls) for base in owner.bases)
+        known = any(frameworks.canonical_name(text) == name for text in named if text)
         known_of[cls.node, name] = known
     return known
 
 
-def _trainers_of(at: Interpreter, module: Module) -> Trainers:
-    known = at.of_file(Known)
+def _find_trainers(interp: Interpreter, module: Module) -> TrainerCalls:
+    known = interp.file_data(TrainersByPath)
     found = known.get(module.path)
     if found is None:
-        found = known[module.path] = Trainers(module)
+        found = known[module.path] = TrainerCalls(module)
     return found
 
 
-def _enter_root(at: Interpreter, function: Function) -> None:
+def _prepare_entry_point(interp: Interpreter, function: Function) -> None:
     """Before a function that nobody calls here: a Trainer may run it under autocast, or between backward and step."""
-    if function.name in STEPS and _is_lightning(at, function.cls):
-        at.state.ambient = _trainers_of(at, function.module).trains_in(frameworks.MIXED)
-    if _sees_scaled(at, function):
-        _feed(at, function)
+    if function.name in STEPS and _is_lightning(interp, function.cls):
+        interp.state.ambient_autocast = _find_trainers(interp, function.module).rate_precisions(frameworks.MIXED)
+    if _sees_scaled_grads(interp, function):
+        _emit_trainer_backward(interp, function)
 
 
-def _sees_scaled(at: Interpreter, function: Function) -> bool:
+def _sees_scaled_grads(interp: Interpreter, function: Function) -> bool:
     """Whether a Trainer runs a function between backward and step, before it unscales the gradients."""
-    return function.name in SCALED and _is_lightning(at, function.cls) and not _is_manual(at, function.cls)
+    return (
+        function.name in SCALED
+        and _is_lightning(interp, function.cls)
+        and not _has_manual_optimization(interp, function.cls)
+    )
 
 
-def _feed(at: Interpreter, function: Function) -> None:
+def _emit_trainer_backward(interp: Interpreter, function: Function) -> None:
     """A Trainer has run the loss backward that the gradients are of which a hook sees."""
     assert function.cls is not None
-    engine, node = _engine(at, function.cls, function.node), function.node
-    optimizer = _trained(at, function.cls)
-    optimizer.facts["engine"] = (engine, frozenset(at.guards()))
-    at.emit(e.OPTIMIZER_NEW, node, optimizer.key, found=True)
+    engine, node = _make_engine(interp, function.cls, function.node), function.node
+    optimizer = _trained_optimizer(interp, function.cls)
+    optimizer.attributes["engine"] = (engine, frozenset(interp.active_guards()))
+    interp.emit(e.OPTIMIZER_NEW, node, optimizer.key, found=True)
 
-    def run(scaler: int | None) -> None:
-        loss = as_loss(at.fresh(node, "loss"))
-        at.emit(
+    def emit_backward(scaler: int | None) -> None:
+        loss = as_loss(interp.fresh_unknown(node, "loss"))
+        interp.emit(
             e.BACKWARD,
             node,
             scaler,
@@ -126,113 +142,121 @@ def _feed(at: Interpreter, function: Function) -> None:
             divided=True,
             opaque=False,
             scaled=scaler is not None,
-            dtypes=loss.dtypes,
-            custom=loss.custom,
+            dtypes=loss.region_dtypes,
+            custom=loss.has_custom_backward,
             names={},
         )
 
-    fork(at, engine.enabled, lambda: run(engine.thing.key), lambda: run(None))
+    run_branches(interp, engine.enabled, lambda: emit_backward(engine.tracked_object.key), lambda: emit_backward(None))
 
 
-def _trained(at: Interpreter, cls: Class) -> Thing:
+def _trained_optimizer(interp: Interpreter, cls: Class) -> TrackedObject:
     """The optimizer that a Trainer steps for a LightningModule."""
-    return at.thing(("optimizer of", cls.node), "optimizer", "", at.site(cls.node))
+    return interp.tracked_object(("optimizer of", cls.node), "optimizer", "", interp.site_of(cls.node))
 
 
-def _leave_root(at: Interpreter, function: Function, value: Value) -> None:
+def _finish_entry_point(interp: Interpreter, function: Function, value: Value) -> None:
     """After it: what ``training_step`` returns is divided by the Trainer, and runs backward; a hook's step follows."""
-    if _sees_scaled(at, function) and function.cls is not None:
-        optimizer = Ref(_trained(at, function.cls))
-        at.method(optimizer, "step", [], {}, function.node)
-        at.method(optimizer, "zero_grad", [], {}, function.node)
-    if function.name != "training_step" or not _is_lightning(at, function.cls) or _is_manual(at, function.cls):
+    if _sees_scaled_grads(interp, function) and function.cls is not None:
+        optimizer = ObjectRef(_trained_optimizer(interp, function.cls))
+        interp.call_method(optimizer, "step", [], {}, function.node)
+        interp.call_method(optimizer, "zero_grad", [], {}, function.node)
+    if (
+        function.name != "training_step"
+        or not _is_lightning(interp, function.cls)
+        or _has_manual_optimization(interp, function.cls)
+    ):
         return
-    loss = as_loss(value.items.get("loss", NONE) if isinstance(value, Mapping) else value)
-    keys, texts = _trainers_of(at, function.module).divisions()
-    own = {text for d in loss.divisors if (text := str(d.words)).endswith(frameworks.TRAINER_STEPS)}
-    divided_twice(at, loss, keys, texts | own, FRAMEWORKS["lightning"].title, "in automatic optimization")
+    loss = as_loss(value.items.get("loss", NONE) if isinstance(value, MappingValue) else value)
+    keys, texts = _find_trainers(interp, function.module).find_divisions()
+    own = {text for d in loss.divisors if (text := str(d.source_text)).endswith(frameworks.TRAINER_STEPS)}
+    emit_divided_twice(interp, loss, keys, texts | own, FRAMEWORKS["lightning"].title, "in automatic optimization")
 
 
-def _is_lightning(at: Interpreter, cls: Class | None) -> bool:
-    return cls is not None and _derives(at, cls, frameworks.LIGHTNING_MODULE)
+def _is_lightning(interp: Interpreter, cls: Class | None) -> bool:
+    return cls is not None and _derives_from(interp, cls, frameworks.LIGHTNING_MODULE)
 
 
-def _is_manual(at: Interpreter, cls: Class | None) -> bool:
+def _has_manual_optimization(interp: Interpreter, cls: Class | None) -> bool:
     """Whether some method of a class takes optimization in its own hands."""
-    owners = bases_of(at, cls) if cls is not None else []
-    return any("automatic_optimization" in owner.assigned for owner in owners)
+    owners = lineage_of(interp, cls) if cls is not None else []
+    return any("automatic_optimization" in owner.assignments for owner in owners)
 
 
-def _inherited_method(
-    at: Interpreter, receiver: Instance, name: str, args: Args, keywords: Keywords, node: ast.AST
+def _call_inherited_method(
+    interp: Interpreter, receiver: Instance, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value | None:
-    if not _is_lightning(at, receiver.cls):
+    if not _is_lightning(interp, receiver.cls):
         return None
     if name in HARMLESS:
-        return at.fresh(node, name)
+        return interp.fresh_unknown(node, name)
     if name == "manual_backward":
-        return engine_method(at, _engine(at, receiver.cls, node), name, args, keywords, node)
+        return call_engine_method(interp, _make_engine(interp, receiver.cls, node), name, args, keywords, node)
     if name == "optimizers":
-        bare = literal(first_of(args, keywords, "use_pl_optimizer")) is False
-        return _optimizers(at, receiver, node, bare=bare)
+        is_unwrapped = literal_value(first_or_named(args, keywords, "use_pl_optimizer")) is False
+        return _call_optimizers(interp, receiver, node, is_unwrapped=is_unwrapped)
     if name == "clip_gradients":
-        owners = optimizers_in(args[:1])
-        params = Params(None, frozenset(owners)) if owners else None
+        owners = optimizer_keys_in(args[:1])
+        params = ParamsValue(None, frozenset(owners)) if owners else None
         limit = keywords.get("gradient_clip_val")
-        return clip(at, params, args[1:] or ([limit] if limit is not None else []), {}, node)
+        return emit_clip(interp, params, args[1:] or ([limit] if limit is not None else []), {}, node)
     return None
 
 
-def _inherited_attribute(at: Interpreter, receiver: Instance, name: str, node: ast.AST) -> Value | None:
-    if name != "accelerator" or not _derives(at, receiver.cls, frameworks.HUGGING_FACE_TRAINER):
+def _get_inherited_attribute(interp: Interpreter, receiver: Instance, name: str, node: ast.AST) -> Value | None:
+    if name != "accelerator" or not _derives_from(interp, receiver.cls, frameworks.HUGGING_FACE_TRAINER):
         return None
-    unknown = at.opaque(("attribute of", receiver.key, name), wording(node))
-    return used_engine(at, "accelerate", unknown, "self.accelerator", node)
+    unknown = interp.unknown_value(("attribute of", receiver.key, name), expression_text(node))
+    return make_used_engine(interp, "accelerate", unknown, "self.accelerator", node)
 
 
-def _engine(at: Interpreter, cls: Class, node: ast.AST) -> Engine:
+def _make_engine(interp: Interpreter, cls: Class, node: ast.AST) -> FrameworkEngine:
     """What scales the losses of a LightningModule."""
-    thing = at.thing(("lightning", cls.node), "scaler", "self", at.site(node))
-    doubt = _trainers_of(at, cls.module).trains_in(frameworks.FLOAT16_MIXED)
-    if doubt == INFO and not at.program.facts.get("lightning16"):
+    thing = interp.tracked_object(("lightning", cls.node), "scaler", "self", interp.site_of(node))
+    doubt = _find_trainers(interp, cls.module).rate_precisions(frameworks.FLOAT16_MIXED)
+    if doubt == INFO and not interp.program.attributes.get("lightning16"):
         doubt = None
     enabled: Formula = doubt is not None
     if doubt in (WARNING, INFO):
-        enabled = at.ask(("precision", thing.key), "the Trainer's precision is '16-mixed'", frozenset(), node)
-    describe(thing, "lightning", doubt or "")
-    return Engine("lightning", thing, enabled)
+        enabled = interp.predicate_formula(
+            ("precision", thing.key), "the Trainer's precision is '16-mixed'", frozenset(), node
+        )
+    set_framework(thing, "lightning", doubt or "")
+    return FrameworkEngine("lightning", thing, enabled)
 
 
-def _optimizers(at: Interpreter, receiver: Instance, node: ast.AST, *, bare: bool) -> Value:
+def _call_optimizers(interp: Interpreter, receiver: Instance, node: ast.AST, *, is_unwrapped: bool) -> Value:
     """What ``self.optimizers()`` gives: an optimizer for each name that it is unpacked to, or one for all of them.
 
     ``bare`` ones are those of torch, without what Lightning wraps around them to step through its scaler.
     """
-    names = _unpacked_to(at, node)
-    engine = _engine(at, receiver.cls, node) if _is_manual(at, receiver.cls) else None
+    names = _find_unpacked_names(interp, node)
+    engine = _make_engine(interp, receiver.cls, node) if _has_manual_optimization(interp, receiver.cls) else None
     made: list[Value] = []
     for place, name in enumerate(names or [""]):
-        thing = at.thing(("optimizers of", receiver.cls.node, place, len(names)), "optimizer", name, at.site(node))
-        thing.facts["several"] = not names
-        at.emit(e.OPTIMIZER_NEW, node, thing.key, found=True)
+        thing = interp.tracked_object(
+            ("optimizers of", receiver.cls.node, place, len(names)), "optimizer", name, interp.site_of(node)
+        )
+        thing.attributes["several"] = not names
+        interp.emit(e.OPTIMIZER_NEW, node, thing.key, found=True)
         if engine is not None:
-            thing.facts["engine"] = (engine, frozenset(at.guards()))
-        made.append(Bare(thing) if bare else Ref(thing))
-    return Sequence(made) if names else made[0]
+            thing.attributes["engine"] = (engine, frozenset(interp.active_guards()))
+        made.append(UnwrappedOptimizer(thing) if is_unwrapped else ObjectRef(thing))
+    return SequenceValue(made) if names else made[0]
 
 
-def _unpacked_to(at: Interpreter, node: ast.AST) -> list[str]:
+def _find_unpacked_names(interp: Interpreter, node: ast.AST) -> list[str]:
     """The names to which the function being read unpacks what a call gives, none where it does not."""
-    function = at.state.frame.function
-    for assign in all_of(function.node, ast.Assign) if function is not None else ():
+    function = interp.state.frame.function
+    for assign in find_nodes(function.node, ast.Assign) if function is not None else ():
         if assign.value is node and len(assign.targets) == 1:
-            targets = elements(assign.targets[0])
+            targets = elements_of(assign.targets[0])
             return [last_name(target) for target in targets] if all(map(last_name, targets)) else []
     return []
 
 
-def register(handlers: Handlers) -> None:
-    handlers.root_entered.append(_enter_root)
-    handlers.root_left.append(_leave_root)
-    handlers.inherited_methods.append(_inherited_method)
-    handlers.inherited_attributes.append(_inherited_attribute)
+def register(handlers: HandlerTable) -> None:
+    handlers.entry_start_listeners.append(_prepare_entry_point)
+    handlers.entry_end_listeners.append(_finish_entry_point)
+    handlers.inherited_methods.append(_call_inherited_method)
+    handlers.inherited_attributes.append(_get_inherited_attribute)

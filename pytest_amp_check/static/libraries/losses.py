@@ -6,38 +6,44 @@ import ast
 from collections.abc import Iterable
 
 from ...protocol import events as e
-from ...protocol import surface
-from ...protocol.events import UNKNOWN, Thing
-from ...protocol.words import Words, chain
-from ..interpreter.conditions import either
+from ...protocol import torch_api
+from ...protocol.events import UNKNOWN, TrackedObject
+from ...protocol.source_text import SourceText, find_access_path
+from ..interpreter.conditions import disjunction
 from ..interpreter.dtypes import is_low
-from ..interpreter.expressions import EXTENTS, of_this_turn, of_turn, operate, undo
-from ..interpreter.forks import fork, on_each
-from ..interpreter.identity import divide, multiply
-from ..interpreter.interpreter import Handlers, Interpreter
-from ..interpreter.microbatches import PIECES
+from ..interpreter.expressions import (
+    DATA_SIZE_NAMES,
+    apply_operator,
+    is_iteration_data_size,
+    is_remade_per_iteration,
+    mark_scale_undone,
+)
+from ..interpreter.identity import record_division, record_multiplication
+from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.joins import for_each_alternative, run_branches
+from ..interpreter.microbatches import SPLITTING_CALLS
+from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.state import Loop
-from ..interpreter.tensors import computed, foreign_tensor, in_region, low_result, region_device, widened
-from ..interpreter.unknown import is_graded
+from ..interpreter.tensors import compute_tensor, in_region, low_result, mark_widened, region_device, unknown_tensor
+from ..interpreter.unanalyzed_code import has_gradient_input
 from ..interpreter.values import (
     NONE,
     Args,
     BoundMethod,
-    Choice,
     Const,
-    Grad,
+    GradValue,
     Keywords,
-    Opaque,
-    Params,
+    ParamsValue,
     ScaleValue,
-    Tensor,
+    TensorValue,
+    UnionValue,
+    UnknownValue,
     Value,
-    past_of,
+    join_provenance,
 )
-from ..interpreter.wording import receiver_words, wording
 from ..project.syntax import walk
-from .arguments import given_tensors, literal, name_of, thing_of
-from .written import first_argument, first_words, receiver
+from .arguments import dotted_name_of, find_tensors, literal_value, tracked_object_of
+from .syntax_queries import first_argument, first_argument_text, receiver_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,129 +73,138 @@ SCALES = {
 _LOW = ("float16", "bfloat16")
 #: What is different with a tensor that a method gives from one that is computed in any way.
 _CHANGES: dict[str, tuple[tuple[str, object], ...]] = {
-    **dict.fromkeys(PIECES, (("pieces", True),)),
+    **dict.fromkeys(SPLITTING_CALLS, (("microbatches", True),)),
     **dict.fromkeys(
-        ("detach", "detach_", "clone_", "data"), (("deps", frozenset()), ("scaler", -1), ("uneven", False))
+        ("detach", "detach_", "clone_", "data"),
+        (("module_keys", frozenset()), ("scaler_key", -1), ("has_mixed_scales", False)),
     ),
-    **dict.fromkeys(("float", "double"), (("low", ""), ("matmul", False))),
-    "mean": (("vague", False),),
+    **dict.fromkeys(("float", "double"), (("low_dtype", ""), ("is_low_op_result", False))),
+    "mean": (("has_unknown_reduction", False),),
 }
 #: How a criterion reduces that is not asked to.
 _MEAN = Const("mean")
 
 
-def loss(at: Interpreter, facts: dict[str, object], args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    at.emit(
+def compute_loss(interp: Interpreter, facts: dict[str, object], args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    interp.emit(
         e.LOSS,
         node,
         function=facts.get("kind"),
-        low_precision="" if facts.get("promotes") else _low_input(at, args),
-        ambient=None if at.state.open else at.state.ambient,
-        names={"call": wording(node), "loss": first_words(node)},
+        low_precision="" if facts.get("promotes") else _find_low_input(interp, args),
+        ambient=None if interp.state.open_regions else interp.state.ambient_autocast,
+        names={"call": expression_text(node), "loss": first_argument_text(node)},
     )
-    parts = given_tensors(args, keywords)
-    made = computed(at, parts) if parts else _of_unknown(at, [*args, *keywords.values()])
-    if at.state.no_grad:
-        made.deps = frozenset()
+    parts = find_tensors(args, keywords)
+    made = compute_tensor(interp, parts) if parts else _make_unknown_loss(interp, [*args, *keywords.values()])
+    if interp.state.no_grad:
+        made.module_keys = frozenset()
     made.is_loss = True
-    made.low = ""
-    made.divided = made.summed = "sum" in (facts.get("reduction"), reduction_of(keywords))
-    made.vague = False
+    made.low_dtype = ""
+    made.is_divided = made.is_only_summed = "sum" in (facts.get("reduction"), find_reduction(keywords))
+    made.has_unknown_reduction = False
     return made
 
 
-def reduction_of(keywords: Keywords) -> object:
+def find_reduction(keywords: Keywords) -> object:
     """How a criterion is asked to reduce: one that is not known may be a sum."""
-    if literal(keywords.get("size_average")) is False:
+    if literal_value(keywords.get("size_average")) is False:
         return "sum"
-    asked = literal(keywords.get("reduction", _MEAN))
+    asked = literal_value(keywords.get("reduction", _MEAN))
     return "sum" if asked is UNKNOWN else asked
 
 
-def _low_input(at: Interpreter, args: Args) -> str:
+def _find_low_input(interp: Interpreter, args: Args) -> str:
     """The low dtype of what a loss is computed of outside of all regions, "" where it has none."""
-    if not args or in_region(at) or at.state.maybe_open or at.state.no_grad:
+    if not args or in_region(interp) or interp.state.possible_regions or interp.state.no_grad:
         return ""
     # What no gradient reaches has none that overflows.
-    tensors = [tensor for tensor in args[0].tensors() if tensor.deps != frozenset()]
-    return next((t.low if t.low in _LOW else "" for t in tensors), "")
+    tensors = [tensor for tensor in args[0].tensors() if tensor.module_keys != frozenset()]
+    return next((t.low_dtype if t.low_dtype in _LOW else "" for t in tensors), "")
 
 
-def _of_unknown(at: Interpreter, given: list[Value]) -> Tensor:
+def _make_unknown_loss(interp: Interpreter, given: list[Value]) -> TensorValue:
     """A loss of what no module in view gave."""
-    made = Tensor(at.turning())
-    made.in_region = in_region(at)
-    earlier, made.callees, made.dtypes = past_of(given)
-    made.autocast = "in" if made.in_region else earlier or "?"
+    made = TensorValue(interp.current_loops())
+    made.in_region = in_region(interp)
+    earlier, made.callees, made.region_dtypes = join_provenance(given)
+    made.autocast_scope = "in" if made.in_region else earlier or "?"
     return made
 
 
-def _tensor_method(at: Interpreter, tensor: Tensor, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+def _call_tensor_method(
+    interp: Interpreter, tensor: TensorValue, name: str, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
     if name == "backward":
-        backward(at, tensor, node, first_given(args, keywords))
+        run_backward(interp, tensor, node, backward_gradient_of(args, keywords))
         return NONE
     if name in TO_NUMBER:
-        return _number_of(at, tensor, name, node)
-    if _operator(name) in SCALES:
-        return _scaled_by(at, tensor, name, args, node)
-    made = computed(at, [tensor, *given_tensors(args, {})])
-    made.graded = made.graded or is_graded(args)
+        return _fetch_number(interp, tensor, name, node)
+    if _operator_method(name) in SCALES:
+        return _scale_by_number(interp, tensor, name, args, node)
+    made = compute_tensor(interp, [tensor, *find_tensors(args, {})])
+    made.is_from_gradient = made.is_from_gradient or has_gradient_input(args)
     given = (*args, *keywords.values()) if name in ("to", "type") else ()
-    widens = any(surface.DTYPES.get(name_of(value)) in ("float32", "float64") for value in given)
+    widens = any(torch_api.DTYPES.get(dotted_name_of(value)) in ("float32", "float64") for value in given)
     changes = _CHANGES.get("float" if widens else name, ())
     for attribute, value in changes:
         setattr(made, attribute, value)
-    made.extent = tensor.extent or name in EXTENTS
-    reduced(made, tensor, name)
+    made.is_data_size = tensor.is_data_size or name in DATA_SIZE_NAMES
+    apply_reduction(made, tensor, name)
     if name in FILLS:
-        fill(at, keywords.get("value") or (args[-1] if args else None), tensor, receiver_words(node), node)
-    elif not changes and is_low(name, region_device(at)):
-        made.matmul = True
+        emit_fill(interp, keywords.get("value") or (args[-1] if args else None), tensor, receiver_text(node), node)
+    elif not changes and is_low(name, region_device(interp)):
+        made.is_low_op_result = True
     elif not changes:
-        widened(at, made, name, [*args, *keywords.values()])
+        mark_widened(interp, made, name, [*args, *keywords.values()])
     if name in LINEAR and not args:
         made.divisors, made.factors = tensor.divisors, tensor.factors
     return made
 
 
-def _number_of(at: Interpreter, tensor: Tensor, name: str, node: ast.AST) -> Opaque:
-    made = at.fresh(node, name)
-    made.extent = tensor.extent or name in EXTENTS
+def _fetch_number(interp: Interpreter, tensor: TensorValue, name: str, node: ast.AST) -> UnknownValue:
+    made = interp.fresh_unknown(node, name)
+    made.is_data_size = tensor.is_data_size or name in DATA_SIZE_NAMES
     return made
 
 
-def reduced(made: Tensor | Opaque, of: Value, how: str) -> None:
+def apply_reduction(made: TensorValue | UnknownValue, of: Value, how: str) -> None:
     """What a function leaves of how a loss was divided; the mean of partial sums is a mean."""
     if how.rpartition(".")[2].removesuffix("_") in CURVED:
-        made.divided = made.summed = False
+        made.is_divided = made.is_only_summed = False
     elif how == "sum":
-        made.divided = True
-        if isinstance(made, Tensor):
-            made.share = False
-        made.summed = of.summed or not of.divided or (isinstance(of, Tensor) and of.weighted)
-    elif how == "mean" and of.summed:
-        made.divided = made.summed = False
+        made.is_divided = True
+        if isinstance(made, TensorValue):
+            made.is_only_share = False
+        made.is_only_summed = (
+            of.is_only_summed or not of.is_divided or (isinstance(of, TensorValue) and of.is_only_weighted)
+        )
+    elif how == "mean" and of.is_only_summed:
+        made.is_divided = made.is_only_summed = False
 
 
-def _operator(name: str) -> str:
+def _operator_method(name: str) -> str:
     """The name of a method, or of what it is in place."""
     return name if name in SCALES else name.removesuffix("_")
 
 
-def _scaled_by(at: Interpreter, tensor: Tensor, name: str, args: Args, node: ast.AST) -> Value:
+def _scale_by_number(interp: Interpreter, tensor: TensorValue, name: str, args: Args, node: ast.AST) -> Value:
     """A method that multiplies a tensor by a number, or divides it."""
-    result = operate(at, SCALES[_operator(name)], tensor, args[0] if args else NONE, node)
+    result = apply_operator(interp, SCALES[_operator_method(name)], tensor, args[0] if args else NONE, node)
     if name.endswith("_") and not name.endswith("__"):
         # In place: the tensor goes on to be used.
-        tensor.divided = tensor.divided or result.divided
-        if isinstance(result, Tensor):
-            tensor.divisors, tensor.factors, tensor.share = result.divisors, result.factors, result.share
+        tensor.is_divided = tensor.is_divided or result.is_divided
+        if isinstance(result, TensorValue):
+            tensor.divisors, tensor.factors, tensor.is_only_share = (
+                result.divisors,
+                result.factors,
+                result.is_only_share,
+            )
     return result
 
 
-def backward(
-    at: Interpreter,
-    tensor: Tensor,
+def run_backward(
+    interp: Interpreter,
+    tensor: TensorValue,
     node: ast.AST,
     gradient: Value | None = None,
     names: dict[str, object] | None = None,
@@ -198,332 +213,350 @@ def backward(
 
     ``names`` are the words for it where it is no ``backward()`` that does so.
     """
-    if tensor.penalty is not None:
-        penalty(at, tensor, node)
-    for listener in at.handlers.backward_run:
-        listener(at, tensor, node)
-    scaler = tensor.scaler if tensor.scaler >= 0 else None
-    names = dict(names) if names is not None else _names_of_backward(node)
+    if tensor.penalty_source is not None:
+        emit_penalty(interp, tensor, node)
+    for listener in interp.handlers.backward_start_listeners:
+        listener(interp, tensor, node)
+    scaler = tensor.scaler_key if tensor.scaler_key >= 0 else None
+    names = dict(names) if names is not None else _backward_names(node)
     averaged = None
-    replicated = averaged_over(at, tensor)
-    if replicated is not None:
-        names["module"] = replicated.name
-        averaged = replicated.facts["wrapped"]["ddp"]
-    graded = tensor.graded or gradient is not None
+    ddp_module = find_ddp_module(interp, tensor)
+    if ddp_module is not None:
+        names["module"] = ddp_module.name
+        averaged = ddp_module.attributes["wrapped"]["ddp"]
+    graded = tensor.is_from_gradient or gradient is not None
     facts: dict[str, Any] = {
         "averaged": averaged,
-        "feeds": updated_by(at, tensor.deps),
-        "divided": tensor.divided or tensor.opaque or graded,
-        "vague": tensor.vague,
+        "feeds": find_updating_optimizers(interp, tensor.module_keys),
+        "divided": tensor.is_divided or tensor.is_from_outside or graded,
+        "vague": tensor.has_unknown_reduction,
         "opaque": scaler is None and graded,
-        "given": scaler is None and tensor.opaque,
+        "given": scaler is None and tensor.is_from_outside,
         "scaled": scaler is not None,
-        "uneven": scaler is not None and tensor.uneven,
-        "several": tensor.several,
-        "outside": tensor.opaque,
-        "dtypes": tensor.dtypes,
-        "custom": tensor.custom,
-        "forward": tensor.forward,
+        "uneven": scaler is not None and tensor.has_mixed_scales,
+        "several": tensor.has_several_scalers,
+        "outside": tensor.is_from_outside,
+        "dtypes": tensor.region_dtypes,
+        "custom": tensor.has_custom_backward,
+        "forward": tensor.first_forward,
         "names": names,
     }
 
-    def emit(*, apart: bool, float8: bool) -> None:
-        at.emit(e.BACKWARD, node, scaler, **facts, apart=apart, float8=float8)
+    def emit_backward(*, no_sync: bool, float8: bool) -> None:
+        interp.emit(e.BACKWARD, node, scaler, **facts, apart=no_sync, float8=float8)
 
-    def run(*, apart: bool = False) -> None:
-        inside = at.state.float8[-1] if at.state.float8 else False
-        fork(at, inside, lambda: emit(apart=apart, float8=True), lambda: emit(apart=apart, float8=False))
+    def run_float8_branches(*, no_sync: bool = False) -> None:
+        inside = interp.state.float8_conditions[-1] if interp.state.float8_conditions else False
+        run_branches(
+            interp,
+            inside,
+            lambda: emit_backward(no_sync=no_sync, float8=True),
+            lambda: emit_backward(no_sync=no_sync, float8=False),
+        )
 
-    fork(at, either(*at.state.apart), lambda: run(apart=True), run)
-    for listener in at.handlers.backward_ended:
-        listener(at, tensor, node)
+    run_branches(
+        interp,
+        disjunction(*interp.state.no_sync_conditions),
+        lambda: run_float8_branches(no_sync=True),
+        run_float8_branches,
+    )
+    for listener in interp.handlers.backward_end_listeners:
+        listener(interp, tensor, node)
 
 
-def _names_of_backward(node: ast.AST) -> dict[str, object]:
+def _backward_names(node: ast.AST) -> dict[str, object]:
     """The words for a loss that runs backward, and for the scaler where it is scaled in the same breath."""
-    scaling = receiver(node)
+    scaling = receiver_of(node)
     argument = first_argument(scaling)
     if argument is None:
-        return {"loss": receiver_words(node), "call": wording(node)}
-    names: dict[str, object] = {"loss": Words(argument), "call": wording(node)}
-    scaler = receiver(scaling)
-    return names if scaler is None else {**names, "scaler": Words(scaler)}
+        return {"loss": receiver_text(node), "call": expression_text(node)}
+    names: dict[str, object] = {"loss": SourceText(argument), "call": expression_text(node)}
+    scaler = receiver_of(scaling)
+    return names if scaler is None else {**names, "scaler": SourceText(scaler)}
 
 
-def loss_names(scaler: object, node: ast.AST) -> dict[str, object]:
+def make_loss_names(scaler: object, node: ast.AST) -> dict[str, object]:
     """The words for a scaler that is given a loss."""
-    argument = first_words(node)
-    names = {"scaler": scaler, "call": wording(node)}
+    argument = first_argument_text(node)
+    names = {"scaler": scaler, "call": expression_text(node)}
     return {**names, "loss": argument} if argument else names
 
 
-def penalty(at: Interpreter, tensor: Tensor, node: ast.AST) -> None:
-    penalty = tensor.penalty
-    tensor.penalty = None
+def emit_penalty(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> None:
+    penalty = tensor.penalty_source
+    tensor.penalty_source = None
     if penalty is not None:
         place, names, outdated = penalty
-        at.emit(e.PENALTY, place, outdated=outdated, names=names)
+        interp.emit(e.PENALTY, place, outdated=outdated, names=names)
 
 
-def fill(at: Interpreter, value: Value | None, tensor: Tensor, words: object, node: ast.AST) -> None:
-    number = literal(value)
+def emit_fill(interp: Interpreter, value: Value | None, tensor: TensorValue, words: object, node: ast.AST) -> None:
+    number = literal_value(value)
     if not isinstance(number, (int, float)):
         return
     # What only decodes spoils no parameter: there it is told of what is known to be float16.
-    eligible = bool(tensor.low) or (tensor.matmul and not at.state.no_grad)
-    eligible = eligible and not (tensor.dtypes and tensor.dtypes <= surface.FAR_REACHING)
-    names = {"call": wording(node), "tensor": words}
-    at.emit(e.FILL, node, value=float(number), eligible=eligible, guessed=not tensor.low, names=names)
+    eligible = bool(tensor.low_dtype) or (tensor.is_low_op_result and not interp.state.no_grad)
+    eligible = eligible and not (tensor.region_dtypes and tensor.region_dtypes <= torch_api.FAR_REACHING)
+    names = {"call": expression_text(node), "tensor": words}
+    interp.emit(e.FILL, node, value=float(number), eligible=eligible, guessed=not tensor.low_dtype, names=names)
 
 
-def _item_written(at: Interpreter, receiver: Value, index: Value, target: ast.Subscript, value: Value) -> None:
+def _set_tensor_item(interp: Interpreter, receiver: Value, index: Value, target: ast.Subscript, value: Value) -> None:
     """A number is written into some places of a tensor."""
-    if isinstance(receiver, Tensor):
-        fill(at, value, receiver, Words(target.value), target)
+    if isinstance(receiver, TensorValue):
+        emit_fill(interp, value, receiver, SourceText(target.value), target)
 
 
-def owners_of(at: Interpreter, params: Params) -> tuple[int, ...] | None:
+def find_owners(interp: Interpreter, params: ParamsValue) -> tuple[int, ...] | None:
     """The optimizers that update parameters; None where that is not known."""
-    return tuple(params.optimizers) if params.optimizers else updated_by(at, params.modules)
+    return tuple(params.optimizers) if params.optimizers else find_updating_optimizers(interp, params.modules)
 
 
-def updated_by(at: Interpreter, modules: frozenset[int] | None) -> tuple[int, ...] | None:
+def find_updating_optimizers(interp: Interpreter, modules: frozenset[int] | None) -> tuple[int, ...] | None:
     """The optimizers that update modules; None where that is not known."""
     if modules is None:
         return None
-    copies = bool(modules) and all(at.program.things[key].facts.get("copied") for key in modules)
+    copies = bool(modules) and all(interp.program.objects[key].attributes.get("copied") for key in modules)
     owners = []
-    for key in at.program.optimizers:
-        owns = at.program.things[key].facts.get("owns")
+    for key in interp.program.optimizer_keys:
+        owns = interp.program.objects[key].attributes.get("owns")
         if owns is None:
             if copies and key < min(modules):
                 # What was there before a copy was made does not update it.
                 continue
             return None
-        if at.program.whole(owns) & at.program.whole(modules):
+        if interp.program.with_submodules(owns) & interp.program.with_submodules(modules):
             owners.append(key)
     return tuple(owners) if owners or copies else None
 
 
-def all_optimizers(at: Interpreter) -> tuple[int, ...]:
-    return tuple(at.program.optimizers)
+def all_optimizer_keys(interp: Interpreter) -> tuple[int, ...]:
+    return tuple(interp.program.optimizer_keys)
 
 
-def loss_arithmetic(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Value | None:
+def apply_loss_operator(interp: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Value | None:
     """What an operator makes of a loss, of gradients or of the loss scale."""
-    if _is_chosen(left):
-        return on_each(at, left, lambda value: operate(at, op, value, right, node))
-    if _is_chosen(right):
-        return on_each(at, right, lambda value: operate(at, op, left, value, node))
-    scaled = _scale_arithmetic(at, op, left, right, node)
+    if _is_loss_union(left):
+        return for_each_alternative(interp, left, lambda value: apply_operator(interp, op, value, right, node))
+    if _is_loss_union(right):
+        return for_each_alternative(interp, right, lambda value: apply_operator(interp, op, left, value, node))
+    scaled = _operate_on_scale(interp, op, left, right, node)
     if scaled is not None:
         return scaled
     for side, other in ((left, right), (right, left)):
-        if isinstance(side, Grad):
-            return _grad_arithmetic(op, side, other)
+        if isinstance(side, GradValue):
+            return _operate_on_grad(op, side, other)
     parts = [*left.tensors(), *right.tensors()]
     if parts:
-        return _tensor_arithmetic(at, op, left, right, parts, node)
-    return low_result(at, "matmul", [left, right]) if op == "@" else None
+        return _operate_on_tensors(interp, op, left, right, parts, node)
+    return low_result(interp, "matmul", [left, right]) if op == "@" else None
 
 
-def _grad_arithmetic(op: str, grad: Grad, other: Value) -> Grad:
+def _operate_on_grad(op: str, grad: GradValue, other: Value) -> GradValue:
     """What an operator makes of gradients; by a number that comes from scaled gradients they are clipped."""
-    scaled = tuple(reading for reading in other.readings if not reading.facts.get("undone"))
-    return Grad(grad.params, unscaled=grad.unscaled, by=scaled) if op in ("*", "/") and scaled else grad
+    scaled = tuple(reading for reading in other.gradient_reads if not reading.attributes.get("undone"))
+    return (
+        GradValue(grad.params, is_unscaled=grad.is_unscaled, factor_reads=scaled)
+        if op in ("*", "/") and scaled
+        else grad
+    )
 
 
-def _is_chosen(value: Value) -> TypeGuard[Choice]:
+def _is_loss_union(value: Value) -> TypeGuard[UnionValue]:
     """Whether a value is one of several of which some are losses, or the loss scale."""
-    return isinstance(value, Choice) and any(option.kind in ("tensor", "scale") for option in value.alternatives())
+    return isinstance(value, UnionValue) and any(option.kind in ("tensor", "scale") for option in value.alternatives())
 
 
-def _scale_arithmetic(at: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Value | None:
+def _operate_on_scale(interp: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Value | None:
     """What an operator makes of the loss scale: with it gradients and losses are unscaled, or scaled."""
     scale, value = (left, right) if isinstance(left, ScaleValue) else (right, left)
     if not isinstance(scale, ScaleValue):
         return None
     divides = op == "/" and scale is right
     if divides and value.kind == "constant":
-        return ScaleValue(scale.scaler, scale.loops, inverse=not scale.inverse, lasting=scale.lasting)
-    undone = (op == "*" and scale.inverse) or (divides and not scale.inverse)
-    if isinstance(value, Grad):
-        return Grad(value.params, unscaled=undone)
+        return ScaleValue(
+            scale.scaler_key, scale.loops, is_inverse=not scale.is_inverse, may_be_outdated=scale.may_be_outdated
+        )
+    undone = (op == "*" and scale.is_inverse) or (divides and not scale.is_inverse)
+    if isinstance(value, GradValue):
+        return GradValue(value.params, is_unscaled=undone)
     tensors = value.tensors()
     if tensors:
-        made = Tensor.merge(tensors)
-        if undone and made.penalty is not None and _is_outdated(at, scale):
-            made.penalty = (node, {**made.penalty[1], "call": wording(node)}, True)
-            penalty(at, made, node)
-        return _scaled(made, scale.scaler if op == "*" else None, undone=undone)
-    if value.readings:
+        made = TensorValue.join(tensors)
+        if undone and made.penalty_source is not None and _is_scale_outdated(interp, scale):
+            made.penalty_source = (node, {**made.penalty_source[1], "call": expression_text(node)}, True)
+            emit_penalty(interp, made, node)
+        return _set_scaler(made, scale.scaler_key if op == "*" else None, undone=undone)
+    if value.gradient_reads:
         # A norm over the scale, or the scale over a norm, is a number of true gradients.
-        undo(value.readings)
-        return at.fresh(node)
-    return ScaleValue(scale.scaler, scale.loops, inverse=scale.inverse, lasting=scale.lasting)
+        mark_scale_undone(value.gradient_reads)
+        return interp.fresh_unknown(node)
+    return ScaleValue(scale.scaler_key, scale.loops, is_inverse=scale.is_inverse, may_be_outdated=scale.may_be_outdated)
 
 
-def _is_outdated(at: Interpreter, scale: ScaleValue) -> bool:
+def _is_scale_outdated(interp: Interpreter, scale: ScaleValue) -> bool:
     """Whether a scale was read before a loop around in which update() changes it."""
-    return not scale.lasting and any(loop.key not in scale.loops and _updates(loop) for loop in at.state.loops)
+    return not scale.may_be_outdated and any(
+        loop.key not in scale.loops and _updates_scaler(loop) for loop in interp.state.loops
+    )
 
 
-def _updates(loop: Loop) -> bool:
+def _updates_scaler(loop: Loop) -> bool:
     """Whether a scaler is updated in a loop."""
     if loop.node is None or loop.frame is None:
         return False
-    uses = loop.frame.module.uses
+    uses = loop.frame.module.role_by_text
     calls = (inner.func for inner in walk(loop.node) if isinstance(inner, ast.Call))
     updated = [func.value for func in calls if isinstance(func, ast.Attribute) and func.attr == "update"]
-    return any(uses.get(chain(scaler) or "") == "scaler" for scaler in updated)
+    return any(uses.get(find_access_path(scaler) or "") == "scaler" for scaler in updated)
 
 
-def _scaled(made: Tensor, scaler: int | None, *, undone: bool) -> Tensor:
+def _set_scaler(made: TensorValue, scaler: int | None, *, undone: bool) -> TensorValue:
     """A loss that was multiplied by the scale of a scaler, or from which it was taken away."""
     if undone:
-        made.penalty = None
-        made.scaler = -1
-        made.uneven = False
+        made.penalty_source = None
+        made.scaler_key = -1
+        made.has_mixed_scales = False
     elif scaler is not None:
-        made.scaler = scaler
+        made.scaler_key = scaler
     return made
 
 
-def _tensor_arithmetic(
-    at: Interpreter, op: str, left: Value, right: Value, parts: list[Tensor], node: ast.AST
-) -> Tensor:
-    made = computed(at, parts)
-    made.graded = made.graded or is_graded((left, right))
+def _operate_on_tensors(
+    interp: Interpreter, op: str, left: Value, right: Value, parts: list[TensorValue], node: ast.AST
+) -> TensorValue:
+    made = compute_tensor(interp, parts)
+    made.is_from_gradient = made.is_from_gradient or has_gradient_input((left, right))
     if op == "@":
-        made.matmul = True
-    elif _is_wide(left) or _is_wide(right):
-        made.low, made.matmul = "", False
-    if op == "/" and isinstance(left, Tensor):
-        _divided(at, made, left, right, node)
+        made.is_low_op_result = True
+    elif _is_float32_parameter(left) or _is_float32_parameter(right):
+        made.low_dtype, made.is_low_op_result = "", False
+    if op == "/" and isinstance(left, TensorValue):
+        _apply_division(interp, made, left, right, node)
     elif op == "*" and not left.kind == right.kind == "tensor":
-        _multiplied(at, made, parts, right if left.kind == "tensor" else left)
+        _apply_multiplication(interp, made, parts, right if left.kind == "tensor" else left)
     elif op == "**":
-        made.divided = made.summed = False
+        made.is_divided = made.is_only_summed = False
     elif op in ("+", "-"):
-        made.uneven = made.uneven or is_uneven(parts)
+        made.has_mixed_scales = made.has_mixed_scales or is_unevenly_scaled(parts)
         made.divisors = frozenset.intersection(*(p.divisors for p in parts))
         made.factors = frozenset.intersection(*(p.factors for p in parts))
         # Terms of which each has a weight of its own: no share is taken of their sum.
-        apart = len(parts) > 1 and made.share and not made.factors
-        made.divided = all(p.divided for p in parts) and not apart
+        has_weighted_terms = len(parts) > 1 and made.is_only_share and not made.factors
+        made.is_divided = all(p.is_divided for p in parts) and not has_weighted_terms
     return made
 
 
-def _is_wide(value: Value) -> bool:
+def _is_float32_parameter(value: Value) -> bool:
     """Whether a value is a parameter with which all that is low becomes float32."""
-    thing = thing_of(value)
-    return thing is not None and bool(thing.facts.get("wide"))
+    thing = tracked_object_of(value)
+    return thing is not None and bool(thing.attributes.get("wide"))
 
 
-def _divided(at: Interpreter, made: Tensor, tensor: Tensor, divisor: Value, node: ast.AST) -> None:
-    mean = of_this_turn(at, divisor)
-    made.divided = (tensor.divided and not tensor.summed) or not mean
-    made.share = made.share and mean
-    made.vague = made.vague and not (mean and tensor.summed)
-    made.summed = False
-    if isinstance(divisor, Tensor):
-        made.penalty = None if tensor.penalty and divisor.penalty else made.penalty
+def _apply_division(interp: Interpreter, made: TensorValue, tensor: TensorValue, divisor: Value, node: ast.AST) -> None:
+    mean = is_iteration_data_size(interp, divisor)
+    made.is_divided = (tensor.is_divided and not tensor.is_only_summed) or not mean
+    made.is_only_share = made.is_only_share and mean
+    made.has_unknown_reduction = made.has_unknown_reduction and not (mean and tensor.is_only_summed)
+    made.is_only_summed = False
+    if isinstance(divisor, TensorValue):
+        made.penalty_source = None if tensor.penalty_source and divisor.penalty_source else made.penalty_source
     elif not mean:
-        divide(at, made, tensor, divisor, node)
+        record_division(interp, made, tensor, divisor, node)
 
 
-def _multiplied(at: Interpreter, made: Tensor, parts: list[Tensor], factor: Value) -> None:
+def _apply_multiplication(interp: Interpreter, made: TensorValue, parts: list[TensorValue], factor: Value) -> None:
     if len(parts) == 1:
-        multiply(at, made, parts[0], factor)
+        record_multiplication(interp, made, parts[0], factor)
     # A weight of which only the name is known may well be 1 / k, but those of a criterion's parts are not.
-    number = literal(factor)
-    share = not at.state.forwards if number is UNKNOWN else _is_share(number)
-    summed = [side.summed for side in (made, factor) if side.divided]
-    made.share = share and not summed
-    made.weighted = made.share and of_turn(at, factor)
-    made.divided = bool(summed) or share
-    made.summed = bool(summed) and all(summed) and not share
+    number = literal_value(factor)
+    share = not interp.state.forward_depth if number is UNKNOWN else _is_unit_fraction(number)
+    summed = [side.is_only_summed for side in (made, factor) if side.is_divided]
+    made.is_only_share = share and not summed
+    made.is_only_weighted = made.is_only_share and is_remade_per_iteration(interp, factor)
+    made.is_divided = bool(summed) or share
+    made.is_only_summed = bool(summed) and all(summed) and not share
 
 
-def as_loss(value: Value | None) -> Tensor:
+def as_loss(value: Value | None) -> TensorValue:
     """A copy of the tensor that a value is, or one of which only the name is known."""
     tensors = value.tensors() if value is not None else []
-    return Tensor.merge(tensors) if tensors else foreign_tensor(value)
+    return TensorValue.join(tensors) if tensors else unknown_tensor(value)
 
 
-def is_uneven(parts: Iterable[Tensor]) -> bool:
+def is_unevenly_scaled(parts: Iterable[TensorValue]) -> bool:
     """Whether some terms of a sum hold the scale of one scaler, and others that of another or, for certain, none.
 
     A term of which nothing is known may have been scaled; one that no gradient reaches needs no scale, and terms of
     different modules may be scaled as they like.
     """
-    read = [part for part in parts if not (part.opaque or part.graded)]
-    known = [part for part in parts if part.scaler >= 0 or (part in read and (part.is_loss or part.deps))]
-    trained = [part for part in known if part.deps != frozenset()]
-    return any(_clash(part, other) for number, part in enumerate(trained) for other in trained[:number])
+    read = [part for part in parts if not (part.is_from_outside or part.is_from_gradient)]
+    known = [part for part in parts if part.scaler_key >= 0 or (part in read and (part.is_loss or part.module_keys))]
+    trained = [part for part in known if part.module_keys != frozenset()]
+    return any(_have_different_scales(part, other) for number, part in enumerate(trained) for other in trained[:number])
 
 
-def _clash(one: Tensor, other: Tensor) -> bool:
+def _have_different_scales(one: TensorValue, other: TensorValue) -> bool:
     """Whether two terms that are trained together hold scales that differ."""
-    if one.scaler == other.scaler:
+    if one.scaler_key == other.scaler_key:
         return False
-    if one.deps is None or other.deps is None:
+    if one.module_keys is None or other.module_keys is None:
         # Nothing tells apart what two scalers are there for.
-        return min(one.scaler, other.scaler) < 0
-    return bool(one.deps & other.deps)
+        return min(one.scaler_key, other.scaler_key) < 0
+    return bool(one.module_keys & other.module_keys)
 
 
-def first_given(args: Args, keywords: Keywords) -> Value | None:
+def backward_gradient_of(args: Args, keywords: Keywords) -> Value | None:
     """The gradient that a backward is given, if it is given one."""
     given = args[0] if args else keywords.get("gradient", keywords.get("grad_tensors"))
-    return None if literal(given) is not UNKNOWN else given
+    return None if literal_value(given) is not UNKNOWN else given
 
 
-def _is_share(factor: object) -> bool:
+def _is_unit_fraction(factor: object) -> bool:
     """Whether a number is one over another, as the weight of one of several equal parts is."""
     if not isinstance(factor, float) or not 0 < factor <= 0.5:
         return False
     return abs(1 / factor - round(1 / factor)) < 1e-6
 
 
-def may_go_apart(at: Interpreter) -> bool:
+def may_use_no_sync(interp: Interpreter) -> bool:
     """Whether something here may keep a backward from waiting for the other processes.
 
     A context of which nothing is known may be ``no_sync()`` by another name.
     """
-    modules = (at.module, at.state.frame.module)
-    return at.state.maybe_open > 0 or any(not module.identifiers.isdisjoint(_SPARES) for module in modules)
+    modules = (interp.module, interp.state.frame.module)
+    return interp.state.possible_regions > 0 or any(not module.identifiers.isdisjoint(_SPARES) for module in modules)
 
 
-def averaged_over(at: Interpreter, tensor: Tensor) -> Thing | None:
+def find_ddp_module(interp: Interpreter, tensor: TensorValue) -> TrackedObject | None:
     """The module of which a backward averages the gradients over processes, if nothing here may keep it from that."""
-    if may_go_apart(at):
+    if may_use_no_sync(interp):
         return None
-    keys = tensor.deps if tensor.deps is not None else frozenset()
-    if not keys and tensor.forward is not None and tensor.forward.subject is not None:
-        keys = frozenset((tensor.forward.subject,))
+    keys = tensor.module_keys if tensor.module_keys is not None else frozenset()
+    if not keys and tensor.first_forward is not None and tensor.first_forward.subject is not None:
+        keys = frozenset((tensor.first_forward.subject,))
     for key in sorted(keys):
-        thing = at.program.things[key]
-        if "ddp" in thing.facts.get("wrapped", {}):
+        thing = interp.program.objects[key]
+        if "ddp" in thing.attributes.get("wrapped", {}):
             return thing
     return None
 
 
-def _tensor_attribute(at: Interpreter, receiver: Tensor, name: str, node: ast.AST) -> Value:
+def _get_tensor_attribute(interp: Interpreter, receiver: TensorValue, name: str, node: ast.AST) -> Value:
     if name == "backward":
         return BoundMethod(receiver, name)
     if name in TO_NUMBER:
-        return _number_of(at, receiver, name, node)
+        return _fetch_number(interp, receiver, name, node)
     made = receiver.copy()
     if name == "grad":
         # Whether it holds the loss scale, only the backward before it tells.
-        made.graded = True
+        made.is_from_gradient = True
     return made
 
 
-def register(handlers: Handlers) -> None:
-    handlers.calls["loss"] = lambda at, func, *given: loss(at, func.thing.facts, *given)
-    handlers.methods["tensor"] = _tensor_method
-    handlers.attributes["tensor"] = _tensor_attribute
-    handlers.operators.append(loss_arithmetic)
-    handlers.item_written.append(_item_written)
+def register(handlers: HandlerTable) -> None:
+    handlers.calls["loss"] = lambda interp, func, *given: compute_loss(interp, func.tracked_object.attributes, *given)
+    handlers.methods["tensor"] = _call_tensor_method
+    handlers.attributes["tensor"] = _get_tensor_attribute
+    handlers.operators.append(apply_loss_operator)
+    handlers.item_write_listeners.append(_set_tensor_item)

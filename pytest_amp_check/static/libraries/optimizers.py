@@ -6,219 +6,225 @@ import ast
 from collections.abc import Callable
 
 from ...protocol import events as e
-from ...protocol import surface
-from ...protocol.events import Thing
-from ..interpreter.classes import BOUND, method_of
-from ..interpreter.forks import on_each
-from ..interpreter.identity import structural
-from ..interpreter.interpreter import Handlers, Interpreter
-from ..interpreter.matters import spoken_of
-from ..interpreter.unknown import holds_scaler, unknown
+from ...protocol import torch_api
+from ...protocol.events import TrackedObject
+from ..interpreter.classes import BINDABLE_METHODS, method_of
+from ..interpreter.identity import structural_unknown
+from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.joins import for_each_alternative
+from ..interpreter.name_effects import effects_of_name
+from ..interpreter.source_text import expression_text, receiver_text
+from ..interpreter.unanalyzed_code import call_unknown, holds_scaler
 from ..interpreter.values import (
     NONE,
     Args,
-    Bare,
     BoundMethod,
-    Choice,
     FunctionValue,
     Instance,
     Keywords,
-    Mapping,
-    Opaque,
-    Params,
-    Ref,
+    MappingValue,
+    ObjectRef,
+    ParamsValue,
+    UnionValue,
+    UnknownValue,
+    UnwrappedOptimizer,
     Value,
-    modules_of,
+    modules_of_params,
 )
-from ..interpreter.wording import receiver_words, wording
 from ..project.module import Class, Function, stored_names
-from ..project.syntax import tail, walk
-from .arguments import bind, first_of, items_of, literal, ref_of, thing_of
-from .checkpoints import entry_in, state_of
+from ..project.syntax import tail_name, walk
+from .arguments import bind_arguments, first_or_named, items_of, literal_value, object_ref_of, tracked_object_of
+from .checkpoints import entry_of_state, take_state
 from .gradients import HOOKS
-from .overhead import keeps_zeros
-from .written import first_words
+from .overhead import zeros_attribute
+from .syntax_queries import first_argument_text
 
 
-def each_optimizer(
-    at: Interpreter, value: Value, node: ast.AST, act: Callable[[int, dict[str, object]], object]
+def act_on_optimizers(
+    interp: Interpreter, value: Value, node: ast.AST, act: Callable[[int, dict[str, object]], object]
 ) -> None:
     """Act on the optimizer, or on each of those, that a value is."""
-    if isinstance(value, Choice):
-        on_each(at, value, lambda v: _one_optimizer(at, v, node, act))
+    if isinstance(value, UnionValue):
+        for_each_alternative(interp, value, lambda v: _act_on_optimizer(interp, v, node, act))
     else:
-        _one_optimizer(at, value, node, act)
+        _act_on_optimizer(interp, value, node, act)
 
 
-def _one_optimizer(
-    at: Interpreter, value: Value, node: ast.AST, act: Callable[[int, dict[str, object]], object]
+def _act_on_optimizer(
+    interp: Interpreter, value: Value, node: ast.AST, act: Callable[[int, dict[str, object]], object]
 ) -> Value:
-    thing = optimizer_of(at, value, node)
+    thing = find_optimizer(interp, value, node)
     if thing is not None:
-        act(thing.key, {"optimizer": first_words(node) or thing.name})
+        act(thing.key, {"optimizer": first_argument_text(node) or thing.name})
     return NONE
 
 
-def optimizer_of(at: Interpreter, value: Value, node: ast.AST) -> Thing | None:
-    ref = ref_of(value, "optimizer") or ref_of(value, "module")
+def find_optimizer(interp: Interpreter, value: Value, node: ast.AST) -> TrackedObject | None:
+    ref = object_ref_of(value, "optimizer") or object_ref_of(value, "module")
     if ref is not None:
-        return ref.thing
+        return ref.tracked_object
     if isinstance(value, Instance):
-        inner = _wrapped_optimizer(at, value)
+        inner = _find_wrapped_optimizer(interp, value)
         if inner is not None:
             return inner
-        made = at.thing(("used instance", value.key), "optimizer", "", at.site(node))
-        step = method_of(at, value.cls, "step")
-        if step is not None and "zero_grad" in step.words:
-            made.facts["hooked"] = True
+        made = interp.tracked_object(("used instance", value.key), "optimizer", "", interp.site_of(node))
+        step = method_of(interp, value.cls, "step")
+        if step is not None and "zero_grad" in step.used_names:
+            made.attributes["hooked"] = True
         return made
-    if isinstance(value, Opaque):
-        return at.thing(("used", value.key), "optimizer", value.text, at.site(node))
+    if isinstance(value, UnknownValue):
+        return interp.tracked_object(("used", value.key), "optimizer", value.text, interp.site_of(node))
     return None
 
 
-def _wrapped_optimizer(at: Interpreter, wrapper: Instance) -> Thing | None:
+def _find_wrapped_optimizer(interp: Interpreter, wrapper: Instance) -> TrackedObject | None:
     """The optimizer that an object holds, if it holds one: it is what the object's own ``step`` steps."""
     held = {
-        thing_of(value)
-        for (key, _), value in at.state.heap.items()
-        if key == wrapper.key and ref_of(value, "optimizer") is not None
+        tracked_object_of(value)
+        for (key, _), value in interp.state.heap.items()
+        if key == wrapper.key and object_ref_of(value, "optimizer") is not None
     }
-    return held.pop() if len(held) == 1 and method_of(at, wrapper.cls, "step") is not None else None
+    return held.pop() if len(held) == 1 and method_of(interp, wrapper.cls, "step") is not None else None
 
 
-def _optimizer_method(
-    at: Interpreter, optimizer: Ref, name: str, args: Args, keywords: Keywords, node: ast.AST
+def _call_optimizer_method(
+    interp: Interpreter, optimizer: ObjectRef, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
-    key = optimizer.thing.key
-    names: dict[str, object] = {"optimizer": receiver_words(node), "call": wording(node)}
+    key = optimizer.tracked_object.key
+    names: dict[str, object] = {"optimizer": receiver_text(node), "call": expression_text(node)}
     if name == "step":
-        if holds_scaler(at, [value for given in (*args, *keywords.values()) for value in given.alternatives()]):
+        if holds_scaler(interp, [value for given in (*args, *keywords.values()) for value in given.alternatives()]):
             # No step of torch's own: what is given the scaler has it step.
-            func = structural(at, "method", (optimizer,), wording(node), name)
-            return unknown(at, func, [optimizer, *args], keywords, node)
-        closure = first_of(args, keywords, "closure")
+            func = structural_unknown(interp, "method", (optimizer,), expression_text(node), name)
+            return call_unknown(interp, func, [optimizer, *args], keywords, node)
+        closure = first_or_named(args, keywords, "closure")
         if isinstance(closure, FunctionValue):
             # torch's own optimizers take nothing but the closure: what others take besides, they hand to it.
             wanted = len(closure.function.parameters()) - (closure.receiver is not None)
-            at.call_value(closure, args[1 : 1 + max(wanted, 0)], {}, node)
-        step_optimizer(at, optimizer, node, names)
-        return at.fresh(node, name)
+            interp.call_value(closure, args[1 : 1 + max(wanted, 0)], {}, node)
+        step_optimizer(interp, optimizer, node, names)
+        return interp.fresh_unknown(node, name)
     if name == "zero_grad":
-        _clear(at, optimizer, args, keywords, node, names)
+        _call_zero_grad(interp, optimizer, args, keywords, node, names)
         return NONE
     if name == "state_dict":
-        return state_of(at, optimizer, node)
+        return take_state(interp, optimizer, node)
     if name == "load_state_dict":
-        source, name_of_entry = entry_in(first_of(args, keywords, "state_dict"))
+        source, name_of_entry = entry_of_state(first_or_named(args, keywords, "state_dict"))
         if name_of_entry is not None:
-            at.emit(e.OPTIMIZER_LOAD, node, None, key, source=source, entry=name_of_entry, names=names)
+            interp.emit(e.OPTIMIZER_LOAD, node, None, key, source=source, entry=name_of_entry, names=names)
         return NONE
     if name in ("train", "eval", "add_param_group"):
         return NONE
     if name.startswith("register_"):
-        optimizer.thing.facts["hooked"] = True
+        optimizer.tracked_object.attributes["hooked"] = True
         if name in HOOKS:
-            optimizer.thing.facts["divided"] = True
+            optimizer.tracked_object.attributes["divided"] = True
     if name == "backward":
-        at.emit(e.BACKWARD, node, opaque=True, feeds=None)
+        interp.emit(e.BACKWARD, node, opaque=True, feeds=None)
         return NONE
-    return structural(at, "call", (optimizer, *args), name, name)
+    return structural_unknown(interp, "call", (optimizer, *args), name, name)
 
 
-def _cleared_as_inherited(
-    at: Interpreter, receiver: Instance, name: str, args: Args, keywords: Keywords, node: ast.AST
+def _call_inherited_zero_grad(
+    interp: Interpreter, receiver: Instance, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value | None:
     """An object of a class that steps and is not seen to clear has that from a base which nobody knows."""
-    if name != "zero_grad" or receiver.thing is not None or method_of(at, receiver.cls, "step") is None:
+    if name != "zero_grad" or receiver.tracked_object is not None or method_of(interp, receiver.cls, "step") is None:
         return None
-    names = {"optimizer": receiver_words(node), "call": wording(node)}
-    kept = keeps_zeros(at, args, keywords)
+    names = {"optimizer": receiver_text(node), "call": expression_text(node)}
+    kept = zeros_attribute(interp, args, keywords)
 
-    def act(key: int, _: dict[str, object]) -> None:
-        at.emit(e.ZERO_GRAD, node, owners=(key,), names=names, **kept)
+    def emit_zero_grad(key: int, _: dict[str, object]) -> None:
+        interp.emit(e.ZERO_GRAD, node, owners=(key,), names=names, **kept)
 
-    each_optimizer(at, receiver, node, act)
+    act_on_optimizers(interp, receiver, node, emit_zero_grad)
     return NONE
 
 
-def _clear(
-    at: Interpreter, optimizer: Ref, args: Args, keywords: Keywords, node: ast.AST, names: dict[str, object]
+def _call_zero_grad(
+    interp: Interpreter, optimizer: ObjectRef, args: Args, keywords: Keywords, node: ast.AST, names: dict[str, object]
 ) -> None:
-    kept = keeps_zeros(at, args, keywords)
+    kept = zeros_attribute(interp, args, keywords)
 
-    def clear() -> None:
-        at.emit(e.ZERO_GRAD, node, owners=(optimizer.thing.key,), names=names, **kept)
+    def emit_zero_grad() -> None:
+        interp.emit(e.ZERO_GRAD, node, owners=(optimizer.tracked_object.key,), names=names, **kept)
 
-    if not any(through(at, optimizer, node, clear) for through in at.handlers.optimizer_clears):
-        clear()
+    if not any(through(interp, optimizer, node, emit_zero_grad) for through in interp.handlers.zero_grad_handlers):
+        emit_zero_grad()
 
 
-def step_optimizer(at: Interpreter, optimizer: Ref, node: ast.AST, names: dict[str, object]) -> None:
+def step_optimizer(interp: Interpreter, optimizer: ObjectRef, node: ast.AST, names: dict[str, object]) -> None:
     """An optimizer's own step."""
-    for step in at.handlers.optimizer_steps:
-        if step(at, optimizer, node, names):
+    for step in interp.handlers.optimizer_step_handlers:
+        if step(interp, optimizer, node, names):
             return
-    at.emit(e.STEP, node, None, optimizer.thing.key, names=names)
+    interp.emit(e.STEP, node, None, optimizer.tracked_object.key, names=names)
 
 
-def new_optimizer(at: Interpreter, params: Value | None, node: ast.AST, callable_name: str) -> Ref:
-    thing = at.thing(("optimizer", at.place_key(node)), "optimizer", "", at.site(node))
-    thing.facts.update(constructed=True, callable=callable_name, owns=modules_of(params))
-    at.emit(e.OPTIMIZER_NEW, node, thing.key, names={"optimizer": thing.name})
-    return Ref(thing)
+def make_optimizer(interp: Interpreter, params: Value | None, node: ast.AST, callable_name: str) -> ObjectRef:
+    thing = interp.tracked_object(("optimizer", interp.location_key(node)), "optimizer", "", interp.site_of(node))
+    thing.attributes.update(constructed=True, callable=callable_name, owns=modules_of_params(params))
+    interp.emit(e.OPTIMIZER_NEW, node, thing.key, names={"optimizer": thing.name})
+    return ObjectRef(thing)
 
 
-def _entry_optimizer(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound = bind(entry.parameters, args, keywords)
+def _make_torch_optimizer(
+    interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    bound = bind_arguments(entry.parameters, args, keywords)
     groups = bound.get("params")
-    made = new_optimizer(at, groups, node, entry.name)
-    rates = [item.items.get("lr") for item in items_of(groups) if isinstance(item, Mapping)]
-    made.thing.facts["fused"] = literal(keywords.get("fused")) is True
-    made.thing.facts["divided"] = any(_is_shared(rate) for rate in (bound.get("lr"), *rates))
+    made = make_optimizer(interp, groups, node, entry.name)
+    rates = [item.items.get("lr") for item in items_of(groups) if isinstance(item, MappingValue)]
+    made.tracked_object.attributes["fused"] = literal_value(keywords.get("fused")) is True
+    made.tracked_object.attributes["divided"] = any(_is_divided_by_window(rate) for rate in (bound.get("lr"), *rates))
     return made
 
 
-def _is_shared(rate: Value | None) -> bool:
+def _is_divided_by_window(rate: Value | None) -> bool:
     """Whether a learning rate may be one for each of the micro-batches of a window.
 
     A number that is written in its formula, as the 256 of ``lr * batch_size / 256``, is none of theirs.
     """
-    if rate is None or not rate.divided:
+    if rate is None or not rate.is_divided:
         return False
-    divisors = rate.divisors if isinstance(rate, Opaque) else frozenset()
-    return not divisors or not all(divisor.written for divisor in divisors)
+    divisors = rate.divisors if isinstance(rate, UnknownValue) else frozenset()
+    return not divisors or not all(divisor.is_literal for divisor in divisors)
 
 
-def _subclass_optimizer(at: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+def _make_subclass_optimizer(interp: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """An optimizer of the project's own, whose methods may do more than torch's."""
-    made = new_optimizer(at, first_of(args, keywords, "params"), node, cls.name)
+    made = make_optimizer(interp, first_or_named(args, keywords, "params"), node, cls.name)
     if any(_may_clear(method) for name, method in cls.methods.items() if name != "zero_grad"):
-        made.thing.facts["hooked"] = True
+        made.tracked_object.attributes["hooked"] = True
     return made
 
 
 def _may_clear(method: Function) -> bool:
     """Whether a method speaks of clearing, or sets the gradients of something."""
     body = method.node.body
-    return any(e.CLEARS in spoken_of(tail(node)) for node in walk(method.node)) or (
+    return any(e.CLEARS in effects_of_name(tail_name(node)) for node in walk(method.node)) or (
         isinstance(body, list) and "grad" in stored_names(body)[1]
     )
 
 
-def _optimizer_attribute(at: Interpreter, receiver: Ref, name: str, node: ast.AST) -> Value | None:
-    if name in BOUND["optimizer"]:
+def _get_optimizer_attribute(interp: Interpreter, receiver: ObjectRef, name: str, node: ast.AST) -> Value | None:
+    if name in BINDABLE_METHODS["optimizer"]:
         return BoundMethod(receiver, name)
     if name == "param_groups":
-        return Params(receiver.thing.facts.get("owns"), frozenset((receiver.thing.key,)), groups=True)
-    if name == "optimizer" and receiver.thing.facts.get("engine") is not None:
-        return Bare(receiver.thing)
+        return ParamsValue(
+            receiver.tracked_object.attributes.get("owns"),
+            frozenset((receiver.tracked_object.key,)),
+            is_param_group=True,
+        )
+    if name == "optimizer" and receiver.tracked_object.attributes.get("engine") is not None:
+        return UnwrappedOptimizer(receiver.tracked_object)
     return None
 
 
-def register(handlers: Handlers) -> None:
-    handlers.inherited_methods.append(_cleared_as_inherited)
-    handlers.roles[surface.OPTIMIZER] = _entry_optimizer
-    handlers.constructors[surface.OPTIMIZER] = _subclass_optimizer
-    handlers.methods["optimizer"] = _optimizer_method
-    handlers.attributes["optimizer"] = _optimizer_attribute
+def register(handlers: HandlerTable) -> None:
+    handlers.inherited_methods.append(_call_inherited_zero_grad)
+    handlers.torch_roles[torch_api.OPTIMIZER] = _make_torch_optimizer
+    handlers.constructors[torch_api.OPTIMIZER] = _make_subclass_optimizer
+    handlers.methods["optimizer"] = _call_optimizer_method
+    handlers.attributes["optimizer"] = _get_optimizer_attribute

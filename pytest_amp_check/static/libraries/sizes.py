@@ -6,45 +6,48 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import sizes
-from ...protocol.events import Thing
-from ..interpreter.interpreter import Handlers, Interpreter
-from ..interpreter.state import Draft
+from ...protocol.events import TrackedObject
+from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.source_text import expression_text
+from ..interpreter.state import GraphBuilder
 from ..interpreter.values import Args, Keywords
-from ..interpreter.wording import wording
-from .arguments import bind, literal
+from .arguments import bind_arguments, literal_value
 
 #: How the names of layers begin -> the parameters that are the sides of their matrix.
 _SIDES = {"Linear": ("in_features", "out_features"), "Conv": ("in_channels", "out_channels")}
 _DTYPES = frozenset({"float16", "bfloat16", "?"})
 
 
-class _Told(set[tuple[Draft, int]]):
+class _ReportedLayers(set[tuple[GraphBuilder, int]]):
     """Layers that one graph has told of; what is read for its values alone is drafted apart, and thrown away."""
 
 
-def note_sides(thing: Thing, kind: str, args: Args, keywords: Keywords, node: ast.AST) -> None:
+def note_odd_sides(thing: TrackedObject, kind: str, args: Args, keywords: Keywords, node: ast.AST) -> None:
     """A layer is made: note its sizes, where they are written out and odd."""
     names = next((names for start, names in _SIDES.items() if kind.startswith(start)), None)
     if names is None or "groups" in keywords:
         return
-    bound = bind(names, args, keywords)
-    sides = [size for size in (literal(bound.get(name)) for name in names) if type(size) is int]
-    if len(sides) == len(names) and sizes.odd(sides):
-        thing.facts["odd"] = {"call": wording(node), **sizes.described(sizes.odd(sorted(sides)))}
+    bound = bind_arguments(names, args, keywords)
+    sides = [size for size in (literal_value(bound.get(name)) for name in names) if type(size) is int]
+    if len(sides) == len(names) and sizes.find_odd_sides(sides):
+        thing.attributes["odd"] = {
+            "call": expression_text(node),
+            **sizes.describe_sizes(sizes.find_odd_sides(sorted(sides))),
+        }
 
 
-def _ran(at: Interpreter, thing: Thing, node: ast.AST) -> None:
+def _check_layer_sizes(interp: Interpreter, thing: TrackedObject, node: ast.AST) -> None:
     """A module runs forward, with the layers in it."""
-    region = at.state.open[-1] if at.state.open else None
-    if region is None or region.enabled is False or region.dtype not in _DTYPES or at.state.no_grad:
+    region = interp.state.open_regions[-1] if interp.state.open_regions else None
+    if region is None or region.enabled is False or region.dtype not in _DTYPES or interp.state.no_grad:
         return
-    told = at.of_graph(_Told)
-    for key in sorted(at.program.whole(frozenset((thing.key,)))):
-        layer = at.program.things[key]
-        if "odd" in layer.facts and layer.site is not None and (at.draft, key) not in told:
-            told.add((at.draft, key))
-            at.emit_at(e.ODD_SIZE, layer.site, key, how="weight", names=layer.facts["odd"])
+    reported_layers = interp.graph_data(_ReportedLayers)
+    for key in sorted(interp.program.with_submodules(frozenset((thing.key,)))):
+        layer = interp.program.objects[key]
+        if "odd" in layer.attributes and layer.site is not None and (interp.builder, key) not in reported_layers:
+            reported_layers.add((interp.builder, key))
+            interp.emit_at(e.ODD_SIZE, layer.site, key, how="weight", names=layer.attributes["odd"])
 
 
-def register(handlers: Handlers) -> None:
-    handlers.forward_run.append(_ran)
+def register(handlers: HandlerTable) -> None:
+    handlers.forward_listeners.append(_check_layer_sizes)

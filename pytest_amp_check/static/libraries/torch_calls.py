@@ -5,66 +5,66 @@ from __future__ import annotations
 import ast
 
 from ...protocol import events as e
-from ...protocol import surface
+from ...protocol import torch_api
 from ...protocol.events import UNKNOWN
 from ...protocol.optable import FOREACH_IN_PLACE
 from ..interpreter.dtypes import low_function, op_of
-from ..interpreter.expressions import EXTENTS, measures, operate
-from ..interpreter.forks import on_each
-from ..interpreter.identity import structural
-from ..interpreter.interpreter import Handlers, Interpreter
-from ..interpreter.matters import clips, spoken_of
-from ..interpreter.microbatches import PIECES
-from ..interpreter.tensors import computed, foreign_tensor, in_region, low_result, ran_here, widened
-from ..interpreter.unknown import (
+from ..interpreter.expressions import DATA_SIZE_NAMES, apply_operator, are_data_sizes
+from ..interpreter.identity import structural_unknown
+from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.joins import for_each_alternative
+from ..interpreter.microbatches import SPLITTING_CALLS
+from ..interpreter.name_effects import effects_of_name, is_clip_name
+from ..interpreter.source_text import expression_text
+from ..interpreter.tensors import compute_tensor, in_region, low_result, mark_widened, provenance_here, unknown_tensor
+from ..interpreter.unanalyzed_code import (
     IMPURE,
-    compares,
-    hand_off,
-    hands_on_divided,
+    escape,
+    has_gradient_input,
     holds_scaler,
+    is_assert_name,
     is_criterion,
-    is_graded,
-    refs,
+    may_pass_divided,
+    object_refs,
 )
 from ..interpreter.values import (
     FORWARD,
     NONE,
     Args,
-    Choice,
+    ExternalName,
     GradMode,
     Keywords,
-    Named,
     NullContext,
-    Params,
-    Partial,
-    Ref,
+    ObjectRef,
+    ParamsValue,
+    PartialCall,
     StackContext,
-    Tensor,
+    TensorValue,
+    UnionValue,
     Value,
 )
-from ..interpreter.wording import wording
-from .arguments import bind, first_of, given_tensors, literal, name_of, ref_of
+from .arguments import bind_arguments, dotted_name_of, find_tensors, first_or_named, literal_value, object_ref_of
 from .autograd_functions import FACTORIES
-from .builtin_calls import chained, fields, iterated
-from .checkpoints import FIELD_FUNCTIONS, WRITERS, may_save, states_taken
-from .declared import declared_call
-from .frameworks import framework_call
-from .gradients import clip, grad_changed, read_grad
+from .builtin_calls import call_chain, call_vars, iterate_over
+from .checkpoints import FIELD_FUNCTIONS, WRITERS, call_state_function, check_saved_states
+from .declared_wrappers import call_wrapper
+from .frameworks import call_framework
+from .gradients import edit_grad, emit_clip, read_grad
 from .losses import (
     SCALES,
-    all_optimizers,
+    all_optimizer_keys,
+    apply_reduction,
     as_loss,
-    backward,
-    fill,
-    first_given,
-    loss,
-    owners_of,
-    reduced,
-    reduction_of,
+    backward_gradient_of,
+    compute_loss,
+    emit_fill,
+    find_owners,
+    find_reduction,
+    run_backward,
 )
-from .modules import torch_module
-from .sharding import local_clip
-from .written import first_words
+from .modules import make_torch_module
+from .sharding import is_local_norm
+from .syntax_queries import first_argument_text
 
 #: Functions of the standard library and of torch that neither step nor change what they are given.
 HARMLESS = tuple("builtins. torch. logging. math. os. time. json. numpy. np. copy. sys. random.".split())
@@ -78,251 +78,279 @@ OPERATORS = {f"torch.{name}": operator for name, operator in SCALES.items()} | {
 _KEEPING = frozenset({"builtins.abs", "builtins.round"})
 
 #: Functions of torch that say how much there is of some data.
-_MEASURING = frozenset(f"torch.{name}" for name in EXTENTS)
+_MEASURING = frozenset(f"torch.{name}" for name in DATA_SIZE_NAMES)
 
 
-def _call_named(at: Interpreter, func: Named, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    made_by_framework = framework_call(at, func.name, args, keywords, node)
+def _call_external(interp: Interpreter, func: ExternalName, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    made_by_framework = call_framework(interp, func.name, args, keywords, node)
     if made_by_framework is not None:
         return made_by_framework
-    name = surface.canonical(func.name)
-    shim = func.shim or at.state.shims + at.state.trying > 0
-    if name in surface.DEPRECATED and not shim and isinstance(node, ast.expr):
-        at.emit(e.DEPRECATED, node, old=name, new=surface.DEPRECATED[name], names={"call": name})
-    entry = surface.SURFACE.get(name)
+    name = torch_api.canonical_name(func.name)
+    shim = func.version_fallback or interp.state.fallback_depth + interp.state.fallback_try_depth > 0
+    if name in torch_api.DEPRECATED and not shim and isinstance(node, ast.expr):
+        interp.emit(e.DEPRECATED, node, old=name, new=torch_api.DEPRECATED[name], names={"call": name})
+    entry = torch_api.SURFACE.get(name)
     if entry is not None:
-        handler = at.handlers.roles.get(entry.role)
+        handler = interp.handlers.torch_roles.get(entry.role)
         if handler is not None:
-            return handler(at, _meant(entry, args, keywords) if func.bare else entry, args, keywords, node)
+            return handler(
+                interp, _choose_api_entry(entry, args, keywords) if func.unresolved else entry, args, keywords, node
+            )
     op = low_function(name)
     if op:
-        return low_result(at, op, [*args, *keywords.values()])
-    function = at.handlers.functions.get(name)
-    known = function(at, args, keywords, node) if function is not None else None
+        return low_result(interp, op, [*args, *keywords.values()])
+    function = interp.handlers.named_functions.get(name)
+    known = function(interp, args, keywords, node) if function is not None else None
     if known is None:
-        known = _of_family(at, name, args, keywords, node)
-    return _outside(at, name, args, keywords, node) if known is None else known
+        known = _call_by_module(interp, name, args, keywords, node)
+    return _call_unanalyzed(interp, name, args, keywords, node) if known is None else known
 
 
-def _meant(entry: surface.Entry, args: Args, keywords: Keywords) -> surface.Entry:
+def _choose_api_entry(entry: torch_api.ApiEntry, args: Args, keywords: Keywords) -> torch_api.ApiEntry:
     """What a name stands for of which no import says so: an autocast without a device type is CUDA's own."""
-    first = first_of(args, keywords, "device_type")
-    if entry.role == surface.AUTOCAST and (first is None or isinstance(literal(first), bool)):
-        return surface.lookup("torch.cuda.amp.autocast") or entry
+    first = first_or_named(args, keywords, "device_type")
+    if entry.role == torch_api.AUTOCAST and (first is None or isinstance(literal_value(first), bool)):
+        return torch_api.find_entry("torch.cuda.amp.autocast") or entry
     return entry
 
 
-def _of_family(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+def _call_by_module(interp: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
     """A call of a function that is told by the module that it is from."""
     if name in OPERATORS and len(args) == 2 and not any(value.gradients() for value in args):
-        return operate(at, OPERATORS[name], args[0], args[1], node)
-    if name in _KEEPING and (tensors := given_tensors(args, {})):
-        return computed(at, tensors)
+        return apply_operator(interp, OPERATORS[name], args[0], args[1], node)
+    if name in _KEEPING and (tensors := find_tensors(args, {})):
+        return compute_tensor(interp, tensors)
     if name.startswith("builtins."):
-        return structural(at, "call", tuple(args), wording(node), name.removeprefix("builtins."))
-    if name in REMAINDERS and len(args) == 2 and not given_tensors(args, {}):
-        return operate(at, "%", args[0], args[1], node)
+        return structural_unknown(interp, "call", tuple(args), expression_text(node), name.removeprefix("builtins."))
+    if name in REMAINDERS and len(args) == 2 and not find_tensors(args, {}):
+        return apply_operator(interp, "%", args[0], args[1], node)
     if name.startswith("itertools."):
-        iterate = chained if name.endswith("chain") else iterated
-        return iterate(at, args, keywords, node) or structural(at, "call", tuple(args), wording(node), "iter")
+        iterate = call_chain if name.endswith("chain") else iterate_over
+        return iterate(interp, args, keywords, node) or structural_unknown(
+            interp, "call", tuple(args), expression_text(node), "iter"
+        )
     if name.startswith("torch.optim.lr_scheduler."):
-        return _scheduler(at, args, keywords, node)
-    return torch_module(at, name, args, keywords, node) if _is_module(name) else None
+        return _make_scheduler(interp, args, keywords, node)
+    return make_torch_module(interp, name, args, keywords, node) if _is_module_class(name) else None
 
 
-def _is_module(name: str) -> bool:
+def _is_module_class(name: str) -> bool:
     """Whether a name is that of a class of ``torch.nn``."""
     return name.startswith("torch.nn.") and name.rpartition(".")[2][:1].isupper() and name.count(".") <= 3
 
 
-def _outside(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+def _call_unanalyzed(interp: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """A call of a function of which only the name is known: what it is given may change, or be saved."""
-    declared = declared_call(at, name, args, keywords, node)
+    declared = call_wrapper(interp, name, args, keywords, node)
     if declared is not None:
         return declared
     given = [*args, *keywords.values()]
-    states = states_taken(at, name, given, node)
+    states = call_state_function(interp, name, given, node)
     if states is not None:
         return states
     harmless = name.startswith(HARMLESS)
-    about = spoken_of(name)
+    about = effects_of_name(name)
     if not harmless:
-        hand_off(at, given, node, about)
-    if (not harmless or name.startswith(WRITERS)) and not compares(name):
-        may_save(at, given, node)
-    if _averages(name) and all(value.kind != "tensor" for value in given):
-        at.emit(e.GRAD_AVERAGE, node)
-    tensors = given_tensors(given, {})
+        escape(interp, given, node, about)
+    if (not harmless or name.startswith(WRITERS)) and not is_assert_name(name):
+        check_saved_states(interp, given, node)
+    if _averages_over_ranks(name) and all(value.kind != "tensor" for value in given):
+        interp.emit(e.GRAD_AVERAGE, node)
+    tensors = find_tensors(given, {})
     if tensors:
-        return _of_tensors(at, name, tensors, given)
-    owners = _owners_of(at, given)
-    if owners is not None and not harmless and clips(name):
-        return clip(at, next(value for value in given if value.kind == "parameters"), [], {}, node, guessed=True)
+        return _make_result_tensor(interp, name, tensors, given)
+    owners = _find_given_owners(interp, given)
+    if owners is not None and not harmless and is_clip_name(name):
+        return emit_clip(
+            interp, next(value for value in given if value.kind == "parameters"), [], {}, node, guessed=True
+        )
     if owners is not None and not harmless and about:
-        hand_off(at, refs(at, owners), node, about)
-    of_gradients = _of_gradients(at, name, args, given, node)
-    return of_gradients or _of_unknown(at, name, args, keywords, node)
+        escape(interp, object_refs(interp, owners), node, about)
+    of_gradients = _call_on_gradients(interp, name, args, given, node)
+    return of_gradients or _make_unknown_result(interp, name, args, keywords, node)
 
 
-def _of_tensors(at: Interpreter, name: str, tensors: list[Tensor], given: list[Value]) -> Tensor:
-    made = computed(at, tensors)
-    widened(at, made, op_of(name), given)
+def _make_result_tensor(interp: Interpreter, name: str, tensors: list[TensorValue], given: list[Value]) -> TensorValue:
+    made = compute_tensor(interp, tensors)
+    mark_widened(interp, made, op_of(name), given)
     if name == "torch.mean":
-        made.vague = False
-    reduced(made, tensors[0], name.removeprefix("torch."))
+        made.has_unknown_reduction = False
+    apply_reduction(made, tensors[0], name.removeprefix("torch."))
     # Unanalyzed code that is given a scaler with a loss may scale the loss.
-    made.graded = made.graded or is_graded(given) or holds_scaler(at, given)
-    made.pieces = name.rpartition(".")[2] in PIECES
+    made.is_from_gradient = made.is_from_gradient or has_gradient_input(given) or holds_scaler(interp, given)
+    made.microbatches = name.rpartition(".")[2] in SPLITTING_CALLS
     if not name.startswith("torch."):
-        made.module_read = False
-    if _may_run_models(at, name) and not is_criterion(name.rpartition(".")[2]):
-        made.autocast, made.callees, made.dtypes = ran_here(at, made.past, FORWARD)
+        made.has_known_modules = False
+    if _may_run_forward(interp, name) and not is_criterion(name.rpartition(".")[2]):
+        made.autocast_scope, made.callees, made.region_dtypes = provenance_here(interp, made.provenance, FORWARD)
     return made
 
 
-def _may_run_models(at: Interpreter, name: str) -> bool:
+def _may_run_forward(interp: Interpreter, name: str) -> bool:
     """Whether a function of another package may run a model in a region that may be entered here."""
-    return not name.startswith(HARMLESS) and (in_region(at) or at.state.maybe_open > 0)
+    return not name.startswith(HARMLESS) and (in_region(interp) or interp.state.possible_regions > 0)
 
 
-def _of_gradients(at: Interpreter, name: str, args: Args, given: list[Value], node: ast.AST) -> Value | None:
+def _call_on_gradients(interp: Interpreter, name: str, args: Args, given: list[Value], node: ast.AST) -> Value | None:
     """What a function makes of gradients that it is given: it edits or reads them."""
     for value in given:
         for grad in value.gradients():
             effect = FOREACH_IN_PLACE.get(name.removeprefix("torch.")) if value is given[0] else None
             if effect is not None:
-                grad_changed(at, grad, effect, args[1:], "p.grad", node)
+                edit_grad(interp, grad, effect, args[1:], "p.grad", node)
                 return NONE
             # What is as large as gradients knows nothing of their values.
             if not name.startswith("torch.distributed.") and not name.endswith((".sign", "_like")):
-                return read_grad(at, grad, node, name)
+                return read_grad(interp, grad, node, name)
     return None
 
 
-def _of_unknown(at: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+def _make_unknown_result(interp: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     given = [*args, *keywords.values()]
     if makes_float32(name, args, keywords):
-        made = at.fresh(node, name)
-        made.full = True
+        made = interp.fresh_unknown(node, name)
+        made.is_new_float32 = True
         return made
     if name.rpartition(".")[2] in IMPURE:
-        return at.fresh(node, name)
-    made = structural(at, "call", tuple(given), wording(node), name, tuple(keywords))
-    made.pieces = name.rpartition(".")[2] in PIECES
-    made.divided = hands_on_divided(given)
+        return interp.fresh_unknown(node, name)
+    made = structural_unknown(interp, "call", tuple(given), expression_text(node), name, tuple(keywords))
+    made.microbatches = name.rpartition(".")[2] in SPLITTING_CALLS
+    made.is_divided = may_pass_divided(given)
     if given:
-        reduced(made, given[0], name.removeprefix("torch."))
-    made.extent = name in _MEASURING or (name.startswith(HARMLESS) and measures(given))
-    made.compares = name == "torch.mean"
-    return made.made(ran_here(at, made.past, FORWARD)) if _may_run_models(at, name) else made
+        apply_reduction(made, given[0], name.removeprefix("torch."))
+    made.is_data_size = name in _MEASURING or (name.startswith(HARMLESS) and are_data_sizes(given))
+    made.is_comparison_result = name == "torch.mean"
+    return (
+        made.with_provenance(provenance_here(interp, made.provenance, FORWARD))
+        if _may_run_forward(interp, name)
+        else made
+    )
 
 
-def _islice(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    made = structural(at, "call", tuple(args), wording(node), "itertools.islice")
-    made.pieces = True
+def _call_islice(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    made = structural_unknown(interp, "call", tuple(args), expression_text(node), "itertools.islice")
+    made.microbatches = True
     return made
 
 
-def _ending(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+def _call_exit(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """A call that ends the program."""
-    at.draft.happened += 1
-    at.state.cur = None
+    interp.builder.event_count += 1
+    interp.state.current_node = None
     return NONE
 
 
-def _namespace(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+def _make_namespace(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
     """An object that only holds what it is given."""
     if args:
         return None
-    space = at.fresh(node, "namespace")
+    space = interp.fresh_unknown(node, "namespace")
     for attribute, value in keywords.items():
-        at.store(space.key, attribute, value)
+        interp.store_attribute(space.key, attribute, value)
     return space
 
 
-def _scheduler(at: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    scheduler = at.fresh(node, "scheduler")
-    target = ref_of(first_of(args, keywords, "optimizer"), "optimizer")
+def _make_scheduler(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    scheduler = interp.fresh_unknown(node, "scheduler")
+    target = object_ref_of(first_or_named(args, keywords, "optimizer"), "optimizer")
     if target is not None:
-        scheduler.schedules = target.thing.key
+        scheduler.scheduled_optimizer = target.tracked_object.key
     return scheduler
 
 
-def _owners_of(at: Interpreter, given: list[Value]) -> tuple[int, ...] | None:
+def _find_given_owners(interp: Interpreter, given: list[Value]) -> tuple[int, ...] | None:
     """The optimizers that may update the parameters that something is given; None where it is given none."""
-    owners = [owners_of(at, value) for value in given if isinstance(value, Params)]
+    owners = [find_owners(interp, value) for value in given if isinstance(value, ParamsValue)]
     if not owners:
         return None
-    return tuple(dict.fromkeys(key for known in owners for key in (all_optimizers(at) if known is None else known)))
+    return tuple(
+        dict.fromkeys(key for known in owners for key in (all_optimizer_keys(interp) if known is None else known))
+    )
 
 
-def _entry_clip(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound = bind(entry.parameters, args, keywords)
+def _call_clip(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    bound = bind_arguments(entry.parameters, args, keywords)
     rest = [bound[name] for name in entry.parameters[1:] if name in bound]
     params = bound.get("parameters")
-    norm = clip(at, params, rest, bound, node)
-    if entry.facts.get("norm") and local_clip(at, params):
-        for event in norm.readings:
-            event.facts["local"] = True
+    norm = emit_clip(interp, params, rest, bound, node)
+    if entry.attributes.get("norm") and is_local_norm(interp, params):
+        for event in norm.gradient_reads:
+            event.attributes["local"] = True
     return norm
 
 
-def _entry_norm(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+def _call_norm(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     for grad in args[0].gradients() if args else []:
-        return read_grad(at, grad, node, "norm")
-    return at.fresh(node, "norm")
+        return read_grad(interp, grad, node, "norm")
+    return interp.fresh_unknown(node, "norm")
 
 
-def _loss_module(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    thing = at.thing(("loss", at.place_key(node)), "loss", "", at.site(node))
-    thing.facts.update(entry.facts, reduction=reduction_of(keywords))
-    return Ref(thing)
+def _make_loss_module(
+    interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    thing = interp.tracked_object(("loss", interp.location_key(node)), "loss", "", interp.site_of(node))
+    thing.attributes.update(entry.attributes, reduction=find_reduction(keywords))
+    return ObjectRef(thing)
 
 
-def _loss_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound = bind(entry.parameters, args, keywords)
+def _call_loss_function(
+    interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    bound = bind_arguments(entry.parameters, args, keywords)
     order = [bound.pop(name) for name in entry.parameters if name in bound]
-    return loss(at, entry.facts, order, bound, node)
+    return compute_loss(interp, entry.attributes, order, bound, node)
 
 
-def _backward_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    value = first_of(args, keywords, "tensors")
-    if isinstance(value, Choice):
-        return on_each(at, value, lambda v: _backward_function(at, entry, [v, *args[1:]], keywords, node))
-    words = first_words(node)
-    names = {"call": wording(node), **({"loss": words} if words else {})}
-    backward(at, as_loss(value), node, first_given(args[1:], keywords), names)
+def _call_backward(
+    interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    value = first_or_named(args, keywords, "tensors")
+    if isinstance(value, UnionValue):
+        return for_each_alternative(
+            interp, value, lambda v: _call_backward(interp, entry, [v, *args[1:]], keywords, node)
+        )
+    words = first_argument_text(node)
+    names = {"call": expression_text(node), **({"loss": words} if words else {})}
+    run_backward(interp, as_loss(value), node, backward_gradient_of(args[1:], keywords), names)
     return NONE
 
 
-def _grad_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    made = as_loss(bind(entry.parameters, args, keywords).get("outputs"))
-    if made.scaler >= 0:
-        scaler = at.program.things[made.scaler].name
-        made.penalty = (node, {"call": wording(node), "loss": first_words(node), "scaler": scaler}, False)
-    made.scaler = -1
-    made.uneven = False
+def _call_autograd_grad(
+    interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    made = as_loss(bind_arguments(entry.parameters, args, keywords).get("outputs"))
+    if made.scaler_key >= 0:
+        scaler = interp.program.objects[made.scaler_key].name
+        made.penalty_source = (
+            node,
+            {"call": expression_text(node), "loss": first_argument_text(node), "scaler": scaler},
+            False,
+        )
+    made.scaler_key = -1
+    made.has_mixed_scales = False
     made.is_loss = False
-    if made.autocast == "out":
+    if made.autocast_scope == "out":
         # What is derived once more is kept in float32 on purpose.
-        made.autocast = "?"
-    at.emit(e.AUTOGRAD_GRAD, node)
+        made.autocast_scope = "?"
+    interp.emit(e.AUTOGRAD_GRAD, node)
     return made
 
 
-def _cache_clear(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    at.emit(e.AUTOCAST_CACHE_CLEAR, node)
+def _call_cache_clear(
+    interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    interp.emit(e.AUTOCAST_CACHE_CLEAR, node)
     return NONE
 
 
-def _fill_function(at: Interpreter, entry: surface.Entry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    bound = bind(entry.parameters, args, keywords)
-    tensors = given_tensors([], bound)
-    made = computed(at, tensors) if tensors else foreign_tensor(None)
+def _call_fill(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    bound = bind_arguments(entry.parameters, args, keywords)
+    tensors = find_tensors([], bound)
+    made = compute_tensor(interp, tensors) if tensors else unknown_tensor(None)
     value = bound.get("value") or bound.get("fill_value")
     if entry.name == "torch.where":
-        value = next((bound[k] for k in ("input", "other") if literal(bound.get(k)) is not UNKNOWN), None)
-    fill(at, value, made, "x" if entry.name == "torch.where" else first_words(node), node)
+        value = next((bound[k] for k in ("input", "other") if literal_value(bound.get(k)) is not UNKNOWN), None)
+    emit_fill(interp, value, made, "x" if entry.name == "torch.where" else first_argument_text(node), node)
     return made
 
 
@@ -331,41 +359,41 @@ def makes_float32(name: str, args: Args, keywords: Keywords) -> bool:
     space, _, factory = name.partition(".")
     if space != "torch" or factory not in FACTORIES or "dtype" in keywords or "**" in keywords:
         return False
-    return not any(map(name_of, args))
+    return not any(map(dotted_name_of, args))
 
 
-def _averages(name: str) -> bool:
+def _averages_over_ranks(name: str) -> bool:
     """Whether a function of torch brings together what several processes hold, as gradients are averaged."""
     last = name.rpartition(".")[2]
     return name.startswith("torch.distributed.") and any(word in last for word in ("reduce", "gather", "average"))
 
 
-def register(handlers: Handlers) -> None:
-    handlers.calls["named"] = _call_named
-    handlers.functions.update(
+def register(handlers: HandlerTable) -> None:
+    handlers.calls["named"] = _call_external
+    handlers.named_functions.update(
         {
-            "itertools.islice": _islice,
-            **dict.fromkeys(FIELD_FUNCTIONS, fields),
-            **dict.fromkeys(("sys.exit", "os._exit", "builtins.exit", "builtins.quit"), _ending),
-            **dict.fromkeys(("types.SimpleNamespace", "argparse.Namespace"), _namespace),
+            "itertools.islice": _call_islice,
+            **dict.fromkeys(FIELD_FUNCTIONS, call_vars),
+            **dict.fromkeys(("sys.exit", "os._exit", "builtins.exit", "builtins.quit"), _call_exit),
+            **dict.fromkeys(("types.SimpleNamespace", "argparse.Namespace"), _make_namespace),
         }
     )
-    handlers.roles.update(
+    handlers.torch_roles.update(
         {
-            surface.CLIP: _entry_clip,
-            surface.NORM: _entry_norm,
-            surface.LOSS_MODULE: _loss_module,
-            surface.LOSS: _loss_function,
-            surface.BACKWARD: _backward_function,
-            surface.GRAD: _grad_function,
-            surface.NULL_CONTEXT: lambda at, entry, args, keywords, node: NullContext(),
-            surface.EXIT_STACK: lambda at, entry, args, keywords, node: StackContext(),
-            surface.CONTEXT: lambda at, entry, *_: NullContext() if entry.facts.get("grad") else GradMode(),
-            surface.CACHE_CLEAR: _cache_clear,
-            surface.LOAD: lambda at, entry, args, keywords, node: at.fresh(node, "loaded"),
-            surface.FILL: _fill_function,
-            surface.PARTIAL: lambda at, entry, args, keywords, node: (
-                Partial(args[0], args[1:], keywords) if args else at.fresh(node)
+            torch_api.CLIP: _call_clip,
+            torch_api.NORM: _call_norm,
+            torch_api.LOSS_MODULE: _make_loss_module,
+            torch_api.LOSS: _call_loss_function,
+            torch_api.BACKWARD: _call_backward,
+            torch_api.GRAD: _call_autograd_grad,
+            torch_api.NULL_CONTEXT: lambda interp, entry, args, keywords, node: NullContext(),
+            torch_api.EXIT_STACK: lambda interp, entry, args, keywords, node: StackContext(),
+            torch_api.CONTEXT: lambda interp, entry, *_: NullContext() if entry.attributes.get("grad") else GradMode(),
+            torch_api.CACHE_CLEAR: _call_cache_clear,
+            torch_api.LOAD: lambda interp, entry, args, keywords, node: interp.fresh_unknown(node, "loaded"),
+            torch_api.FILL: _call_fill,
+            torch_api.PARTIAL: lambda interp, entry, args, keywords, node: (
+                PartialCall(args[0], args[1:], keywords) if args else interp.fresh_unknown(node)
             ),
         }
     )

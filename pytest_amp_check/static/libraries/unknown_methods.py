@@ -8,23 +8,42 @@ from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol.optable import IN_PLACE, OPS
-from ...protocol.words import chain
+from ...protocol.source_text import find_access_path
 from ..interpreter.dtypes import is_low_method
-from ..interpreter.expressions import EXTENTS, entry_of, operate
-from ..interpreter.identity import structural
-from ..interpreter.interpreter import Handlers, Interpreter
-from ..interpreter.matters import spoken_of
-from ..interpreter.microbatches import PIECES
-from ..interpreter.tensors import foreign_tensor, low_result
-from ..interpreter.unknown import hand_off, refs, unknown
-from ..interpreter.values import NONE, Args, Const, Keywords, Named, NoSync, Opaque, Params, Value
-from ..interpreter.wording import receiver_words, wording
+from ..interpreter.expressions import DATA_SIZE_NAMES, apply_operator, item_origin_of
+from ..interpreter.identity import structural_unknown
+from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.microbatches import SPLITTING_CALLS
+from ..interpreter.name_effects import effects_of_name
+from ..interpreter.source_text import expression_text, receiver_text
+from ..interpreter.tensors import low_result, unknown_tensor
+from ..interpreter.unanalyzed_code import call_unknown, escape, object_refs
+from ..interpreter.values import (
+    NONE,
+    Args,
+    Const,
+    ExternalName,
+    Keywords,
+    NoSyncContext,
+    ParamsValue,
+    UnknownValue,
+    Value,
+)
 from ..project.syntax import walk
-from .arguments import first_of, ref_of
-from .checkpoints import loads_unknown, state_of
-from .losses import FILLS, SCALES, all_optimizers, backward, fill, first_given, reduced, updated_by
-from .nonfinite import code_read
-from .written import all_of, called, last_name, receiver
+from .arguments import first_or_named, object_ref_of
+from .checkpoints import emit_unknown_load, take_state
+from .losses import (
+    FILLS,
+    SCALES,
+    all_optimizer_keys,
+    apply_reduction,
+    backward_gradient_of,
+    emit_fill,
+    find_updating_optimizers,
+    run_backward,
+)
+from .nonfinite import current_code
+from .syntax_queries import callee_of, find_nodes, last_name, receiver_of
 
 #: Methods that tensors have, none of which runs a model.
 OF_TENSORS = (
@@ -46,159 +65,183 @@ _NAME = re.compile(r"[^\W\d]\w*")
 Method = Callable[[Interpreter, Value, Args, Keywords, ast.AST], Value | None]
 
 
-def _opaque_method(at: Interpreter, receiver: Value, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    key = receiver.identity(at.number)
-    stored = at.state.heap.get((key, name)) if isinstance(key, int) else None
+def _call_unknown_method(
+    interp: Interpreter, receiver: Value, name: str, args: Args, keywords: Keywords, node: ast.AST
+) -> Value:
+    key = receiver.identity_key(interp.unique_number)
+    stored = interp.state.heap.get((key, name)) if isinstance(key, int) else None
     if stored is not None:
-        return at.call_value(stored, args, keywords, node)
+        return interp.call_value(stored, args, keywords, node)
     act = _METHODS.get(name)
-    done = act(at, receiver, args, keywords, node) if act is not None else None
+    done = act(interp, receiver, args, keywords, node) if act is not None else None
     if done is not None:
         return done
     if is_low_method(name):
-        return low_result(at, name, [receiver, *args, *keywords.values()])
-    func = structural(at, "method", (receiver,), wording(node), name)
-    data = any(not isinstance(value, (Const, Named)) for value in (*args, *keywords.values()))
-    result = unknown(at, func, args, keywords, node, runs=data and name not in OF_TENSORS)
-    result.pieces = name in PIECES
-    if isinstance(result, Opaque) and isinstance(receiver, Opaque):
-        _follow_loss(at, result, receiver, name, args, node)
-        result.extent = name in EXTENTS or receiver.extent
-    if name in ("get", "pop") and args and isinstance(result, Opaque):
-        result.entry = entry_of(receiver, args[0])
+        return low_result(interp, name, [receiver, *args, *keywords.values()])
+    func = structural_unknown(interp, "method", (receiver,), expression_text(node), name)
+    data = any(not isinstance(value, (Const, ExternalName)) for value in (*args, *keywords.values()))
+    result = call_unknown(interp, func, args, keywords, node, runs=data and name not in OF_TENSORS)
+    result.microbatches = name in SPLITTING_CALLS
+    if isinstance(result, UnknownValue) and isinstance(receiver, UnknownValue):
+        _track_loss(interp, result, receiver, name, args, node)
+        result.is_data_size = name in DATA_SIZE_NAMES or receiver.is_data_size
+    if name in ("get", "pop") and args and isinstance(result, UnknownValue):
+        result.item_origin = item_origin_of(receiver, args[0])
     return result
 
 
-def _follow_loss(at: Interpreter, result: Opaque, receiver: Opaque, name: str, args: Args, node: ast.AST) -> None:
+def _track_loss(
+    interp: Interpreter, result: UnknownValue, receiver: UnknownValue, name: str, args: Args, node: ast.AST
+) -> None:
     """What a method leaves of a loss of which only the name is known."""
-    result.compares = name == "mean" or (receiver.compares and name != "item")
+    result.is_comparison_result = name == "mean" or (receiver.is_comparison_result and name != "item")
     part = name.removesuffix("_")
     operator = SCALES.get(name) or SCALES.get(part)
     if operator is not None and args:
-        made = operate(at, operator, receiver, args[0], node)
-        result.divided, result.summed = made.divided, made.summed
+        made = apply_operator(interp, operator, receiver, args[0], node)
+        result.is_divided, result.is_only_summed = made.is_divided, made.is_only_summed
         return
-    result.divided = e.DIVIDES in spoken_of(name) or (receiver.divided and not args)
-    result.summed = receiver.summed
-    reduced(result, receiver, part)
+    result.is_divided = e.DIVIDES in effects_of_name(name) or (receiver.is_divided and not args)
+    result.is_only_summed = receiver.is_only_summed
+    apply_reduction(result, receiver, part)
 
 
 #: The parameters of a tensor's backward.
 _OF_BACKWARD = frozenset({"gradient", "retain_graph", "create_graph", "inputs"})
 
 
-def _backward(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    if isinstance(receiver, Opaque) and not args and keywords.keys() <= _OF_BACKWARD:
-        backward(at, foreign_tensor(receiver), node, first_given(args, keywords))
+def _call_backward(interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    if isinstance(receiver, UnknownValue) and not args and keywords.keys() <= _OF_BACKWARD:
+        run_backward(interp, unknown_tensor(receiver), node, backward_gradient_of(args, keywords))
     else:
         # A framework's own backward: it may scale, divide, step.
-        at.emit(e.BACKWARD, node, opaque=True, feeds=None, names={"loss": receiver_words(node)})
+        interp.emit(e.BACKWARD, node, opaque=True, feeds=None, names={"loss": receiver_text(node)})
     return NONE
 
 
-def _scaled_in_place(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
-    if not receiver.graded:
+def _call_scaling_in_place(
+    interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST
+) -> Value | None:
+    if not receiver.is_from_gradient:
         return None
-    at.emit(e.GRAD_NORMALISE, node, owners=None)
+    interp.emit(e.GRAD_NORMALISE, node, owners=None)
     return receiver
 
 
-def _enter_context(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+def _call_enter_context(
+    interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST
+) -> Value | None:
     if not args:
         return None
-    at.state.maybe_open += 1
-    return at.fresh(node, "enter_context")
+    interp.state.possible_regions += 1
+    return interp.fresh_unknown(node, "enter_context")
 
 
-def _clip(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+def _call_clip(interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """accelerator.clip_grad_norm_ and its like unscale by themselves."""
-    hand_off(at, [*args, *keywords.values(), *refs(at, all_optimizers(at))], node)
-    return at.fresh(node, last_name(called(node)))
+    escape(interp, [*args, *keywords.values(), *object_refs(interp, all_optimizer_keys(interp))], node)
+    return interp.fresh_unknown(node, last_name(callee_of(node)))
 
 
-def _fill(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    made = foreign_tensor(receiver)
-    fill(at, keywords.get("value") or (args[-1] if args else None), made, receiver_words(node), node)
+def _call_fill(interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    made = unknown_tensor(receiver)
+    emit_fill(interp, keywords.get("value") or (args[-1] if args else None), made, receiver_text(node), node)
     return made
 
 
-def _load(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
-    loads_unknown(at, receiver_words(node), first_of(args, keywords, "state_dict"), node)
+def _call_load_state_dict(
+    interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST
+) -> Value | None:
+    emit_unknown_load(interp, receiver_text(node), first_or_named(args, keywords, "state_dict"), node)
     return None
 
 
-def _is_used_as_tensor(at: Interpreter, node: ast.AST) -> bool:
+def _is_used_as_tensor(interp: Interpreter, node: ast.AST) -> bool:
     """Whether the function being read asks of what a method is called on what only a tensor has, or computes with it.
 
     No module has that, and a tensor is not called.
     """
-    here = at.state.frame
+    here = interp.state.frame
     root = here.module.tree if here.function is None else here.function.node
-    owner = receiver(node)
-    text = chain(owner) if owner is not None else None
-    if text is None or any(chain(call.func) == text for call in all_of(root, ast.Call)):
+    owner = receiver_of(node)
+    text = find_access_path(owner) if owner is not None else None
+    if text is None or any(find_access_path(call.func) == text for call in find_nodes(root, ast.Call)):
         return False
-    asked = any(x.attr in _OF_TENSORS_ALONE and chain(x.value) == text for x in all_of(root, ast.Attribute))
-    changed = (x.target for x in all_of(root, ast.AugAssign))
-    computed = (side for x in all_of(root, ast.BinOp) for side in (x.left, x.right))
-    return asked or any(chain(each) == text for each in (*changed, *computed))
+    asked = any(
+        x.attr in _OF_TENSORS_ALONE and find_access_path(x.value) == text for x in find_nodes(root, ast.Attribute)
+    )
+    changed = (x.target for x in find_nodes(root, ast.AugAssign))
+    computed = (side for x in find_nodes(root, ast.BinOp) for side in (x.left, x.right))
+    return asked or any(find_access_path(each) == text for each in (*changed, *computed))
 
 
-def _names_given(at: Interpreter, node: ast.AST) -> list[str]:
+def _find_target_names(interp: Interpreter, node: ast.AST) -> list[str]:
     """The names that the code being read gives to what comes of an expression."""
-    given = [each for each in all_of(code_read(at), ast.Assign) if any(part is node for part in walk(each.value))]
-    return [chain(target) or "" for each in given for target in each.targets]
+    given = [
+        each for each in find_nodes(current_code(interp), ast.Assign) if any(part is node for part in walk(each.value))
+    ]
+    return [find_access_path(target) or "" for each in given for target in each.targets]
 
 
-def _casting(dtype: str) -> Method:
-    def act(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> None:
-        if not args and not _is_used_as_tensor(at, node):
-            words = receiver_words(node)
-            texts = [str(words), receiver.text if isinstance(receiver, Opaque) else "", *_names_given(at, node)]
+def _make_cast_method(dtype: str) -> Method:
+    def emit_module_cast(interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> None:
+        if not args and not _is_used_as_tensor(interp, node):
+            words = receiver_text(node)
+            texts = [
+                str(words),
+                receiver.text if isinstance(receiver, UnknownValue) else "",
+                *_find_target_names(interp, node),
+            ]
             called = frozenset(_NAME.findall(" ".join(texts)))
-            given = isinstance(receiver, Opaque) and receiver.argument
-            at.emit(e.MODULE_CAST, node, dtype=dtype, called=called, given=given, names={"module": words})
+            given = isinstance(receiver, UnknownValue) and receiver.is_argument
+            interp.emit(e.MODULE_CAST, node, dtype=dtype, called=called, given=given, names={"module": words})
 
-    return act
+    return emit_module_cast
 
 
-def _step(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+def _call_scheduler_step(
+    interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST
+) -> Value | None:
     """A scheduler moves the learning rate."""
-    if args or keywords or not isinstance(receiver, Opaque) or receiver.schedules < 0:
+    if args or keywords or not isinstance(receiver, UnknownValue) or receiver.scheduled_optimizer < 0:
         return None
-    optimizer = at.program.things[receiver.schedules].name
-    names = {"scheduler": receiver_words(node), "call": wording(node), "optimizer": optimizer}
-    at.emit(e.SCHEDULER_STEP, node, None, receiver.schedules, names=names)
-    return at.fresh(node, "step")
+    optimizer = interp.program.objects[receiver.scheduled_optimizer].name
+    names = {"scheduler": receiver_text(node), "call": expression_text(node), "optimizer": optimizer}
+    interp.emit(e.SCHEDULER_STEP, node, None, receiver.scheduled_optimizer, names=names)
+    return interp.fresh_unknown(node, "step")
 
 
-def _average(at: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+def _call_update_parameters(
+    interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST
+) -> Value | None:
     """An average of the weights of a model takes them in, as ``AveragedModel`` does."""
-    model = ref_of(first_of(args, keywords, "model"), "module")
-    trained_by = None if model is None else updated_by(at, frozenset({model.thing.key}))
+    model = object_ref_of(first_or_named(args, keywords, "model"), "module")
+    trained_by = None if model is None else find_updating_optimizers(interp, frozenset({model.tracked_object.key}))
     if trained_by is not None and len(trained_by) == 1:
-        names = {"call": wording(node), "optimizer": at.program.things[trained_by[0]].name}
-        at.emit(e.STEP_FOLLOWED, node, None, trained_by[0], names=names)
+        names = {"call": expression_text(node), "optimizer": interp.program.objects[trained_by[0]].name}
+        interp.emit(e.STEP_FOLLOWED, node, None, trained_by[0], names=names)
     return None
 
 
 _METHODS: dict[str, Method] = {
-    "backward": _backward,
-    **dict.fromkeys([name for name, does in IN_PLACE.items() if does in ("divide", "multiply")], _scaled_in_place),
-    "no_sync": lambda at, receiver, args, keywords, node: None if args or keywords else NoSync(),
-    "enter_context": _enter_context,
-    "clip_grad_norm_": _clip,
-    "clip_grad_value_": _clip,
-    "parameters": lambda at, receiver, args, keywords, node: Params(None),
-    **dict.fromkeys(FILLS, _fill),
-    "state_dict": lambda at, receiver, args, keywords, node: state_of(at, receiver, node),
-    "load_state_dict": _load,
-    "half": _casting("float16"),
-    "bfloat16": _casting("bfloat16"),
-    "step": _step,
-    "update_parameters": _average,
+    "backward": _call_backward,
+    **dict.fromkeys(
+        [name for name, does in IN_PLACE.items() if does in ("divide", "multiply")], _call_scaling_in_place
+    ),
+    "no_sync": lambda interp, receiver, args, keywords, node: None if args or keywords else NoSyncContext(),
+    "enter_context": _call_enter_context,
+    "clip_grad_norm_": _call_clip,
+    "clip_grad_value_": _call_clip,
+    "parameters": lambda interp, receiver, args, keywords, node: ParamsValue(None),
+    **dict.fromkeys(FILLS, _call_fill),
+    "state_dict": lambda interp, receiver, args, keywords, node: take_state(interp, receiver, node),
+    "load_state_dict": _call_load_state_dict,
+    "half": _make_cast_method("float16"),
+    "bfloat16": _make_cast_method("bfloat16"),
+    "step": _call_scheduler_step,
+    "update_parameters": _call_update_parameters,
 }
 
 
-def register(handlers: Handlers) -> None:
-    handlers.methods[""] = _opaque_method
+def register(handlers: HandlerTable) -> None:
+    handlers.methods[""] = _call_unknown_method

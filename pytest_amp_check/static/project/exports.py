@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 
-from ...protocol.named import NamedTuple
+from ...protocol.fast_namedtuple import NamedTuple
 from ..sources import patterns
 from ..sources.patterns import Code
 
@@ -21,7 +21,7 @@ Asked = dict[tuple[str, str, int], str | None]
 Find = Callable[[str, str, int], "str | None"]
 
 #: Stands for whatever is known to matter.
-_MATTERS: Place = ("", b"")
+_RELEVANT: Place = ("", b"")
 _NAME = re.compile(rb"[A-Za-z_]\w*")
 #: Where a statement of the module itself begins: a definition, a decorator of one, or any other.
 _STATEMENT = re.compile(rb"^(?:(?:async[ \t]+)?def[ \t]+(\w+)|class[ \t]+(\w+)|(@)|[^\s#)\]}])", re.MULTILINE)
@@ -32,39 +32,39 @@ _TARGETS = re.compile(
 
 
 #: The head of a class, at the margin.
-_HEAD = re.compile(rb"^class[ \t]+\w+[ \t]*(?:\([^()]*(?:\([^()]*\)[^()]*)*\))?", re.MULTILINE)
+_CLASS_HEAD = re.compile(rb"^class[ \t]+\w+[ \t]*(?:\([^()]*(?:\([^()]*\)[^()]*)*\))?", re.MULTILINE)
 
 
-class Question(NamedTuple):
+class RelevanceCriterion(NamedTuple):
     """What is asked of names: whether code does what matters, and in what of a definition others are named for it."""
 
-    does: Callable[[bytes], bool]
-    onward: Callable[[bytes], bytes]
+    is_match: Callable[[bytes], bool]
+    used_part: Callable[[bytes], bytes]
 
 
-def _derived(part: bytes) -> bytes:
+def _class_head(part: bytes) -> bytes:
     """Of a class what it derives from; all of anything else."""
-    head = _HEAD.search(part)
+    head = _CLASS_HEAD.search(part)
     return head.group() if head else part
 
 
-def _everything(part: bytes) -> bytes:
+def _whole_definition(part: bytes) -> bytes:
     """Return all of a definition. A spawned process is sent the function by its name, which a lambda has not."""
     return part
 
 
 #: Whether using a name may do something to the protocol.
-HELPS = Question(patterns.helps, _everything)
+AFFECTS_PROTOCOL = RelevanceCriterion(patterns.may_affect_importer, _whole_definition)
 #: Whether a class that derives from one of a name may inherit a training.
-HANDS_DOWN = Question(patterns.trains, _derived)
+INHERITS_TRAINING = RelevanceCriterion(patterns.may_do_training, _class_head)
 
 
-class Answer(NamedTuple):
+class NameRelevance(NamedTuple):
     """Whether a name matters, and what that depends on: files, by absolute path, and imports with where they led."""
 
-    helps: bool
-    touched: frozenset[str]
-    asked: Asked
+    is_relevant: bool
+    dependencies: frozenset[str]
+    import_targets: Asked
 
 
 class Exports:
@@ -73,106 +73,108 @@ class Exports:
     ``load`` gives what a file holds: nothing, where it cannot be read.
     """
 
-    __slots__ = ("_known", "_load", "_names", "_question", "_whole")
+    __slots__ = ("_criterion", "_load_file", "_names_by_file", "_relevance_by_file", "_relevance_by_place")
 
-    def __init__(self, load: Callable[[str], bytes], question: Question) -> None:
-        self._load = load
-        self._question = question
-        self._whole: dict[str, bool] = {}
-        self._names: dict[str, _Names] = {}
-        self._known: dict[Place, Answer] = {_MATTERS: Answer(True, frozenset(), {})}
+    def __init__(self, load: Callable[[str], bytes], criterion: RelevanceCriterion) -> None:
+        self._load_file = load
+        self._criterion = criterion
+        self._relevance_by_file: dict[str, bool] = {}
+        self._names_by_file: dict[str, _FileNames] = {}
+        self._relevance_by_place: dict[Place, NameRelevance] = {_RELEVANT: NameRelevance(True, frozenset(), {})}
 
-    def whole(self, path: str) -> bool:
+    def is_relevant_file(self, path: str) -> bool:
         """Whether anything in a file may matter."""
-        known = self._whole.get(path)
+        known = self._relevance_by_file.get(path)
         if known is None:
             # What a package hands on lies in other files.
-            known = os.path.basename(path) == "__init__.py" or self._question.does(self._load(path))
-            self._whole[path] = known
+            known = os.path.basename(path) == "__init__.py" or self._criterion.is_match(self._load_file(path))
+            self._relevance_by_file[path] = known
         return known
 
-    def of_import(self, module: str, name: str, importer: str, find: Find) -> Answer:
+    def relevance_of_import(self, module: str, name: str, importer: str, find: Find) -> NameRelevance:
         """Whether what a file imports may matter: a module, with dots in front, or a name in it where one is given."""
         touched: set[str] = set()
         asked: Asked = {}
-        place = self._imported(module, name.encode(), importer, touched, _keeping(find, asked))
+        place = self._resolve_import(module, name.encode(), importer, touched, _record_imports(find, asked))
         if place is None:
-            return Answer(False, frozenset(touched), asked)
-        known = self._answer(place, find)
-        return Answer(known.helps, known.touched | touched, {**known.asked, **asked})
+            return NameRelevance(False, frozenset(touched), asked)
+        known = self._relevance_at(place, find)
+        return NameRelevance(known.is_relevant, known.dependencies | touched, {**known.import_targets, **asked})
 
-    def ask(self, path: str, name: str, find: Find) -> Answer:
+    def relevance_of_name(self, path: str, name: str, find: Find) -> NameRelevance:
         """Whether a name that the file at a path defines, or hands on, may matter; ``find`` says where imports lead."""
-        return self._answer((path, name.encode()), find)
+        return self._relevance_at((path, name.encode()), find)
 
-    def _answer(self, place: Place, find: Find) -> Answer:
-        if place not in self._known:
-            self._search(place, find)
-        return self._known[place]
+    def _relevance_at(self, place: Place, find: Find) -> NameRelevance:
+        if place not in self._relevance_by_place:
+            self._search_relevance(place, find)
+        return self._relevance_by_place[place]
 
-    def hands_on(self, path: str, name: str) -> bool:
+    def may_reexport(self, path: str, name: str) -> bool:
         """Return True if a file may have a name from another one."""
         names = self._names_of(path)
-        return bool(names.stars) or name.encode() in names.imports
+        return bool(names.star_imports) or name.encode() in names.imports
 
-    def _names_of(self, path: str) -> _Names:
-        known = self._names.get(path)
+    def _names_of(self, path: str) -> _FileNames:
+        known = self._names_by_file.get(path)
         if known is None:
-            known = self._names[path] = _Names(self._load(path), self._question)
+            known = self._names_by_file[path] = _FileNames(self._load_file(path), self._criterion)
         return known
 
-    def _search(self, root: Place, find: Find) -> None:
+    def _search_relevance(self, root: Place, find: Find) -> None:
         """Follow what names are defined by until something matters, and keep what that has shown."""
         touched: set[str] = set()
         asked: Asked = {}
-        lead = _keeping(find, asked)
+        lead = _record_imports(find, asked)
         seen = {root}
-        way = [(root, self._onward(root, touched, lead))]
+        stack = [(root, self._definitions_of(root, touched, lead))]
         helps = False
-        while way and not helps:
-            for place in way[-1][1]:
-                known = self._known.get(place)
+        while stack and not helps:
+            for place in stack[-1][1]:
+                known = self._relevance_by_place.get(place)
                 if known is not None:
-                    touched |= known.touched
-                    asked |= known.asked
-                    helps = known.helps
+                    touched |= known.dependencies
+                    asked |= known.import_targets
+                    helps = known.is_relevant
                     if helps:
                         break
                 elif place not in seen:
                     seen.add(place)
-                    way.append((place, self._onward(place, touched, lead)))
+                    stack.append((place, self._definitions_of(place, touched, lead)))
                     break
             else:
-                way.pop()
-        answer = Answer(helps, frozenset(touched), asked)
+                stack.pop()
+        answer = NameRelevance(helps, frozenset(touched), asked)
         # Where something matters, no more is known of what lies beside the way to it.
-        self._known.update(dict.fromkeys([place for place, _ in way] if helps else seen, answer))
+        self._relevance_by_place.update(dict.fromkeys([place for place, _ in stack] if helps else seen, answer))
 
-    def _onward(self, place: Place, touched: set[str], find: Find) -> Iterator[Place]:
+    def _definitions_of(self, place: Place, dependencies: set[str], find: Find) -> Iterator[Place]:
         """What a name is defined by."""
         path, name = place
-        touched.add(path)
+        dependencies.add(path)
         names = self._names_of(path)
         # What steps in where an import fails is not asked: most of what is imported is defined nowhere else.
         taken = names.imports.get(name)
-        if taken is None and name in names.defined:
-            does, uses = names.defined_by(name)
+        if taken is None and name in names.statements_by_name:
+            does, uses = names.definition_of(name)
             if does:
-                yield _MATTERS
+                yield _RELEVANT
             for use in uses:
                 yield path, use
             return
         if taken is None:
-            taken = [(module, name) for module in names.stars]
+            taken = [(module, name) for module in names.star_imports]
             # Code of its own may give it the name.
-            if not taken and (names.helps or (os.path.basename(path) == "__init__.py" and names.says(name))):
-                yield _MATTERS
+            if not taken and (names.is_relevant or (os.path.basename(path) == "__init__.py" and names.has_name(name))):
+                yield _RELEVANT
         for module, member in taken:
-            imported = self._imported(module.decode(), member, path, touched, find)
+            imported = self._resolve_import(module.decode(), member, path, dependencies, find)
             if imported is not None:
                 yield imported
 
-    def _imported(self, module: str, name: bytes, importer: str, touched: set[str], find: Find) -> Place | None:
+    def _resolve_import(
+        self, module: str, name: bytes, importer: str, dependencies: set[str], find: Find
+    ) -> Place | None:
         """What an import leads to, if it may matter: a module, as a whole, or a name in one."""
         dotted = module.lstrip(".")
         level = len(module) - len(dotted)
@@ -183,54 +185,63 @@ class Exports:
                 continue
             if where != inner and found.endswith(".py"):
                 return found, name
-            touched.add(found)
-            return _MATTERS if not found.endswith(".py") or self.whole(found) else None
+            dependencies.add(found)
+            return _RELEVANT if not found.endswith(".py") or self.is_relevant_file(found) else None
         return None
 
 
-def _keeping(find: Find, asked: Asked) -> Find:
+def _record_imports(find: Find, import_targets: Asked) -> Find:
     """The same question, with what it was asked and where that led kept."""
 
-    def lead(dotted: str, importer: str, level: int) -> str | None:
-        found = asked[dotted, importer, level] = find(dotted, importer, level)
+    def find_and_record(dotted: str, importer: str, level: int) -> str | None:
+        found = import_targets[dotted, importer, level] = find(dotted, importer, level)
         return found
 
-    return lead
+    return find_and_record
 
 
-class _Names:
+class _FileNames:
     """The names of a file, with what defines each.
 
     ``imports`` holds for each local name of an import the modules, with dots in front, and the names there that it may
     stand for; ``stars`` the modules that everything is taken from; ``helps`` says whether anything in it matters.
     """
 
-    __slots__ = ("_code", "_defined", "_parts", "_question", "_said", "helps", "imports", "stars")
+    __slots__ = (
+        "_code",
+        "_criterion",
+        "_relevance_by_statement",
+        "_statements",
+        "_statements_by_name",
+        "imports",
+        "is_relevant",
+        "star_imports",
+    )
 
-    def __init__(self, data: bytes, question: Question) -> None:
-        self._code = code = Code(data).bare.data
-        self._question = question
-        self.helps = question.does(code)
+    def __init__(self, data: bytes, criterion: RelevanceCriterion) -> None:
+        self._code = code = Code(data).without_docstrings.data
+        self._criterion = criterion
+        self.is_relevant = criterion.is_match(code)
         self.imports: dict[bytes, list[tuple[bytes, bytes]]] = {}
-        self.stars: list[bytes] = []
-        for module, name, local in patterns.imported(code):
+        self.star_imports: list[bytes] = []
+        for module, name, local in patterns.iterate_imports(code):
             if name == b"*":
-                self.stars.append(module)
+                self.star_imports.append(module)
             else:
                 self.imports.setdefault(local, []).append((module, name))
-        self._parts: list[bytes] = []
-        self._defined: dict[bytes, list[int]] | None = None
-        self._said: dict[int, tuple[bool, frozenset[bytes]]] = {}
+        self._statements: list[bytes] = []
+        self._statements_by_name: dict[bytes, list[int]] | None = None
+        self._relevance_by_statement: dict[int, tuple[bool, frozenset[bytes]]] = {}
 
     @property
-    def defined(self) -> dict[bytes, list[int]]:
+    def statements_by_name(self) -> dict[bytes, list[int]]:
         """The names that the statements of the module itself give values to, with the numbers of these statements."""
-        if self._defined is None:
-            self._defined = {}
-            self._split(self._code, self._defined)
-        return self._defined
+        if self._statements_by_name is None:
+            self._statements_by_name = {}
+            self._split_statements(self._code, self._statements_by_name)
+        return self._statements_by_name
 
-    def _split(self, code: bytes, defined: dict[bytes, list[int]]) -> None:
+    def _split_statements(self, code: bytes, defined: dict[bytes, list[int]]) -> None:
         starts = list(_STATEMENT.finditer(code))
         ends = [*(match.start() for match in starts[1:]), len(code)]
         begin = -1
@@ -241,31 +252,31 @@ class _Names:
             part = code[begin:end]
             begin = -1
             name = match.group(1) or match.group(2)
-            for target in [name] if name else _targets(part):
-                defined.setdefault(target, []).append(len(self._parts))
-            self._parts.append(part)
+            for target in [name] if name else _assigned_names(part):
+                defined.setdefault(target, []).append(len(self._statements))
+            self._statements.append(part)
 
-    def says(self, name: bytes) -> bool:
+    def has_name(self, name: bytes) -> bool:
         """Whether a name stands anywhere in it."""
         return name in self._code
 
-    def defined_by(self, name: bytes) -> tuple[bool, list[bytes]]:
+    def definition_of(self, name: bytes) -> tuple[bool, list[bytes]]:
         """Whether what defines a name does what matters, and the names of the file that it uses for it."""
         does = False
         uses: set[bytes] = set()
-        for number in self.defined.get(name, ()):
-            if number not in self._said:
-                part = self._parts[number]
-                words = frozenset(_NAME.findall(self._question.onward(part)))
-                known = (words & self.defined.keys()) | (words & self.imports.keys())
-                self._said[number] = self._question.does(part), known
-            helps, names = self._said[number]
+        for number in self.statements_by_name.get(name, ()):
+            if number not in self._relevance_by_statement:
+                part = self._statements[number]
+                words = frozenset(_NAME.findall(self._criterion.used_part(part)))
+                known = (words & self.statements_by_name.keys()) | (words & self.imports.keys())
+                self._relevance_by_statement[number] = self._criterion.is_match(part), known
+            helps, names = self._relevance_by_statement[number]
             does = does or helps
             uses |= names
         return does, sorted(uses)
 
 
-def _targets(part: bytes) -> set[bytes]:
+def _assigned_names(part: bytes) -> set[bytes]:
     """The names that a statement which is no definition gives values to."""
     found: set[bytes] = set()
     for name, names in _TARGETS.findall(part):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 
-from .syntax import tail, walk
+from .syntax import tail_name, walk
 
 #: Decorators of functions and classes that a notebook exports as they are.
 _EXPORTED = frozenset({"function", "class_definition"})
@@ -25,13 +25,13 @@ def as_one_program(tree: ast.Module, text: str) -> ast.Module:
     cells = [statement for statement in tree.body if _is_cell(statement, apps)]
     if not cells:
         return tree
-    ordered = iter(_in_order(cells))
+    ordered = iter(_sort_cells(cells))
     body: list[ast.stmt] = []
     for statement in tree.body:
         if _is_cell(statement, apps):
-            body += _statements(next(ordered))
+            body += _cell_statements(next(ordered))
         else:
-            _undecorate(statement, apps)
+            _remove_app_decorators(statement, apps)
             body.append(statement)
     return ast.Module(body, tree.type_ignores)
 
@@ -40,61 +40,61 @@ def _names_of_apps(statement: ast.stmt) -> list[str]:
     """Return the names that a statement gives a new ``marimo.App(...)``."""
     if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
         return []
-    made = tail(statement.value.func) == "App"
+    made = tail_name(statement.value.func) == "App"
     return [target.id for target in statement.targets if made and isinstance(target, ast.Name)]
 
 
-def _decorator(node: ast.expr, apps: set[str]) -> str:
+def _app_decorator(node: ast.expr, apps: set[str]) -> str:
     """Return the attribute of an app that a decorator is, such as "cell", or nothing."""
     called = node.func if isinstance(node, ast.Call) else node
     of_app = isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id in apps
-    return tail(called) if of_app else ""
+    return tail_name(called) if of_app else ""
 
 
 def _is_cell(statement: ast.stmt, apps: set[str]) -> bool:
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     return isinstance(statement, functions) and any(
-        _decorator(each, apps) == "cell" for each in statement.decorator_list
+        _app_decorator(each, apps) == "cell" for each in statement.decorator_list
     )
 
 
-def _undecorate(statement: ast.stmt, apps: set[str]) -> None:
+def _remove_app_decorators(statement: ast.stmt, apps: set[str]) -> None:
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
         statement.decorator_list = [
-            each for each in statement.decorator_list if _decorator(each, apps) not in _EXPORTED
+            each for each in statement.decorator_list if _app_decorator(each, apps) not in _EXPORTED
         ]
 
 
-def _statements(cell: ast.stmt) -> list[ast.stmt]:
+def _cell_statements(cell: ast.stmt) -> list[ast.stmt]:
     """Return the body of a cell without the ``return`` that lists what it defines."""
     assert isinstance(cell, (ast.FunctionDef, ast.AsyncFunctionDef))
     body = cell.body
     return body[:-1] if isinstance(body[-1], ast.Return) else body
 
 
-def _in_order(cells: list[ast.stmt]) -> list[ast.stmt]:
+def _sort_cells(cells: list[ast.stmt]) -> list[ast.stmt]:
     """Sort cells so that each comes after those that define what it takes; otherwise in the order of the file."""
-    defined = [_defined(cell) for cell in cells]
-    needed = [_parameters(cell) for cell in cells]
+    defined = [_names_defined(cell) for cell in cells]
+    needed = [_cell_parameters(cell) for cell in cells]
     known = set[str]().union(*defined)
     ordered: list[ast.stmt] = []
     ready: set[str] = set()
     left = list(range(len(cells)))
     while left:
         # Cells that need one another in a circle, which marimo refuses, stay in the order of the file.
-        at = next((each for each in left if needed[each] & known <= ready | defined[each]), left[0])
-        left.remove(at)
-        ordered.append(cells[at])
-        ready |= defined[at]
+        chosen = next((each for each in left if needed[each] & known <= ready | defined[each]), left[0])
+        left.remove(chosen)
+        ordered.append(cells[chosen])
+        ready |= defined[chosen]
     return ordered
 
 
-def _parameters(cell: ast.stmt) -> set[str]:
+def _cell_parameters(cell: ast.stmt) -> set[str]:
     assert isinstance(cell, (ast.FunctionDef, ast.AsyncFunctionDef))
     return {parameter.arg for parameter in (*cell.args.posonlyargs, *cell.args.args, *cell.args.kwonlyargs)}
 
 
-def _defined(cell: ast.stmt) -> set[str]:
+def _names_defined(cell: ast.stmt) -> set[str]:
     """Return the names that a cell defines for others: those that it returns."""
     assert isinstance(cell, (ast.FunctionDef, ast.AsyncFunctionDef))
     last = cell.body[-1]

@@ -7,10 +7,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from ...protocol.named import NamedTuple
-from ...protocol.words import chain
-from .roles import Roles
-from .syntax import bound_by_import, children, statements_in, tail, walk
+from ...protocol.fast_namedtuple import NamedTuple
+from ...protocol.source_text import find_access_path
+from .roles import RoleCollector
+from .syntax import bound_by_import, children, statements_in, tail_name, walk
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 _NUMBERS = frozenset((int, float))
 #: The largest number that float16 holds.
-HIGHEST = 65504
+FLOAT16_MAX = 65504
 #: Words without which no code gives an object attributes by names that only a run knows.
-_SETTING = frozenset({"setattr", "__dict__", "vars"})
+_ATTRIBUTE_SETTERS = frozenset({"setattr", "__dict__", "vars"})
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 #: Stand in for what is no identifier: a remainder or a counter, a number that float16 cannot hold, one that is assigned
@@ -32,10 +32,10 @@ SCALING = "@"
 SMALL_NUMBER = "~"
 #: What a name stands for that is given so many different things is data, and no function by another name: each function
 #: that uses it would have the words of all of them.
-MEANT = 64
+MAX_ALIAS_TARGETS = 64
 
 
-class Imported(NamedTuple):
+class ImportedName(NamedTuple):
     """What an import names: ``module`` with ``level`` dots before it, and ``name`` in it, "" for the module itself."""
 
     module: str
@@ -47,22 +47,22 @@ class Function:
     """A function of the project. ``cls`` is the class whose method it is."""
 
     __slots__ = (
-        "_divides",
-        "_filled",
-        "_used",
-        "beside",
+        "_attributes_filled",
+        "_attributes_used",
+        "_divides_by_argument",
         "cls",
-        "contexts",
-        "fragile",
-        "generator",
-        "manager",
+        "context_names",
+        "effects",
+        "has_scaler_siblings",
+        "is_context_manager",
+        "is_entry_point",
+        "is_generator",
+        "may_lose_precision",
+        "may_save_checkpoint",
         "module",
         "name",
         "node",
-        "saves",
-        "speaks",
-        "strong",
-        "words",
+        "used_names",
     )
 
     def __init__(self, node: FunctionNode, module: Module, cls: Class | None) -> None:
@@ -70,31 +70,31 @@ class Function:
         self.module = module
         self.cls = cls
         self.name = getattr(node, "name", "<lambda>")
-        self.generator = False
+        self.is_generator = False
         #: A ``@contextmanager``.
-        self.manager = "contextmanager" in self.decorator_names()
+        self.is_context_manager = "contextmanager" in self.decorator_names()
         #: Whether it is worth reading by itself.
-        self.strong = False
+        self.is_entry_point = False
         #: Whether it does its part beside other methods of its class, which use a scaler.
-        self.beside = False
+        self.has_scaler_siblings = False
         #: Whether it writes a checkpoint.
-        self.saves = False
+        self.may_save_checkpoint = False
         #: Whether it may do what low precision spoils.
-        self.fragile = False
-        self.words: frozenset[str] = frozenset()
-        self.contexts: frozenset[str] = frozenset()
+        self.may_lose_precision = False
+        self.used_names: frozenset[str] = frozenset()
+        self.context_names: frozenset[str] = frozenset()
         #: What the calls in its body speak of (:mod:`~..interpreter.matters`), once that was asked.
-        self.speaks: frozenset[str] | None = None
-        self._divides: bool | None = None
-        self._filled: frozenset[str] | None = None
-        self._used: frozenset[str] | None = None
+        self.effects: frozenset[str] | None = None
+        self._divides_by_argument: bool | None = None
+        self._attributes_filled: frozenset[str] | None = None
+        self._attributes_used: frozenset[str] | None = None
 
-    def divides(self) -> bool:
+    def divides_by_argument(self) -> bool:
         """Whether it divides something by what it is given."""
-        if self._divides is None:
-            given = {parameter.arg for parameter in self.parameters()}
-            self._divides = any(_divisor(node) in given for node in walk(self.node))
-        return self._divides
+        if self._divides_by_argument is None:
+            parameter_names = {parameter.arg for parameter in self.parameters()}
+            self._divides_by_argument = any(_divisor_name(node) in parameter_names for node in walk(self.node))
+        return self._divides_by_argument
 
     @property
     def qualified_name(self) -> str:
@@ -103,11 +103,11 @@ class Function:
     def decorator_names(self) -> Iterator[str]:
         """Last parts of the names of its decorators."""
         for decorator in self.decorators:
-            name = tail(decorator.func if isinstance(decorator, ast.Call) else decorator)
+            name = tail_name(decorator.func if isinstance(decorator, ast.Call) else decorator)
             if name:
                 yield name
 
-    def abstract(self) -> bool:
+    def is_abstract(self) -> bool:
         """Whether another class is to say what it does."""
         if "abstractmethod" in self.decorator_names():
             return True
@@ -120,17 +120,21 @@ class Function:
 
     def attributes_filled(self) -> frozenset[str]:
         """The attributes that it sets, and those of which it uses an attribute: None has none."""
-        if self._filled is None:
+        if self._attributes_filled is None:
             attributes = [node for node in walk(self.node) if isinstance(node, ast.Attribute)]
             stored = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
-            self._filled = frozenset(stored | {a.value.attr for a in attributes if isinstance(a.value, ast.Attribute)})
-        return self._filled
+            self._attributes_filled = frozenset(
+                stored | {a.value.attr for a in attributes if isinstance(a.value, ast.Attribute)}
+            )
+        return self._attributes_filled
 
     def attributes_used(self) -> frozenset[str]:
         """The attributes that it speaks of, whatever they are of."""
-        if self._used is None:
-            self._used = frozenset([node.attr for node in walk(self.node) if isinstance(node, ast.Attribute)])
-        return self._used
+        if self._attributes_used is None:
+            self._attributes_used = frozenset(
+                [node.attr for node in walk(self.node) if isinstance(node, ast.Attribute)]
+            )
+        return self._attributes_used
 
     @property
     def body(self) -> list[ast.stmt]:
@@ -146,7 +150,7 @@ class Function:
         return [*args.posonlyargs, *args.args]
 
 
-def _divisor(node: ast.AST) -> str:
+def _divisor_name(node: ast.AST) -> str:
     """The name by which a node divides, "" where it does not."""
     match node:
         case ast.BinOp(op=ast.Div(), right=ast.Name(id=name)) | ast.AugAssign(op=ast.Div(), value=ast.Name(id=name)):
@@ -157,7 +161,7 @@ def _divisor(node: ast.AST) -> str:
 
 
 #: Decorators and base classes that make a class a record of its annotated fields.
-RECORDS = frozenset({"dataclass", "attrs", "define", "frozen", "mutable", "NamedTuple", "TypedDict", "BaseModel"})
+RECORD_MARKS = frozenset({"dataclass", "attrs", "define", "frozen", "mutable", "NamedTuple", "TypedDict", "BaseModel"})
 
 
 class Class:
@@ -168,18 +172,18 @@ class Class:
     """
 
     __slots__ = (
-        "_assigned",
-        "_changed",
-        "_counted",
-        "_looked",
-        "_open",
+        "_assignments",
+        "_changed_attributes",
+        "_counter_attributes",
+        "_is_open",
+        "_is_searched",
         "bases",
-        "contexts",
+        "context_names",
         "methods",
         "module",
         "name",
         "node",
-        "words",
+        "used_names",
     )
 
     def __init__(self, node: ast.ClassDef, module: Module) -> None:
@@ -188,88 +192,88 @@ class Class:
         self.name = node.name
         self.bases = node.bases
         self.methods: dict[str, Function] = {}
-        self._assigned: dict[str, list[tuple[Function, ast.expr]]] = {}
-        self._changed: set[str] = set()
-        self._counted: set[str] = set()
-        self._looked = False
-        self._open = False
-        self.words: frozenset[str] = frozenset()
-        self.contexts: frozenset[str] = frozenset()
+        self._assignments: dict[str, list[tuple[Function, ast.expr]]] = {}
+        self._changed_attributes: set[str] = set()
+        self._counter_attributes: set[str] = set()
+        self._is_searched = False
+        self._is_open = False
+        self.used_names: frozenset[str] = frozenset()
+        self.context_names: frozenset[str] = frozenset()
 
     def is_record(self) -> bool:
         """Whether its objects hold the fields that the class declares, and nothing else: a dataclass, a NamedTuple."""
         if "__init__" in self.methods:
             return False
         marks = [d.func if isinstance(d, ast.Call) else d for d in self.node.decorator_list]
-        names = {(chain(m) or "").rpartition(".")[2] for m in (*marks, *self.bases)}
-        return bool(names & RECORDS)
+        names = {(find_access_path(m) or "").rpartition(".")[2] for m in (*marks, *self.bases)}
+        return bool(names & RECORD_MARKS)
 
-    def fields(self) -> list[str]:
+    def declared_fields(self) -> list[str]:
         """The names that the class declares with annotations, in their order, as a dataclass does its fields."""
         declared = (each.target for each in self.node.body if isinstance(each, ast.AnnAssign))
         return [target.id for target in declared if isinstance(target, ast.Name)]
 
-    def own(self) -> dict[str, bool]:
+    def own_names(self) -> dict[str, bool]:
         """The names of what it defines or gives its objects by itself, and whether each is only ever a number.
 
         What its constructor does, they say.
         """
-        given: dict[str, list[ast.expr]] = {}
-        for target, value in (pair for node in self.node.body for pair in _assigned(node)):
+        values_by_name: dict[str, list[ast.expr]] = {}
+        for target, value in (pair for node in self.node.body for pair in _assigned_pairs(node)):
             if isinstance(target, ast.Name):
-                given.setdefault(target.id, []).append(value)
-        for name, values in self.assigned.items():
-            given.setdefault(name, []).extend(value for _, value in values)
-        own = {name: all(map(_is_number, values)) for name, values in given.items()}
+                values_by_name.setdefault(target.id, []).append(value)
+        for name, values in self.assignments.items():
+            values_by_name.setdefault(name, []).extend(value for _, value in values)
+        own = {name: all(map(_is_number, values)) for name, values in values_by_name.items()}
         own.update(dict.fromkeys(self.methods.keys() - {"__init__"}, False))
         return own
 
     @property
-    def assigned(self) -> dict[str, list[tuple[Function, ast.expr]]]:
-        self._look()
-        return self._assigned
+    def assignments(self) -> dict[str, list[tuple[Function, ast.expr]]]:
+        self._search_methods()
+        return self._assignments
 
     @property
-    def changed(self) -> set[str]:
-        self._look()
-        return self._changed
+    def changed_attributes(self) -> set[str]:
+        self._search_methods()
+        return self._changed_attributes
 
     @property
-    def counted(self) -> set[str]:
-        self._look()
-        return self._counted
+    def counter_attributes(self) -> set[str]:
+        self._search_methods()
+        return self._counter_attributes
 
     @property
-    def open(self) -> bool:
-        if self.module.identifiers.isdisjoint(_SETTING):
+    def is_open(self) -> bool:
+        if self.module.identifiers.isdisjoint(_ATTRIBUTE_SETTERS):
             return False
-        self._look()
-        return self._open
+        self._search_methods()
+        return self._is_open
 
-    def _look(self) -> None:
+    def _search_methods(self) -> None:
         """Look through the methods for what they assign, once somebody asks."""
-        if not self._looked:
-            self._looked = True
+        if not self._is_searched:
+            self._is_searched = True
             for method in self.methods.values():
-                self._attributes(method)
+                self._search_method(method)
 
-    def _attributes(self, method: Function) -> None:
+    def _search_method(self, method: Function) -> None:
         parameters = method.parameters()
         if not parameters:
             return
         me = parameters[0].arg
-        if not self._open and not self.module.identifiers.isdisjoint(_SETTING):
-            self._open = any(_sets_any(node, me) for node in walk(method.node))
+        if not self._is_open and not self.module.identifiers.isdisjoint(_ATTRIBUTE_SETTERS):
+            self._is_open = any(_sets_unknown_attribute(node, me) for node in walk(method.node))
         for node in statements_in(method.body):
             if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
-                self._changed.add(node.target.attr)
+                self._changed_attributes.add(node.target.attr)
                 if isinstance(node.op, ast.Add):
-                    self._counted.add(node.target.attr)
-            for left, right in _assigned(node):
+                    self._counter_attributes.add(node.target.attr)
+            for left, right in _assigned_pairs(node):
                 if isinstance(left, ast.Attribute) and isinstance(left.value, ast.Name) and left.value.id == me:
-                    self._assigned.setdefault(left.attr, []).append((method, right))
+                    self._assignments.setdefault(left.attr, []).append((method, right))
                     if method.name != "__init__":
-                        self._changed.add(left.attr)
+                        self._changed_attributes.add(left.attr)
 
 
 def _is_number(node: ast.expr) -> bool:
@@ -277,11 +281,11 @@ def _is_number(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) in _NUMBERS and node.value not in (0, 1)
 
 
-def _sets_any(node: ast.AST, me: str) -> bool:
+def _sets_unknown_attribute(node: ast.AST, me: str) -> bool:
     """Whether a call gives an object attributes by names that may be any."""
     match node:
         case ast.Call(ast.Name("setattr"), [ast.Name(id=given), name, _]):
-            return given == me and names_any(name)
+            return given == me and is_unknown_name(name)
         case ast.Call(ast.Attribute(ast.Attribute(ast.Name(id=given), "__dict__"), "update")):
             return given == me
         case ast.Call(ast.Attribute(ast.Call(ast.Name("vars"), [ast.Name(id=given)]), "update")):
@@ -289,12 +293,12 @@ def _sets_any(node: ast.AST, me: str) -> bool:
     return False
 
 
-def names_any(name: ast.expr) -> bool:
+def is_unknown_name(name: ast.expr) -> bool:
     """Whether the name of an attribute may be any: it is no text, and no part of it is one."""
     return isinstance(name, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
 
 
-def _assigned(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+def _assigned_pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
     """What a statement assigns to, and what, tuples taken apart."""
     targets: list[ast.expr]
     match node:
@@ -317,7 +321,7 @@ class _Scope(NamedTuple):
 
     node: ast.AST
     cls: Class | None
-    words: set[str]
+    used_names: set[str]
     function: Function | None
 
 
@@ -327,71 +331,71 @@ class Module:
     __slots__ = (
         "_bindings",
         "_roles",
-        "_times",
+        "_word_counts",
         "aliases",
-        "ascii",
         "classes",
-        "fragile",
+        "fallback_nodes",
         "functions",
+        "functions_by_name",
         "identifiers",
         "imports",
+        "is_ascii",
         "lines",
-        "named",
+        "may_check_version",
+        "may_lose_precision",
+        "may_train",
+        "names_bound_once",
         "path",
-        "shims",
-        "stars",
-        "switches",
+        "role_by_text",
+        "role_names",
+        "star_imports",
         "text",
-        "trains",
         "tree",
-        "used",
-        "uses",
-        "versioned",
-        "words",
+        "used_names",
     )
 
     def __init__(self, path: str, text: str, tree: ast.Module) -> None:
         self.path = path
         self.text = text
         self.tree = tree
-        self.ascii = text.isascii()
+        self.is_ascii = text.isascii()
         #: Whether it may ask which version of a library is installed, or what that has.
-        self.versioned = "hasattr" in text or "version" in text.lower()
+        self.may_check_version = "hasattr" in text or "version" in text.lower()
         self.lines: list[str] | None = None
         self.functions: dict[ast.AST, Function] = {}
         self.classes: dict[ast.AST, Class] = {}
-        self.named: dict[str, list[Function]] = {}
+        self.functions_by_name: dict[str, list[Function]] = {}
         #: Names that stand for others: name -> last parts of what it was given.
         self.aliases: dict[str, set[str]] = {}
         #: Local names of what the file imports, wherever in it.
-        self.imports: dict[str, Imported] = {}
-        self.stars: list[Imported] = []
+        self.imports: dict[str, ImportedName] = {}
+        self.star_imports: list[ImportedName] = []
         self._bindings: dict[str, list[ast.stmt]] | None = None
-        self._times: Counter[str] | None = None
+        self._word_counts: Counter[str] | None = None
         #: From the node of a function, or of the module, to the names that it binds once, when somebody has asked.
-        self.switches: dict[ast.AST, frozenset[str]] = {}
+        self.names_bound_once: dict[ast.AST, frozenset[str]] = {}
         #: Functions that are there for another version of a library.
-        self.shims: set[ast.AST] = set()
-        self._roles = Roles()
-        self._index(tree)
+        self.fallback_nodes: set[ast.AST] = set()
+        self._roles = RoleCollector()
+        self._index_names(tree)
         #: Whether the statements of the module itself may do what low precision spoils.
-        self.fragile = False
+        self.may_lose_precision = False
         #: Whether anything in the file trains.
-        self.trains = False
+        self.may_train = False
         #: Texts of expressions that the file uses as scalers, optimizers or modules.
-        self.uses = self._roles.settled()
+        self.role_by_text = self._roles.resolve_roles()
         #: The last part of each.
-        self.used = frozenset(text.rpartition(".")[2] for text in self.uses)
+        self.role_names = frozenset(text.rpartition(".")[2] for text in self.role_by_text)
 
-    def release(self) -> None:
+    def release_references(self) -> None:
         """Let go of the functions and classes, which know the module, and of its tree: nobody needs them any more."""
         for cls in self.classes.values():
             cls.methods.clear()
-            cls._assigned.clear()
-        for held in (self.functions, self.classes, self.named, _stored):
-            held.clear()
+            cls._assignments.clear()
+        for table in (self.functions, self.classes, self.functions_by_name, _stored_names_cache):
+            table.clear()
 
-    def _index(self, tree: ast.Module) -> None:
+    def _index_names(self, tree: ast.Module) -> None:
         """Find functions and classes, what each names, and how what they name is used: in one walk over the tree."""
         whole = _Scope(tree, None, set(), None)
         scopes: list[_Scope] = [whole]
@@ -399,51 +403,51 @@ class Module:
         # What most nodes are is looked for here, the rest in a table.
         roles = self._roles
         for scope in scopes:
-            words = scope.words
+            used_names = scope.used_names
             stack = [scope.node]
             while stack:
                 node = stack.pop()
                 for child in children(node):
                     kind = type(child)
                     if kind is ast.Name:
-                        words.add(child.id)  # type: ignore[attr-defined]
+                        used_names.add(child.id)  # type: ignore[attr-defined]
                     elif kind is ast.Constant:
-                        if type(child.value) in _NUMBERS and not 1 <= child.value <= HIGHEST:  # type: ignore[attr-defined]
-                            words.update(_telling(child.value))  # type: ignore[attr-defined]
+                        if type(child.value) in _NUMBERS and not 1 <= child.value <= FLOAT16_MAX:  # type: ignore[attr-defined]
+                            used_names.update(_number_marks(child.value))  # type: ignore[attr-defined]
                     elif kind is ast.Attribute:
-                        words.add(child.attr)  # type: ignore[attr-defined]
+                        used_names.add(child.attr)  # type: ignore[attr-defined]
                         roles.note_attribute(child)  # type: ignore[arg-type]
                         stack.append(child)
                     elif kind is ast.Call:
                         roles.note_call(child)  # type: ignore[arg-type]
                         stack.append(child)
                     elif kind in _SCOPES:
-                        held = self._define(child, scope, node)
-                        scopes.append(held)
-                        found[held.cls or held.function] = held.words  # type: ignore[index]
+                        inner_scope = self._define_scope(child, scope, node)
+                        scopes.append(inner_scope)
+                        found[inner_scope.cls or inner_scope.function] = inner_scope.used_names  # type: ignore[index]
                     elif kind is ast.alias:
-                        self._alias_of_import(node, child, words)  # type: ignore[arg-type]
+                        self._note_import(node, child, used_names)  # type: ignore[arg-type]
                     else:
-                        note = _NOTES.get(kind)
+                        note = _NODE_HANDLERS.get(kind)
                         if note is not None:
                             note(self, child, scope)
                         stack.append(child)
-        self._add_aliases([each.words for each in scopes])
-        self.words = frozenset(whole.words)
-        self.identifiers = self.words.union(*found.values())
+        self._add_aliases([each.used_names for each in scopes])
+        self.used_names = frozenset(whole.used_names)
+        self.identifiers = self.used_names.union(*found.values())
         for holder, inner in found.items():
-            holder.words = frozenset(inner)
+            holder.used_names = frozenset(inner)
 
-    def _define(self, node: ast.AST, scope: _Scope, parent: ast.AST) -> _Scope:
+    def _define_scope(self, node: ast.AST, scope: _Scope, parent: ast.AST) -> _Scope:
         """The function or class that a node in a scope is."""
         if isinstance(node, ast.ClassDef):
             cls = self.classes[node] = Class(node, self)
             return _Scope(node, cls, set(), None)
         assert isinstance(node, FunctionNode)
         function = self.functions[node] = Function(node, self, scope.cls if parent is scope.node else None)
-        self.named.setdefault(function.name, []).append(function)
+        self.functions_by_name.setdefault(function.name, []).append(function)
         if isinstance(node, ast.Lambda):
-            scope.words.add(function.name)
+            scope.used_names.add(function.name)
         elif function.cls is not None:
             function.cls.methods.setdefault(function.name, function)
         return _Scope(node, None, set(), function)
@@ -453,61 +457,61 @@ class Module:
         self._roles.note_assignment(node)
         value = node.value
         sources = [value.func, *value.args] if isinstance(value, ast.Call) else [value]
-        words = set(filter(None, map(tail, sources)))
+        words = set(filter(None, map(tail_name, sources)))
         if _is_large(value) and any(isinstance(target, ast.Subscript) for target in node.targets):
-            scope.words.add(FILLING)
+            scope.used_names.add(FILLING)
         for target in node.targets:
             if words and isinstance(target, ast.Name):
                 self.aliases.setdefault(target.id, set()).update(words)
 
     def _note_counting(self, node: ast.AugAssign | ast.BinOp, scope: _Scope) -> None:
         if isinstance(node, ast.AugAssign) or isinstance(node.op, ast.Mod):
-            scope.words.add(COUNTING)
+            scope.used_names.add(COUNTING)
         elif type(node.op) in (ast.Mult, ast.Div) and (is_product(node.left) or is_product(node.right)):
-            scope.words.add(SCALING)
+            scope.used_names.add(SCALING)
 
     def _note_handler(self, node: ast.ExceptHandler, scope: _Scope) -> None:
         if catches_import(node):
-            self.shims.update(walk(node))
+            self.fallback_nodes.update(walk(node))
 
     def _note_yield(self, node: ast.AST, scope: _Scope) -> None:
-        scope.words.add("yield")
+        scope.used_names.add("yield")
         if scope.function is not None:
-            scope.function.generator = True
+            scope.function.is_generator = True
 
-    def _alias_of_import(self, node: ast.AST, alias: ast.alias, seen: set[str]) -> None:
+    def _note_import(self, node: ast.AST, alias: ast.alias, seen: set[str]) -> None:
         last = alias.name.rpartition(".")[2]
         seen.add(last)
         if alias.asname:
             self.aliases.setdefault(alias.asname, set()).add(last)
         if isinstance(node, ast.ImportFrom):
-            imported = Imported(node.module or "", alias.name, node.level)
+            imported = ImportedName(node.module or "", alias.name, node.level)
             if alias.name == "*":
-                self.stars.append(imported._replace(name=""))
+                self.star_imports.append(imported._replace(name=""))
             else:
                 self.imports[alias.asname or alias.name] = imported
         else:
-            self.imports[alias.asname or alias.name.partition(".")[0]] = Imported(alias.name, "", 0)
+            self.imports[alias.asname or alias.name.partition(".")[0]] = ImportedName(alias.name, "", 0)
 
     @property
     def bindings(self) -> dict[str, list[ast.stmt]]:
         """The statements outside functions that give a name its value, those that only step in for others left out."""
         if self._bindings is None:
-            sure: dict[str, list[ast.stmt]] = {}
-            instead: dict[str, list[ast.stmt]] = {}
-            _bind(self.tree.body, sure, instead)
-            self._bindings = {**instead, **sure}
+            certain: dict[str, list[ast.stmt]] = {}
+            fallbacks: dict[str, list[ast.stmt]] = {}
+            _collect_bindings(self.tree.body, certain, fallbacks)
+            self._bindings = {**fallbacks, **certain}
         return self._bindings
 
-    def times(self, name: str) -> int:
+    def count_word(self, name: str) -> int:
         """How often a name stands in the text, in comments and strings, too."""
-        if self._times is None:
-            self._times = Counter(re.findall(r"\w+", self.text))
-        return self._times[name]
+        if self._word_counts is None:
+            self._word_counts = Counter(re.findall(r"\w+", self.text))
+        return self._word_counts[name]
 
     def _add_aliases(self, holders: list[set[str]]) -> None:
         """Let whoever uses an alias use what it stands for."""
-        aliases = {name: meant - {name} for name, meant in self.aliases.items() if len(meant) <= MEANT}
+        aliases = {name: meant - {name} for name, meant in self.aliases.items() if len(meant) <= MAX_ALIAS_TARGETS}
         for holder in holders:
             todo = [name for name in holder if name in aliases]
             while todo:
@@ -516,9 +520,9 @@ class Module:
                         holder.add(meant)
                         todo.append(meant)
 
-    def column(self, line: int, offset: int) -> int:
+    def character_column(self, line: int, offset: int) -> int:
         """The column in characters of an offset in UTF-8 bytes."""
-        if self.ascii or offset <= 0:
+        if self.is_ascii or offset <= 0:
             return offset
         if self.lines is None:
             self.lines = self.text.split("\n")
@@ -530,7 +534,7 @@ class Module:
 #: The kinds of node that have words of their own.
 _SCOPES = frozenset((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef))
 #: What is noted of other kinds of node.
-_NOTES: dict[type[ast.AST], Callable[[Module, Any, _Scope], None]] = {
+_NODE_HANDLERS: dict[type[ast.AST], Callable[[Module, Any, _Scope], None]] = {
     ast.Assign: Module._note_assignment,
     ast.AugAssign: Module._note_counting,
     ast.BinOp: Module._note_counting,
@@ -544,41 +548,45 @@ def is_product(node: ast.expr) -> bool:
     """Whether an expression is a product of matrices."""
     if isinstance(node, ast.BinOp):
         return type(node.op) is ast.MatMult
-    return isinstance(node, ast.Call) and tail(node.func) in ("matmul", "bmm", "einsum")
+    return isinstance(node, ast.Call) and tail_name(node.func) in ("matmul", "bmm", "einsum")
 
 
 def _is_large(node: ast.expr) -> bool:
     """Whether a number is written that float16 cannot hold."""
     number = node.operand if isinstance(node, ast.UnaryOp) else node
     value = number.value if isinstance(number, ast.Constant) else None
-    return isinstance(value, (int, float)) and value > HIGHEST
+    return isinstance(value, (int, float)) and value > FLOAT16_MAX
 
 
-def _telling(number: float) -> tuple[str, ...]:
+def _number_marks(number: float) -> tuple[str, ...]:
     """What stands for a number that float16 does not hold as it is."""
-    if abs(number) > HIGHEST:
+    if abs(number) > FLOAT16_MAX:
         return (LARGE_NUMBER,)
     return (SMALL_NUMBER,) if 0 < number < 1.6e-5 else ()
 
 
-def _bind(statements: list[ast.stmt], sure: dict[str, list[ast.stmt]], instead: dict[str, list[ast.stmt]]) -> None:
+def _collect_bindings(
+    statements: list[ast.stmt], certain: dict[str, list[ast.stmt]], fallbacks: dict[str, list[ast.stmt]]
+) -> None:
     """Collect what statements give values to; ``instead`` takes what an ``else`` or a handler does."""
     for statement in statements:
         match statement:
             case ast.If(body=body, orelse=others):
-                _bind(body, sure, instead)
-                _bind(others, instead, instead)
+                _collect_bindings(body, certain, fallbacks)
+                _collect_bindings(others, fallbacks, fallbacks)
             case ast.Try(body=body, orelse=others, handlers=handlers, finalbody=last):
-                _bind([*body, *last], sure, instead)
-                _bind([*others, *(each for handler in handlers for each in handler.body)], instead, instead)
+                _collect_bindings([*body, *last], certain, fallbacks)
+                _collect_bindings(
+                    [*others, *(each for handler in handlers for each in handler.body)], fallbacks, fallbacks
+                )
             case ast.With(body=body):
-                _bind(body, sure, instead)
+                _collect_bindings(body, certain, fallbacks)
             case ast.Import() | ast.ImportFrom():
                 for name, _ in bound_by_import(statement):
-                    sure.setdefault(name, []).append(statement)
+                    certain.setdefault(name, []).append(statement)
             case ast.Assign() | ast.AnnAssign() | ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 for name in stored_names([statement])[0]:
-                    sure.setdefault(name, []).append(statement)
+                    certain.setdefault(name, []).append(statement)
 
 
 def catches_import(handler: ast.ExceptHandler) -> bool:
@@ -587,7 +595,7 @@ def catches_import(handler: ast.ExceptHandler) -> bool:
     return bool(names & {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception"})
 
 
-_stored: dict[int, tuple[list[ast.stmt], tuple[frozenset[str], frozenset[str]]]] = {}
+_stored_names_cache: dict[int, tuple[list[ast.stmt], tuple[frozenset[str], frozenset[str]]]] = {}
 
 
 def item_name(key: str) -> str:
@@ -597,17 +605,17 @@ def item_name(key: str) -> str:
 
 def stored_names(nodes: list[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:
     """Names and attribute names that statements assign, not looking into functions that they define."""
-    known = _stored.get(id(nodes))
+    known = _stored_names_cache.get(id(nodes))
     if known is not None and known[0] is nodes:
         return known[1]
-    found = _look_for_stored(nodes)
-    if len(_stored) > 512:
-        _stored.clear()
-    _stored[id(nodes)] = nodes, found
+    found = _find_stored_names(nodes)
+    if len(_stored_names_cache) > 512:
+        _stored_names_cache.clear()
+    _stored_names_cache[id(nodes)] = nodes, found
     return found
 
 
-def _look_for_stored(nodes: list[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:
+def _find_stored_names(nodes: list[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:
     names: set[str] = set()
     attributes: set[str] = set()
     stack: list[ast.AST] = list(nodes)

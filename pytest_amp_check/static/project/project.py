@@ -8,32 +8,32 @@ import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
-from ...protocol import frameworks, surface
+from ...protocol import frameworks, torch_api
 from ...protocol.byte_sizes import LARGEST_FILE
-from ..sources import patterns, programs, source_files
+from ..sources import code_blocks, patterns, source_files
 from ..sources.tokens import refuse_dense
-from .exports import HANDS_DOWN, HELPS, Answer, Exports
+from .exports import AFFECTS_PROTOCOL, INHERITS_TRAINING, Exports, NameRelevance
 from .importers import Importers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..sources.patterns import Code
-    from ..sources.prefilter import Prefiltered
-    from .entering import Entering
-    from .module import Imported, Module
+    from ..sources.prefilter import Prescan
+    from .module import ImportedName, Module
+    from .region_entry import AutocastEntries
 
 #: Characters of source whose syntax trees are kept for the next file that imports them.
-KEPT = 4_000_000
+MAX_CACHED_CHARACTERS = 4_000_000
 #: Those that one file may be given of others.
-MOST = 1_500_000
+MAX_GIVEN_CHARACTERS = 1_500_000
 #: What marks the directory of a project, above which no import of a file that is named leads.
 PROJECT_MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
 #: What lies at the top of code that was downloaded without its history, and is never packaged.
 COPY_MARKS = ("LICENSE", "README.md", "README.rst", "requirements.txt", "environment.yml")
 #: By these a file imports others by a name that only a run knows.
-BY_NAME = (b"import_module(", b"__import__(", b"instantiate(", b"_target_")
+DYNAMIC_IMPORT_WORDS = (b"import_module(", b"__import__(", b"instantiate(", b"_target_")
 #: Directories beside those of the importing file that are put on the path by habit.
-LAYOUTS = ("", "src", "lib")
+SOURCE_FOLDERS = ("", "src", "lib")
 
 
 class Project:
@@ -47,371 +47,384 @@ class Project:
     """
 
     __slots__ = (
+        "_absolute_paths",
+        "_cached_characters",
+        "_dependencies_by_path",
         "_directories",
-        "_given",
-        "_handed",
-        "_held",
-        "_helpers",
-        "_imported",
-        "_led",
-        "_linked",
+        "_files_by_stem",
+        "_given_characters",
+        "_given_modules",
+        "_helper_exports",
+        "_import_cache",
+        "_importable_names",
+        "_imports_by_path",
+        "_may_resume",
         "_modules",
-        "_names",
-        "_places",
-        "_resumes",
-        "_tails",
-        "_tops",
-        "_trainers",
-        "asked",
-        "autocast",
-        "below",
-        "declared",
+        "_roots",
+        "_trainer_exports",
+        "autocast_files",
+        "declared_wrappers",
+        "dependencies",
+        "depends_on_all",
         "devices",
-        "entered",
+        "entries_by_path",
         "files",
-        "float16",
+        "float16_by_path",
+        "float16_files",
+        "has_lightning16",
+        "import_targets",
         "importers",
+        "imports_below",
         "largest",
-        "lightning16",
-        "low",
         "members",
-        "touched",
-        "whole",
     )
 
     def __init__(self, largest: int = LARGEST_FILE) -> None:
-        self.autocast: set[str] = set()
-        self.float16: set[str] = set()
-        self.lightning16 = False
+        self.autocast_files: set[str] = set()
+        self.float16_files: set[str] = set()
+        self.has_lightning16 = False
         #: What wrappers that cannot be read do, by their dotted names, as the configuration says.
-        self.declared: Mapping[str, tuple[str, ...]] = {}
+        self.declared_wrappers: Mapping[str, tuple[str, ...]] = {}
         #: The types of devices that the project runs on, where the configuration says so.
         self.devices: tuple[str, ...] = ()
         #: Bytes of code of a file that are parsed, and searched.
         self.largest = largest
         load = partial(source_files.load_or_nothing, largest=largest)
-        self._helpers, self._trainers = Exports(load, HELPS), Exports(load, HANDS_DOWN)
-        self._resumes = False
+        self._helper_exports, self._trainer_exports = Exports(load, AFFECTS_PROTOCOL), Exports(load, INHERITS_TRAINING)
+        self._may_resume = False
         #: Absolute path -> path as it is written.
         self.files: dict[str, str] = {}
         #: By their absolute paths.
         self.members: Collection[str] = self.files
-        self._tops: list[tuple[str, bool]] = []
-        self._tails: dict[str, list[str]] = {}
+        self._roots: list[tuple[str, bool]] = []
+        self._files_by_stem: dict[str, list[str]] = {}
         #: The directories around the files, and what files and directories are called: what an import can lead to.
         self._directories: set[str] = set()
-        self._names: set[str] = set()
-        self._places: dict[str, tuple[str, str]] = {}
-        self._led: dict[tuple[str, str], str | None] = {}
+        self._importable_names: set[str] = set()
+        self._absolute_paths: dict[str, tuple[str, str]] = {}
+        self._import_cache: dict[tuple[str, str], str | None] = {}
         self._modules: dict[str, Module | None] = {}
-        self._held = 0
+        self._cached_characters = 0
         #: What linking a parsed file has asked for, which whoever asks for that file asks for, too.
-        self._linked: dict[str, tuple[set[str], dict[tuple[str, str, int], str | None]]] = {}
-        self._imported: dict[str, frozenset[str]] = {}
+        self._dependencies_by_path: dict[str, tuple[set[str], dict[tuple[str, str, int], str | None]]] = {}
+        self._imports_by_path: dict[str, frozenset[str]] = {}
         #: What the file being read has asked for: files by absolute path, imports with where they led.
-        self.touched: set[str] = set()
-        self.asked: dict[tuple[str, str, int], str | None] = {}
+        self.dependencies: set[str] = set()
+        self.import_targets: dict[tuple[str, str, int], str | None] = {}
         #: Files whose own imports are among these already.
-        self._handed: set[str] = set()
-        self._given = 0
+        self._given_modules: set[str] = set()
+        self._given_characters = 0
         #: What :mod:`.reach` remembers: what enters autocast in a file, whether one computes in float16, what a file
         #: imports, directly or not, and the files that import something by its last name.
-        self.entered: dict[str, Entering] = {}
-        self.low: dict[str, bool] = {}
-        self.below: dict[str, set[str]] = {}
+        self.entries_by_path: dict[str, AutocastEntries] = {}
+        self.float16_by_path: dict[str, bool] = {}
+        self.imports_below: dict[str, set[str]] = {}
         self.importers = Importers()
         #: Whether any file may have mattered.
-        self.whole = False
+        self.depends_on_all = False
 
     # What a first look shows.
 
-    def know(self, path: str, shown: Code | Prefiltered) -> None:
+    def add_prescan(self, path: str, prescan: Code | Prescan) -> None:
         """Know what the code of a file, or a first look at it, has shown."""
-        if shown.autocast:
-            self.autocast.add(path)
-        if shown.float16:
-            self.float16.add(os.path.abspath(path))
-        self.lightning16 = self.lightning16 or shown.lightning16
-        self._resumes = self._resumes or shown.resumes
+        if prescan.may_enter_autocast:
+            self.autocast_files.add(path)
+        if prescan.may_use_float16:
+            self.float16_files.add(os.path.abspath(path))
+        self.has_lightning16 = self.has_lightning16 or prescan.has_lightning16
+        self._may_resume = self._may_resume or prescan.may_resume
 
-    def surround(self, codes: Iterable[tuple[str, Code]], files: Collection[str], *, whole: bool) -> None:
+    def add_surroundings(self, codes: Iterable[tuple[str, Code]], files: Collection[str], *, is_complete: bool) -> None:
         """Know what lies around files that were named: what the code of some has shown, and all of them by their paths.
 
         ``whole`` says that these are all the files of their projects: no other one is asked for on the disk then.
         """
         for path, code in codes:
-            if whole:
-                self.know(path, code)
-            self.lightning16 = self.lightning16 or code.lightning16
-            self._resumes = self._resumes or code.resumes
-        if whole:
-            self._tops = [(top, False) for top, _ in self._tops]
+            if is_complete:
+                self.add_prescan(path, code)
+            self.has_lightning16 = self.has_lightning16 or code.has_lightning16
+            self._may_resume = self._may_resume or code.may_resume
+        if is_complete:
+            self._roots = [(top, False) for top, _ in self._roots]
             self.members = self.files.keys() | files
-            self._take_in(self.members - self.files.keys())
+            self._index_files(self.members - self.files.keys())
 
-    def grow(self, files: list[str], paths: Sequence[str]) -> None:
+    def add_files(self, files: list[str], paths: Sequence[str]) -> None:
         """Take in the files that were found below the paths that the user named."""
         self.files = {os.path.abspath(file): file for file in files}
         # Not a view of the keys, which cannot be sent to a spawned process.
         self.members = self.files
-        self._take_in(self.members)
+        self._index_files(self.members)
         for path in paths:
             top = os.path.abspath(path)
-            alone = not os.path.isdir(top)
-            self._tops.append((_project_of(os.path.dirname(top)) if alone else top, alone))
+            is_single_file = not os.path.isdir(top)
+            self._roots.append((_project_of(os.path.dirname(top)) if is_single_file else top, is_single_file))
 
-    def _take_in(self, files: Iterable[str]) -> None:
+    def _index_files(self, files: Iterable[str]) -> None:
         """Know of files, by their absolute paths, where imports can lead."""
         for file in files:
-            self._tails.setdefault(source_files.stem(file), []).append(file)
+            self._files_by_stem.setdefault(source_files.import_stem(file), []).append(file)
             directory = os.path.dirname(file)
             while directory not in self._directories:
                 self._directories.add(directory)
                 directory = os.path.dirname(directory)
-        self._names = self._tails.keys() | {os.path.basename(directory) for directory in self._directories}
+        self._importable_names = self._files_by_stem.keys() | {
+            os.path.basename(directory) for directory in self._directories
+        }
 
     @property
-    def resumes(self) -> bool:
-        return self._resumes or all(alone for _, alone in self._tops)
+    def may_resume(self) -> bool:
+        return self._may_resume or all(alone for _, alone in self._roots)
 
     # From an import to a file.
 
-    def find(self, dotted: str, importer: str, level: int = 0) -> str | None:
+    def find_import(self, dotted: str, importer: str, level: int = 0) -> str | None:
         """The absolute path of the file that an import in another leads to; None where it leads out of the tree.
 
         A package leads to its ``__init__.py``, and a directory without one to itself.
         """
-        importer, _ = self._place(importer)
-        found = self.asked[dotted, importer, level] = self._find(dotted, importer, level)
+        importer, _ = self._absolute_path(importer)
+        found = self.import_targets[dotted, importer, level] = self._find_import(dotted, importer, level)
         return found
 
-    def _find(self, dotted: str, importer: str, level: int) -> str | None:
+    def _find_import(self, dotted: str, importer: str, level: int) -> str | None:
         """The same for an importer by its absolute path, without keeping that it was asked."""
-        if not self._tops:
+        if not self._roots:
             return None
-        _, directory = self._place(importer)
+        _, directory = self._absolute_path(importer)
         for _ in range(level - 1):
             directory = os.path.dirname(directory)
         key = ("." * bool(level) + dotted, directory)
-        if key not in self._led:
-            self._led[key] = self._lead(dotted, directory, relative=bool(level))
-        found = self._led[key]
+        if key not in self._import_cache:
+            self._import_cache[key] = self._resolve_import(dotted, directory, relative=bool(level))
+        found = self._import_cache[key]
         if found == importer and not level:
             # No file imports itself: it has the name of its package.
-            found = self._lead(dotted, os.path.dirname(directory), relative=False)
+            found = self._resolve_import(dotted, os.path.dirname(directory), relative=False)
         return found
 
-    def _place(self, path: str) -> tuple[str, str]:
+    def _absolute_path(self, path: str) -> tuple[str, str]:
         """The absolute path of a file, and of the directory that it lies in."""
-        known = self._places.get(path)
+        known = self._absolute_paths.get(path)
         if known is None:
             absolute = os.path.abspath(path)
-            known = self._places[path] = absolute, os.path.dirname(absolute)
+            known = self._absolute_paths[path] = absolute, os.path.dirname(absolute)
         return known
 
-    def leads(self, imported: Imported, importer: str) -> bool:
+    def is_local_import(self, imported: ImportedName, importer: str) -> bool:
         """Whether an import leads to a file of the tree, or to a package."""
-        return self.find(imported.module, importer, imported.level) is not None
+        return self.find_import(imported.module, importer, imported.level) is not None
 
-    def _lead(self, dotted: str, directory: str, *, relative: bool) -> str | None:
+    def _resolve_import(self, dotted: str, directory: str, *, relative: bool) -> str | None:
         parts = dotted.split(".") if dotted else []
-        if not self._names.issuperset(parts[-1:] if relative else parts[:1] + parts[-1:]) and self.knows_all():
+        if (
+            not self._importable_names.issuperset(parts[-1:] if relative else parts[:1] + parts[-1:])
+            and self.is_complete()
+        ):
             # Nothing is called that.
             return None
         if relative:
-            return self._at(directory, parts)
+            return self._file_at(directory, parts)
         if not parts or parts[0] in sys.stdlib_module_names or parts[0] == "torch":
             return None
-        places = (os.path.join(above, layout) for above in _above(directory, self._tops) for layout in LAYOUTS)
-        found = next(filter(None, (self._at(place, parts) for place in places)), None)
-        return found or _by_tail(parts, self._tails.get(parts[-1], ()))
+        folders = (
+            os.path.join(above, layout) for above in _folders_above(directory, self._roots) for layout in SOURCE_FOLDERS
+        )
+        found = next(filter(None, (self._file_at(folder, parts) for folder in folders)), None)
+        return found or _find_by_path_end(parts, self._files_by_stem.get(parts[-1], ()))
 
-    def _at(self, directory: str, parts: list[str]) -> str | None:
-        place = os.path.join(directory, *parts)
-        for candidate in (place + ".py", os.path.join(place, "__init__.py")):
+    def _file_at(self, directory: str, parts: list[str]) -> str | None:
+        base = os.path.join(directory, *parts)
+        for candidate in (base + ".py", os.path.join(base, "__init__.py")):
             if self._is_file(candidate):
                 return candidate
-        return place if self._holds_files(place) else None
+        return base if self._holds_files(base) else None
 
     def _is_file(self, path: str) -> bool:
         if path in self.members:
             return True
-        return self._may_lie_alone(path) and os.path.isfile(path)
+        return self._is_near_single_file(path) and os.path.isfile(path)
 
     def _holds_files(self, directory: str) -> bool:
         """Whether a directory without ``__init__.py`` is a package all the same, for what lies in it."""
         if directory in self._directories:
             return True
-        return self._may_lie_alone(directory) and os.path.isdir(directory)
+        return self._is_near_single_file(directory) and os.path.isdir(directory)
 
-    def _may_lie_alone(self, path: str) -> bool:
+    def _is_near_single_file(self, path: str) -> bool:
         """Whether a path lies in the project of a file that was named, whose other files are not known."""
-        return any(alone and path.startswith(os.path.join(top, "")) for top, alone in self._tops)
+        return any(alone and path.startswith(os.path.join(top, "")) for top, alone in self._roots)
 
     # Parsed files.
 
-    def written(self, path: str) -> str:
+    def display_path(self, path: str) -> str:
         """The path of a file as the user would write it."""
         return self.files.get(path) or os.path.relpath(path)
 
-    def helps(self, path: str) -> bool:
+    def is_relevant_file(self, path: str) -> bool:
         """Whether a file may do something to the protocol for one that imports it."""
-        self.touched.add(path)
-        return self._helpers.whole(path)
+        self.dependencies.add(path)
+        return self._helper_exports.is_relevant_file(path)
 
-    def hands_on(self, path: str, name: str) -> bool:
+    def may_reexport(self, path: str, name: str) -> bool:
         """Whether a file has a name from another one that may do so."""
-        return self._helpers.hands_on(path, name) and self._depend(self._helpers.ask(path, name, self._find))
+        return self._helper_exports.may_reexport(path, name) and self._add_dependencies(
+            self._helper_exports.relevance_of_name(path, name, self._find_import)
+        )
 
-    def _depend(self, answer: Answer) -> bool:
+    def _add_dependencies(self, file_result: NameRelevance) -> bool:
         """What an answer says, which the file being read depends on from now on."""
-        self.touched |= answer.touched
-        self.asked |= answer.asked
-        return answer.helps
+        self.dependencies |= file_result.dependencies
+        self.import_targets |= file_result.import_targets
+        return file_result.is_relevant
 
-    def module(self, path: str) -> Module | None:
+    def module_at(self, path: str) -> Module | None:
         """The parsed file at an absolute path; None if it does not parse."""
-        self.touched.add(path)
+        self.dependencies.add(path)
         if path not in self._modules:
-            made = self._parsed(path)
-            self._held += len(made.text) if made is not None else 0
+            made = self._parse_module(path)
+            self._cached_characters += len(made.text) if made is not None else 0
             if made is not None:
-                outer = self.touched, self.asked
-                self.touched, self.asked = self._linked[path] = set(), {}
+                outer = self.dependencies, self.import_targets
+                self.dependencies, self.import_targets = self._dependencies_by_path[path] = set(), {}
                 try:
                     from .relevance import mark_relevant
 
-                    mark_relevant(made, self.local_names(made, path))
+                    mark_relevant(made, self.relevant_imports(made, path))
                 finally:
-                    self.touched, self.asked = outer
+                    self.dependencies, self.import_targets = outer
         else:
             # The one that was asked for last is kept longest.
             made = self._modules.pop(path)
         known = self._modules[path] = made
-        if known is not None and path not in self._handed:
+        if known is not None and path not in self._given_modules:
             # However much of it is at hand from before: what a file is given depends on that file alone.
-            if self._given > MOST:
+            if self._given_characters > MAX_GIVEN_CHARACTERS:
                 return None
-            self._given += len(known.text)
-            self._handed.add(path)
-            touched, asked = self._linked[path]
-            self.touched |= touched
-            self.asked |= asked
+            self._given_characters += len(known.text)
+            self._given_modules.add(path)
+            touched, asked = self._dependencies_by_path[path]
+            self.dependencies |= touched
+            self.import_targets |= asked
         return known
 
-    def _parsed(self, path: str) -> Module | None:
+    def _parse_module(self, path: str) -> Module | None:
         import ast
 
         from .module import Module
 
         try:
-            text = source_files.read(path, self.largest)
+            text = source_files.read_python(path, self.largest)
             refuse_dense(text, self.largest)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return Module(self.written(path), text, ast.parse(text))
+                return Module(self.display_path(path), text, ast.parse(text))
         except (source_files.Unreadable, SyntaxError, ValueError):
             return None
 
-    def local_names(self, module: Module, path: str) -> frozenset[str]:
+    def relevant_imports(self, module: Module, path: str) -> frozenset[str]:
         """Names of a file that stand for what may matter in another file of the tree."""
-        from .relevance import derived_from, may_train
+        from .relevance import base_names, may_train
 
         whole = may_train(module)
-        asked, exports = (module.imports, self._helpers) if whole else (derived_from(module), self._trainers)
+        asked, exports = (
+            (module.imports, self._helper_exports) if whole else (base_names(module), self._trainer_exports)
+        )
         return frozenset(
             name
             for name, imported in module.imports.items()
-            if name in asked and not is_spoken_for(imported) and self._matters(imported, path, exports)
+            if name in asked and not is_library_import(imported) and self._is_relevant_import(imported, path, exports)
         )
 
-    def _matters(self, imported: Imported, importer: str, exports: Exports) -> bool:
+    def _is_relevant_import(self, imported: ImportedName, importer: str, exports: Exports) -> bool:
         """Whether what an import names may matter."""
         module = "." * imported.level + imported.module
-        return self._depend(exports.of_import(module, imported.name, self._place(importer)[0], self._find))
+        return self._add_dependencies(
+            exports.relevance_of_import(module, imported.name, self._absolute_path(importer)[0], self._find_import)
+        )
 
-    def knows_all(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether every file of the project is at hand, and not only those that were named."""
-        return not any(alone for _, alone in self._tops)
+        return not any(alone for _, alone in self._roots)
 
-    def imports(self, path: str) -> frozenset[str]:
+    def possible_imports(self, path: str) -> frozenset[str]:
         """Absolute paths of the files that a file imports itself, or may import by a name that only a run knows."""
-        asked, self.asked = self.asked, {}
-        found = self.imported_by(os.path.abspath(path))
-        self.asked = asked
+        asked, self.import_targets = self.import_targets, {}
+        found = self.direct_imports(os.path.abspath(path))
+        self.import_targets = asked
         return found
 
-    def leads_to(self, path: str) -> frozenset[str]:
+    def static_imports(self, path: str) -> frozenset[str]:
         """Absolute paths of the files that a file imports itself: to read it may lead to these, and to no other."""
-        asked, self.asked = self.asked, {}
-        found = frozenset(self.look_at_imports(os.path.abspath(path), by_name=False))
-        self.asked = asked
+        asked, self.import_targets = self.import_targets, {}
+        found = frozenset(self.iterate_imports(os.path.abspath(path), by_name=False))
+        self.import_targets = asked
         return found
 
-    def imports_of(self, paths: set[str]) -> set[str]:
+    def transitive_imports(self, paths: set[str]) -> set[str]:
         """Files and all that they import, directly or not; every file where one of them imports by name."""
         reached = set(paths)
         work = list(paths)
         while work and len(reached) < len(self.members):
-            here = work.pop()
-            for other in self.imported_by(here):
+            current = work.pop()
+            for other in self.direct_imports(current):
                 if other not in reached:
                     reached.add(other)
                     work.append(other)
         return reached
 
-    def imported_by(self, path: str) -> frozenset[str]:
-        known = self._imported.get(path)
+    def direct_imports(self, path: str) -> frozenset[str]:
+        known = self._imports_by_path.get(path)
         if known is None:
-            known = self._imported[path] = frozenset(self.look_at_imports(path))
+            known = self._imports_by_path[path] = frozenset(self.iterate_imports(path))
         return known
 
-    def look_at_imports(self, path: str, *, by_name: bool = True) -> Iterator[str]:
+    def iterate_imports(self, path: str, *, by_name: bool = True) -> Iterator[str]:
         """The files that a file imports itself, and ``by_name`` those that it may import by a name of the run."""
         try:
-            data = programs.code(path, programs.load(path, self.largest))
+            data = code_blocks.code_bytes(path, code_blocks.load_source(path, self.largest))
         except source_files.Unreadable:
             return
-        if by_name and any(word in data for word in BY_NAME):
-            yield from _named_by(path, self.members)
-        for module, name, _ in patterns.imported(data):
+        if by_name and any(word in data for word in DYNAMIC_IMPORT_WORDS):
+            yield from _importable_by_name(path, self.members)
+        for module, name, _ in patterns.iterate_imports(data):
             dotted = module.decode()
             level = len(dotted) - len(dotted.lstrip("."))
             dotted = dotted[level:]
             for part in dict.fromkeys(("", name.decode("utf-8", "replace"))):
                 inner = ".".join(filter(None, (dotted, part)))
-                found = self.find(inner, path, level) if inner else None
+                found = self.find_import(inner, path, level) if inner else None
                 if found is not None and found.endswith(".py"):
                     yield found
 
-    def begin(self) -> None:
+    def begin_file(self) -> None:
         """Start to read another file: forget what the last one asked for, and parsed files where they grow too many."""
-        self.touched = set()
-        self.asked = {}
-        self._handed = set()
-        self._given = 0
-        self.whole = False
-        if self._held > KEPT:
-            while self._held > KEPT * 3 // 4:
+        self.dependencies = set()
+        self.import_targets = {}
+        self._given_modules = set()
+        self._given_characters = 0
+        self.depends_on_all = False
+        if self._cached_characters > MAX_CACHED_CHARACTERS:
+            while self._cached_characters > MAX_CACHED_CHARACTERS * 3 // 4:
                 oldest = next(iter(self._modules))
                 dropped = self._modules.pop(oldest)
-                self._linked.pop(oldest, None)
+                self._dependencies_by_path.pop(oldest, None)
                 if dropped is not None:
-                    self._held -= len(dropped.text)
-                    dropped.release()
+                    self._cached_characters -= len(dropped.text)
+                    dropped.release_references()
 
 
-def _above(directory: str, tops: Iterable[tuple[str, bool]]) -> Iterator[str]:
+def _folders_above(directory: str, tops: Iterable[tuple[str, bool]]) -> Iterator[str]:
     """The directories from that of a file up to the top of its tree, or of the package that the top lies in."""
     around = [top for top, _ in tops if directory == top or directory.startswith(os.path.join(top, ""))]
     last = package_top(min(around, key=len) if around else directory)
-    for above in source_files.upward(directory):
+    for above in source_files.folders_upward(directory):
         yield above
         if above == last:
             return
 
 
-def _by_tail(parts: list[str], files: Iterable[str]) -> str | None:
+def _find_by_path_end(parts: list[str], files: Iterable[str]) -> str | None:
     """The one of some files whose path ends as an import does: other code puts its directory on the path."""
     tail = os.sep + os.path.join(*parts)
     ends = (tail + ".py", os.path.join(tail, "__init__.py"))
@@ -419,7 +432,7 @@ def _by_tail(parts: list[str], files: Iterable[str]) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def _named_by(path: str, files: Collection[str]) -> Iterable[str]:
+def _importable_by_name(path: str, files: Collection[str]) -> Iterable[str]:
     """The files that one may import by a name that only a run knows.
 
     What lies in a package may name what it holds and what lies beside it, a script whatever there is.
@@ -429,10 +442,10 @@ def _named_by(path: str, files: Collection[str]) -> Iterable[str]:
     return files if top == directory else [file for file in files if file.startswith(top + os.sep)]
 
 
-def is_spoken_for(imported: Imported) -> bool:
+def is_library_import(imported: ImportedName) -> bool:
     """Whether an import names something of torch, or of a framework, whose meaning the tables tell."""
     name = f"{imported.module}.{imported.name}".rstrip(".")
-    return not imported.level and (surface.known(name) or frameworks.known(name))
+    return not imported.level and (torch_api.is_known_name(name) or frameworks.is_known_name(name))
 
 
 def package_top(directory: str) -> str:
@@ -452,7 +465,7 @@ def marked_project(directory: str) -> str | None:
     marked = (
         above
         for marks in (PROJECT_MARKS, COPY_MARKS)
-        for above in source_files.upward(directory)
+        for above in source_files.folders_upward(directory)
         if any(os.path.lexists(os.path.join(above, mark)) for mark in marks)
     )
     return next(marked, None)

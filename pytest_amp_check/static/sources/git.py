@@ -26,31 +26,36 @@ COMMAND = (
     f"core.hooksPath={os.devnull}",
 )
 #: Seconds that git is given for one answer: a cold file system may need many, and a pipe never answers.
-PATIENCE = 60
+ANSWER_TIMEOUT = 60
 #: Seconds that git is given to show all files of a revision.
-PATIENCE_FOR_FILES = 600
+FILES_TIMEOUT = 600
 #: Seconds after which the cause is looked for: nearly every answer comes sooner.
-SOON = 2
+FIRST_TIMEOUT = 2
 #: Files below ``.git``, and in each folder, that git opens to answer.
-_OPENED = ("config", "HEAD", "index", os.path.join("info", "exclude"), "packed-refs")
+_GIT_FILES = ("config", "HEAD", "index", os.path.join("info", "exclude"), "packed-refs")
 _IN_FOLDERS = (".gitignore", ".gitattributes", ".gitmodules")
 #: What a hook of git sets for its own repository, which need not be this one.
-_HOOKED = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
+_HOOK_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
 #: An object that is not there is not fetched: what does so is named by the configuration, too. That is the first
 #: variable from git 2.45 on, and the second one, which allows no way to fetch, before. The index stays as it is.
-_ASKED = {"GIT_NO_LAZY_FETCH": "1", "GIT_ALLOW_PROTOCOL": ":", "GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
+_GIT_VARIABLES = {
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": ":",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",
+}
 
 
-def environment() -> dict[str, str]:
+def git_environment() -> dict[str, str]:
     """The variables that git is started with."""
-    return {name: value for name, value in os.environ.items() if name not in _HOOKED} | _ASKED
+    return {name: value for name, value in os.environ.items() if name not in _HOOK_VARIABLES} | _GIT_VARIABLES
 
 
-class Unanswered(Exception):
+class GitNotResponding(Exception):
     """git does not answer; the message is one sentence without its subject, such as "does not answer"."""
 
 
-def answer(folder: str, *words: str) -> bytes:
+def run_git(folder: str, *words: str) -> bytes:
     """Return what a command of git prints in a folder.
 
     Raise OSError where git cannot be started, CalledProcessError where it refuses, :class:`Unanswered` where it hangs.
@@ -61,13 +66,13 @@ def answer(folder: str, *words: str) -> bytes:
     with subprocess.Popen(
         command,
         cwd=folder,
-        env=environment(),
+        env=git_environment(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as process:
         try:
-            printed = _printed(process, folder)
+            printed = _wait_for_output(process, folder)
         except BaseException:
             process.kill()
             raise
@@ -77,7 +82,7 @@ def answer(folder: str, *words: str) -> bytes:
 
 
 @contextmanager
-def ended_after(process: Popen[bytes], seconds: float) -> Iterator[None]:
+def kill_after(process: Popen[bytes], seconds: float) -> Iterator[None]:
     """Kill a process that is still under way after some seconds."""
     from threading import Timer
 
@@ -95,34 +100,34 @@ def ended_after(process: Popen[bytes], seconds: float) -> Iterator[None]:
         timer.join()
 
 
-def _printed(process: Popen[bytes], folder: str) -> bytes:
+def _wait_for_output(process: Popen[bytes], folder: str) -> bytes:
     import subprocess
 
     began = monotonic()
     try:
-        return process.communicate(timeout=SOON)[0]
+        return process.communicate(timeout=FIRST_TIMEOUT)[0]
     except subprocess.TimeoutExpired:
         for path in _read_by_git(folder):
-            if _hangs(path):
-                raise Unanswered(f"cannot read {path}, which is no regular file") from None
-            if process.poll() is not None or monotonic() - began > PATIENCE:
+            if _may_hang(path):
+                raise GitNotResponding(f"cannot read {path}, which is no regular file") from None
+            if process.poll() is not None or monotonic() - began > ANSWER_TIMEOUT:
                 break
     try:
-        return process.communicate(timeout=max(PATIENCE - (monotonic() - began), 0))[0]
+        return process.communicate(timeout=max(ANSWER_TIMEOUT - (monotonic() - began), 0))[0]
     except subprocess.TimeoutExpired:
-        raise Unanswered(f"does not answer within {PATIENCE} seconds in {folder}") from None
+        raise GitNotResponding(f"does not answer within {ANSWER_TIMEOUT} seconds in {folder}") from None
 
 
 def _read_by_git(top: str) -> Iterator[str]:
     """Iterate over the files that git opens in a work tree, whether they exist or not."""
-    yield from (os.path.join(top, ".git", name) for name in _OPENED)
+    yield from (os.path.join(top, ".git", name) for name in _GIT_FILES)
     for folder, inner, _ in os.walk(top):
         if ".git" in inner:
             inner.remove(".git")
         yield from (os.path.join(folder, name) for name in _IN_FOLDERS)
 
 
-def _hangs(path: str) -> bool:
+def _may_hang(path: str) -> bool:
     """Return True if opening a path may wait for ever."""
     try:
         mode = os.stat(path).st_mode

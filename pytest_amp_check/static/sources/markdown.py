@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from .block import Block, Place
+from .block import Block, LinePosition
 
 _FENCE = re.compile(r"((?:[ \t]|>|[-*+](?=[ \t])|\d{1,9}[.)](?=[ \t]))*)(`{3,}(?=[^`]*$)|~{3,})[ \t]*(.*)")
 _PYTHON = re.compile(r"\{?[ \t]*\.?(?:code(?:-block|-cell)?\}[ \t]*)?(?:python3?|py3?)(?![\w.+-])", re.IGNORECASE)
@@ -13,7 +13,7 @@ _TAB = 4
 _QUOTE = re.compile(r"[ \t]{0,3}>[ \t]?")
 
 
-def fenced(text: str) -> list[Block]:
+def python_blocks(text: str) -> list[Block]:
     """The blocks that are fenced and said to be Python, valid or not. ``text`` has no line end but the newline."""
     found: list[Block] = []
     lines = text.split("\n")
@@ -26,12 +26,12 @@ def fenced(text: str) -> list[Block]:
             continue
         container, fence, info = opened.groups()
         quotes = container.count(">")
-        width = _columns(container[_unquoted(container, quotes) :])
+        width = _column_count(container[_quote_width(container, quotes) :])
         rows: list[str] = []
-        places: list[Place] = []
+        line_positions: list[LinePosition] = []
         while number < len(lines):
             row = lines[number]
-            cut = _unquoted(row, quotes)
+            cut = _quote_width(row, quotes)
             if cut < 0:
                 # The quotation ends, and the block with it.
                 break
@@ -39,33 +39,33 @@ def fenced(text: str) -> list[Block]:
             if fence in row and row[cut:].strip().startswith(fence) and not row[cut:].strip().strip(fence[0]):
                 break
             if width:
-                cut += _indented(row[cut:], width)
+                cut += _indent_width(row[cut:], width)
             rows.append(row[cut:])
-            places.append((None, number, cut))
+            line_positions.append((None, number, cut))
         if rows and _PYTHON.match(info):
-            found.append(Block("\n".join(rows) + "\n", places))
+            found.append(Block("\n".join(rows) + "\n", line_positions))
     return found
 
 
-def _unquoted(row: str, quotes: int) -> int:
+def _quote_width(row: str, quotes: int) -> int:
     """The characters that so many marks of quotation take at the head of a line; -1 where they are not there."""
-    at = 0
+    position = 0
     for _ in range(quotes):
-        mark = _QUOTE.match(row, at)
+        mark = _QUOTE.match(row, position)
         if mark is None:
             return -1
-        at = mark.end()
-    return at
+        position = mark.end()
+    return position
 
 
-def _columns(text: str) -> int:
+def _column_count(text: str) -> int:
     return len(text.expandtabs(_TAB))
 
 
-def _indented(row: str, width: int) -> int:
+def _indent_width(row: str, width: int) -> int:
     """The characters of white space that fill the columns of a container."""
-    at = columns = 0
-    while at < len(row) and row[at] in " \t" and columns < width:
-        columns += 1 if row[at] == " " else _TAB - columns % _TAB
-        at += 1
-    return at
+    position = columns = 0
+    while position < len(row) and row[position] in " \t" and columns < width:
+        columns += 1 if row[position] == " " else _TAB - columns % _TAB
+        position += 1
+    return position

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 
-from ...protocol.named import NamedTuple
+from ...protocol.fast_namedtuple import NamedTuple
 
 #: A version of Python, such as (3, 14).
 Version = tuple[int, int]
@@ -49,10 +49,10 @@ class Rejection(NamedTuple):
 
     line: int
     reason: str
-    python: str = ""
+    python_version: str = ""
 
 
-def rejection(text: str, error: SyntaxError | ValueError) -> Rejection:
+def explain_rejection(text: str, error: SyntaxError | ValueError) -> Rejection:
     """Return what an error of the parser says of the text that it was given."""
     if not isinstance(error, SyntaxError):
         return Rejection(1, str(error))
@@ -69,12 +69,12 @@ def needed_python(text: str, line: int, message: str) -> Version | None:
     """
     running = sys.version_info[:2]
     try:
-        return next((version for version in _versions(text, line, message) if version > running), None)
+        return next((version for version in _needed_versions(text, line, message) if version > running), None)
     except RecursionError:  # f-strings nested in one another, which no Python accepts so deep
         return None
 
 
-def _versions(text: str, line: int, message: str) -> Iterator[Version]:
+def _needed_versions(text: str, line: int, message: str) -> Iterator[Version]:
     """Yield the versions whose new syntax stands where the parser stopped."""
     yield from (version for version, known in _MESSAGES if known in message)
     lines = text.split("\n", line)
@@ -82,7 +82,7 @@ def _versions(text: str, line: int, message: str) -> Iterator[Version]:
     yield from (version for version, pattern in _STATEMENTS if re.match(pattern, written))
     if _UNPARENTHESIZED.match(written):
         yield 3, 14
-    for prefix, first, last, newer in _strings(text):
+    for prefix, first, last, newer in _string_spans(text):
         if first > line:
             return
         if last >= line and "t" in prefix:
@@ -91,7 +91,7 @@ def _versions(text: str, line: int, message: str) -> Iterator[Version]:
             yield _FORMATTED
 
 
-def _strings(text: str) -> Iterator[tuple[str, int, int, bool]]:
+def _string_spans(text: str) -> Iterator[tuple[str, int, int, bool]]:
     """Yield the prefix, first and last line of each string, and whether Python rejected it before 3.12."""
     position, line = 0, 1
     while found := _TOKEN.search(text, position):

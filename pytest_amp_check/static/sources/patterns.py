@@ -20,93 +20,95 @@ _LOW_DTYPE = (
 )
 
 #: Something is taken out of a checkpoint: ``state["optimizer"]``.
-_TAKEN = rb"[\"'](\w*)[\"']\s*[\])](?!\s*=[^=])"
-_LOADS = b".load_state_dict"
-_OF_WORDS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
+_CHECKPOINT_ITEM = rb"[\"'](\w*)[\"']\s*[\])](?!\s*=[^=])"
+_LOAD_METHOD = b".load_state_dict"
+_WORD_BYTES = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 
 
 class Code:
     """The bytes of code, and which of :data:`SEARCHED` are in them."""
 
-    __slots__ = ("_bare", "_enters", "_plain", "data", "words")
+    __slots__ = ("_bare_code", "_has_no_docstrings", "_may_enter_autocast", "data", "words_found")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.words = frozenset([word for word in SEARCHED if word in data])
-        self._bare: Code | None = None
-        self._enters: bool | None = None
+        self.words_found = frozenset([word for word in SEARCHED_WORDS if word in data])
+        self._bare_code: Code | None = None
+        self._may_enter_autocast: bool | None = None
         #: Whether there is no documentation string in it, as far as is known.
-        self._plain = False
+        self._has_no_docstrings = False
 
     @property
-    def bare(self) -> Code:
+    def without_docstrings(self) -> Code:
         """The same without documentation strings, whose examples are no code."""
-        if self._bare is None and not self._plain:
-            data = _undocumented(self.data)
-            self._plain = data is self.data
-            self._bare = None if self._plain else Code(data)
-        return self._bare or self
+        if self._bare_code is None and not self._has_no_docstrings:
+            data = _strip_docstrings(self.data)
+            self._has_no_docstrings = data is self.data
+            self._bare_code = None if self._has_no_docstrings else Code(data)
+        return self._bare_code or self
 
     @property
-    def autocast(self) -> bool:
+    def may_enter_autocast(self) -> bool:
         """Whether it may enter autocast, or do by hand what that does."""
-        if self._enters is None:
-            self._enters = b"autocast" in self.words or any(word in self.data for word in BY_HAND)
-        return self._enters
+        if self._may_enter_autocast is None:
+            self._may_enter_autocast = b"autocast" in self.words_found or any(
+                word in self.data for word in MANUAL_LOW_WORDS
+            )
+        return self._may_enter_autocast
 
     @property
-    def float16(self) -> bool:
+    def may_use_float16(self) -> bool:
         """Whether it speaks of float16."""
-        words, data = self.words, self.data
+        words, data = self.words_found, self.data
         half = b"half" in words and (b".half()" in data or b"torch.half" in data)
-        return half or self.autocast or b"float16" in words
+        return half or self.may_enter_autocast or b"float16" in words
 
     @property
-    def lightning16(self) -> bool:
+    def has_lightning16(self) -> bool:
         """Whether it has a Trainer of Lightning train in float16."""
-        if b"precision" not in self.words:
+        if b"precision" not in self.words_found:
             return False
         data = self.data
         return b"'16-mixed" in data or b'"16-mixed' in data or re.search(_LIGHTNING16, data) is not None
 
     @property
-    def resumes(self) -> bool:
+    def may_resume(self) -> bool:
         """Whether it may load the state of an optimizer."""
-        return b"load_state_dict" in self.data and _resumes(self.data)
+        return b"load_state_dict" in self.data and _loads_optimizer_state(self.data)
 
-    def speaks(self) -> bool:
+    def may_have_findings(self) -> bool:
         """Whether it may hold anything that a rule speaks of; where not, it gives no finding and need not be parsed.
 
         What every rule needs is in the text by name (:data:`.rules.WORDS`). What holds one is looked at more
         closely, documentation strings left out. True does not promise a finding, and False does not promise that it
         parses.
         """
-        if b"\0" in self.words:
+        if b"\0" in self.words_found:
             return True  # UTF-16 hides every name from this search, and is no Python source: AMP903.
-        return self._speaks() and (self.bare is self or self.bare._speaks())
+        return self._has_rule_word() and (self.without_docstrings is self or self.without_docstrings._has_rule_word())
 
-    def _speaks(self) -> bool:
-        return any(map(self.holds, rules.WORDS))
+    def _has_rule_word(self) -> bool:
+        return any(map(self.has_rule_need, rules.WORDS))
 
-    def holds(self, what: str) -> bool:
+    def has_rule_need(self, need: str) -> bool:
         """Whether it holds what a rule needs, by the name that rules give it (:attr:`~.protocol.rule.Rule.words`)."""
-        look = LOOKS.get(what)
+        look = CLOSER_SEARCHES.get(need)
         if look is not None:
             words, closely = look
-            return not self.words.isdisjoint(words) and closely(self)
-        first, *others = PARTS[what]
-        return first in self.words and all(word in self.data for word in others)
+            return not self.words_found.isdisjoint(words) and closely(self)
+        first, *others = WORDS_OF_NEED[need]
+        return first in self.words_found and all(word in self.data for word in others)
 
-    def casts(self) -> bool:
+    def may_cast_trained_module(self) -> bool:
         """Whether a module may be cast to a low-precision dtype and trained."""
         data = self.data
-        if self.words.isdisjoint((b"half", b"float16")):
+        if self.words_found.isdisjoint((b"half", b"float16")):
             return False
-        if b"Trainer" in self.words and b"transformers" in data:
+        if b"Trainer" in self.words_found and b"transformers" in data:
             trained = True
         else:
-            trained = b"parameters(" in self.words and (
-                b".step(" in self.words or re.search(rb"optim(?!\w)", data) is not None
+            trained = b"parameters(" in self.words_found and (
+                b".step(" in self.words_found or re.search(rb"optim(?!\w)", data) is not None
             )
         if not trained:
             return False
@@ -114,20 +116,20 @@ class Code:
             return True
         return any(re.search(name + rb"\([^)]{0,200}?(?:half|float16|dtype)", data) for name in (rb"\.to", rb"\.type"))
 
-    def classes(self) -> set[bytes]:
+    def class_names(self) -> set[bytes]:
         """Names of the classes that it defines."""
-        return {name for name, _ in _classes(self.data)}
+        return {name for name, _ in _class_definitions(self.data)}
 
-    def bases(self) -> set[bytes]:
+    def base_names(self) -> set[bytes]:
         """Last names of what its classes derive from, if a method of theirs may matter to what they inherit.
 
         What it defines itself, or has from torch, is left out: that inherits nothing from other files of the project.
         """
-        if self.words.isdisjoint(_HOOKS) or self.bare.words.isdisjoint(_HOOKS):
+        if self.words_found.isdisjoint(_HOOK_WORDS) or self.without_docstrings.words_found.isdisjoint(_HOOK_WORDS):
             return set()
         found: set[bytes] = set()
         own = {b"", b"Module", b"object"}
-        for cls, bases in _classes(self.data):
+        for cls, bases in _class_definitions(self.data):
             own.add(cls)
             for base in bases.split(b","):
                 name = base.partition(b"[")[0].strip()
@@ -135,15 +137,17 @@ class Code:
                     found.add(name.rpartition(b".")[2])
         found -= own
         if found:
-            found.difference_update([name for module, name, _ in imported(self.data) if is_torch(module)])
+            found.difference_update([name for module, name, _ in iterate_imports(self.data) if is_torch(module)])
         return found
 
-    def imports(self) -> set[bytes]:
+    def imported_names(self) -> set[bytes]:
         """Last names of what it imports, or imports from, if it may do something wrong with what it finds there."""
-        if self.words.isdisjoint(_REST) or self.bare.words.isdisjoint(_REST):
+        if self.words_found.isdisjoint(_TRAINING_PART_WORDS) or self.without_docstrings.words_found.isdisjoint(
+            _TRAINING_PART_WORDS
+        ):
             return set()
         found: set[bytes] = set()
-        for module, name, _ in imported(self.data):
+        for module, name, _ in iterate_imports(self.data):
             if not is_torch(module):
                 found.update((module.rpartition(b".")[2], name))
         return found - {b""}
@@ -151,113 +155,129 @@ class Code:
 
 #: What low precision without autocast is made by: layers that cast their weights, another dtype by default, a policy of
 #: FSDP, and apex.
-BY_HAND = (b".weight.t", b"set_default_tensor_type", b"set_default_dtype", b"MixedPrecision", b"amp.initialize")
+MANUAL_LOW_WORDS = (
+    b".weight.t",
+    b"set_default_tensor_type",
+    b"set_default_dtype",
+    b"MixedPrecision",
+    b"amp.initialize",
+)
 #: What a method that a class defines for another file's class may do wrong there.
-_HOOKS = (b"clip_grad", b"backward(", b"autocast", b".step(", b"zero_grad")
+_HOOK_WORDS = (b"clip_grad", b"backward(", b"autocast", b".step(", b"zero_grad")
 #: What a file does that leaves the training to another one, and yet may do something wrong.
-_REST = (b".state_dict(", b"clip_grad", b"training_step")
+_TRAINING_PART_WORDS = (b".state_dict(", b"clip_grad", b"training_step")
 #: What does something to the protocol, or makes something that does, has one of these.
-_HELP = (b"autocast", b"caler", b".scale(", b"backward(", b"zero_grad", b"clip_grad", b".step(", b".save(", b"optim")
+_PROTOCOL_WORDS = (
+    b"autocast",
+    b"caler",
+    b".scale(",
+    b"backward(",
+    b"zero_grad",
+    b"clip_grad",
+    b".step(",
+    b".save(",
+    b"optim",
+)
 
 #: What a class that trains has one of.
-_TRAINS = (b"caler", b"backward(", b"zero_grad", b"unscale_", b"update_params")
+_TRAINING_WORDS = (b"caler", b"backward(", b"zero_grad", b"unscale_", b"update_params")
 
 
-def helps(data: bytes) -> bool:
+def may_affect_importer(data: bytes) -> bool:
     """Whether code may do something to the protocol for a file that imports it."""
-    return any(word in data for word in _HELP)
+    return any(word in data for word in _PROTOCOL_WORDS)
 
 
-def trains(data: bytes) -> bool:
+def may_do_training(data: bytes) -> bool:
     """Whether code may do a part of a training by itself."""
-    return any(word in data for word in _TRAINS)
+    return any(word in data for word in _TRAINING_WORDS)
 
 
-def _resumes(data: bytes) -> bool:
+def _loads_optimizer_state(data: bytes) -> bool:
     """Whether an optimizer loads a state, or one is taken out of a checkpoint: ``opts[0].load_state_dict``."""
     if b"#" in data:
         # A pattern that begins with a character is looked for much faster than one that begins with a line.
         data = re.sub(rb"\n[ \t]*#[^\n]*", b"", b"\n" + data)
-        if _LOADS not in data:
+        if _LOAD_METHOD not in data:
             return False
-    for before in data.split(_LOADS)[:-1]:
+    for before in data.split(_LOAD_METHOD)[:-1]:
         name, item = before, b"]"
         if before.endswith(b"]"):
             name, _, item = before.rpartition(b"[")
         if b"\n" in item or item.find(b"]") < len(item) - 1:
             continue
-        if b"opt" in name[len(name.rstrip(_OF_WORDS)) :].lower():
+        if b"opt" in name[len(name.rstrip(_WORD_BYTES)) :].lower():
             return True
-    return b"optim" in data.lower() and any(b"optim" in name.lower() for name in re.findall(_TAKEN, data))
+    return b"optim" in data.lower() and any(b"optim" in name.lower() for name in re.findall(_CHECKPOINT_ITEM, data))
 
 
 _QUOTES = b'"""'
 
 
-def _undocumented(data: bytes) -> bytes:
+def _strip_docstrings(data: bytes) -> bytes:
     """Code without what stands between triple quotes; all of it, where it is not plain which of them begin a string."""
     if b"'''" in data:
         return data
     kept: list[bytes] = []
-    at = 0
-    while (opening := data.find(_QUOTES, at)) >= 0:
+    position = 0
+    while (opening := data.find(_QUOTES, position)) >= 0:
         before = data[data.rfind(b"\n", 0, opening) + 1 : opening]
         closing = data.find(_QUOTES, opening + 3)
         if closing < 0 or data[closing - 1 : closing] == b"\\" or any(mark in before for mark in (b"#", b"'", b'"')):
             return data
-        kept.append(data[at:opening])
-        at = closing + 3
-    return b"''".join((*kept, data[at:])) if kept else data
+        kept.append(data[position:opening])
+        position = closing + 3
+    return b"''".join((*kept, data[position:])) if kept else data
 
 
 def _lines_with(word: bytes, data: bytes) -> Iterator[int]:
     """Where a word begins a line, but for blanks: found by its bytes, which is much faster than by lines."""
-    at = data.find(word)
-    while at >= 0:
-        start = data.rfind(b"\n", 0, at) + 1
-        if not data[start:at].strip(b" \t"):
-            yield at
+    position = data.find(word)
+    while position >= 0:
+        start = data.rfind(b"\n", 0, position) + 1
+        if not data[start:position].strip(b" \t"):
+            yield position
         # No other of the line begins it.
-        end = data.find(b"\n", at)
-        at = data.find(word, end) if end >= 0 else -1
+        end = data.find(b"\n", position)
+        position = data.find(word, end) if end >= 0 else -1
 
 
 #: What stands in brackets up to the first that closes: past a few more that open, of which each may be a start, too.
-_LISTED = rb"\([^()]*(?:\([^()]*){0,3}\)"
-_IMPORT = rb"from[ \t]+([.\w]+)[ \t]+import[ \t]+(" + _LISTED + rb"|[^\n#]*)|import[ \t]+([^\n#]*)"
+_IMPORT_LIST = rb"\([^()]*(?:\([^()]*){0,3}\)"
+_IMPORT = rb"from[ \t]+([.\w]+)[ \t]+import[ \t]+(" + _IMPORT_LIST + rb"|[^\n#]*)|import[ \t]+([^\n#]*)"
 
 
-def imported(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
+def iterate_imports(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
     """What code imports: the module, the name that is taken from it (none: itself), and what it is called here."""
     for module, names in imports_from(data):
-        for words in _listed(names):
+        for words in _split_import_list(names):
             yield module, words[0], words[-1]
-    for _, modules in _imports(b"import", data):
-        for words in _listed(modules):
+    for _, modules in _match_imports(b"import", data):
+        for words in _split_import_list(modules):
             yield words[0], b"", words[-1] if len(words) > 1 else words[0].partition(b".")[0]
 
 
 def imports_from(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The modules that code takes names from, each with the text of these."""
-    return _imports(b"from", data)
+    return _match_imports(b"from", data)
 
 
-def taken(names: bytes) -> list[bytes]:
+def taken_names(names: bytes) -> list[bytes]:
     """The names in the text of those that are taken from a module."""
-    return [words[0] for words in _listed(names)]
+    return [words[0] for words in _split_import_list(names)]
 
 
-def _imports(word: bytes, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _match_imports(word: bytes, data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The imports that begin with a word: the module that is taken from, if any, and the text of what is imported."""
     match = re.compile(_IMPORT).match
-    for at in _lines_with(word, data):
-        found = match(data, at)
+    for position in _lines_with(word, data):
+        found = match(data, position)
         if found is not None:
             module, names, modules = found.groups()
             yield module or b"", names or modules or b""
 
 
-def _listed(text: bytes) -> Iterator[list[bytes]]:
+def _split_import_list(text: bytes) -> Iterator[list[bytes]]:
     """The words of each part of an import, which commas separate."""
     for part in re.sub(rb"#[^\n]*", b"", text).strip(b"() ").split(b","):
         words = part.split()
@@ -265,13 +285,13 @@ def _listed(text: bytes) -> Iterator[list[bytes]]:
             yield words
 
 
-_CLASS = rb"class\s+(\w+)\s*(" + _LISTED + rb")?"
+_CLASS = rb"class\s+(\w+)\s*(" + _IMPORT_LIST + rb")?"
 
 
-def _classes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _class_definitions(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """The classes that code defines, with the text of their bases."""
-    for at in _lines_with(b"class", data):
-        match = re.compile(_CLASS).match(data, at)
+    for position in _lines_with(b"class", data):
+        match = re.compile(_CLASS).match(data, position)
         if match is not None:
             yield match.group(1), (match.group(2) or b"")[1:-1]
 
@@ -285,7 +305,7 @@ def is_torch(module: bytes) -> bool:
 _NO_REGION = (b"enter_autocast", b"exit_autocast", b"register_autocast")
 
 
-def _autocast(data: bytes) -> bool:
+def _uses_autocast(data: bytes) -> bool:
     """Whether autocast is called, imported, stored or used as a decorator, by this or a longer name that ends in it."""
     last = line_end = 0
     commented = False
@@ -309,7 +329,7 @@ def _autocast(data: bytes) -> bool:
     return re.search(rb"_autocast_(?:cpu|gpu)_\w+(?![\w'\"])", data) is not None
 
 
-def _scaler(data: bytes) -> bool:
+def _uses_scaler(data: bytes) -> bool:
     """Whether a scaler is used: a name that ends in scaler, or a method by which one is known."""
     # What does not follow is left out, so that each name is gone through once.
     if b"caler" in data and any(re.findall(rb"caler\w*\s*([.(\[,)=:]|as\b)?", data)):
@@ -323,25 +343,25 @@ _LARGE = (
     rb"|[0-9]{2,}\s*\*\*\s*[0-9]|[0-9]\s*\*\*\s*[0-9]{2}|\w*\.?finfo\()"
 )
 _SIGN = rb"[-'\"(\s]*(?:float\([-'\"(\s]*)?"
-_FILLING = (b"masked_fill", b"index_fill", b"full_like", b".fill_(", b"where(")
+_FILL_FUNCTIONS = (b"masked_fill", b"index_fill", b"full_like", b".fill_(", b"where(")
 #: One of these is in each of them.
-_FILLS = (b"fill", b"where(", b"full_like")
+_FILL_WORDS = (b"fill", b"where(", b"full_like")
 #: What stands before a number that is assigned to items.
 _ITEMS = b"] = "
 #: Bytes within which the bracket of a call stands behind its name.
-_NEAR = 40
+_BRACKET_DISTANCE = 40
 #: Brackets, two levels deep.
 _ARGUMENTS = rb"\((?:[^()#]|\((?:[^()#]|\([^()#]*\))*\)){0,400}\)"
 
 
-def _fills(code: Code) -> bool:
+def _fills_large_number(code: Code) -> bool:
     """Whether a tensor is filled with a number that float16 cannot hold, in place or by a name of this file."""
     data = code.data
-    if _ITEMS in code.words and re.search(rb"\] = -?" + _LARGE, data) is not None:
+    if _ITEMS in code.words_found and re.search(rb"\] = -?" + _LARGE, data) is not None:
         return True
-    if code.words.isdisjoint(_FILLS):
+    if code.words_found.isdisjoint(_FILL_WORDS):
         return False
-    words = [word for word in _FILLING if word in data]
+    words = [word for word in _FILL_FUNCTIONS if word in data]
     names: set[bytes] = set()
     # The look ahead makes no difference but in time: most assignments end there.
     for match in re.finditer(rb"= *(?=[-0-9.'\"(fnt])" + _SIGN + _LARGE, data):
@@ -351,51 +371,61 @@ def _fills(code: Code) -> bool:
     value = re.compile(rb"[,=(\n]" + _SIGN + rb"(?:(" + _LARGE + rb")|((?:\w+\.)*\w+))?")
     brackets = re.compile(_ARGUMENTS)
     for word in words:
-        at = data.find(word)
-        while at >= 0:
-            opening = data.find(b"(", at, at + _NEAR)
-            opening = opening if opening >= 0 else at
+        position = data.find(word)
+        while position >= 0:
+            opening = data.find(b"(", position, position + _BRACKET_DISTANCE)
+            opening = opening if opening >= 0 else position
             arguments = brackets.match(data, opening)
             for number, dotted in value.findall(arguments.group() if arguments else data[opening : opening + 200]):
                 if number or not names.isdisjoint(dotted.split(b".")):
                     return True
-            at = data.find(word, at + 1)
+            position = data.find(word, position + 1)
     return False
 
 
-def _old_clip(code: Code) -> bool:
+def _names_old_clip(code: Code) -> bool:
     """Whether the old clip of the norm is named, whose new name ends in an underscore."""
     return re.search(rb"clip_grad_norm(?!\w)", code.data) is not None
 
 
-def _suppresses(code: Code) -> bool:
+def _has_suppression(code: Code) -> bool:
     """Whether a comment may silence a rule."""
     return re.search(rb"amp:\s*ignore", code.data) is not None or any(
-        b"AMP" in said for said in re.findall(rb"(?i)noqa\s*:([^\n#]*)", code.data)
+        b"AMP" in codes for codes in re.findall(rb"(?i)noqa\s*:([^\n#]*)", code.data)
     )
 
 
 #: What rules need that is looked at more closely -> words without which it is not there, and the closer look.
-LOOKS: dict[str, tuple[tuple[bytes, ...], Callable[[Code], bool]]] = {
-    "autocast": ((b"autocast",), lambda code: _autocast(code.data)),
-    "scaler": ((b"cale",), lambda code: _scaler(code.data)),
-    "clip_grad_norm": ((b"clip_grad",), _old_clip),
-    "low-precision weights": ((b"parameters(", b"Trainer"), Code.casts),
+CLOSER_SEARCHES: dict[str, tuple[tuple[bytes, ...], Callable[[Code], bool]]] = {
+    "autocast": ((b"autocast",), lambda code: _uses_autocast(code.data)),
+    "scaler": ((b"cale",), lambda code: _uses_scaler(code.data)),
+    "clip_grad_norm": ((b"clip_grad",), _names_old_clip),
+    "low-precision weights": ((b"parameters(", b"Trainer"), Code.may_cast_trained_module),
     # Wrong where any file of the tree trains in float16.
-    "large fill": ((*_FILLS, _ITEMS), _fills),
-    "suppression": ((b"amp:", b"AMP"), _suppresses),
+    "large fill": ((*_FILL_WORDS, _ITEMS), _fills_large_number),
+    "suppression": ((b"amp:", b"AMP"), _has_suppression),
 }
 #: What rules need that is there where all of these words are.
-PARTS = {what: what.encode().split() for what in rules.WORDS if what not in LOOKS}
+WORDS_OF_NEED = {what: what.encode().split() for what in rules.WORDS if what not in CLOSER_SEARCHES}
 #: What the first look asks besides: for float16, for Trainers, and whether another file may matter to this one.
-_ASKED = (b"\0", b"half", b"float16", b"precision", b"autocast", b"cale", b".step(", *_HOOKS, *_REST)
+_PRESCAN_WORDS = (
+    b"\0",
+    b"half",
+    b"float16",
+    b"precision",
+    b"autocast",
+    b"cale",
+    b".step(",
+    *_HOOK_WORDS,
+    *_TRAINING_PART_WORDS,
+)
 #: What is searched for, once each: no finding without one of these, and nothing else that a first look tells.
-SEARCHED = tuple(
+SEARCHED_WORDS = tuple(
     dict.fromkeys(
         (
-            *(word for words, _ in LOOKS.values() for word in words),
-            *(first for first, *_ in PARTS.values()),
-            *_ASKED,
+            *(word for words, _ in CLOSER_SEARCHES.values() for word in words),
+            *(first for first, *_ in WORDS_OF_NEED.values()),
+            *_PRESCAN_WORDS,
         )
     )
 )

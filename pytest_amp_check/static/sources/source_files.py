@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from ...protocol.byte_sizes import LARGEST_FILE
-from ...protocol.regular_files import LARGEST_DOCUMENT, NotRegular, TooLarge, read_regular
+from ...protocol.regular_files import LARGEST_DOCUMENT, FileTooLarge, NotRegularFile, read_regular
 
 #: What the files are called that may hold Python: source, stubs, notebooks, documentation.
 SUFFIXES = (".py", ".pyi", ".ipynb", ".md")
 #: Those of them that are programs of a project.
 PROGRAMS = (".py", ".ipynb")
 #: Directories that hold no source of the project, whatever they contain.
-SKIPPED = frozenset(
+SKIPPED_FOLDERS = frozenset(
     ".amp_check_cache .eggs .git .hg .ipynb_checkpoints .jj .mypy_cache .nox .pytest_cache .pytype .ruff_cache .svn "
     ".tox __pycache__ __pypackages__ node_modules".split()
 )
 #: Directories that a build writes, where they lie beside one of :data:`PROJECT_FILES` or directly below a root.
-BUILT = frozenset({"build", "dist"})
+BUILD_FOLDERS = frozenset({"build", "dist"})
 PROJECT_FILES = frozenset({"pyproject.toml", "setup.cfg", "setup.py"})
 #: What marks a directory as a virtual environment: of venv and virtualenv, of conda.
 ENVIRONMENT_MARKS = frozenset({"conda-meta", "pyvenv.cfg"})
@@ -48,31 +48,31 @@ class Unreadable(Exception):
 # Finding files.
 
 
-class Left:
+class SkippedPaths:
     """What was left out on the way through folders, by the reason: paths as they are written."""
 
-    __slots__ = ("excluded", "ignored", "links")
+    __slots__ = ("circular_links", "excluded_paths", "git_ignored_paths")
 
     def __init__(self) -> None:
         #: Files and folders that patterns exclude.
-        self.excluded: list[str] = []
+        self.excluded_paths: list[str] = []
         #: What git ignores.
-        self.ignored: list[str] = []
+        self.git_ignored_paths: list[str] = []
         #: Symbolic links that lead to themselves, or to a folder around them.
-        self.links: list[str] = []
+        self.circular_links: list[str] = []
 
 
 #: A test of (name, absolute path) for what patterns exclude.
-Excluded = Callable[[str, str], bool]
+ExclusionTest = Callable[[str, str], bool]
 #: From the real path of a folder to what is excluded from there on; None where what holds around it goes on.
-Nearer = Callable[[str], Excluded | None]
+FolderExclusions = Callable[[str], ExclusionTest | None]
 
 
-def find(
+def find_sources(
     paths: Sequence[str],
     exclude: Sequence[str] = (),
-    left: Left | None = None,
-    nearer: Nearer | None = None,
+    skipped: SkippedPaths | None = None,
+    nearer: FolderExclusions | None = None,
     forced: Callable[[str], bool] | None = None,
     *,
     gitignore: bool = True,
@@ -90,19 +90,19 @@ def find(
     ``forced`` which of the files that are named are left out all the same. Without ``gitignore`` git is not
     asked.
     """
-    everywhere = excluder(exclude)
-    left = left or Left()
+    everywhere = exclusion_test(exclude)
+    skipped = skipped or SkippedPaths()
     found: list[str] = []
     seen: set[str] = set()
     for path in paths:
         if "\0" in path:
             raise InputError(f"{path!r} holds a null byte, which no path has: check where it comes from")
         if os.path.isdir(path):
-            excluded = next(filter(None, map(nearer, upward(os.path.realpath(path)))), None) if nearer else None
-            pairs = _Walk(path, excluded or everywhere, left, nearer, gitignore=gitignore).files()
-        elif os.path.exists(path) or _hindrance(path):
+            excluded = next(filter(None, map(nearer, folders_upward(os.path.realpath(path)))), None) if nearer else None
+            pairs = _DirectoryWalk(path, excluded or everywhere, skipped, nearer, gitignore=gitignore).collect_files()
+        elif os.path.exists(path) or _access_error(path):
             if forced is not None and forced(path):
-                left.excluded.append(path)
+                skipped.excluded_paths.append(path)
                 continue
             pairs = [(path, os.path.realpath(path))]
         elif os.path.islink(path):
@@ -116,7 +116,7 @@ def find(
     return found
 
 
-def _hindrance(path: str) -> int:
+def _access_error(path: str) -> int:
     """Why what may well be there cannot be looked at: a link leads back to itself, or a folder may not be entered."""
     try:
         os.stat(path)
@@ -125,96 +125,106 @@ def _hindrance(path: str) -> int:
     return 0
 
 
-class _Walk:
+class _DirectoryWalk:
     """The way through a directory that the user named."""
 
-    def __init__(self, root: str, excluded: Excluded, left: Left, nearer: Nearer | None, *, gitignore: bool) -> None:
+    def __init__(
+        self,
+        root: str,
+        excluded: ExclusionTest,
+        skipped: SkippedPaths,
+        nearer: FolderExclusions | None,
+        *,
+        gitignore: bool,
+    ) -> None:
         self._root = root
         self._gitignore = gitignore
-        self._excluded = excluded
-        self._left = left
-        self._nearer = nearer
-        self._top = os.path.realpath(root)
-        self._inside = os.path.join(self._top, "")
-        self._visited: set[str] = set()
-        self._waiting: deque[tuple[str, str, frozenset[str], Excluded]] = deque()
+        self._exclusion_test = excluded
+        self._skipped_paths = skipped
+        self._nearer_exclusions = nearer
+        self._real_root = os.path.realpath(root)
+        self._root_prefix = os.path.join(self._real_root, "")
+        self._visited_folders: set[str] = set()
+        self._pending_folders: deque[tuple[str, str, frozenset[str], ExclusionTest]] = deque()
         #: Links wait for everything else, so that a file goes by its own path where it has one below the root.
-        self._linked: deque[tuple[str, str]] = deque()
-        self._found: dict[str, str] = {}
+        self._pending_links: deque[tuple[str, str]] = deque()
+        self._found_files: dict[str, str] = {}
 
-    def files(self) -> list[tuple[str, str]]:
+    def collect_files(self) -> list[tuple[str, str]]:
         """The files below the directory: (path as written, real path), sorted."""
-        tree = work_tree(self._top) if self._gitignore else None
-        ignored = git_ignored(tree, self._top) if tree is not None else frozenset()
+        tree = work_tree(self._real_root) if self._gitignore else None
+        ignored = git_ignored(tree, self._real_root) if tree is not None else frozenset()
         written = "" if os.path.normpath(self._root) == os.curdir else self._root
-        self._waiting.append((written, self._top, ignored, self._excluded))
-        while self._waiting or self._linked:
-            if self._waiting:
-                self._enter(*self._waiting.popleft())
+        self._pending_folders.append((written, self._real_root, ignored, self._exclusion_test))
+        while self._pending_folders or self._pending_links:
+            if self._pending_folders:
+                self._scan_folder(*self._pending_folders.popleft())
             else:
-                self._follow(*self._linked.popleft())
-        return sorted((path, real) for real, path in self._found.items())
+                self._follow_link(*self._pending_links.popleft())
+        return sorted((path, real) for real, path in self._found_files.items())
 
-    def _follow(self, path: str, real: str) -> None:
+    def _follow_link(self, path: str, real: str) -> None:
         if os.path.isfile(real):
-            self._found.setdefault(real, path)
-        elif not self._inside.startswith(os.path.join(real, "")):
-            self._enter(path, real, frozenset(), self._excluded)
+            self._found_files.setdefault(real, path)
+        elif not self._root_prefix.startswith(os.path.join(real, "")):
+            self._scan_folder(path, real, frozenset(), self._exclusion_test)
         else:
-            self._left.links.append(path)
+            self._skipped_paths.circular_links.append(path)
 
-    def _enter(self, path: str, real: str, ignored: frozenset[str], excluded: Excluded) -> None:
+    def _scan_folder(self, path: str, real: str, ignored: frozenset[str], excluded: ExclusionTest) -> None:
         """Take the files of a directory, and have those below it wait; ``ignored`` is what git leaves out."""
-        if real in self._visited:
+        if real in self._visited_folders:
             return
-        self._visited.add(real)
+        self._visited_folders.add(real)
         try:
             with os.scandir(real) as scan:
                 entries = sorted(scan, key=lambda entry: entry.name)
         except OSError:
-            self._found[real] = path or self._root
+            self._found_files[real] = path or self._root
             return
         names = {entry.name for entry in entries}
-        if real != self._top:
+        if real != self._real_root:
             if not ENVIRONMENT_MARKS.isdisjoint(names):
                 return
             if ".git" in names and self._gitignore:
                 ignored |= git_ignored(real, real)
-            if self._nearer is not None:
-                excluded = self._nearer(real) or excluded
-        built = real == self._top or not PROJECT_FILES.isdisjoint(names)
-        skipped = SKIPPED | BUILT if built else SKIPPED
+            if self._nearer_exclusions is not None:
+                excluded = self._nearer_exclusions(real) or excluded
+        built = real == self._real_root or not PROJECT_FILES.isdisjoint(names)
+        skipped = SKIPPED_FOLDERS | BUILD_FOLDERS if built else SKIPPED_FOLDERS
         before, real_before = os.path.join(path, ""), os.path.join(real, "")
         for entry in entries:
             name = entry.name
             directory = _is_directory(entry)
             if not (directory and (name in skipped or name.endswith(".egg-info"))):
-                self._take(entry, before + name, real_before + name, ignored, excluded)
+                self._take_entry(entry, before + name, real_before + name, ignored, excluded)
 
-    def _take(self, entry: os.DirEntry[str], path: str, real: str, ignored: frozenset[str], excluded: Excluded) -> None:
+    def _take_entry(
+        self, entry: os.DirEntry[str], path: str, real: str, ignored: frozenset[str], excluded: ExclusionTest
+    ) -> None:
         directory = _is_directory(entry)
         linked = entry.is_symlink()
-        hindrance = _hindrance(real) if directory is None and linked else 0
+        hindrance = _access_error(real) if directory is None and linked else 0
         if directory is None and not hindrance:
             return
         if real in ignored:
-            self._left.ignored.append(path)
+            self._skipped_paths.git_ignored_paths.append(path)
         elif excluded(entry.name, real):
-            self._left.excluded.append(path)
+            self._skipped_paths.excluded_paths.append(path)
         elif hindrance:
             if hindrance == errno.ELOOP:
-                self._left.links.append(path)
+                self._skipped_paths.circular_links.append(path)
             if entry.name.endswith(SUFFIXES):
-                self._found.setdefault(real, path)
+                self._found_files.setdefault(real, path)
         elif linked:
             target = os.path.realpath(real)
             # What lies below the root is found there, or is left out on purpose.
-            if not (target.startswith(self._inside) and (directory or target.endswith(SUFFIXES))):
-                self._linked.append((path, target))
+            if not (target.startswith(self._root_prefix) and (directory or target.endswith(SUFFIXES))):
+                self._pending_links.append((path, target))
         elif directory:
-            self._waiting.append((path, real, ignored, excluded))
+            self._pending_folders.append((path, real, ignored, excluded))
         else:
-            self._found.setdefault(real, path)
+            self._found_files.setdefault(real, path)
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool | None:
@@ -226,24 +236,24 @@ def _is_directory(entry: os.DirEntry[str]) -> bool | None:
         return None
 
 
-def left_out(path: str, top: str, excluded: Excluded) -> bool:
+def is_excluded_below(path: str, top: str, excluded: ExclusionTest) -> bool:
     """Whether a file, or a folder around it below ``top``, is excluded. Both are real paths."""
     inside = os.path.join(top, "")
-    return any(excluded(os.path.basename(above), above) for above in upward(path) if above.startswith(inside))
+    return any(excluded(os.path.basename(above), above) for above in folders_upward(path) if above.startswith(inside))
 
 
-def stem(path: str) -> str:
+def import_stem(path: str) -> str:
     """The last part of the name that a file is imported by."""
     name = os.path.basename(path).removesuffix(".py")
     return name if name != "__init__" else os.path.basename(os.path.dirname(os.path.abspath(path)))
 
 
-def excluder(patterns: Iterable[str]) -> Excluded:
+def exclusion_test(patterns: Iterable[str]) -> ExclusionTest:
     """A test of (name, absolute path) for what the patterns exclude; of those that match, the last one decides."""
     # Neighbours that say the same become one expression.
-    tests: list[tuple[bool, Excluded]] = []
+    tests: list[tuple[bool, ExclusionTest]] = []
     for again, group in groupby(patterns, lambda pattern: pattern.startswith("!")):
-        test = _matcher(pattern.removeprefix("!") for pattern in group)
+        test = _pattern_test(pattern.removeprefix("!") for pattern in group)
         if test is not None:
             tests.append((again, test))
     if all(again for again, _ in tests):
@@ -254,7 +264,7 @@ def excluder(patterns: Iterable[str]) -> Excluded:
     return lambda name, path: not next((again for again, test in tests if test(name, path)), True)
 
 
-def _matcher(patterns: Iterable[str]) -> Excluded | None:
+def _pattern_test(patterns: Iterable[str]) -> ExclusionTest | None:
     """A test for what any of the patterns matches; None where there are none."""
     names: list[str] = []
     tails: list[str] = []
@@ -276,20 +286,20 @@ def _matcher(patterns: Iterable[str]) -> Excluded | None:
     by_name = re.compile("|".join(map(translate, names)) or nothing)
     by_path = re.compile("|".join(map(translate, tails)) or nothing)
 
-    def matches(name: str, path: str) -> bool:
+    def matches_pattern(name: str, path: str) -> bool:
         if by_name.match(os.path.normcase(name)):
             return True
         return bool(tails) and by_path.match(os.path.normcase(path).replace(os.sep, "/")) is not None
 
-    return matches
+    return matches_pattern
 
 
 def work_tree(directory: str) -> str | None:
     """The git work tree around a directory, given by its real path."""
-    return next((above for above in upward(directory) if os.path.lexists(os.path.join(above, ".git"))), None)
+    return next((above for above in folders_upward(directory) if os.path.lexists(os.path.join(above, ".git"))), None)
 
 
-def upward(directory: str) -> Iterator[str]:
+def folders_upward(directory: str) -> Iterator[str]:
     """A directory and those that it lies in, the nearest first."""
     while True:
         yield directory
@@ -311,10 +321,10 @@ def git_ignored(top: str, directory: str) -> frozenset[str]:
 
     words = ("ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z", "--")
     try:
-        listed = git.answer(top, *words, os.path.relpath(directory, top))
+        listed = git.run_git(top, *words, os.path.relpath(directory, top))
     except (OSError, SubprocessError):
         return frozenset()
-    except git.Unanswered as error:
+    except git.GitNotResponding as error:
         raise InputError(f"git {error}: remove the cause, or give --no-respect-gitignore") from None
     found = {os.path.normpath(os.path.join(top, os.fsdecode(name))) for name in listed.split(b"\0") if name}
     inside = os.path.join(directory, "")
@@ -324,7 +334,7 @@ def git_ignored(top: str, directory: str) -> frozenset[str]:
 # Reading a file.
 
 
-class Unsaved:
+class UnsavedFiles:
     """While this is entered, files hold what ``texts`` says, by absolute path, whatever is on the disk.
 
     For the whole process: nothing else may read files meanwhile.
@@ -333,19 +343,19 @@ class Unsaved:
     texts: Mapping[str, bytes] = {}
 
     def __init__(self, texts: Mapping[str, bytes]) -> None:
-        self._given = texts
+        self._new_texts = texts
 
     def __enter__(self) -> None:
-        Unsaved.texts = self._given
+        UnsavedFiles.texts = self._new_texts
 
     def __exit__(self, *_: object) -> None:
-        Unsaved.texts = {}
+        UnsavedFiles.texts = {}
 
 
-def status(path: str) -> Stat | None:
+def file_stat(path: str) -> Stat | None:
     """What changes when the content of a file, by its absolute path, does; None where there is no file."""
-    if path in Unsaved.texts:
-        data = Unsaved.texts[path]
+    if path in UnsavedFiles.texts:
+        data = UnsavedFiles.texts[path]
         # Of no time: what it holds tells by itself whether it changed.
         return [len(data), 0, 0, hash(data)]
     try:
@@ -355,40 +365,40 @@ def status(path: str) -> Stat | None:
     return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
 
 
-def load(path: str, largest: int = LARGEST_DOCUMENT) -> bytes:
+def load_bytes(path: str, largest: int = LARGEST_DOCUMENT) -> bytes:
     """Return the bytes of a regular file. Raise :class:`Unreadable` for more than ``largest``; 0 is for no limit."""
-    if Unsaved.texts:
-        held = Unsaved.texts.get(os.path.abspath(path))
-        if held is not None:
-            refuse_large(len(held), largest)
-            return held
+    if UnsavedFiles.texts:
+        unsaved = UnsavedFiles.texts.get(os.path.abspath(path))
+        if unsaved is not None:
+            refuse_large(len(unsaved), largest)
+            return unsaved
     try:
         return read_regular(path, largest)
-    except TooLarge as error:
+    except FileTooLarge as error:
         if largest != LARGEST_DOCUMENT:
             refuse_large(error.size, largest)
         raise Unreadable(str(error.strerror)) from None
-    except NotRegular as error:
+    except NotRegularFile as error:
         raise Unreadable(str(error.strerror)) from None
     except OSError as error:
         if not os.path.isdir(path):
-            raise Unreadable(f"it cannot be opened, {_said(error)}") from None
+            raise Unreadable(f"it cannot be opened, {_error_text(error)}") from None
     try:
         os.scandir(path).close()
     except OSError as error:
-        raise Unreadable(f"this directory cannot be listed, {_said(error)}") from None
+        raise Unreadable(f"this directory cannot be listed, {_error_text(error)}") from None
     raise Unreadable("it is a directory")
 
 
 def load_or_nothing(path: str, largest: int = LARGEST_FILE) -> bytes:
     """Return the bytes of a regular file; none, where it cannot be read or has more than ``largest``."""
     try:
-        return load(path, largest)
+        return load_bytes(path, largest)
     except Unreadable:
         return b""
 
 
-def digest(data: bytes) -> str:
+def content_digest(data: bytes) -> str:
     """What stands for the content of a file."""
     try:
         # hashlib loads OpenSSL, which takes longer than hashing most projects.
@@ -399,20 +409,20 @@ def digest(data: bytes) -> str:
     return blake2b(data, digest_size=16).hexdigest()
 
 
-def _said(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
     return (error.strerror or type(error).__name__).lower()
 
 
-def decode(data: bytes) -> str:
+def decode_python(data: bytes) -> str:
     """The text of Python source, with a newline character where Python ends a line, and nowhere else.
 
     The encoding is UTF-8 or what a coding line names (PEP 263). A form feed, which ends a line for ``str.splitlines``,
     ends none for Python.
     """
-    return newlines(spelled(data)[0])
+    return normalize_newlines(decode_with_encoding(data)[0])
 
 
-def spelled(data: bytes) -> tuple[str, str]:
+def decode_with_encoding(data: bytes) -> tuple[str, str]:
     """The text of Python source with the line ends that it has, and the encoding that gives these bytes back."""
     _refuse_null(data)
     marked = data.startswith(BYTE_ORDER_MARK)
@@ -423,14 +433,14 @@ def spelled(data: bytes) -> tuple[str, str]:
     try:
         return data.decode(codec), codec
     except UnicodeDecodeError as error:
-        line = _line(data, error.start)
+        line = _line_of_offset(data, error.start)
         reason = f"byte 0x{data[error.start]:02x} on line {line} is not {encoding or 'UTF-8'}"
         raise Unreadable(reason if encoding else f"{reason}, and no coding line names another encoding", line) from None
     except (LookupError, ValueError):
         raise Unreadable(f"its coding line names {encoding}, which is no encoding that Python knows") from None
 
 
-def encoded(text: str) -> bytes:
+def encode_python(text: str) -> bytes:
     """The bytes of a text as its own coding line wants them; what that cannot hold is replaced."""
     data = text.encode("utf-8", "replace")
     try:
@@ -439,17 +449,17 @@ def encoded(text: str) -> bytes:
         return data
 
 
-def utf8(data: bytes) -> str:
+def decode_utf8(data: bytes) -> str:
     """The text of a file that is UTF-8 by its format, with a newline character at the end of each line."""
     _refuse_null(data)
     try:
-        return newlines(data.decode("utf-8-sig"))
+        return normalize_newlines(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        line = _line(data, error.start)
+        line = _line_of_offset(data, error.start)
         raise Unreadable(f"byte 0x{data[error.start]:02x} on line {line} is not UTF-8", line) from None
 
 
-def newlines(text: str) -> str:
+def normalize_newlines(text: str) -> str:
     """The text with a newline character for each line end, as Python sees them."""
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
@@ -463,7 +473,7 @@ def refuse_large(size: int, largest: int) -> None:
 def _refuse_null(data: bytes) -> None:
     null = data.find(b"\0")
     if null >= 0:
-        line = _line(data, null)
+        line = _line_of_offset(data, null)
         raise Unreadable(f"there is a null byte on line {line}, so it is no text in UTF-8", line)
 
 
@@ -483,10 +493,10 @@ def _coding_line(data: bytes) -> str:
     return ""
 
 
-def _line(data: bytes, offset: int) -> int:
+def _line_of_offset(data: bytes, offset: int) -> int:
     return data.count(b"\n", 0, offset) + 1
 
 
-def read(path: str, largest: int = 0) -> str:
+def read_python(path: str, largest: int = 0) -> str:
     """The text of a file; see :func:`load` and :func:`decode`."""
-    return decode(load(path, largest))
+    return decode_python(load_bytes(path, largest))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...events import DIVIDED_TWICE, Event, Program
-from ...rule import ERROR, STATIC, Fault, Labels, Rule
+from ...rule import ERROR, STATIC, Labels, Rule, ViolationKind
 
 
-def _divided_twice(event: Event, program: Program) -> Labels:
-    facts = event.facts
+def _check_divided_twice(event: Event, program: Program) -> Labels:
+    facts = event.attributes
     yield "loss:divided-twice", {"divisor": str(facts["divisor"]), "framework": facts["framework"], "way": facts["way"]}
 
 
@@ -16,19 +16,19 @@ RULE = Rule(
     "double-division",
     ERROR,
     "The loss is divided by the number of micro-batches although the framework divides it too.",
-    readers=STATIC,
-    on={DIVIDED_TWICE: _divided_twice},
-    words=(
+    detected_by=STATIC,
+    event_checks={DIVIDED_TWICE: _check_divided_twice},
+    prescan_words=(
         ".step( backward(",
         "update_params( AmpOptimWrapper",
         "LightningModule training_step( accumulate_grad_batches",
     ),
-    faults={
-        "loss:divided-twice": Fault(
+    violations={
+        "loss:divided-twice": ViolationKind(
             "The loss is divided by `{divisor}`, by which {framework} divides it once more {way}: remove this division"
         ),
     },
-    why="""\
+    rationale="""\
 `accelerator.backward(loss)` divides by the `gradient_accumulation_steps` of the Accelerator, on every call, inside and
 outside of `accumulate()`. `engine.backward()` of DeepSpeed, `update_params()` of mmengine and the automatic
 optimization of Lightning divide alike. A loss that the program has divided itself is then divided by `k * k`: the
@@ -40,7 +40,7 @@ Lightning's `manual_backward()`, Fabric's and timm's backward do not divide: the
 With accelerate and k = 4 the norm of the window's gradients was 0.3688 instead of 1.4751, a quarter. SGD learns at a
 quarter of its rate, nothing is raised, and the loss goes down all the same.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from accelerate import Accelerator
 from torch import nn
@@ -61,7 +61,7 @@ for _ in range(16):
         optimizer.step()
         optimizer.zero_grad()
 """,
-    good="""\
+    good_example="""\
 import torch
 from accelerate import Accelerator
 from torch import nn
@@ -81,7 +81,8 @@ for _ in range(16):
         optimizer.step()
         optimizer.zero_grad()
 """,
-    fix="Remove the program's own division, or build the framework's object without the number of micro-batches.",
+    fix_advice="Remove the program's own division, or build the framework's object without the number of "
+    "micro-batches.",
     sources=(
         "accelerate 1.15, accelerator.py: Accelerator.backward divides by gradient_accumulation_steps",
         "DeepSpeed 0.19, runtime/engine.py: backward(loss, scale_wrt_gas=True)",

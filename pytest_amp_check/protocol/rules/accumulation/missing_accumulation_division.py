@@ -4,39 +4,39 @@ from __future__ import annotations
 
 from ...events import BACKWARD
 from ...fix import UNSAFE
-from ...rule import INFO, STATIC, WARNING, Fault, Rule
+from ...rule import INFO, STATIC, WARNING, Rule, ViolationKind
 
 RULE = Rule(
     "AMP301",
     "missing-accumulation-division",
     WARNING,
     "The losses of an accumulation window are summed, not averaged.",
-    readers=STATIC,
+    detected_by=STATIC,
     applicability=UNSAFE,
-    words=(".step( backward(",),
-    faults={
-        "step@undivided": Fault(
+    prescan_words=(".step( backward(",),
+    violations={
+        "step@undivided": ViolationKind(
             "`{loss}` is summed over the micro-batches of an accumulation window, not averaged: "
             "divide it by their number before backward",
-            blame=(BACKWARD,),
-            witness=(BACKWARD,),
-            next_turn=True,
-            of_loss=True,
-            unless="divided-elsewhere",
-            otherwise=(("vague", "step@undivided-vague"),),
+            cause_kinds=(BACKWARD,),
+            trace_kinds=(BACKWARD,),
+            in_next_iteration=True,
+            concerns_loss=True,
+            exemption="divided-elsewhere",
+            label_overrides=(("vague", "step@undivided-vague"),),
             any_precision=True,
         ),
-        "step@undivided-vague": Fault(
+        "step@undivided-vague": ViolationKind(
             "`{loss}` comes from code that was not read, and is summed over the micro-batches of an accumulation "
             "window: if it is a mean, divide it by their number before backward",
             INFO,
-            blame=(BACKWARD,),
-            witness=(BACKWARD,),
-            next_turn=True,
-            of_loss=True,
+            cause_kinds=(BACKWARD,),
+            trace_kinds=(BACKWARD,),
+            in_next_iteration=True,
+            concerns_loss=True,
         ),
     },
-    why="""\
+    rationale="""\
 `backward()` adds to `.grad`. With `k` micro-batches for one step and a loss that is a mean over its own micro-batch,
 the gradients are `k` times those of the large batch that accumulation is to stand for. The learning rate is multiplied
 by `k` in effect, a clip bites `k` times harder, and the scale overflows earlier. Where all losses are sums, or are
@@ -48,7 +48,7 @@ SGD's update was exactly 2.000, 4.000 and 8.000 times too large for k = 2, 4 and
 items even the mean of means is wrong (relative gradient error 1.21); the sum of losses over the total number of items
 is right to 1.4e-7.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -70,7 +70,7 @@ for i, (x, y) in enumerate(batches):
         scaler.update()
         optimizer.zero_grad()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -92,7 +92,7 @@ for i, (x, y) in enumerate(batches):
         scaler.update()
         optimizer.zero_grad()
 """,
-    fix="Divide each micro-batch's loss by the number of micro-batches: `scaler.scale(loss / k).backward()`.",
+    fix_advice="Divide each micro-batch's loss by the number of micro-batches: `scaler.scale(loss / k).backward()`.",
     sources=(
         ("PyTorch docs, Automatic Mixed Precision examples: Gradient accumulation (loss = loss / iters_to_accumulate)"),
         "Hugging Face, 'Fixing gradient accumulation' (October 2024): unequal micro-batches",

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from ...events import BACKWARD
-from ...rule import INFO, STATIC, Fault, Rule
+from ...rule import INFO, STATIC, Rule, ViolationKind
 
 RULE = Rule(
     "AMP306",
     "missing-no-sync",
     INFO,
     "DistributedDataParallel averages the gradients after every micro-batch, not once for each step.",
-    readers=STATIC,
-    default=False,
-    words=(".step( backward(",),
-    faults={
-        "backward@averaged": Fault(
+    detected_by=STATIC,
+    on_by_default=False,
+    prescan_words=(".step( backward(",),
+    violations={
+        "backward@averaged": ViolationKind(
             "`{loss}` runs backward outside of `no_sync()` in every micro-batch of a window, so the gradients of "
             "`{module}` are averaged over the processes each time: "
             "enter `no_sync()` for all micro-batches but the last",
-            blame=(BACKWARD,),
-            witness=(BACKWARD,),
-            next_turn=True,
+            cause_kinds=(BACKWARD,),
+            trace_kinds=(BACKWARD,),
+            in_next_iteration=True,
         ),
     },
-    why="""\
+    rationale="""\
 A backward through `DistributedDataParallel` sends the gradients of all parameters to all processes. In an accumulation
 window only the sum of its micro-batches is stepped, and the average of a sum is the sum of averages: it is enough to
 average once, in the last backward. The result is the same but for rounding; what is lost is time on the network.
@@ -32,7 +32,7 @@ average once, in the last backward. The result is the same but for rounding; wha
 Two processes with gloo, windows of four micro-batches: 16 all-reduces and 8.7 MB of gradients in four steps without
 `no_sync()`, 4 and 2.2 MB with it around all but the last, and the same parameters to 12 digits.
 """,
-    bad="""\
+    bad_example="""\
 from contextlib import nullcontext
 
 import torch
@@ -53,7 +53,7 @@ def train(net, loader, k):
             scaler.update()
             optimizer.zero_grad()
 """,
-    good="""\
+    good_example="""\
 from contextlib import nullcontext
 
 import torch
@@ -76,7 +76,7 @@ def train(net, loader, k):
             scaler.update()
             optimizer.zero_grad()
 """,
-    fix="Enter `no_sync()` around forward and backward of all micro-batches of a window but the last.",
+    fix_advice="Enter `no_sync()` around forward and backward of all micro-batches of a window but the last.",
     sources=(
         "PyTorch docs, DistributedDataParallel.no_sync",
         "measured: two processes with gloo, all-reduces counted by a communication hook",

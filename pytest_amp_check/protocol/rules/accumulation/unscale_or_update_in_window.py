@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import BACKWARD, UNSCALE
 from ...fix import SAFE
-from ...rule import ERROR, Fault, Rule
+from ...rule import ERROR, Rule, ViolationKind
 
 _UNSCALED_EARLY = (
     "`{scaler}.unscale_({optimizer})` runs before the accumulation window is complete: "
@@ -18,28 +18,28 @@ RULE = Rule(
     ERROR,
     "unscale_() or update() runs before the accumulation window is complete.",
     applicability=SAFE,
-    words=(".step( backward(",),
-    faults={
-        "unscale@window": Fault(
+    prescan_words=(".step( backward(",),
+    violations={
+        "unscale@window": ViolationKind(
             _UNSCALED_EARLY,
-            blame=(UNSCALE,),
-            witness=(UNSCALE, BACKWARD),
-            next_turn=True,
+            cause_kinds=(UNSCALE,),
+            trace_kinds=(UNSCALE, BACKWARD),
+            in_next_iteration=True,
         ),
         # The same, where no condition is known to hold the step back.
-        "step@early": Fault(
+        "step@early": ViolationKind(
             _UNSCALED_EARLY,
-            blame=(UNSCALE,),
-            witness=(UNSCALE, BACKWARD),
+            cause_kinds=(UNSCALE,),
+            trace_kinds=(UNSCALE, BACKWARD),
         ),
-        "update@window": Fault(
+        "update@window": ViolationKind(
             "`{scaler}.update()` runs before the accumulation window is complete: "
             "call it once, after `{scaler}.step()`",
-            witness=(BACKWARD,),
-            unless="serves-another",
+            trace_kinds=(BACKWARD,),
+            exemption="serves-another",
         ),
     },
-    why="""\
+    rationale="""\
 All micro-batches of a window must be scaled by the same number and unscaled once, together. `unscale_()` in the middle
 leaves gradients to which the next backward adds 65536 times larger ones, and `update()` in the middle may change the
 scale from one micro-batch to the next. Both belong under the test that decides about the step.
@@ -51,7 +51,7 @@ update().`; with `update()` beside it there is no error, and the micro-batches c
 1.5e-5 and 1. An `update()` alone in every micro-batch raises AssertionError `No inf checks were recorded prior to
 update.`
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -73,7 +73,7 @@ for i, (x, y) in enumerate(batches):
         scaler.update()
         optimizer.zero_grad()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -95,7 +95,7 @@ for i, (x, y) in enumerate(batches):
         scaler.update()
         optimizer.zero_grad()
 """,
-    fix="Move `unscale_()` and `update()` under the test that guards `scaler.step()`.",
+    fix_advice="Move `unscale_()` and `update()` under the test that guards `scaler.step()`.",
     sources=(
         (
             "PyTorch docs, Automatic Mixed Precision examples: Gradient accumulation (the scale is updated once "

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from ...events import BACKWARD
-from ...rule import ERROR, STATIC, Fault, Rule
+from ...rule import ERROR, STATIC, Rule, ViolationKind
 
 RULE = Rule(
     "AMP305",
     "unsynced-last-backward",
     ERROR,
     "The last micro-batch of a window runs backward under no_sync(), so the processes go apart.",
-    readers=STATIC,
-    words=(".step( backward(",),
-    faults={
-        "step@apart": Fault(
+    detected_by=STATIC,
+    prescan_words=(".step( backward(",),
+    violations={
+        "step@apart": ViolationKind(
             "`{loss}` runs backward under `no_sync()` as the last one before `{optimizer}` is stepped, so each process "
             "applies gradients of its own: leave `no_sync()` before the last micro-batch of the window",
-            blame=(BACKWARD,),
-            witness=(BACKWARD,),
-            every_path=True,
+            cause_kinds=(BACKWARD,),
+            trace_kinds=(BACKWARD,),
+            needs_every_path=True,
         ),
     },
-    why="""\
+    rationale="""\
 Under `no_sync()` a backward adds to the gradients of its own process alone. It is the first backward outside of it
 that averages over the processes what has gathered. Where the window's last backward runs under `no_sync()`, the step is
 made of gradients that nobody has averaged: each process trains a model of its own, only one of which is saved.
@@ -31,7 +31,7 @@ Two processes, four micro-batches a window, SGD: with the condition of `no_sync(
 the first step differed by 106 % from process to process, and the parameters by 10 % after ten steps; with `no_sync()`
 around every micro-batch by 94 % and 21 %. With `no_sync()` around all but the last, by nothing.
 """,
-    bad="""\
+    bad_example="""\
 from contextlib import nullcontext
 
 import torch
@@ -54,7 +54,7 @@ def train(net, loader, k):
             scaler.update()
             optimizer.zero_grad()
 """,
-    good="""\
+    good_example="""\
 from contextlib import nullcontext
 
 import torch
@@ -77,7 +77,7 @@ def train(net, loader, k):
             scaler.update()
             optimizer.zero_grad()
 """,
-    fix="Enter `no_sync()` for all micro-batches of a window but the last.",
+    fix_advice="Enter `no_sync()` for all micro-batches of a window but the last.",
     sources=(
         "PyTorch docs, DistributedDataParallel.no_sync",
         "measured: two processes with gloo, differences of gradients and parameters",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ...events import BACKWARD, WINDOW, Event, Program
 from ...fix import UNSAFE
-from ...rule import ERROR, WARNING, Fault, Labels, Rule
+from ...rule import ERROR, WARNING, Labels, Rule, ViolationKind
 
 
-def _window(event: Event, program: Program) -> Labels:
-    yield "zero@window" if event.facts["how"] == "zero" else "window:off-by-one", {}
+def _check_window_boundary(event: Event, program: Program) -> Labels:
+    yield "zero@window" if event.attributes["how"] == "zero" else "window:off-by-one", {}
 
 
 RULE = Rule(
@@ -16,32 +16,32 @@ RULE = Rule(
     "window-boundary",
     ERROR,
     "The borders of the accumulation window lose or mis-weight micro-batches.",
-    on={WINDOW: _window},
+    event_checks={WINDOW: _check_window_boundary},
     applicability=UNSAFE,
-    words=(".step( backward(",),
-    faults={
-        "zero@window": Fault(
+    prescan_words=(".step( backward(",),
+    violations={
+        "zero@window": ViolationKind(
             "Gradients of `{optimizer}` are cleared inside the accumulation window, so only its last micro-batch "
             "counts: clear them once, after the step",
-            witness=(BACKWARD,),
-            next_turn=True,
+            trace_kinds=(BACKWARD,),
+            in_next_iteration=True,
             yields_to=("step@discarded",),
-            unless="of-no-window",
+            exemption="of-no-window",
             any_precision=True,
         ),
-        "window:off-by-one": Fault(
+        "window:off-by-one": ViolationKind(
             "`{window}` is already true for the first micro-batch, so the first window holds that one alone: "
             "count from one, as in `(i + 1) % k == 0`",
             WARNING,
         ),
-        "window:left-over": Fault(
+        "window:left-over": ViolationKind(
             "`{window}` leaves {left} without a step, so what is gathered there is lost, or weighs in the first window "
             "of the next epoch: end a window with the last micro-batch, too",
             WARNING,
             any_precision=True,
         ),
     },
-    why="""\
+    rationale="""\
 `zero_grad()` in every iteration throws away what the window has gathered, all but the last micro-batch, which is still
 divided by `k`: the run costs `k` passes per step and learns from one, at a `k`-th of its weight. A test like
 `i % k == 0` with `i` counted from zero is true at once: the first step sees one micro-batch, and all later windows are
@@ -55,7 +55,7 @@ Cleared in every micro-batch, the gradient norm of the window was 0.0212 instead
 `i % k == 0` the windows held 1, 4, 4, ... micro-batches and 3 were left over; the first update was 0.0147 instead of
 0.0409.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -77,7 +77,7 @@ for i, (x, y) in enumerate(batches):
         scaler.step(optimizer)
         scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -99,7 +99,8 @@ for i, (x, y) in enumerate(batches):
         scaler.update()
         optimizer.zero_grad()
 """,
-    fix="Clear gradients under the same test as the step, after it, and let it count from one: `(i + 1) % k == 0`.",
+    fix_advice="Clear gradients under the same test as the step, after it, and let it count from one: `(i + 1) % "
+    "k == 0`.",
     sources=(
         "PyTorch docs, Automatic Mixed Precision examples: Gradient accumulation (zero_grad stands with the step)",
         "measured: gradient norms of the window and sizes of the first update",

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from ...events import AUTOCAST_NEW, Event, Program, Symbol
 from ...fix import SAFE
-from ...rule import BOTH, ERROR, INFO, Fault, Labels, Rule
-from ...surface import AUTOCAST_DEVICES, DTYPES, lookup
+from ...rule import BOTH, ERROR, INFO, Labels, Rule, ViolationKind
+from ...torch_api import AUTOCAST_DEVICES, DTYPES, find_entry
 
 #: Device types that torch or its users know but autocast does not. A name missing here may be a vendor's own back end.
 _NO_AUTOCAST = frozenset("gpu amd fpga hip ideep lazy meta mkldnn nvidia opencl opengl rocm tpu ve vulkan".split())
@@ -17,33 +17,33 @@ _NO_AUTOCAST = frozenset("gpu amd fpga hip ideep lazy meta mkldnn nvidia opencl 
 _OWN_DTYPES = frozenset({"npu", "privateuseone"})
 
 
-def _arguments(event: Event, program: Program) -> Labels:
+def _check_arguments(event: Event, program: Program) -> Labels:
     """Judge the arguments of an autocast as torch will: first whether they bind, then each by itself."""
-    entry = lookup(event.facts["callable"])
+    entry = find_entry(event.attributes["callable"])
     if entry is None:
         return
-    arguments: Mapping[str, object] = event.facts["arguments"]
-    if event.facts.get("excess"):
+    arguments: Mapping[str, object] = event.attributes["arguments"]
+    if event.attributes.get("excess"):
         yield "autocast:too-many", {"takes": str(len(entry.parameters))}
     for name in arguments:
         if name not in entry.parameters and not name.startswith("*"):
             yield "autocast:unknown-argument", {"argument": name, "known": ", ".join(entry.parameters)}
-    device = entry.facts.get("device")
+    device = entry.attributes.get("device")
     if device is None:
         # A star may hold any argument, so a device that is not seen is not a device that is missing.
         if "device_type" in arguments:
-            yield from _device(arguments["device_type"])
+            yield from _check_device(arguments["device_type"])
             device = arguments["device_type"]
         elif not any(name.startswith("*") for name in arguments):
             yield "autocast:no-device", {}
-    yield from _dtype(arguments.get("dtype"), device, arguments.get("enabled", True) is False)
-    yield from _enabled(arguments.get("enabled", True), entry.facts.get("device"))
+    yield from _check_dtype(arguments.get("dtype"), device, arguments.get("enabled", True) is False)
+    yield from _check_enabled(arguments.get("enabled", True), entry.attributes.get("device"))
     cache = arguments.get("cache_enabled")
     if cache is not None and not isinstance(cache, (bool, Symbol)):
         yield "autocast:not-a-bool", {"argument": "cache_enabled", "value": repr(cache)}
 
 
-def _device(value: object) -> Labels:
+def _check_device(value: object) -> Labels:
     if isinstance(value, Symbol):
         if value == "torch.device()":
             yield "autocast:device-object", {}
@@ -60,7 +60,7 @@ def _device(value: object) -> Labels:
         yield "autocast:indexed-device", {"device": repr(value), "kind": repr(kind)}
 
 
-def _dtype(value: object, device: object, disabled: bool) -> Labels:
+def _check_dtype(value: object, device: object, disabled: bool) -> Labels:
     if value is None:
         return
     if not isinstance(value, Symbol):
@@ -78,7 +78,7 @@ def _dtype(value: object, device: object, disabled: bool) -> Labels:
         yield "autocast:unsupported-dtype", {"dtype": str(value), "device": kind}
 
 
-def _enabled(value: object, device: object) -> Labels:
+def _check_enabled(value: object, device: object) -> Labels:
     if isinstance(value, bool):
         return
     if isinstance(value, Symbol):
@@ -97,52 +97,54 @@ RULE = Rule(
     "autocast-bad-arguments",
     ERROR,
     "The arguments of autocast are rejected by torch, or switch it off.",
-    readers=BOTH,
+    detected_by=BOTH,
     applicability=SAFE,
-    on={AUTOCAST_NEW: _arguments},
-    words=("autocast",),
-    faults={
-        "autocast:no-device": Fault('`{call}` has no device type, which torch requires: pass "cuda" or "cpu" first'),
-        "autocast:device-object": Fault(
+    event_checks={AUTOCAST_NEW: _check_arguments},
+    prescan_words=("autocast",),
+    violations={
+        "autocast:no-device": ViolationKind(
+            '`{call}` has no device type, which torch requires: pass "cuda" or "cpu" first'
+        ),
+        "autocast:device-object": ViolationKind(
             "`{call}` is given a torch.device, which torch rejects: pass its type, as in `device.type`"
         ),
-        "autocast:not-a-device": Fault(
+        "autocast:not-a-device": ViolationKind(
             '`{call}` is given {value} as its device type, which torch rejects: pass a string such as "cuda" first'
             " and the other arguments by name"
         ),
-        "autocast:unknown-device": Fault(
+        "autocast:unknown-device": ViolationKind(
             '`{call}` is given {device}, which is no device type that autocast knows: pass "cuda", "cpu", "xpu" or'
             ' "mps" in lower case'
         ),
-        "autocast:indexed-device": Fault(
+        "autocast:indexed-device": ViolationKind(
             "`{call}` is given {device}, whose index skips torch's checks for CUDA and bfloat16: pass {kind}", INFO
         ),
-        "autocast:bool-dtype": Fault(
+        "autocast:bool-dtype": ViolationKind(
             "`{call}` is given {value} as its dtype, which fails when the region is entered: write `enabled={enabled}`"
         ),
-        "autocast:string-dtype": Fault(
+        "autocast:string-dtype": ViolationKind(
             "`{call}` is given the string {value} as its dtype, which fails when the region is entered: pass the"
             " dtype itself, such as `torch.float16`"
         ),
-        "autocast:unsupported-dtype": Fault(
+        "autocast:unsupported-dtype": ViolationKind(
             "`{call}` is given `{dtype}`, which {device} autocast does not support, so it warns once and switches"
             " itself off: pass `torch.bfloat16` or `torch.float16`, or write `enabled=False`"
         ),
-        "autocast:device-as-enabled": Fault(
+        "autocast:device-as-enabled": ViolationKind(
             "`{call}` takes no device, so {value} lands in `enabled`: call `torch.autocast` with the device type"
         ),
-        "autocast:dtype-as-enabled": Fault("`{call}` is given `{value}` as `enabled`: write `dtype={value}`"),
-        "autocast:not-a-bool": Fault(
+        "autocast:dtype-as-enabled": ViolationKind("`{call}` is given `{value}` as `enabled`: write `dtype={value}`"),
+        "autocast:not-a-bool": ViolationKind(
             "`{call}` is given {value} as `{argument}`, and torch takes only True or False: pass a bool"
         ),
-        "autocast:too-many": Fault(
+        "autocast:too-many": ViolationKind(
             "`{call}` takes {takes} arguments and is given more, which raises TypeError: pass them by name"
         ),
-        "autocast:unknown-argument": Fault(
+        "autocast:unknown-argument": ViolationKind(
             "`{call}` has no argument `{argument}`, which raises TypeError: its arguments are {known}"
         ),
     },
-    why="""\
+    rationale="""\
 `torch.autocast(device_type, dtype, enabled, cache_enabled)` wants the device type as a string and first. The old
 `torch.cuda.amp.autocast(enabled, dtype, cache_enabled)` had no device and began with `enabled`, so a migration that
 only changes the name moves `True` into the device or the dtype. A wrong device raises at once; a wrong dtype or
@@ -156,7 +158,7 @@ UserWarning, and the training goes on in float32. On a machine without CUDA, `to
 switches itself off without an error and fails only on the GPU. `autocast("cuda:0")` stayed enabled on a machine that
 has no CUDA.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -191,7 +193,7 @@ for attempt in (device_object, no_device, bool_in_the_dtype, unsupported_dtype):
     except (TypeError, ValueError) as error:
         print(attempt.__name__, error)
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -218,7 +220,7 @@ def named_enabled():
 for attempt in (device_type, named_device, named_enabled):
     print(attempt.__name__, attempt().dtype)
 """,
-    fix="Pass the device type as a string first (`device.type` of a torch.device) and everything else by name.",
+    fix_advice="Pass the device type as a string first (`device.type` of a torch.device) and everything else by name.",
     sources=(
         "PyTorch documentation: torch.autocast, docs.pytorch.org/docs/stable/amp.html",
         "PyTorch source: torch/amp/autocast_mode.py",

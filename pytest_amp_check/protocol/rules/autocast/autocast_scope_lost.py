@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ...events import SCOPE_LOST, Event, Program
 from ...fix import SAFE
-from ...rule import ERROR, STATIC, Fault, Labels, Rule
+from ...rule import ERROR, STATIC, Labels, Rule, ViolationKind
 
 
-def _scope_lost(event: Event, program: Program) -> Labels:
-    yield f"scope:{event.facts['how']}", {}
+def _check_scope_lost(event: Event, program: Program) -> Labels:
+    yield f"scope:{event.attributes['how']}", {}
 
 
 RULE = Rule(
@@ -16,29 +16,29 @@ RULE = Rule(
     "autocast-scope-lost",
     ERROR,
     "An autocast never covers the code it was meant for, or leaks out of it.",
-    readers=STATIC,
+    detected_by=STATIC,
     applicability=SAFE,
-    on={SCOPE_LOST: _scope_lost},
-    words=("autocast",),
-    faults={
-        "scope:expression": Fault(
+    event_checks={SCOPE_LOST: _check_scope_lost},
+    prescan_words=("autocast",),
+    violations={
+        "scope:expression": ViolationKind(
             "`{context}` is constructed and dropped, so nothing runs under it: write it in a `with` statement"
             " around the forward pass"
         ),
-        "scope:generator": Fault(
+        "scope:generator": ViolationKind(
             "`{context}` decorates a generator or a coroutine, whose body runs after the region has closed: enter"
             " it with `with` inside the body, around each computation"
         ),
-        "scope:yield": Fault(
+        "scope:yield": ViolationKind(
             "`{context}` is still open where this function gives up control, so other code runs under it: close the"
             " region before the yield or await"
         ),
-        "scope:script": Fault(
+        "scope:script": ViolationKind(
             "`{context}` decorates a function that TorchScript compiles, which drops it without a word: enter it"
             " with `with` inside the function"
         ),
     },
-    why="""\
+    rationale="""\
 Autocast is the state of a thread, not of a piece of code. A bare call only constructs an object. A decorator closes
 its region when the function returns, and a generator or coroutine returns before its body has run. A `yield` or
 `await` inside a region hands the enabled state to whoever runs next, and interleaved generators restore it in the
@@ -49,7 +49,7 @@ The bodies of a decorated generator and a decorated coroutine ran in float32. Co
 generator that yields inside a region ran in low precision, and closing two interleaved ones left autocast enabled. A
 scripted forward gave float32 outputs. Nothing raised.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -75,7 +75,7 @@ with torch.no_grad():
     print("decorated generator:", [output.dtype for output in predictions()])
     print("consumer of a yield:", [model(output.float()[:, :1].expand(-1, 8)).dtype for output in features()])
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -96,7 +96,7 @@ with torch.no_grad():
     print("generator:", [output.dtype for output in predictions()])
     print("consumer:", [model(output.float()[:, :1].expand(-1, 8)).dtype for output in predictions()])
 """,
-    fix="Enter autocast in a `with` statement right around the computation, with no yield or await inside.",
+    fix_advice="Enter autocast in a `with` statement right around the computation, with no yield or await inside.",
     sources=(
         (
             "PyTorch documentation: torch.autocast, docs.pytorch.org/docs/stable/amp.html: the autocast state is "

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ...events import AUTOCAST_ENTER, BACKWARD, Event, Program
 from ...fix import SAFE
-from ...rule import BOTH, WARNING, Fault, Labels, Rule
+from ...rule import BOTH, WARNING, Labels, Rule, ViolationKind
 
 
-def _in_float8(event: Event, program: Program) -> Labels:
-    if event.facts.get("float8"):
+def _check_float8(event: Event, program: Program) -> Labels:
+    if event.attributes.get("float8"):
         yield "backward@float8", {}
 
 
@@ -17,32 +17,32 @@ RULE = Rule(
     "backward-in-autocast",
     WARNING,
     "backward() or the optimizer's step runs inside an autocast region.",
-    readers=BOTH,
+    detected_by=BOTH,
     applicability=SAFE,
-    on={BACKWARD: _in_float8},
-    words=("autocast",),
-    faults={
-        "backward@region": Fault(
+    event_checks={BACKWARD: _check_float8},
+    prescan_words=("autocast",),
+    violations={
+        "backward@region": ViolationKind(
             "`{call}` runs inside an autocast region, so the gradients of float32 islands are computed in low"
             " precision: leave the region before the backward pass",
-            witness=(AUTOCAST_ENTER,),
+            trace_kinds=(AUTOCAST_ENTER,),
             any_precision=True,
-            of_training=True,
+            concerns_training=True,
         ),
-        "step@region": Fault(
+        "step@region": ViolationKind(
             "`{call}` runs inside an autocast region, so an optimizer that multiplies matrices computes its update"
             " in low precision: leave the region before the step",
-            witness=(AUTOCAST_ENTER,),
-            yields_where_settled=("backward@region",),
+            trace_kinds=(AUTOCAST_ENTER,),
+            yields_where_detected=("backward@region",),
             any_precision=True,
         ),
-        "backward@float8": Fault(
+        "backward@float8": ViolationKind(
             "`{call}` runs inside TransformerEngine's autocast, which brings the scaling factors of its forward up to"
             " date where it is left: leave it before the backward pass",
             any_precision=True,
         ),
     },
-    why="""\
+    rationale="""\
 Backward ops run in the dtypes that their forward ops used, with or without autocast. In eager mode, for a model that
 is all autocast, a backward inside the region therefore changes nothing, which is why this is a warning. It is wrong
 where the forward left autocast on purpose: the backward of a float32 island, of a custom autograd function, a double
@@ -57,7 +57,7 @@ The gradients of an `enabled=False` island were off by 3.8e-4 (float16) and 3.1e
 they were inf, where outside the region they are finite: steps are skipped for no reason. The update of
 `torch.optim.Muon` inside a region differed by 2.0 %. Without islands the gradients are bit-identical.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -86,7 +86,7 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -115,7 +115,8 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Dedent backward, unscale, clip and step out of the `with torch.autocast(...)` block: only the forward and"
+    fix_advice="Dedent backward, unscale, clip and step out of the `with torch.autocast(...)` block: only the "
+    "forward and"
     " the loss belong inside.",
     sources=(
         "PyTorch documentation: torch.autocast, docs.pytorch.org/docs/stable/amp.html",

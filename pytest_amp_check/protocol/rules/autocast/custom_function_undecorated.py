@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from ...events import AUTOCAST_ENTER, BACKWARD, CUSTOM_FUNCTION, MODULE_CAST, Program
-from ...rule import ERROR, INFO, STATIC, WARNING, Fault, Rule, Verdicts
+from ...rule import ERROR, INFO, STATIC, WARNING, Rule, Verdicts, ViolationKind
 
 
-def _custom_functions(program: Program) -> Verdicts:
+def _check_custom_functions(program: Program) -> Verdicts:
     """Functions that break where they are used, once something runs backward and enters autocast."""
-    events = list(program.events())
+    events = list(program.iter_events())
     trains = any(event.kind == BACKWARD for event in events)
-    enters = trains and any(event.kind == AUTOCAST_ENTER and event.facts["enabled"] for event in events)
-    enters = enters and not any(event.kind == MODULE_CAST and event.facts["dtype"] != "float32" for event in events)
+    enters = trains and any(event.kind == AUTOCAST_ENTER and event.attributes["enabled"] for event in events)
+    enters = enters and not any(
+        event.kind == MODULE_CAST and event.attributes["dtype"] != "float32" for event in events
+    )
     for event in events:
-        if event.kind == CUSTOM_FUNCTION and (not event.facts["applied"] or enters):
-            yield f"function:{event.facts['how']}", event, {}, ()
+        if event.kind == CUSTOM_FUNCTION and (not event.attributes["applied"] or enters):
+            yield f"function:{event.attributes['how']}", event, {}, ()
 
 
 RULE = Rule(
@@ -22,42 +24,42 @@ RULE = Rule(
     "custom-function-undecorated",
     WARNING,
     "An autograd.Function used under autocast lacks custom_fwd or custom_bwd.",
-    readers=STATIC,
-    whole={CUSTOM_FUNCTION: _custom_functions},
-    words=("autocast", "custom_fwd", "custom_bwd"),
-    faults={
-        "function:undecorated": Fault(
+    detected_by=STATIC,
+    program_checks={CUSTOM_FUNCTION: _check_custom_functions},
+    prescan_words=("autocast", "custom_fwd", "custom_bwd"),
+    violations={
+        "function:undecorated": ViolationKind(
             "`{function}` multiplies a low-precision gradient with a float32 input in its backward, which raises"
             " under autocast: decorate its `forward` with `torch.amp.custom_fwd` and its `backward` with"
             " `torch.amp.custom_bwd`"
         ),
-        "function:forward-alone": Fault(
+        "function:forward-alone": ViolationKind(
             "`{function}` has `custom_fwd` and no `custom_bwd`, so its backward runs without autocast and raises:"
             " decorate its `backward` with `torch.amp.custom_bwd` of the same device type"
         ),
-        "function:backward-alone": Fault(
+        "function:backward-alone": ViolationKind(
             "`{function}` has `custom_bwd` and no `custom_fwd`, which raises an AttributeError in every backward:"
             " decorate its `forward` with `torch.amp.custom_fwd` of the same device type",
             ERROR,
         ),
-        "function:devices": Fault(
+        "function:devices": ViolationKind(
             "`custom_fwd` and `custom_bwd` of `{function}` name different device types, so its backward runs"
             " without the autocast of its forward: give both the same"
         ),
-        "function:foreign": Fault(
+        "function:foreign": ViolationKind(
             "`{function}` gives `{call}` inputs as autocast leaves them, low-precision ones beside float32 ones, which"
             " code outside of torch seldom takes: decorate its `forward` with"
             " `torch.amp.custom_fwd(cast_inputs=torch.float32)` and its `backward` with `torch.amp.custom_bwd`",
             INFO,
         ),
-        "function:foreign-output": Fault(
+        "function:foreign-output": ViolationKind(
             "`{function}` gives `{call}` an input that autocast may have made low-precision beside a float32 tensor"
             " for the result, which code outside of torch seldom takes: decorate its `forward` with"
             " `torch.amp.custom_fwd(cast_inputs=torch.float32)` and its `backward` with `torch.amp.custom_bwd`",
             INFO,
         ),
     },
-    why="""\
+    rationale="""\
 The forward of a custom Function runs in the autocast region that its caller stands in: a matmul gives a low-precision
 output and leaves its float32 inputs as they are. Its backward runs outside of the region, where nothing casts, and is
 given a low-precision gradient beside the float32 inputs that it has saved. `custom_fwd` takes note of the state in
@@ -71,7 +73,7 @@ alone and with two device types the backward raises `RuntimeError: expected m1 a
 c10::Half != float`. With `custom_bwd` alone it raises `AttributeError: ... object has no attribute
 '_fwd_used_autocast'`, with or without autocast. With both decorators the gradients are float32.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 
 
@@ -95,7 +97,7 @@ try:
 except RuntimeError as error:
     print(error)
 """,
-    good="""\
+    good_example="""\
 import torch
 
 
@@ -121,7 +123,7 @@ try:
 except RuntimeError as error:
     print(error)
 """,
-    fix="Decorate forward with `torch.amp.custom_fwd(device_type=...)`, and backward with `custom_bwd` alike.",
+    fix_advice="Decorate forward with `torch.amp.custom_fwd(device_type=...)`, and backward with `custom_bwd` alike.",
     sources=(
         (
             "PyTorch documentation: Automatic Mixed Precision examples, "

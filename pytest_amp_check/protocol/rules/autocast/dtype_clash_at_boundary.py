@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ...events import DTYPE_CLASH, Event, Program
-from ...rule import STATIC, WARNING, Fault, Labels, Rule
+from ...rule import STATIC, WARNING, Labels, Rule, ViolationKind
 
 
-def _clash(event: Event, program: Program) -> Labels:
+def _check_dtype_clash(event: Event, program: Program) -> Labels:
     # What a model that cannot be read gives may be float32.
-    if not event.facts["guessed"]:
-        dtype = event.facts["dtype"]
-        yield f"clash:{event.facts['how']}", {"dtype": "low-precision" if dtype == "half" else dtype}
+    if not event.attributes["guessed"]:
+        dtype = event.attributes["dtype"]
+        yield f"clash:{event.attributes['how']}", {"dtype": "low-precision" if dtype == "half" else dtype}
 
 
 RULE = Rule(
@@ -18,48 +18,48 @@ RULE = Rule(
     "dtype-clash-at-boundary",
     WARNING,
     "What autocast made low-precision meets float32 code that does not promote.",
-    readers=STATIC,
-    on={DTYPE_CLASH: _clash},
-    words=("autocast",),
-    faults={
-        "clash:module": Fault(
+    detected_by=STATIC,
+    event_checks={DTYPE_CLASH: _check_dtype_clash},
+    prescan_words=("autocast",),
+    violations={
+        "clash:module": ViolationKind(
             "`{call}` has float32 weights and is given a {dtype} tensor where autocast is off, which raises"
             " RuntimeError: cast the tensor with `.float()` first"
         ),
-        "clash:matmul": Fault(
+        "clash:matmul": ViolationKind(
             "`{call}` multiplies a {dtype} tensor by a float32 one where autocast is off, which raises"
             " RuntimeError: cast with `.float()` first"
         ),
-        "clash:write": Fault(
+        "clash:write": ViolationKind(
             "`{target}` writes a {dtype} tensor into a float32 one by index, which raises RuntimeError: cast what"
             " is written with `.to(buffer.dtype)`"
         ),
-        "clash:write-wide": Fault(
+        "clash:write-wide": ViolationKind(
             "`{target}` writes a float32 tensor into a {dtype} one by index, which raises RuntimeError: cast what"
             " is written with `.to(buffer.dtype)`"
         ),
-        "clash:out": Fault(
+        "clash:out": ViolationKind(
             "`{call}` computes a {dtype} product for a float32 `out=`, which raises RuntimeError: leave `out=` out,"
             " or give it a tensor of that dtype"
         ),
-        "clash:in-place": Fault(
+        "clash:in-place": ViolationKind(
             "`{call}` adds a product of {dtype} tensors to a float32 one in place, where autocast casts nothing,"
             " which raises RuntimeError: cast them with `.float()`, or add what `@` gives"
         ),
-        "clash:attention": Fault(
+        "clash:attention": ViolationKind(
             "`{call}` is given {dtype} and float32 tensors as query, key and value, which raises: cast what a norm has"
             " made float32 back, with `.to(value.dtype)`"
         ),
-        "clash:mixed": Fault(
+        "clash:mixed": ViolationKind(
             "`{call}` joins float16 and bfloat16 tensors under autocast, which has no dtype for both and raises"
             " RuntimeError: cast one of them"
         ),
-        "clash:numpy": Fault(
+        "clash:numpy": ViolationKind(
             "`{call}` is called on a bfloat16 tensor, a dtype that NumPy does not have, which raises TypeError:"
             " call `.float()` first"
         ),
     },
-    why="""\
+    rationale="""\
 Autocast casts the inputs of the ops on its lists, and only inside of its regions. What leaves a region, or enters one
 that is switched off, keeps its dtype, and there a matmul or a convolution refuses a low-precision input with float32
 weights. Writes by index, in place, are on no list either: `index_add_`, `scatter_`, `index_put_` and `buffer[mask] =
@@ -75,7 +75,7 @@ Expected out tensor to have dtype c10::BFloat16, but got float instead`; `addmm_
 have the same dtype, but got Float and BFloat16`. NumPy: `TypeError: Got unsupported
 ScalarType BFloat16`. A test without autocast passes.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -102,7 +102,7 @@ for act in (predict, remember):
     except RuntimeError as error:
         print(act.__name__, error)
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -126,7 +126,8 @@ for act in (predict, remember):
     act(torch.randn(2, 8))
     print(act.__name__, "ran")
 """,
-    fix="Cast with `.float()` where a tensor leaves the region, or with `.to(buffer.dtype)` where it is written.",
+    fix_advice="Cast with `.float()` where a tensor leaves the region, or with `.to(buffer.dtype)` where it is "
+    "written.",
     sources=(
         "PyTorch documentation: torch.autocast, docs.pytorch.org/docs/stable/amp.html",
         "PyTorch source: ATen/autocast_mode.h",

@@ -2,46 +2,46 @@
 
 from __future__ import annotations
 
-from ...events import MODULE_CAST, SCALE, Event, Graph, Program, Thing
-from ...rule import BOTH, INFO, WARNING, Fault, Rule, Verdicts
+from ...events import MODULE_CAST, SCALE, Event, Graph, Program, TrackedObject
+from ...rule import BOTH, INFO, WARNING, Rule, Verdicts, ViolationKind
 
 
-def _outside(program: Program) -> Verdicts:
+def _check_forward_outside(program: Program) -> Verdicts:
     """Losses that a live scaler scales and whose forward ran outside autocast; the forward is blamed, where known."""
-    live = {thing.key for thing in program.facts.get("live_scalers", ())}
-    never = not program.facts.get("enters_autocast", True)
-    halved = [(number, x) for number, graph in enumerate(program.graphs) for x in _halved(graph)]
+    live = {thing.key for thing in program.attributes.get("live_scalers", ())}
+    never = not program.attributes.get("enters_autocast", True)
+    halved = [(number, x) for number, graph in enumerate(program.graphs) for x in _find_float16_casts(graph)]
     blamed: dict[tuple[int, int], Event] = {}
     for number, graph in enumerate(program.graphs):
         for node in graph.nodes:
             event = node.event
             if event is None or event.kind != SCALE or event.subject is None or event.subject not in live:
                 continue
-            forward = event.facts.get("forward")
-            model = program.things[forward.subject] if forward is not None and forward.subject is not None else None
-            if any(_may_be(cast, model, elsewhere=at != number) for at, cast in halved):
+            forward = event.attributes.get("forward")
+            model = program.objects[forward.subject] if forward is not None and forward.subject is not None else None
+            if any(_may_cast_model(cast, model, elsewhere=at != number) for at, cast in halved):
                 continue  # float16 by hand needs the scaler too
-            if event.facts.get("autocast") == "out" and event.facts.get("loss_in_region"):
+            if event.attributes.get("autocast") == "out" and event.attributes.get("loss_in_region"):
                 yield "scale@forward-outside", forward or event, {}, (event,)
-            elif event.facts.get("bare", never) and event.facts.get("float32", True):
+            elif event.attributes.get("bare", never) and event.attributes.get("float32", True):
                 # Once for each function that is read by itself: which of these count is decided later.
                 key = (number, event.subject)
                 earlier = blamed.get(key)
-                if earlier is None or _tells(event) > _tells(earlier):
+                if earlier is None or _rate_forward_info(event) > _rate_forward_info(earlier):
                     blamed[key] = event
     for event in blamed.values():
         label = "scale@no-autocast" if never else "scale@outside-autocast"
-        if not event.facts.get("forward_read"):
+        if not event.attributes.get("forward_read"):
             label += "-unknown"
-        yield label, event.facts.get("forward") or event, {}, (event,)
+        yield label, event.attributes.get("forward") or event, {}, (event,)
 
 
-def _halved(graph: Graph) -> list[Event]:
+def _find_float16_casts(graph: Graph) -> list[Event]:
     events = (node.event for node in graph.nodes)
-    return [x for x in events if x is not None and x.kind == MODULE_CAST and x.facts.get("dtype") == "float16"]
+    return [x for x in events if x is not None and x.kind == MODULE_CAST and x.attributes.get("dtype") == "float16"]
 
 
-def _may_be(cast: Event, model: Thing | None, *, elsewhere: bool) -> bool:
+def _may_cast_model(cast: Event, model: TrackedObject | None, *, elsewhere: bool) -> bool:
     """Return True if what is cast may be the model whose forward is scaled; ``elsewhere`` by another function.
 
     A model that nobody names may be any that the same function casts. Elsewhere it may be one that is trained after the
@@ -51,14 +51,14 @@ def _may_be(cast: Event, model: Thing | None, *, elsewhere: bool) -> bool:
     if not name and not elsewhere:
         return cast.subject is None or model is None or cast.subject == model.key
     if cast.subject is not None:
-        return cast.facts.get("trained", True) if model is None else cast.subject == model.key
-    named = bool(name) and name in cast.facts.get("called", (name,))
-    return named or (elsewhere and cast.facts.get("given", False))
+        return cast.attributes.get("trained", True) if model is None else cast.subject == model.key
+    named = bool(name) and name in cast.attributes.get("called", (name,))
+    return named or (elsewhere and cast.attributes.get("given", False))
 
 
-def _tells(event: Event) -> int:
+def _rate_forward_info(event: Event) -> int:
     """How much is known of the forward behind a scaled loss."""
-    return bool(event.facts.get("forward")) + bool(event.facts.get("forward_read"))
+    return bool(event.attributes.get("forward")) + bool(event.attributes.get("forward_read"))
 
 
 RULE = Rule(
@@ -66,36 +66,36 @@ RULE = Rule(
     "forward-outside-autocast",
     WARNING,
     "The loss that a scaler scales was computed without autocast.",
-    readers=BOTH,
-    whole={SCALE: _outside},
-    words=("scaler",),
-    faults={
-        "scale@no-autocast": Fault(
+    detected_by=BOTH,
+    program_checks={SCALE: _check_forward_outside},
+    prescan_words=("scaler",),
+    violations={
+        "scale@no-autocast": ViolationKind(
             "`{scaler}` scales a loss although nothing enters autocast, so the training runs in float32: wrap the"
             " forward pass and the loss in `torch.autocast`"
         ),
-        "scale@no-autocast-unknown": Fault(
+        "scale@no-autocast-unknown": ViolationKind(
             "`{scaler}` scales a loss and no autocast is in sight: unless the model enters it by itself, wrap the"
             " forward pass and the loss in `torch.autocast`",
             INFO,
-            supposed=True,
+            always_possible=True,
         ),
-        "scale@outside-autocast": Fault(
+        "scale@outside-autocast": ViolationKind(
             "`{scaler}` scales a loss that was computed outside of autocast, so the training runs in float32: wrap the"
             " forward pass and the loss in `torch.autocast`"
         ),
-        "scale@outside-autocast-unknown": Fault(
+        "scale@outside-autocast-unknown": ViolationKind(
             "`{scaler}` scales a loss that was computed outside of autocast, as far as can be seen: unless the model"
             " enters it by itself, wrap the forward pass and the loss in `torch.autocast`",
             INFO,
-            supposed=True,
+            always_possible=True,
         ),
-        "scale@forward-outside": Fault(
+        "scale@forward-outside": ViolationKind(
             "`{scaler}` scales a loss whose forward pass ran before the autocast region, so the model runs in"
             " float32: move the call of the model into the region"
         ),
     },
-    why="""\
+    rationale="""\
 A GradScaler does not make a training mixed: autocast does. Without a region around the model's forward every matmul
 runs in float32, and the scaler multiplies and divides gradients that were never in danger. A region around the loss
 alone is no better, since autocast runs losses in float32 anyway. The training is right, but slow and large, and
@@ -107,7 +107,7 @@ and a wait for the device at each step. What is lost is the reason to use AMP: i
 autocast cut the saved activations from 4.0 to 2.4 MiB, and float32 matmuls do not use the half-precision units of a
 GPU.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -133,7 +133,7 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -160,7 +160,8 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Put the forward and the loss in `with torch.autocast(device, dtype=torch.float16):`, or drop the scaler.",
+    fix_advice="Put the forward and the loss in `with torch.autocast(device, dtype=torch.float16):`, or drop the "
+    "scaler.",
     sources=(
         (
             "PyTorch documentation: torch.autocast, docs.pytorch.org/docs/stable/amp.html: autocast and "

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from ...events import FORWARD
-from ...rule import BOTH, INFO, WARNING, Fault, Rule
+from ...rule import BOTH, INFO, WARNING, Rule, ViolationKind
 
 RULE = Rule(
     "AMP104",
     "loss-outside-autocast",
     WARNING,
     "The loss is computed outside autocast from a low-precision output.",
-    readers=BOTH,
-    words=("autocast",),
-    faults={
-        "loss@outside": Fault(
+    detected_by=BOTH,
+    prescan_words=("autocast",),
+    violations={
+        "loss@outside": ViolationKind(
             "`{call}` computes the loss outside autocast, in float16, where a scaled gradient overflows: move it"
             " into the region of the forward, or give it the output as `.float()`",
-            witness=(FORWARD,),
-            reads=True,
+            trace_kinds=(FORWARD,),
+            cause_only_reads=True,
         ),
-        "loss@outside-bf16": Fault(
+        "loss@outside-bf16": ViolationKind(
             "`{call}` computes the loss outside autocast, in bfloat16 with its 8 bits of precision: move it into"
             " the region of the forward, or give it the output as `.float()`",
             INFO,
-            witness=(FORWARD,),
-            reads=True,
+            trace_kinds=(FORWARD,),
+            cause_only_reads=True,
         ),
     },
-    why="""\
+    rationale="""\
 Inside a region autocast runs loss functions in float32. Outside, a loss of a float16 output is a float16 loss: it
 rounds to 11 bits, sums overflow at 65504, and the gradient that the scaler starts the backward with, the scale
 itself, does not fit in float16 once it reaches 65536. Losses whose float32 target has the shape of the output
@@ -38,7 +38,7 @@ itself, does not fit in float16 once it reaches 65536. Losses whose float32 targ
 The gradient of a float16 loss at the scale 65536 is inf, so the scale could never exceed 32768: 17 of 100 steps were
 skipped where 8 were with the loss inside (growth interval 5). A per-sample float16 loss times 65536 was inf outright.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -57,7 +57,7 @@ for _ in range(3):
     scaler.update()
     print(loss.dtype, scaler.get_scale())
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -76,7 +76,7 @@ for _ in range(3):
     scaler.update()
     print(loss.dtype, scaler.get_scale())
 """,
-    fix="Indent the loss into the autocast block, or call `.float()` on the model's output before the loss.",
+    fix_advice="Indent the loss into the autocast block, or call `.float()` on the model's output before the loss.",
     sources=(
         (
             "PyTorch documentation: torch.autocast, docs.pytorch.org/docs/stable/amp.html: autocast should wrap "

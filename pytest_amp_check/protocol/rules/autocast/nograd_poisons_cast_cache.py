@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...events import FORWARD, Event, Program
-from ...rule import ERROR, RUNTIME, Fault, Labels, Rule
+from ...rule import ERROR, RUNTIME, Labels, Rule, ViolationKind
 
 
-def _poisoned(event: Event, program: Program) -> Labels:
-    if event.facts.get("poisoned"):
+def _check_poisoned_cache(event: Event, program: Program) -> Labels:
+    if event.attributes.get("poisoned"):
         yield "forward@poisoned", {}
 
 
@@ -16,15 +16,15 @@ RULE = Rule(
     "nograd-poisons-cast-cache",
     ERROR,
     "A forward without gradients leaves weight copies in the cast cache that the training forward then reuses.",
-    readers=RUNTIME,
-    on={FORWARD: _poisoned},
-    faults={
-        "forward@poisoned": Fault(
+    detected_by=RUNTIME,
+    event_checks={FORWARD: _check_poisoned_cache},
+    violations={
+        "forward@poisoned": ViolationKind(
             "`{module}` ran without gradients before in this autocast region, and its cached low-precision weights"
             " have none: call `torch.clear_autocast_cache()` before this forward, or give each its own region"
         ),
     },
-    why="""\
+    rationale="""\
 Autocast keeps the low-precision copy of each weight until its outermost region ends. Before torch 2.11 a copy that was
 made under `torch.no_grad()` is kept as well, without its link to the weight. A forward with gradients in the same
 region takes that copy, and the weight gets no gradient. Since torch 2.11 the cache is not filled there, and nothing is
@@ -35,7 +35,7 @@ On torch 2.4.1 and 2.10 backward raised RuntimeError `element 0 of tensors does 
 0.07, None and None as the gradients of four parameters. Reentrant checkpointing of reused weights gave a relative
 gradient error of 56 % on 2.4.1. On 2.11 and 2.13 all is right.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -52,7 +52,7 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
 loss.backward()
 optimizer.step()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -69,7 +69,7 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
 loss.backward()
 optimizer.step()
 """,
-    fix="Give the forward without gradients an autocast region of its own, or clear the cast cache after it.",
+    fix_advice="Give the forward without gradients an autocast region of its own, or clear the cast cache after it.",
     sources=(
         "PyTorch source: aten/src/ATen/autocast_mode.cpp",
         "pytorch/pytorch issues 105211, 112583 and 165068: the cast cache and no_grad",

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from ...fix import SAFE
-from ...rule import BOTH, ERROR, Fault, Rule
+from ...rule import BOTH, ERROR, Rule, ViolationKind
 
 RULE = Rule(
     "AMP102",
     "reentrant-autocast-instance",
     ERROR,
     "One autocast object is entered twice, so autocast stays enabled after it exits.",
-    readers=BOTH,
+    detected_by=BOTH,
     applicability=SAFE,
-    words=("autocast",),
-    faults={
-        "enter@entered": Fault(
+    prescan_words=("autocast",),
+    violations={
+        "enter@entered": ViolationKind(
             "`{context}` is entered while it is already open, so autocast stays enabled after both exits: create a"
             " new autocast object for the inner region"
         ),
     },
-    why="""\
+    rationale="""\
 An autocast object stores the state to return to **on itself** when it is entered. Entered a second time before it
 exits, it overwrites that with the state of inside, so the last exit restores "enabled", and the rest of the program
 runs under autocast. A decorator is one such object, shared by all calls of the function: a decorated function that
@@ -31,7 +31,7 @@ After `with ctx: with ctx: ...` both regions have closed and `torch.is_autocast_
 matmul of the thread runs in low precision, losses and evaluation included, and nothing says so. The same bug class
 was once a bug of PyTorch's own `enable_grad`.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -50,7 +50,7 @@ with torch.no_grad():
     predict(torch.randn(4, 8))
     print("autocast after the region:", torch.is_autocast_enabled("cpu"), head(torch.randn(4, 8)).dtype)
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -68,7 +68,8 @@ with torch.no_grad():
     predict(torch.randn(4, 8))
     print("autocast after the region:", torch.is_autocast_enabled("cpu"), head(torch.randn(4, 8)).dtype)
 """,
-    fix="Construct an autocast where it is entered, with `with torch.autocast(...):` in the body; share no object.",
+    fix_advice="Construct an autocast where it is entered, with `with torch.autocast(...):` in the body; share no "
+    "object.",
     sources=(
         "PyTorch source: torch/amp/autocast_mode.py",
         "pytorch/pytorch issue 44531: the same mistake in enable_grad",

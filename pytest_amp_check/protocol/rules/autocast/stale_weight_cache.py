@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from ...events import AUTOCAST_ENTER
-from ...rule import BOTH, ERROR, Fault, Rule
+from ...rule import BOTH, ERROR, Rule, ViolationKind
 
 RULE = Rule(
     "AMP101",
     "stale-weight-cache",
     ERROR,
     "Parameters change inside an open autocast region, and later forwards reuse stale low-precision weights.",
-    readers=BOTH,
-    words=("autocast",),
-    faults={
-        "write@region-then-forward": Fault(
+    detected_by=BOTH,
+    prescan_words=("autocast",),
+    violations={
+        "write@region-then-forward": ViolationKind(
             "`{call}` changes parameters inside an open autocast region, whose next forward reuses the"
             " low-precision copies of the old ones: enter autocast anew for each forward and leave none open around"
             " the loop",
-            witness=(AUTOCAST_ENTER,),
-            next_turn=True,
+            trace_kinds=(AUTOCAST_ENTER,),
+            in_next_iteration=True,
         ),
     },
-    why="""\
+    rationale="""\
 Autocast casts a float32 parameter once and keeps the low-precision copy until the **outermost** region exits. Any
 region counts as outermost: one of another device, one with `enabled=False`, a decorator on `train()`, a context on an
 ExitStack. A parameter that is written before that exit leaves its copy stale, and every later forward in the region
@@ -34,7 +34,7 @@ parameters ran away unseen: their loss in float32 was 30.3 with SGD and 137 with
 0.261 and 0.00004. float16 with a scaler and bfloat16 behave alike, and an outer `autocast(..., enabled=False)` is
 enough.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -54,7 +54,7 @@ with torch.autocast("cpu", enabled=False):
         scaler.update()
         print(step, loss.item())
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -73,7 +73,8 @@ for step in range(10):
     scaler.update()
     print(step, loss.item())
 """,
-    fix="Open the region inside the loop, around the forward and the loss alone; where it must stay open, construct"
+    fix_advice="Open the region inside the loop, around the forward and the loss alone; where it must stay open, "
+    "construct"
     " it with `cache_enabled=False` or call `torch.clear_autocast_cache()` after each update.",
     sources=(
         "PyTorch source: aten/src/ATen/autocast_mode.cpp",

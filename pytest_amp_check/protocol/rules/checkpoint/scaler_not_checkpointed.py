@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from ...events import SAVE, Program
 from ...fix import SAFE
-from ...rule import INFO, WARNING, Fault, Rule, Verdicts
+from ...rule import INFO, WARNING, Rule, Verdicts, ViolationKind
 
 
-def _without_scaler(program: Program) -> Verdicts:
-    dtypes = frozenset(program.facts.get("scaler_dtypes", ()))
+def _check_saves(program: Program) -> Verdicts:
+    dtypes = frozenset(program.attributes.get("scaler_dtypes", ()))
     if dtypes and dtypes <= {"bfloat16"}:
         return  # a scaler over bfloat16 only has nothing to remember
-    saves = (x.facts for x in program.events() if x.kind == SAVE)
+    saves = (x.attributes for x in program.iter_events() if x.kind == SAVE)
     if any(facts.get("scalers") and not facts.get("optimizers") for facts in saves):
         return  # the scaler's state is saved in a file of its own
-    for event in program.events():
-        facts = event.facts
+    for event in program.iter_events():
+        facts = event.attributes
         if event.kind != SAVE or facts.get("open") or facts.get("scalers") or facts.get("whole_scalers"):
             continue
-        remade = program.facts.get("remade", ())
+        remade = program.attributes.get("remade", ())
         optimizers, scalers = (
             facts.get("optimizers", ()),
             [x for x in facts.get("scope_scalers", ()) if x not in remade],
         )
         if optimizers and scalers:
-            names = {"optimizer": program.called(optimizers[0]), "scaler": program.called(scalers[0])}
+            names = {"optimizer": program.name_of(optimizers[0]), "scaler": program.name_of(scalers[0])}
             label = "save:no-scaler-object" if facts.get("objects") else "save:no-scaler"
-            yield label if program.facts.get("resumes", True) else "save:no-scaler-unresumed", event, names, ()
+            yield label if program.attributes.get("resumes", True) else "save:no-scaler-unresumed", event, names, ()
 
 
 RULE = Rule(
@@ -35,24 +35,24 @@ RULE = Rule(
     WARNING,
     "A checkpoint holds the optimizer's state but not the GradScaler's.",
     applicability=SAFE,
-    whole={SAVE: _without_scaler},
-    words=("scaler",),
-    faults={
-        "save:no-scaler": Fault(
+    program_checks={SAVE: _check_saves},
+    prescan_words=("scaler",),
+    violations={
+        "save:no-scaler": ViolationKind(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: "
             "save `{scaler}.state_dict()` with it, and load it on resume"
         ),
-        "save:no-scaler-object": Fault(
+        "save:no-scaler-object": ViolationKind(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: "
             "put `{scaler}` among the objects that are saved, and load it on resume"
         ),
-        "save:no-scaler-unresumed": Fault(
+        "save:no-scaler-unresumed": ViolationKind(
             "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`, and nothing in sight loads it: "
             "where a run is to be resumed, save `{scaler}.state_dict()` with it",
             INFO,
         ),
     },
-    why="""\
+    rationale="""\
 The scale is a part of the training state, as the optimizer's moments are: a number found by trial, and a count of clean
 steps since the last change. A resumed run that starts again at 65536 skips steps until it has found the scale once
 more, or trains for thousands of steps with more underflow than before where the scale had grown far beyond. A
@@ -64,7 +64,7 @@ A run that had settled at a scale of 512 skipped 7 steps after resuming without 
 A run that had grown to 2^26 started again at 2^16. Of 48 public files that save an optimizer beside a scaler, 37 forget
 the scaler.
 """,
-    bad="""\
+    bad_example="""\
 import io
 
 import torch
@@ -88,7 +88,7 @@ for epoch in range(2):
     checkpoint.seek(0)
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, checkpoint)  # AMP401
 """,
-    good="""\
+    good_example="""\
 import io
 
 import torch
@@ -116,7 +116,8 @@ for epoch in range(2):
 checkpoint.seek(0)
 scaler.load_state_dict(torch.load(checkpoint)["scaler"])
 """,
-    fix='Put `"scaler": scaler.state_dict()` into the checkpoint, and call `scaler.load_state_dict()` on resume.',
+    fix_advice='Put `"scaler": scaler.state_dict()` into the checkpoint, and call `scaler.load_state_dict()` on '
+    "resume.",
     sources=(
         "PyTorch docs, torch.amp.GradScaler.state_dict",
         "PyTorch recipes, Automatic Mixed Precision: Saving/Resuming",

@@ -3,57 +3,61 @@
 from __future__ import annotations
 
 from ...events import AGAIN, OPTIMIZER_LOAD, SAVE, SCALER_LOAD, SCALER_STEP, Event, Graph, Program
-from ...rule import WARNING, Fault, Labels, Rule, Verdicts
+from ...rule import WARNING, Labels, Rule, Verdicts, ViolationKind
 
 
-def _whole_scaler(event: Event, program: Program) -> Labels:
-    for what in event.facts.get("whole_scalers", ()):
-        yield "save:whole-scaler", {"scaler": program.called(what)}
+def _check_whole_scaler(event: Event, program: Program) -> Labels:
+    for what in event.attributes.get("whole_scalers", ()):
+        yield "save:whole-scaler", {"scaler": program.name_of(what)}
         return
 
 
-def _not_restored(program: Program) -> Verdicts:
+def _check_not_restored(program: Program) -> Verdicts:
     """An optimizer's state is loaded, and no way on from there or to there loads the scaler's."""
-    dtypes = frozenset(program.facts.get("scaler_dtypes", ()))
+    dtypes = frozenset(program.attributes.get("scaler_dtypes", ()))
     if dtypes and dtypes <= {"bfloat16"}:
         return
     loads: dict[tuple[str, int, int], list[tuple[Graph, int, Event]]] = {}
     scalers: list[tuple[Graph, int, Event]] = []
-    called = {x.site.function for x in program.events() if x.kind == OPTIMIZER_LOAD and x.site.caller is not None}
+    called = {x.site.function for x in program.iter_events() if x.kind == OPTIMIZER_LOAD and x.site.caller is not None}
     for graph in program.graphs:
         for index, node in enumerate(graph.nodes):
             event = node.event
             if event is None or (event.site.caller is None and event.site.function in called):
                 continue  # how the function is called is in view: by itself it tells nothing
-            if event.kind == OPTIMIZER_LOAD and event.facts.get("holds_scaler") and event.facts.get("scope_scalers"):
+            if (
+                event.kind == OPTIMIZER_LOAD
+                and event.attributes.get("holds_scaler")
+                and event.attributes.get("scope_scalers")
+            ):
                 site = event.site
                 loads.setdefault((site.path, site.line, site.column), []).append((graph, index, event))
-            elif event.kind == SCALER_LOAD and not event.facts.get("of_others"):
+            elif event.kind == SCALER_LOAD and not event.attributes.get("of_others"):
                 scalers.append((graph, index, event))
     for found in loads.values():
         graphs = [graph for graph, _, _ in found]
         if any(all(graph is not other for other in graphs) for graph, _, _ in scalers):
             continue  # another function loads it
-        if any(_meet(graph, a, b) for graph, a, _ in found for other, b, _ in scalers if graph is other):
+        if any(_are_on_one_path(graph, a, b) for graph, a, _ in found for other, b, _ in scalers if graph is other):
             continue
         for _, _, event in found:
-            names = {"optimizer": str(event.names["optimizer"]), "scaler": str(event.facts["scope_scalers"][0])}
+            names = {"optimizer": str(event.names["optimizer"]), "scaler": str(event.attributes["scope_scalers"][0])}
             yield "load:no-scaler", event, names, ()
 
 
-def _meet(graph: Graph, a: int, b: int) -> bool:
+def _are_on_one_path(graph: Graph, a: int, b: int) -> bool:
     """Whether a way leads from one node to the other in one call of the function."""
-    return b in _reached(graph, a) or a in _reached(graph, b)
+    return b in _find_reachable(graph, a) or a in _find_reachable(graph, b)
 
 
-def _reached(graph: Graph, start: int) -> set[int]:
+def _find_reachable(graph: Graph, start: int) -> set[int]:
     reached = {start}
     work = [start]
     while work:
         node = graph.nodes[work.pop()]
         if node.event is not None and node.event.kind == AGAIN:
             continue
-        for target, _, _ in node.ways:
+        for target, _, _ in node.edges:
             if target not in reached:
                 reached.add(target)
                 work.append(target)
@@ -65,26 +69,26 @@ RULE = Rule(
     "scaler-state-invalid",
     WARNING,
     "The scaler's state is taken at the wrong moment, saved as a whole object, or saved and never loaded.",
-    on={SAVE: _whole_scaler},
-    whole={OPTIMIZER_LOAD: _not_restored},
-    words=("scaler",),
-    faults={
-        "state@stepped": Fault(
+    event_checks={SAVE: _check_whole_scaler},
+    program_checks={OPTIMIZER_LOAD: _check_not_restored},
+    prescan_words=("scaler",),
+    violations={
+        "state@stepped": ViolationKind(
             "`{scaler}.state_dict()` is taken between step and update, so it holds the scale of before: "
             "take it after `{scaler}.update()`",
-            witness=(SCALER_STEP,),
+            trace_kinds=(SCALER_STEP,),
             needs_update=True,
         ),
-        "save:whole-scaler": Fault(
+        "save:whole-scaler": ViolationKind(
             "The checkpoint holds `{scaler}` as a whole object, which `torch.load` refuses by default: "
             "save `{scaler}.state_dict()` instead"
         ),
-        "load:no-scaler": Fault(
+        "load:no-scaler": ViolationKind(
             "The state of `{optimizer}` is loaded from a checkpoint that also holds that of `{scaler}`, which is not: "
             "load it with `{scaler}.load_state_dict()`"
         ),
     },
-    why="""\
+    rationale="""\
 A state that is saved and never loaded helps nobody: the resumed run starts again at 65536, as if it had not been saved.
 `update()` is where an iteration's overflow becomes a smaller scale. State taken after the step but before the update
 holds the scale that has just overflowed, and the resumed run overflows with it again. A scaler pickled as an object
@@ -96,7 +100,7 @@ State taken before the update of an overflowed iteration held 65536 where the ru
 loads on torch 2.4 and fails on 2.6 and later with UnpicklingError `Weights only load failed`; its `state_dict()` loads
 everywhere.
 """,
-    bad="""\
+    bad_example="""\
 import io
 
 import torch
@@ -121,7 +125,7 @@ for _ in range(4):
     torch.save(state, checkpoint)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import io
 
 import torch
@@ -146,7 +150,8 @@ for _ in range(4):
     checkpoint.seek(0)
     torch.save(state, checkpoint)
 """,
-    fix="Save `scaler.state_dict()`, taken after `scaler.update()`, and load it where the optimizer's state is loaded.",
+    fix_advice="Save `scaler.state_dict()`, taken after `scaler.update()`, and load it where the optimizer's "
+    "state is loaded.",
     sources=(
         "PyTorch docs, torch.amp.GradScaler.state_dict (called after update)",
         "PyTorch docs, torch.load: weights_only",

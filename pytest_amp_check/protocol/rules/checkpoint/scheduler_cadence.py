@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from ...events import BACKWARD, SCALER_STEP, SCHEDULER_STEP, STEP_FOLLOWED, Event, Program
-from ...rule import INFO, WARNING, Fault, Labels, Rule
+from ...rule import INFO, WARNING, Labels, Rule, ViolationKind
 
 
-def _cadence(event: Event, program: Program) -> Labels:
-    if event.facts.get("idle"):
+def _check_cadence(event: Event, program: Program) -> Labels:
+    if event.attributes.get("idle"):
         yield "scheduler:micro-batch", {}
-    elif event.facts.get("skipped"):
+    elif event.attributes.get("skipped"):
         yield "scheduler:skipped", {}
 
 
-def _followed(event: Event, program: Program) -> Labels:
-    if event.facts.get("skipped"):
-        yield f"{event.facts['how']}:skipped", {}
+def _check_step_followed(event: Event, program: Program) -> Labels:
+    if event.attributes.get("skipped"):
+        yield f"{event.attributes['how']}:skipped", {}
 
 
 RULE = Rule(
@@ -23,51 +23,51 @@ RULE = Rule(
     "scheduler-cadence",
     INFO,
     "The learning rate moves on although the optimizer did not step.",
-    default=False,
-    on={SCHEDULER_STEP: _cadence, STEP_FOLLOWED: _followed},
-    words=("scaler",),
-    faults={
-        "scheduler:skipped": Fault(
+    on_by_default=False,
+    event_checks={SCHEDULER_STEP: _check_cadence, STEP_FOLLOWED: _check_step_followed},
+    prescan_words=("scaler",),
+    violations={
+        "scheduler:skipped": ViolationKind(
             "The learning rate of `{optimizer}` moves on even where its step is skipped: "
             "step the scheduler only where `{scaler}.get_scale()` did not fall in `{scaler}.update()`",
-            witness=(SCALER_STEP,),
-            next_turn=True,
+            trace_kinds=(SCALER_STEP,),
+            in_next_iteration=True,
             yields_to=("scheduler:micro-batch",),
-            proven=True,
+            is_proven=True,
         ),
-        "followed:skipped": Fault(
+        "followed:skipped": ViolationKind(
             "`{call}` goes on as if `{optimizer}` had stepped, though its step was skipped: "
             "call it only where `{scaler}.get_scale()` did not fall in `{scaler}.update()`",
-            proven=True,
+            is_proven=True,
         ),
-        "average:skipped": Fault(
+        "average:skipped": ViolationKind(
             "`{call}` counts the weights once more even where the step of `{optimizer}` is skipped: "
             "call it only where `{scaler}.get_scale()` did not fall in `{scaler}.update()`",
-            witness=(SCALER_STEP,),
-            next_turn=True,
+            trace_kinds=(SCALER_STEP,),
+            in_next_iteration=True,
         ),
-        "averaged:skipped": Fault(
+        "averaged:skipped": ViolationKind(
             "`{call}` averages weights over processes and counts a step, though that of `{optimizer}` was skipped "
             "here, and may not have been elsewhere: let all processes skip it or none, by the greatest `found_inf` of "
             "all",
-            proven=True,
+            is_proven=True,
         ),
-        "left-out:skipped": Fault(
+        "left-out:skipped": ViolationKind(
             "`{call}` was skipped, and left out that `{optimizer}` averages weights over processes: those that do not "
             "skip wait for this one, or average with another step of it; let all processes skip it or none, by the "
             "greatest `found_inf` of all",
             WARNING,
-            proven=True,
+            is_proven=True,
         ),
-        "scheduler:micro-batch": Fault(
+        "scheduler:micro-batch": ViolationKind(
             "`{call}` moves the learning rate on in every micro-batch, though the optimizer steps once in a window of "
             "several: step the scheduler where the optimizer steps",
             WARNING,
-            witness=(BACKWARD,),
-            next_turn=True,
+            trace_kinds=(BACKWARD,),
+            in_next_iteration=True,
         ),
     },
-    why="""\
+    rationale="""\
 A schedule that counts optimizer steps (warm-up, one-cycle, cosine over all steps) is stepped beside
 `scaler.step(optimizer)`, which may have skipped. Every skipped step then costs a part of the schedule, most of all a
 warm-up, where the first overflows fall. Inside an accumulation window the schedule runs as many times too fast as the
@@ -87,7 +87,7 @@ With 1 and 3 skipped steps the schedule had moved 10 times where the optimizer h
 every micro-batch of windows of 4, a linear schedule had reached a learning rate of 0 after 25 optimizer steps, where
 0.75 of it was meant to be left.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -107,7 +107,7 @@ for x, y in batches:
     scaler.update()
     scheduler.step()  # AMP403
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -129,7 +129,7 @@ for x, y in batches:
     if scaler.get_scale() >= scale:
         scheduler.step()
 """,
-    fix="Step the scheduler under the condition of the optimizer's step, and not after a step that was skipped.",
+    fix_advice="Step the scheduler under the condition of the optimizer's step, and not after a step that was skipped.",
     sources=(
         "PyTorch docs, torch.optim: How to adjust learning rate",
         "pytorch/pytorch#67590 and Lightning-AI/pytorch-lightning#18828: schedulers and skipped steps",

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from ...events import AUTOCAST_ENTER
-from ...rule import WARNING, Fault, Rule
+from ...rule import WARNING, Rule, ViolationKind
 
 RULE = Rule(
     "AMP606",
     "autocast-not-in-thread",
     WARNING,
     "A model runs in a thread to which the autocast region around does not reach.",
-    words=("autocast",),
-    faults={
-        "thread@region": Fault(
+    prescan_words=("autocast",),
+    violations={
+        "thread@region": ViolationKind(
             "`{call}` has another thread run a model, which autocast does not reach from here, so it runs in float32:"
             " enter the region in the function that the thread runs",
-            witness=(AUTOCAST_ENTER,),
+            trace_kinds=(AUTOCAST_ENTER,),
         ),
-        "replicas@region": Fault(
+        "replicas@region": ViolationKind(
             "`{module}` runs its replicas in threads that know of autocast but not of its dtype, so they run in float16"
             " where this region says bfloat16: enter autocast in the forward of the model that DataParallel wraps",
-            witness=(AUTOCAST_ENTER,),
+            trace_kinds=(AUTOCAST_ENTER,),
         ),
     },
-    why="""\
+    rationale="""\
 Whether autocast is on, and for which dtype, belongs to the thread that has entered it. A thread that is started in a
 region, or a pool that is given work there, begins with autocast off. DataParallel hands on whether autocast is on and
 nothing else, so its replicas run in the default dtype of the device, which is float16 on CUDA: in a region of bfloat16
@@ -34,7 +34,7 @@ In a region of bfloat16 a Linear layer gives bfloat16; in a thread that is start
 the same call, it gives float32. DataParallel enters `torch.amp.autocast("cuda", enabled=...)` in each replica's
 thread, without a dtype.
 """,
-    bad="""\
+    bad_example="""\
 import threading
 
 import torch
@@ -54,7 +54,7 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
     worker.join()
 print(outputs[0].dtype)
 """,
-    good="""\
+    good_example="""\
 import threading
 
 import torch
@@ -74,7 +74,7 @@ worker.start()
 worker.join()
 print(outputs[0].dtype)
 """,
-    fix="Enter autocast in the function that the thread runs, or in the forward of the model.",
+    fix_advice="Enter autocast in the function that the thread runs, or in the forward of the model.",
     sources=(
         (
             "PyTorch documentation: torch.autocast, docs.pytorch.org/docs/stable/amp.html: the autocast state is "

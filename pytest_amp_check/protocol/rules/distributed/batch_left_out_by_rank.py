@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ...events import LEFT_OUT, Event, Program
-from ...rule import ERROR, STATIC, Fault, Labels, Rule
+from ...rule import ERROR, STATIC, Labels, Rule, ViolationKind
 
 
-def _left_out(event: Event, program: Program) -> Labels:
+def _check_left_out(event: Event, program: Program) -> Labels:
     yield "left-out@rank", {}
 
 
@@ -15,23 +15,23 @@ RULE = Rule(
     "batch-left-out-by-rank",
     ERROR,
     "One rank leaves out a batch whose loss is not finite, while the others wait for its gradients.",
-    readers=STATIC,
-    on={LEFT_OUT: _left_out},
-    words=("backward( isnan", "backward( isinf", "backward( isfinite"),
-    faults={
-        "left-out@rank": Fault(
+    detected_by=STATIC,
+    event_checks={LEFT_OUT: _check_left_out},
+    prescan_words=("backward( isnan", "backward( isinf", "backward( isfinite"),
+    violations={
+        "left-out@rank": ViolationKind(
             "`{call}` asks for the batch of this rank alone, and where it leaves out the backward the other ranks wait"
             " in theirs, which averages the gradients of `{module}`: run backward all the same, as a GradScaler skips"
             " the step on every rank, or let all ranks leave the batch out, by an `all_reduce` of the answer"
         ),
         # Given where the recordings of several ranks are laid beside each other.
-        "backward@ranks": Fault(
+        "backward@ranks": ViolationKind(
             "`{call}` began {counts}, though each averages gradients over the ranks, so that those of different"
             " batches meet, and a rank waits for one that never comes: run every backward on every rank, as a"
             " GradScaler skips the step on all of them, or let all leave the batch out, by an `all_reduce` of why"
         ),
     },
-    why="""\
+    rationale="""\
 DistributedDataParallel averages the gradients of all ranks inside backward, and FullyShardedDataParallel gathers the
 parameters there as well: each rank waits until all have come to the same place. A rank that goes on with its next batch
 because its own loss is NaN never comes there. What it sends next is taken for the answer that the others wait for, so
@@ -46,7 +46,7 @@ buffers both went on, with the batches of one averaged with the next ones of the
 its last. With the backward left in, both made the 8 steps, of which the scalers skipped that one, and ended with the
 same parameters.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -72,7 +72,7 @@ dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
 train(torch.randn(16, 8).split(8))
 dist.destroy_process_group()
 """,
-    good="""\
+    good_example="""\
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -96,7 +96,8 @@ dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
 train(torch.randn(16, 8).split(8))
 dist.destroy_process_group()
 """,
-    fix="Leave the test out, as the scaler skips such a step on every rank; or `all_reduce` the answer, so that every"
+    fix_advice="Leave the test out, as the scaler skips such a step on every rank; or `all_reduce` the answer, so "
+    "that every"
     " rank leaves the same batch out.",
     sources=(
         "PyTorch documentation: DistributedDataParallel, notes/ddp: all processes must run the same backwards",

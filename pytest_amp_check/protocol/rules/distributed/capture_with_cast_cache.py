@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import AUTOCAST_ENTER, FORWARD
 from ...fix import SAFE
-from ...rule import ERROR, Fault, Rule
+from ...rule import ERROR, Rule, ViolationKind
 
 RULE = Rule(
     "AMP605",
@@ -12,25 +12,25 @@ RULE = Rule(
     ERROR,
     "A model is traced or captured in an autocast region that keeps the weights it has cast.",
     applicability=SAFE,
-    words=("autocast",),
-    faults={
-        "trace@cached-region": Fault(
+    prescan_words=("autocast",),
+    violations={
+        "trace@cached-region": ViolationKind(
             "`{call}` runs in an autocast region with a cache, whose cast weights the trace takes for constants,"
             " which raises: enter the region with `cache_enabled=False`",
-            witness=(AUTOCAST_ENTER,),
+            trace_kinds=(AUTOCAST_ENTER,),
         ),
-        "graphed@cached-region": Fault(
+        "graphed@cached-region": ViolationKind(
             "`{call}` refuses an autocast region with a cache, since a graph must cast the weights at each replay:"
             " enter the region with `cache_enabled=False`",
-            witness=(AUTOCAST_ENTER,),
+            trace_kinds=(AUTOCAST_ENTER,),
         ),
-        "graph@cached-region": Fault(
+        "graph@cached-region": ViolationKind(
             "`{call}` captures a graph in an autocast region that has cast weights before, so its replays use those"
             " for ever: enter the region with `cache_enabled=False`, or inside the capture",
-            witness=(AUTOCAST_ENTER, FORWARD),
+            trace_kinds=(AUTOCAST_ENTER, FORWARD),
         ),
     },
-    why="""\
+    rationale="""\
 A region keeps the low-precision copy of each weight for the next use. What traces or captures a model sees only what
 runs at that time: where a copy is taken from the cache, no cast is recorded. `torch.jit.trace` runs the model twice,
 finds the copies of the first run in the second one, and cannot make constants of tensors that need gradients. A CUDA
@@ -42,7 +42,7 @@ requires grad as a constant`, with and without `no_grad`; with `cache_enabled=Fa
 `torch.cuda.make_graphed_callables` raises `RuntimeError: make_graphed_callables does not support the autocast
 caching`.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -55,7 +55,7 @@ try:
 except RuntimeError as error:
     print(error)
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -68,7 +68,7 @@ try:
 except RuntimeError as error:
     print(error)
 """,
-    fix="Enter the region around the capture with `cache_enabled=False`.",
+    fix_advice="Enter the region around the capture with `cache_enabled=False`.",
     sources=(
         "PyTorch documentation: torch.cuda.make_graphed_callables",
         (

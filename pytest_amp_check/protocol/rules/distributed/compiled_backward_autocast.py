@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ...events import COMPILED, Event, Program
-from ...rule import STATIC, WARNING, Fault, Labels, Rule
+from ...rule import STATIC, WARNING, Labels, Rule, ViolationKind
 
 
-def _compiled(event: Event, program: Program) -> Labels:
+def _check_compiled(event: Event, program: Program) -> Labels:
     yield "compiled@region", {}
 
 
@@ -15,17 +15,17 @@ RULE = Rule(
     "compiled-backward-autocast",
     WARNING,
     "The backward of a compiled module with float32 islands runs under the autocast of its forward.",
-    readers=STATIC,
-    on={COMPILED: _compiled},
-    words=("autocast",),
-    faults={
-        "compiled@region": Fault(
+    detected_by=STATIC,
+    event_checks={COMPILED: _check_compiled},
+    prescan_words=("autocast",),
+    violations={
+        "compiled@region": ViolationKind(
             "`{module}` is compiled and called under autocast, so the backward of the part of it that switches autocast"
             " off runs in low precision too: enter autocast inside the compiled module, or set"
             ' `torch._functorch.config.backward_pass_autocast` to `"off"`'
         )
     },
-    why="""\
+    rationale="""\
 `torch.compile` traces the backward of a module together with its forward, and takes for granted that backward runs
 under the autocast in which forward was called. In a plain module the loss runs backward outside of the region, so a
 part that switches autocast off, or has it compute in float32, keeps its float32 in both directions. Compiled, the
@@ -37,7 +37,7 @@ float16: the gradient of its weight differs by 2.0e-4 from that of the plain mod
 `backward_pass_autocast = "off"`. With a loss multiplied by 6.6e6, 67 of its 256 elements are not finite where the
 plain module has none.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -64,7 +64,7 @@ for x in torch.randn(8, 8).split(4):
     loss.backward()
     optimizer.step()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -91,7 +91,7 @@ for x in torch.randn(8, 8).split(4):
     loss.backward()
     optimizer.step()
 """,
-    fix="Enter autocast inside the module that is compiled, or have the compiled backward run without autocast.",
+    fix_advice="Enter autocast inside the module that is compiled, or have the compiled backward run without autocast.",
     sources=(
         (
             "PyTorch documentation: torch.compile and the autocast of backward, "

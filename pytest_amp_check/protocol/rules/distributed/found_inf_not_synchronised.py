@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ...events import SCALER_STEP, Event, Program
-from ...rule import ERROR, Fault, Labels, Rule
+from ...rule import ERROR, Labels, Rule, ViolationKind
 
 
-def _unsynchronised(event: Event, program: Program) -> Labels:
-    why = event.facts.get("unsynchronised")
-    if why and set(program.facts.get("scaler_dtypes", ())) != {"bfloat16"}:
+def _check_unsynchronized(event: Event, program: Program) -> Labels:
+    why = event.attributes.get("unsynchronised")
+    if why and set(program.attributes.get("scaler_dtypes", ())) != {"bfloat16"}:
         yield f"step@shards-{why}", {}
 
 
@@ -17,25 +17,25 @@ RULE = Rule(
     "found-inf-not-synchronised",
     ERROR,
     "Each rank decides by its own shard of the gradients whether a step is skipped.",
-    on={SCALER_STEP: _unsynchronised},
-    words=("scaler",),
-    faults={
-        "step@shards-plain": Fault(
+    event_checks={SCALER_STEP: _check_unsynchronized},
+    prescan_words=("scaler",),
+    violations={
+        "step@shards-plain": ViolationKind(
             "`{scaler}` looks for infinities in the shard of the gradients that this rank holds, so ranks disagree"
             " about skipping a step: use `torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler`"
         ),
-        "step@shards-fused": Fault(
+        "step@shards-fused": ViolationKind(
             "`{scaler}` does not tell other ranks of infinities that the fused `{optimizer}` finds, so ranks disagree"
             " about skipping a step: construct the optimizer without `fused=True`"
         ),
         # Given where the recordings of several ranks are laid beside each other.
-        "step@ranks": Fault(
+        "step@ranks": ViolationKind(
             "`{scaler}` skipped {turns} on {ranks} and took it on {others}, so that their parameters and scales differ"
             " from there on: let all ranks see the same gradients, averaged before they are unscaled, or reduce what"
             " the scaler has found over all of them, as ShardedGradScaler does"
         ),
     },
-    why="""\
+    rationale="""\
 With FullyShardedDataParallel every rank holds a part of each gradient, and an infinity is in the part of one rank. A
 plain GradScaler looks at the part of its own rank: that rank skips the step and halves its scale, the others step and
 keep theirs. From then on the parameters are a mixture of two steps, and the ranks multiply their losses with different
@@ -46,7 +46,7 @@ Two processes, one infinity in the shard of the second, scale 65536: with GradSc
 parameters and keeps 65536 while the second stands still and has 32768. With ShardedGradScaler both stand still and
 have 32768; with ShardedGradScaler and `fused=True` they part again, 65536 and 32768.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -65,7 +65,7 @@ for x in torch.randn(16, 8).split(8):
     scaler.update()
 dist.destroy_process_group()
 """,
-    good="""\
+    good_example="""\
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -85,7 +85,8 @@ for x in torch.randn(16, 8).split(8):
     scaler.update()
 dist.destroy_process_group()
 """,
-    fix="Use ShardedGradScaler with an optimizer that is not fused, or `fully_shard`, with which GradScaler is right.",
+    fix_advice="Use ShardedGradScaler with an optimizer that is not fused, or `fully_shard`, with which "
+    "GradScaler is right.",
     sources=(
         "PyTorch documentation: FullyShardedDataParallel, docs.pytorch.org/docs/stable/fsdp.html",
         "PyTorch source: torch/distributed/fsdp/sharded_grad_scaler.py",

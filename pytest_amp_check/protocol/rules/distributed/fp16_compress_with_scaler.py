@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 from ...events import COMM_HOOK, SCALER_NEW, SCALER_STEP, Event, Program
-from ...rule import WARNING, Fault, Rule, Verdicts
+from ...rule import WARNING, Rule, Verdicts, ViolationKind
 
 #: An initial scale up to which float16 holds gradients of the size that training has.
 _SMALL_SCALE = 1024.0
 
 
-def _compressed(program: Program) -> Verdicts:
+def _check_compressed_hooks(program: Program) -> Verdicts:
     """Hooks that cast to float16 what a scaler with a large scale has multiplied."""
-    events = list(program.events())
+    events = list(program.iter_events())
     hooks = [event for event in events if event.kind == COMM_HOOK]
-    small = {event.subject for event in events if event.kind == SCALER_NEW and _is_small(event)}
-    live = {thing.key for thing in program.facts.get("live_scalers", ())} - small
+    small = {event.subject for event in events if event.kind == SCALER_NEW and _has_small_scale(event)}
+    live = {thing.key for thing in program.attributes.get("live_scalers", ())} - small
     steps = [event for event in events if event.kind == SCALER_STEP and event.subject in live]
     for hook in hooks:
         for step in steps:
-            owns = program.things[step.object].facts.get("owns") if step.object is not None else None
+            owns = program.objects[step.object].attributes.get("owns") if step.object is not None else None
             apart = owns is not None and hook.subject is not None and hook.subject not in owns
-            if not apart and not _exclude(hook, step):
+            if not apart and not _are_exclusive(hook, step):
                 yield "hook@scaled", hook, {"scaler": str(step.names.get("scaler") or "the scaler")}, (step,)
                 break
 
 
-def _is_small(event: Event) -> bool:
-    scale = event.facts["arguments"].get("init_scale")
+def _has_small_scale(event: Event) -> bool:
+    scale = event.attributes["arguments"].get("init_scale")
     return isinstance(scale, (int, float)) and scale <= _SMALL_SCALE
 
 
-def _exclude(a: Event, b: Event) -> bool:
+def _are_exclusive(a: Event, b: Event) -> bool:
     """Whether two events stand under tests that cannot both come out so."""
     return any((key, not truth) in b.guards for key, truth in a.guards)
 
@@ -40,15 +40,15 @@ RULE = Rule(
     "fp16-compress-with-scaler",
     WARNING,
     "Gradients that are multiplied by the loss scale are cast to float16 before they are averaged.",
-    whole={COMM_HOOK: _compressed},
-    words=("scaler",),
-    faults={
-        "hook@scaled": Fault(
+    program_checks={COMM_HOOK: _check_compressed_hooks},
+    prescan_words=("scaler",),
+    violations={
+        "hook@scaled": ViolationKind(
             "`{call}` casts gradients to float16 while `{scaler}` has them multiplied by the loss scale, so those above"
             " 65504 / scale become infinite: use `bf16_compress_hook`, or a small `init_scale`"
         )
     },
-    why="""\
+    rationale="""\
 `fp16_compress_hook` casts the gradients of DistributedDataParallel to float16 before it averages them. At that point a
 GradScaler has multiplied them by the loss scale, 65536 at first, and float16 ends at 65504: every gradient above one
 becomes infinite. The scaler skips these steps and halves its scale until the largest gradient of the model fits, so
@@ -59,7 +59,7 @@ One gloo process, a stack of two Linear layers whose loss gives gradients of abo
 first iteration. Of 30 steps 4 are skipped and the scale falls from 65536 to 4096; without the hook none is skipped and
 the scale stays.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -85,7 +85,7 @@ dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
 train()
 dist.destroy_process_group()
 """,
-    good="""\
+    good_example="""\
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -109,7 +109,7 @@ dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
 train()
 dist.destroy_process_group()
 """,
-    fix="Compress with `bf16_compress_hook`, whose range is that of float32, or average float32 gradients.",
+    fix_advice="Compress with `bf16_compress_hook`, whose range is that of float32, or average float32 gradients.",
     sources=(
         "PyTorch source: torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py",
         "measured with torch 2.13 on the CPU",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...events import CLIP, Event, Program
-from ...rule import ERROR, Fault, Labels, Rule
+from ...rule import ERROR, Labels, Rule, ViolationKind
 
 
-def _local_clip(event: Event, program: Program) -> Labels:
-    if event.facts.get("local") and not event.facts.get("measures_only"):
+def _check_local_clip(event: Event, program: Program) -> Labels:
+    if event.attributes.get("local") and not event.attributes.get("measures_only"):
         yield "clip@shards", {}
 
 
@@ -16,15 +16,15 @@ RULE = Rule(
     "fsdp1-local-clip",
     ERROR,
     "Sharded gradients are clipped by the norm of one shard.",
-    on={CLIP: _local_clip},
-    words=("clip_grad FullyShardedDataParallel",),
-    faults={
-        "clip@shards": Fault(
+    event_checks={CLIP: _check_local_clip},
+    prescan_words=("clip_grad FullyShardedDataParallel",),
+    violations={
+        "clip@shards": ViolationKind(
             "`{call}` computes the norm of the shard that this rank holds, so each rank clips by another factor: call"
             " `clip_grad_norm_` of the FullyShardedDataParallel module"
         )
     },
-    why="""\
+    rationale="""\
 With FullyShardedDataParallel `model.parameters()` gives the shard that a rank holds, and so do the gradients.
 `torch.nn.utils.clip_grad_norm_` takes the norm of what it is given: each rank finds a smaller norm than the gradient
 has, and scales its part by a factor of its own, so that the step changes its direction as well. The method
@@ -34,7 +34,7 @@ has, and scales its part by a factor of its own, so that the step changes its di
 Two processes, limit 0.05: the ranks find norms of 0.083 and 0.306 where the gradient has 0.317, and multiply their
 parts by 0.60 and 0.16 instead of 0.158 both. The method of the module finds 0.317 on both.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -50,7 +50,7 @@ for x in torch.randn(16, 8).split(8):
     optimizer.step()
 dist.destroy_process_group()
 """,
-    good="""\
+    good_example="""\
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -66,7 +66,7 @@ for x in torch.randn(16, 8).split(8):
     optimizer.step()
 dist.destroy_process_group()
 """,
-    fix="Call `model.clip_grad_norm_(max_norm)` on the outermost FullyShardedDataParallel module.",
+    fix_advice="Call `model.clip_grad_norm_(max_norm)` on the outermost FullyShardedDataParallel module.",
     sources=(
         "PyTorch documentation: FullyShardedDataParallel, docs.pytorch.org/docs/stable/fsdp.html, clip_grad_norm_",
         "measured with torch 2.13 and two gloo processes on the CPU",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...events import NOT_FINITE, Event, Program
-from ...rule import ERROR, RUNTIME, Fault, Labels, Rule
+from ...rule import ERROR, RUNTIME, Labels, Rule, ViolationKind
 
 
-def _not_finite(event: Event, program: Program) -> Labels:
-    yield f"not-finite:{event.facts['how']}", {}
+def _check_not_finite(event: Event, program: Program) -> Labels:
+    yield f"not-finite:{event.attributes['how']}", {}
 
 
 RULE = Rule(
@@ -15,57 +15,57 @@ RULE = Rule(
     "not-finite",
     ERROR,
     "A loss, a gradient, a parameter or a statistic becomes NaN or infinite.",
-    readers=RUNTIME,
-    on={NOT_FINITE: _not_finite},
-    faults={
-        "not-finite:overflow": Fault(
+    detected_by=RUNTIME,
+    event_checks={NOT_FINITE: _check_not_finite},
+    violations={
+        "not-finite:overflow": ViolationKind(
             "In step {step}, `{op}` in {where} is the first to give what is not finite, from finite operands "
             "({values}), because {reason}: compute it in float32, or make its operands smaller before it"
         ),
-        "not-finite:domain": Fault(
+        "not-finite:domain": ViolationKind(
             "In step {step}, `{op}` in {where} is the first to give what is not finite, from finite operands "
             "({values}), because it is {reason}: keep its operand away from there, by a bound or an epsilon that its "
             "dtype can hold"
         ),
-        "not-finite:mask": Fault(
+        "not-finite:mask": ViolationKind(
             "In step {step}, `{op}` in {where} gives NaN ({values}), because {reason}: leave at least one entry of "
             "each row unmasked, or fill with the least finite number of the dtype"
         ),
-        "not-finite:input": Fault(
+        "not-finite:input": ViolationKind(
             "In step {step}, the input of {where} is not finite already ({what}): look at this batch and at how it "
             "is prepared",
-            follows="AMP214",
+            consequence_of="AMP214",
         ),
-        "not-finite:parameter": Fault(
+        "not-finite:parameter": ViolationKind(
             "In step {step}, `{name}` of {where} is not finite, since step {since}, before anything else is "
             "({reason}): look at what has written to it",
-            follows="AMP2",
+            consequence_of="AMP2",
         ),
-        "not-finite:state": Fault(
+        "not-finite:state": ViolationKind(
             "The optimizer's step {since} spoils `{name}` of {where}, because {reason}: keep parameters and the "
             "optimizer's state in float32, and look at what was loaded into that",
-            follows="AMP2",
+            consequence_of="AMP2",
         ),
-        "not-finite:rate": Fault(
+        "not-finite:rate": ViolationKind(
             "In step {step}, `{op}` in {where} is the first to give what is not finite, because {reason} after step "
             "{since}: lower the learning rate, warm it up, or clip the gradients",
-            follows="AMP2",
+            consequence_of="AMP2",
         ),
-        "not-finite:statistic": Fault(
+        "not-finite:statistic": ViolationKind(
             "In step {step}, `{name}` of {where} becomes NaN or infinite, and evaluation will use it ({reason}): keep "
             "the inputs of this module finite, and its batches larger than one"
         ),
-        "not-finite:gradient": Fault(
+        "not-finite:gradient": ViolationKind(
             "In step {step} the loss is finite, and the gradient of `{op}` in {where} is the first that is not "
             "({values}), because {reason}: compute it in float32, or keep its operands away from there by a bound or "
             "an epsilon"
         ),
-        "not-finite:unexplained": Fault(
+        "not-finite:unexplained": ViolationKind(
             "In step {step} the {what} is not finite, and where that comes from is not known ({reason}): find the "
             "first NaN or infinity before it"
         ),
     },
-    why="""\
+    rationale="""\
 Nothing is raised where a number stops being finite. The loss is NaN some ops later, the gradients of every parameter
 with it, and an optimizer without a scaler then writes NaN into all of them, so that each step after it is lost and no
 trace is left of the one that began it. A scaler skips such steps, and halves its scale for nothing. The recorder looks
@@ -79,7 +79,7 @@ of also where a scaler skips the step. An infinity that a program fills in, as m
 A division by zero in one step of eight made the loss NaN, and with it all parameters after that step: the loss of each
 step after it was NaN.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -98,7 +98,7 @@ for x in batches:
     loss.backward()
     optimizer.step()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -117,7 +117,8 @@ for x in batches:
     loss.backward()
     optimizer.step()
 """,
-    fix="Read the op, its operands and its line in the message, and keep that op's operands or its result in range.",
+    fix_advice="Read the op, its operands and its line in the message, and keep that op's operands or its result "
+    "in range.",
     sources=(
         "PyTorch docs, torch.amp: gradients that are not finite are skipped by a GradScaler, and by nothing else",
         "torch/amp/grad_scaler.py: unscale_() looks at gradients alone, not at the loss, statistics or parameters",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...events import UPDATE, Event, Program
-from ...rule import ERROR, RUNTIME, Fault, Labels, Rule
+from ...rule import ERROR, RUNTIME, Labels, Rule, ViolationKind
 
 #: The scale that a GradScaler starts at by default.
 _FIRST_SCALE = 2.0**16
@@ -21,23 +21,23 @@ _ENOUGH = 500
 _PER_INTERVAL = 3
 
 
-def _warm_up(event: Event, program: Program) -> int:
+def _count_warm_up_steps(event: Event, program: Program) -> int:
     """The number of first steps that may all be skipped while the scale comes down from its first value."""
     import math
 
-    facts = {} if event.subject is None else program.things[event.subject].facts
+    facts = {} if event.subject is None else program.objects[event.subject].attributes
     first = facts.get("arguments", {}).get("init_scale", _FIRST_SCALE)
     known = isinstance(first, (int, float)) and not isinstance(first, bool) and first > _FIRST_SCALE
     return math.ceil(math.log2(first if known else _FIRST_SCALE)) + 1
 
 
-def _collapsed(event: Event, program: Program) -> Labels:
-    facts = event.facts
+def _check_collapse(event: Event, program: Program) -> Labels:
+    facts = event.attributes
     scale, steps = facts.get("scale"), facts.get("steps", 0)
     if facts.get("new_scale") or scale is None or not steps:
         return
     in_a_row, skips, interval = facts["skips_in_a_row"], facts["skips"], facts["growth_interval"]
-    warm_up = _warm_up(event, program)
+    warm_up = _count_warm_up_steps(event, program)
     cause = facts.get("cause", "")
     found = f" ({cause[0].lower()}{cause[1:]})" if cause else ""
     grown = max(1.0, steps / interval) if interval > 0 else 1.0
@@ -54,24 +54,24 @@ RULE = Rule(
     "scale-collapse",
     ERROR,
     "The loss scale collapses, or steps are skipped again and again.",
-    readers=RUNTIME,
-    on={UPDATE: _collapsed},
-    faults={
-        "scale:below-one": Fault(
+    detected_by=RUNTIME,
+    event_checks={UPDATE: _check_collapse},
+    violations={
+        "scale:below-one": ViolationKind(
             "The loss scale of `{scaler}` has fallen to {scale} after {skips} skipped steps in a row, so a smaller "
             "scale does not help{cause}: find the NaN or infinity in the loss, the inputs or gradients that are never "
             "cleared"
         ),
-        "scale:skips-in-a-row": Fault(
+        "scale:skips-in-a-row": ViolationKind(
             "`{scaler}` has skipped {skips} steps in a row long after it had found its scale, which is {scale} "
             "now{cause}: find the NaN or infinity in the loss, the inputs or gradients that are never cleared"
         ),
-        "scale:skip-rate": Fault(
+        "scale:skip-rate": ViolationKind(
             "`{scaler}` has skipped {skips} of {steps} steps, many more than the growth of its scale costs{cause}: "
             "look for batches whose loss is not finite, and for code that raises the scale"
         ),
     },
-    why="""\
+    rationale="""\
 A scaler answers an overflow by skipping the step and halving the scale. It cannot tell an overflow of float16 from a
 loss that is NaN at any scale, nor from an infinity that stays in `.grad` because nothing clears it, so it halves on.
 Nothing is raised, no parameter moves, and the training merely stops. The first 17 or so steps may be skipped, from
@@ -85,7 +85,7 @@ on 1 / 0 is infinite and infinity times 0 is NaN, so that good batches were skip
 no `zero_grad()` the infinity never left `.grad`: every later step was skipped, and the scale fell from 65536 to 512
 within 7 iterations and on towards 0.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -104,7 +104,7 @@ for _ in range(20):
     scaler.step(optimizer)
     scaler.update()  # AMP801
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -123,7 +123,8 @@ for _ in range(20):
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Find the first NaN or infinity; `torch.autograd.set_detect_anomaly(True)` names the operation that made it.",
+    fix_advice="Find the first NaN or infinity; `torch.autograd.set_detect_anomaly(True)` names the operation "
+    "that made it.",
     sources=(
         ("PyTorch docs, torch.amp.GradScaler: the scale factor may fall below 1, which the user may want to watch for"),
         "torch/amp/grad_scaler.py: update() halves the scale and never raises",

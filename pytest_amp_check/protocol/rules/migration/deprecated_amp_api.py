@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from ...events import DEPRECATED, Event, Program
 from ...fix import SAFE
-from ...rule import INFO, STATIC, Fault, Labels, Rule
-from ...surface import lookup
+from ...rule import INFO, STATIC, Labels, Rule, ViolationKind
+from ...torch_api import find_entry
 
 
-def _deprecated(event: Event, program: Program) -> Labels:
-    old: str = event.facts["old"]
-    entry = lookup(old)
+def _check_deprecated(event: Event, program: Program) -> Labels:
+    old: str = event.attributes["old"]
+    entry = find_entry(old)
     # Only the constructors bind their arguments anew; every other entry point keeps them.
     role = "" if entry is None or entry.role not in ("autocast", "scaler") else f":{entry.role}"
-    yield f"deprecated{role}", {"old": old, "new": event.facts["new"]}
+    yield f"deprecated{role}", {"old": old, "new": event.attributes["new"]}
 
 
 RULE = Rule(
@@ -21,22 +21,22 @@ RULE = Rule(
     "deprecated-amp-api",
     INFO,
     "A deprecated AMP entry point is used.",
-    readers=STATIC,
+    detected_by=STATIC,
     applicability=SAFE,
-    together="Deprecated AMP entry points are used in {places}: use those of `torch.amp`",
-    on={DEPRECATED: _deprecated},
-    words=("autocast", "scaler", "custom_fwd", "custom_bwd", "clip_grad_norm"),
-    faults={
-        "deprecated": Fault("`{old}` is deprecated: use `{new}`"),
-        "deprecated:autocast": Fault(
+    grouped_message="Deprecated AMP entry points are used in {places}: use those of `torch.amp`",
+    event_checks={DEPRECATED: _check_deprecated},
+    prescan_words=("autocast", "scaler", "custom_fwd", "custom_bwd", "clip_grad_norm"),
+    violations={
+        "deprecated": ViolationKind("`{old}` is deprecated: use `{new}`"),
+        "deprecated:autocast": ViolationKind(
             "`{old}` is deprecated: use `{new}` and pass the other arguments by name, since the second positional"
             " one is the dtype and no longer `enabled`"
         ),
-        "deprecated:scaler": Fault(
+        "deprecated:scaler": ViolationKind(
             "`{old}` is deprecated: use `{new}`, where the device goes before the initial scale"
         ),
     },
-    why="""\
+    rationale="""\
 From torch 2.4 on, the entry points of `torch.cuda.amp` and `torch.cpu.amp` and the getters and setters of one device
 warn that they are deprecated in favour of `torch.amp`, which takes the device as its first argument. The new autocast
 is not the old one with one more argument: its second positional parameter is `dtype`, where the old one's first was
@@ -51,7 +51,7 @@ migration by search and replace that leaves the arguments in place turns `autoca
 `autocast("cuda", True)` into a TypeError when the region is entered, and `GradScaler(1024.0)` into a scaler whose
 device is 1024.0 and whose initial scale silently is 65536.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 from torch.cuda.amp import GradScaler, autocast
@@ -71,7 +71,7 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 from torch.amp import GradScaler, autocast
@@ -91,7 +91,7 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Import from `torch.amp`, pass the device type first and every other argument of autocast by name. What"
+    fix_advice="Import from `torch.amp`, pass the device type first and every other argument of autocast by name. What"
     " replaces `GradScaler` came with torch 2.3: where no requirement of the project asks for such a torch, that fix is"
     " opt-in.",
     sources=(

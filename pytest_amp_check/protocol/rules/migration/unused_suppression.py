@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from ...fix import SAFE
-from ...rule import STATIC, WARNING, Fault, Rule
+from ...rule import STATIC, WARNING, Rule, ViolationKind
 
 RULE = Rule(
     "AMP902",
     "unused-suppression",
     WARNING,
     "A suppression comment silences nothing.",
-    readers=STATIC,
+    detected_by=STATIC,
     applicability=SAFE,
-    words=("suppression",),
-    faults={"suppression:unused": Fault("This suppression silences nothing ({reason}): remove it")},
-    why="""\
+    prescan_words=("suppression",),
+    violations={"suppression:unused": ViolationKind("This suppression silences nothing ({reason}): remove it")},
+    rationale="""\
 A suppression says that somebody looked at a finding and decided to keep the code. When the finding is gone, the
 comment claims a mistake that is not there, and it would silence the next one on this line unseen.
 """,
@@ -22,7 +22,7 @@ comment claims a mistake that is not there, and it would silence the next one on
 Nothing today. The day somebody removes the `unscale_` above an old `# amp: ignore[AMP201]`, nobody is told: clipping
 still-scaled gradients then shrinks SGD's updates 43,000-fold and raises nothing.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -41,7 +41,7 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -60,7 +60,7 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Remove the comment, or the code in its brackets that is not found on this line.",
+    fix_advice="Remove the comment, or the code in its brackets that is not found on this line.",
     sources=(
         "ruff documentation: unused-noqa, docs.astral.sh/ruff/rules/unused-noqa",
         "measured with torch 2.13 on the CPU",

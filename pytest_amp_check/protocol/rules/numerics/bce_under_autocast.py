@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ...events import AUTOCAST_ENTER, LOSS, Event, Program
-from ...rule import BOTH, ERROR, WARNING, Fault, Labels, Rule
+from ...rule import BOTH, ERROR, WARNING, Labels, Rule, ViolationKind
 
 
-def _in_a_framework(event: Event, program: Program) -> Labels:
-    severity = event.facts.get("ambient")
-    if severity is not None and event.facts.get("function") == "binary_cross_entropy":
+def _check_framework_bce(event: Event, program: Program) -> Labels:
+    severity = event.attributes.get("ambient")
+    if severity is not None and event.attributes.get("function") == "binary_cross_entropy":
         yield "bce@framework", {"severity": severity}
 
 
@@ -17,26 +17,26 @@ RULE = Rule(
     "bce-under-autocast",
     ERROR,
     "binary_cross_entropy or BCELoss runs inside an autocast region.",
-    readers=BOTH,
-    on={LOSS: _in_a_framework},
-    words=("autocast", "LightningModule binary_cross_entropy(", "LightningModule BCELoss("),
-    faults={
-        "bce@region": Fault(
+    detected_by=BOTH,
+    event_checks={LOSS: _check_framework_bce},
+    prescan_words=("autocast", "LightningModule binary_cross_entropy(", "LightningModule BCELoss("),
+    violations={
+        "bce@region": ViolationKind(
             "`{call}` runs under autocast, where torch raises RuntimeError: drop the sigmoid and use"
             " `binary_cross_entropy_with_logits`",
-            witness=(AUTOCAST_ENTER,),
+            trace_kinds=(AUTOCAST_ENTER,),
         ),
-        "bce@region-cpu": Fault(
+        "bce@region-cpu": ViolationKind(
             "`{call}` runs under autocast, on probabilities already rounded to 0 or 1: drop the sigmoid and use"
             " `binary_cross_entropy_with_logits`",
             WARNING,
         ),
-        "bce@framework": Fault(
+        "bce@framework": ViolationKind(
             "`{call}` runs under the autocast that Lightning enters in mixed precision, where torch raises"
             " RuntimeError: drop the sigmoid and use `binary_cross_entropy_with_logits`"
         ),
     },
-    why="""\
+    rationale="""\
 Binary cross entropy takes the logarithm of a probability and of its complement. A sigmoid that ran in low precision
 rounds to exactly 1 for logits that are quite ordinary (about 8 in float16), so the complement is 0 and the logarithm
 infinite. CUDA, XPU and MTIA autocast therefore refuse the op. CPU autocast runs it in float32, MPS in float16, both
@@ -47,7 +47,7 @@ On CUDA: `RuntimeError: torch.nn.functional.binary_cross_entropy and torch.nn.BC
 float16 on the CPU a saturated sigmoid gave a loss of 100 and NaN gradients, where the variant with logits gave 20 and
 gradients of 0.5.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -66,7 +66,7 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -84,7 +84,8 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Return logits from the model and use `BCEWithLogitsLoss`; where probabilities are needed, compute the loss"
+    fix_advice="Return logits from the model and use `BCEWithLogitsLoss`; where probabilities are needed, compute "
+    "the loss"
     " in an `enabled=False` region on `.float()` inputs.",
     sources=(
         (

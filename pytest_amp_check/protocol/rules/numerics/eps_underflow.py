@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from ...events import EPSILON, Event, Program
-from ...rule import INFO, STATIC, WARNING, Fault, Labels, Rule
-from ...surface import FLOAT16_MAX
+from ...rule import INFO, STATIC, WARNING, Labels, Rule, ViolationKind
+from ...torch_api import FLOAT16_MAX
 
 #: What is no larger is zero in float16.
 _FLOAT16_ZERO = 2.0**-25
 
 
-def _epsilon(event: Event, program: Program) -> Labels:
-    facts = event.facts
+def _check_epsilon(event: Event, program: Program) -> Labels:
+    facts = event.attributes
     value = facts["value"]
     doubt = facts["guessed"] or facts["dtype"] != "float16"
     values = {"value": f"{value:g}"}
@@ -31,29 +31,29 @@ RULE = Rule(
     "eps-underflow",
     WARNING,
     "An epsilon below the range of float16 protects nothing.",
-    readers=STATIC,
-    on={EPSILON: _epsilon},
-    words=("autocast",),
-    faults={
-        "epsilon:added": Fault(
+    detected_by=STATIC,
+    event_checks={EPSILON: _check_epsilon},
+    prescan_words=("autocast",),
+    violations={
+        "epsilon:added": ViolationKind(
             "`{sum}` adds {value} to a float16 tensor, where it is 0: cast the tensor with `.float()` first, or use"
             " an epsilon of 1e-6 to 1e-4"
         ),
-        "epsilon:clamped": Fault(
+        "epsilon:clamped": ViolationKind(
             "`{sum}` keeps a float16 tensor above {value}, which is 0 there: cast the tensor with `.float()` first,"
             " or use a bound of 1e-6 to 1e-4"
         ),
-        "epsilon:to-one": Fault(
+        "epsilon:to-one": ViolationKind(
             "`{sum}` keeps a {dtype} tensor below {value}, which is 1 there, so that one minus it is 0: cast the tensor"
             " with `.float()` first"
         ),
-        "epsilon:small": Fault(
+        "epsilon:small": ViolationKind(
             "`{sum}` keeps a float16 divisor above {value} only, by which ordinary numbers divide to infinity: cast"
             " it with `.float()` first, or use an epsilon of 1e-4",
             INFO,
         ),
     },
-    why="""\
+    rationale="""\
 The smallest number that float16 has is 6e-8, and what is no larger than 3e-8 rounds to zero. An epsilon of 1e-8 or
 1e-12 that is added to a float16 tensor, or that such a tensor is clamped to, is zero: the division, the logarithm or
 the root behind it sees the zero that it was to be kept from. That the logarithm itself runs in float32 on CUDA does not
@@ -66,7 +66,7 @@ In float16, 1e-8 is 0: `0 / (0 + 1e-8)` was NaN, `log(0 + 1e-12)` and `log` of `
 `rsqrt(0 + 1e-10)` infinite, where float32 gave 0, -27.6, -18.4 and 1e5. With an epsilon of 1e-7, 1e-6 or 1e-5 in the
 divisor, 512 / epsilon was infinite. `sigmoid(20)` clamped to `1 - 1e-4` was 1, and the logarithm of one minus it -inf.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -80,7 +80,7 @@ with torch.autocast("cpu", dtype=torch.float16):
     level = y.abs().clamp(min=1e-12).log()  # AMP505
 print("finite:", direction.isfinite().all().item(), level.isfinite().all().item())
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -94,7 +94,7 @@ with torch.autocast("cpu", dtype=torch.float16):
     level = y.abs().clamp(min=1e-12).log()
 print("finite:", direction.isfinite().all().item(), level.isfinite().all().item())
 """,
-    fix="Compute the expression on `.float()`, or use an epsilon that float16 has, 1e-6 to 1e-4.",
+    fix_advice="Compute the expression on `.float()`, or use an epsilon that float16 has, 1e-6 to 1e-4.",
     sources=(
         "PyTorch documentation: torch.finfo, docs.pytorch.org/docs/stable/type_info.html",
         "measured with torch 2.13 on the CPU",

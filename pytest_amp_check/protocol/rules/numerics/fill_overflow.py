@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from ...events import FILL, Event, Program
 from ...fix import SAFE
-from ...rule import ERROR, STATIC, WARNING, Fault, Labels, Rule
-from ...surface import FLOAT16_MAX
+from ...rule import ERROR, STATIC, WARNING, Labels, Rule, ViolationKind
+from ...torch_api import FLOAT16_MAX
 
 
-def _fill(event: Event, program: Program) -> Labels:
-    value = event.facts.get("value")
+def _check_fill(event: Event, program: Program) -> Labels:
+    value = event.attributes.get("value")
     # Infinities are values of float16, and NaN compares false.
-    if event.facts.get("eligible") and value is not None and FLOAT16_MAX < abs(value) < float("inf"):
-        label = "fill:bound" if event.facts.get("bound") else "fill:overflow"
+    if event.attributes.get("eligible") and value is not None and FLOAT16_MAX < abs(value) < float("inf"):
+        label = "fill:bound" if event.attributes.get("bound") else "fill:overflow"
         # Under which conditions other code enters autocast, and that it does, is not known here: nobody calls a test.
-        guessed = event.facts.get("guessed")
-        if guessed and event.site.in_test():
+        guessed = event.attributes.get("guessed")
+        if guessed and event.site.is_in_test():
             return
         severity = WARNING if guessed else ERROR
         yield label, {"value": f"{value:g}", "limit": "min" if value < 0 else "max", "severity": severity}
@@ -26,21 +26,21 @@ RULE = Rule(
     "fill-overflow",
     ERROR,
     "A constant beyond the range of float16 is written into a tensor that may be float16.",
-    readers=STATIC,
+    detected_by=STATIC,
     applicability=SAFE,
-    on={FILL: _fill},
-    words=("large fill",),
-    faults={
-        "fill:overflow": Fault(
+    event_checks={FILL: _check_fill},
+    prescan_words=("large fill",),
+    violations={
+        "fill:overflow": ViolationKind(
             "`{call}` writes {value} into a tensor that may be float16, which ends at 65504: write"
             " `torch.finfo({tensor}.dtype).{limit}` instead"
         ),
-        "fill:bound": Fault(
+        "fill:bound": ViolationKind(
             "`{call}` bounds a float16 tensor by {value}, a number that float16 does not have, and raises: bound it by"
             " `torch.finfo({tensor}.dtype).{limit}`, or leave the bound out"
         ),
     },
-    why="""\
+    rationale="""\
 float16 ends at 65504. `-1e9`, the usual mask of an attention, does not fit: depending on the function and on the
 version, torch raises, or writes -inf. A softmax over a row that is masked throughout then is NaN, and the NaN reaches
 every parameter. The scores of an attention are float16 under autocast however the inputs were made, since autocast
@@ -52,7 +52,7 @@ converted to type c10::Half without overflow`, on the first float16 batch and no
 `full`, `new_full`, `x[mask] = c` and `x[i, j] = c` wrote -inf without a word from torch 2.11 on, and raised in 2.4.
 The softmax of a fully masked row was NaN with -inf, and uniform with `torch.finfo(dtype).min`.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 
 torch.manual_seed(0)
@@ -80,7 +80,7 @@ for attend in (attend_where, attend_masked_fill):
     except RuntimeError as error:
         print(attend.__name__, error)
 """,
-    good="""\
+    good_example="""\
 import torch
 
 torch.manual_seed(0)
@@ -105,7 +105,7 @@ def attend_masked_fill():
 for attend in (attend_where, attend_masked_fill):
     print(attend.__name__, "finite:", attend().isfinite().all().item())
 """,
-    fix='Write `torch.finfo(x.dtype).min`, or `float("-inf")` where no row is masked throughout.',
+    fix_advice='Write `torch.finfo(x.dtype).min`, or `float("-inf")` where no row is masked throughout.',
     sources=(
         "PyTorch documentation: torch.finfo, docs.pytorch.org/docs/stable/type_info.html",
         "measured with torch 2.4 and 2.13 on the CPU",

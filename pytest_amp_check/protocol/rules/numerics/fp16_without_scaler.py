@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...events import BACKWARD, Event, Program
-from ...rule import BOTH, WARNING, Fault, Labels, Rule
+from ...rule import BOTH, WARNING, Labels, Rule, ViolationKind
 
 
-def _without_scaler(event: Event, program: Program) -> Labels:
-    facts = event.facts
+def _check_backward(event: Event, program: Program) -> Labels:
+    facts = event.attributes
     if not facts.get("scaled") and facts.get("alone") and facts.get("dtypes") == {"float16"}:
         yield "backward:no-scaler", {}
 
@@ -17,16 +17,16 @@ RULE = Rule(
     "fp16-without-scaler",
     WARNING,
     "float16 autocast trains without gradient scaling.",
-    readers=BOTH,
-    on={BACKWARD: _without_scaler},
-    words=("autocast", "float16 MixedPrecision param_dtype"),
-    faults={
-        "backward:no-scaler": Fault(
+    detected_by=BOTH,
+    event_checks={BACKWARD: _check_backward},
+    prescan_words=("autocast", "float16 MixedPrecision param_dtype"),
+    violations={
+        "backward:no-scaler": ViolationKind(
             "`{call}` computes gradients in float16 without a GradScaler, so small ones become zero: scale the loss"
             " with `torch.amp.GradScaler`, or use bfloat16"
         ),
     },
-    why="""\
+    rationale="""\
 float16 has no number between 0 and 6e-8. Gradients of activations, and with them those of the weights, easily are
 smaller, more so as the loss falls, and turn into exact zeros. A GradScaler lifts them out of that range before the
 backward and divides them again afterwards. bfloat16 has the range of float32 and needs none. `torch.autocast("cuda")`
@@ -37,7 +37,7 @@ without a dtype is float16, and so it is for "xpu" and "mps"; on "cpu" it is bfl
 With the loss multiplied by 1, 1e-2, 1e-3 and 1e-4, a share of 0.006 %, 0.42 %, 3.8 % and 51 % of the gradients was
 exactly zero, and their relative error 0.0007, 0.027, 0.28 and 2.9. With a scaler: none, and 0.0007 throughout.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -54,7 +54,7 @@ for _ in range(3):
     optimizer.step()
     print("zero gradients:", (model[0].weight.grad == 0).float().mean().item())
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -73,7 +73,7 @@ for _ in range(3):
     scaler.update()
     print("zero gradients:", (model[0].weight.grad == 0).float().mean().item())
 """,
-    fix="Create one `torch.amp.GradScaler` and use `scaler.scale(loss).backward()`, `scaler.step(optimizer)` and"
+    fix_advice="Create one `torch.amp.GradScaler` and use `scaler.scale(loss).backward()`, `scaler.step(optimizer)` and"
     " `scaler.update()`, or pass `dtype=torch.bfloat16`.",
     sources=(
         (

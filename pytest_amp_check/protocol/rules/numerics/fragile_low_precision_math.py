@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ...events import FRAGILE_MATH, Event, Program
 from ...fix import SAFE
-from ...rule import INFO, STATIC, WARNING, Fault, Labels, Rule
+from ...rule import INFO, STATIC, WARNING, Labels, Rule, ViolationKind
 
 
-def _fragile(event: Event, program: Program) -> Labels:
-    facts = event.facts
+def _check_fragile_math(event: Event, program: Program) -> Labels:
+    facts = event.attributes
     how, dtype = facts["how"], facts["dtype"]
     # What bfloat16 does not overflow in, it still cancels in: one minus a probability that rounds to one.
     if dtype != "bfloat16" or how == "log-complement":
@@ -21,36 +21,36 @@ RULE = Rule(
     "fragile-low-precision-math",
     WARNING,
     "An expression overflows or cancels in the low precision that autocast gives it.",
-    readers=STATIC,
+    detected_by=STATIC,
     applicability=SAFE,
-    on={FRAGILE_MATH: _fragile},
-    words=("autocast",),
-    faults={
-        "fragile:log-softmax": Fault(
+    event_checks={FRAGILE_MATH: _check_fragile_math},
+    prescan_words=("autocast",),
+    violations={
+        "fragile:log-softmax": ViolationKind(
             "`{call}` takes the logarithm of a softmax that is 0 in low precision for all but the largest: use"
             " `log_softmax`"
         ),
-        "fragile:log-sigmoid": Fault(
+        "fragile:log-sigmoid": ViolationKind(
             "`{call}` takes the logarithm of a sigmoid that is 0 in low precision below -17: use `logsigmoid`"
         ),
-        "fragile:log-complement": Fault(
+        "fragile:log-complement": ViolationKind(
             "`{call}` takes the logarithm of one minus a probability that rounds to 1 in low precision: use"
             " `logsigmoid` of the negated logits, or compute it on `.float()`"
         ),
-        "fragile:logsumexp": Fault(
+        "fragile:logsumexp": ViolationKind(
             "`{call}` takes the logarithm of a sum of exponentials, which overflow float16 from 11.1 on: use"
             " `torch.logsumexp`"
         ),
-        "fragile:squares": Fault(
+        "fragile:squares": ViolationKind(
             "`{call}` averages squares that overflow float16 from 256 on: square `.float()`, or use `mse_loss`"
         ),
-        "fragile:variance": Fault(
+        "fragile:variance": ViolationKind(
             "`{call}` gives a variance in float16, which overflows where the deviation reaches 256: compute it on"
             " `.float()`",
             INFO,
         ),
     },
-    why="""\
+    rationale="""\
 Autocast runs on its list of float32 ops what is known to need it, and everything else in the dtype that it is given.
 A product, a mean, a variance and a sigmoid are on no list, so on the output of a linear layer they run in float16: it
 ends at 65504, the square of 256, and has 11 bits, in which a probability close to 1 is 1. CUDA's list holds exp, log,
@@ -62,7 +62,7 @@ In float16 the logarithm of a softmax whose logits are 20 apart was -inf (`log_s
 -inf (`logsigmoid`: -20), and `log(1 - sigmoid(10))` -inf (-10), in bfloat16 as well. `exp(12)` is infinite. The mean
 of squares of values of 300 was infinite (90000 in float32), and so was the variance of 0 to 999 (83417).
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -76,7 +76,7 @@ with torch.autocast("cpu", dtype=torch.float16):
     energy = (y * y).mean()  # AMP507
 print("finite:", likelihood.isfinite().all().item(), energy.isfinite().item())
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -90,7 +90,8 @@ with torch.autocast("cpu", dtype=torch.float16):
     energy = (y.float() * y.float()).mean()
 print("finite:", likelihood.isfinite().all().item(), energy.isfinite().item())
 """,
-    fix="Use the stable function (`log_softmax`, `logsigmoid`, `logsumexp`, `mse_loss`), or compute the expression"
+    fix_advice="Use the stable function (`log_softmax`, `logsigmoid`, `logsumexp`, `mse_loss`), or compute the "
+    "expression"
     " on `.float()`.",
     sources=(
         "PyTorch documentation: Autocast Op Reference, docs.pytorch.org/docs/stable/amp.html#autocast-op-reference",

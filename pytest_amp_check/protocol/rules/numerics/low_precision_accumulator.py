@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from ...events import LOW_SUM, Event, Program
-from ...rule import BOTH, INFO, WARNING, Fault, Labels, Rule
+from ...rule import BOTH, INFO, WARNING, Labels, Rule, ViolationKind
 
 
-def _low_sum(event: Event, program: Program) -> Labels:
-    dtype = event.facts["dtype"]
+def _check_low_sum(event: Event, program: Program) -> Labels:
+    dtype = event.attributes["dtype"]
     values = {"dtype": "low precision" if dtype == "half" else dtype}
-    if event.facts.get("stands"):
+    if event.attributes.get("stands"):
         yield "sum:still", values
         return
-    yield "sum:low", {**values, "severity": INFO} if event.facts["guessed"] else values
+    yield "sum:low", {**values, "severity": INFO} if event.attributes["guessed"] else values
 
 
 RULE = Rule(
@@ -20,20 +20,20 @@ RULE = Rule(
     "low-precision-accumulator",
     WARNING,
     "A running sum is kept in float16 or bfloat16.",
-    readers=BOTH,
-    on={LOW_SUM: _low_sum},
-    words=("autocast",),
-    faults={
-        "sum:low": Fault(
+    detected_by=BOTH,
+    event_checks={LOW_SUM: _check_low_sum},
+    prescan_words=("autocast",),
+    violations={
+        "sum:low": ViolationKind(
             "`{sum}` sums over the iterations in {dtype}, which soon stops growing: keep the sum in float32, or"
             " add the tensor's `.item()`"
         ),
-        "sum:still": Fault(
+        "sum:still": ViolationKind(
             "`{sum}` is kept in {dtype}, in which what is added each time is too little to change it, so that it stands"
             " still: keep it in float32, and give it float32 values"
         ),
     },
-    why="""\
+    rationale="""\
 A sum stops growing where what is added is smaller than half the gap to the next number: in float16 that is one part
 in 2048, in bfloat16 one in 256. A sum that runs over the batches of an epoch, started at a Python zero, takes the dtype
 of what is added to it: what autocast computed in low precision stays in low precision. A moving average does the same,
@@ -43,7 +43,7 @@ and a tensor of low precision that is added to in place keeps its dtype whatever
 Ten thousand times 1 added up to 2048 in float16 and to 256 in bfloat16. A moving average with a decay of 0.9999 of a
 constant 1 was 0.25 and 0.031 after 20,000 steps; it is 0.865.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -59,7 +59,7 @@ for x in batches:
     total += score  # AMP508
 print("sum of 1000 ones:", float(total))
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -75,7 +75,7 @@ for x in batches:
     total += score.float()
 print("sum of 1000 ones:", float(total))
 """,
-    fix="Add `.float()` of the tensor or its `.item()`, or start from a float32 tensor.",
+    fix_advice="Add `.float()` of the tensor or its `.item()`, or start from a float32 tensor.",
     sources=(
         "PyTorch documentation: torch.finfo, docs.pytorch.org/docs/stable/type_info.html",
         "measured with torch 2.13 on the CPU",

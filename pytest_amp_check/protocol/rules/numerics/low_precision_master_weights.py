@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from ...events import MODULE_CAST, Program
-from ...rule import BOTH, ERROR, WARNING, Fault, Rule, Verdicts
+from ...rule import BOTH, ERROR, WARNING, Rule, Verdicts, ViolationKind
 
 
-def _cast_of_trained(program: Program) -> Verdicts:
-    trained = program.facts.get("trained_modules", frozenset())
-    scaled = program.facts.get("scaled_modules", trained if program.facts.get("live_scalers") else frozenset())
+def _check_trained_casts(program: Program) -> Verdicts:
+    trained = program.attributes.get("trained_modules", frozenset())
+    scaled = program.attributes.get(
+        "scaled_modules", trained if program.attributes.get("live_scalers") else frozenset()
+    )
     for graph in program.graphs:
         for node in graph.nodes:
             event = node.event
             if event is None or event.kind != MODULE_CAST or event.subject not in trained:
                 continue
-            if not event.facts.get("trained", True):
+            if not event.attributes.get("trained", True):
                 continue  # a cast for inference, of a module that other code trains
-            dtype, how = event.facts.get("dtype"), event.facts.get("how", "cast")
+            dtype, how = event.attributes.get("dtype"), event.attributes.get("how", "cast")
             if dtype == "float16" and event.subject in scaled:
                 yield f"{how}:trained-scaled", event, {"dtype": dtype}, ()
             elif dtype in ("float16", "bfloat16"):
@@ -33,39 +35,39 @@ RULE = Rule(
     "low-precision-master-weights",
     WARNING,
     "Trained parameters are stored in float16 or bfloat16.",
-    readers=BOTH,
-    whole={MODULE_CAST: _cast_of_trained},
-    words=("low-precision weights",),
-    faults={
-        "cast:trained": Fault(
+    detected_by=BOTH,
+    program_checks={MODULE_CAST: _check_trained_casts},
+    prescan_words=("low-precision weights",),
+    violations={
+        "cast:trained": ViolationKind(
             "`{call}` stores parameters that are trained in {dtype}, where small updates round to nothing{refused}:"
             " keep them in float32 and let autocast choose the dtypes"
         ),
-        "cast:trained-scaled": Fault(
+        "cast:trained-scaled": ViolationKind(
             "`{call}` stores parameters that are trained in {dtype}, whose gradients GradScaler refuses to unscale:"
             " keep them in float32 and let autocast choose the dtypes",
             ERROR,
         ),
-        "made:trained": Fault(
+        "made:trained": ViolationKind(
             "`{module}` is made with parameters in {dtype}, which are trained, and small updates of them round to"
             " nothing{refused}: make and load them in float32 and let autocast choose the dtypes"
         ),
-        "made:trained-scaled": Fault(
+        "made:trained-scaled": ViolationKind(
             "`{module}` is made with parameters in {dtype}, which are trained, and whose gradients GradScaler refuses"
             " to unscale: make and load them in float32 and let autocast choose the dtypes",
             ERROR,
         ),
-        "default:trained": Fault(
+        "default:trained": ViolationKind(
             "`{call}` makes {dtype} the dtype of parameters that are trained, and small updates of them round to"
             " nothing{refused}: leave float32 the default and let autocast choose the dtypes"
         ),
-        "default:trained-scaled": Fault(
+        "default:trained-scaled": ViolationKind(
             "`{call}` makes {dtype} the dtype of parameters that are trained, whose gradients GradScaler refuses to"
             " unscale: leave float32 the default and let autocast choose the dtypes",
             ERROR,
         ),
     },
-    why="""\
+    rationale="""\
 Mixed precision means low-precision compute on **float32 weights**. A weight in bfloat16 has 8 bits and one in float16
 has 11: an update smaller than half the gap to the next representable number is rounded away, and late in training most
 are. With a GradScaler, float16 parameters have float16 gradients, and `unscale_` raises on them; a fused optimizer does
@@ -81,7 +83,7 @@ With weights of standard deviation 0.02, one step left 32 % of the bfloat16 weig
 1e-3. In float16, Adam's epsilon of 1e-8 is 0: a gradient of 0 made the parameter NaN. With a scaler: `ValueError:
 Attempting to unscale FP16 gradients.`
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -99,7 +101,7 @@ for _ in range(10):
     optimizer.step()
 print("unchanged weights:", (model.weight == before).float().mean().item())
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -117,7 +119,7 @@ for _ in range(10):
     optimizer.step()
 print("unchanged weights:", (model.weight == before).float().mean().item())
 """,
-    fix="Drop the cast or the dtype, keep the parameters in float32 and run the forward under `torch.autocast`.",
+    fix_advice="Drop the cast or the dtype, keep the parameters in float32 and run the forward under `torch.autocast`.",
     sources=(
         (
             "PyTorch documentation: torch.autocast and GradScaler, docs.pytorch.org/docs/stable/amp.html: do not "

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...events import LOW_POSITIONS, Event, Program
-from ...rule import STATIC, WARNING, Fault, Labels, Rule
+from ...rule import STATIC, WARNING, Labels, Rule, ViolationKind
 
 
-def _low_positions(event: Event, program: Program) -> Labels:
-    yield f"positions:{event.facts['how']}", {}
+def _check_low_positions(event: Event, program: Program) -> Labels:
+    yield f"positions:{event.attributes['how']}", {}
 
 
 RULE = Rule(
@@ -15,23 +15,23 @@ RULE = Rule(
     "low-precision-positions",
     WARNING,
     "Positions or the angles of a rotary embedding are computed in low precision.",
-    readers=STATIC,
-    on={LOW_POSITIONS: _low_positions},
-    words=("autocast",),
-    faults={
-        "positions:angles": Fault(
+    detected_by=STATIC,
+    event_checks={LOW_POSITIONS: _check_low_positions},
+    prescan_words=("autocast",),
+    violations={
+        "positions:angles": ViolationKind(
             "`{call}` multiplies positions by frequencies in an op that autocast runs in low precision, so the"
             " angles are off by radians: compute them in a region with `enabled=False`"
         ),
-        "positions:cast": Fault(
+        "positions:cast": ViolationKind(
             "`{call}` rounds positions to low precision before their sine or cosine is taken: cast what comes out,"
             " not what goes in"
         ),
-        "positions:index": Fault(
+        "positions:index": ViolationKind(
             "`{call}` rounds indexes to low precision, which has not all of them: keep them as integers"
         ),
     },
-    why="""\
+    rationale="""\
 float16 has every integer up to 2048 and bfloat16 up to 256; beyond, neighbouring positions become the same number, and
 an angle of some hundred radians is known to a radian or so. Autocast runs `einsum` and `matmul` in low precision even
 on float32 tensors, and that is how rotary embeddings multiply positions by frequencies. The sine and cosine behind it
@@ -42,7 +42,7 @@ The angles of 4096 positions and 32 frequencies, multiplied by a matmul under au
 in float16 and 14.4 in bfloat16, and their cosines by up to 2.0. Of 5000 positions, 3299 were distinct in float16 and
 797 in bfloat16.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 
 inverse = 10000.0 ** -(torch.arange(0, 64, 2).float() / 64)
@@ -54,7 +54,7 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
 exact = (torch.arange(4096).float()[:, None] * inverse[None, :]).cos()
 print("largest error:", (cosine - exact).abs().max().item())
 """,
-    good="""\
+    good_example="""\
 import torch
 
 inverse = 10000.0 ** -(torch.arange(0, 64, 2).float() / 64)
@@ -67,7 +67,7 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
 exact = (torch.arange(4096).float()[:, None] * inverse[None, :]).cos()
 print("largest error:", (cosine - exact).abs().max().item())
 """,
-    fix="Compute angles in a `torch.autocast(..., enabled=False)` region, or by an elementwise product, and cast"
+    fix_advice="Compute angles in a `torch.autocast(..., enabled=False)` region, or by an elementwise product, and cast"
     " their sine and cosine.",
     sources=(
         "PyTorch documentation: Autocast Op Reference, docs.pytorch.org/docs/stable/amp.html#autocast-op-reference",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from ...events import LOW_OP, Event, Program
-from ...rule import STATIC, WARNING, Fault, Labels, Rule
+from ...rule import STATIC, WARNING, Labels, Rule, ViolationKind
 
 
-def _refused(event: Event, program: Program) -> Labels:
+def _check_refused_op(event: Event, program: Program) -> Labels:
     # What a model that cannot be read gives may be float32.
-    if not event.facts["guessed"]:
-        dtype = event.facts["dtype"]
-        yield f"op:{event.facts['how']}", {"dtype": "low-precision" if dtype == "half" else dtype}
+    if not event.attributes["guessed"]:
+        dtype = event.attributes["dtype"]
+        yield f"op:{event.attributes['how']}", {"dtype": "low-precision" if dtype == "half" else dtype}
 
 
 RULE = Rule(
@@ -18,23 +18,23 @@ RULE = Rule(
     "op-without-low-precision-kernel",
     WARNING,
     "An op that has no kernel for float16 or bfloat16 is given a low-precision tensor.",
-    readers=STATIC,
-    on={LOW_OP: _refused},
-    words=("autocast",),
-    faults={
-        "op:refused": Fault(
+    detected_by=STATIC,
+    event_checks={LOW_OP: _check_refused_op},
+    prescan_words=("autocast",),
+    violations={
+        "op:refused": ViolationKind(
             "`{call}` is given a {dtype} tensor, has no kernel for it and raises: cast it with `.float()` first"
         ),
-        "op:inner": Fault(
+        "op:inner": ViolationKind(
             "`{call}` multiplies matrices, which autocast does in {dtype}, and has no kernel for the decomposition"
             " of what that gives: compute it on `.float()` where autocast is off"
         ),
-        "op:lengths": Fault(
+        "op:lengths": ViolationKind(
             "`{call}` transforms a {dtype} tensor, which cuFFT does only where every length is a power of two: cast"
             " it with `.float()` first"
         ),
     },
-    why="""\
+    rationale="""\
 LAPACK, cuSOLVER and MAGMA compute in float32 and float64 alone: a singular value, QR, LU, Cholesky or eigenvalue
 decomposition, an inverse, a determinant or a quantile of a low-precision tensor raises. CUDA's autocast has none of
 them on its list of float32 ops, so what a linear layer or a matmul gives reaches them as it is; the CPU's list has
@@ -47,7 +47,7 @@ precision dtypes not supported. Got Half`; `quantile() input tensor must be eith
 reported it of `fft.rfft` of length 192 on CUDA: `RuntimeError: cuFFT only supports dimensions whose sizes are powers of
 two when computing in half precision`.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -68,7 +68,7 @@ try:
 except RuntimeError as error:
     print(error)
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -89,7 +89,8 @@ try:
 except RuntimeError as error:
     print(error)
 """,
-    fix="Cast the tensor with `.float()` before the op; around what multiplies by itself, switch autocast off, too.",
+    fix_advice="Cast the tensor with `.float()` before the op; around what multiplies by itself, switch autocast "
+    "off, too.",
     sources=(
         "PyTorch documentation: torch.fft, docs.pytorch.org/docs/stable/fft.html: powers of two for torch.half on CUDA",
         "PyTorch source: ATen/autocast_mode.h, the lists of CUDA and of the CPU",

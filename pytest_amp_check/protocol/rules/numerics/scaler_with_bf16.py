@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from ...events import SCALE, Event, Program
-from ...rule import BOTH, INFO, Fault, Labels, Rule
-from ...surface import BFLOAT16_OR_FLOAT32
+from ...rule import BOTH, INFO, Labels, Rule, ViolationKind
+from ...torch_api import BFLOAT16_OR_FLOAT32
 
 
-def _scaled_bf16(event: Event, program: Program) -> Labels:
-    dtypes = frozenset(event.facts.get("dtypes") or ())
+def _check_scaled_bf16(event: Event, program: Program) -> Labels:
+    dtypes = frozenset(event.attributes.get("dtypes") or ())
     if not dtypes or not dtypes <= {"bfloat16", BFLOAT16_OR_FLOAT32}:
         return
     # enabled=(dtype == torch.float16) is how to share one code path between both dtypes.
-    scaler = None if event.subject is None else program.things[event.subject]
-    if scaler is None or scaler.facts.get("enabled", True) is True:
+    scaler = None if event.subject is None else program.objects[event.subject]
+    if scaler is None or scaler.attributes.get("enabled", True) is True:
         yield "scale:bf16", {}
 
 
@@ -22,16 +22,16 @@ RULE = Rule(
     "scaler-with-bf16",
     INFO,
     "A GradScaler has nothing to do in a bfloat16 training.",
-    readers=BOTH,
-    on={SCALE: _scaled_bf16},
-    words=("scaler",),
-    faults={
-        "scale:bf16": Fault(
+    detected_by=BOTH,
+    event_checks={SCALE: _check_scaled_bf16},
+    prescan_words=("scaler",),
+    violations={
+        "scale:bf16": ViolationKind(
             "`{scaler}` scales a bfloat16 loss, which needs no scaling: drop the scaler, or construct it with"
             " `enabled=(dtype == torch.float16)`"
         ),
     },
-    why="""\
+    rationale="""\
 bfloat16 has the exponent of float32: gradients that survive in float32 survive in bfloat16, so scaling them gains
 nothing. It does no harm either; that a scale of 65536 makes bfloat16 overflow is a tale, its largest number is
 3.39e38. What it costs is a pass over all gradients and a wait for the device at every step.
@@ -40,7 +40,7 @@ nothing. It does no harm either; that a scale of 65536 makes bfloat16 overflow i
 Twenty steps in bfloat16 were bit-identical with and without the scaler. Each step with it pays one more pass over the
 gradients and one `.item()`, which makes the CPU wait for the GPU.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -57,7 +57,7 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -72,7 +72,7 @@ for _ in range(3):
     loss.backward()
     optimizer.step()
 """,
-    fix="Call `loss.backward()` and `optimizer.step()`, or enable the scaler for float16 only.",
+    fix_advice="Call `loss.backward()` and `optimizer.step()`, or enable the scaler for float16 only.",
     sources=(
         "PyTorch documentation: torch.autocast and GradScaler, docs.pytorch.org/docs/stable/amp.html",
         "karpathy/nanoGPT, train.py: the scaler is enabled for float16 only",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...events import LATE_SCALE, Event, Program
-from ...rule import INFO, STATIC, Fault, Labels, Rule
+from ...rule import INFO, STATIC, Labels, Rule, ViolationKind
 
 
-def _scaled_late(event: Event, program: Program) -> Labels:
-    if not event.facts["guessed"]:
+def _check_scaled_late(event: Event, program: Program) -> Labels:
+    if not event.attributes["guessed"]:
         yield "scores:scaled-late", {}
 
 
@@ -16,17 +16,17 @@ RULE = Rule(
     "scores-scaled-late",
     INFO,
     "The scores of an attention are scaled after the float16 product that may overflow.",
-    readers=STATIC,
-    default=False,
-    on={LATE_SCALE: _scaled_late},
-    words=("autocast",),
-    faults={
-        "scores:scaled-late": Fault(
+    detected_by=STATIC,
+    on_by_default=False,
+    event_checks={LATE_SCALE: _check_scaled_late},
+    prescan_words=("autocast",),
+    violations={
+        "scores:scaled-late": ViolationKind(
             "`{call}` scales the product of queries and keys once float16 may have overflowed in it: scale one factor"
             " before it is multiplied, or use `scaled_dot_product_attention`"
         ),
     },
-    why="""\
+    rationale="""\
 Autocast multiplies queries by keys in float16, which ends at 65504. A score is a sum over the width of a head: with 64
 terms it overflows where queries and keys are about 32, and the scale, by which it were eight times smaller, comes too
 late: the infinity stays one, and the softmax of two of them is NaN. Scaling the queries first costs less, since there
@@ -37,7 +37,7 @@ trainings queries and keys stay small.
 With queries and keys of 40 throughout and heads of width 64, the scores (102400 before the scale, 12800 after it) were
 infinite and their softmax NaN; with the queries scaled first they were 12800, and the softmax was uniform.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -52,7 +52,7 @@ with torch.autocast("cpu", dtype=torch.float16):
     attended = scores.softmax(-1) @ v
 print("finite:", attended.isfinite().all().item())
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -67,7 +67,7 @@ with torch.autocast("cpu", dtype=torch.float16):
     attended = scores.softmax(-1) @ v
 print("finite:", attended.isfinite().all().item())
 """,
-    fix="Multiply the queries by the scale before the product, or use"
+    fix_advice="Multiply the queries by the scale before the product, or use"
     " `torch.nn.functional.scaled_dot_product_attention`.",
     sources=(
         "ultralytics/ultralytics pull request 24990",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...events import ODD_SIZE, Event, Program
-from ...rule import BOTH, INFO, Fault, Labels, Rule
+from ...rule import BOTH, INFO, Labels, Rule, ViolationKind
 
 
-def _odd(event: Event, program: Program) -> Labels:
-    yield f"size:{event.facts['how']}", {}
+def _check_odd_size(event: Event, program: Program) -> Labels:
+    yield f"size:{event.attributes['how']}", {}
 
 
 RULE = Rule(
@@ -15,21 +15,21 @@ RULE = Rule(
     "odd-matrix-sizes",
     INFO,
     "Matrices are multiplied in low precision whose sizes are no multiples of 8.",
-    readers=BOTH,
-    default=False,
-    on={ODD_SIZE: _odd},
-    words=("autocast",),
-    faults={
-        "size:weight": Fault(
+    detected_by=BOTH,
+    on_by_default=False,
+    event_checks={ODD_SIZE: _check_odd_size},
+    prescan_words=("autocast",),
+    violations={
+        "size:weight": ViolationKind(
             "`{call}` multiplies in low precision by a matrix with a side of {sizes}, of which the Tensor Cores of a "
             "GPU make less than of multiples of 8: pad it to {better}"
         ),
-        "size:rows": Fault(
+        "size:rows": ViolationKind(
             "`{call}` runs backward from products of {sizes} rows in low precision, of which the Tensor Cores of a GPU "
             "make less than of multiples of 8: use batches that give {better}"
         ),
     },
-    why="""\
+    rationale="""\
 Tensor Cores take matrices of float16 and bfloat16 in blocks, and rows of them as 16 bytes: 8 numbers. Before cuBLAS 11
 and cuDNN 7.6.3 a product with a side that is no multiple of 8 did not use them at all; since then it does, but with
 kernels that read in smaller pieces, and is slower. On an A100 multiples of 64 are best. A vocabulary of 50257 words, or
@@ -43,7 +43,7 @@ No result changes, only time. NVIDIA measured the last layer of a Transformer on
 a vocabulary that is a multiple of 8 makes it substantially faster, with cuBLAS 10.1 and with cuBLAS 11.0. It has not
 been measured here, for want of a GPU.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -61,7 +61,7 @@ for _ in range(2):
     loss.backward()
     optimizer.step()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -79,7 +79,7 @@ for _ in range(2):
     loss.backward()
     optimizer.step()
 """,
-    fix="Pad vocabularies and channels to a multiple of 8, and use batches of a multiple of 8.",
+    fix_advice="Pad vocabularies and channels to a multiple of 8, and use batches of a multiple of 8.",
     sources=(
         "NVIDIA: Matrix Multiplication Background User's Guide, requirements to use Tensor Cores",
         "NVIDIA: Linear/Fully-Connected Layers User's Guide, quick-start checklist and vocabulary size",

@@ -3,45 +3,47 @@
 from __future__ import annotations
 
 from ...events import OVERHEAD, SCALER_STEP, Event, Program
-from ...rule import INFO, STATIC, Fault, Labels, Rule, Verdicts
+from ...rule import INFO, STATIC, Labels, Rule, Verdicts, ViolationKind
 
 #: How weights are cast anew -> label.
 _CASTS = {"region": "cast:each-turn", "cache": "cast:no-cache"}
 
 
-def _recast(event: Event, program: Program) -> Labels:
-    label = _CASTS.get(event.facts["how"])
+def _check_recast(event: Event, program: Program) -> Labels:
+    label = _CASTS.get(event.attributes["how"])
     if label is not None:
         yield label, {}
 
 
-def _each_step(program: Program) -> Verdicts:
+def _check_each_step(program: Program) -> Verdicts:
     for graph in program.graphs:
         events = [node.event for node in graph.nodes if node.event is not None]
-        steps = [event for event in events if event.kind == SCALER_STEP and _waits(event, program)]
+        steps = [event for event in events if event.kind == SCALER_STEP and _waits_for_device(event, program)]
         for event in events if steps else ():
-            owners = event.facts.get("owners") or ()
-            if event.kind == OVERHEAD and event.facts["how"] == "scale":
-                if any(step.subject == event.subject and _beside(event, step) for step in steps):
+            owners = event.attributes.get("owners") or ()
+            if event.kind == OVERHEAD and event.attributes["how"] == "scale":
+                if any(step.subject == event.subject and _runs_with_each_step(event, step) for step in steps):
                     yield "scale:told", event, {}, ()
-            elif event.facts.get("zeros") and any(step.object in owners and _turns(event, step) for step in steps):
+            elif event.attributes.get("zeros") and any(
+                step.object in owners and _is_in_same_loop(event, step) for step in steps
+            ):
                 yield "zero:zeros", event, {}, ()
 
 
-def _waits(step: Event, program: Program) -> bool:
+def _waits_for_device(step: Event, program: Program) -> bool:
     """Whether a step in a loop is that of a scaler whose numbers are not on the CPU anyway, as far as is known."""
-    looping = any(key > 0 for key in step.facts.get("loops", ()))
-    return looping and step.subject is not None and program.things[step.subject].facts.get("device") != "cpu"
+    looping = any(key > 0 for key in step.attributes.get("loops", ()))
+    return looping and step.subject is not None and program.objects[step.subject].attributes.get("device") != "cpu"
 
 
-def _turns(event: Event, step: Event) -> bool:
+def _is_in_same_loop(event: Event, step: Event) -> bool:
     """Whether an event and a step stand in the same loop."""
-    return bool(event.facts["loops"] == step.facts["loops"])
+    return bool(event.attributes["loops"] == step.attributes["loops"])
 
 
-def _beside(event: Event, step: Event) -> bool:
+def _runs_with_each_step(event: Event, step: Event) -> bool:
     """Whether an event happens as often as a step."""
-    return _turns(event, step) and set(event.guards) <= set(step.guards)
+    return _is_in_same_loop(event, step) and set(event.guards) <= set(step.guards)
 
 
 RULE = Rule(
@@ -49,30 +51,30 @@ RULE = Rule(
     "redundant-amp-overhead",
     INFO,
     "Weights are cast, the loss scale is copied to the CPU, or gradients are zeroed, more often than needed.",
-    readers=STATIC,
-    default=False,
-    on={OVERHEAD: _recast},
-    whole={SCALER_STEP: _each_step},
-    words=("autocast", "scaler"),
-    faults={
-        "cast:each-turn": Fault(
+    detected_by=STATIC,
+    on_by_default=False,
+    event_checks={OVERHEAD: _check_recast},
+    program_checks={SCALER_STEP: _check_each_step},
+    prescan_words=("autocast", "scaler"),
+    violations={
+        "cast:each-turn": ViolationKind(
             "`{context}` is entered in each turn of a loop that runs `{module}`, so its weights are cast anew each "
             "time: enter autocast once, around the loop"
         ),
-        "cast:no-cache": Fault(
+        "cast:no-cache": ViolationKind(
             "`{context}` keeps no weights that it has cast, and `{module}` runs in a loop in it, so its weights are "
             "cast anew, and kept for backward, each time: leave out `cache_enabled=False`"
         ),
-        "scale:told": Fault(
+        "scale:told": ViolationKind(
             "`{call}()` copies the loss scale from the device in every step only to report it, and the program waits "
             "for that: report it once in many steps"
         ),
-        "zero:zeros": Fault(
+        "zero:zeros": ViolationKind(
             "`{call}(set_to_none=False)` writes zeros that the next backward adds to, and keeps the gradients during "
             "forward: leave `set_to_none` at its default"
         ),
     },
-    why="""\
+    rationale="""\
 An autocast region casts each float32 weight once and keeps the copy until the outermost region is left. A region that
 is entered anew in each time step, or one with `cache_enabled=False`, casts the same weights again and again, and each
 copy stays in memory until backward. `get_scale()` copies a number from the device, which waits until the device is
@@ -87,7 +89,7 @@ A Linear layer run 16 times before one backward: 32 casts of weight and bias wit
 `cache_enabled=False`, 2 with one region around. Zeroed gradients of a model with 24 parameters: 24 additions in each
 backward, and 1.1 MB of gradients alive during forward, of which neither is there with `set_to_none=True`.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -105,7 +107,7 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -122,7 +124,7 @@ for _ in range(3):
     optimizer.step()
     optimizer.zero_grad()
 """,
-    fix="Enter autocast once around the loop, report the scale now and then, and let `zero_grad()` set None.",
+    fix_advice="Enter autocast once around the loop, report the scale now and then, and let `zero_grad()` set None.",
     sources=(
         "PyTorch documentation: GradScaler.get_scale, which incurs a CPU-GPU sync",
         "PyTorch documentation: Performance Tuning Guide, zero_grad() with set_to_none",

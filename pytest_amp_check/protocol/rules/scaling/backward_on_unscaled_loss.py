@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ...events import BACKWARD, Event, Program
 from ...fix import SAFE
-from ...rule import ERROR, Fault, Labels, Rule
+from ...rule import ERROR, Labels, Rule, ViolationKind
 
 
-def _alone(event: Event, program: Program) -> Labels:
-    if event.facts.get("beside"):
-        yield "backward:beside", {"scaler": event.facts["beside"]}
+def _check_backward(event: Event, program: Program) -> Labels:
+    if event.attributes.get("beside"):
+        yield "backward:beside", {"scaler": event.attributes["beside"]}
 
 
 RULE = Rule(
@@ -18,32 +18,32 @@ RULE = Rule(
     ERROR,
     "A loss runs backward unscaled although its gradients are stepped by a scaler.",
     applicability=SAFE,
-    on={BACKWARD: _alone},
-    words=("scaler",),
-    faults={
-        "step@raw": Fault(
+    event_checks={BACKWARD: _check_backward},
+    prescan_words=("scaler",),
+    violations={
+        "step@raw": ViolationKind(
             "`{loss}` runs backward without the loss scale, yet `{scaler}.step({optimizer})` divides its gradients by "
             "it: write `{scaler}.scale({loss}).backward()`",
-            blame=(BACKWARD,),
-            unscaled=True,
-            witness=(BACKWARD,),
-            otherwise=(("given", "step@raw-given"),),
+            cause_kinds=(BACKWARD,),
+            unscaled_only=True,
+            trace_kinds=(BACKWARD,),
+            label_overrides=(("given", "step@raw-given"),),
         ),
-        "step@raw-given": Fault(
+        "step@raw-given": ViolationKind(
             "`{loss}` runs backward without the loss scale, yet `{scaler}.step({optimizer})` divides its gradients by "
             "it: write `{scaler}.scale({loss}).backward()`, unless whoever gives it has scaled it",
-            owned="scale",
+            missing_method="scale",
         ),
-        "backward:beside": Fault(
+        "backward:beside": ViolationKind(
             "`{loss}` runs backward without the loss scale, by which `{scaler}` divides its gradients, and no method "
             "scales it: write `{scaler}.scale({loss}).backward()`",
-            owned="scale",
+            missing_method="scale",
         ),
-        "step@raw-framework": Fault(
+        "step@raw-framework": ViolationKind(
             "`{loss}` runs backward without the loss scale, by which {framework} divides its gradients: {advice}"
         ),
     },
-    why="""\
+    rationale="""\
 `scaler.step()` divides every gradient of its optimizer by the loss scale; it cannot know that a gradient was never
 multiplied by it. torch notices only when `scale()` was never called at all (`Attempted step but _scale is None`). As
 soon as one loss of the program is scaled, the unscaled one passes silently, and small gradients get no protection from
@@ -53,7 +53,7 @@ underflow either.
 SGD's update became 65536 times too small (measured ratio 1.58e-5), Adam's half as large (0.498). Nothing is raised once
 the scaler has scaled any other loss.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -76,7 +76,7 @@ for x, action, value in batches:
     scaler.step(critic_optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -99,7 +99,7 @@ for x, action, value in batches:
     scaler.step(critic_optimizer)
     scaler.update()
 """,
-    fix="Run every loss whose parameters the scaler steps backward through `scaler.scale(loss).backward()`.",
+    fix_advice="Run every loss whose parameters the scaler steps backward through `scaler.scale(loss).backward()`.",
     sources=(
         (
             "PyTorch docs, Automatic Mixed Precision examples: Working with multiple models, losses, and "

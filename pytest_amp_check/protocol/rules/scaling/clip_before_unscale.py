@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ...events import BACKWARD, CLIP, SCALER_STEP, UNSCALE, Event, Program
 from ...fix import SAFE
-from ...rule import ERROR, Fault, Labels, Rule
+from ...rule import ERROR, Labels, Rule, ViolationKind
 
 
-def _alone(event: Event, program: Program) -> Labels:
-    if event.facts.get("copies"):
-        yield "clip@copies", {"level": str(event.facts["copies"])}
-    if event.facts.get("beside"):
-        yield "clip:beside", {"scaler": event.facts["beside"]}
+def _check_clip(event: Event, program: Program) -> Labels:
+    if event.attributes.get("copies"):
+        yield "clip@copies", {"level": str(event.attributes["copies"])}
+    if event.attributes.get("beside"):
+        yield "clip:beside", {"scaler": event.attributes["beside"]}
 
 
 RULE = Rule(
@@ -20,43 +20,43 @@ RULE = Rule(
     ERROR,
     "Gradients are clipped while they are still multiplied by the loss scale.",
     applicability=SAFE,
-    on={CLIP: _alone},
-    words=("scaler", "LightningModule on_after_backward("),
-    faults={
-        "clip@scaled": Fault(
+    event_checks={CLIP: _check_clip},
+    prescan_words=("scaler", "LightningModule on_after_backward("),
+    violations={
+        "clip@scaled": ViolationKind(
             "`{call}` clips gradients that are still multiplied by the loss scale: "
             "call `{scaler}.unscale_({optimizer})` before it",
-            blame=(CLIP,),
-            each=True,
-            witness=(BACKWARD,),
-            unless="unscaled-where-live",
-            otherwise=(("by_hand", "clip@scaled-by-hand"),),
-            spared_by=(UNSCALE,),
+            cause_kinds=(CLIP,),
+            every_cause=True,
+            trace_kinds=(BACKWARD,),
+            exemption="unscaled-where-live",
+            label_overrides=(("by_hand", "clip@scaled-by-hand"),),
+            sparing_kinds=(UNSCALE,),
         ),
-        "clip@scaled-by-hand": Fault(
+        "clip@scaled-by-hand": ViolationKind(
             "`{call}` clips gradients by a norm that is still multiplied by the loss scale: "
             "call `{scaler}.unscale_({optimizer})` before the norm is taken",
-            witness=(BACKWARD,),
+            trace_kinds=(BACKWARD,),
         ),
-        "clip@stepped": Fault(
+        "clip@stepped": ViolationKind(
             "`{call}` clips gradients that `{scaler}.step({optimizer})` has used already, so that nothing is clipped: "
             "clip them between `{scaler}.unscale_({optimizer})` and the step",
-            witness=(SCALER_STEP,),
+            trace_kinds=(SCALER_STEP,),
         ),
-        "clip:beside": Fault(
+        "clip:beside": ViolationKind(
             "`{call}` clips gradients that `{scaler}` keeps multiplied by the loss scale, and no method unscales them: "
             "call `{scaler}.unscale_({optimizer})` before it",
-            owned="unscale_",
+            missing_method="unscale_",
         ),
-        "clip@scaled-framework": Fault(
+        "clip@scaled-framework": ViolationKind(
             "`{call}` clips gradients that {framework} keeps multiplied by the loss scale: {advice}"
         ),
-        "clip@copies": Fault(
+        "clip@copies": ViolationKind(
             "`{call}` clips float16 copies that opt_level {level} of apex keeps scaled and does not step: "
             "clip `amp.master_params(optimizer)`"
         ),
     },
-    why="""\
+    rationale="""\
 After `scaler.scale(loss).backward()` every gradient is multiplied by the loss scale, 65536 at the start. A clip at that
 point compares the scaled norm with `max_norm`, so it always clips, and `scaler.step()` then divides the clipped
 gradients by the scale once more: the real threshold is `max_norm / scale`, and it moves whenever the scale moves.
@@ -70,7 +70,7 @@ AdamW normalise gradients and move only 1.8 to 4.4 times too little, so a loss c
 `clip_grad_value_` SGD's update was 107,000 times too small, and with infinite gradients in every iteration the scale
 stayed at 65536 for good, where a correct loop backs off to 4096 within four iterations.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -89,7 +89,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -109,7 +109,8 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Call `scaler.unscale_(optimizer)` between backward and the clip; `scaler.step()` does not unscale again.",
+    fix_advice="Call `scaler.unscale_(optimizer)` between backward and the clip; `scaler.step()` does not unscale "
+    "again.",
     sources=(
         "PyTorch docs, Automatic Mixed Precision examples: Gradient clipping",
         "in public code: pytorch/examples#1196, milesial/Pytorch-UNet#468, Lightning-AI/pytorch-lightning#9330",

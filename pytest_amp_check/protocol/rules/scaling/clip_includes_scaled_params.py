@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import BACKWARD, CLIP, UNSCALE
 from ...fix import SAFE
-from ...rule import ERROR, Fault, Rule
+from ...rule import ERROR, Rule, ViolationKind
 
 RULE = Rule(
     "AMP212",
@@ -12,17 +12,17 @@ RULE = Rule(
     ERROR,
     "One clip covers unscaled gradients and gradients that are still multiplied by the loss scale.",
     applicability=SAFE,
-    words=("scaler",),
-    faults={
-        "clip@partly": Fault(
+    prescan_words=("scaler",),
+    violations={
+        "clip@partly": ViolationKind(
             "`{call}` covers gradients of `{optimizer}`, which are still multiplied by the loss scale, together with "
             "unscaled ones: call `{scaler}.unscale_({optimizer})` before it",
-            blame=(CLIP,),
-            each=True,
-            witness=(UNSCALE, BACKWARD),
+            cause_kinds=(CLIP,),
+            every_cause=True,
+            trace_kinds=(UNSCALE, BACKWARD),
         ),
     },
-    why="""\
+    rationale="""\
 `unscale_()` divides the gradients of the one optimizer it is given. A clip over the parameters of several optimizers
 takes one norm over all of them, and gradients that are still multiplied by the scale dominate it. Every gradient is
 then multiplied by `max_norm` over a norm that has little to do with the true one, those that were unscaled correctly
@@ -32,7 +32,7 @@ as well. Every optimizer whose parameters the clip covers has to be unscaled fir
 With one of two optimizers unscaled the clip saw a norm of 3128 instead of 0.0653, and the updates of both optimizers
 were 3,100 times too small. Nothing is raised.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -55,7 +55,7 @@ for x, action, value in batches:
     scaler.step(critic_optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -79,7 +79,8 @@ for x, action, value in batches:
     scaler.step(critic_optimizer)
     scaler.update()
 """,
-    fix="Call `scaler.unscale_()` for every optimizer whose parameters the clip covers, or clip each one by itself.",
+    fix_advice="Call `scaler.unscale_()` for every optimizer whose parameters the clip covers, or clip each one "
+    "by itself.",
     sources=(
         (
             "PyTorch docs, Automatic Mixed Precision examples: Gradient clipping, and Working with multiple "

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...events import SCALER_STEP, Event, Program
-from ...rule import ERROR, Fault, Labels, Rule
+from ...rule import ERROR, Labels, Rule, ViolationKind
 
 
-def _closure(event: Event, program: Program) -> Labels:
-    if event.facts.get("closure"):
+def _check_closure(event: Event, program: Program) -> Labels:
+    if event.attributes.get("closure"):
         yield "step-closure", {}
 
 
@@ -16,15 +16,15 @@ RULE = Rule(
     "closure-with-scaler",
     ERROR,
     "A closure is given to scaler.step(), which supports none while it is enabled.",
-    on={SCALER_STEP: _closure},
-    words=("scaler",),
-    faults={
-        "step-closure": Fault(
+    event_checks={SCALER_STEP: _check_closure},
+    prescan_words=("scaler",),
+    violations={
+        "step-closure": ViolationKind(
             "`{scaler}.step({optimizer}, ...)` is given a closure, which no enabled GradScaler supports: "
             "use an optimizer without a closure, or bfloat16 without a scaler"
         ),
     },
-    why="""\
+    rationale="""\
 An optimizer with a closure (LBFGS, SAM) evaluates the loss again inside `step()`, after the scaler has unscaled and
 checked the gradients. The new gradients are neither unscaled nor checked. torch rejects `closure=f` with `Closure use
 is not currently supported if GradScaler is enabled.`, but a closure passed by position goes through unseen.
@@ -33,7 +33,7 @@ is not currently supported if GradScaler is enabled.`, but a closure passed by p
 By position and with `scale()` inside the closure, SGD's update was 65536 times too large and one iteration of LBFGS 9.6
 times; without `scale()` inside, the closure's gradients ran unprotected. By keyword torch raises RuntimeError.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -57,7 +57,7 @@ for _ in range(4):
     scaler.step(optimizer, closure)  # AMP211
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -78,7 +78,8 @@ def closure():
 for _ in range(4):
     optimizer.step(closure)
 """,
-    fix="Use an optimizer that needs no closure, or train in bfloat16 or float32, where a closure needs no scaler.",
+    fix_advice="Use an optimizer that needs no closure, or train in bfloat16 or float32, where a closure needs no "
+    "scaler.",
     sources=(
         "PyTorch docs, torch.amp.GradScaler.step (closure use is not supported)",
         "torch/amp/grad_scaler.py: only the keyword is checked",

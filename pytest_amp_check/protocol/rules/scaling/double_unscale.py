@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 from ...events import BACKWARD, GRAD_DIVIDE, SCALER_STEP, UNSCALE
-from ...rule import ERROR, Fault, Rule
+from ...rule import ERROR, Rule, ViolationKind
 
 RULE = Rule(
     "AMP210",
     "double-unscale",
     ERROR,
     "Gradients are divided by the loss scale twice.",
-    words=("scaler",),
-    faults={
-        "step@divided": Fault(
+    prescan_words=("scaler",),
+    violations={
+        "step@divided": ViolationKind(
             "Gradients of `{optimizer}` are divided by the loss scale by hand, and `{scaler}` divides them as well: "
             "replace the division by `{scaler}.unscale_({optimizer})`",
-            blame=(GRAD_DIVIDE,),
-            witness=(BACKWARD,),
+            cause_kinds=(GRAD_DIVIDE,),
+            trace_kinds=(BACKWARD,),
         ),
-        "unscale@divided": Fault(
+        "unscale@divided": ViolationKind(
             "Gradients of `{optimizer}` are divided by the loss scale by hand, and `{scaler}.unscale_({optimizer})` "
             "divides them again: remove the division",
-            blame=(GRAD_DIVIDE,),
+            cause_kinds=(GRAD_DIVIDE,),
         ),
-        "step@borrowed": Fault(
+        "step@borrowed": ViolationKind(
             "Gradients of `{optimizer}` are divided by the loss scale twice, because `{scaler}` was given another "
             "optimizer with the same parameters before: unscale and step one and the same object, and give each "
             "parameter to one optimizer",
-            witness=(BACKWARD, UNSCALE, SCALER_STEP),
+            trace_kinds=(BACKWARD, UNSCALE, SCALER_STEP),
         ),
     },
-    why="""\
+    rationale="""\
 `scaler.step()` unscales unless `unscale_()` was called for that very optimizer object since the last update. It does
 not notice a division by hand, nor an `unscale_()` that was given another object with the same parameters: the
 optimizer inside a wrapper, or a second optimizer that shares some of them. The gradients then shrink by the square of
@@ -41,7 +41,7 @@ Dividing by `get_scale()` by hand and calling `scaler.step()` made SGD's update 
 wrapped optimizer and stepping its wrapper (two objects, so two unscalings), and one parameter in two optimizers, gave
 the same: a ratio of 1.35e-5.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -62,7 +62,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -82,7 +82,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Leave the division to `scaler.unscale_(optimizer)`, on the same optimizer object that is stepped.",
+    fix_advice="Leave the division to `scaler.unscale_(optimizer)`, on the same optimizer object that is stepped.",
     sources=(
         "torch/amp/grad_scaler.py: what is unscaled is remembered per id(optimizer)",
         "measured: update ratio 1/74,000 after a division by hand, 1.35e-5 for wrappers and shared parameters",

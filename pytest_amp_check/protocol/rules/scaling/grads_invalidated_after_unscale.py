@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ...events import GRAD_INVALID, Event, Program
-from ...rule import ERROR, RUNTIME, Fault, Labels, Rule
+from ...rule import ERROR, RUNTIME, Labels, Rule, ViolationKind
 
 
-def _invalidated(event: Event, program: Program) -> Labels:
+def _check_invalidated(event: Event, program: Program) -> Labels:
     yield "grads:invalid", {}
 
 
@@ -15,15 +15,15 @@ RULE = Rule(
     "grads-invalidated-after-unscale",
     ERROR,
     "Values that are not finite appear in gradients after unscale_(), where the scaler looks for them no more.",
-    readers=RUNTIME,
-    on={GRAD_INVALID: _invalidated},
-    faults={
-        "grads:invalid": Fault(
+    detected_by=RUNTIME,
+    event_checks={GRAD_INVALID: _check_invalidated},
+    violations={
+        "grads:invalid": ViolationKind(
             "Gradients of `{optimizer}` become NaN or infinite after `{scaler}.unscale_({optimizer})` has checked them,"
             " so `{scaler}.step({optimizer})` applies them: keep what is done to them there finite"
         ),
     },
-    why="""\
+    rationale="""\
 The scaler looks for infinities once, in `unscale_()`. `step()` trusts that answer. A division by a norm that is zero,
 a clip of gradients that another rank has made infinite, noise with a wrong sign under a root: whatever becomes NaN or
 infinite between the two calls goes straight into the parameters, and from there into everything.
@@ -32,7 +32,7 @@ infinite between the two calls goes straight into the parameters, and from there
 A value that became NaN between `unscale_()` and `step()` left NaN in the parameters after that one step, while the loss
 scale did not move. Every loss after it was NaN.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -54,7 +54,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -76,7 +76,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Keep edits between unscale_ and step finite (clamp a divisor), or check again and leave the step out.",
+    fix_advice="Keep edits between unscale_ and step finite (clamp a divisor), or check again and leave the step out.",
     sources=(
         "torch/amp/grad_scaler.py: step() uses the found_inf that unscale_() recorded",
         "PyTorch's own test: test_params_invalidated_with_grads_invalidated_between_unscale_and_step",

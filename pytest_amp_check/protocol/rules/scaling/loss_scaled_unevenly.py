@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 from ...events import BACKWARD
-from ...rule import ERROR, Fault, Rule
+from ...rule import ERROR, Rule, ViolationKind
 
 RULE = Rule(
     "AMP205",
     "loss-scaled-unevenly",
     ERROR,
     "Terms of a loss, or losses of one optimizer, are multiplied by different factors.",
-    words=("scaler",),
-    faults={
-        "backward@uneven": Fault(
+    prescan_words=("scaler",),
+    violations={
+        "backward@uneven": ViolationKind(
             "`{call}` runs backward from a sum of terms that are not all multiplied by the same loss scale: "
             "add the terms first, and scale their sum"
         ),
-        "scale@scaled": Fault(
+        "scale@scaled": ViolationKind(
             "`{call}` scales a loss that is multiplied by a loss scale already: scale it once, where it runs backward"
         ),
-        "step@uneven": Fault(
+        "step@uneven": ViolationKind(
             "`{call}` adds gradients to those of `{optimizer}` that another scaler has scaled: "
             "use one scaler for all losses that feed an optimizer",
-            blame=(BACKWARD,),
-            witness=(BACKWARD,),
-            unless="one-scaler",
+            cause_kinds=(BACKWARD,),
+            trace_kinds=(BACKWARD,),
+            exemption="one-scaler",
         ),
-        "step@another": Fault(
+        "step@another": ViolationKind(
             "`{call}` divides gradients of `{optimizer}` by its own scale, and another scaler has scaled them: "
             "use the scaler that scaled the loss",
-            witness=(BACKWARD,),
-            unless="same-scaler",
+            trace_kinds=(BACKWARD,),
+            exemption="same-scaler",
         ),
     },
-    why="""\
+    rationale="""\
 `scaler.step()` divides every gradient by one number, the loss scale. A term that was added without the scale is divided
 all the same and vanishes; a loss that was scaled twice stays too large by the scale; and where two scalers have scaled
 what feeds one optimizer, the terms weigh as their scales happen to, which move apart at the first overflow.
@@ -45,7 +45,7 @@ at 65536 every step overflowed until the scale had fallen to 128, nine skipped s
 on. With two scalers at 65536 and 4096 the second loss weighed 0.0625 times what was meant, and 16.0 times with the
 scales the other way around.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -66,7 +66,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -87,7 +87,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Add the terms of a loss first and scale their sum once, with the scaler that steps the optimizer.",
+    fix_advice="Add the terms of a loss first and scale their sum once, with the scaler that steps the optimizer.",
     sources=(
         (
             "PyTorch docs, Automatic Mixed Precision examples: Working with multiple models, losses, and "

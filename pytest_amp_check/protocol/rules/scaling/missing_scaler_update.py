@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import SCALER_STEP
 from ...fix import SAFE
-from ...rule import ERROR, Fault, Rule
+from ...rule import ERROR, Rule, ViolationKind
 
 RULE = Rule(
     "AMP206",
@@ -12,30 +12,30 @@ RULE = Rule(
     ERROR,
     "scaler.step() is not followed by scaler.update().",
     applicability=SAFE,
-    words=("scaler",),
-    faults={
-        "step@stepped": Fault(
+    prescan_words=("scaler",),
+    violations={
+        "step@stepped": ViolationKind(
             "`{scaler}.step({optimizer})` is reached again without a `{scaler}.update()` in between: "
             "call `{scaler}.update()` once after the last step of every iteration",
-            blame=(SCALER_STEP,),
-            next_turn=True,
+            cause_kinds=(SCALER_STEP,),
+            in_next_iteration=True,
         ),
-        "end@stepped": Fault(
+        "end@stepped": ViolationKind(
             "`{scaler}.step({optimizer})` is never followed by `{scaler}.update()`: "
             "call `{scaler}.update()` once after the last step of every iteration",
-            blame=(SCALER_STEP,),
+            cause_kinds=(SCALER_STEP,),
             yields_to=("step@stepped", "unscale@step-pending"),
-            owned="update",
+            missing_method="update",
         ),
-        "unscale@step-pending": Fault(
+        "unscale@step-pending": ViolationKind(
             "`{scaler}.step({optimizer})` is not followed by `{scaler}.update()` before gradients are unscaled again: "
             "call `{scaler}.update()` once after the last step of every iteration",
-            blame=(SCALER_STEP,),
-            next_turn=True,
+            cause_kinds=(SCALER_STEP,),
+            in_next_iteration=True,
             yields_to=("step@stepped",),
         ),
     },
-    why="""\
+    rationale="""\
 `update()` closes an iteration: it halves the scale after an overflow, lets it grow after enough clean steps, and makes
 the scaler ready for the next `step()`. Without it the scale never adapts. torch raises `step() has already been called
 since the last update().`, but only in the second iteration of the same scaler, so a smoke test of one step passes, and
@@ -45,7 +45,7 @@ code that steps each scaler once never hears of it.
 The second iteration raises RuntimeError (`unscale_() is being called after step().` where the loop also unscales).
 Where a scaler steps once only, nothing is raised and the scale stays where it was: an overflow is skipped and repeats.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -62,7 +62,7 @@ for x, y in batches:
     scaler.scale(loss).backward()
     scaler.step(optimizer)  # AMP206
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -80,7 +80,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Call `scaler.update()` once per iteration, after the last `scaler.step()`.",
+    fix_advice="Call `scaler.update()` once per iteration, after the last `scaler.step()`.",
     sources=(
         "PyTorch docs, torch.amp.GradScaler.update",
         "torch/amp/grad_scaler.py: step() raises when its optimizer is already in the stage STEPPED",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from ...events import ANOMALY, UNSCALE, Program
 from ...fix import UNSAFE
-from ...rule import WARNING, Fault, Rule, Verdicts
+from ...rule import WARNING, Rule, Verdicts, ViolationKind
 
 
-def _anomalies(program: Program) -> Verdicts:
+def _check_anomaly_mode(program: Program) -> Verdicts:
     """Anomaly detection beside a scaler that scales."""
-    live = program.facts.get("live_scalers", ())
-    for event in program.events() if live else ():
-        if event.kind == ANOMALY and not event.facts.get("idle", False):
+    live = program.attributes.get("live_scalers", ())
+    for event in program.iter_events() if live else ():
+        if event.kind == ANOMALY and not event.attributes.get("idle", False):
             named = event.names.get("scaler") or live[0].name or "the scaler"
             yield "anomaly-nonfinite", event, {"scaler": str(named)}, ()
 
@@ -22,25 +22,25 @@ RULE = Rule(
     WARNING,
     "Overflows that a scaler skips are turned into crashes.",
     applicability=UNSAFE,
-    whole={ANOMALY: _anomalies},
-    words=("scaler",),
-    faults={
-        "clip-nonfinite": Fault(
+    program_checks={ANOMALY: _check_anomaly_mode},
+    prescan_words=("scaler",),
+    violations={
+        "clip-nonfinite": ViolationKind(
             "`error_if_nonfinite=True` lets `{call}` raise on every overflow that `{scaler}` would only skip: "
             "drop the argument and leave infinities to `{scaler}.step({optimizer})`",
-            witness=(UNSCALE,),
+            trace_kinds=(UNSCALE,),
         ),
-        "raise-nonfinite": Fault(
+        "raise-nonfinite": ViolationKind(
             "`{call}` ends the program on every overflow that `{scaler}` would only skip: leave infinities to"
             " `{scaler}.step({optimizer})`, or give up only where many steps in a row were skipped",
-            witness=(UNSCALE,),
+            trace_kinds=(UNSCALE,),
         ),
-        "anomaly-nonfinite": Fault(
+        "anomaly-nonfinite": ViolationKind(
             "`{call}` lets backward raise on the NaN that an overflow makes, which `{scaler}` would only skip: look for"
             " anomalies with autocast and the scaler disabled"
         ),
     },
-    why="""\
+    rationale="""\
 Overflow is how a dynamic scale finds its value: it happens in the first iterations and again each time the scale has
 grown. The scaler records it in `unscale_()`, skips the step and halves the scale. With `error_if_nonfinite=True` the
 clip that follows raises before the scaler can do so. So do a `raise` or an `assert` on gradients that are not finite,
@@ -53,7 +53,7 @@ for gradients from `parameters` is non-finite, so it cannot be clipped.` The sam
 step and goes on. `torch.autograd.set_detect_anomaly(True)` ended it in the first step, with RuntimeError `Function
 'AddmmBackward0' returned nan values in its 0th output.`
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -73,7 +73,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -93,7 +93,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Drop `error_if_nonfinite=True`, the check or the anomaly detection; `scaler.step()` skips the step, and"
+    fix_advice="Drop `error_if_nonfinite=True`, the check or the anomaly detection; `scaler.step()` skips the step, and"
     " `scaler.update()` lowers the scale.",
     sources=(
         "torch/nn/utils/clip_grad.py: clip_grad_norm_ raises on a non-finite norm",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...events import PENALTY, Event, Program
-from ...rule import ERROR, Fault, Labels, Rule
+from ...rule import ERROR, Labels, Rule, ViolationKind
 
 
-def _penalty(event: Event, program: Program) -> Labels:
-    yield "penalty@outdated" if event.facts.get("outdated") else "penalty@scaled", {}
+def _check_penalty(event: Event, program: Program) -> Labels:
+    yield "penalty@outdated" if event.attributes.get("outdated") else "penalty@scaled", {}
 
 
 RULE = Rule(
@@ -15,19 +15,19 @@ RULE = Rule(
     "penalty-on-scaled-grads",
     ERROR,
     "Gradients of a scaled loss enter a new loss without being divided by the scale.",
-    on={PENALTY: _penalty},
-    words=("scaler",),
-    faults={
-        "penalty@scaled": Fault(
+    event_checks={PENALTY: _check_penalty},
+    prescan_words=("scaler",),
+    violations={
+        "penalty@scaled": ViolationKind(
             "Gradients of a scaled loss enter a new loss while they are still multiplied by the loss scale: "
             "multiply them by `1.0 / {scaler}.get_scale()` first"
         ),
-        "penalty@outdated": Fault(
+        "penalty@outdated": ViolationKind(
             "`{call}` takes out a loss scale that was read before the loop in which `{scaler}.update()` changes it: "
             "read `{scaler}.get_scale()` in the same turn as the gradients"
         ),
     },
-    why="""\
+    rationale="""\
 A gradient penalty makes gradients with `torch.autograd.grad` and puts their norm into the loss. Scaling the loss keeps
 those gradients from underflowing, but the penalty must be computed from true gradients. `unscale_()` and `step()` work
 on `.grad` and never see them, so they have to be divided by hand.
@@ -36,7 +36,7 @@ on `.grad` and never see them, so they have to be divided by hand.
 The penalty's norm was 65536.0 times too large at the first scale (1024.0 times at a scale of 1024); a squared norm is
 wrong by the square, 2^32, and the penalty changes whenever the scale does.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -58,7 +58,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -82,7 +82,8 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Multiply the results of `torch.autograd.grad` by `1.0 / scaler.get_scale()` before they enter the loss.",
+    fix_advice="Multiply the results of `torch.autograd.grad` by `1.0 / scaler.get_scale()` before they enter the "
+    "loss.",
     sources=(
         "PyTorch docs, Automatic Mixed Precision examples: Gradient penalty",
         "measured: the penalty's norm at scales 65536 and 1024",

@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 from ...events import BACKWARD, UNSCALE
-from ...rule import ERROR, INFO, Fault, Rule
+from ...rule import ERROR, INFO, Rule, ViolationKind
 
 RULE = Rule(
     "AMP202",
     "scaled-grad-touched",
     ERROR,
     "Gradients are edited or read while they are still multiplied by the loss scale.",
-    words=("scaler", "LightningModule on_after_backward("),
-    faults={
-        "edit@scaled": Fault(
+    prescan_words=("scaler", "LightningModule on_after_backward("),
+    violations={
+        "edit@scaled": ViolationKind(
             "Gradients of `{optimizer}` are edited while they are still multiplied by the loss scale: "
             "call `{scaler}.unscale_({optimizer})` before the edit",
-            witness=(BACKWARD,),
-            spared_by=(UNSCALE,),
+            trace_kinds=(BACKWARD,),
+            sparing_kinds=(UNSCALE,),
         ),
-        "read@scaled": Fault(
+        "read@scaled": ViolationKind(
             "Gradients of `{optimizer}` are read while they are still multiplied by the loss scale: "
             "call `{scaler}.unscale_({optimizer})` first, or divide what is read by `{scaler}.get_scale()`",
             INFO,
-            witness=(BACKWARD,),
-            reads=True,
-            spared_by=(UNSCALE,),
+            trace_kinds=(BACKWARD,),
+            cause_only_reads=True,
+            sparing_kinds=(UNSCALE,),
         ),
-        "edit@scaled-framework": Fault(
+        "edit@scaled-framework": ViolationKind(
             "Gradients of `{optimizer}` are edited while {framework} keeps them multiplied by the loss scale: {advice}"
         ),
-        "read@scaled-framework": Fault(
+        "read@scaled-framework": ViolationKind(
             "Gradients of `{optimizer}` are read while {framework} keeps them multiplied by the loss scale: {advice}",
             INFO,
         ),
     },
-    why="""\
+    rationale="""\
 Between the scaled backward and `unscale_()` a gradient is the true gradient times the loss scale. Whatever is added to
 it there (weight decay, noise, a clamp, a replacement for NaN) is divided by the scale afterwards and vanishes, and an
 edit that turns infinities into numbers takes the overflow away before the scaler can see it. A norm that is only
@@ -46,7 +46,7 @@ moved parameters by 6.3e-8 instead of 2.6e-3. `grad.nan_to_num_()` before the st
 step, because the overflow became the largest finite number and was applied; with zeros in its place the parameters
 never moved and the scale never backed off. Logged norms and scaled losses were 65536 times too large.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -66,7 +66,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -87,7 +87,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Call `scaler.unscale_(optimizer)` before gradients are edited or logged.",
+    fix_advice="Call `scaler.unscale_(optimizer)` before gradients are edited or logged.",
     sources=(
         "PyTorch docs, Automatic Mixed Precision examples: Working with unscaled gradients",
         "measured: nan_to_num_, weight decay, clamping hooks and logged norms on scaled and on unscaled gradients",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ...events import SCALER_NEW, Event, Program
-from ...rule import INFO, RUNTIME, Fault, Labels, Rule
+from ...rule import INFO, RUNTIME, Labels, Rule, ViolationKind
 
 
-def _disabled_itself(event: Event, program: Program) -> Labels:
-    if event.facts.get("disabled_itself"):
+def _check_disabled_itself(event: Event, program: Program) -> Labels:
+    if event.attributes.get("disabled_itself"):
         yield "scaler:disabled-itself", {}
 
 
@@ -16,15 +16,15 @@ RULE = Rule(
     "scaler-disabled",
     INFO,
     "The scaler switched itself off because its device is not there, so nothing about scaling was exercised.",
-    readers=RUNTIME,
-    on={SCALER_NEW: _disabled_itself},
-    faults={
-        "scaler:disabled-itself": Fault(
+    detected_by=RUNTIME,
+    event_checks={SCALER_NEW: _check_disabled_itself},
+    violations={
+        "scaler:disabled-itself": ViolationKind(
             "`{call}` switched itself off because this machine has no such device, so this run shows nothing about "
             'scaling: run it under `emulate_cuda()` or with `--amp-device emulate`, or construct `GradScaler("cpu")`'
         ),
     },
-    why="""\
+    rationale="""\
 `GradScaler("cuda")` on a machine without CUDA warns once and becomes a scaler that does nothing: `scale()` gives its
 argument back, `step()` is the optimizer's own, `update()` is empty. A test of the training step passes then, whatever
 the order of its calls. `emulate_cuda()` (in pytest `--amp-device emulate`) runs the same code on the CPU with a live
@@ -35,7 +35,7 @@ A loop that scales its loss and then calls `optimizer.step()` past the scaler ma
 had switched itself off, whose `get_scale()` read 1.0 and whose `state_dict()` was empty. Under a live scaler the first
 update of the same loop was 65536 times as large.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -53,7 +53,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -71,7 +71,8 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix='Run it under `emulate_cuda()` or with `--amp-device emulate`, or construct `GradScaler("cpu")` on a CPU.',
+    fix_advice='Run it under `emulate_cuda()` or with `--amp-device emulate`, or construct `GradScaler("cpu")` on '
+    "a CPU.",
     sources=(
         "torch/amp/grad_scaler.py: enabled, but CUDA is not available",
         "measured: what a disabled scaler returns, and update sizes with it and without it",

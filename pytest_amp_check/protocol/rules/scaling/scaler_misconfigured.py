@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import AUTOCAST_ENTER, SCALER_NEW, Event, Program, Site, Symbol
 from ...fix import SAFE
-from ...rule import WARNING, Fault, Labels, Rule, Verdicts
+from ...rule import WARNING, Labels, Rule, Verdicts, ViolationKind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,79 +26,79 @@ _SCALED_DEVICES = frozenset(("cuda", "mps", "xpu"))
 _DEVICES = 16
 
 
-def _number(value: Any) -> TypeGuard[float]:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, Symbol):
         return "a torch.device" if value == "torch.device()" else str(value)
     return f"{value:.10g}" if isinstance(value, float) and not value.is_integer() else repr(value)
 
 
-def _misconfigured(event: Event, program: Program) -> Labels:
-    arguments: dict[str, Any] = event.facts.get("arguments", {})
+def _check_arguments(event: Event, program: Program) -> Labels:
+    arguments: dict[str, Any] = event.attributes.get("arguments", {})
     if arguments.get("enabled") is False:
         return
-    misplaced = list(_misplaced(arguments.get("device"), arguments.get("init_scale")))
+    misplaced = list(_check_misplaced(arguments.get("device"), arguments.get("init_scale")))
     if misplaced:
         yield misplaced[0]
         return
     if arguments.get("enabled") == Symbol("torch.bfloat16"):
         yield "scaler:wrong-dtype", {}
-    yield from _scale(arguments.get("init_scale"), event.site)
-    yield from _factors(arguments.get("growth_factor"), arguments.get("backoff_factor"))
+    yield from _check_init_scale(arguments.get("init_scale"), event.site)
+    yield from _check_factors(arguments.get("growth_factor"), arguments.get("backoff_factor"))
     interval = arguments.get("growth_interval")
     # Tests choose odd scales on purpose.
-    if _number(interval) and not event.site.in_test():
+    if _is_number(interval) and not event.site.is_in_test():
         if interval <= 0:
-            yield "scaler:no-growth", {"value": _text(interval)}
+            yield "scaler:no-growth", {"value": _format_value(interval)}
         elif interval < _SHORT_INTERVAL:
-            yield "scaler:growth-interval", {"value": _text(interval)}
+            yield "scaler:growth-interval", {"value": _format_value(interval)}
 
 
-def _misplaced(device: Any, scale: Any) -> Labels:
+def _check_misplaced(device: Any, scale: Any) -> Labels:
     """Arguments that have gone to another parameter; what else is wrong then follows from it."""
     if type(device) is int and 0 <= device < _DEVICES:
-        yield "scaler:index-as-device", {"value": _text(device)}
+        yield "scaler:index-as-device", {"value": _format_value(device)}
     elif isinstance(device, (bool, int, float)):
         keyword = "enabled" if isinstance(device, bool) else "init_scale"
-        yield "scaler:number-as-device", {"value": _text(device), "keyword": keyword}
+        yield "scaler:number-as-device", {"value": _format_value(device), "keyword": keyword}
     elif isinstance(scale, bool):
-        yield "scaler:bool-as-scale", {"value": _text(scale), "number": str(float(scale))}
+        yield "scaler:bool-as-scale", {"value": _format_value(scale), "number": str(float(scale))}
     elif isinstance(scale, str) and (not isinstance(scale, Symbol) or scale == "torch.device()"):
-        yield "scaler:device-as-scale", {"value": _text(scale)}
+        yield "scaler:device-as-scale", {"value": _format_value(scale)}
 
 
-def _scale(scale: Any, site: Site) -> Labels:
-    if _number(scale) and scale <= 0:
-        yield "scaler:zero-scale", {"value": _text(scale)}
-    elif _number(scale) and scale > _LARGE_SCALE and not site.in_test():
-        yield "scaler:init-scale", {"value": _text(scale)}
+def _check_init_scale(scale: Any, site: Site) -> Labels:
+    if _is_number(scale) and scale <= 0:
+        yield "scaler:zero-scale", {"value": _format_value(scale)}
+    elif _is_number(scale) and scale > _LARGE_SCALE and not site.is_in_test():
+        yield "scaler:init-scale", {"value": _format_value(scale)}
 
 
-def _factors(growth: Any, backoff: Any) -> Labels:
-    bad_growth, bad_backoff = _number(growth) and growth <= 1, _number(backoff) and backoff >= 1
+def _check_factors(growth: Any, backoff: Any) -> Labels:
+    bad_growth, bad_backoff = _is_number(growth) and growth <= 1, _is_number(backoff) and backoff >= 1
     if bad_growth and bad_backoff:
-        yield "scaler:factors-swapped", {"growth": _text(growth), "backoff": _text(backoff)}
+        yield "scaler:factors-swapped", {"growth": _format_value(growth), "backoff": _format_value(backoff)}
     elif bad_growth:
-        yield "scaler:growth-factor", {"value": _text(growth)}
+        yield "scaler:growth-factor", {"value": _format_value(growth)}
     elif bad_backoff:
-        yield "scaler:backoff-factor", {"value": _text(backoff)}
-    elif _number(backoff) and backoff <= 0:
-        yield "scaler:zero-backoff", {"value": _text(backoff)}
+        yield "scaler:backoff-factor", {"value": _format_value(backoff)}
+    elif _is_number(backoff) and backoff <= 0:
+        yield "scaler:zero-backoff", {"value": _format_value(backoff)}
 
 
-def _of_another_device(program: Program) -> Verdicts:
+def _check_device_mismatch(program: Program) -> Verdicts:
     """Scalers of a device that no region of the program is for, which all are for another one."""
-    live = {thing.key: thing for thing in program.facts.get("live_scalers", ())}
-    events = list(program.events()) if live else []
-    entered = [x.facts["device"] for x in events if x.kind == AUTOCAST_ENTER and not x.facts.get("null")]
+    live = {thing.key: thing for thing in program.attributes.get("live_scalers", ())}
+    events = list(program.iter_events()) if live else []
+    entered = [x.attributes["device"] for x in events if x.kind == AUTOCAST_ENTER and not x.attributes.get("null")]
     if len(set(entered)) != 1 or entered[0] not in _SCALED_DEVICES:
         return
     for event in events:
         if event.kind == SCALER_NEW and event.subject in live:
-            device = live[event.subject].facts.get("device")
+            device = live[event.subject].attributes.get("device")
             if device in _SCALED_DEVICES and device != entered[0]:
                 yield "scaler:other-device", event, {"device": str(device), "other": entered[0]}, ()
 
@@ -109,68 +109,68 @@ RULE = Rule(
     WARNING,
     "GradScaler's arguments land in the wrong place, or disable or destabilise its dynamic scale.",
     applicability=SAFE,
-    on={SCALER_NEW: _misconfigured},
-    whole={SCALER_NEW: _of_another_device},
-    words=("scaler",),
-    faults={
-        "scaler:number-as-device": Fault(
+    event_checks={SCALER_NEW: _check_arguments},
+    program_checks={SCALER_NEW: _check_device_mismatch},
+    prescan_words=("scaler",),
+    violations={
+        "scaler:number-as-device": ViolationKind(
             "`{value}` lands in the `device` parameter of `{call}`, which comes first, and is ignored: "
             "pass it as `{keyword}={value}`"
         ),
-        "scaler:index-as-device": Fault(
+        "scaler:index-as-device": ViolationKind(
             "`{call}` is given {value} as its `device`, which is a device type and not an index: pass `'cuda'` or "
             "`'cpu'`"
         ),
-        "scaler:bool-as-scale": Fault(
+        "scaler:bool-as-scale": ViolationKind(
             "`{value}` lands in the `init_scale` parameter of `{call}`, so the loss scale is {number}: "
             "pass it as `enabled={value}`"
         ),
-        "scaler:device-as-scale": Fault(
+        "scaler:device-as-scale": ViolationKind(
             "`{call}` is given {value} as its `init_scale`, which must be a number: "
             "pass a device to `torch.amp.GradScaler`, which takes it first"
         ),
-        "scaler:wrong-dtype": Fault(
+        "scaler:wrong-dtype": ViolationKind(
             "`{call}` is enabled for bfloat16, which needs no scaling, and so not for float16, which does: "
             "pass `enabled=` that the dtype is float16"
         ),
-        "scaler:other-device": Fault(
+        "scaler:other-device": ViolationKind(
             "`{call}` scales on {device} and switches itself off without it, while autocast is entered for {other}:"
             " make a `torch.amp.GradScaler('{other}')`"
         ),
-        "scaler:zero-scale": Fault(
+        "scaler:zero-scale": ViolationKind(
             "`init_scale={value}` multiplies every loss by a number that is not positive: pass a power of two, or "
             "`enabled=False`"
         ),
-        "scaler:init-scale": Fault(
+        "scaler:init-scale": ViolationKind(
             "`init_scale={value}` is above 2**24, so the first steps overflow and are skipped: start at the default of "
             "2**16"
         ),
-        "scaler:factors-swapped": Fault(
+        "scaler:factors-swapped": ViolationKind(
             "`growth_factor` is {growth} and `backoff_factor` is {backoff}, the wrong way round, so torch raises: "
             "pass both by name"
         ),
-        "scaler:growth-factor": Fault(
+        "scaler:growth-factor": ViolationKind(
             "`growth_factor={value}` lets the scale never grow, so torch raises: pass a number above 1.0, by default "
             "2.0"
         ),
-        "scaler:backoff-factor": Fault(
+        "scaler:backoff-factor": ViolationKind(
             "`backoff_factor={value}` does not lower the scale after an overflow, so torch raises: "
             "pass a number below 1.0, by default 0.5"
         ),
-        "scaler:zero-backoff": Fault(
+        "scaler:zero-backoff": ViolationKind(
             "`backoff_factor={value}` makes the scale zero or negative after the first overflow: "
             "pass a number between 0.0 and 1.0, by default 0.5"
         ),
-        "scaler:no-growth": Fault(
+        "scaler:no-growth": ViolationKind(
             "`growth_interval={value}` lets the scale fall but never grow again: pass a positive number of steps, by "
             "default 2000"
         ),
-        "scaler:growth-interval": Fault(
+        "scaler:growth-interval": ViolationKind(
             "`growth_interval={value}` raises the scale into overflow so often that many steps are skipped: "
             "pass a few hundred steps or more, by default 2000"
         ),
     },
-    why="""\
+    rationale="""\
 `torch.amp.GradScaler` takes the device first, unlike the older `torch.cuda.amp.GradScaler`, so a number moved over from
 there becomes the device and is never looked at. A growth interval that is too short raises the scale into the next
 overflow again and again, and every overflow costs a step. One that is not positive never raises it. The limits of 50
@@ -183,7 +183,7 @@ and switches itself off where that is not there: with autocast for another one f
 `GradScaler(True)` starts at 1.0. With `growth_interval=1` 94 of 200 steps were skipped, with 10 it was 7 of 200, with 0
 the scale never grew. Factors beyond their limits raise AssertionError.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -201,7 +201,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -219,7 +219,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Name the arguments: `torch.amp.GradScaler('cuda', init_scale=..., growth_interval=...)`.",
+    fix_advice="Name the arguments: `torch.amp.GradScaler('cuda', init_scale=..., growth_interval=...)`.",
     sources=(
         "PyTorch docs, torch.amp.GradScaler: arguments",
         "torch/amp/grad_scaler.py and torch/distributed/fsdp/sharded_grad_scaler.py: the order of the parameters",

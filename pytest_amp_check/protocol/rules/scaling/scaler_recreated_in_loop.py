@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from ...events import SCALER_NEW
 from ...fix import SAFE
-from ...rule import ERROR, STATIC, Fault, Rule
+from ...rule import ERROR, STATIC, Rule, ViolationKind
 
 RULE = Rule(
     "AMP208",
     "scaler-recreated-in-loop",
     ERROR,
     "A GradScaler is constructed inside the training loop that uses it.",
-    readers=STATIC,
+    detected_by=STATIC,
     applicability=SAFE,
-    words=("scaler",),
-    faults={
-        "new@used": Fault(
+    prescan_words=("scaler",),
+    violations={
+        "new@used": ViolationKind(
             "`{scaler}` is constructed anew in every pass of the loop that uses it, so what it learned of the scale is "
             "lost: construct it once, before the loop",
-            blame=(SCALER_NEW,),
-            next_turn=True,
+            cause_kinds=(SCALER_NEW,),
+            in_next_iteration=True,
         ),
     },
-    why="""\
+    rationale="""\
 The scale is learned: it starts at 65536, halves on every overflow and grows after 2000 clean steps. A new scaler starts
 over. Where the loss needs a smaller scale, every iteration overflows at the first value again, the step is skipped, and
 the scaler that knows so is thrown away. Construct it once per run, before the loop over epochs.
@@ -31,7 +31,7 @@ the scaler that knows so is thrown away. Construct it once per run, before the l
 Constructed in every iteration: 0 of 30 steps were taken and the scale read 32768 for ever, with no error; constructed
 once: 24 of 30 taken, settled at 1024.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -49,7 +49,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -67,7 +67,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Construct the GradScaler once, before the loop.",
+    fix_advice="Construct the GradScaler once, before the loop.",
     sources=(
         (
             "PyTorch docs, Automatic Mixed Precision examples: Typical mixed precision training (the scaler is "

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ...events import BACKWARD, SCALER_STEP, STEP, UNSCALE, Event, Program
 from ...fix import SAFE
-from ...rule import ERROR, Fault, Labels, Rule
+from ...rule import ERROR, Labels, Rule, ViolationKind
 
 
-def _alone(event: Event, program: Program) -> Labels:
-    if event.facts.get("beside"):
-        yield "plain-step:beside", {"scaler": event.facts["beside"]}
+def _check_plain_step(event: Event, program: Program) -> Labels:
+    if event.attributes.get("beside"):
+        yield "plain-step:beside", {"scaler": event.attributes["beside"]}
 
 
 RULE = Rule(
@@ -18,35 +18,35 @@ RULE = Rule(
     ERROR,
     "optimizer.step() is called directly on gradients that a scaler has scaled.",
     applicability=SAFE,
-    on={STEP: _alone},
-    words=("scaler",),
-    faults={
-        "plain-step@scaled": Fault(
+    event_checks={STEP: _check_plain_step},
+    prescan_words=("scaler",),
+    violations={
+        "plain-step@scaled": ViolationKind(
             "`{optimizer}.step()` applies gradients that are still multiplied by the loss scale: "
             "call `{scaler}.step({optimizer})` and then `{scaler}.update()` instead",
-            witness=(BACKWARD,),
+            trace_kinds=(BACKWARD,),
         ),
-        "plain-step@scaled-framework": Fault(
+        "plain-step@scaled-framework": ViolationKind(
             "`{optimizer}.step()` applies gradients that {framework} keeps multiplied by the loss scale: {advice}"
         ),
-        "plain-step@unscaled": Fault(
+        "plain-step@unscaled": ViolationKind(
             "`{optimizer}.step()` ignores the inf check that `{scaler}.unscale_({optimizer})` has made: "
             "call `{scaler}.step({optimizer})` instead",
-            witness=(UNSCALE,),
-            unless="finite",
+            trace_kinds=(UNSCALE,),
+            exemption="finite",
         ),
-        "plain-step@stepped": Fault(
+        "plain-step@stepped": ViolationKind(
             "`{optimizer}.step()` applies the gradients once more after `{scaler}.step({optimizer})`, "
             "even where that one was skipped: remove it",
-            witness=(SCALER_STEP,),
+            trace_kinds=(SCALER_STEP,),
         ),
-        "plain-step:beside": Fault(
+        "plain-step:beside": ViolationKind(
             "`{optimizer}.step()` applies gradients that `{scaler}` keeps multiplied by the loss scale, and no method "
             "steps by it: call `{scaler}.step({optimizer})` instead",
-            owned="step",
+            missing_method="step",
         ),
     },
-    why="""\
+    rationale="""\
 `scaler.step(optimizer)` does three things that `optimizer.step()` does not: it divides the gradients by the loss scale,
 it looks for infinities and NaN, and it skips the step when there are any. Calling the optimizer directly applies
 gradients 65536 times too large, or, after `unscale_()`, applies the infinities that the scaler has just found.
@@ -57,7 +57,7 @@ run looks healthy until the first overflow, which nothing guards: after `unscale
 were non-finite on the first infinite gradient, where the correct loop stayed finite. The same holds for optimizers
 stepped from a gradient hook.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -74,7 +74,7 @@ for x, y in batches:
     scaler.scale(loss).backward()
     optimizer.step()  # AMP204
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -92,7 +92,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Replace `optimizer.step()` by `scaler.step(optimizer)` and `scaler.update()`.",
+    fix_advice="Replace `optimizer.step()` by `scaler.step(optimizer)` and `scaler.update()`.",
     sources=(
         "PyTorch docs, torch.amp.GradScaler.step",
         "measured: update ratio 65536.0 with SGD, 1.0002 with Adam; parameters after an injected infinity",

@@ -3,53 +3,53 @@
 from __future__ import annotations
 
 from ...events import SCALER_STEP, UNSCALE, UPDATE
-from ...rule import ERROR, Fault, Rule
+from ...rule import ERROR, Rule, ViolationKind
 
 RULE = Rule(
     "AMP209",
     "unscale-out-of-order",
     ERROR,
     "scaler.unscale_() is not followed by step() and update() before the next backward.",
-    words=("scaler",),
-    faults={
-        "backward@unscaled": Fault(
+    prescan_words=("scaler",),
+    violations={
+        "backward@unscaled": ViolationKind(
             "`{scaler}.unscale_({optimizer})` is still open when the next backward runs, so that the scaler takes "
             "scaled gradients for unscaled ones: call `{scaler}.update()` also where `{skip}` skips the step",
-            blame=(UNSCALE,),
-            witness=(UNSCALE,),
+            cause_kinds=(UNSCALE,),
+            trace_kinds=(UNSCALE,),
             yields_to=("unscale@window",),
-            spared_by=(SCALER_STEP, UPDATE),
-            skipped=True,
+            sparing_kinds=(SCALER_STEP, UPDATE),
+            names_skip=True,
         ),
-        "backward@unscaled-early": Fault(
+        "backward@unscaled-early": ViolationKind(
             "`{scaler}.unscale_({optimizer})` comes before the backward pass, so that the scaler takes the scaled "
             "gradients of that for unscaled ones: call it between backward and `{scaler}.step({optimizer})`",
-            blame=(UNSCALE,),
-            witness=(UNSCALE,),
+            cause_kinds=(UNSCALE,),
+            trace_kinds=(UNSCALE,),
             yields_to=("unscale@window",),
         ),
-        "backward@unscaled-framework": Fault(
+        "backward@unscaled-framework": ViolationKind(
             "`{call}` unscales gradients, and the next backward runs before their step, so that {framework} takes "
             "scaled gradients for unscaled ones: {advice}"
         ),
-        "unscale@unscaled": Fault(
+        "unscale@unscaled": ViolationKind(
             "`{scaler}.unscale_({optimizer})` is called twice for one update, so torch raises: "
             "call it once, before the gradients are first used",
-            witness=(UNSCALE,),
+            trace_kinds=(UNSCALE,),
             yields_to=("unscale@window", "backward@unscaled", "backward@unscaled-early"),
         ),
-        "unscale@stepped": Fault(
+        "unscale@stepped": ViolationKind(
             "`{scaler}.unscale_({optimizer})` comes after the step, so torch raises: "
             "call it between backward and `{scaler}.step({optimizer})`",
-            witness=(SCALER_STEP,),
+            trace_kinds=(SCALER_STEP,),
         ),
-        "step@unscaled-updated": Fault(
+        "step@unscaled-updated": ViolationKind(
             "`{scaler}.update()` between unscale_ and step makes the scaler forget that the gradients are unscaled and "
             "divide them again: call it after `{scaler}.step({optimizer})`",
-            blame=(UPDATE,),
+            cause_kinds=(UPDATE,),
         ),
     },
-    why="""\
+    rationale="""\
 `unscale_()` marks its optimizer as unscaled, and only `update()` takes the mark away. A branch that leaves the
 iteration in between (the norm is too large, the loss is NaN: `zero_grad(); continue`) keeps the mark, and the next step
 believes that freshly scaled gradients are already unscaled. An `update()` between `unscale_()` and `step()` takes the
@@ -61,7 +61,7 @@ After a skipped iteration without `update()` the next step was 65535.9 times too
 update().`, often hours into a run, at the first bad batch. `unscale_()`, `update()`, `step()` in that order made the
 update 63,000 times too small.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -84,7 +84,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -108,7 +108,8 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Let every path from `unscale_()` reach `update()` before the next backward, and let `step()` come before it.",
+    fix_advice="Let every path from `unscale_()` reach `update()` before the next backward, and let `step()` come "
+    "before it.",
     sources=(
         "PyTorch docs, torch.amp.GradScaler.unscale_ (once per optimizer per step)",
         "Haian-Jin/LVSM#19: a skip branch without update()",

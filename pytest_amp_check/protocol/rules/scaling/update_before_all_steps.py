@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import BACKWARD, UPDATE
 from ...fix import SAFE
-from ...rule import ERROR, INFO, Fault, Rule
+from ...rule import ERROR, INFO, Rule, ViolationKind
 
 RULE = Rule(
     "AMP207",
@@ -12,47 +12,47 @@ RULE = Rule(
     ERROR,
     "scaler.update() runs while an optimizer still holds gradients of the old scale, or with no step to judge.",
     applicability=SAFE,
-    words=("scaler",),
-    faults={
-        "update@pending-framework": Fault(
+    prescan_words=("scaler",),
+    violations={
+        "update@pending-framework": ViolationKind(
             "{framework} has one loss scale for all optimizers and updates it in each step, here while `{optimizer}`"
             " still holds gradients of the old one: {advice}",
-            witness=(BACKWARD,),
+            trace_kinds=(BACKWARD,),
         ),
-        "update@pending": Fault(
+        "update@pending": ViolationKind(
             "`{scaler}.update()` changes the scale while `{optimizer}` still holds gradients of the old one: "
             "step every optimizer first, then update once",
-            blame=(UPDATE,),
-            witness=(BACKWARD,),
-            unless="another-scaler",
-            otherwise=(("new_scale", "update@new-scale"),),
+            cause_kinds=(UPDATE,),
+            trace_kinds=(BACKWARD,),
+            exemption="another-scaler",
+            label_overrides=(("new_scale", "update@new-scale"),),
         ),
-        "update@new-scale": Fault(
+        "update@new-scale": ViolationKind(
             "`{scaler}.update()` sets a scale while `{optimizer}` may hold gradients of the old one, as it does inside "
             "an accumulation window: set it after a step, before the next backward",
             INFO,
-            witness=(BACKWARD,),
+            trace_kinds=(BACKWARD,),
         ),
-        "update@aged": Fault(
+        "update@aged": ViolationKind(
             "`{scaler}.update()` changes the scale before `{optimizer}` is stepped, which holds gradients of the old "
             "one if the backward before reaches it: step every optimizer first, then update once",
-            blame=(UPDATE,),
-            witness=(BACKWARD,),
-            unless="another-scaler",
-            possible=True,
+            cause_kinds=(UPDATE,),
+            trace_kinds=(BACKWARD,),
+            exemption="another-scaler",
+            is_possible=True,
         ),
-        "update@left-out": Fault(
+        "update@left-out": ViolationKind(
             "`{scaler}.update()` also runs where `{scaler}.step({optimizer})` is left out, finds no step or unscale_ "
             "to decide by, and torch raises: put it under the condition of the step, or unscale before that",
-            witness=(BACKWARD,),
+            trace_kinds=(BACKWARD,),
         ),
-        "update@nothing": Fault(
+        "update@nothing": ViolationKind(
             "`{scaler}.update()` finds no step or unscale_ since the last update, so torch raises: "
             "call it once per iteration, after `{scaler}.step({optimizer})`",
-            every_path=True,
+            needs_every_path=True,
         ),
     },
-    why="""\
+    rationale="""\
 Gradients carry the scale they were made with, and `step()` divides by the scale of the moment. An `update()` between
 the steps of two optimizers may double or halve the scale, and the second step then divides by the wrong number; it also
 makes the scaler forget the first optimizer's overflow. One `update()` after all steps is right, and so is a complete
@@ -63,7 +63,7 @@ The second optimizer's update came out exactly 2.0 times too large where the fir
 the scale had grown; in all other iterations it was right, which makes this hard to find. An `update()` with no step
 before it raises AssertionError `No inf checks were recorded prior to update.`
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -87,7 +87,7 @@ for x, action, value in batches:
     scaler.step(critic_optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -110,7 +110,7 @@ for x, action, value in batches:
     scaler.step(critic_optimizer)
     scaler.update()
 """,
-    fix="Step every optimizer that holds scaled gradients, then call `scaler.update()` once.",
+    fix_advice="Step every optimizer that holds scaled gradients, then call `scaler.update()` once.",
     sources=(
         (
             "PyTorch docs, Automatic Mixed Precision examples: Working with multiple models, losses, and "

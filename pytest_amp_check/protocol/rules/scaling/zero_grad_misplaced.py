@@ -3,43 +3,43 @@
 from __future__ import annotations
 
 from ...events import BACKWARD, SCALER_STEP, ZERO_GRAD
-from ...rule import ERROR, WARNING, Fault, Rule
+from ...rule import ERROR, WARNING, Rule, ViolationKind
 
 RULE = Rule(
     "AMP215",
     "zero-grad-misplaced",
     ERROR,
     "Gradients are cleared before the step that needs them, or never.",
-    words=("scaler",),
-    faults={
-        "step@discarded": Fault(
+    prescan_words=("scaler",),
+    violations={
+        "step@discarded": ViolationKind(
             "Gradients of `{optimizer}` are cleared between backward and `{scaler}.step({optimizer})`: "
             "clear them before backward or after the step",
-            blame=(ZERO_GRAD,),
-            witness=(BACKWARD,),
-            every_path=True,
+            cause_kinds=(ZERO_GRAD,),
+            trace_kinds=(BACKWARD,),
+            needs_every_path=True,
         ),
-        "backward@stale": Fault(
+        "backward@stale": ViolationKind(
             "Gradients of `{optimizer}` are not cleared between a step and the next backward: "
             "call `{optimizer}.zero_grad()` once in every iteration",
             WARNING,
-            next_turn=True,
-            unless="cleared-elsewhere",
+            in_next_iteration=True,
+            exemption="cleared-elsewhere",
             any_precision=True,
         ),
-        "backward@stale-again": Fault(
+        "backward@stale-again": ViolationKind(
             "Nothing in sight clears the gradients of `{optimizer}`, which is stepped each time that this is called: "
             "call `{optimizer}.zero_grad()` before backward, unless whoever calls this does",
             WARNING,
-            witness=(SCALER_STEP,),
-            next_turn=True,
-            possible=True,
-            unless="cleared-elsewhere",
+            trace_kinds=(SCALER_STEP,),
+            in_next_iteration=True,
+            is_possible=True,
+            exemption="cleared-elsewhere",
             any_precision=True,
-            owned="zero_grad",
+            missing_method="zero_grad",
         ),
     },
-    why="""\
+    rationale="""\
 `zero_grad()` between backward and `scaler.step()` leaves nothing to apply. With the default `set_to_none=True` torch
 stumbles over it (`No inf checks were recorded for this optimizer.`); with `set_to_none=False`, and where other
 parameters still have gradients, it is silent. Without any `zero_grad()` AMP hides the usual sign: after a step the old
@@ -53,7 +53,7 @@ weights); with the default torch raises AssertionError. With no `zero_grad()` at
 a single overflow the infinity never left `.grad`, every later step was skipped, and the scale fell from 65536 to 512 in
 seven iterations and on towards 0.
 """,
-    bad="""\
+    bad_example="""\
 import torch
 from torch import nn
 
@@ -72,7 +72,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    good="""\
+    good_example="""\
 import torch
 from torch import nn
 
@@ -90,7 +90,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix="Call `optimizer.zero_grad()` once in every iteration, before backward or after the step.",
+    fix_advice="Call `optimizer.zero_grad()` once in every iteration, before backward or after the step.",
     sources=(
         "torch/amp/grad_scaler.py: step() raises when no gradient was checked",
         "nerfstudio-project/nerfstudio#1919: an optimizer whose gradients are all None",

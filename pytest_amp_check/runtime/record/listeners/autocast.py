@@ -5,66 +5,72 @@ from __future__ import annotations
 from typing import Any
 
 from ....protocol import events as e
-from ....protocol import surface
+from ....protocol import torch_api
 from ....protocol.events import Site
-from ..recording import Recording, plain
-from ..regions import Left, dtype_of
+from ..recording import Recording, plain_argument
+from ..regions import LeftRegion, dtype_of
 from ..sites import calling_frame
-from ..source import ContextText, SourceText, chooses_autocast
-from .finite import Finite
-from .listener import Listener, listens, listens_to_calls
-from .threads import Threads
-from .weights import KEEPS_DETACHED, Weights
+from ..source import ContextText, SiteText, chooses_autocast
+from .listener import Listener, call_listener_method, listener_method
+from .non_finite import NonFiniteListener
+from .threads import ThreadListener
+from .weights import KEEPS_DETACHED, WeightListener
 
 
-class Autocast(Listener):
+class AutocastListener(Listener):
     """Listens to autocast contexts."""
 
-    def __init__(self, recording: Recording, weights: Weights, threads: Threads, finite: Finite) -> None:
+    def __init__(
+        self, recording: Recording, weights: WeightListener, threads: ThreadListener, finite: NonFiniteListener
+    ) -> None:
         super().__init__(recording)
         self._weights = weights
         self._threads = threads
-        self._finite = finite
+        self._nonfinite = finite
         #: Places where an autocast was constructed.
-        self._constructed: set[int] = set()
+        self._construction_site_ids: set[int] = set()
 
-    @listens
-    def constructed(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        entry = surface.SURFACE[name]
-        bound = dict(zip(entry.parameters, args, strict=False))
-        bound.update(kwargs)
-        site = self.sites.here()
-        if id(site) in self._constructed:
+    @listener_method
+    def record_construction(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        entry = torch_api.SURFACE[name]
+        arguments_by_name = dict(zip(entry.parameters, args, strict=False))
+        arguments_by_name.update(kwargs)
+        site = self.sites.current_site()
+        if id(site) in self._construction_site_ids:
             return
-        self._constructed.add(id(site))
+        self._construction_site_ids.add(id(site))
         excess = max(0, len(args) - len(entry.parameters))
-        arguments = {key: plain(value) for key, value in bound.items()}
-        names = {"call": SourceText(site)}
+        arguments = {key: plain_argument(value) for key, value in arguments_by_name.items()}
+        names = {"call": SiteText(site)}
         self.recording.emit(e.AUTOCAST_NEW, site, callable=name, arguments=arguments, excess=excess, names=names)
 
-    @listens
-    def switched_off(self) -> None:
+    @listener_method
+    def record_disabled(self) -> None:
         """A context is constructed that is switched off."""
-        if not self.regions.chosen:
-            self.regions.chosen = self.recording.read(self.sites.here(), chooses_autocast)
+        if not self.regions.is_autocast_chosen:
+            self.regions.is_autocast_chosen = self.recording.query_source(self.sites.current_site(), chooses_autocast)
 
-    @listens
-    def entered(self, region: Any) -> None:
-        if self.recording.backwards:
+    @listener_method
+    def record_enter(self, region: Any) -> None:
+        if self.recording.backward_depth:
             return  # torch restores autocast to compute a checkpoint again
         enabled = bool(region._enabled)
         dtype = dtype_of(region)
         frame = calling_frame()
-        decorated = frame.f_code.co_name == "decorate_autocast"
-        site = self.sites.definition(frame.f_locals["func"].__code__) if decorated else self.sites.here()
+        is_decorator = frame.f_code.co_name == "decorate_autocast"
+        site = (
+            self.sites.site_of_definition(frame.f_locals["func"].__code__)
+            if is_decorator
+            else self.sites.current_site()
+        )
         self.regions.enter(site, region.device, dtype, enabled=enabled)
-        self._finite.region_entered()
+        self._nonfinite.note_region()
         if enabled:
-            self.recording.program.facts["enters_autocast"] = True
+            self.recording.program.attributes["enters_autocast"] = True
         cache = bool(region._cache_enabled)
         if KEEPS_DETACHED and enabled and cache:
             self._weights.watch_forwards()
-        self.recording.choose_watching()
+        self.recording.update_watching()
         self.recording.emit(
             e.AUTOCAST_ENTER,
             site,
@@ -74,33 +80,33 @@ class Autocast(Listener):
             device=region.device,
             dtype=dtype,
             cache=cache,
-            names=self.recording.read(site, _decorating if decorated else _entering),
+            names=self.recording.query_source(site, _decorator_names if is_decorator else _enter_names),
         )
 
-    @listens_to_calls
-    def exited(self, region: Any, error: object) -> None:
-        if self.recording.backwards or not self.regions:
+    @call_listener_method
+    def record_exit(self, region: Any, error: object) -> None:
+        if self.recording.backward_depth or not self.regions:
             return
-        if error is not None and (self.regions.left is None or self.regions.left.error != id(error)):
-            site = self.regions.open[-1].site
+        if error is not None and (self.regions.left_region is None or self.regions.left_region.error_id != id(error)):
+            site = self.regions.open_regions[-1].site
             enabled = bool(region._enabled)
-            self.regions.left = Left(id(error), site, region.device, dtype_of(region), enabled)
-        self._threads.report()
+            self.regions.left_region = LeftRegion(id(error), site, region.device, dtype_of(region), enabled)
+        self._threads.report_threads()
         self.recording.emit(e.AUTOCAST_EXIT, self.regions.leave(dtype_of(region) if region._enabled else ""))
         if not self.regions:
-            self._threads.forget()
-            self._weights.forget()
-            self.recording.choose_watching()
+            self._threads.clear_watches()
+            self._weights.clear_region()
+            self.recording.update_watching()
 
-    @listens
-    def cache_cleared(self) -> None:
+    @listener_method
+    def record_cache_clear(self) -> None:
         self._weights.unwatch_forwards()
-        self.recording.emit(e.AUTOCAST_CACHE_CLEAR, self.sites.here())
+        self.recording.emit(e.AUTOCAST_CACHE_CLEAR, self.sites.current_site())
 
 
-def _entering(site: Site) -> dict[str, object]:
-    return {"context": ContextText(site, decorated=False)}
+def _enter_names(site: Site) -> dict[str, object]:
+    return {"context": ContextText(site, is_decorator=False)}
 
 
-def _decorating(site: Site) -> dict[str, object]:
-    return {"context": ContextText(site, decorated=True)}
+def _decorator_names(site: Site) -> dict[str, object]:
+    return {"context": ContextText(site, is_decorator=True)}

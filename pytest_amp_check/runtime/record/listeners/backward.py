@@ -9,186 +9,188 @@ import torch
 
 from ....protocol import events as e
 from ....protocol.events import Event, Site
-from ..graph import bare, holds, leaves, tensors
-from ..reach import Reach
-from ..readings import ONE, ScaledValue
+from ..deferred_values import ONE, ScaledValue
+from ..graph import detach_tensor, find_leaf_ids, find_tensors, has_nonzero
+from ..reached_leaves import ReachedLeaves
 from ..recording import Recording
 from ..regions import in_float8
 from ..scaled_losses import ScaledLosses
-from ..sharding import low_of_policies
-from ..source import SourceText
+from ..sharding import policy_low_dtypes
+from ..source import SiteText
 from ..tracked import BackwardPass, TrackedOptimizer, TrackedScaler
-from .finite import Finite
-from .gradients import Gradients
-from .listener import Listener, listens
-from .penalties import Penalties
-from .sizes import Sizes
+from .gradients import GradientListener
+from .listener import Listener, listener_method
+from .non_finite import NonFiniteListener
+from .penalties import PenaltyListener
+from .sizes import SizeListener
 
 
-class Backward(Listener):
+class BackwardListener(Listener):
     """Listens to backward passes."""
 
     def __init__(
         self,
         recording: Recording,
-        gradients: Gradients,
-        scaled: ScaledLosses,
-        penalties: Penalties,
-        finite: Finite,
-        sizes: Sizes,
+        gradients: GradientListener,
+        scaled_losses: ScaledLosses,
+        penalties: PenaltyListener,
+        finite: NonFiniteListener,
+        sizes: SizeListener,
     ) -> None:
         super().__init__(recording)
         self._sizes = sizes
-        self._finite = finite
+        self._nonfinite = finite
         self._gradients = gradients
-        self._scaled = scaled
+        self._scaled_losses = scaled_losses
         self._penalties = penalties
-        self.reach = Reach()
+        self.reached_leaves = ReachedLeaves()
         #: id of a backward's site -> the parameters that it reached at first.
-        self._leaves: dict[int, frozenset[int]] = {}
+        self._leaves_by_site: dict[int, frozenset[int]] = {}
         #: Where anomaly detection was switched on last, and whether it was found to be on.
-        self._detection: Site | None = None
-        self._detects = False
+        self._anomaly_mode_site: Site | None = None
+        self._anomaly_mode_reported = False
         #: How many have begun at each place, whether they have come to their end or not.
-        self.begun: dict[Site, int] = {}
+        self.begun_counts: dict[Site, int] = {}
 
-    @listens
-    def begins(self, outputs: Any) -> BackwardPass | None:
-        self.recording.backwards += 1
-        if self.recording.backwards > 1:
+    @listener_method
+    def record_begin(self, outputs: Any) -> BackwardPass | None:
+        self.recording.backward_depth += 1
+        if self.recording.backward_depth > 1:
             return None  # a checkpoint computes its part anew inside the pass
-        site = self.sites.here()
-        self.begun[site] = self.begun.get(site, 0) + 1
-        self._look_at_gradients(site)
-        roots = tensors(outputs)
-        scaled = self._scaled.below(roots)
-        if scaled is not None:
-            self._look_for_detection(site, scaled.scaler)
-            self._penalties.backward_begins(roots)
-            self._gradients.backward_begins()
-        reached = self._leaves.get(id(site))
-        first = reached is None
-        if reached is None:
-            reached = self._leaves[id(site)] = frozenset(leaves(roots))
+        site = self.sites.current_site()
+        self.begun_counts[site] = self.begun_counts.get(site, 0) + 1
+        self._find_cleared_gradients(site)
+        roots = find_tensors(outputs)
+        scaled_loss = self._scaled_losses.find_below(roots)
+        if scaled_loss is not None:
+            self._report_anomaly_mode(site, scaled_loss.scaler)
+            self._penalties.begin_backward(roots)
+            self._gradients.begin_backward()
+        leaf_ids = self._leaves_by_site.get(id(site))
+        first = leaf_ids is None
+        if leaf_ids is None:
+            leaf_ids = self._leaves_by_site[id(site)] = frozenset(find_leaf_ids(roots))
         facts: dict[str, Any] = {
             "feeds": set(),
             "divided": True,
-            "scaled": scaled is not None,
+            "scaled": scaled_loss is not None,
             # More than one number runs backward from gradients that are given, and may be scaled already.
-            "opaque": scaled is None and any(root.numel() != 1 for root in roots),
+            "opaque": scaled_loss is None and any(root.numel() != 1 for root in roots),
             # A region has its way with what a policy has cast.
-            "dtypes": self.regions.dtypes_below(site, roots) or low_of_policies(reached),
+            "dtypes": self.regions.dtypes_below(site, roots) or policy_low_dtypes(leaf_ids),
             "float8": in_float8(),
-            "several": scaled is not None and self._scaled.several(roots),
-            "uneven": scaled is not None and self._scaled.uneven(roots, scaled.scale),
+            "several": scaled_loss is not None and self._scaled_losses.has_several_scalers(roots),
+            "uneven": scaled_loss is not None and self._scaled_losses.is_uneven(roots, scaled_loss.scale),
         }
         if first:
-            facts["leaves"] = reached
-            self._sizes.look(roots, site)
-        subject = None if scaled is None else scaled.scaler.thing.key
-        names = self.recording.read(site, _backward_names)
+            facts["leaves"] = leaf_ids
+            self._sizes.check_products(roots, site)
+        subject = None if scaled_loss is None else scaled_loss.scaler.tracked_object.key
+        names = self.recording.query_source(site, _backward_names)
         event = self.recording.emit(e.BACKWARD, site, subject, names=names, **facts)
-        self.regions.dtypes = set()
-        before = [(tracked, tracked.sentinel_marks()) for tracked in self.registry.optimizers.values()]
-        scale = ONE if scaled is None else scaled.scale
-        loss = bare(roots[0]) if roots else None
+        self.regions.entered_dtypes = set()
+        marks_before = [(tracked, tracked.sentinel_marks()) for tracked in self.registry.optimizers.values()]
+        scale = ONE if scaled_loss is None else scaled_loss.scale
+        loss = detach_tensor(roots[0]) if roots else None
         # A scaled loss has the scale's dtype, whatever its own was.
-        dtype = scaled.dtype if scaled is not None else None if loss is None else loss.dtype
-        value = self._finite.backward_begins(roots, site)
-        running = None if loss is None else ScaledValue(loss, scale, value)
-        return BackwardPass(event, before, scale, reached, running, dtype, roots, exact=first)
+        dtype = scaled_loss.dtype if scaled_loss is not None else None if loss is None else loss.dtype
+        value = self._nonfinite.begin_backward(roots, site)
+        scaled_value = None if loss is None else ScaledValue(loss, scale, value)
+        return BackwardPass(event, marks_before, scale, leaf_ids, scaled_value, dtype, roots, is_exact=first)
 
-    def _look_for_detection(self, site: Site, scaler: TrackedScaler) -> None:
+    def _report_anomaly_mode(self, site: Site, scaler: TrackedScaler) -> None:
         """Find that anomaly detection is on, wherever that was said."""
-        if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled() and not self._detects:
-            self._detects = True
-            asked = self._detection or site
-            self.recording.emit(e.ANOMALY, asked, names={"call": SourceText(asked), "scaler": scaler.name or ""})
+        if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled() and not self._anomaly_mode_reported:
+            self._anomaly_mode_reported = True
+            anomaly_site = self._anomaly_mode_site or site
+            self.recording.emit(
+                e.ANOMALY, anomaly_site, names={"call": SiteText(anomaly_site), "scaler": scaler.name or ""}
+            )
 
-    @listens
-    def detection_asked(self) -> None:
+    @listener_method
+    def record_anomaly_mode(self) -> None:
         """Anomaly detection is switched on."""
-        self._detection = self.sites.here()
+        self._anomaly_mode_site = self.sites.current_site()
 
-    def _look_at_gradients(self, site: Site) -> None:
+    def _find_cleared_gradients(self, site: Site) -> None:
         """Find what has happened to gradients since the last step."""
         for tracked in self.registry.optimizers.values():
-            if tracked.edited is not None:
-                self._gradients.look(tracked)
-            if tracked.used and not any(holds(p.grad) for p in tracked.sentinels):
+            if tracked.edit_site is not None:
+                self._gradients.check_gradients(tracked)
+            if tracked.is_used and not any(has_nonzero(p.grad) for p in tracked.sentinels):
                 # Cleared in a way that was not seen.
-                self.recording.emit(e.ZERO_GRAD, site, owners=(tracked.thing.key,), guessed=True)
-            tracked.used = False
+                self.recording.emit(e.ZERO_GRAD, site, owners=(tracked.tracked_object.key,), guessed=True)
+            tracked.is_used = False
 
-    @listens
-    def ended(self, running: BackwardPass | None) -> None:
-        self.recording.backwards -= 1
+    @listener_method
+    def record_end(self, running: BackwardPass | None) -> None:
+        self.recording.backward_depth -= 1
         if running is None:
             return
-        self._penalties.backward_ended()
+        self._penalties.end_backward()
         event = running.event
-        feeds: set[int] = event.facts["feeds"]
+        feeds: set[int] = event.attributes["feeds"]
         if not feeds:
             # An optimizer that has stepped inside the pass, by hooks, has used its gradients already.
-            self.reach.note(event, running.roots, self.registry.optimizers.values())
-        fed: list[torch.optim.Optimizer] = []
-        for tracked, marks in running.before:
-            now = tracked.sentinel_marks()
-            if now != marks or tracked.thing.key in feeds or self._reaches(tracked, running):
-                feeds.add(tracked.thing.key)
-                self._was_fed(tracked, event, running, now)
+            self.reached_leaves.note_backward(event, running.roots, self.registry.optimizers.values())
+        optimizers: list[torch.optim.Optimizer] = []
+        for tracked, marks in running.marks_before:
+            new_marks = tracked.sentinel_marks()
+            if new_marks != marks or tracked.tracked_object.key in feeds or self._has_reached(tracked, running):
+                feeds.add(tracked.tracked_object.key)
+                self._note_accumulated(tracked, event, running, new_marks)
                 optimizer = tracked.optimizer()
                 if optimizer is not None:
-                    fed.append(optimizer)
+                    optimizers.append(optimizer)
         for tracked in self.registry.optimizers.values():
-            if tracked.thing.key in feeds and tracked.backward is not event:
-                self._was_fed(tracked, event, running, tracked.sentinel_marks())
-        self._gradients.backward_ended()
+            if tracked.tracked_object.key in feeds and tracked.backward is not event:
+                self._note_accumulated(tracked, event, running, tracked.sentinel_marks())
+        self._gradients.end_backward()
         if running.loss is not None:
-            self.registry.ran = (event, running.loss)
-        self._finite.backward_ended(running, fed)
+            self.registry.last_backward = (event, running.loss)
+        self._nonfinite.end_backward(running, optimizers)
         self._gradients.forget_storages()
-        self.recording.choose_watching()
+        self.recording.update_watching()
         if self.recording.collectors:
-            self._collect(running, fed)
+            self._notify_collectors(running, optimizers)
 
-    def _reaches(self, tracked: TrackedOptimizer, running: BackwardPass) -> bool:
+    def _has_reached(self, tracked: TrackedOptimizer, running: BackwardPass) -> bool:
         """Whether a pass has reached an optimizer that nothing shows to have new gradients.
 
         One line may run backward for several models: what was reached from there at first is looked up, and where it
         says so the graph is asked, which is still there without what it had kept of the forward.
         """
-        if not tracked.holds(running.leaves):
+        if not tracked.holds_any(running.leaf_ids):
             return False
-        if not running.exact:
-            running.leaves, running.exact = frozenset(leaves(running.roots)), True
-        return tracked.holds(running.leaves)
+        if not running.is_exact:
+            running.leaf_ids, running.is_exact = frozenset(find_leaf_ids(running.roots)), True
+        return tracked.holds_any(running.leaf_ids)
 
-    def _collect(self, running: BackwardPass, fed: Sequence[torch.optim.Optimizer]) -> None:
+    def _notify_collectors(self, running: BackwardPass, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         scalers = self.registry.scalers.values()
-        tracked = next((scaler for scaler in scalers if scaler.thing.key == running.event.subject), None)
+        tracked = next((scaler for scaler in scalers if scaler.tracked_object.key == running.event.subject), None)
         scaler = tracked.scaler() if tracked is not None else None
         for collector in self.recording.collectors:
-            if running.dtype is not None:
-                collector.saw_loss(running.dtype)
-            collector.after_backward(scaler, running.scale.value, fed)
+            if running.loss_dtype is not None:
+                collector.record_loss_dtype(running.loss_dtype)
+            collector.after_backward(scaler, running.scale.value, optimizers)
 
-    def _was_fed(
+    def _note_accumulated(
         self, tracked: TrackedOptimizer, event: Event, running: BackwardPass, marks: list[tuple[int, int]]
     ) -> None:
         tracked.backward = event
         tracked.backwards_since += 1
-        tracked.windows.fed(event.site)
-        tracked.marks = marks
+        tracked.windows.record_backward(event.site)
+        tracked.gradient_marks = marks
         # Gradients of an unscaled loss that are added to scaled ones leave these multiplied.
-        tracked.under_scale = event.subject is not None or tracked.under_scale
+        tracked.is_scaled = event.subject is not None or tracked.is_scaled
         if running.loss is not None:
             tracked.loss = running.loss
 
 
 def _backward_names(site: Site) -> dict[str, object]:
     return {
-        "loss": SourceText(site, "inner argument", "outputs"),
-        "scaler": SourceText(site, "inner receiver"),
-        "call": SourceText(site),
+        "loss": SiteText(site, "inner argument", "outputs"),
+        "scaler": SiteText(site, "inner receiver"),
+        "call": SiteText(site),
     }

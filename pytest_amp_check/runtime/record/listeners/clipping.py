@@ -10,27 +10,27 @@ import torch
 
 from ....protocol import events as e
 from ....protocol.events import Event, Site
-from ..graph import bare, is_number, plain_number
-from ..readings import ONE, ScaledValue
+from ..deferred_values import ONE, ScaledValue
+from ..graph import detach_tensor, is_number, plain_number
 from ..recording import Recording
 from ..sharding import are_shards
-from ..source import SourceText, caught, mentions_scale, refusal
+from ..source import SiteText, is_in_try, mentions_scale, refusal_text
 from ..tracked import TrackedOptimizer
-from .gradients import Gradients
-from .listener import Listener, listens
+from .gradients import GradientListener
+from .listener import Listener, listener_method
 
 
-class Clipping(Listener):
+class ClippingListener(Listener):
     """Listens to clips, and to norms of gradients."""
 
-    def __init__(self, recording: Recording, gradients: Gradients) -> None:
+    def __init__(self, recording: Recording, gradients: GradientListener) -> None:
         super().__init__(recording)
         self._gradients = gradients
         #: Checks that raise where gradients are not finite -> the backward whose gradients they looked at last.
-        self._refused: dict[Site, Event | None] = {}
+        self._checked_backwards: dict[Site, Event | None] = {}
 
-    @listens
-    def clipped(
+    @listener_method
+    def record_clip(
         self,
         params: Sequence[torch.Tensor],
         limit: Any,
@@ -44,75 +44,79 @@ class Clipping(Listener):
         owners.update([key for grad in grads for key in self._gradients.owners_of(grad)])
         if not owners and not unknown:
             return
-        site = self.sites.here()
-        clipped = [tracked for key in owners if (tracked := self.registry.by_key(key)) is not None]
-        for tracked in clipped:
-            self._gradients.look(tracked)
-            tracked.marks = []
+        site = self.sites.current_site()
+        clipped_optimizers = [tracked for key in owners if (tracked := self.registry.find_by_key(key)) is not None]
+        for tracked in clipped_optimizers:
+            self._gradients.check_gradients(tracked)
+            tracked.gradient_marks = []
         number = plain_number(limit) if is_number(limit) else 1.0
-        if self._is_scaled(number, clipped):
+        if self._is_scaled(number, clipped_optimizers):
             return
         measures_only = math.isinf(number)
-        if measures_only and self.recording.read(site, mentions_scale):
+        if measures_only and self.recording.query_source(site, mentions_scale):
             return  # measured, and divided by the scale
         if math.isnan(number):
-            for tracked in clipped:
-                tracked.edited = site
+            for tracked in clipped_optimizers:
+                tracked.edit_site = site
         self.recording.emit(
             e.CLIP,
             site,
             owners=owners,
             touches=unknown,
-            nonfinite_error=nonfinite_error and not self.recording.read(site, caught),
+            nonfinite_error=nonfinite_error and not self.recording.query_source(site, is_in_try),
             measures_only=measures_only,
             # Of a generator that torch 2.4 has used up, the gradients are left: those of these optimizers.
-            local=norm and are_shards(params or (p for tracked in clipped for p in tracked.params)),
-            names=self.recording.read(site, _clipping),
+            local=norm and are_shards(params or (p for tracked in clipped_optimizers for p in tracked.params)),
+            names=self.recording.query_source(site, _clip_names),
         )
 
-    def _is_scaled(self, limit: float, clipped: Sequence[TrackedOptimizer]) -> bool:
+    def _is_scaled(self, limit: float, clipped_optimizers: Sequence[TrackedOptimizer]) -> bool:
         """Whether a limit was multiplied by the scale, as the gradients are."""
-        scalers = [scaler for tracked in clipped if (scaler := self.registry.scaler_of(tracked)) is not None]
-        return any(scaler.scale_read and limit >= scaler.scale.value * 1e-3 for scaler in scalers)
+        scalers = [scaler for tracked in clipped_optimizers if (scaler := self.registry.scaler_of(tracked)) is not None]
+        return any(scaler.has_read_scale and limit >= scaler.scale.value * 1e-3 for scaler in scalers)
 
-    @listens
-    def norm_read(self, tensors: Any) -> None:
+    @listener_method
+    def record_norm_read(self, tensors: Any) -> None:
         """The norm of some tensors is computed, to be used by the program itself."""
         owners = {key for tensor in tensors or () for key in self._gradients.owners_of(tensor)}
-        site = self.sites.here()
-        if owners and not self.recording.read(site, mentions_scale):
-            names = {"params": "the gradients", "call": SourceText(site)}
+        site = self.sites.current_site()
+        if owners and not self.recording.query_source(site, mentions_scale):
+            names = {"params": "the gradients", "call": SiteText(site)}
             self.recording.emit(e.GRAD_READ, site, owners=tuple(sorted(owners)), names=names)
 
-    @listens
-    def norm_computed(self, norm: Any) -> None:
+    @listener_method
+    def record_norm(self, norm: Any) -> None:
         """The norm by which gradients are clipped."""
         if isinstance(norm, torch.Tensor):
             for tracked in self.registry.optimizers.values():
-                if tracked.unscaled or tracked.under_scale:
-                    scale = ONE if tracked.unscaled else self.registry.scale_for(tracked)
-                    tracked.norm = ScaledValue(bare(norm), scale)
+                if tracked.is_unscaled or tracked.is_scaled:
+                    scale = ONE if tracked.is_unscaled else self.registry.scale_for(tracked)
+                    tracked.norm = ScaledValue(detach_tensor(norm), scale)
 
-    @listens
-    def number_taken(self) -> None:
+    @listener_method
+    def record_number_taken(self) -> None:
         """The program turns a tensor into a number or a truth value."""
         live = []
         for tracked in self.registry.optimizers.values():
-            tracked.number_taken = True
-            if tracked.unscaled or tracked.under_scale:
+            tracked.has_taken_number = True
+            if tracked.is_unscaled or tracked.is_scaled:
                 live.append(tracked)
         if not live:
             return
-        site = self.sites.here()
-        call = self.recording.read(site, refusal) if self._refused.get(site) is not live[0].backward else ""
+        site = self.sites.current_site()
+        call = (
+            self.recording.query_source(site, refusal_text)
+            if self._checked_backwards.get(site) is not live[0].backward
+            else ""
+        )
         if call:
-            self._refused[site] = live[0].backward
-            owners = tuple(tracked.thing.key for tracked in live)
+            self._checked_backwards[site] = live[0].backward
+            owners = tuple(tracked.tracked_object.key for tracked in live)
             scaler = self.registry.scaler_of(live[0])
-            named = "" if scaler is None or scaler.name is None else scaler.name
-            names = {"call": call, "optimizer": live[0].name or "", "scaler": named}
+            scaler_name = "" if scaler is None or scaler.name is None else scaler.name
+            names = {"call": call, "optimizer": live[0].name or "", "scaler": scaler_name}
             self.recording.emit(e.GRAD_CHECK, site, owners=owners, raises=True, names=names)
 
 
-def _clipping(site: Site) -> dict[str, object]:
-    return {"call": SourceText(site), "params": SourceText(site, "argument", "parameters")}
+def _clip_names(site: Site) -> dict[str, object]:
+    return {"call": SiteText(site), "params": SiteText(site, "argument", "parameters")}

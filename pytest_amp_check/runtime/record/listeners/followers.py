@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ....protocol import events as e
-from ..hand_averages import AfterSkip
-from ..readings import FoundInf
+from ..deferred_values import FoundInf
+from ..manual_averages import AfterSkip
 from ..recording import Recording
-from ..source import SourceText
+from ..source import SiteText
 from ..tracked import TrackedOptimizer
-from .listener import Listener, listens
+from .listener import Listener, listener_method
 
 if TYPE_CHECKING:
     import torch
@@ -21,102 +21,108 @@ if TYPE_CHECKING:
 LOOKS = 8
 
 
-class Followers(Listener):
+class StepFollowersListener(Listener):
     """Listens to weights that are averaged over time or over processes, and to hooks on an optimizer's steps."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
         #: What averages -> how many steps the optimizer had made when it did so last.
-        self._steps: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
+        self._steps_at_average: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
         #: Set while what a program averages by hand is looked for.
         self.after_skip: AfterSkip | None = None
         #: Keys of the optimizers after whose skipped steps enough was looked at.
-        self._looked: dict[int, int] = {}
+        self._look_counts: dict[int, int] = {}
 
-    @listens
-    def averaged(self, averaging: Any, model: Any) -> None:
+    @listener_method
+    def record_average(self, averaging: Any, model: Any) -> None:
         """The weights of a model are averaged over time."""
-        tracked = self._trains(model)
+        tracked = self._optimizer_of(model)
         if tracked is not None and self._is_next(averaging, tracked):
-            self._followed(tracked, tracked.skipped, str(SourceText(self.sites.here())) or "the average")
+            self._emit_followed(
+                tracked, tracked.last_found_inf, str(SiteText(self.sites.current_site())) or "the average"
+            )
 
-    @listens
-    def averaged_over_processes(self, averager: Any) -> None:
+    @listener_method
+    def record_process_average(self, averager: Any) -> None:
         """The program averages weights over processes, of all models."""
-        tracked = self._trains(None)
-        if tracked is not None and self._is_next(averager, tracked) and _averages(averager):
-            call = str(SourceText(self.sites.here())) or "the averager"
-            self._followed(tracked, tracked.skipped, call, "averaged")
+        tracked = self._optimizer_of(None)
+        if tracked is not None and self._is_next(averager, tracked) and _is_averaging(averager):
+            call = str(SiteText(self.sites.current_site())) or "the averager"
+            self._emit_followed(tracked, tracked.last_found_inf, call, "averaged")
 
     def _is_next(self, averaging: object, tracked: TrackedOptimizer) -> bool:
         """Whether the optimizer has made one step, or skipped it, since this averaged the last time."""
-        since = tracked.steps - self._steps.get(averaging, tracked.steps - 1)
-        self._steps[averaging] = tracked.steps
+        since = tracked.steps - self._steps_at_average.get(averaging, tracked.steps - 1)
+        self._steps_at_average[averaging] = tracked.steps
         return since == 1
 
-    def _trains(self, model: Any) -> TrackedOptimizer | None:
+    def _optimizer_of(self, model: Any) -> TrackedOptimizer | None:
         """The one optimizer that a scaler steps and that trains a model, if there is one."""
         ids = None if model is None else {id(p) for p in model.parameters()}
-        found = [
+        optimizers = [
             tracked
             for tracked in self.registry.optimizers.values()
             if tracked.steps and (ids is None or any(id(p) in ids for p in tracked.params))
         ]
-        return found[0] if len(found) == 1 else None
+        return optimizers[0] if len(optimizers) == 1 else None
 
-    def stepped(self, tracked: TrackedOptimizer, optimizer: Any, skipped: FoundInf) -> None:
+    def record_step(self, tracked: TrackedOptimizer, optimizer: Any, found_inf: FoundInf) -> None:
         """A scaler has stepped an optimizer, or skipped its step."""
-        self._hooks_called(tracked, optimizer, skipped)
-        after = self.after_skip
-        if after is not None and after.tracked is tracked:
-            if after.places and not after.again:
-                after.again = True
+        self._check_step_hooks(tracked, optimizer, found_inf)
+        after_skip = self.after_skip
+        if after_skip is not None and after_skip.tracked_optimizer is tracked:
+            if after_skip.averaging_site_ids and not after_skip.next_step_made:
+                after_skip.next_step_made = True
                 return
-            after = None
-        if after is None:
-            looked = self._looked.get(tracked.thing.key, 0)
-            if skipped and looked < LOOKS:
-                self._looked[tracked.thing.key] = looked + 1
-                trained = [p for other in self.registry.optimizers.values() for p in other.params]
-                after = AfterSkip(tracked, skipped, trained)
-        if after is not self.after_skip:
-            self.after_skip = after
-            self.recording.follows = after is not None
-            self.recording.choose_watching()
+            after_skip = None
+        if after_skip is None:
+            look_count = self._look_counts.get(tracked.tracked_object.key, 0)
+            if found_inf and look_count < LOOKS:
+                self._look_counts[tracked.tracked_object.key] = look_count + 1
+                trained_params = [p for other in self.registry.optimizers.values() for p in other.params]
+                after_skip = AfterSkip(tracked, found_inf, trained_params)
+        if after_skip is not self.after_skip:
+            self.after_skip = after_skip
+            self.recording.watches_after_skip = after_skip is not None
+            self.recording.update_watching()
 
-    @listens
-    def changed(self, tensor: torch.Tensor, effect: str, given: Sequence[Any]) -> None:
+    @listener_method
+    def record_change(self, tensor: torch.Tensor, effect: str, operands: Sequence[Any]) -> None:
         """A tensor is about to be changed in place, or to be given other values, while :attr:`after_skip` is set."""
-        after = self.after_skip
-        if after is None or self.recording.backwards or not after.averages(tensor, effect, given):
+        after_skip = self.after_skip
+        if after_skip is None or self.recording.backward_depth or not after_skip.is_averaging(tensor, effect, operands):
             return
-        site = self.sites.here()
-        if not after.again:
-            after.places.add(id(site))
-        elif id(site) in after.places:
-            after.places.clear()
-            self._looked[after.tracked.thing.key] = LOOKS
-            self._followed(after.tracked, after.skipped, str(SourceText(site)) or "the average")
+        site = self.sites.current_site()
+        if not after_skip.next_step_made:
+            after_skip.averaging_site_ids.add(id(site))
+        elif id(site) in after_skip.averaging_site_ids:
+            after_skip.averaging_site_ids.clear()
+            self._look_counts[after_skip.tracked_optimizer.tracked_object.key] = LOOKS
+            self._emit_followed(
+                after_skip.tracked_optimizer, after_skip.found_inf, str(SiteText(site)) or "the average"
+            )
 
-    def _hooks_called(self, tracked: TrackedOptimizer, optimizer: Any, skipped: FoundInf) -> None:
+    def _check_step_hooks(self, tracked: TrackedOptimizer, optimizer: Any, found_inf: FoundInf) -> None:
         """The hooks of an optimizer that looks for overflows by itself are called in any case."""
-        own = optimizer.__dict__.get("_optimizer_step_post_hooks") or {}
-        if own and getattr(optimizer, "_step_supports_amp_scaling", False):
-            hook = next(iter(own.values()))
-            self._followed(tracked, skipped, getattr(hook, "__name__", "") or "the hook")
+        step_hooks = optimizer.__dict__.get("_optimizer_step_post_hooks") or {}
+        if step_hooks and getattr(optimizer, "_step_supports_amp_scaling", False):
+            hook = next(iter(step_hooks.values()))
+            self._emit_followed(tracked, found_inf, getattr(hook, "__name__", "") or "the hook")
         averager = getattr(optimizer, "averager", None)
-        if averager is not None and _averages(averager):
-            self._followed(tracked, skipped, str(SourceText(self.sites.here())) or "the step", "left-out")
+        if averager is not None and _is_averaging(averager):
+            self._emit_followed(tracked, found_inf, str(SiteText(self.sites.current_site())) or "the step", "left-out")
 
-    def _followed(self, tracked: TrackedOptimizer, skipped: FoundInf, call: str, how: str = "followed") -> None:
+    def _emit_followed(self, tracked: TrackedOptimizer, found_inf: FoundInf, call: str, how: str = "followed") -> None:
         names: dict[str, object] = {"call": call, "optimizer": tracked.name or ""}
         if tracked.scaler is not None and tracked.scaler.name is not None:
             names["scaler"] = tracked.scaler.name
-        optimizer = tracked.thing.key
-        self.recording.emit(e.STEP_FOLLOWED, self.sites.here(), None, optimizer, skipped=skipped, how=how, names=names)
+        optimizer = tracked.tracked_object.key
+        self.recording.emit(
+            e.STEP_FOLLOWED, self.sites.current_site(), None, optimizer, skipped=found_inf, how=how, names=names
+        )
 
 
-def _averages(averager: Any) -> bool:
+def _is_averaging(averager: Any) -> bool:
     """Whether one of torch's averagers averages weights with other processes: before that, all have the same."""
     group = getattr(averager, "process_group", None)
     return group is not None and group.size() > 1 and averager.step >= getattr(averager, "warmup_steps", 0)

@@ -10,126 +10,128 @@ import torch
 from ....protocol import events as e
 from ....protocol.events import Site
 from .. import active
-from ..grad_hooks import HookedGradient, hooked
-from ..graph import holds, is_number, plain_number, storage
-from ..hand_clips import TRIALS, HandClips
+from ..grad_hooks import HookedGradient, find_hooked_params
+from ..graph import has_nonzero, is_number, plain_number, storage_pointer
+from ..manual_clips import TRIALS, ManualClips
 from ..recording import Recording
-from ..source import SourceText, guards, mentions_scale
+from ..source import SiteText, enclosing_conditions, mentions_scale
 from ..tracked import TrackedOptimizer
-from .listener import Listener, listens
-from .weights import Weights
+from .listener import Listener, listener_method
+from .weights import WeightListener
 
 
-class Gradients(Listener):
+class GradientListener(Listener):
     """Listens to tensors that are changed in place, and to assignments to ``p.grad``."""
 
-    def __init__(self, recording: Recording, weights: Weights) -> None:
+    def __init__(self, recording: Recording, weights: WeightListener) -> None:
         super().__init__(recording)
         self._weights = weights
         #: Storage of a gradient -> keys of the optimizers whose parameter has it; None where it has to be made anew.
-        self._storages: dict[int, tuple[int, ...]] | None = None
-        self._hand_clips = HandClips(recording.registry)
+        self._owners_by_storage: dict[int, tuple[int, ...]] | None = None
+        self._manual_clips = ManualClips(recording.registry)
         #: The gradients of a scaled backward that is running and hooks on them, and how often such were looked at.
-        self._hooked: list[tuple[TrackedOptimizer, HookedGradient]] = []
-        self._looked_at: dict[Site, int] = {}
+        self._hooked_gradients: list[tuple[TrackedOptimizer, HookedGradient]] = []
+        self._look_counts: dict[Site, int] = {}
         #: ids of parameters whose hooks write to the gradients that they are given.
-        self._writing: set[int] = set()
+        self._writing_param_ids: set[int] = set()
         #: Whether a scaled backward is running after which hooks of parameters are called.
-        self._hooks_follow = False
+        self._has_later_hooks = False
 
-    @listens
-    def changed(self, tensor: torch.Tensor, effect: str, operand: Any) -> None:
+    @listener_method
+    def record_change(self, tensor: torch.Tensor, effect: str, operand: Any) -> None:
         """A tensor is about to be changed in place; ``effect`` is what the table of ops says that does to gradients."""
-        if self.recording.backwards:
-            self._changed_by_hook(tensor, effect, operand)
+        if self.recording.backward_depth:
+            self._record_change_in_hook(tensor, effect, operand)
             return
         if self.regions and self._weights.is_weight(tensor):
             self._weights.note_written([tensor])
             return
-        if not any(tracked.under_scale or tracked.unscaled for tracked in self.registry.optimizers.values()):
+        if not any(tracked.is_scaled or tracked.is_unscaled for tracked in self.registry.optimizers.values()):
             return
-        site = self.sites.here()
+        site = self.sites.current_site()
         for key in self.owners_of(tensor):
-            tracked = self.registry.by_key(key)
+            tracked = self.registry.find_by_key(key)
             if tracked is not None:
-                self._edit(tracked, site, effect, tensor, operand)
+                self._record_edit(tracked, site, effect, tensor, operand)
 
-    def _edit(
+    def _record_edit(
         self, tracked: TrackedOptimizer, site: Site, effect: str, grad: torch.Tensor | None = None, operand: Any = None
     ) -> None:
-        tracked.edited = site
-        tracked.marks = []
+        tracked.edit_site = site
+        tracked.gradient_marks = []
         if effect == "zero" or (effect == "fill" and is_number(operand) and not plain_number(operand)):
-            tracked.zeroed = True  # that all were cleared is found when they are
+            tracked.has_zeroed_gradient = True  # that all were cleared is found when they are
         if effect in ("zero", "homogeneous"):
             return
         if effect not in ("divide", "multiply"):
-            tracked.windows.replaced()
+            tracked.windows.record_replacement()
         names = self._names_of_edit(tracked, site)
         if effect in ("divide", "multiply") and is_number(operand):
             value = plain_number(operand)
-            self._multiplied(tracked, site, 1 / value if effect == "divide" and value else value, grad, names)
-        elif not tracked.under_scale:
+            self._record_multiplication(
+                tracked, site, 1 / value if effect == "divide" and value else value, grad, names
+            )
+        elif not tracked.is_scaled:
             return
         elif effect == "replace":
-            self._replaced(tracked, site, grad, operand, names)
+            self._record_replacement(tracked, site, grad, operand, names)
         elif effect != "fill" or not _is_scale_free(operand):
-            self.recording.emit(e.GRAD_EDIT, site, owners=(tracked.thing.key,), names=names)
+            self.recording.emit(e.GRAD_EDIT, site, owners=(tracked.tracked_object.key,), names=names)
 
-    def backward_begins(self) -> None:
+    def begin_backward(self) -> None:
         """A scaled backward begins: watch what hooks do to the gradients that it gives."""
         for tracked in self.registry.optimizers.values():
-            for p in hooked(tracked.sentinels):
-                self._hooked.append((tracked, HookedGradient(p, self._writing)))
-            self._hooks_follow |= any(getattr(p, "_post_accumulate_grad_hooks", None) for p in tracked.sentinels)
-        if self._hooks_follow:
-            active.watch(self.recording, wanted=True)
+            for p in find_hooked_params(tracked.sentinels):
+                self._hooked_gradients.append((tracked, HookedGradient(p, self._writing_param_ids)))
+            self._has_later_hooks |= any(getattr(p, "_post_accumulate_grad_hooks", None) for p in tracked.sentinels)
+        if self._has_later_hooks:
+            active.set_watching(self.recording, should_watch=True)
 
-    def backward_ended(self) -> None:
-        watched, self._hooked, self._hooks_follow = self._hooked, [], False
-        for tracked, each in watched:
-            code = getattr(each.hook, "__code__", None)
-            site = self.sites.here() if code is None else self.sites.definition(code)
-            looked_at = self._looked_at.get(site, 0)
-            if each.leave() and looked_at < TRIALS:
-                self._looked_at[site] = looked_at + 1
-                self._hook_changed(tracked, site, each)
+    def end_backward(self) -> None:
+        hooked_gradients, self._hooked_gradients, self._has_later_hooks = self._hooked_gradients, [], False
+        for tracked, each in hooked_gradients:
+            code = getattr(each.first_hook, "__code__", None)
+            site = self.sites.current_site() if code is None else self.sites.site_of_definition(code)
+            look_count = self._look_counts.get(site, 0)
+            if each.finish_pass() and look_count < TRIALS:
+                self._look_counts[site] = look_count + 1
+                self._record_hook_change(tracked, site, each)
 
-    def _hook_changed(self, tracked: TrackedOptimizer, site: Site, each: HookedGradient) -> None:
+    def _record_hook_change(self, tracked: TrackedOptimizer, site: Site, each: HookedGradient) -> None:
         """A hook has put another gradient in the place of a scaled one."""
-        assert each.before is not None
-        assert each.after is not None
+        assert each.grad_before is not None
+        assert each.grad_after is not None
         names = {**self._names_of_edit(tracked, site), "call": "this hook"}
-        if _is_edited(each.before, each.after):
-            self.recording.emit(e.GRAD_EDIT, site, owners=(tracked.thing.key,), names=names)
+        if _is_edited(each.grad_before, each.grad_after):
+            self.recording.emit(e.GRAD_EDIT, site, owners=(tracked.tracked_object.key,), names=names)
         else:
-            factor = _factor(each.before, each.after)
+            factor = _common_factor(each.grad_before, each.grad_after)
             if factor is not None:
-                self._is_clipped(tracked, site, factor, each.before, names)
+                self._is_clipped(tracked, site, factor, each.grad_before, names)
 
-    def _changed_by_hook(self, tensor: torch.Tensor, effect: str, operand: Any) -> None:
+    def _record_change_in_hook(self, tensor: torch.Tensor, effect: str, operand: Any) -> None:
         """A tensor is changed in place while a backward runs: by a hook that follows a gradient, perhaps."""
-        if not self._hooks_follow:
+        if not self._has_later_hooks:
             return
         for tracked in self.registry.optimizers.values():
             if not any(p._grad is tensor for p in tracked.sentinels):
                 continue
-            site = self.sites.here()
+            site = self.sites.current_site()
             names = self._names_of_edit(tracked, site)
             if effect == "edit" or (effect == "fill" and not _is_scale_free(operand)):
-                self.recording.emit(e.GRAD_EDIT, site, owners=(tracked.thing.key,), names=names)
+                self.recording.emit(e.GRAD_EDIT, site, owners=(tracked.tracked_object.key,), names=names)
             elif effect in ("divide", "multiply") and is_number(operand):
                 value = plain_number(operand)
                 self._is_clipped(tracked, site, 1 / value if effect == "divide" and value else value, tensor, names)
 
     def _names_of_edit(self, tracked: TrackedOptimizer, site: Site) -> dict[str, Any]:
-        names = {"params": "p.grad", "call": SourceText(site), "optimizer": tracked.name or ""}
+        names = {"params": "p.grad", "call": SiteText(site), "optimizer": tracked.name or ""}
         if tracked.scaler is not None or tracked.backward is not None:
             scaler = self.registry.scaler_of(tracked)
             names["scaler"] = scaler.name if scaler is not None and scaler.name is not None else ""
         return names
 
-    def _multiplied(
+    def _record_multiplication(
         self, tracked: TrackedOptimizer, site: Site, factor: float, grad: torch.Tensor | None, names: dict[str, Any]
     ) -> None:
         """Gradients are multiplied by a number: by the inverse of the scale, by one from their norm, or by another."""
@@ -137,67 +139,67 @@ class Gradients(Listener):
         # Of gradients that no scaler has scaled, it may be any scaler's scale.
         scales = [scale] if scale != 1.0 else [scaler.scale.value for scaler in self.registry.scalers.values()]
         divides = any(math.isclose(factor * scale, 1.0, rel_tol=1e-3) for scale in scales if scale != 1.0)
-        if scale == factor == 1.0 and tracked.under_scale:
+        if scale == factor == 1.0 and tracked.is_scaled:
             # A scale that has fallen to one divides as any other does.
-            divides = self.recording.read(site, mentions_scale)
+            divides = self.recording.query_source(site, mentions_scale)
         if divides:
-            tracked.under_scale = False
+            tracked.is_scaled = False
         elif self._is_clipped(tracked, site, factor, grad, names):
             return
-        if divides or not tracked.unscaled:
+        if divides or not tracked.is_unscaled:
             kind = e.GRAD_DIVIDE if divides else e.GRAD_NORMALISE
-            self.recording.emit(kind, site, owners=(tracked.thing.key,), names=names)
+            self.recording.emit(kind, site, owners=(tracked.tracked_object.key,), names=names)
 
     def _is_clipped(
         self, tracked: TrackedOptimizer, site: Site, factor: float, grad: torch.Tensor | None, names: dict[str, Any]
     ) -> bool:
         """Whether multiplying scaled gradients by a number clips them by their own norm."""
-        scaled = tracked.under_scale or self.recording.backwards
-        if not scaled or self.recording.read(site, mentions_scale):
+        scaled = tracked.is_scaled or self.recording.backward_depth
+        if not scaled or self.recording.query_source(site, mentions_scale):
             return False
-        clips = self._hand_clips.clips(tracked, site, factor, grad)
-        if clips and not self._hand_clips.told(tracked, site):
-            self.recording.emit(e.CLIP, site, owners={tracked.thing.key}, by_hand=True, names=names)
+        clips = self._manual_clips.is_clip(tracked, site, factor, grad)
+        if clips and not self._manual_clips.mark_reported(tracked, site):
+            self.recording.emit(e.CLIP, site, owners={tracked.tracked_object.key}, by_hand=True, names=names)
         return clips
 
-    @listens
-    def assigned(self, param: torch.Tensor, value: Any) -> None:
+    @listener_method
+    def record_assignment(self, param: torch.Tensor, value: Any) -> None:
         """``param.grad`` is about to be set."""
-        keys = self.registry.owners.get(id(param))
-        if not keys or self.recording.backwards or value is param.grad:
+        keys = self.registry.owner_keys.get(id(param))
+        if not keys or self.recording.backward_depth or value is param.grad:
             return  # ``p.grad *= x`` assigns what it has changed in place
         self.forget_storages()
-        site = self.sites.here()
+        site = self.sites.current_site()
         for key in keys:
-            tracked = self.registry.by_key(key)
+            tracked = self.registry.find_by_key(key)
             if tracked is not None:
-                tracked.edited = site
-                tracked.marks = []
+                tracked.edit_site = site
+                tracked.gradient_marks = []
                 if value is not None:
-                    tracked.windows.replaced()
-                if value is not None and tracked.under_scale and param.grad is not None:
+                    tracked.windows.record_replacement()
+                if value is not None and tracked.is_scaled and param.grad is not None:
                     names = {"params": "p.grad", "call": "this assignment", "optimizer": tracked.name or ""}
-                    self._replaced(tracked, site, param.grad, value, names)
+                    self._record_replacement(tracked, site, param.grad, value, names)
 
-    @listens
-    def given_data(self, tensor: torch.Tensor, value: Any) -> None:
+    @listener_method
+    def record_data_assignment(self, tensor: torch.Tensor, value: Any) -> None:
         """``tensor.data`` is about to be set."""
-        if isinstance(tensor, torch.nn.Parameter) or self.recording.backwards:
+        if isinstance(tensor, torch.nn.Parameter) or self.recording.backward_depth:
             return
-        if any(tracked.under_scale for tracked in self.registry.optimizers.values()):
-            site = self.sites.here()
+        if any(tracked.is_scaled for tracked in self.registry.optimizers.values()):
+            site = self.sites.current_site()
             for key in self.owners_of(tensor):
-                tracked = self.registry.by_key(key)
-                if tracked is not None and tracked.under_scale:
+                tracked = self.registry.find_by_key(key)
+                if tracked is not None and tracked.is_scaled:
                     names = {"params": "p.grad", "call": "this assignment", "optimizer": tracked.name or ""}
-                    self._replaced(tracked, site, tensor, value, names)
+                    self._record_replacement(tracked, site, tensor, value, names)
             self.forget_storages()
 
-    def _replaced(
+    def _record_replacement(
         self, tracked: TrackedOptimizer, site: Site, old: torch.Tensor | None, new: Any, names: dict[str, Any]
     ) -> None:
         """A scaled gradient is replaced by another one."""
-        key = tracked.thing.key
+        key = tracked.tracked_object.key
         scale = self.registry.scale_for(tracked).value
         if old is None or not isinstance(new, torch.Tensor):
             self.recording.emit(e.HANDOFF, site, things=(key,))
@@ -206,67 +208,73 @@ class Gradients(Listener):
         elif _is_edited(old, new):
             self.recording.emit(e.GRAD_EDIT, site, owners=(key,), names=names)
         else:
-            factor = _factor(old, new)
+            factor = _common_factor(old, new)
             if factor is None or not self._is_clipped(tracked, site, factor, old, names):
                 self.recording.emit(e.HANDOFF, site, things=(key,))
 
     def owners_of(self, tensor: torch.Tensor) -> tuple[int, ...]:
         """The optimizers whose parameter has this tensor, or a view of it, as its gradient."""
-        storages = self._storages
+        storages = self._owners_by_storage
         if storages is None:
             registry = self.registry
-            storages = self._storages = {
-                storage(p.grad): registry.owners[id(p)]
+            storages = self._owners_by_storage = {
+                storage_pointer(p.grad): registry.owner_keys[id(p)]
                 for tracked in registry.optimizers.values()
                 for p in tracked.params
                 if p.grad is not None
             }
-        return storages.get(storage(tensor), ())
+        return storages.get(storage_pointer(tensor), ())
 
     def forget_storages(self) -> None:
         """Parameters may have other gradients now."""
-        self._storages = None
+        self._owners_by_storage = None
 
-    def look(self, tracked: TrackedOptimizer) -> None:
+    def check_gradients(self, tracked: TrackedOptimizer) -> None:
         """Find what has happened to gradients unseen: all cleared one by one, or edited by code that is not patched."""
         marks = tracked.sentinel_marks()
-        edited = tracked.edited
+        edited = tracked.edit_site
         if edited is not None and not any(identity for identity, _ in marks):
             if all(p.grad is None for p in tracked.params):
-                self._found_cleared(tracked, edited)
-                tracked.under_scale = tracked.unscaled = False
-        elif edited is not None and (tracked.under_scale or tracked.zeroed) and not _any_holds(tracked.sentinels):
-            if not _any_holds(tracked.params):
-                self._found_cleared(tracked, edited)
-                tracked.zeroed = False
-        elif tracked.marks and marks != tracked.marks:
-            site = self.sites.here()
+                self._record_found_clear(tracked, edited)
+                tracked.is_scaled = tracked.is_unscaled = False
+        elif (
+            edited is not None
+            and (tracked.is_scaled or tracked.has_zeroed_gradient)
+            and not _any_nonzero(tracked.sentinels)
+        ):
+            if not _any_nonzero(tracked.params):
+                self._record_found_clear(tracked, edited)
+                tracked.has_zeroed_gradient = False
+        elif tracked.gradient_marks and marks != tracked.gradient_marks:
+            site = self.sites.current_site()
             if not any(identity for identity, _ in marks) and all(p.grad is None for p in tracked.params):
-                self._found_cleared(tracked, site)
+                self._record_found_clear(tracked, site)
             else:
-                self._edit(tracked, site, "edit")
-                tracked.edited = site
-        tracked.marks = marks
+                self._record_edit(tracked, site, "edit")
+                tracked.edit_site = site
+        tracked.gradient_marks = marks
 
-    def _found_cleared(self, tracked: TrackedOptimizer, site: Site) -> None:
-        names = {"call": SourceText(site)}
-        rescue = self.are_given_up(tracked, site)
-        self.recording.emit(e.ZERO_GRAD, site, owners=(tracked.thing.key,), rescue=rescue, names=names)
+    def _record_found_clear(self, tracked: TrackedOptimizer, site: Site) -> None:
+        names = {"call": SiteText(site)}
+        rescue = self.are_discarded(tracked, site)
+        self.recording.emit(e.ZERO_GRAD, site, owners=(tracked.tracked_object.key,), rescue=rescue, names=names)
 
-    def are_given_up(self, tracked: TrackedOptimizer, site: Site) -> bool:
+    def are_discarded(self, tracked: TrackedOptimizer, site: Site) -> bool:
         """Whether gradients that are cleared at a place are lost on purpose.
 
         They are cleared under a condition that the backward which made them does not stand under.
         """
         backward = tracked.backward
-        if backward is None or not (tracked.under_scale or tracked.unscaled):
+        if backward is None or not (tracked.is_scaled or tracked.is_unscaled):
             return False
-        return not self.recording.read(site, guards) <= self.recording.read(backward.site, guards)
+        return not self.recording.query_source(site, enclosing_conditions) <= self.recording.query_source(
+            backward.site, enclosing_conditions
+        )
 
 
-def _any_holds(params: list[torch.Tensor]) -> bool:
+def _any_nonzero(params: list[torch.Tensor]) -> bool:
     """Whether the gradient of a parameter has a value that is not zero."""
-    return any(holds(p.grad) for p in params)
+    return any(has_nonzero(p.grad) for p in params)
 
 
 def _is_scale_free(value: Any) -> bool:
@@ -287,12 +295,12 @@ def _is_edited(old: torch.Tensor, new: torch.Tensor) -> bool:
     before, after = old.detach(), new.detach()
     if not bool(torch.isfinite(before).all()) and bool(torch.isfinite(after).all()):
         return True
-    if _factor(old, new) is not None or not bool(before.any()):
+    if _common_factor(old, new) is not None or not bool(before.any()):
         return False  # multiplied by a number, as averages are
     return bool((before.sign() == after.sign()).all())
 
 
-def _factor(old: torch.Tensor, new: torch.Tensor) -> float | None:
+def _common_factor(old: torch.Tensor, new: torch.Tensor) -> float | None:
     """The number by which one gradient was multiplied to make another one, if it was."""
     if old.shape != new.shape or old.is_sparse or new.is_sparse:
         return None

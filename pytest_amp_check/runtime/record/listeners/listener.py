@@ -23,32 +23,32 @@ class Listener:
         self.sites = recording.sites
 
 
-def listens(method: Method) -> Method:
+def listener_method(method: Method) -> Method:
     """A method that patches and hooks call. Its own errors end the recording, and the program that is recorded goes on.
 
     What a listener does with torch itself is recorded by none: one listener calls another by methods without this.
     """
-    return _guarded(method, asks_tensors=True)
+    return _guard_method(method, asks_tensors=True)
 
 
-def listens_to_calls(method: Method) -> Method:
+def call_listener_method(method: Method) -> Method:
     """The same for a method that asks no tensor for anything, so that the mode that sees ops may stay where it is."""
-    return _guarded(method, asks_tensors=False)
+    return _guard_method(method, asks_tensors=False)
 
 
-def _guarded(method: Method, *, asks_tensors: bool) -> Method:
+def _guard_method(method: Method, *, asks_tensors: bool) -> Method:
     @functools.wraps(method)
-    def guarded(self: Listener, *args: Any, **kwargs: Any) -> Any:
+    def guarded_method(self: Listener, *args: Any, **kwargs: Any) -> Any:
         recording = self.recording
-        if recording.failure is not None or recording.busy:
+        if recording.failure is not None or recording.is_busy:
             return None
-        recording.busy = True
+        recording.is_busy = True
         ops = recording.loose_ops
-        aside = ops if asks_tensors and ops is not None and ops.is_on and ops.steps_aside() else None
+        paused_ops = ops if asks_tensors and ops is not None and ops.is_on and ops.try_pause() else None
         try:
-            if recording.registry.dead and not recording.backwards:
-                recording.registry.bury()
-            if recording.undispatched:
+            if recording.registry.dead_objects and not recording.backward_depth:
+                recording.registry.forget_dead()
+            if recording.has_dispatch_watcher:
                 # What a listener computes is no part of what dispatch modes watch.
                 with _disable_current_modes():
                     return method(self, *args, **kwargs)
@@ -57,8 +57,8 @@ def _guarded(method: Method, *, asks_tensors: bool) -> Method:
             recording.failure = error
             return None
         finally:
-            recording.busy = False
-            if aside is not None:
-                aside.comes_back()
+            recording.is_busy = False
+            if paused_ops is not None:
+                paused_ops.resume()
 
-    return guarded  # type: ignore[return-value]
+    return guarded_method  # type: ignore[return-value]

@@ -8,93 +8,95 @@ import torch
 
 from ....protocol import events as e
 from ....protocol.events import Event, Site
-from ..readings import ONE, FoundInf
+from ..deferred_values import ONE, FoundInf
 from ..recording import Recording
-from ..source import SourceText, asks, conditional, is_chosen, window_test
+from ..source import SiteText, find_window_predicate, has_calling_condition, is_chosen, is_conditional
 from ..tracked import TrackedOptimizer, TrackedScaler
-from .finite import Finite
-from .gradients import Gradients
-from .listener import Listener, listens
-from .scaler_construction import ScalerConstruction
-from .weights import Weights
+from .gradients import GradientListener
+from .listener import Listener, listener_method
+from .non_finite import NonFiniteListener
+from .scaler_construction import ScalerConstructionListener
+from .weights import WeightListener
 
 
-class Optimizers(Listener):
+class OptimizerListener(Listener):
     """Listens to optimizers."""
 
     def __init__(
         self,
         recording: Recording,
-        gradients: Gradients,
-        weights: Weights,
-        construction: ScalerConstruction,
-        finite: Finite,
+        gradients: GradientListener,
+        weights: WeightListener,
+        construction: ScalerConstructionListener,
+        finite: NonFiniteListener,
     ) -> None:
         super().__init__(recording)
-        self._finite = finite
+        self._nonfinite = finite
         self._gradients = gradients
         self._weights = weights
         self._construction = construction
         #: How many steps of scalers are running: optimizers that step in them are theirs.
         self.inside_scaler_step = 0
         #: The optimizer that a scaler steps which is switched off, in the user's words.
-        self.stepped_by_disabled_scaler: SourceText | None = None
+        self.stepped_by_disabled_scaler: SiteText | None = None
 
-    @listens
-    def constructed(self, optimizer: Any) -> None:
+    @listener_method
+    def record_construction(self, optimizer: Any) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
             return
-        tracked = self.registry.optimizer(optimizer)
-        tracked.thing.facts["constructed"] = tracked.windows.complete = True
+        tracked = self.registry.track_optimizer(optimizer)
+        tracked.tracked_object.attributes["constructed"] = tracked.windows.is_complete = True
         clean = all(p.grad is None for p in tracked.params)
         if clean:
-            self.recording.emit(e.OPTIMIZER_NEW, self.sites.here(), tracked.thing.key)
+            self.recording.emit(e.OPTIMIZER_NEW, self.sites.current_site(), tracked.tracked_object.key)
 
-    @listens
-    def params_changed(self, optimizer: Any) -> None:
-        self.registry.refresh(optimizer)
+    @listener_method
+    def record_params_change(self, optimizer: Any) -> None:
+        self.registry.refresh_optimizer(optimizer)
 
-    @listens
+    @listener_method
     def before_step(self, optimizer: Any) -> None:
-        self._finite.step_begins(optimizer)
-        tracked = self.registry.optimizer(optimizer)
-        site = self.sites.here()
-        if not self.recording.backwards:
-            self._gradients.look(tracked)
-        tracked.name = self.stepped_by_disabled_scaler or SourceText(site, "receiver")
-        self._weights.births.about_to_train(tracked)
-        self._feed_by_running_backward(tracked)
-        names = {"optimizer": tracked.name, "call": SourceText(site)}
+        self._nonfinite.begin_step(optimizer)
+        tracked = self.registry.track_optimizer(optimizer)
+        site = self.sites.current_site()
+        if not self.recording.backward_depth:
+            self._gradients.check_gradients(tracked)
+        tracked.name = self.stepped_by_disabled_scaler or SiteText(site, "receiver")
+        self._weights.low_precision.prepare_step(tracked)
+        self._accumulate_in_backward(tracked)
+        names = {"optimizer": tracked.name, "call": SiteText(site)}
         scaler = self.registry.scaler_of(tracked)
         if scaler is not None and scaler.name is not None:
             names["scaler"] = scaler.name
         checked = self._is_checked(tracked, optimizer, scaler, site)
-        self.recording.emit(e.STEP, site, None, tracked.thing.key, checked=checked, names=names)
+        self.recording.emit(e.STEP, site, None, tracked.tracked_object.key, checked=checked, names=names)
         if tracked.backward is not None and self._is_unscaled_float16(tracked.backward):
-            tracked.backward.facts["alone"] = True
-            self.recording.chain.judge(tracked.backward)
-        self.recording.steps.begin(tracked.name, None, None, tracked.loss, tracked.norm, site)
-        scale = self.registry.scale_for(tracked) if tracked.under_scale else ONE
+            tracked.backward.attributes["alone"] = True
+            self.recording.run_checker.check_event(tracked.backward)
+        self.recording.steps.begin_step(tracked.name, None, None, tracked.loss, tracked.norm, site)
+        scale = self.registry.scale_for(tracked) if tracked.is_scaled else ONE
         for collector in self.recording.collectors:
             collector.before_step(optimizer, None, scale.value)
 
-    def _feed_by_running_backward(self, tracked: TrackedOptimizer) -> None:
+    def _accumulate_in_backward(self, tracked: TrackedOptimizer) -> None:
         """A hook steps while the pass still runs, and clears the gradient that would show that it was fed."""
-        if self.recording.backwards and self.recording.chain.pending:
-            running = next((x for x in reversed(self.recording.chain.pending) if x.kind == e.BACKWARD), None)
+        if self.recording.backward_depth and self.recording.run_checker.pending_events:
+            running = next(
+                (x for x in reversed(self.recording.run_checker.pending_events) if x.kind == e.BACKWARD), None
+            )
             if running is not None:
-                running.facts["feeds"].add(tracked.thing.key)
+                running.attributes["feeds"].add(tracked.tracked_object.key)
                 tracked.backward = running
 
     def _is_checked(self, tracked: TrackedOptimizer, optimizer: Any, scaler: TrackedScaler | None, site: Site) -> bool:
         """Whether the program looks for an overflow by itself before it steps."""
-        if not tracked.unscaled or _overflowed(optimizer, scaler):
+        if not tracked.is_unscaled or _has_overflow(optimizer, scaler):
             return False
-        return self.recording.read(site, conditional if tracked.number_taken else asks)
+        return self.recording.query_source(site, is_conditional if tracked.has_taken_number else has_calling_condition)
 
     def _is_unscaled_float16(self, backward: Event) -> bool:
         """Whether a backward of float16 was never scaled, which no scaler that is switched off has asked for."""
-        facts = backward.facts
+        facts = backward.attributes
         return (
             not self._construction.disabled_scales
             and not facts["scaled"]
@@ -102,51 +104,53 @@ class Optimizers(Listener):
             and not facts.get("alone")
         )
 
-    @listens
+    @listener_method
     def after_step(self, optimizer: Any) -> None:
-        tracked = self.registry.optimizer(optimizer)
-        self.recording.steps.done(FoundInf())
-        self.stepped(tracked, FoundInf())
+        tracked = self.registry.track_optimizer(optimizer)
+        self.recording.steps.finish_step(FoundInf())
+        self.note_step(tracked, FoundInf())
         for collector in self.recording.collectors:
             collector.after_step(optimizer, None, skipped=False)
 
-    def stepped(self, tracked: TrackedOptimizer, found: FoundInf) -> None:
+    def note_step(self, tracked: TrackedOptimizer, found_inf: FoundInf) -> None:
         """A step was made, by itself or by a scaler, or the scaler has skipped it."""
-        self._look_at_windows(tracked)
-        tracked.skipped = found
-        tracked.used = True
+        self._check_windows(tracked)
+        tracked.last_found_inf = found_inf
+        tracked.is_used = True
         tracked.steps_since += 1
-        tracked.under_scale = tracked.unscaled = tracked.zeroed = False
-        tracked.edited = None
+        tracked.is_scaled = tracked.is_unscaled = tracked.has_zeroed_gradient = False
+        tracked.edit_site = None
         tracked.norm = tracked.loss = None
         self._gradients.forget_storages()
-        self._weights.births.note_trained(tracked)
-        if self.regions and not found:
-            self._weights.note_stepped(tracked.params)
-        self.recording.choose_watching()
+        self._weights.low_precision.note_step(tracked)
+        if self.regions and not found_inf:
+            self._weights.note_step(tracked.params)
+        self.recording.update_watching()
 
-    def _look_at_windows(self, tracked: TrackedOptimizer) -> None:
+    def _check_windows(self, tracked: TrackedOptimizer) -> None:
         """Find micro-batches that accumulation windows lose."""
         for other in self.registry.optimizers.values():
             if other is not tracked:
-                other.windows.another_stepped()
-        thrown_away, early = tracked.windows.stepped()
+                other.windows.record_other_step()
+        discarded_site, early = tracked.windows.end_window()
         backward = tracked.backward
         # A step that something else than a count decides about leaves batches out on purpose.
-        if thrown_away is not None and (backward is None or not is_chosen(self.sites.here(), backward.site)):
+        if discarded_site is not None and (backward is None or not is_chosen(self.sites.current_site(), backward.site)):
             names: dict[str, object] = {"optimizer": tracked.name or ""}
-            self.recording.emit(e.WINDOW, thrown_away, None, tracked.thing.key, how="zero", names=names)
-        mixed = early and self.recording.program.facts["enters_autocast"]
-        test = self.recording.read(self.sites.here(), window_test) if mixed else None
+            self.recording.emit(e.WINDOW, discarded_site, None, tracked.tracked_object.key, how="zero", names=names)
+        early_in_autocast = early and self.recording.program.attributes["enters_autocast"]
+        test = (
+            self.recording.query_source(self.sites.current_site(), find_window_predicate) if early_in_autocast else None
+        )
         if test is not None and test.site is not None:
             names = {"window": test.text}
-            self.recording.emit(e.WINDOW, test.site, None, tracked.thing.key, how="early", names=names)
+            self.recording.emit(e.WINDOW, test.site, None, tracked.tracked_object.key, how="early", names=names)
 
 
-def _overflowed(optimizer: Any, tracked: TrackedScaler | None) -> bool:
+def _has_overflow(optimizer: Any, tracked: TrackedScaler | None) -> bool:
     """Whether unscale_ has found values that are not finite in gradients that are about to be stepped."""
     scaler = tracked.scaler() if tracked is not None else None
     if scaler is None:
         return False
-    found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-    return any(bool(value.item()) for value in found.values())
+    found_inf = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+    return any(bool(value.item()) for value in found_inf.values())

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from ....protocol import events as e
 from ....protocol.events import Event
-from ..graph import FAR, divides, nodes, tensors
-from ..readings import Number
+from ..deferred_values import DeferredNumber
+from ..graph import FAR, divides_by_scale, find_tensors, iter_nodes
 from ..recording import Recording
 from ..scaled_losses import ScaledLosses
-from ..source import SourceText
-from .listener import Listener, listens
+from ..source import SiteText
+from .listener import Listener, listener_method
 
 if TYPE_CHECKING:
     import torch
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 class Penalty:
     """Scaled gradients that ``torch.autograd.grad`` made to be differentiated once more."""
 
-    def __init__(self, event: Event, grads: list[torch.Tensor], scale: Number) -> None:
+    def __init__(self, event: Event, grads: list[torch.Tensor], scale: DeferredNumber) -> None:
         self.event = event
         self.grads = grads
         self.scale = scale
-        self._sum = 0.0
-        self._size = 0.0
+        self._product_sum = 0.0
+        self._absolute_sum = 0.0
         self._hooks: list[Any] = []
 
-    def watch(self) -> None:
+    def watch_backward(self) -> None:
         """Learn, in the backward pass that follows, how the loss depends on these gradients."""
         for grad in self.grads:
             register: Any = grad.register_hook
-            self._hooks.append(register(functools.partial(self._learn, grad.detach())))
+            self._hooks.append(register(functools.partial(self._record_derivative, grad.detach())))
 
-    def _learn(self, grad: torch.Tensor, derivative: torch.Tensor) -> None:
+    def _record_derivative(self, grad: torch.Tensor, derivative: torch.Tensor) -> None:
         product = grad.double() * derivative.detach().double()
-        self._sum += float(product.sum())
-        self._size += float(product.abs().sum())
+        self._product_sum += float(product.sum())
+        self._absolute_sum += float(product.abs().sum())
 
-    def counts(self) -> bool:
+    def depends_on_scale(self) -> bool:
         """Whether the scale matters.
 
         A loss that does not change with a common factor of them, as one that uses their direction alone, has a
@@ -50,44 +50,49 @@ class Penalty:
         for hook in self._hooks:
             hook.remove()
         self.grads = []
-        return not abs(self._sum) <= 1e-3 * self._size
+        return not abs(self._product_sum) <= 1e-3 * self._absolute_sum
 
 
-class Penalties(Listener):
+class PenaltyListener(Listener):
     """Listens to ``torch.autograd.grad``."""
 
-    def __init__(self, recording: Recording, scaled: ScaledLosses) -> None:
+    def __init__(self, recording: Recording, scaled_losses: ScaledLosses) -> None:
         super().__init__(recording)
-        self._scaled = scaled
-        self._made: list[Penalty] = []
+        self._scaled_losses = scaled_losses
+        self._new_penalties: list[Penalty] = []
         self._suspects: list[Penalty] = []
 
-    @listens
-    def differentiated(self, outputs: Any, grads: Any, *, create_graph: bool) -> None:
-        if not create_graph or self.recording.backwards:
+    @listener_method
+    def record_differentiation(self, outputs: Any, grads: Any, *, create_graph: bool) -> None:
+        if not create_graph or self.recording.backward_depth:
             return
-        scaled = self._scaled.below(tensors(outputs))
-        if scaled is None:
+        scaled_loss = self._scaled_losses.find_below(find_tensors(outputs))
+        if scaled_loss is None:
             return
-        site = self.sites.here()
-        names: dict[str, object] = {"scaler": scaled.scaler.name or "", "call": SourceText(site)}
+        site = self.sites.current_site()
+        names: dict[str, object] = {"scaler": scaled_loss.scaler.name or "", "call": SiteText(site)}
         event = Event(e.PENALTY, site, None, None, {}, names)
-        self._made.append(Penalty(event, [grad for grad in tensors(grads) if grad.grad_fn is not None], scaled.scale))
+        self._new_penalties.append(
+            Penalty(event, [grad for grad in find_tensors(grads) if grad.grad_fn is not None], scaled_loss.scale)
+        )
 
-    def backward_begins(self, roots: Sequence[torch.Tensor]) -> None:
+    def begin_backward(self, roots: Sequence[torch.Tensor]) -> None:
         """Watch those whose gradients run backward now without having been divided by the scale."""
-        penalties, self._made = self._made, []
+        penalties, self._new_penalties = self._new_penalties, []
         for penalty in penalties:
             # A node is known by its identity as long as it is held.
-            made = [grad.grad_fn for grad in penalty.grads]
-            sources = {id(node) for node in made}
+            grad_nodes = [grad.grad_fn for grad in penalty.grads]
+            sources = {id(node) for node in grad_nodes}
             # Whatever lies below a division by the scale is right.
-            if any(id(node) in sources for node in nodes(roots, FAR, functools.partial(divides, scale=penalty.scale))):
-                penalty.watch()
+            if any(
+                id(node) in sources
+                for node in iter_nodes(roots, FAR, functools.partial(divides_by_scale, scale=penalty.scale))
+            ):
+                penalty.watch_backward()
                 self._suspects.append(penalty)
 
-    def backward_ended(self) -> None:
+    def end_backward(self) -> None:
         suspects, self._suspects = self._suspects, []
         for penalty in suspects:
-            if penalty.counts():
-                self.recording.chain.add(penalty.event)
+            if penalty.depends_on_scale():
+                self.recording.run_checker.add_event(penalty.event)

@@ -9,207 +9,213 @@ import torch
 
 from ....protocol import events as e
 from ....protocol.events import Event, Site
-from ....protocol.report import words
-from ..graph import values
-from ..readings import ONE, FoundInf, Number
+from ....protocol.findings_builder import describe_violation
+from ..deferred_values import ONE, DeferredNumber, FoundInf
+from ..graph import dense_values
 from ..recording import Recording
-from ..sharding import unsynchronised
-from ..source import SourceText, expected
+from ..sharding import unsynchronized_reason
+from ..source import SiteText, is_expected_to_raise
 from ..tracked import TrackedOptimizer, TrackedScaler
-from .finite import Finite
-from .followers import Followers
-from .gradients import Gradients
-from .listener import Listener, listens
-from .optimizers import Optimizers
-from .weights import Weights
+from .followers import StepFollowersListener
+from .gradients import GradientListener
+from .listener import Listener, listener_method
+from .non_finite import NonFiniteListener
+from .optimizers import OptimizerListener
+from .weights import WeightListener
 
 
-class Scalers(Listener):
+class ScalerListener(Listener):
     """Listens to ``unscale_``, ``step`` and ``update``."""
 
     #: What a scaler was asked to do last.
-    _asked: Event
+    _last_event: Event
 
     def __init__(
         self,
         recording: Recording,
-        gradients: Gradients,
-        weights: Weights,
-        optimizers: Optimizers,
-        followers: Followers,
-        finite: Finite,
+        gradients: GradientListener,
+        weights: WeightListener,
+        optimizers: OptimizerListener,
+        followers: StepFollowersListener,
+        finite: NonFiniteListener,
     ) -> None:
         super().__init__(recording)
         self._followers = followers
-        self._finite = finite
+        self._nonfinite = finite
         self._gradients = gradients
         self._weights = weights
         self._optimizers = optimizers
 
-    @listens
+    @listener_method
     def before_unscale(self, scaler: Any, optimizer: Any) -> None:
         if not scaler.is_enabled():
             return
-        tracked, holder = self.registry.optimizer(optimizer), self.registry.scaler(scaler)
-        self._gradients.look(tracked)
-        site = self.sites.here()
-        names = self.recording.read(site, _handling)
-        tracked.name, holder.name = names["optimizer"], names["scaler"]
-        self._asked = self.recording.emit(e.UNSCALE, site, holder.thing.key, tracked.thing.key, names=names)
+        tracked, tracked_scaler = self.registry.track_optimizer(optimizer), self.registry.track_scaler(scaler)
+        self._gradients.check_gradients(tracked)
+        site = self.sites.current_site()
+        names = self.recording.query_source(site, _step_names)
+        tracked.name, tracked_scaler.name = names["optimizer"], names["scaler"]
+        self._last_event = self.recording.emit(
+            e.UNSCALE, site, tracked_scaler.tracked_object.key, tracked.tracked_object.key, names=names
+        )
 
-    @listens
+    @listener_method
     def after_unscale(self, scaler: Any, optimizer: Any) -> None:
         if not scaler.is_enabled():
             return
-        tracked = self.registry.optimizer(optimizer)
-        tracked.under_scale, tracked.unscaled, tracked.edited = False, True, None
-        tracked.number_taken = False
-        tracked.marks = tracked.sentinel_marks()
+        tracked = self.registry.track_optimizer(optimizer)
+        tracked.is_scaled, tracked.is_unscaled, tracked.edit_site = False, True, None
+        tracked.has_taken_number = False
+        tracked.gradient_marks = tracked.sentinel_marks()
         self._gradients.forget_storages()
-        self.recording.choose_watching()
+        self.recording.update_watching()
         for collector in self.recording.collectors:
             collector.after_unscale(scaler, optimizer)
 
-    @listens
+    @listener_method
     def before_step(self, scaler: Any, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not scaler.is_enabled():
-            self._optimizers.stepped_by_disabled_scaler = SourceText(self.sites.here(), "argument", "optimizer")
+            self._optimizers.stepped_by_disabled_scaler = SiteText(self.sites.current_site(), "argument", "optimizer")
             return
-        self._finite.step_begins(optimizer)
-        tracked, holder = self.registry.optimizer(optimizer), self.registry.scaler(scaler)
-        self._gradients.look(tracked)
-        site = self.sites.here()
-        names = self.recording.read(site, _handling)
-        tracked.name, holder.name = names["optimizer"], names["scaler"]
-        if tracked.restored is not None:
-            tracked.restored.facts["scope_scalers"] = (holder.name,)
-            tracked.restored = None
+        self._nonfinite.begin_step(optimizer)
+        tracked, tracked_scaler = self.registry.track_optimizer(optimizer), self.registry.track_scaler(scaler)
+        self._gradients.check_gradients(tracked)
+        site = self.sites.current_site()
+        names = self.recording.query_source(site, _step_names)
+        tracked.name, tracked_scaler.name = names["optimizer"], names["scaler"]
+        if tracked.load_event is not None:
+            tracked.load_event.attributes["scope_scalers"] = (tracked_scaler.name,)
+            tracked.load_event = None
         closure = bool(args or kwargs) and any(callable(x) for x in (*args, kwargs.get("closure")))
-        self._weights.births.about_to_train(tracked)
-        if tracked.unscaled and tracked.edited is not None:
-            self._find_invalid(scaler, optimizer, tracked, tracked.edited)
-        self._asked = self.recording.emit(
+        self._weights.low_precision.prepare_step(tracked)
+        if tracked.is_unscaled and tracked.edit_site is not None:
+            self._find_invalid(scaler, optimizer, tracked, tracked.edit_site)
+        self._last_event = self.recording.emit(
             e.SCALER_STEP,
             site,
-            holder.thing.key,
-            tracked.thing.key,
+            tracked_scaler.tracked_object.key,
+            tracked.tracked_object.key,
             closure=closure,
-            unscales=_unscales(optimizer),
-            unsynchronised=unsynchronised(scaler, optimizer, tracked.params),
+            unscales=_leaves_unscaled(optimizer),
+            unsynchronised=unsynchronized_reason(scaler, optimizer, tracked.params),
             names=names,
         )
         self._optimizers.inside_scaler_step += 1
-        scale = ONE if tracked.unscaled else holder.scale
-        self.recording.steps.begin(tracked.name, holder.name, holder.scale, tracked.loss, tracked.norm, site)
+        scale = ONE if tracked.is_unscaled else tracked_scaler.scale
+        self.recording.steps.begin_step(
+            tracked.name, tracked_scaler.name, tracked_scaler.scale, tracked.loss, tracked.norm, site
+        )
         for collector in self.recording.collectors:
             collector.before_step(optimizer, scaler, scale.value)
 
-    def _find_invalid(self, scaler: Any, optimizer: Any, tracked: TrackedOptimizer, edited: Site) -> None:
+    def _find_invalid(self, scaler: Any, optimizer: Any, tracked: TrackedOptimizer, edit_site: Site) -> None:
         """Gradients were edited after unscale_: whatever is not finite now was not before."""
-        found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-        if any(value.item() for value in found.values()):
+        found_inf = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        if any(value.item() for value in found_inf.values()):
             return
         for p in tracked.params:
-            if p.grad is not None and not bool(torch.isfinite(values(p.grad)).all()):
-                names = {"optimizer": tracked.name or "", "call": SourceText(edited)}
-                self.recording.emit(e.GRAD_INVALID, edited, None, tracked.thing.key, names=names)
+            if p.grad is not None and not bool(torch.isfinite(dense_values(p.grad)).all()):
+                names = {"optimizer": tracked.name or "", "call": SiteText(edit_site)}
+                self.recording.emit(e.GRAD_INVALID, edit_site, None, tracked.tracked_object.key, names=names)
                 return
 
-    @listens
+    @listener_method
     def after_step(self, scaler: Any, optimizer: Any, *, done: bool) -> None:
         self._optimizers.stepped_by_disabled_scaler = None
         if not scaler.is_enabled():
             return
         self._optimizers.inside_scaler_step -= 1
         steps = self.recording.steps
-        record = steps.pending
+        record = steps.pending_step
         if not done or record is None:
-            steps.drop()
-            self._forget_refused()
+            steps.drop_step()
+            self._drop_expected_refusal()
             # torch has refused: what the gradients are now is not known.
-            refused = self.registry.optimizer(optimizer)
-            self.recording.emit(e.HANDOFF, self.sites.here(), things=(refused.thing.key,))
-            self._weights.births.note_trained(refused)
+            tracked_optimizer = self.registry.track_optimizer(optimizer)
+            self.recording.emit(e.HANDOFF, self.sites.current_site(), things=(tracked_optimizer.tracked_object.key,))
+            self._weights.low_precision.note_step(tracked_optimizer)
             return
-        tracked, holder = self.registry.optimizer(optimizer), self.registry.scaler(scaler)
-        found = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-        readings = self.recording.readings
-        skipped = FoundInf([readings.number(value) for value in found.values()])
-        steps.done(skipped)
-        holder.waiting.append(record)
+        tracked, tracked_scaler = self.registry.track_optimizer(optimizer), self.registry.track_scaler(scaler)
+        found_inf = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        readings = self.recording.deferred_values
+        skipped = FoundInf([readings.defer_number(value) for value in found_inf.values()])
+        steps.finish_step(skipped)
+        tracked_scaler.steps_since_update.append(record)
         tracked.steps += 1
-        holder.steps = max(holder.steps + 1, tracked.steps)
-        readings.then(functools.partial(_count_skips, tracked, holder, skipped))
-        tracked.scaler = holder
-        self._optimizers.stepped(tracked, skipped)
-        self._followers.stepped(tracked, optimizer, skipped)
-        self._finite.skipped(tracked, holder, optimizer)
+        tracked_scaler.steps = max(tracked_scaler.steps + 1, tracked.steps)
+        readings.run_when_known(functools.partial(_count_skips, tracked, tracked_scaler, skipped))
+        tracked.scaler = tracked_scaler
+        self._optimizers.note_step(tracked, skipped)
+        self._followers.record_step(tracked, optimizer, skipped)
+        self._nonfinite.check_skip(tracked, tracked_scaler, optimizer)
         for collector in self.recording.collectors:
             collector.after_step(optimizer, scaler, skipped=bool(skipped))
 
-    @listens
-    def refused(self) -> None:
+    @listener_method
+    def record_refusal(self) -> None:
         """Torch has raised what it was asked to do back at the program."""
-        self._forget_refused()
+        self._drop_expected_refusal()
 
-    def _forget_refused(self) -> None:
+    def _drop_expected_refusal(self) -> None:
         """Forget what torch has refused where a test expects that."""
-        pending = self.recording.chain.pending
-        if self._asked in pending and expected(self._asked.site):
-            pending.remove(self._asked)
+        pending = self.recording.run_checker.pending_events
+        if self._last_event in pending and is_expected_to_raise(self._last_event.site):
+            pending.remove(self._last_event)
 
-    @listens
+    @listener_method
     def before_update(self, scaler: Any, new_scale: Any) -> None:
         if not scaler.is_enabled():
             return
-        holder = self.registry.scaler(scaler)
-        site = self.sites.here()
-        names = self.recording.read(site, _updating)
-        holder.name = names["scaler"]
-        given = new_scale is not None
-        self._asked = self.recording.emit(e.UPDATE, site, holder.thing.key, new_scale=given, names=names)
+        tracked_scaler = self.registry.track_scaler(scaler)
+        site = self.sites.current_site()
+        names = self.recording.query_source(site, _update_names)
+        tracked_scaler.name = names["scaler"]
+        has_new_scale = new_scale is not None
+        self._last_event = self.recording.emit(
+            e.UPDATE, site, tracked_scaler.tracked_object.key, new_scale=has_new_scale, names=names
+        )
 
-    @listens
+    @listener_method
     def after_update(self, scaler: Any) -> None:
         if not scaler.is_enabled():
             return
-        holder = self.registry.scaler(scaler)
-        readings = self.recording.readings
-        scale = holder.scale = self.registry.scale_now(scaler)
-        holder.scale_read = False
-        tracker = None if scaler._growth_tracker is None else readings.number(scaler._growth_tracker)
-        self.recording.steps.updated(holder.waiting, scale, tracker)
-        holder.waiting.clear()
+        tracked_scaler = self.registry.track_scaler(scaler)
+        readings = self.recording.deferred_values
+        scale = tracked_scaler.scale = self.registry.current_scale(scaler)
+        tracked_scaler.has_read_scale = False
+        tracker = None if scaler._growth_tracker is None else readings.defer_number(scaler._growth_tracker)
+        self.recording.steps.record_update(tracked_scaler.steps_since_update, scale, tracker)
+        tracked_scaler.steps_since_update.clear()
         for tracked in self.registry.optimizers.values():
-            tracked.windows.updated()
-        facts = self._asked.facts
-        facts.update(steps=holder.steps, growth_interval=scaler.get_growth_interval())
-        cause = self._finite.waiting
+            tracked.windows.record_update()
+        facts = self._last_event.attributes
+        facts.update(steps=tracked_scaler.steps, growth_interval=scaler.get_growth_interval())
+        cause = self._nonfinite.pending_cause
         if cause is not None:
-            facts.update(cause=words(cause, self.recording.program), witness=cause.facts["witness"])
-        readings.then(functools.partial(_tell_skips, facts, holder, scale))
+            facts.update(cause=describe_violation(cause, self.recording.program), witness=cause.attributes["witness"])
+        readings.run_when_known(functools.partial(_store_skips, facts, tracked_scaler, scale))
 
 
-def _count_skips(tracked: TrackedOptimizer, holder: TrackedScaler, skipped: FoundInf) -> None:
-    holder.skips += bool(skipped)
+def _count_skips(tracked: TrackedOptimizer, tracked_scaler: TrackedScaler, skipped: FoundInf) -> None:
+    tracked_scaler.skips += bool(skipped)
     # Counted for the optimizer: a loop may make a new scaler in every turn.
     tracked.skips_in_a_row = tracked.skips_in_a_row + 1 if skipped else 0
-    holder.skips_in_a_row = tracked.skips_in_a_row
+    tracked_scaler.skips_in_a_row = tracked.skips_in_a_row
 
 
-def _tell_skips(facts: dict[str, Any], holder: TrackedScaler, scale: Number) -> None:
-    facts.update(scale=scale.value, skips_in_a_row=holder.skips_in_a_row, skips=holder.skips)
+def _store_skips(facts: dict[str, Any], tracked_scaler: TrackedScaler, scale: DeferredNumber) -> None:
+    facts.update(scale=scale.value, skips_in_a_row=tracked_scaler.skips_in_a_row, skips=tracked_scaler.skips)
 
 
-def _handling(site: Site) -> dict[str, SourceText]:
-    return {**_updating(site), "optimizer": SourceText(site, "argument", "optimizer")}
+def _step_names(site: Site) -> dict[str, SiteText]:
+    return {**_update_names(site), "optimizer": SiteText(site, "argument", "optimizer")}
 
 
-def _updating(site: Site) -> dict[str, SourceText]:
-    return {"scaler": SourceText(site, "receiver"), "call": SourceText(site)}
+def _update_names(site: Site) -> dict[str, SiteText]:
+    return {"scaler": SiteText(site, "receiver"), "call": SiteText(site)}
 
 
-def _unscales(optimizer: Any) -> bool:
+def _leaves_unscaled(optimizer: Any) -> bool:
     """Whether a step of the scaler leaves the gradients unscaled; an optimizer that divides by itself may not."""
-    own = getattr(optimizer, "_step_supports_amp_scaling", False)
-    return not own or type(optimizer).__module__.startswith("torch.")
+    scales_itself = getattr(optimizer, "_step_supports_amp_scaling", False)
+    return not scales_itself or type(optimizer).__module__.startswith("torch.")

@@ -9,102 +9,102 @@ from torch.amp.grad_scaler import GradScaler
 
 from ....protocol import events as e
 from ....protocol.events import Site
-from ..graph import tensors
+from ..graph import find_tensors
 from ..loose_ops import LooseOps
 from ..recording import Recording
 from ..scaled_losses import ScaledLosses
-from ..source import SourceText
+from ..source import SiteText
 from ..tracked import TrackedScaler
-from .finite import Finite
-from .forwards import Forwards
-from .listener import Listener, listens
-from .scaler_construction import ScalerConstruction
+from .forwards import ForwardListener
+from .listener import Listener, listener_method
+from .non_finite import NonFiniteListener
+from .scaler_construction import ScalerConstructionListener
 
 
-class Scaling(Listener):
+class ScalingListener(Listener):
     """Listens to ``scaler.scale`` and ``scaler.get_scale``."""
 
     def __init__(
         self,
         recording: Recording,
-        scaled: ScaledLosses,
-        forwards: Forwards,
-        construction: ScalerConstruction,
-        finite: Finite,
+        scaled_losses: ScaledLosses,
+        forwards: ForwardListener,
+        construction: ScalerConstructionListener,
+        finite: NonFiniteListener,
     ) -> None:
         super().__init__(recording)
-        self._scaled = scaled
+        self._scaled_losses = scaled_losses
         self._forwards = forwards
         self._construction = construction
-        self._finite = finite
+        self._nonfinite = finite
         #: The mode that sees ops, while it is aside since the scaler makes of one loss what is known.
-        self._aside: LooseOps | None = None
+        self._paused_ops: LooseOps | None = None
         #: Places that scaled, with the dtypes of the regions before.
-        self._places: set[tuple[int, frozenset[str]]] = set()
+        self._seen_sites: set[tuple[int, frozenset[str]]] = set()
         #: Keys of the scalers that have scaled.
-        self._live: set[int] = set()
+        self._live_keys: set[int] = set()
 
-    def begins(self, scaler: Any, outputs: Any) -> None:
+    def record_begin(self, scaler: Any, outputs: Any) -> None:
         """A scaler is about to scale. To have each of its ops told of costs more than all that is recorded of it."""
         ops = self.recording.loose_ops
         if (
             ops is not None
             and ops.is_on
-            and not self.recording.busy
+            and not self.recording.is_busy
             and type(outputs) is torch.Tensor
             and type(scaler).scale is GradScaler.scale
-            and ops.steps_aside()
+            and ops.try_pause()
         ):
-            self._aside = ops
+            self._paused_ops = ops
 
-    def ended(self) -> None:
+    def record_end(self) -> None:
         """It has scaled, or failed."""
-        ops, self._aside = self._aside, None
+        ops, self._paused_ops = self._paused_ops, None
         if ops is not None:
-            ops.comes_back()
+            ops.resume()
 
-    @listens
-    def scaled(self, scaler: Any, outputs: Any, result: Any) -> None:
+    @listener_method
+    def record_scaling(self, scaler: Any, outputs: Any, result: Any) -> None:
         if not scaler.is_enabled():
-            self._construction.scales_disabled(scaler)
+            self._construction.record_disabled_scale(scaler)
             return
-        if self._aside is not None:
-            self._finite.scaled(outputs, scaler._scale, result)
-        tracked = self.registry.scaler(scaler)
-        site = self.sites.here()
-        names = self.recording.read(site, _scaling)
+        if self._paused_ops is not None:
+            self._nonfinite.record_scaling(outputs, scaler._scale, result)
+        tracked = self.registry.track_scaler(scaler)
+        site = self.sites.current_site()
+        names = self.recording.query_source(site, _scale_names)
         tracked.name = names["scaler"]
-        since = frozenset(self.regions.dtypes)
-        losses = tensors(outputs)
-        new = (id(site), since) not in self._places
-        twice = new and self._scaled.scaled_already(losses, tracked.scale)
-        self._scaled.mark(losses, result, tracked)
-        self._forwards.scaled_again(site, losses)
-        if not new:
+        region_dtypes = frozenset(self.regions.entered_dtypes)
+        losses = find_tensors(outputs)
+        is_new = (id(site), region_dtypes) not in self._seen_sites
+        is_scaled_twice = is_new and self._scaled_losses.is_scaled_already(losses, tracked.scale)
+        self._scaled_losses.mark_losses(losses, result, tracked)
+        self._forwards.record_scaling(site, losses)
+        if not is_new:
             return
-        self._places.add((id(site), since))
+        self._seen_sites.add((id(site), region_dtypes))
         dtypes = self.regions.dtypes_below(site, losses)
         event = self.recording.emit(
-            e.SCALE, site, tracked.thing.key, dtypes=dtypes, twice=twice, float32=False, names=names
+            e.SCALE, site, tracked.tracked_object.key, dtypes=dtypes, twice=is_scaled_twice, float32=False, names=names
         )
-        self._forwards.seek(event, losses)
-        self.recording.program.facts["scaler_dtypes"].update(dtypes)
-        self._goes_live(tracked)
+        self._forwards.seek_forward(event, losses)
+        self.recording.program.attributes["scaler_dtypes"].update(dtypes)
+        self._mark_live(tracked)
 
-    def _goes_live(self, tracked: TrackedScaler) -> None:
-        if tracked.thing.key not in self._live:
-            self._live.add(tracked.thing.key)
-            self.recording.program.facts["live_scalers"].append(tracked.thing)
+    def _mark_live(self, tracked: TrackedScaler) -> None:
+        if tracked.tracked_object.key not in self._live_keys:
+            self._live_keys.add(tracked.tracked_object.key)
+            self.recording.program.attributes["live_scalers"].append(tracked.tracked_object)
 
-    @listens
-    def scale_asked(self, scaler: Any) -> None:
+    @listener_method
+    def record_get_scale(self, scaler: Any) -> None:
         if scaler.is_enabled():
-            self.registry.scaler(scaler).scale_read = True
+            self.registry.track_scaler(scaler).has_read_scale = True
 
 
-def _scaling(site: Site) -> dict[str, SourceText]:
+def _scale_names(site: Site) -> dict[str, SiteText]:
     return {
-        "scaler": SourceText(site, "receiver"),
-        "call": SourceText(site),
-        "loss": SourceText(site, "argument", "outputs"),
+        "scaler": SiteText(site, "receiver"),
+        "call": SiteText(site),
+        "loss": SiteText(site, "argument", "outputs"),
     }

@@ -5,29 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 from ....protocol import events as e
-from ..source import SourceText
-from .listener import Listener, listens
+from ..source import SiteText
+from .listener import Listener, listener_method
 
 
-class Schedulers(Listener):
+class SchedulerListener(Listener):
     """Listens to steps of schedulers."""
 
-    @listens
-    def stepped(self, scheduler: Any) -> None:
+    @listener_method
+    def record_step(self, scheduler: Any) -> None:
         tracked = self.registry.optimizers.get(id(getattr(scheduler, "optimizer", None)))
         if tracked is None:
             return
-        site = self.sites.here()
+        site = self.sites.current_site()
         idle = not tracked.steps_since and tracked.backwards_since > 0
-        skipped = tracked.skipped if tracked.steps_since == 1 else False
+        skipped = tracked.last_found_inf if tracked.steps_since == 1 else False
         tracked.steps_since = tracked.backwards_since = 0
         scaler = tracked.scaler.name if tracked.scaler is not None else None
         names = {
-            "call": SourceText(site),
+            "call": SiteText(site),
             "optimizer": tracked.name or "",
-            "scheduler": SourceText(site, "receiver"),
+            "scheduler": SiteText(site, "receiver"),
         }
         if scaler is not None:
             names["scaler"] = scaler
-        key = tracked.thing.key
+        key = tracked.tracked_object.key
         self.recording.emit(e.SCHEDULER_STEP, site, None, key, skipped=skipped, idle=idle, names=names)

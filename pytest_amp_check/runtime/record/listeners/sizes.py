@@ -12,12 +12,12 @@ from torch import nn
 from ....protocol import events as e
 from ....protocol import sizes
 from ....protocol.events import Event, Site
-from ..forwards import dtypes, is_product
-from ..graph import FAR, nodes
+from ..forwards import is_product, output_dtypes
+from ..graph import FAR, iter_nodes
 from ..recording import Recording
 from ..regions import LOW
-from ..source import SourceText
-from .listener import Listener, listens
+from ..source import SiteText
+from .listener import Listener, listener_method
 
 #: Ops between a weight and the product that takes it, and how many: it is cast, and seen in another shape.
 _CASTS = ("ToCopy", "TBackward", "Transpose", "Permute", "View", "UnsafeView")
@@ -26,54 +26,54 @@ BETWEEN = 6
 _ROWS = ("_saved_mat1_sym_sizes", "_saved_self_sym_sizes")
 
 
-class Sizes(Listener):
+class SizeListener(Listener):
     """Listens to layers that are made, and looks at the products of the first backward at each place."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
         #: id of a layer's weight -> that, and where it was made.
-        self._made: dict[int, tuple[weakref.ref[Any], Site]] = {}
-        self._told: set[Site] = set()
+        self._weight_sites: dict[int, tuple[weakref.ref[Any], Site]] = {}
+        self._reported_sites: set[Site] = set()
 
-    @listens
-    def registered(self, module: nn.Module, param: torch.Tensor) -> None:
+    @listener_method
+    def record_weight(self, module: nn.Module, param: torch.Tensor) -> None:
         """A layer is given a weight whose sizes matter."""
         if getattr(module, "groups", 1) == 1 and isinstance(module, (nn.Linear, nn.Embedding, nn.modules.conv._ConvNd)):
-            self._made[id(param)] = weakref.ref(param), self.sites.here()
+            self._weight_sites[id(param)] = weakref.ref(param), self.sites.current_site()
 
-    def look(self, roots: Sequence[torch.Tensor], site: Site) -> None:
+    def check_products(self, roots: Sequence[torch.Tensor], site: Site) -> None:
         """Tell of the products behind a backward: by where their layers were made, of batches by where it runs."""
         rows: list[int] = []
-        for node in nodes(roots, FAR):
-            if not is_product(node) or LOW.keys().isdisjoint(dtypes(node)):
+        for node in iter_nodes(roots, FAR):
+            if not is_product(node) or LOW.keys().isdisjoint(output_dtypes(node)):
                 continue
-            for weight in _weights(node):
-                if sizes.odd(weight.shape[:2]):
-                    self._tell_of_layer(weight)
+            for weight in _product_weights(node):
+                if sizes.find_odd_sides(weight.shape[:2]):
+                    self._report_layer(weight)
                 rows += _odd_rows(node, weight)
-        if rows and site not in self._told:
-            self._told.add(site)
-            names = {"call": SourceText(site), **sizes.described(rows[:1])}
-            self.recording.chain.add(Event(e.ODD_SIZE, site, None, None, {"how": "rows"}, names))
+        if rows and site not in self._reported_sites:
+            self._reported_sites.add(site)
+            names = {"call": SiteText(site), **sizes.describe_sizes(rows[:1])}
+            self.recording.run_checker.add_event(Event(e.ODD_SIZE, site, None, None, {"how": "rows"}, names))
 
-    def _tell_of_layer(self, weight: torch.Tensor) -> None:
-        kept, site = self._made.get(id(weight), (None, None))
-        if kept is None or site is None or kept() is not weight or site in self._told:
+    def _report_layer(self, weight: torch.Tensor) -> None:
+        weight_ref, site = self._weight_sites.get(id(weight), (None, None))
+        if weight_ref is None or site is None or weight_ref() is not weight or site in self._reported_sites:
             return
-        self._told.add(site)
-        names = {"call": SourceText(site), **sizes.described(sizes.odd(sorted(weight.shape[:2])))}
-        self.recording.chain.add(Event(e.ODD_SIZE, site, None, None, {"how": "weight"}, names))
+        self._reported_sites.add(site)
+        names = {"call": SiteText(site), **sizes.describe_sizes(sizes.find_odd_sides(sorted(weight.shape[:2])))}
+        self.recording.run_checker.add_event(Event(e.ODD_SIZE, site, None, None, {"how": "weight"}, names))
 
 
-def matters(param: torch.Tensor) -> bool:
+def has_odd_size(param: torch.Tensor) -> bool:
     """Whether the sizes of a weight are such that somebody wants to know where it was made."""
-    return param.dim() > 1 and bool(sizes.odd(param.shape[:2]))
+    return param.dim() > 1 and bool(sizes.find_odd_sides(param.shape[:2]))
 
 
-def _weights(product: Any) -> Iterator[torch.Tensor]:
+def _product_weights(product: Any) -> Iterator[torch.Tensor]:
     """The matrices that a product takes from parameters."""
-    for taken in product.next_functions:
-        node: Any = taken[0]
+    for input_edge in product.next_functions:
+        node: Any = input_edge[0]
         for _ in range(BETWEEN):
             variable = getattr(node, "variable", None)
             if variable is not None and variable.dim() > 1:
@@ -86,6 +86,6 @@ def _weights(product: Any) -> Iterator[torch.Tensor]:
 def _odd_rows(product: Any, weight: torch.Tensor) -> list[int]:
     """How many rows a product multiplies with a weight, where that is odd and all else is not."""
     shape: Sequence[int] = next(filter(None, (getattr(product, name, None) for name in _ROWS)), ())
-    if len(shape) != 2 or weight.dim() != 2 or sizes.odd(weight.shape):
+    if len(shape) != 2 or weight.dim() != 2 or sizes.find_odd_sides(weight.shape):
         return []
-    return sizes.odd((int(shape[0]), *weight.shape))
+    return sizes.find_odd_sides((int(shape[0]), *weight.shape))

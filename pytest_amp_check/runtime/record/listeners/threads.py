@@ -4,33 +4,35 @@ from __future__ import annotations
 
 from ....protocol import events as e
 from ..recording import Recording
-from ..source import SourceText
-from ..threads import Watch
-from .listener import Listener, listens
+from ..source import SiteText
+from ..threads import ThreadWatch
+from .listener import Listener, listener_method
 
 
-class Threads(Listener):
+class ThreadListener(Listener):
     """Listens to threads that are given work."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
-        self._watches: list[Watch] = []
+        self._watches: list[ThreadWatch] = []
 
-    @listens
-    def asked(self) -> Watch | None:
+    @listener_method
+    def record_work(self) -> ThreadWatch | None:
         """Another thread is given work, in a region."""
-        watch = Watch(self.sites.here(), len(self.regions.open), self.regions.open[-1].device)
+        watch = ThreadWatch(
+            self.sites.current_site(), len(self.regions.open_regions), self.regions.open_regions[-1].device
+        )
         self._watches.append(watch)
         return watch
 
-    def report(self) -> None:
+    def report_threads(self) -> None:
         """The innermost region is left: report the threads that were given work in it and ran modules without it."""
-        depth = len(self.regions.open)
+        depth = len(self.regions.open_regions)
         for watch in [w for w in self._watches if w.depth == depth]:
             self._watches.remove(watch)
-            if watch.off and not watch.on:
-                self.recording.emit(e.THREAD, watch.site, how="thread", names={"call": SourceText(watch.site)})
+            if watch.ran_without_autocast and not watch.ran_with_autocast:
+                self.recording.emit(e.THREAD, watch.site, how="thread", names={"call": SiteText(watch.site)})
 
-    def forget(self) -> None:
+    def clear_watches(self) -> None:
         """No region is open any more."""
         self._watches.clear()

@@ -8,7 +8,7 @@ import torch
 from torch.amp import autocast_mode
 
 from ..active import THREAD
-from ..threads import autocast_entered
+from ..threads import note_autocast
 from .table import Before, Patch
 
 if TYPE_CHECKING:
@@ -21,23 +21,23 @@ def patches() -> list[Patch]:
     for kind in ("cuda", "cpu"):
         classes[f"torch.{kind}.amp.autocast"] = getattr(torch, kind).amp.autocast_mode.autocast
     return [
-        *(Patch(cls, "__init__", before=_constructed(name, cls)) for name, cls in classes.items()),
-        Patch(base, "__enter__", around=_enter),
-        Patch(base, "__exit__", before=_exited, compiled=True),
-        Patch(torch, "clear_autocast_cache", after=_cleared, of_users=True),
+        *(Patch(cls, "__init__", on_call=_notify_construction(name, cls)) for name, cls in classes.items()),
+        Patch(base, "__enter__", make_wrapper=_wrap_enter),
+        Patch(base, "__exit__", on_call=_notify_exit, may_be_compiled=True),
+        Patch(torch, "clear_autocast_cache", on_return=_notify_cache_clear, only_user_calls=True),
     ]
 
 
-def _constructed(name: str, cls: type) -> Before:
-    def constructed(recorder: Recorder, region: Any, *args: Any, **kwargs: Any) -> None:
+def _notify_construction(name: str, cls: type) -> Before:
+    def notify_construction(recorder: Recorder, region: Any, *args: Any, **kwargs: Any) -> None:
         # A subclass calls the constructor of its base: the outer one is the user's.
         if type(region) is cls:
             if not _is_plain(args, kwargs):
-                recorder.autocast.constructed(name, args, kwargs)
+                recorder.autocast.record_construction(name, args, kwargs)
             if kwargs.get("enabled") is False:
-                recorder.autocast.switched_off()
+                recorder.autocast.record_disabled()
 
-    return constructed
+    return notify_construction
 
 
 def _is_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -54,26 +54,26 @@ def _is_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     )
 
 
-def _enter(original: Any) -> Any:
+def _wrap_enter(original: Any) -> Any:
     """Also threads that do not record are asked whether they enter autocast."""
 
-    def enter(region: Any) -> Any:
+    def enter_region(region: Any) -> Any:
         result = original(region)
         if torch.compiler.is_compiling():
             # Dynamo enters it while it traces, and nothing runs in it.
             return result
-        recorders: tuple[Recorder, ...] = THREAD.active
+        recorders: tuple[Recorder, ...] = THREAD.active_recorders
         for recorder in recorders:
-            recorder.autocast.entered(region)
-        autocast_entered()
+            recorder.autocast.record_enter(region)
+        note_autocast()
         return result
 
-    return enter
+    return enter_region
 
 
-def _exited(recorder: Recorder, region: Any, kind: object = None, error: object = None, *args: object) -> None:
-    recorder.autocast.exited(region, error)
+def _notify_exit(recorder: Recorder, region: Any, kind: object = None, error: object = None, *args: object) -> None:
+    recorder.autocast.record_exit(region, error)
 
 
-def _cleared(recorder: Recorder, result: object) -> None:
-    recorder.autocast.cache_cleared()
+def _notify_cache_clear(recorder: Recorder, result: object) -> None:
+    recorder.autocast.record_cache_clear()

@@ -17,46 +17,48 @@ if TYPE_CHECKING:
 def patches() -> list[Patch]:
     # Tensor.backward, torch.autograd.backward and torch.autograd.grad all end here.
     return [
-        Patch(torch.autograd, "_engine_run_backward", around=_run_backward),
-        Patch(anomaly_mode.set_detect_anomaly, "__init__", before=_set_detection),
-        Patch(anomaly_mode.detect_anomaly, "__init__", before=_detection),
+        Patch(torch.autograd, "_engine_run_backward", make_wrapper=_wrap_run_backward),
+        Patch(anomaly_mode.set_detect_anomaly, "__init__", on_call=_notify_set_anomaly_mode),
+        Patch(anomaly_mode.detect_anomaly, "__init__", on_call=_notify_anomaly_mode),
         # A mode that watches ops has to leave torch's stack before torch asks it about these.
-        Patch(torch.Tensor, "backward", before=_called),
-        Patch(torch.autograd, "backward", before=_called),
+        Patch(torch.Tensor, "backward", on_call=_notify_backward_call),
+        Patch(torch.autograd, "backward", on_call=_notify_backward_call),
     ]
 
 
-def _set_detection(recorder: Recorder, context: Any, mode: bool, check_nan: bool = True) -> None:
+def _notify_set_anomaly_mode(recorder: Recorder, context: Any, mode: bool, check_nan: bool = True) -> None:
     if mode and check_nan:
-        recorder.backward.detection_asked()
+        recorder.backward.record_anomaly_mode()
 
 
-def _detection(recorder: Recorder, context: Any, check_nan: bool = True) -> None:
+def _notify_anomaly_mode(recorder: Recorder, context: Any, check_nan: bool = True) -> None:
     if check_nan:
-        recorder.backward.detection_asked()
+        recorder.backward.record_anomaly_mode()
 
 
-def _called(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
-    recorder.finite.backward_called()
+def _notify_backward_call(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
+    recorder.nonfinite.record_backward_call()
 
 
-def _run_backward(original: Any) -> Any:
+def _wrap_run_backward(original: Any) -> Any:
     """What a recorder has learned when a pass begins is given back to it when the pass ends."""
 
     def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        recorders: tuple[Recorder, ...] = THREAD.active
+        recorders: tuple[Recorder, ...] = THREAD.active_recorders
         if not recorders:
             return original(t_outputs, *args, **kwargs)
         if not kwargs.get("accumulate_grad"):
             result = original(t_outputs, *args, **kwargs)
             for recorder in recorders:
-                recorder.penalties.differentiated(t_outputs, result, create_graph=len(args) > 2 and bool(args[2]))
+                recorder.penalties.record_differentiation(
+                    t_outputs, result, create_graph=len(args) > 2 and bool(args[2])
+                )
             return result
-        passes = [recorder.backward.begins(t_outputs) for recorder in recorders]
+        passes = [recorder.backward.record_begin(t_outputs) for recorder in recorders]
         try:
             return original(t_outputs, *args, **kwargs)
         finally:
-            for recorder, running in zip(recorders, passes, strict=True):
-                recorder.backward.ended(running)
+            for recorder, backward_pass in zip(recorders, passes, strict=True):
+                recorder.backward.record_end(backward_pass)
 
     return _engine_run_backward

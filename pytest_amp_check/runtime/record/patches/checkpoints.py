@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 def patches() -> list[Patch]:
     # torch.save ends in one of these, and torch.load in one of those.
     return [
-        *(Patch(torch.serialization, name, before=_saved) for name in ("_save", "_legacy_save")),
-        *(Patch(torch.serialization, name, after=_loaded) for name in ("_load", "_legacy_load")),
+        *(Patch(torch.serialization, name, on_call=_notify_save) for name in ("_save", "_legacy_save")),
+        *(Patch(torch.serialization, name, on_return=_notify_load) for name in ("_load", "_legacy_load")),
     ]
 
 
-def _saved(recorder: Recorder, obj: Any, *args: Any, **kwargs: Any) -> None:
-    recorder.checkpoints.saved(obj)
+def _notify_save(recorder: Recorder, obj: Any, *args: Any, **kwargs: Any) -> None:
+    recorder.checkpoints.record_save(obj)
 
 
-def _loaded(recorder: Recorder, result: Any, *args: Any, **kwargs: Any) -> None:
-    recorder.checkpoints.loaded(result)
+def _notify_load(recorder: Recorder, result: Any, *args: Any, **kwargs: Any) -> None:
+    recorder.checkpoints.record_load(result)

@@ -17,35 +17,35 @@ if TYPE_CHECKING:
 
 def patches() -> list[Patch]:
     # Every function of the module that clips, or computes a norm, groups the gradients first.
-    rows = [Patch(clip_grad, "_group_tensors_by_device_and_dtype", before=_grouping)]
+    rows = [Patch(clip_grad, "_group_tensors_by_device_and_dtype", on_call=_notify_grouping)]
     if not hasattr(clip_grad, "_get_total_norm"):
         # Before torch 2.6 the norm is computed where it is used, and asked for between the two is this alone.
-        rows.append(Patch(clip_grad, "_has_foreach_support", before=_multiplying))
+        rows.append(Patch(clip_grad, "_has_foreach_support", on_call=_notify_multiplication))
     fully = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
     if fully is not None:
-        rows.append(Patch(fully.FullyShardedDataParallel, "clip_grad_norm_", before=_sharded))
+        rows.append(Patch(fully.FullyShardedDataParallel, "clip_grad_norm_", on_call=_notify_sharded_clip))
     return rows
 
 
-def _grouping(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
+def _notify_grouping(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
     """Notify of the norm that a function of ``torch.nn.utils.clip_grad`` computes, or of the clip that it does."""
     # Between that function and this one stands the patch.
     frame = sys._getframe(2)
     name = frame.f_code.co_name
     if name == "_clip_grads_with_norm_":
-        recorder.clipping.norm_computed(frame.f_locals.get("total_norm"))
+        recorder.clipping_listener.record_norm(frame.f_locals.get("total_norm"))
     outer = _clipping_frame(frame) if name in ("_get_total_norm", "_clip_grads_with_norm_") else None
     if outer is None and name == "_get_total_norm":
-        recorder.clipping.norm_read(frame.f_locals.get("tensors"))
+        recorder.clipping_listener.record_norm_read(frame.f_locals.get("tensors"))
     elif outer is None or name == "_get_total_norm":
         _notify_clip(recorder, outer or frame)
 
 
-def _multiplying(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
+def _notify_multiplication(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
     """Notify of the norm by which ``clip_grad_norm_`` is about to multiply gradients."""
     values = sys._getframe(2).f_locals
     if "clip_coef" in values:
-        recorder.clipping.norm_computed(values.get("total_norm"))
+        recorder.clipping_listener.record_norm(values.get("total_norm"))
 
 
 def _clipping_frame(frame: FrameType) -> FrameType | None:
@@ -67,7 +67,7 @@ def _notify_clip(recorder: Recorder, frame: FrameType) -> None:
     # A generator has been used up by now; what it gave is in the gradients.
     params = parameters if isinstance(parameters, (list, tuple)) else []
     grads = values.get("grads")
-    recorder.clipping.clipped(
+    recorder.clipping_listener.record_clip(
         params,
         limit,
         grads=() if params or not isinstance(grads, list) else grads,
@@ -76,5 +76,5 @@ def _notify_clip(recorder: Recorder, frame: FrameType) -> None:
     )
 
 
-def _sharded(recorder: Recorder, module: Any, max_norm: Any, *args: Any, **kwargs: Any) -> None:
-    recorder.clipping.clipped(list(module.parameters()), max_norm, nonfinite_error=False)
+def _notify_sharded_clip(recorder: Recorder, module: Any, max_norm: Any, *args: Any, **kwargs: Any) -> None:
+    recorder.clipping_listener.record_clip(list(module.parameters()), max_norm, nonfinite_error=False)

@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 def patches() -> list[Patch]:
     optimizer = torch.optim.Optimizer
     return [
-        Patch(optimizer, "__init__", after=_constructed),
-        Patch(optimizer, "zero_grad", around=_zero_grad),
-        Patch(optimizer, "add_param_group", after=_params_changed),
-        Patch(optimizer, "state_dict", after=_state),
-        Patch(optimizer, "load_state_dict", after=_load),
+        Patch(optimizer, "__init__", on_return=_notify_construction),
+        Patch(optimizer, "zero_grad", make_wrapper=_wrap_zero_grad),
+        Patch(optimizer, "add_param_group", on_return=_notify_params_change),
+        Patch(optimizer, "state_dict", on_return=_notify_state_dict),
+        Patch(optimizer, "load_state_dict", on_return=_notify_load),
         # A constructor steps once, and a scheduler that holds others steps those.
-        *(Patch(cls, "step", after=_scheduler_stepped, of_users=True) for cls in _schedulers()),
-        Patch(swa_utils.AveragedModel, "update_parameters", before=_averaged),
-        *_averagers(),
+        *(Patch(cls, "step", on_return=_notify_scheduler_step, only_user_calls=True) for cls in _scheduler_classes()),
+        Patch(swa_utils.AveragedModel, "update_parameters", on_call=_notify_average),
+        *_averager_patches(),
     ]
 
 
-def _averagers() -> list[Patch]:
+def _averager_patches() -> list[Patch]:
     """What averages weights over processes. A script that is run has yet to import it."""
     if not torch.distributed.is_available():
         return []
@@ -39,17 +39,20 @@ def _averagers() -> list[Patch]:
     from torch.distributed.algorithms.model_averaging.hierarchical_model_averager import HierarchicalModelAverager
 
     return [
-        Patch(cls, "average_parameters", before=_averaged_over_processes)
+        Patch(cls, "average_parameters", on_call=_notify_process_average)
         for cls in (PeriodicModelAverager, HierarchicalModelAverager)
     ]
 
 
-def hooks() -> list[Any]:
+def register_hooks() -> list[Any]:
     """Steps are seen by torch's own hooks, since each class of optimizers has a step of its own."""
-    return [register_optimizer_step_pre_hook(_before_step), register_optimizer_step_post_hook(_after_step)]
+    return [
+        register_optimizer_step_pre_hook(_notify_before_step),
+        register_optimizer_step_post_hook(_notify_after_step),
+    ]
 
 
-def _schedulers() -> list[type]:
+def _scheduler_classes() -> list[type]:
     """The classes of torch's schedulers that step in their own way, but for the one that steps by a metric."""
     return [
         cls
@@ -61,67 +64,67 @@ def _schedulers() -> list[type]:
     ]
 
 
-def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    recorders: tuple[Recorder, ...] = THREAD.active
+def _notify_before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    recorders: tuple[Recorder, ...] = THREAD.active_recorders
     for recorder in recorders:
         if not recorder.optimizers.inside_scaler_step:
             recorder.optimizers.before_step(optimizer)
         # What an optimizer changes is no change by the program.
-        active.watch(recorder.recording, wanted=False)
+        active.set_watching(recorder.recording, should_watch=False)
 
 
-def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
-    recorders: tuple[Recorder, ...] = THREAD.active
+def _notify_after_step(optimizer: Any, args: Any, kwargs: Any) -> None:
+    recorders: tuple[Recorder, ...] = THREAD.active_recorders
     for recorder in recorders:
         if not recorder.optimizers.inside_scaler_step:
             recorder.optimizers.after_step(optimizer)
-        active.watch(recorder.recording, wanted=recorder.recording.watches_tensors)
+        active.set_watching(recorder.recording, should_watch=recorder.recording.watches_tensors)
 
 
-def _constructed(recorder: Recorder, result: object, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-    recorder.optimizers.constructed(optimizer)
+def _notify_construction(recorder: Recorder, result: object, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    recorder.optimizers.record_construction(optimizer)
 
 
-def _zero_grad(original: Any) -> Any:
+def _wrap_zero_grad(original: Any) -> Any:
     """The assignments that torch makes meanwhile are passed over."""
 
     def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        recorders: tuple[Recorder, ...] = THREAD.active
+        recorders: tuple[Recorder, ...] = THREAD.active_recorders
         if not recorders or torch.compiler.is_compiling():
             return original(optimizer, *args, **kwargs)
-        THREAD.clearing = True
+        THREAD.is_clearing = True
         try:
             result = original(optimizer, *args, **kwargs)
         finally:
-            THREAD.clearing = False
+            THREAD.is_clearing = False
         for recorder in recorders:
-            recorder.clearing.by_optimizer(optimizer)
+            recorder.clearing_listener.record_optimizer_clear(optimizer)
         return result
 
     return zero_grad
 
 
-def _params_changed(recorder: Recorder, result: object, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-    recorder.optimizers.params_changed(optimizer)
+def _notify_params_change(recorder: Recorder, result: object, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    recorder.optimizers.record_params_change(optimizer)
 
 
-def _state(recorder: Recorder, state: Any, optimizer: Any) -> None:
-    recorder.checkpoints.optimizer_state(optimizer, state)
+def _notify_state_dict(recorder: Recorder, state: Any, optimizer: Any) -> None:
+    recorder.checkpoints.record_optimizer_state(optimizer, state)
 
 
-def _load(recorder: Recorder, result: object, optimizer: Any, state_dict: Any) -> None:
-    recorder.checkpoints.optimizer_load(optimizer, state_dict)
+def _notify_load(recorder: Recorder, result: object, optimizer: Any, state_dict: Any) -> None:
+    recorder.checkpoints.record_optimizer_load(optimizer, state_dict)
 
 
-def _scheduler_stepped(recorder: Recorder, result: object, scheduler: Any, *args: Any, **kwargs: Any) -> None:
-    recorder.schedulers.stepped(scheduler)
+def _notify_scheduler_step(recorder: Recorder, result: object, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+    recorder.schedulers.record_step(scheduler)
 
 
-def _averaged(recorder: Recorder, averaged: Any, model: Any) -> None:
-    recorder.followers.averaged(averaged, model)
+def _notify_average(recorder: Recorder, averaged_model: Any, model: Any) -> None:
+    recorder.followers.record_average(averaged_model, model)
 
 
-def _averaged_over_processes(recorder: Recorder, averager: Any, params: Any) -> None:
+def _notify_process_average(recorder: Recorder, averager: Any, params: Any) -> None:
     # What averages in its own step has not skipped that.
     if not recorder.optimizers.inside_scaler_step:
-        recorder.followers.averaged_over_processes(averager)
+        recorder.followers.record_process_average(averager)

@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 def patches() -> list[Patch]:
     return [
-        Patch(DistributedDataParallel, "forward", before=_runs),
-        Patch(DistributedDataParallel, "register_comm_hook", before=_hooked),
+        Patch(DistributedDataParallel, "forward", on_call=_notify_forward),
+        Patch(DistributedDataParallel, "register_comm_hook", on_call=_notify_comm_hook),
     ]
 
 
-def _runs(recorder: Recorder, module: Any, *args: Any, **kwargs: Any) -> None:
-    recorder.replicas.runs(module)
+def _notify_forward(recorder: Recorder, module: Any, *args: Any, **kwargs: Any) -> None:
+    recorder.replicas.record_forward(module)
 
 
-def _hooked(recorder: Recorder, module: Any, state: object, hook: Any) -> None:
-    recorder.replicas.hooked(hook)
+def _notify_comm_hook(recorder: Recorder, module: Any, state: object, hook: Any) -> None:
+    recorder.replicas.record_comm_hook(hook)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.amp import grad_scaler
 
-from ....protocol import surface
+from ....protocol import torch_api
 from ..active import THREAD
 from .table import INSTALLED, Patch
 
 if TYPE_CHECKING:
     from ..recorder import Recorder
 
-_SHARDED = next(name for name in surface.SURFACE if name.endswith(".ShardedGradScaler"))
+_SHARDED = next(name for name in torch_api.SURFACE if name.endswith(".ShardedGradScaler"))
 _LOCK = threading.Lock()
 
 
@@ -25,112 +25,129 @@ def patches() -> list[Patch]:
     rows = []
     for kind in ("cuda", "cpu"):
         cls = getattr(torch, kind).amp.grad_scaler.GradScaler
-        rows.append(Patch(cls, "__init__", around=functools.partial(_init, cls, f"torch.{kind}.amp.GradScaler")))
-    for cls in _classes():
+        rows.append(
+            Patch(cls, "__init__", make_wrapper=functools.partial(_wrap_init, cls, f"torch.{kind}.amp.GradScaler"))
+        )
+    for cls in _scaler_classes():
         rows += _patches_of(cls)
     return rows
 
 
-def _classes() -> list[type]:
+def _scaler_classes() -> list[type]:
     """GradScaler and those of torch's scalers that are loaded and do things their own way."""
-    found: list[type] = [grad_scaler.GradScaler]
+    classes: list[type] = [grad_scaler.GradScaler]
     sharded = sys.modules.get("torch.distributed.fsdp.sharded_grad_scaler")
     if sharded is not None:
-        found.append(sharded.ShardedGradScaler)
-    return found
+        classes.append(sharded.ShardedGradScaler)
+    return classes
 
 
 def _patches_of(cls: type) -> list[Patch]:
     name = "torch.amp.GradScaler" if cls is grad_scaler.GradScaler else _SHARDED
     rows = [
-        Patch(cls, "__init__", around=functools.partial(_init, cls, name)),
-        Patch(cls, "scale", before=_before_scale, after=_scaled, failed=_scale_failed),
+        Patch(cls, "__init__", make_wrapper=functools.partial(_wrap_init, cls, name)),
+        Patch(cls, "scale", on_call=_notify_before_scale, on_return=_notify_scaling, on_error=_notify_scale_failure),
         # step() unscales by itself where the user has not.
-        Patch(cls, "unscale_", before=_before_unscale, after=_after_unscale, failed=_refused, of_users=True),
-        Patch(cls, "step", before=_before_step, after=_after_step, failed=_step_failed),
-        Patch(cls, "update", before=_before_update, after=_after_update, failed=_refused),
-        Patch(cls, "get_scale", before=_scale_asked, of_users=True),
-        Patch(cls, "state_dict", before=_state),
-        Patch(cls, "load_state_dict", after=_load),
+        Patch(
+            cls,
+            "unscale_",
+            on_call=_notify_before_unscale,
+            on_return=_notify_after_unscale,
+            on_error=_notify_refusal,
+            only_user_calls=True,
+        ),
+        Patch(cls, "step", on_call=_notify_before_step, on_return=_notify_after_step, on_error=_notify_step_failure),
+        Patch(cls, "update", on_call=_notify_before_update, on_return=_notify_after_update, on_error=_notify_refusal),
+        Patch(cls, "get_scale", on_call=_notify_get_scale, only_user_calls=True),
+        Patch(cls, "state_dict", on_call=_notify_state_dict),
+        Patch(cls, "load_state_dict", on_return=_notify_load),
     ]
-    return [row._replace(kept=row.around is None) for row in rows if row.name in vars(cls)]
+    return [row._replace(may_be_bound=row.make_wrapper is None) for row in rows if row.name in vars(cls)]
 
 
-def _init(cls: type, name: str, original: Any) -> Any:
+def _wrap_init(cls: type, name: str, original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        recorders: tuple[Recorder, ...] = THREAD.active
+        recorders: tuple[Recorder, ...] = THREAD.active_recorders
         events: list[Any] = []
         if recorders:
             outermost = next(k for k in type(self).__mro__ if k.__module__.startswith("torch."))
             if outermost is cls:
-                events = [recorder.construction.constructed(name, args, kwargs) for recorder in recorders]
-            elif outermost in _classes() and not INSTALLED.has(outermost):
+                events = [recorder.construction.record_construction(name, args, kwargs) for recorder in recorders]
+            elif outermost in _scaler_classes() and not INSTALLED.has_patches(outermost):
                 # It was imported after the recording began, and its own constructor is running already.
                 with _LOCK:
-                    INSTALLED.install(_patches_of(outermost))
-                given = sys._getframe(1).f_locals
-                bound = {key: given[key] for key in surface.SURFACE[_SHARDED].parameters if key in given}
-                events = [recorder.construction.constructed(_SHARDED, (), bound) for recorder in recorders]
+                    INSTALLED.install_patches(_patches_of(outermost))
+                caller_locals = sys._getframe(1).f_locals
+                arguments_by_name = {
+                    key: caller_locals[key] for key in torch_api.SURFACE[_SHARDED].parameters if key in caller_locals
+                }
+                events = [
+                    recorder.construction.record_construction(_SHARDED, (), arguments_by_name) for recorder in recorders
+                ]
         original(self, *args, **kwargs)
         for recorder, event in zip(recorders, events, strict=False):
-            recorder.construction.made(self, event)
+            recorder.construction.record_created(self, event)
 
     return init
 
 
-def _before_scale(recorder: Recorder, scaler: Any, outputs: Any) -> None:
-    recorder.scaling.begins(scaler, outputs)
+def _notify_before_scale(recorder: Recorder, scaler: Any, outputs: Any) -> None:
+    recorder.scaling_listener.record_begin(scaler, outputs)
 
 
-def _scaled(recorder: Recorder, result: Any, scaler: Any, outputs: Any) -> None:
-    recorder.scaling.scaled(scaler, outputs, result)
-    recorder.scaling.ended()
+def _notify_scaling(recorder: Recorder, result: Any, scaler: Any, outputs: Any) -> None:
+    recorder.scaling_listener.record_scaling(scaler, outputs, result)
+    recorder.scaling_listener.record_end()
 
 
-def _scale_failed(recorder: Recorder, error: object, scaler: Any, outputs: Any) -> None:
-    recorder.scaling.ended()
+def _notify_scale_failure(recorder: Recorder, error: object, scaler: Any, outputs: Any) -> None:
+    recorder.scaling_listener.record_end()
 
 
-def _before_unscale(recorder: Recorder, scaler: Any, optimizer: Any) -> None:
+def _notify_before_unscale(recorder: Recorder, scaler: Any, optimizer: Any) -> None:
     recorder.scalers.before_unscale(scaler, optimizer)
 
 
-def _after_unscale(recorder: Recorder, result: object, scaler: Any, optimizer: Any) -> None:
+def _notify_after_unscale(recorder: Recorder, result: object, scaler: Any, optimizer: Any) -> None:
     recorder.scalers.after_unscale(scaler, optimizer)
 
 
-def _refused(recorder: Recorder, error: object, *args: Any, **kwargs: Any) -> None:
-    recorder.scalers.refused()
+def _notify_refusal(recorder: Recorder, error: object, *args: Any, **kwargs: Any) -> None:
+    recorder.scalers.record_refusal()
 
 
-def _before_step(recorder: Recorder, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+def _notify_before_step(recorder: Recorder, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
     recorder.scalers.before_step(scaler, optimizer, args, kwargs)
-    recorder.replicas.steps()
+    recorder.replicas.record_step()
 
 
-def _after_step(recorder: Recorder, result: object, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+def _notify_after_step(
+    recorder: Recorder, result: object, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any
+) -> None:
     recorder.scalers.after_step(scaler, optimizer, done=True)
 
 
-def _step_failed(recorder: Recorder, error: object, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+def _notify_step_failure(
+    recorder: Recorder, error: object, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any
+) -> None:
     recorder.scalers.after_step(scaler, optimizer, done=False)
 
 
-def _before_update(recorder: Recorder, scaler: Any, new_scale: Any = None) -> None:
+def _notify_before_update(recorder: Recorder, scaler: Any, new_scale: Any = None) -> None:
     recorder.scalers.before_update(scaler, new_scale)
 
 
-def _after_update(recorder: Recorder, result: object, scaler: Any, new_scale: Any = None) -> None:
+def _notify_after_update(recorder: Recorder, result: object, scaler: Any, new_scale: Any = None) -> None:
     recorder.scalers.after_update(scaler)
 
 
-def _scale_asked(recorder: Recorder, scaler: Any) -> None:
-    recorder.scaling.scale_asked(scaler)
+def _notify_get_scale(recorder: Recorder, scaler: Any) -> None:
+    recorder.scaling_listener.record_get_scale(scaler)
 
 
-def _state(recorder: Recorder, scaler: Any) -> None:
-    recorder.checkpoints.scaler_state(scaler)
+def _notify_state_dict(recorder: Recorder, scaler: Any) -> None:
+    recorder.checkpoints.record_scaler_state(scaler)
 
 
-def _load(recorder: Recorder, result: object, scaler: Any, state_dict: Any) -> None:
-    recorder.checkpoints.scaler_load(scaler)
+def _notify_load(recorder: Recorder, result: object, scaler: Any, state_dict: Any) -> None:
+    recorder.checkpoints.record_scaler_load(scaler)

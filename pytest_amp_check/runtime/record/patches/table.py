@@ -38,83 +38,87 @@ class Patch(NamedTuple):
 
     owner: Any
     name: str
-    before: Before | None = None
-    after: After | None = None
-    failed: After | None = None
+    on_call: Before | None = None
+    on_return: After | None = None
+    on_error: After | None = None
     #: Whether torch's own calls are passed over.
-    of_users: bool = False
+    only_user_calls: bool = False
     #: Whether code that is being compiled may call it, which is passed over.
-    compiled: bool = False
+    may_be_compiled: bool = False
     #: Makes what stands in its place, where that is more than telling of calls; none of the above counts then.
-    around: Callable[[Any], Any] | None = None
+    make_wrapper: Callable[[Any], Any] | None = None
     #: Whether a program may keep the method bound to its object.
-    kept: bool = False
+    may_be_bound: bool = False
 
 
-class Installed:
+class PatchSet:
     """What is patched now."""
 
     def __init__(self) -> None:
         #: (object, name, what stood there, what stands there), in the order of installation.
-        self._rows: list[tuple[Any, str, Any, Any]] = []
+        self._replacements: list[tuple[Any, str, Any, Any]] = []
         #: Functions whose code is exchanged, and their own.
-        self._exchanged: list[tuple[FunctionType, CodeType]] = []
+        self._swapped_code: list[tuple[FunctionType, CodeType]] = []
 
-    def install(self, patches: Iterable[Patch]) -> None:
+    def install_patches(self, patches: Iterable[Patch]) -> None:
         """Patch what exists in this version of torch."""
         for patch in patches:
             original = getattr(patch.owner, patch.name, None)
-            if patch.kept and isinstance(original, FunctionType) and original.__closure__ is None:
-                self._exchange(original, patch)
+            if patch.may_be_bound and isinstance(original, FunctionType) and original.__closure__ is None:
+                self._swap_code(original, patch)
             elif original is not None:
-                value = patch.around(original) if patch.around is not None else _notifying(original, patch)
-                self._put(patch.owner, patch.name, functools.wraps(original)(value) if callable(value) else value)
+                value = (
+                    patch.make_wrapper(original) if patch.make_wrapper is not None else _make_notifier(original, patch)
+                )
+                self._set_attribute(
+                    patch.owner, patch.name, functools.wraps(original)(value) if callable(value) else value
+                )
 
-    def has(self, owner: Any) -> bool:
+    def has_patches(self, owner: Any) -> bool:
         """Whether anything of a class or a module is patched."""
-        return any(row[0] is owner for row in self._rows)
+        return any(row[0] is owner for row in self._replacements)
 
-    def _exchange(self, function: FunctionType, patch: Patch) -> None:
+    def _swap_code(self, function: FunctionType, patch: Patch) -> None:
         """Put other code into a function, which calls what stands in its place."""
-        twin = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
-        twin.__kwdefaults__, twin.__annotations__ = function.__kwdefaults__, function.__annotations__
-        value = _notifying(twin, patch, depth=3)
-        self._exchanged.append((function, function.__code__))
+        original = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
+        original.__kwdefaults__, original.__annotations__ = function.__kwdefaults__, function.__annotations__
+        value = _make_notifier(original, patch, depth=3)
+        self._swapped_code.append((function, function.__code__))
         # It is what signatures are read from.
-        function.__wrapped__ = twin  # type: ignore[attr-defined]
+        function.__wrapped__ = original  # type: ignore[attr-defined]
         # Code that is being compiled calls it as it calls what torch.compiler.disable has marked: not as a part of it.
         function._torchdynamo_disable = True  # type: ignore[attr-defined]
-        consts = tuple(value if const == _VALUE else const for const in _hand_on.__code__.co_consts)
-        function.__code__ = _hand_on.__code__.replace(co_consts=consts)
+        consts = tuple(value if const == _VALUE else const for const in _call_replacement.__code__.co_consts)
+        function.__code__ = _call_replacement.__code__.replace(co_consts=consts)
         never_compile(function)
         never_compile(value)
 
-    def _put(self, owner: Any, name: str, value: Any) -> None:
-        before = vars(owner).get(name, _MISSING)
-        self._rows.append((owner, name, before, value))
+    def _set_attribute(self, owner: Any, name: str, value: Any) -> None:
+        original = vars(owner).get(name, _MISSING)
+        self._replacements.append((owner, name, original, value))
         setattr(owner, name, value)
         never_compile(value)
         # TorchScript knows builtin functions by their identity: what stands there meanwhile is the same op.
-        op = _script_ops().get(id(before))
+        op = _script_ops().get(id(original))
         if op is not None:
             _script_ops()[id(value)] = op
 
-    def remove(self) -> None:
+    def remove_patches(self) -> None:
         """Put back all, the latest first."""
-        while self._exchanged:
-            function, code = self._exchanged.pop()
+        while self._swapped_code:
+            function, code = self._swapped_code.pop()
             function.__code__ = code
             del function.__wrapped__, function._torchdynamo_disable  # type: ignore[attr-defined]
-        while self._rows:
-            owner, name, before, value = self._rows.pop()
+        while self._replacements:
+            owner, name, original, value = self._replacements.pop()
             _script_ops().pop(id(value), None)
-            if before is _MISSING:
+            if original is _MISSING:
                 delattr(owner, name)
             else:
-                setattr(owner, name, before)
+                setattr(owner, name, original)
 
 
-INSTALLED = Installed()
+INSTALLED = PatchSet()
 
 
 def _script_ops() -> dict[int, str]:
@@ -140,48 +144,48 @@ def never_compile(function: Any) -> None:
 _VALUE: Any = "what stands in the place of a function"
 
 
-def _hand_on(*args: Any, **kwargs: Any) -> Any:
+def _call_replacement(*args: Any, **kwargs: Any) -> Any:
     """What a function does whose code is exchanged: its constant is another function then."""
     value: Any = "what stands in the place of a function"
     return value(*args, **kwargs)
 
 
-def _notifying(original: Any, patch: Patch, depth: int = 2) -> Callable[..., Any]:
+def _make_notifier(original: Any, patch: Patch, depth: int = 2) -> Callable[..., Any]:
     """A function that calls another one and notifies the recorders of this thread.
 
     ``depth`` is how many frames above what looks for it the caller is.
     """
-    _, _, before, after, failed, of_users, compiled, _, _ = patch
+    _, _, on_call, on_return, on_error, only_user_calls, may_be_compiled, _, _ = patch
 
-    def patched(*args: Any, **kwargs: Any) -> Any:
-        if compiled and torch.compiler.is_compiling():
+    def patched_function(*args: Any, **kwargs: Any) -> Any:
+        if may_be_compiled and torch.compiler.is_compiling():
             return original(*args, **kwargs)
-        recorders = THREAD.active
-        if not recorders or (of_users and from_torch(depth)):
+        recorders = THREAD.active_recorders
+        if not recorders or (only_user_calls and is_called_by_torch(depth)):
             return original(*args, **kwargs)
-        if before is not None:
+        if on_call is not None:
             try:
                 for recorder in recorders:
-                    before(recorder, *args, **kwargs)
+                    on_call(recorder, *args, **kwargs)
             except TypeError:
                 # A listener raises nothing: the arguments do not fit, and torch is to say so itself.
                 return original(*args, **kwargs)
         try:
             result = original(*args, **kwargs) if kwargs else original(*args)
         except BaseException as error:
-            if failed is not None:
+            if on_error is not None:
                 for recorder in recorders:
-                    failed(recorder, error, *args, **kwargs)
+                    on_error(recorder, error, *args, **kwargs)
             raise
-        if after is not None:
+        if on_return is not None:
             for recorder in recorders:
-                after(recorder, result, *args, **kwargs)
+                on_return(recorder, result, *args, **kwargs)
         return result
 
-    return patched
+    return patched_function
 
 
-def from_torch(depth: int = 2) -> bool:
+def is_called_by_torch(depth: int = 2) -> bool:
     """Whether the patched function was called by torch itself; what an emulation puts around it does not count."""
     frame = sys._getframe(depth)
     if frame.f_code.co_filename == _REDIRECTS and frame.f_back is not None:

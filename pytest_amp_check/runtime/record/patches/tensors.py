@@ -11,7 +11,7 @@ import torch
 from ....protocol.optable import FOREACH_IN_PLACE, IN_PLACE
 from ..active import THREAD, is_watching, watching
 from ..regions import LOW
-from .table import Patch, from_torch
+from .table import Patch, is_called_by_torch
 
 if TYPE_CHECKING:
     from ..recorder import Recorder
@@ -30,47 +30,47 @@ NUMBERS = ("item", "__bool__", "__float__", "__int__", "numpy", "__array__")
 
 def patches() -> list[Patch]:
     return [
-        *(Patch(torch.Tensor, name, around=_in_place(name, effect)) for name, effect in IN_PLACE.items()),
-        *(Patch(torch, name, around=_foreach_in_place(effect)) for name, effect in FOREACH_IN_PLACE.items()),
-        *(Patch(torch.Tensor, name, around=_taking) for name in NUMBERS),
-        Patch(torch.Tensor, "grad", around=_grad),
-        Patch(torch.Tensor, "data", around=_data),
+        *(Patch(torch.Tensor, name, make_wrapper=_wrap_in_place(name, effect)) for name, effect in IN_PLACE.items()),
+        *(Patch(torch, name, make_wrapper=_wrap_foreach_in_place(effect)) for name, effect in FOREACH_IN_PLACE.items()),
+        *(Patch(torch.Tensor, name, make_wrapper=_wrap_number_taken) for name in NUMBERS),
+        Patch(torch.Tensor, "grad", make_wrapper=_patch_grad),
+        Patch(torch.Tensor, "data", make_wrapper=_patch_data),
     ]
 
 
-def _notify_changed(tensor: Any, effect: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _notify_change(tensor: Any, effect: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Tell of a tensor that a patched function is about to change in place."""
-    if is_watching() and not torch.compiler.is_compiling() and not from_torch(3):
+    if is_watching() and not torch.compiler.is_compiling() and not is_called_by_torch(3):
         if kwargs.get("rounding_mode"):
             effect = "edit"
-        given = [*args, *(kwargs[name] for name in ("value", "other", "src") if name in kwargs)]
+        operands = [*args, *(kwargs[name] for name in ("value", "other", "src") if name in kwargs)]
         # What is copied comes first, and with what a part is filled last.
-        operand = given[0 if effect == "replace" else -1] if given else None
-        recorders: tuple[Recorder, ...] = THREAD.active
+        operand = operands[0 if effect == "replace" else -1] if operands else None
+        recorders: tuple[Recorder, ...] = THREAD.active_recorders
         for recorder in recorders:
-            recorder.gradients.changed(tensor, effect, operand)
+            recorder.gradients.record_change(tensor, effect, operand)
             if recorder.followers.after_skip is not None:
-                recorder.followers.changed(tensor, effect, given)
+                recorder.followers.record_change(tensor, effect, operands)
 
 
-def _with(named: dict[str, Any], **factor: Any) -> dict[str, Any]:
+def _add_factor(keywords: dict[str, Any], **factor: Any) -> dict[str, Any]:
     """What was given by name, with a factor if that was."""
-    return {**named, **{name: given for name, given in factor.items() if given is not _NONE}}
+    return {**keywords, **{name: value for name, value in factor.items() if value is not _NONE}}
 
 
-def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
+def _wrap_in_place(name: str, effect: str) -> Callable[[Any], Any]:
     """An optimizer comes by for each of its parameters, with one operand and nobody watching: that has to be fast."""
 
-    def adding(original: Any) -> Any:
+    def wrap_addition(original: Any) -> Any:
         sign = ADDING[name]
 
-        def added(self: Any, other: Any = _NONE, *more: Any, alpha: Any = _NONE, **named: Any) -> Any:
+        def patched_addition(self: Any, other: Any = _NONE, *more: Any, alpha: Any = _NONE, **named: Any) -> Any:
             if watching:
-                _notify_changed(self, effect, () if other is _NONE else (other, *more), named)
+                _notify_change(self, effect, () if other is _NONE else (other, *more), named)
             if other is _NONE or named:
                 # Torch has more names for an operand than one, and says itself what it does not take.
-                given = () if other is _NONE else (other, *more)
-                return original(self, *given, **_with(named, alpha=alpha))
+                operands = () if other is _NONE else (other, *more)
+                return original(self, *operands, **_add_factor(named, alpha=alpha))
             if alpha is _NONE and not more and self.dtype not in LOW:
                 return original(self, other)
             factor = {} if alpha is _NONE else {"alpha": alpha}
@@ -78,110 +78,116 @@ def _in_place(name: str, effect: str) -> Callable[[Any], Any]:
                 if self.numel() == 1:
                     result = original(self, other, *more, **factor)
                     if not more:
-                        _notify_added(self, other, sign * factor.get("alpha", 1))
+                        _notify_addition(self, other, sign * factor.get("alpha", 1))
                     return result
                 if factor:
-                    return _averaged(original, (self, other, *more), factor)
+                    return _run_average_step(original, (self, other, *more), factor)
             return original(self, other, *more, **factor)
 
-        return added
+        return patched_addition
 
-    def averaging(original: Any) -> Any:
-        def averaged(self: Any, *given: Any, **named: Any) -> Any:
+    def wrap_average(original: Any) -> Any:
+        def patched_average(self: Any, *operands: Any, **named: Any) -> Any:
             if watching:
-                _notify_changed(self, effect, given, named)
-            return _averaged(original, (self, *given), named) if self.dtype in LOW else original(self, *given, **named)
+                _notify_change(self, effect, operands, named)
+            return (
+                _run_average_step(original, (self, *operands), named)
+                if self.dtype in LOW
+                else original(self, *operands, **named)
+            )
 
-        return averaged
+        return patched_average
 
-    def changing(original: Any) -> Any:
-        def changed(*args: Any, **kwargs: Any) -> Any:
+    def wrap_change(original: Any) -> Any:
+        def patched_change(*args: Any, **kwargs: Any) -> Any:
             if watching:
-                _notify_changed(args[0], effect, args[1:], kwargs)
+                _notify_change(args[0], effect, args[1:], kwargs)
             return original(*args, **kwargs)
 
-        return changed
+        return patched_change
 
-    def changing_by_one(original: Any) -> Any:
-        def changed(self: Any, other: Any = _NONE, **named: Any) -> Any:
+    def wrap_one_operand(original: Any) -> Any:
+        def patched_change(self: Any, other: Any = _NONE, **named: Any) -> Any:
             if watching:
-                _notify_changed(self, effect, () if other is _NONE else (other,), named)
+                _notify_change(self, effect, () if other is _NONE else (other,), named)
             if other is _NONE or named:
                 return original(self, *(() if other is _NONE else (other,)), **named)
             return original(self, other)
 
-        return changed
+        return patched_change
 
-    def changing_by_two(original: Any) -> Any:
-        def changed(self: Any, *given: Any, value: Any = _NONE, **named: Any) -> Any:
+    def wrap_two_operands(original: Any) -> Any:
+        def patched_change(self: Any, *operands: Any, value: Any = _NONE, **named: Any) -> Any:
             if watching:
-                _notify_changed(self, effect, given, _with(named, value=value))
+                _notify_change(self, effect, operands, _add_factor(named, value=value))
             if named:
-                return original(self, *given, **_with(named, value=value))
-            return original(self, *given) if value is _NONE else original(self, *given, value=value)
+                return original(self, *operands, **_add_factor(named, value=value))
+            return original(self, *operands) if value is _NONE else original(self, *operands, value=value)
 
-        return changed
+        return patched_change
 
     if name in ADDING:
-        return adding
+        return wrap_addition
     if name in TWO_OPERANDS:
-        return changing_by_two
+        return wrap_two_operands
     if name == "lerp_":
-        return averaging
-    return changing_by_one if name in ONE_OPERAND else changing
+        return wrap_average
+    return wrap_one_operand if name in ONE_OPERAND else wrap_change
 
 
-def _averaged(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run_average_step(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A step of an average that is kept in low precision: ``add_`` with an ``alpha``, or ``lerp_``."""
     tensor = args[0]
-    recorders: tuple[Recorder, ...] = THREAD.active
-    if torch.compiler.is_compiling() or not any(recorder.losses.watches_averages(tensor) for recorder in recorders):
+    recorders: tuple[Recorder, ...] = THREAD.active_recorders
+    if torch.compiler.is_compiling() or not any(
+        recorder.losses.should_watch_averages(tensor) for recorder in recorders
+    ):
         return original(*args, **kwargs)
     # Between the program and this function stands the patch.
-    before = None if from_torch(3) else tensor.detach().clone()
+    value_before = None if is_called_by_torch(3) else tensor.detach().clone()
     result = original(*args, **kwargs)
-    if before is not None:
+    if value_before is not None:
         for recorder in recorders:
-            recorder.losses.averaged_low(tensor, before, args[1] if len(args) > 1 else None)
+            recorder.losses.record_low_average(tensor, value_before, args[1] if len(args) > 1 else None)
     return result
 
 
-def _notify_added(tensor: Any, term: Any, factor: float) -> None:
-    recorders: tuple[Recorder, ...] = THREAD.active
-    if recorders and not torch.compiler.is_compiling() and not from_torch(3):
+def _notify_addition(tensor: Any, term: Any, factor: float) -> None:
+    recorders: tuple[Recorder, ...] = THREAD.active_recorders
+    if recorders and not torch.compiler.is_compiling() and not is_called_by_torch(3):
         for recorder in recorders:
-            recorder.losses.added_low(tensor, term, factor)
+            recorder.losses.record_low_sum(tensor, term, factor)
 
 
-def _foreach_in_place(effect: str) -> Callable[[Any], Any]:
+def _wrap_foreach_in_place(effect: str) -> Callable[[Any], Any]:
     """The first tensor stands for all."""
 
-    def make(original: Any) -> Any:
-        def changed(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrap_foreach(original: Any) -> Any:
+        def patched_change(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             for tensor in tensors[:1] if watching else ():
                 # What is copied is a list, too.
-                given = (next(iter(args[0]), None),) if effect == "replace" and args else args
-                _notify_changed(tensor, effect, given, kwargs)
+                operands = (next(iter(args[0]), None),) if effect == "replace" and args else args
+                _notify_change(tensor, effect, operands, kwargs)
             return original(tensors, *args, **kwargs)
 
-        return changed
+        return patched_change
 
-    return make
+    return wrap_foreach
 
 
-def _taking(original: Any) -> Any:
-    def taken(*args: Any, **kwargs: Any) -> Any:
+def _wrap_number_taken(original: Any) -> Any:
+    def patched_number(*args: Any, **kwargs: Any) -> Any:
         # What torch looks at by itself decides about no step.
-        if watching and is_watching() and not torch.compiler.is_compiling() and not from_torch():
-            recorders: tuple[Recorder, ...] = THREAD.active
+        if watching and is_watching() and not torch.compiler.is_compiling() and not is_called_by_torch():
+            recorders: tuple[Recorder, ...] = THREAD.active_recorders
             for recorder in recorders:
-                recorder.clipping.number_taken()
+                recorder.clipping_listener.record_number_taken()
         return original(*args, **kwargs)
 
-    return taken
+    return patched_number
 
 
-class _Slot(property):
+class _SlotProperty(property):
     """A property in the place of a slot that tensors have in C++; torch asks those for their class and name."""
 
     __objclass__ = torch._C.TensorBase
@@ -191,33 +197,33 @@ class _Slot(property):
         self.__name__ = name
 
 
-def _grad(original: Any) -> Any:
+def _patch_grad(original: Any) -> Any:
     assign = original.__set__
 
     def set_grad(self: Any, value: Any) -> None:
-        if not THREAD.clearing:
-            recorders: tuple[Recorder, ...] = THREAD.active
-            if recorders and not from_torch():
+        if not THREAD.is_clearing:
+            recorders: tuple[Recorder, ...] = THREAD.active_recorders
+            if recorders and not is_called_by_torch():
                 for recorder in recorders:
-                    recorder.gradients.assigned(self, value)
+                    recorder.gradients.record_assignment(self, value)
         assign(self, value)
 
     # Tensors have the same slot twice. Asking for the other one is twice as fast as calling the one that is covered,
     # and torch reads gradients many times a step.
-    return _Slot("grad", operator.attrgetter("_grad"), set_grad, original.__delete__)
+    return _SlotProperty("grad", operator.attrgetter("_grad"), set_grad, original.__delete__)
 
 
-def _data(original: Any) -> Any:
+def _patch_data(original: Any) -> Any:
     def set_data(self: Any, value: Any) -> None:
-        recorders: tuple[Recorder, ...] = THREAD.active
-        if recorders and not from_torch():
+        recorders: tuple[Recorder, ...] = THREAD.active_recorders
+        if recorders and not is_called_by_torch():
             for recorder in recorders:
-                recorder.weights.written(self)
-                recorder.gradients.given_data(self, value)
+                recorder.weights.record_write(self)
+                recorder.gradients.record_data_assignment(self, value)
                 if recorder.followers.after_skip is not None:
-                    recorder.followers.changed(self, "replace", (value,))
+                    recorder.followers.record_change(self, "replace", (value,))
                 if value.dtype in LOW and value.dtype is not self.dtype and isinstance(self, torch.nn.Parameter):
-                    recorder.weights.births.data_cast(self, LOW[value.dtype])
+                    recorder.weights.low_precision.record_data_cast(self, LOW[value.dtype])
         original.__set__(self, value)
 
-    return _Slot("data", original.__get__, set_data)
+    return _SlotProperty("data", original.__get__, set_data)

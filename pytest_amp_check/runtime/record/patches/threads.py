@@ -14,7 +14,7 @@ import torch
 
 from ..active import THREAD
 from ..sites import is_inner
-from ..threads import Watch, watched
+from ..threads import ThreadWatch, watch_function
 from .table import Patch
 
 if TYPE_CHECKING:
@@ -27,46 +27,46 @@ _POOLS = os.path.dirname(os.path.abspath(concurrent.futures.__file__))
 def patches() -> list[Patch]:
     return [
         # torch.jit.trace looks it up in its own module.
-        *(Patch(module, "trace_module", failed=_trace_failed) for module in (torch.jit._trace, torch.jit)),
-        Patch(threading.Thread, "start", around=_start),
-        Patch(ThreadPoolExecutor, "submit", around=_submit),
+        *(Patch(module, "trace_module", on_error=_notify_trace_failure) for module in (torch.jit._trace, torch.jit)),
+        Patch(threading.Thread, "start", make_wrapper=_wrap_start),
+        Patch(ThreadPoolExecutor, "submit", make_wrapper=_wrap_submit),
     ]
 
 
-def _trace_failed(recorder: Recorder, error: BaseException, *args: Any, **kwargs: Any) -> None:
-    recorder.traces.failed(error)
+def _notify_trace_failure(recorder: Recorder, error: BaseException, *args: Any, **kwargs: Any) -> None:
+    recorder.traces.record_failure(error)
 
 
-def _watches(frame: FrameType | None) -> list[Watch]:
+def _make_watches(frame: FrameType | None) -> list[ThreadWatch]:
     """What watches a thread that is given work by a frame, if that is a user's, or a pool's for one."""
-    recorders: list[Recorder] = [recorder for recorder in THREAD.active if recorder.in_region]
+    recorders: list[Recorder] = [recorder for recorder in THREAD.active_recorders if recorder.in_region]
     if not recorders:
         return []
     while frame is not None and frame.f_code.co_filename.startswith(_POOLS):
         frame = frame.f_back
     if frame is None or is_inner(frame.f_code.co_filename):
         return []
-    asked = [recorder.threads.asked() for recorder in recorders]
-    return [watch for watch in asked if watch is not None]
+    watches = [recorder.threads.record_work() for recorder in recorders]
+    return [watch for watch in watches if watch is not None]
 
 
-def _start(original: Any) -> Any:
+def _wrap_start(original: Any) -> Any:
     def start(self: Any) -> None:
         frame = sys._getframe(1)
         # A pool's threads go on when the region of the one who asks is left; what they are given is watched.
-        watching = [] if frame.f_code.co_filename.startswith(_POOLS) else _watches(frame)
-        if watching:
-            self.run = watched(self.run, watching)
+        watches = [] if frame.f_code.co_filename.startswith(_POOLS) else _make_watches(frame)
+        if watches:
+            self.run = watch_function(self.run, watches)
         original(self)
 
     return start
 
 
-def _submit(original: Any) -> Any:
+def _wrap_submit(original: Any) -> Any:
     def submit(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        watching = _watches(sys._getframe(1))
-        if watching:
-            fn = watched(fn, watching)
+        watches = _make_watches(sys._getframe(1))
+        if watches:
+            fn = watch_function(fn, watches)
         return original(self, fn, *args, **kwargs)
 
     return submit

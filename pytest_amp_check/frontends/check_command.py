@@ -1,0 +1,207 @@
+"""One check: what is asked of the engine, and what of its findings is left where some are known already."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from . import options as table
+from . import text, write_guard
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TextIO
+
+    from ..protocol.finding import Finding
+    from ..static.engine import Report, Settings
+
+
+class InputFailure(Exception):
+    """What was given cannot be used; the message is one sentence."""
+
+
+class CheckRun:
+    """One check: what it has found, and what is known of what it has read."""
+
+    def __init__(
+        self, paths: list[str], options: table.Options, stdin_filename: str | None, flags: dict[str, Any]
+    ) -> None:
+        self.paths = paths
+        self.options = options
+        self.flags = flags
+        self.settings = table.make_settings(options)
+        #: Paths by why nothing was read in them.
+        self.passed_over: dict[str, list[str]] = {}
+        self.from_stdin = paths == ["-"]
+        self.source_bytes: dict[str, bytes] = {}
+        self.stdin_name = stdin_filename or "<stdin>"
+        self.sources = text.SourceLines()
+        #: Sentences about what else was done, and those about what could not be.
+        self.notices: list[str] = []
+        self.errors: list[str] = []
+        #: Findings that are known and not told of.
+        self.known_count = 0
+        #: How many findings were put right, and where what is left is shown.
+        self.fixed_count = 0
+        self.output_stream: TextIO = sys.stdout
+        write_guard.check_baseline_path(options)
+        write_guard.check_report_path(options)
+        if self.from_stdin:
+            from ..static import engine
+
+            self.source_bytes[self.stdin_name] = text.open_standard_input().buffer.read()
+            source = _decode_standard_input(self.stdin_name, self.source_bytes[self.stdin_name])
+            self.project = engine.single_file_project(source, self.stdin_name)
+            self.findings = self.recheck_source(source)
+            self.file_count = 1
+        else:
+            report = self._check_files()
+            self.findings, self.file_count, self.project = report.findings, report.files, report.tree
+            self.passed_over = report.passed_over
+            if options.verbose:
+                from . import checkpoint_inspection
+
+                checkpoint_inspection.show_reached(report.reached, sys.stderr)
+            self.findings = self.remove_known(self.findings, first=True)
+        counts = text.count_severities(finding.severity for finding in self.findings)
+        self.summary = text.summarize_counts(counts, self.file_count)
+        if self.known_count:
+            self.summary = f"{self.summary.removesuffix('.')} ({self.known_count:,} known)."
+
+    def recheck_source(self, source: str) -> list[Finding]:
+        """What standard input holds, or would hold."""
+        from ..static import engine
+
+        self.sources = text.SourceLines({self.stdin_name: source})
+        return self.remove_known(engine.check_in_project(source, self.stdin_name, self.settings, self.project))
+
+    def recheck_files(self) -> list[Finding]:
+        """What is found in the files now."""
+        found = self._check_files().findings
+        self.sources = text.SourceLines()
+        return self.remove_known(found)
+
+    def _check_files(self) -> Report:
+        return self._check_paths(self.paths, self.settings)
+
+    def _check_paths(self, paths: list[str], settings: Settings, *, cached: bool = True) -> Report:
+        nearer = table.make_settings_finder(
+            self.options, settings, lambda folder: table.resolve_options(self.flags, start=folder)
+        )
+        return _run_engine(paths, settings, self.options, nearer, cached=cached)
+
+    def are_all_excluded(self) -> bool:
+        """Whether there were files, and patterns left them out."""
+        from ..static import engine
+
+        return bool(self.passed_over.get(engine.EXCLUDED_REASON))
+
+    def remove_known(self, findings: list[Finding], *, first: bool = False) -> list[Finding]:
+        """The findings without those that are known: of a revision, and of a baseline."""
+        self.known_count = 0
+        if self.options.diff_base is not None and not self.from_stdin:
+            from . import changes
+
+            before = table.make_settings(self.options)
+            # Its paths are not those of the work tree, and git is not at hand there.
+            before.gitignore, before.exclude = False, ()
+            try:
+                fresh = changes.find_new_since(
+                    self.options.diff_base,
+                    self.paths,
+                    findings,
+                    self.sources,
+                    lambda paths: self._check_paths(paths, before, cached=False).findings,
+                )
+            except changes.NoRevision as error:
+                raise InputFailure(str(error)) from None
+            self.known_count += len(findings) - len(fresh)
+            findings = fresh
+        if self.options.baseline is None:
+            return findings
+        from . import baseline
+
+        try:
+            fresh = self._remove_baselined(self.options.baseline, findings, first)
+            self.known_count += len(findings) - len(fresh)
+            return fresh
+        except baseline.BaselineError as error:
+            raise InputFailure(str(error)) from None
+
+    def _remove_baselined(self, path: str, findings: list[Finding], first: bool) -> list[Finding]:
+        from . import baseline
+
+        update = self.options.update_baseline and first
+        if not os.path.exists(path):
+            if not self.options.update_baseline:
+                raise InputFailure(f"{path} does not exist: --update-baseline writes it")
+            baseline.create_baseline(path, findings, self.sources)
+            self.notices.append(f"{text.relative_path(path)} holds {format_count(len(findings), 'finding')} now.")
+            return []
+        known = baseline.Baseline(path)
+        fresh = known.match_findings(
+            findings, self.sources, [self.stdin_name] if self.from_stdin else list(self.project.files.values())
+        )
+        gone = sum(known.gone_counts.values())
+        if update and gone:
+            known.remove_gone()
+            self.notices.append(f"{format_count(gone, 'finding')} less in {text.relative_path(path)}.")
+        elif gone and first:
+            text.write_warning(
+                f"{format_count(gone, 'finding')} of {text.relative_path(path)} are gone: --update-baseline takes "
+                f"them out"
+            )
+        return fresh
+
+    def has_no_input(self) -> bool:
+        """Whether there was no file to look at, and nobody has said that this is right.
+
+        Who names files together with ``force-exclude``, as pre-commit does, says that none of them may be left.
+        """
+        left_out = self.options.force_exclude and not any(map(os.path.isdir, self.paths))
+        return not (self.file_count or left_out or self.options.allow_no_files)
+
+    def has_failing(self) -> bool:
+        """Whether anything was found that fails."""
+        return any(table.is_failing(self.options, finding.severity) for finding in self.findings)
+
+
+def _run_engine(
+    paths: list[str],
+    settings: Settings,
+    options: table.Options,
+    nearer: Callable[[str], Settings | None],
+    *,
+    cached: bool = True,
+) -> Report:
+    from ..static import engine, processes
+
+    show, wipe = text.make_progress(sys.stderr)
+    try:
+        # A few files are read as soon as what is known of them.
+        cache = write_guard.find_cache_folder(options) if cached and any(map(os.path.isdir, paths)) else None
+        jobs = options.jobs or processes.count_processors()
+        return engine.check_paths(paths, settings, show, jobs=jobs, cache=cache, nearer=nearer)
+    except engine.InputError as error:
+        raise InputFailure(str(error)) from None
+    except processes.EndedEarly:
+        raise InputFailure(
+            "one of the processes that read the files was killed, most likely because memory ran out: give --jobs 1,"
+            " or fewer files at a time"
+        ) from None
+    finally:
+        wipe()
+
+
+def _decode_standard_input(name: str, data: bytes) -> str:
+    from ..static.sources import code_blocks, source_files
+
+    try:
+        return code_blocks.decode_source(name, data)
+    except source_files.Unreadable as error:
+        raise InputFailure(f"standard input cannot be read: {error.reason}") from None
+
+
+def format_count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,55 @@
+"""What a check would do and what it has done, besides its findings: settings, files, and what was followed."""
+
+from __future__ import annotations
+
+import re
+
+from . import options as table
+from .text import SourceLines, make_single_line, relative_path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import TextIO
+
+_NAMED = r"\s*(?:async\s+def|def|class)\s+(\w+)"
+#: Lines between the first decorator of a function and its name.
+DECORATED = 20
+
+
+def show_settings(options: table.Options, stream: TextIO) -> None:
+    """Every option with its value as TOML has it, and where that comes from."""
+    import json
+
+    for option in table.OPTIONS:
+        value = getattr(options, option.name)
+        shown = "" if value is None else f" {json.dumps(value)}"
+        stream.write(make_single_line(f"{option.key} ={shown}  # {options.origins[option.name]}") + "\n")
+
+
+def show_files(paths: Iterable[str], stream: TextIO) -> None:
+    """The files that would be checked, one in each line."""
+    stream.writelines(f"{make_single_line(relative_path(path))}\n" for path in paths)
+
+
+def show_reached(reached: Mapping[tuple[str, int], Iterable[tuple[str, int]]], stream: TextIO) -> None:
+    """What was read on its own, and the functions that reading it has led to."""
+    sources = SourceLines()
+    for entry in sorted(reached):
+        led = sorted(set(reached[entry]) - {entry})
+        stream.write(f"amp-check: read {make_single_line(_describe_function(entry, sources))}\n")
+        stream.writelines(
+            f"amp-check:   led to {make_single_line(_describe_function(function, sources))}\n" for function in led
+        )
+    stream.flush()
+
+
+def _describe_function(entry_point: tuple[str, int], sources: SourceLines) -> str:
+    path, line = entry_point
+    if not line:
+        return f"{relative_path(path)} (the body of the module)"
+    for number in range(line, line + DECORATED):
+        named = re.match(_NAMED, sources.find_line(path, number) or "")
+        if named is not None:
+            return f"{relative_path(path)}:{line} {named.group(1)}"
+    return f"{relative_path(path)}:{line}"

@@ -1,0 +1,241 @@
+"""Findings as hosts of code and reviewers read them: JUnit, GitLab, reviewdog, Azure, pylint, GitHub's summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ..protocol.finding import ERROR, INFO, WARNING, Finding
+from .json_formats import (
+    _compute_fingerprints,
+    _find_region,
+    _format_cell_prefix,
+    _relative_path,
+    dump_json,
+    escape_json_command,
+    find_rule_page,
+    make_record,
+)
+from .text import SourceLines, escape_command, is_hidden, make_single_line, make_visible
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..protocol.events import Site
+
+#: Severities as each of them names these. Azure knows no third one, and fails for none of the two.
+_GITLAB = {ERROR: "major", WARNING: "minor", INFO: "info"}
+_REVIEWDOG = {ERROR: "ERROR", WARNING: "WARNING", INFO: "INFO"}
+_AZURE = {ERROR: "error", WARNING: "warning", INFO: "warning"}
+#: Rows of a summary of GitHub, which keeps a megabyte of it.
+ROWS = 200
+
+
+def format_json_lines(findings: Iterable[Finding]) -> str:
+    import json
+
+    return "".join(escape_json_command(json.dumps(make_record(finding))) + "\n" for finding in findings)
+
+
+def format_pylint(findings: Iterable[Finding], sources: SourceLines) -> str:
+    """As pylint's own parseable format, and flake8's of that name."""
+    lines = []
+    for finding in findings:
+        line = _find_region(finding.site, sources)[0]
+        said = f"{finding.name}: {_format_cell_prefix(finding.site)}{finding.message}"
+        lines.append(make_single_line(f"{_relative_path(finding.filename)}:{line}: [{finding.code}] {said}") + "\n")
+    return "".join(lines)
+
+
+def format_azure(findings: Iterable[Finding], sources: SourceLines) -> str:
+    """Logging commands of Azure Pipelines."""
+    lines = []
+    for finding in findings:
+        line, column, _, _ = _find_region(finding.site, sources)
+        properties = {
+            "type": _AZURE[finding.severity],
+            "sourcepath": _relative_path(finding.filename),
+            "linenumber": line,
+            "columnnumber": column,
+            "code": finding.code,
+        }
+        place = "".join(f"{key}={_escape_azure_property(str(value))};" for key, value in properties.items())
+        said = f"{finding.name}: {_format_cell_prefix(finding.site)}{finding.message}"
+        lines.append(f"##vso[task.logissue {place}]{_escape_azure_data(said)}\n")
+    return "".join(lines)
+
+
+def _escape_azure_data(text: str) -> str:
+    return make_visible(text.replace("%", "%AZP25").replace("\r", "%0D").replace("\n", "%0A"))
+
+
+def _escape_azure_property(text: str) -> str:
+    return _escape_azure_data(text).replace(";", "%3B").replace("]", "%5D")
+
+
+def format_gitlab(findings: Sequence[Finding], sources: SourceLines) -> str:
+    """A report of code quality, as GitLab shows it in a merge request."""
+    prints = _compute_fingerprints(findings, sources)
+    issues = []
+    for finding, fingerprint in zip(findings, prints, strict=True):
+        line, column, end_line, end_column = _find_region(finding.site, sources)
+        issues.append(
+            {
+                "description": f"{finding.code} {finding.name}: {_format_cell_prefix(finding.site)}{finding.message}",
+                "check_name": finding.code,
+                "fingerprint": fingerprint,
+                "severity": _GITLAB[finding.severity],
+                "location": {
+                    "path": _relative_path(finding.filename),
+                    "lines": {"begin": line, "end": end_line},
+                    "positions": {
+                        "begin": {"line": line, "column": column},
+                        "end": {"line": end_line, "column": end_column},
+                    },
+                },
+            }
+        )
+    return dump_json(issues)
+
+
+def format_rdjson(findings: Iterable[Finding], sources: SourceLines) -> str:
+    """Reviewdog's diagnostic format, whose columns count the bytes of UTF-8."""
+    return dump_json(
+        {
+            "source": {"name": "amp-check"},
+            "severity": "WARNING",
+            "diagnostics": [_make_diagnostic(finding, sources) for finding in findings],
+        }
+    )
+
+
+def _make_diagnostic(finding: Finding, sources: SourceLines) -> dict[str, Any]:
+    code = {"value": finding.code}
+    url = find_rule_page(finding.code)
+    if url:
+        code["url"] = url
+    made: dict[str, Any] = {
+        "message": f"{finding.name}: {_format_cell_prefix(finding.site)}{finding.message}",
+        "location": _make_location(finding.site, sources),
+        "severity": _REVIEWDOG[finding.severity],
+        "code": code,
+    }
+    if finding.witness:
+        made["related_locations"] = [
+            {"message": _format_cell_prefix(step.site) + step.text, "location": _make_location(step.site, sources)}
+            for step in finding.witness
+        ]
+    if finding.fix is not None and finding.cell is None:
+        # What a fix counts in a notebook is no line of its file. Reviewdog makes each suggestion by itself.
+        edits = finding.fix.edits
+        if len(edits) == 1:
+            edit = edits[0]
+            span = (edit.line, edit.column + 1, edit.end_line, edit.end_column + 1)
+            made["suggestions"] = [{"range": _make_range(finding.site, span, sources), "text": edit.content}]
+    return made
+
+
+def _make_location(site: Site, sources: SourceLines) -> dict[str, Any]:
+    return {"path": _relative_path(site.path), "range": _make_range(site, _find_region(site, sources), sources)}
+
+
+def _make_range(site: Site, span: tuple[int, int, int, int], sources: SourceLines) -> dict[str, Any]:
+    line, column, end_line, end_column = span
+    return {
+        "start": {"line": line, "column": _byte_column(site, line, column, sources)},
+        "end": {"line": end_line, "column": _byte_column(site, end_line, end_column, sources)},
+    }
+
+
+def _byte_column(site: Site, line: int, column: int, sources: SourceLines) -> int:
+    """A column in bytes of UTF-8, from 1; of a notebook, whose JSON is not at hand, it stays in characters."""
+    text = sources.find_line(site.path, line) if site.cell is None else None
+    return column if text is None else len(text[: column - 1].encode("utf-8", "surrogatepass")) + 1
+
+
+def format_junit(findings: Sequence[Finding], sources: SourceLines) -> str:
+    """A test suite for each file, in which each finding is a test that failed."""
+    from xml.sax.saxutils import quoteattr
+
+    by_path: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_path.setdefault(_relative_path(finding.filename), []).append(finding)
+    number = len(findings)
+    # What found nothing is one test that passed: a report without tests counts as a failure in places.
+    lines = [
+        '<?xml version="1.0" encoding="utf-8"?>\n',
+        f'<testsuites name="amp-check" tests="{number or 1}" failures="{number}" errors="0">\n',
+    ]
+    if not findings:
+        lines += [
+            '  <testsuite name="amp-check" tests="1" failures="0" errors="0">\n',
+            '    <testcase name="no findings" classname="amp-check"/>\n',
+            "  </testsuite>\n",
+        ]
+    for path, found in by_path.items():
+        lines.append(
+            f'  <testsuite name={quoteattr(_escape_xml(path))} tests="{len(found)}" failures="{len(found)}" '
+            f'errors="0">\n'
+        )
+        lines += [_format_test_case(path, finding, sources) for finding in found]
+        lines.append("  </testsuite>\n")
+    return "".join([*lines, "</testsuites>\n"])
+
+
+def _format_test_case(path: str, finding: Finding, sources: SourceLines) -> str:
+    from xml.sax.saxutils import escape, quoteattr
+
+    line, column, _, _ = _find_region(finding.site, sources)
+    name = f"{finding.code} {finding.name} ({line}:{column})"
+    message = _format_cell_prefix(finding.site) + finding.message
+    steps = "".join(f"\n{make_single_line(f'{step.site.location_text}: {step.text}')}" for step in finding.witness)
+    return (
+        f"    <testcase name={quoteattr(name)} classname={quoteattr(_escape_xml(path))}>\n"
+        f"      <failure message={quoteattr(_escape_xml(message))} type={quoteattr(finding.severity)}>"
+        f"{escape(_escape_xml(make_single_line(f'{path}:{line}:{column}: {message}') + steps))}</failure>\n"
+        "    </testcase>\n"
+    )
+
+
+def _escape_xml(text: str) -> str:
+    """The text without what XML cannot hold, such as halves of characters, and without what nobody is to be shown."""
+    kept = (
+        c if c == "\r" or not (is_hidden(c) or "\ud800" <= c < "\ue000" or c in "\f\ufffe\uffff") else "?" for c in text
+    )
+    return escape_command("".join(kept))
+
+
+def summary_markdown(findings: Sequence[Finding], summary: str, sources: SourceLines) -> str:
+    """What GitHub shows on the page of a run: the findings as a table, and the sentence about all of them."""
+    lines = [f"### amp-check\n\n{summary}\n"]
+    if findings:
+        lines.append("\n| Rule | Severity | Place | What is wrong |\n| --- | --- | --- | --- |\n")
+    for finding in findings[:ROWS]:
+        place = f"{_relative_path(finding.filename)}:{_find_region(finding.site, sources)[0]}"
+        cells = (
+            f"{finding.code} {finding.name}",
+            finding.severity,
+            f"`{place}`",
+            _format_cell_prefix(finding.site) + finding.message,
+        )
+        lines.append(
+            "| " + " | ".join(make_visible(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |\n"
+        )
+    if len(findings) > ROWS:
+        lines.append(f"\nand {len(findings) - ROWS:,} more.\n")
+    return "".join(lines)
+
+
+def write_step_summary(findings: Sequence[Finding], summary: str, sources: SourceLines) -> str:
+    """Add to the file that a step of GitHub is given for its summary; why that cannot be, or nothing."""
+    import os
+
+    path = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not path:
+        return ""
+    try:
+        with open(path, "a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(summary_markdown(findings, summary, sources))
+    except OSError as error:
+        return f"the summary of this step cannot be written to {path}: {error.strerror}"
+    return ""

@@ -1,0 +1,103 @@
+"""``amp-check explain``: the page of a rule, or of a message of torch, found from the text that somebody pastes."""
+
+from __future__ import annotations
+
+import sys
+
+from ..protocol.messages import MESSAGES, Message, find_messages, find_similar
+from ..protocol.rules import RULES, find_rule
+from ..protocol.selection import UnknownRule
+from ..protocol.selection import find_nearest as nearest_rule
+from . import text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from ..protocol.rule import Rule
+
+#: Characters of an unknown text that an error repeats.
+REPEATED = 60
+
+
+class NothingToExplain(Exception):
+    """There is no page for what was given; the message is one sentence."""
+
+
+def write_explanation(words: Sequence[str], *, as_json: bool) -> None:
+    """Write the page of the rule, or the pages of the messages, that these words name; ``-`` reads standard input."""
+    given = text.open_standard_input().read() if list(words) == ["-"] else " ".join(words)
+    rule = find_rule(given)
+    found = [] if rule is not None else find_messages(given)
+    if rule is None and not found:
+        raise NothingToExplain(_describe_unknown(given))
+    if as_json:
+        from . import json_formats
+
+        told: Any = rule.as_dict() if rule is not None else [message.as_dict() for message in found]
+        sys.stdout.write(json_formats.dump_json(told))
+        return
+    pages = [text.rule_markdown(rule)] if rule is not None else [message_markdown(message) for message in found]
+    text.write_markdown("\n".join(pages), sys.stdout, text.is_color_wanted(sys.stdout))
+
+
+def _describe_unknown(given: str) -> str:
+    """Why there is no page, and which one may be meant."""
+    word = given.strip()
+    if " " not in word and "\n" not in word:
+        prefix = word.upper()
+        codes = [code for code in RULES if code.startswith(prefix)] if prefix.startswith("AMP") else []
+        if codes:
+            return f"{word!r} stands for {', '.join(codes)}: explain takes one rule"
+        if near := nearest_rule(word, RULES):
+            return str(UnknownRule(word, near))
+    like = find_similar(word)
+    if not like:
+        known = "`amp-check rules` lists the rules, and a message of torch is found by its words"
+        return (
+            f"unknown rule {word!r}: {known}"
+            if " " not in word
+            else f"{_shorten_text(word)!r} is no message known here: {known}"
+        )
+    shown = "; ".join(f"{message.name} ({message.text})" for message in like)
+    return f"{_shorten_text(word)!r} is no message known here: the nearest are {shown}: give explain one of these names"
+
+
+def _shorten_text(word: str) -> str:
+    return word if len(word) <= REPEATED else word[:REPEATED] + "..."
+
+
+def message_markdown(message: Message) -> str:
+    """Everything about a message."""
+    parts = [
+        f"# {message.text}",
+        f"{message.raised_by[0].upper()}{message.raised_by[1:]}. Its name here is `{message.name}`.",
+        "## What it means",
+        message.meaning,
+        "## Where it comes from, and what to do",
+        "\n".join(f"- {cause}\n  **{remedy}**" for cause, remedy in message.causes),
+        "## Which of them it is",
+        (
+            "`amp-check run train.py` runs the script, and where this ends it names the tensor, parameter or optimizer "
+            "and the line it comes from. `amp-check check` finds from source what the rules below find."
+        ),
+    ]
+    if message.rule_codes:
+        parts += ["## Rules", "\n".join(_format_rule_reference(RULES[code]) for code in message.rule_codes)]
+    parts += ["## Sources", "\n".join(f"- {source}" for source in message.sources)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _format_rule_reference(rule: Rule) -> str:
+    return f"- `amp-check explain {rule.code}`, {rule.name}: {rule.summary}"
+
+
+def catalogue_markdown() -> str:
+    """The pages of all messages, for the web."""
+    head = (
+        "<!-- Written by benchmarks/readme.py from pytest_amp_check/protocol/messages. -->\n\n"
+        'Messages of torch that mixed precision leads to. `amp-check explain "TEXT"` finds a page from the text of an '
+        "exception, or of a whole traceback: `amp-check explain - < log.txt`."
+    )
+    return "\n\n".join([head, *(message_markdown(message).rstrip("\n") for message in MESSAGES.values())]) + "\n"

@@ -1,0 +1,184 @@
+"""Fixes as the command makes and shows them: in files, on standard output, or as a diff."""
+
+from __future__ import annotations
+
+import sys
+
+from . import text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from ..protocol.finding import Finding
+    from ..static.engine import Settings
+    from ..static.fixes.fix_files import FixResult
+    from ..static.project.project import Project
+
+
+def offer_fixes(
+    findings: Sequence[Finding],
+    data: Mapping[str, bytes],
+    tree: Project,
+    torch: tuple[int, int] | None,
+    writes: Callable[[str], bool],
+    *,
+    edits: bool,
+) -> None:
+    """Say of each finding how it can be put right, where a rule has a fix; with ``edits``, in edits, too.
+
+    ``writes`` says whether fixes of a file would be written: nothing is offered where they would not.
+    """
+    mendable = [finding for finding in findings if _find_applicability(finding)]
+    if mendable:
+        from ..static.fixes import fix_files
+
+        written = {path: writes(path) for path in {finding.filename for finding in mendable}}
+        offered = [finding for finding in mendable if written[finding.filename]]
+        fix_files.offer_fixes(offered, data, tree.members, torch)
+        if edits:
+            for sentence in fix_files.write_edits(offered):
+                text.write_warning(sentence)
+
+
+def compute_fixes(
+    findings: Sequence[Finding], data: Mapping[str, bytes], settings: Settings, project: Project, *, unsafe: bool
+) -> list[FixResult]:
+    """What becomes of each file that has a finding with a fix, nothing written yet; what is refused is said."""
+    from ..protocol.fix import APPLICABILITIES, SAFE
+    from ..static.fixes import fix_files
+    from ..static.fixes.edited_file import EditedFile
+    from ..static.project.project_context import ProjectContext
+    from ..static.sources import source_files
+
+    by_path: dict[str, list[Finding]] = {}
+    for finding in findings:
+        if finding.elsewhere is None:
+            by_path.setdefault(finding.filename, []).append(finding)
+    outcomes: list[FixResult] = []
+    wanted = APPLICABILITIES if unsafe else (SAFE,)
+    todo = {path: found for path, found in by_path.items() if any(_find_applicability(f) in wanted for f in found)}
+    surroundings = ProjectContext([path for path in todo if path not in data], project.members, settings.torch)
+    for path, found in todo.items():
+        try:
+            source = data[path] if path in data else source_files.load_bytes(path)
+            document = EditedFile.from_bytes(path, source, surroundings)
+        except source_files.Unreadable:
+            # That is a finding of its own.
+            continue
+        outcome = fix_files.fix_file(document, found, settings, project, unsafe=unsafe)
+        for sentence in outcome.refusals:
+            text.write_warning(sentence)
+        if outcome.has_changed:
+            outcomes.append(outcome)
+    return outcomes
+
+
+def write_fixes(
+    outcomes: Sequence[FixResult], before: Sequence[Finding], tree: Project, check: Callable[[], list[Finding]]
+) -> tuple[list[str], list[Finding], list[FixResult]]:
+    """Write the files, check everything again, and take back what has done harm elsewhere.
+
+    Why what could not be written could not, what is found now, and what was made.
+    """
+    from ..static.fixes import fix_files
+
+    wrong, made = _save_files(outcomes)
+    after = check()
+    harmful = fix_files.find_harmful(before, after, outcomes, tree)
+    if harmful:
+        for outcome in harmful:
+            text.write_warning(
+                f"{outcome.path}: its fixes were taken back: they would lead to findings in what goes with it"
+            )
+        wrong += _save_files([outcome.make_inverse() for outcome in harmful])[0]
+        after = check()
+    return wrong, after, [outcome for outcome in made if outcome not in harmful]
+
+
+def _save_files(outcomes: Iterable[FixResult]) -> tuple[list[str], list[FixResult]]:
+    """Write every file that can be written: why, for those that cannot, and those that were."""
+    from ..static.fixes import fix_files
+
+    wrong: list[str] = []
+    made: list[FixResult] = []
+    for outcome in outcomes:
+        try:
+            for sentence in fix_files.save_file(outcome):
+                text.write_warning(sentence)
+            made.append(outcome)
+        except fix_files.WriteRefused as error:
+            wrong.append(str(error))
+    return wrong, made
+
+
+def show_made(outcomes: Sequence[FixResult]) -> None:
+    """What was put right, by file and rule, where it is in the way of no format."""
+    from ..protocol.rules import RULES
+
+    number = sum(sum(outcome.fixed_counts.values()) for outcome in outcomes)
+    lines = [f"Fixed {number:,} finding{'' if number == 1 else 's'}{':' if number else '.'}"]
+    for outcome in outcomes:
+        lines.append(f"- {text.make_single_line(outcome.path)}:")
+        lines += [
+            f"    {count:,} x {code} ({RULES[code].name})" for code, count in sorted(outcome.fixed_counts.items())
+        ]
+    sys.stderr.write("\n".join(lines) + "\n")
+
+
+def show_difference(outcomes: Sequence[FixResult], findings: Sequence[Finding]) -> None:
+    """The diff on standard output, and on standard error how much it is, and what could not be read."""
+    from ..static.fixes import fix_files
+
+    for outcome in outcomes:
+        text.write_lines(
+            [_color_line(line) for line in _split_diff(fix_files.make_diff(outcome))],
+            sys.stdout,
+            text.is_color_wanted(sys.stdout),
+        )
+    for finding in findings:
+        if finding.code == "AMP903":
+            text.write_warning(f"{finding.filename}:{finding.line}: {finding.message}")
+    number = sum(sum(outcome.fixed_counts.values()) for outcome in outcomes)
+    if outcomes:
+        sys.stderr.write(
+            f"Would fix {number} finding{'' if number == 1 else 's'} in {_format_file_count(len(outcomes))}.\n"
+        )
+    else:
+        sys.stderr.write("Nothing would be fixed.\n")
+
+
+def summarize_fixable(findings: Iterable[Finding], *, unsafe: bool) -> str:
+    """One sentence on what of the findings can be fixed, with which flag; nothing, where nothing can."""
+    from ..protocol.fix import SAFE
+
+    found = [finding.fix.applicability for finding in findings if finding.fix is not None]
+    fixable = len(found) if unsafe else found.count(SAFE)
+    hidden = len(found) - fixable
+    more = f" ({hidden} hidden fix{'' if hidden == 1 else 'es'} can be enabled with --unsafe-fixes)" if hidden else ""
+    if fixable:
+        return f"[*] {fixable} fixable with --fix{more}."
+    return f"No fixes available{more}." if hidden else ""
+
+
+def _find_applicability(finding: Finding) -> str:
+    from ..protocol.rules import RULES
+
+    return RULES[finding.code].applicability
+
+
+def _format_file_count(number: int) -> str:
+    return f"{number} file{'' if number == 1 else 's'}"
+
+
+def _split_diff(diff: str) -> list[str]:
+    return diff.split("\n")[:-1]
+
+
+def _color_line(line: str) -> text.Line:
+    line = text.make_visible(line)
+    if line.startswith(" "):
+        # Unlike a plus or a minus, a blank does not keep GitHub from taking the line for a command.
+        line = text.make_single_line(line)
+    style = {"+": "good", "-": "mark", "@": "command"}.get(line[:1], "")
+    return [(line, "path" if line.startswith(("+++", "---")) else style)]

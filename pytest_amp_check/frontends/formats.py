@@ -1,0 +1,180 @@
+"""How findings are shown: a row for each format, with what writes it."""
+
+from __future__ import annotations
+
+from ..protocol.fast_namedtuple import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, TextIO
+
+    from ..protocol.finding import Finding
+    from .text import Line, SourceLines
+
+
+class OutputData:
+    """What there is to show of a check or a run.
+
+    ``counts`` are the records of each rule where it was asked for these instead of the findings, ``passed_over`` then
+    holds paths by why nothing was read in them. ``summary`` and
+    ``fixable`` the sentences below them, ``unsafe`` says that unsafe fixes may be made.
+    """
+
+    __slots__ = ("findings", "fixable_sentence", "include_unsafe", "passed_over", "rule_counts", "sources", "summary")
+
+    def __init__(
+        self,
+        findings: list[Finding],
+        summary: str,
+        sources: SourceLines,
+        *,
+        rule_counts: list[dict[str, Any]] | None = None,
+        fixable_sentence: str = "",
+        include_unsafe: bool = False,
+    ) -> None:
+        self.findings = findings
+        self.summary = summary
+        self.sources = sources
+        self.rule_counts = rule_counts
+        self.fixable_sentence = fixable_sentence
+        self.include_unsafe = include_unsafe
+        self.passed_over: Mapping[str, list[str]] = {}
+
+
+class OutputFormat(NamedTuple):
+    """One way to show findings.
+
+    write   writes them to a stream
+    counts  it can show how often each rule was broken instead (--statistics)
+    fixes   it says which findings can be put right
+    edits   ... and how, edit by edit
+    whole   it shows what else is known of a run
+    """
+
+    write: Callable[[OutputData, TextIO], None]
+    can_count: bool = False
+    shows_fixes: bool = True
+    shows_edits: bool = False
+    shows_run: bool = False
+
+
+def _write_full(shown: OutputData, stream: TextIO) -> None:
+    from . import text
+
+    _write_lines(shown, lambda: text.format_full(shown.findings, shown.sources, unsafe=shown.include_unsafe), stream)
+
+
+def _write_concise(shown: OutputData, stream: TextIO) -> None:
+    from . import text
+
+    _write_lines(shown, lambda: text.format_concise(shown.findings, unsafe=shown.include_unsafe), stream)
+
+
+def _write_grouped(shown: OutputData, stream: TextIO) -> None:
+    from . import text
+
+    _write_lines(shown, lambda: text.format_grouped(shown.findings, unsafe=shown.include_unsafe), stream)
+
+
+def _write_lines(shown: OutputData, findings: Callable[[], list[Line]], stream: TextIO) -> None:
+    from . import text
+
+    lines = findings() if shown.rule_counts is None else text.format_statistics(shown.rule_counts)
+    if shown.rule_counts is not None:
+        lines += text.format_passed_over(shown.passed_over)
+    if shown.summary:
+        lines.append([(shown.summary, "" if shown.findings else "good")])
+    if shown.fixable_sentence:
+        lines.append([(shown.fixable_sentence, "")])
+    text.write_lines(lines, stream, text.is_color_wanted(stream))
+
+
+def _write_json(shown: OutputData, stream: TextIO) -> None:
+    from . import json_formats
+
+    if shown.rule_counts is None:
+        stream.write(json_formats.format_json(shown.findings))
+    else:
+        stream.write(
+            json_formats.dump_json([*shown.rule_counts, *json_formats.make_passed_over_records(shown.passed_over)])
+        )
+
+
+def _write_github(shown: OutputData, stream: TextIO) -> None:
+    from . import json_formats
+
+    stream.write(json_formats.format_github(shown.findings, shown.summary, shown.sources))
+
+    from .ci_formats import write_step_summary
+    from .text import write_warning
+
+    wrong = write_step_summary(shown.findings, shown.summary, shown.sources)
+    if wrong:
+        write_warning(wrong)
+
+
+def _write_json_lines(shown: OutputData, stream: TextIO) -> None:
+    from . import ci_formats
+
+    stream.write(ci_formats.format_json_lines(shown.findings))
+
+
+def _write_junit(shown: OutputData, stream: TextIO) -> None:
+    from . import ci_formats
+
+    stream.write(ci_formats.format_junit(shown.findings, shown.sources))
+
+
+def _write_gitlab(shown: OutputData, stream: TextIO) -> None:
+    from . import ci_formats
+
+    stream.write(ci_formats.format_gitlab(shown.findings, shown.sources))
+
+
+def _write_rdjson(shown: OutputData, stream: TextIO) -> None:
+    from . import ci_formats
+
+    stream.write(ci_formats.format_rdjson(shown.findings, shown.sources))
+
+
+def _write_azure(shown: OutputData, stream: TextIO) -> None:
+    from . import ci_formats
+
+    stream.write(ci_formats.format_azure(shown.findings, shown.sources))
+
+
+def _write_pylint(shown: OutputData, stream: TextIO) -> None:
+    from . import ci_formats
+
+    stream.write(ci_formats.format_pylint(shown.findings, shown.sources))
+
+
+def _write_sarif(shown: OutputData, stream: TextIO) -> None:
+    from . import json_formats
+
+    stream.write(json_formats.format_sarif(shown.findings, shown.sources))
+
+
+#: The formats by their names, in the order in which they are listed.
+FORMATS = {
+    "full": OutputFormat(_write_full, can_count=True, shows_run=True),
+    "concise": OutputFormat(_write_concise, can_count=True),
+    "grouped": OutputFormat(_write_grouped),
+    "json": OutputFormat(_write_json, can_count=True, shows_edits=True),
+    "json-lines": OutputFormat(_write_json_lines, shows_edits=True),
+    "junit": OutputFormat(_write_junit, shows_fixes=False),
+    # GitHub shows no fixes.
+    "github": OutputFormat(_write_github, shows_fixes=False),
+    "gitlab": OutputFormat(_write_gitlab, shows_fixes=False),
+    "azure": OutputFormat(_write_azure, shows_fixes=False),
+    "pylint": OutputFormat(_write_pylint, shows_fixes=False),
+    "rdjson": OutputFormat(_write_rdjson, shows_edits=True),
+    "sarif": OutputFormat(_write_sarif, shows_edits=True),
+}
+
+
+def list_counting_formats() -> str:
+    """The formats that can count, as a sentence names them."""
+    *others, last = (name for name, form in FORMATS.items() if form.can_count)
+    return f"{', '.join(others)} or {last}"

@@ -1,0 +1,257 @@
+"""Findings for other programs: JSON, GitHub's workflow commands, SARIF."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+
+from ..protocol.finding import ERROR, INFO, SEVERITIES, WARNING, Finding
+from .text import SourceLines, make_visible, relative_path, rule_markdown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ..protocol.events import Site
+    from ..protocol.fix import Fix
+
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+_COMMANDS = {ERROR: "error", WARNING: "warning", INFO: "notice"}
+_LEVELS = {ERROR: "error", WARNING: "warning", INFO: "note"}
+
+
+def dump_json(value: Any) -> str:
+    import json
+
+    # ASCII, so that every encoding of standard output can hold it, lone surrogates of odd file names too.
+    return escape_json_command(json.dumps(value, indent=2)) + "\n"
+
+
+def escape_json_command(held: str) -> str:
+    """Return JSON in which Azure Pipelines finds no command: two such characters stand in its strings alone."""
+    return held.replace("##", "#\\u0023")
+
+
+def format_json(findings: Iterable[Finding]) -> str:
+    return dump_json([make_record(finding) for finding in findings])
+
+
+def make_record(finding: Finding) -> dict[str, Any]:
+    """A finding as JSON has it, with the address of its rule's page, or where that lies in the repository."""
+    found = finding.as_dict()
+    found["url"] = find_rule_page(finding.code) or found["url"]
+    return found
+
+
+def make_passed_over_records(paths: Mapping[str, list[str]]) -> list[dict[str, Any]]:
+    """What was passed over, in the shape of the counts of rules; no rule has to do with it."""
+    shape = {"code": None, "name": "passed-over", "severity": INFO}
+    return [{**shape, "count": len(found), "reason": reason, "paths": found} for reason, found in paths.items()]
+
+
+def format_github(findings: Iterable[Finding], summary: str, sources: SourceLines) -> str:
+    """Workflow commands, the worst first: GitHub keeps ten of a severity in a step and drops the rest unsaid."""
+    lines = []
+    for finding in sorted(findings, key=lambda f: (SEVERITIES.index(f.severity), f.order())):
+        site = finding.site
+        line, column, end_line, end_column = _find_region(site, sources)
+        properties = {
+            "title": f"{finding.code} {finding.name}",
+            "file": _relative_path(site.path),
+            "line": line,
+            "col": column,
+            "endLine": end_line,
+            "endColumn": end_column,
+        }
+        place = ",".join(f"{key}={_escape_property(str(value))}" for key, value in properties.items())
+        lines.append(
+            f"::{_COMMANDS[finding.severity]} {place}::{_escape_data(_format_cell_prefix(site) + finding.message)}\n"
+        )
+    if lines and summary:
+        lines.append(f"::notice title=amp-check::{_escape_data(summary)}\n")
+    return "".join(lines)
+
+
+def _find_region(site: Site, sources: SourceLines) -> tuple[int, int, int, int]:
+    """First line and column and last line and column of a place in its file, all from 1.
+
+    A line of a cell is no line of its file: what counts those gets the string of the JSON that holds it.
+    """
+    if site.cell is not None:
+        line, column, _ = sources.locate_in_notebook(site, site.line)
+        end_line, _, end_column = sources.locate_in_notebook(site, max(site.line, site.end_line))
+        return line, column + 1, end_line, end_column + 1
+    return max(site.line, 1), site.column + 1, max(site.end_line, site.line, 1), site.end_column + 1
+
+
+def _format_cell_prefix(site: Site) -> str:
+    return f"cell {site.cell}, line {site.line}: " if site.cell is not None else ""
+
+
+def _escape_data(text: str) -> str:
+    return make_visible(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
+
+
+def _escape_property(text: str) -> str:
+    return _escape_data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _relative_path(path: str) -> str:
+    """The path as hosts want it: with forward slashes, relative to the repository, or else to the working folder."""
+    root = _find_repository(os.getcwd())
+    absolute = os.path.abspath(path)
+    if root is not None and absolute.startswith(os.path.join(root, "")):
+        return os.path.relpath(absolute, root).replace(os.sep, "/")
+    return relative_path(os.path.normpath(path)).replace(os.sep, "/")
+
+
+@cache
+def _find_repository(folder: str) -> str | None:
+    """The folder of the repository that a folder lies in."""
+    from ..static.sources.source_files import work_tree
+
+    return work_tree(folder)
+
+
+def format_sarif(findings: Sequence[Finding], sources: SourceLines) -> str:
+    """SARIF 2.1.0: the rules that found something with their own text, the findings with the path that led to them."""
+    from .. import __version__
+
+    order = sorted({finding.code for finding in findings})
+    index = {code: number for number, code in enumerate(order)}
+    prints = _compute_fingerprints(findings, sources)
+    results = [
+        _make_sarif_result(finding, index[finding.code], prints[number], sources)
+        for number, finding in enumerate(findings)
+    ]
+    driver: dict[str, Any] = {
+        "name": "amp-check",
+        "semanticVersion": __version__,
+        "version": __version__,
+        "rules": [_make_sarif_rule(code) for code in order],
+    }
+    if find_documentation_url():
+        driver["informationUri"] = find_documentation_url()
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    return dump_json({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]})
+
+
+@functools.cache
+def find_documentation_url() -> str:
+    """Where the documentation lies, as the metadata of this distribution says; nothing, where that says nothing."""
+    from importlib.metadata import PackageNotFoundError, metadata
+
+    try:
+        urls = metadata("pytest-amp-check").get_all("Project-URL") or ()
+    except PackageNotFoundError:
+        return ""
+    for text in urls:
+        label, _, url = str(text).partition(",")
+        if label.strip().lower() == "documentation":
+            return url.strip().rstrip("/")
+    return ""
+
+
+def find_rule_page(code: str) -> str:
+    """The address of the page of a rule, or nothing."""
+    # As mkdocs lays them out.
+    return f"{find_documentation_url()}/rules/{code}/" if find_documentation_url() else ""
+
+
+def _make_sarif_rule(code: str) -> dict[str, Any]:
+    from ..protocol.rules import RULES
+
+    rule = RULES[code]
+    url = find_rule_page(code)
+    address = {"helpUri": url} if url else {}
+    return {
+        "id": code,
+        "name": rule.name,
+        "shortDescription": {"text": rule.summary},
+        "fullDescription": {"text": rule.rationale.strip()},
+        **address,
+        "help": {"text": f"{rule.rationale.strip()}\n\n{rule.fix_advice.strip()}", "markdown": rule_markdown(rule)},
+        "defaultConfiguration": {"level": _LEVELS[rule.severity]},
+        "properties": {
+            "tags": ["amp", "mixed-precision", "pytorch"],
+            "problem.severity": "recommendation" if rule.severity == INFO else rule.severity,
+        },
+    }
+
+
+def _make_sarif_result(finding: Finding, rule: int, fingerprint: str, sources: SourceLines) -> dict[str, Any]:
+    message = _format_cell_prefix(finding.site) + finding.message
+    if not finding.certain:
+        message += " (on some paths only" + (f", {finding.condition})" if finding.condition else ")")
+    result: dict[str, Any] = {
+        "ruleId": finding.code,
+        "ruleIndex": rule,
+        "level": _LEVELS[finding.severity],
+        "message": {"text": message},
+        "locations": [_make_sarif_location(finding.site, sources)],
+        "partialFingerprints": {"ampCheck/v1": fingerprint},
+    }
+    if finding.witness:
+        steps = [(step.site, step.text) for step in finding.witness]
+        result["relatedLocations"] = [
+            {"id": number, **_make_sarif_location(site, sources, text)} for number, (site, text) in enumerate(steps, 1)
+        ]
+        flow = [{"location": _make_sarif_location(site, sources, text)} for site, text in steps]
+        result["codeFlows"] = [{"threadFlows": [{"locations": flow}]}]
+    if finding.fix is not None and finding.cell is None:
+        # Only of a file: what a fix counts in a notebook is no line of its file.
+        result["fixes"] = [_make_sarif_fix(finding.site.path, finding.fix)]
+    return result
+
+
+def _make_sarif_fix(path: str, fix: Fix) -> dict[str, Any]:
+    replacements = []
+    for edit in fix.edits:
+        names = ("startLine", "startColumn", "endLine", "endColumn")
+        span = (edit.line, edit.column + 1, edit.end_line, edit.end_column + 1)
+        replacements.append(
+            {"deletedRegion": dict(zip(names, span, strict=True)), "insertedContent": {"text": edit.content}}
+        )
+    change = {"artifactLocation": _make_sarif_artifact(path), "replacements": replacements}
+    return {"description": {"text": fix.message}, "artifactChanges": [change]}
+
+
+def _make_sarif_artifact(path: str) -> dict[str, Any]:
+    from urllib.parse import quote
+
+    path = _relative_path(path)
+    artifact: dict[str, Any] = {"uri": quote(path, errors="surrogateescape")}
+    if os.path.isabs(path):
+        artifact["uri"] = "file://" + ("" if path.startswith("/") else "/") + artifact["uri"]
+    else:
+        artifact["uriBaseId"] = "%SRCROOT%"
+    return artifact
+
+
+def _make_sarif_location(site: Site, sources: SourceLines, text: str = "") -> dict[str, Any]:
+    names = ("startLine", "startColumn", "endLine", "endColumn")
+    region = dict(zip(names, _find_region(site, sources), strict=True))
+    location: dict[str, Any] = {
+        "physicalLocation": {"artifactLocation": _make_sarif_artifact(site.path), "region": region}
+    }
+    if text:
+        location["message"] = {"text": _format_cell_prefix(site) + text}
+    return location
+
+
+def _compute_fingerprints(findings: Sequence[Finding], sources: SourceLines) -> list[str]:
+    """What stays of each finding when lines move: its rule, file, source line, and which of equal ones it is."""
+    from hashlib import sha256
+
+    seen: dict[tuple[str, str, str], int] = {}
+    prints = [""] * len(findings)
+    for number in sorted(range(len(findings)), key=lambda i: findings[i].order()):
+        finding = findings[number]
+        line = " ".join((sources.find_line_at(finding.site, finding.line) or "").split())
+        key = (finding.code, _relative_path(finding.filename), line)
+        seen[key] = seen.get(key, 0) + 1
+        text = "\0".join((*key, str(seen[key])))
+        prints[number] = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return prints

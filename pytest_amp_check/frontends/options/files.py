@@ -1,0 +1,133 @@
+"""Configuration files: where they are looked for, and what they say to us."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from ...protocol.regular_files import LARGEST_CONFIG, FileTooLarge, NotRegularFile, read_regular
+from .kinds import suggest_nearest
+from .table import BY_KEY, OPTIONS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+TABLE = "[tool.amp-check]"
+#: Configuration files, of which the first that a folder has counts; all but the last hold nothing but our own keys.
+FILES = (".amp-check.toml", "amp-check.toml", "pyproject.toml")
+
+
+class ConfigError(ValueError):
+    """A setting that cannot be used. The message is one sentence that says where it stands and what would do."""
+
+
+def find_nearest_file(start: str) -> tuple[str, dict[str, Any]]:
+    """The nearest configuration file, from ``start`` upwards, and what it says.
+
+    That is a pyproject.toml with a table of ours, or a file of our own, which comes before one beside it.
+    """
+    folder = os.path.abspath(start or os.curdir)
+    if not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    while True:
+        for name in FILES:
+            path = os.path.join(folder, name)
+            table = read_table(path)
+            if table is not None:
+                return path, table
+        parent = os.path.dirname(folder)
+        if parent == folder:
+            return "", {}
+        folder = parent
+
+
+def list_candidates(paths: Iterable[str]) -> list[str]:
+    """Where configuration files of some files and folders are, or would be."""
+    folders: dict[str, None] = {}
+    for path in paths:
+        folder = os.path.abspath(path)
+        if not os.path.isdir(folder):
+            folder = os.path.dirname(folder)
+        while folder not in folders:
+            folders[folder] = None
+            folder = os.path.dirname(folder)
+    return [os.path.join(folder, name) for folder in folders for name in FILES]
+
+
+def read_table(path: str) -> dict[str, Any] | None:
+    """What a configuration file says to us, None where it is not there or says nothing."""
+    try:
+        data = read_regular(path, LARGEST_CONFIG)
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return None
+    except OSError as error:
+        if not os.path.lexists(path):
+            # It is not known whether its folder has one: nothing in there can be read, which is said of each file.
+            return None
+        remedy = ": remove it, or give --isolated" if isinstance(error, (NotRegularFile, FileTooLarge)) else ""
+        raise ConfigError(f"{path} cannot be read: {error.strerror}{remedy}") from None
+    if os.path.basename(path) != FILES[-1]:
+        return check_table(parse_toml(data, path), path)
+    # Looked for before tomllib is imported: most projects' files say nothing to us, or name the package alone.
+    # The table may be written in several ways.
+    if data.count(b"amp-check") > data.count(b"pytest-amp-check"):
+        tool = parse_toml(data, path).get("tool")
+        table = tool.get("amp-check") if isinstance(tool, dict) else None
+        # None: the bytes stood in a comment or a string.
+        if table is not None:
+            return check_table(table, path)
+    for wrong in (b"[tool.amp_check", b"[tool.ampcheck", b"[tool.pytest-amp-check", b"[tool.pytest_amp_check"):
+        if wrong in data:
+            raise ConfigError(f"{path} has a table {wrong.decode()}]: amp-check reads {TABLE}")
+    return None
+
+
+def _holds_null(value: Any) -> bool:
+    """Return True if a text of a TOML value holds a null byte, at any depth."""
+    if isinstance(value, dict):
+        return any(_holds_null(each) for pair in value.items() for each in pair)
+    if isinstance(value, list):
+        return any(map(_holds_null, value))
+    return isinstance(value, str) and "\0" in value
+
+
+def display_name(path: str) -> str:
+    """A configuration file as sentences name it: by its table, where it has others."""
+    return f"{TABLE} of {path}" if os.path.basename(path) == FILES[-1] else path
+
+
+def parse_toml(data: bytes | str, where: str) -> dict[str, Any]:
+    import sys
+
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        found: dict[str, Any] = tomllib.loads(data.decode() if isinstance(data, bytes) else data)
+    except ValueError as error:  # and not its own kind alone: no TOML, no UTF-8, a number of 5,000 digits
+        raise ConfigError(f"{where} is not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{where} is nested too deeply to be read") from None
+    return found
+
+
+def check_table(table: Any, path: str) -> dict[str, Any]:
+    """What was set, if options of that name can be set in a file."""
+    if not isinstance(table, dict):
+        raise ConfigError(f"{display_name(path)} must be a table")
+    keys = tuple(option.key for option in OPTIONS if option.allowed_in_file)
+    for key, value in table.items():
+        if key in keys:
+            if _holds_null(value):
+                raise ConfigError(f"{key} in {display_name(path)} holds a null byte, which no name has: leave it out")
+            continue
+        option = BY_KEY.get(key)
+        if option is not None:
+            raise ConfigError(f"{key} in {display_name(path)} is no setting of a file: give {option.flag}")
+        if key == "tool":
+            raise ConfigError(f"unknown key 'tool' in {path}: it holds the keys alone, without {TABLE}")
+        hint = suggest_nearest(key, keys) or f": it has {', '.join(keys)}"
+        raise ConfigError(f"unknown key {key!r} in {display_name(path)}{hint}")
+    return table

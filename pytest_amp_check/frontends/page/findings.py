@@ -1,0 +1,152 @@
+"""Findings on the page: what the terminal shows of each, with a link to what its rule says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from ...protocol.finding import SEVERITIES
+from ...protocol.rules import RULES
+from .. import figures
+from . import html_parts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from ...protocol.finding import Finding
+    from ..text import Line, SourceLines
+
+#: Findings of one run, or of one check, of which the rest is only counted.
+MOST = 500
+
+
+def serialize_findings(findings: Iterable[Finding], sources: SourceLines) -> list[dict[str, Any]]:
+    """Findings as plain data, with what the terminal shows of each as ``told``."""
+    from .. import text
+
+    return [{**finding.as_dict(), "told": text.finding_data(finding, sources)} for finding in findings]
+
+
+def render_findings(found: Sequence[Mapping[str, Any]], run: Mapping[str, Any] | None = None) -> str:
+    """The findings of a run, or of source where that is None, the worst first."""
+    if not found:
+        where = "in this run" if run is not None else "in these files"
+        return f'<p class="good"><span aria-hidden="true">✓</span> No AMP mistakes were found {where}.</p>'
+    when = {} if run is None else {(fault["code"], fault["row"]): fault for fault in figures.match_violations(run)}
+    worst = sorted(found, key=lambda finding: SEVERITIES.index(finding["severity"]))[:MOST]
+    articles = [_render_article(finding, when.get((finding["code"], finding["location"]["row"]))) for finding in worst]
+    return "".join(articles) + html_parts.render_omitted(len(found) - MOST, "findings are")
+
+
+def _render_article(finding: Mapping[str, Any], fault: Mapping[str, Any] | None) -> str:
+    severity, code = finding["severity"], finding["code"]
+    named = f'<a href="#rule-{code}">{code}</a>' if code in RULES else html_parts.escape_text(code)
+    data = finding.get("told") or _make_finding_data(finding)
+    some = f'<p class="muted">{html_parts.escape_text(data["some"].capitalize())}.</p>' if data["some"] else ""
+    return (
+        f'<article class="finding {severity}"><p class="severity">'
+        f'<span aria-hidden="true">{html_parts.GLYPHS[severity]}</span> '
+        f"<strong>{severity}</strong> {named} {html_parts.escape_text(finding['name'])}</p>"
+        f"<p>{html_parts.render_prose(finding['message'])}</p><p>{_render_location(finding)}</p>"
+        f"{_render_frame(data['frame'], finding)}{some}"
+        f"{_render_steps(fault)}{_render_events(data)}{_render_help(data['help'])}</article>"
+    )
+
+
+def _make_finding_data(finding: Mapping[str, Any]) -> dict[str, Any]:
+    """What can be told of a finding whose source is not at hand."""
+    condition = f", {finding['condition']}" if finding["condition"] else ""
+    events = [
+        {"place": _format_location(step), "called": "", "text": step["text"], "source": ""}
+        for step in finding["witness"]
+    ]
+    return {
+        "frame": [],
+        "some": "" if finding["certain"] else f"only on some paths{condition}",
+        "lead": "how it comes about" if events else "",
+        "events": events,
+        "help": [],
+    }
+
+
+def _format_location(holder: Mapping[str, Any]) -> str:
+    cell = holder.get("cell")
+    return f"{holder['filename']}{f':cell {cell}' if cell is not None else ''}:{holder['location']['row']}"
+
+
+def _render_location(holder: Mapping[str, Any]) -> str:
+    return f'<span class="path">{html_parts.escape_text(_format_location(holder))}</span>'
+
+
+def _render_line(line: Line) -> str:
+    parts = [
+        f'<span class="t-{html_parts.escape_text(style)}">{html_parts.escape_text(piece)}</span>'
+        if style
+        else html_parts.escape_text(piece)
+        for piece, style in line
+    ]
+    return "".join(parts)
+
+
+def _render_frame(lines: Sequence[Line], finding: Mapping[str, Any]) -> str:
+    if not lines:
+        return ""
+    label = f"Source at {_format_location(finding)}"
+    source = "\n".join(map(_render_line, lines))
+    return f'<pre class="frame" role="group" tabindex="0" aria-label="{html_parts.escape_text(label)}">{source}</pre>'
+
+
+def _render_steps(fault: Mapping[str, Any] | None) -> str:
+    if fault is None or not fault["spans"]:
+        return ""
+    word = "step" if fault["steps"] == 1 else "steps"
+    state = (
+        f", while the gradients were <strong>{html_parts.escape_text(fault['state'].upper())}</strong>"
+        if fault["state"]
+        else ""
+    )
+    return f'<p class="muted">Made at {word} {html_parts.format_steps(fault["spans"])}{state}.</p>'
+
+
+def _render_events(data: Mapping[str, Any]) -> str:
+    if not data["events"]:
+        return ""
+    items = []
+    for event in data["events"]:
+        called = f'<span class="muted">{html_parts.escape_text(event["called"])}</span>' if event["called"] else ""
+        said = f": {html_parts.render_prose(event['text'])}" if event["text"] else ""
+        source = f'<code class="quoted">{html_parts.escape_text(event["source"])}</code>' if event["source"] else ""
+        items.append(
+            f'<li><span class="path">{html_parts.escape_text(event["place"])}</span>{called}{said}{source}</li>'
+        )
+    lead = data["lead"][:1].upper() + data["lead"][1:]
+    return f"<details open><summary>{html_parts.escape_text(lead)}</summary><ol>{''.join(items)}</ol></details>"
+
+
+def _render_help(lines: Sequence[Line]) -> str:
+    return "".join(f'<p class="help">{_render_prose_line(line)}</p>' for line in lines)
+
+
+def _render_prose_line(line: Line) -> str:
+    """A line of prose, in which what has no style may hold code between backticks."""
+    return "".join(
+        _render_line([(piece, style)]) if style else html_parts.render_prose(piece) for piece, style in line
+    ).strip()
+
+
+def render_rules(found: Iterable[Mapping[str, Any]]) -> str:
+    """What is wrong with each mistake that was found, once."""
+    broken = sorted({finding["code"] for finding in found} & RULES.keys())
+    if not broken:
+        return ""
+    texts = [
+        f'<details id="rule-{code}"><summary><strong>{code}</strong> {html_parts.escape_text(RULES[code].name)}: '
+        f"{html_parts.render_prose(RULES[code].summary)}</summary>"
+        f"<p>{html_parts.render_prose(RULES[code].rationale)}</p>"
+        f"<p><strong>Measured harm.</strong> {html_parts.render_prose(RULES[code].harm)}</p>"
+        f"<p><strong>Fix.</strong> {html_parts.render_prose(RULES[code].fix_advice)}</p>"
+        f'<pre role="group" tabindex="0" aria-label="{code}: how it is right">'
+        f"<code>{html_parts.escape_text(RULES[code].good_example.strip())}</code></pre></details>"
+        for code in broken
+    ]
+    return f"<h3>Rules that were broken</h3>{''.join(texts)}"

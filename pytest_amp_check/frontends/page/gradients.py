@@ -1,0 +1,199 @@
+"""Magnitudes on the page: of gradients, and what float16 makes of them; of outputs, beside the most that it holds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from .. import charts, figures
+from . import html_parts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+#: Modules that are shown with the greatest magnitudes.
+NEAREST = 30
+#: The most that float16 holds.
+MOST = 65504.0
+#: What gradient values that are not zero are in float16: the key of the counts, the name, and the colour.
+BANDS = (
+    ("lost", "rounded to zero", "var(--memory-6)"),
+    ("subnormal", "subnormal", "var(--memory-1)"),
+    ("normal", "normal", "var(--memory-3)"),
+    ("above", "above 65,504", "var(--memory-2)"),
+)
+#: What has no magnitude that could be lost.
+OTHERS = (("zero", "zero in any precision"), ("inf", "inf"), ("nan", "NaN"))
+
+
+def render_section(ident: str, run: Mapping[str, Any]) -> str:
+    numerics = run["numerics"]
+    if numerics is None:
+        return html_parts.render_not_recorded("numerics", "how large gradients are and what float16 would lose of them")
+    figure = figures.make_gradients_figure(numerics)
+    if figure is None:
+        return '<p class="missing">No gradient was seen.</p>'
+    lost = charts.format_percent(numerics["lost_without_scaling"])
+    samples = charts.format_count(numerics["samples"], "step")
+    words = (
+        f"Without scaling, float16 would round {lost} of the non-zero gradient values to zero ({samples} looked at)."
+    )
+    legend = html_parts.render_legend(
+        [
+            ("before scaling", "var(--before)"),
+            ("after scaling", "var(--after)"),
+            ("rounded to zero in float16", "var(--band-lost)"),
+            ("subnormal in float16", "var(--band-subnormal)"),
+            ("above 65,504", "var(--band-above)"),
+        ]
+    )
+    chart = html_parts.render_chart(f"{ident}-gradients", figure, "Gradient magnitudes by power of two", legend)
+    before, after = numerics["before"], numerics["after"]
+    rows = [
+        f'<tr><th scope="row">{html_parts.render_swatch(colour)}{name}</th><td '
+        f'class="number">{format_share(before, key)}</td>'
+        f'<td class="number">{format_share(after, key)}</td></tr>'
+        for key, name, colour in BANDS
+    ]
+    label = "Non-zero gradient values by what they are in float16"
+    table = html_parts.render_table(label, ("Non-zero values, in float16", ">Before", ">After"), rows)
+    counted = [
+        f'<tr><th scope="row">{name}</th><td class="number">{_count_band(before, key):,}</td>'
+        f'<td class="number">{_count_band(after, key):,}</td></tr>'
+        for key, name in OTHERS
+    ]
+    rest = html_parts.render_table("Other gradient values", ("Other values, counted", ">Before", ">After"), counted)
+    parameters = _render_parameters(numerics["parameters"], numerics)
+    return f"<p>{words}</p>{chart}{table}{rest}{_render_modules(run)}{parameters}"
+
+
+def _count_band(counts: Mapping[str, Any], key: str) -> int:
+    """How many values are of a kind; zeros without those that float16 has made, which count as rounded to zero."""
+    flushed = {"zero": -1, "lost": 1}.get(key, 0)
+    number: int = counts[key] + flushed * counts["flushed"]
+    return number
+
+
+def format_share(counts: Mapping[str, Any], key: str) -> str:
+    total = sum(_count_band(counts, band) for band, _, _ in BANDS)
+    return charts.format_percent(_count_band(counts, key) / total) if total else html_parts.ABSENT
+
+
+def _render_bands(counts: Mapping[str, Any], when: str) -> str:
+    """A bar of what share of the values is in each band."""
+    total = sum(_count_band(counts, band) for band, _, _ in BANDS)
+    if not total:
+        return ""
+    words = f"{when}: " + ", ".join(
+        f"{name} {format_share(counts, band)}" for band, name, _ in BANDS if _count_band(counts, band)
+    )
+    spans = "".join(
+        f'<span style="width:{_count_band(counts, band) / total * 100:.2f}%;background:{colour}"></span>'
+        for band, _, colour in BANDS
+        if _count_band(counts, band)
+    )
+    return f'<div class="bar" role="img" aria-label="{words}" title="{words}">{spans}</div>'
+
+
+def _render_modules(run: Mapping[str, Any]) -> str:
+    """Modules of which float16 loses most, without scaling or with it."""
+    worst = [each for each in charts.rank_lost_modules(run) if each[1] or each[2]]
+    if not worst:
+        return ""
+    rows = [
+        f'<tr><th scope="row" class="name"><code>{html_parts.escape_text(name or "(model)")}</code></th>'
+        f'<td class="number">{charts.format_percent(before)}</td><td '
+        f'class="number">{charts.format_percent(after)}</td></tr>'
+        for name, before, after in worst[:NEAREST]
+    ]
+    head = ("Module", ">Rounded to zero without scaling", ">With scaling")
+    rest = html_parts.render_omitted(len(worst) - NEAREST, "modules that lose less are")
+    return (
+        f"<h4>Worst modules by "
+        f"underflow</h4>{html_parts.render_table('Worst modules by underflow', head, rows, 'tall')}{rest}"
+    )
+
+
+def _render_parameters(parameters: Mapping[str, Any], numerics: Mapping[str, Any]) -> str:
+    names = [name for name, _ in charts.rank_lost_parameters({"numerics": numerics})]
+    if not names:
+        return ""
+    rows = []
+    for name in names[: html_parts.ROWS]:
+        before, after = parameters[name]["before"], parameters[name]["after"]
+        rows.append(
+            f'<tr><th scope="row" class="name"><code>{html_parts.escape_text(name)}</code></th>'
+            f'<td class="number">{format_share(before, "lost")} → {format_share(after, "lost")}</td>'
+            f"<td>{_render_bands(before, 'before scaling')}{_render_bands(after, 'after scaling')}</td>"
+            f'<td class="number">{format_share(before, "subnormal")} → {format_share(after, "subnormal")}</td>'
+            f'<td class="number">{format_share(after, "above")}</td>'
+            f'<td class="number">{_count_band(before, "zero"):,}</td>'
+            f'<td class="number">{after["inf"] + after["nan"]:,}</td></tr>'
+        )
+    head = (
+        "Parameter",
+        ">Rounded to zero without → with scaling",
+        "Bands without and with scaling",
+        ">Subnormal",
+        ">Above 65,504",
+        ">Zeros",
+        ">inf, NaN",
+    )
+    legend = html_parts.render_legend([(name, colour) for _, name, colour in BANDS])
+    return (
+        f"{html_parts.render_table('Parameters by underflow', head, rows, 'full tall')}{legend}"
+        f"{html_parts.render_omitted(len(names) - html_parts.ROWS, 'parameters that lose less are')}"
+    )
+
+
+def render_headroom(run: Mapping[str, Any]) -> str:
+    """How large outputs and products were beside the most that float16 holds, and gradients beside its least."""
+    found = run.get("headroom")
+    if found is None:
+        return ""
+    parts = [
+        (what, name, greatest)
+        for what, magnitudes in (("output", found["outputs"]), ("product", found["products"]))
+        for name, greatest in magnitudes.items()
+    ]
+    # What is not finite comes first.
+    parts.sort(key=lambda part: (math.isfinite(part[2]), -part[2] if math.isfinite(part[2]) else 0.0))
+    rows = [
+        f'<tr><th scope="row" class="name"><code>{html_parts.escape_text(name)}</code></th><td>{what}</td>'
+        f'<td class="number">{greatest:.4g}</td><td class="number">{_format_of_maximum(greatest)}</td>'
+        f'<td class="number">{_format_doublings(greatest)}</td><td>{_render_fill(greatest)}</td></tr>'
+        for what, name, greatest in parts[:NEAREST]
+    ]
+    smallest = min((int(exponent) for exponent in run["numerics"]["before"]["histogram"]), default=None)
+    words = (
+        ""
+        if smallest is None
+        else f"<p>The smallest gradient without scaling is about {2.0**smallest:.2g}; float16 holds 6e-8 at least.</p>"
+    )
+    if not rows:
+        return f'<h3>Headroom</h3>{words}<p class="missing">No module was called.</p>'
+    columns = ("Module", "What", ">Greatest", ">Of 65,504", ">Doublings left", "Of what float16 holds")
+    label = "Greatest magnitudes beside the most that float16 holds"
+    return (
+        f"<h3>Headroom</h3>{words}{html_parts.render_table(label, columns, rows, 'full tall')}"
+        f"{html_parts.render_omitted(len(parts) - NEAREST, 'that stay farther away are')}"
+    )
+
+
+def _format_of_maximum(greatest: float) -> str:
+    return charts.format_percent(greatest / MOST) if math.isfinite(greatest) else "not finite"
+
+
+def _format_doublings(greatest: float) -> str:
+    """How often a magnitude may double before float16 does not hold it."""
+    if not math.isfinite(greatest):
+        return "none"
+    return f"{math.log2(MOST / greatest):.1f}" if greatest > 0 else html_parts.ABSENT
+
+
+def _render_fill(greatest: float) -> str:
+    """A bar over the powers of two that float16 holds, from 1 on."""
+    part = 1.0 if not math.isfinite(greatest) else math.log2(max(greatest, 1.0)) / math.log2(MOST)
+    colour = "var(--memory-6)" if part > 15 / 16 else "var(--memory-1)" if part > 12 / 16 else "var(--memory-3)"
+    return f'<div class="bar"><span style="width:{min(part, 1.0) * 100:.1f}%;background:{colour}"></span></div>'

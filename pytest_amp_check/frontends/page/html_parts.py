@@ -1,0 +1,168 @@
+"""What the parts of the page are put together from: text that stays text, figures with names, tables, charts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+
+from ...protocol.finding import SEVERITIES
+from .. import charts, figures
+from .. import text as words
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+#: Rows of a table of one run, of which the rest is only counted.
+ROWS = 300
+#: What stands in a table where nothing is known.
+ABSENT = '<span class="muted">\u2013</span>'
+GLYPHS = {"error": "✕", "warning": "!", "info": "i", "": "✓"}
+
+
+def escape_text(value: object) -> str:
+    return escape(str(value), quote=True)
+
+
+def embed_json(name: str, value: object) -> str:
+    """JSON that a script of the page reads; nothing in it can end the element."""
+    source = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    source = source.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    return f'<script type="application/json" id="{name}">{source}</script>'
+
+
+def render_prose(value: str) -> str:
+    """Text of a rule or a finding, in which ``code`` stands between backticks."""
+    parts = re.split(r"(?<!`)`+([^`]+)`+", value.strip())
+    marked = [f"<code>{escape_text(part)}</code>" if odd % 2 else escape_text(part) for odd, part in enumerate(parts)]
+    return "".join(marked).replace("\n\n", "<br><br>")
+
+
+def format_scale(value: float) -> str:
+    return f"{int(value):,}" if abs(value) < 2**31 and value == int(value) else charts.format_scale(value)
+
+
+def find_worst_severity(findings: Iterable[Mapping[str, Any]]) -> str:
+    return min((finding["severity"] for finding in findings), key=SEVERITIES.index, default="")
+
+
+def summarize_severities(findings: Iterable[Mapping[str, Any]]) -> str:
+    counts = words.count_severities(finding["severity"] for finding in findings)
+    parts = [
+        f"{number:,} {severity}" + ("" if number == 1 or severity == "info" else "s")
+        for severity, number in counts.items()
+        if number
+    ]
+    return ", ".join(parts) or "no findings"
+
+
+def render_state(findings: Sequence[Mapping[str, Any]]) -> str:
+    """How a run ended, as a glyph, in words for who cannot see it."""
+    look = find_worst_severity(findings)
+    said = summarize_severities(findings)
+    return (
+        f'<span class="state {look or "good"}" title="{said}" aria-hidden="true">{GLYPHS[look]}</span>'
+        f'<span class="hidden">{said}: </span>'
+    )
+
+
+def render_tiles(triples: Iterable[tuple[str, str, str]]) -> str:
+    """Figures with their names; the third of each is a line in small."""
+    rows = [
+        f"<div><dt>{escape_text(name)}</dt><dd>{escape_text(value)}"
+        + (f"<small>{escape_text(note)}</small>" if note else "")
+        + "</dd></div>"
+        for name, value, note in triples
+    ]
+    return f'<dl class="tiles">{"".join(rows)}</dl>'
+
+
+def render_table(label: str, head: Sequence[str], rows: Sequence[str], look: str = "") -> str:
+    """A table that scrolls by itself where it is too large; a heading that starts with > stands on the right.
+
+    ``look`` names classes: ``full`` takes the whole width, ``tall`` scrolls when it has many rows.
+    """
+    cells = "".join(
+        f'<th scope="col" class="number">{each[1:]}</th>' if each.startswith(">") else f'<th scope="col">{each}</th>'
+        for each in head
+    )
+    return (
+        f'<div class="wide {look}" role="region" tabindex="0" aria-label="{escape_text(label)}">'
+        f"<table><thead><tr>{cells}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def render_chart(ident: str, figure: figures.Figure, label: str, after: str = "") -> str:
+    """A place that a figure is drawn in, with its data, and what stands below it."""
+    height = sum(panel["height"] + 38 for panel in figure["panels"]) + 28
+    return (
+        f'<figure><div class="chart" id="{ident}" data-figure="{ident}-data" data-label="{escape_text(label)}" '
+        f'style="min-height:{height}px"></div>{embed_json(f"{ident}-data", figure)}{after}</figure>'
+    )
+
+
+def render_not_recorded(argument: str, what: str) -> str:
+    return f'<p class="missing">Not recorded: <code>record(model, {argument}=True)</code> shows {what}.</p>'
+
+
+def render_omitted(count: int, what: str) -> str:
+    return f'<p class="muted">{count:,} more {what} not shown.</p>' if count > 0 else ""
+
+
+def render_swatch(colour: str) -> str:
+    return f'<span class="swatch" style="background:{colour}"></span>'
+
+
+def render_legend(entries: Sequence[tuple[str, str]]) -> str:
+    items = "".join(f"<li>{render_swatch(colour)}{label}</li>" for label, colour in entries)
+    return f'<ul class="legend">{items}</ul>' if items else ""
+
+
+def format_steps(spans: Iterable[Sequence[int]], most: int = 6) -> str:
+    """Steps in words, those in a row together: ``0, 3 to 5``."""
+    found = [f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in spans]
+    return ", ".join(found[:most]) + (", …" if len(found) > most else "")
+
+
+# What is known of a run in one figure.
+
+
+def make_run_title(number: int, run: Mapping[str, Any]) -> str:
+    return escape_text(run["title"] or f"Run {number}")
+
+
+def find_final_scales(run: Mapping[str, Any]) -> list[float]:
+    return [points[-1][1] for points in charts.collect_scales(run).values()]
+
+
+def format_range(values: Sequence[float]) -> str:
+    if not values:
+        return "none"
+    low, high = format_scale(min(values)), format_scale(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def format_codes(findings: Sequence[Mapping[str, Any]]) -> str:
+    found: dict[str, int] = {}
+    for finding in findings:
+        found[finding["code"]] = found.get(finding["code"], 0) + 1
+    said = [escape_text(code) + (f" ({number})" if number > 1 else "") for code, number in sorted(found.items())]
+    return ", ".join(said) or "none"
+
+
+def format_lost_share(run: Mapping[str, Any]) -> str:
+    numerics = run["numerics"]
+    known = numerics is not None and numerics["samples"]
+    return charts.format_percent(numerics["lost_without_scaling"]) if known else ABSENT
+
+
+def format_peak(run: Mapping[str, Any]) -> str:
+    memory = run["memory"]
+    if memory is None:
+        return ABSENT
+    budget = memory["budget"]
+    return charts.describe_size(memory["peak"]["total"]) + (
+        f" of {charts.describe_size(budget)}" if budget is not None else ""
+    )

@@ -1,0 +1,430 @@
+"""Test functions under ``--amp-check``: each is recorded, and fails where it trains with a mistake."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import json
+import linecache
+import os
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from . import fixtures
+from . import options as table
+from .fixtures import NAME
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+    from ..protocol.finding import Finding
+    from ..runtime.run import Run, record
+    from ..static.engine import Settings
+    from .text import Line, SourceLines
+
+#: What travels from a worker to the controller as an attribute of a report.
+CARRIED = "amp_recorded"
+#: Steps of one run that a report shows, and runs that it shows.
+STEPS, RUNS = 2_000, 500
+#: Columns of the charts where no terminal says how many it has, and the fewest that they are made for.
+WIDTH, NARROWEST = 80, 40
+#: What a worker is told of the terminal: how wide it is, and its encoding.
+TERMINAL = "amp_terminal"
+TORCH = "torch"
+#: What is known of a finding on both sides of a worker: code, name, severity, headline, the full text, and its place.
+Record = dict[str, str]
+
+
+class RecordingPlugin:
+    """Records every test function from its setup to the end of its call, where torch is loaded or while it is.
+
+    Fixtures are recorded because models, optimizers and scalers are made in them; teardown is not, because the report
+    of the call has to know the findings.
+    """
+
+    def __init__(
+        self,
+        config: pytest.Config,
+        settings: Settings,
+        options: table.Options,
+        compared_runs: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        self.config = config
+        self.settings = settings
+        self.report_path, self.data_path = options.report, options.data
+        #: Runs that those of a report are shown beside.
+        self.compared_runs = compared_runs
+        self.folder = os.path.join(os.fspath(config.invocation_params.dir), "")
+        self.open_record: record | None = None
+        self.finished_runs: dict[str, Run] = {}
+        self._release_patches: Callable[[], None] | None = None
+        self._import_hook: _ImportHook | None = None
+        #: Of the session: node id -> what its last report carried.
+        self.reports_by_test: dict[str, dict[str, Any]] = {}
+        #: Finding -> the test where it was shown in full.
+        self.first_shown_in: dict[tuple[str, str], str] = {}
+        #: What is to be said of the report, and of data.
+        self.final_sentences: list[str] = []
+
+    # The recording of one test.
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._end_record()
+        self.finished_runs.clear()
+        if isinstance(item, pytest.Function):
+            if sys.modules.get(TORCH) is not None:
+                self._begin_record(item.nodeid)
+            else:
+                nodeid = item.nodeid
+                self._import_hook = _ImportHook(TORCH, lambda: self._begin_record(nodeid))
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        try:
+            return (yield)
+        except BaseException as error:
+            if self.open_record is not None:
+                self.open_record.broken_by(error)
+            raise
+        finally:
+            run = self._end_record()
+            if run is not None:
+                self.finished_runs[item.nodeid] = run
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        try:
+            return (yield)
+        finally:
+            # A test whose setup failed is never called.
+            self._end_record()
+            self.finished_runs.clear()
+
+    def pytest_unconfigure(self) -> None:
+        self._end_record()
+        if self._release_patches is not None:
+            self._release_patches()
+            self._release_patches = None
+
+    def _begin_record(self, nodeid: str) -> None:
+        from ..runtime.record import attach
+        from ..runtime.run import record
+
+        if self._release_patches is None:
+            self._release_patches = attach.keep_patches()
+        wanted = bool(self.report_path or self.data_path)
+        # They are asked for to be looked at: what costs time and changes nothing is recorded for them too.
+        self.open_record = record(
+            title=nodeid, automatic=True, dtypes=wanted, numerics=10 if wanted else 0, search=wanted
+        )
+        self.open_record.__enter__()
+
+    def _end_record(self) -> Run | None:
+        if self._import_hook is not None:
+            self._import_hook.remove_hook()
+            self._import_hook = None
+        if self.open_record is None:
+            return None
+        ended, self.open_record = self.open_record, None
+        ended.__exit__(None, None, None)
+        return ended.run
+
+    # What it makes of a report.
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        # Subtests are reported while their test is still being recorded.
+        run = self.finished_runs.pop(item.nodeid, None) if call.when == "call" else None
+        if run is not None:
+            if fixtures.measured in item.stash:
+                run.memory = item.stash[fixtures.measured]
+            carried = self._make_report_data(run, report, item)
+            if carried is not None:
+                setattr(report, CARRIED, carried)
+        return report
+
+    def _make_report_data(self, run: Run, report: pytest.TestReport, item: pytest.Item) -> dict[str, Any] | None:
+        from .run_findings import apply_settings
+
+        run.suppress = self.settings.suppress
+        # Rules may be chosen that are off by default.
+        findings = apply_settings(
+            run.select(*self.settings.select).findings, self.settings, fixtures.find_allowed_codes(item), self.folder
+        )
+        records = [] if report.skipped else self._make_records(findings)
+        options = fixtures.resolve_options(item.config)
+        worse = [record for record in records if table.is_failing(options, record["severity"])]
+        if worse:
+            fixtures.report_as_failed(report, item, _summarize_mistakes(worse))
+        carried: dict[str, Any] = {
+            "records": records,
+            "trained": run.steps_total > 0,
+            "failure": "" if run.failure is None else f"{type(run.failure).__name__}: {run.failure}",
+            # A test that is expected to fail counts as little as the reason for it.
+            "counts": not hasattr(report, "wasxfail"),
+            "chart": self._make_chart(run) if run.skipped_total or (run.steps_total and report.failed) else [],
+            "charts": [
+                [each.title, self._make_chart(each)] for each in fixtures.find_runs(item) if _has_more_to_show(each)
+            ],
+            "runs": self._serialize_runs(run, findings, item) if self.report_path or self.data_path else [],
+        }
+        return carried if any(carried[key] for key in ("records", "trained", "failure", "charts", "runs")) else None
+
+    def _make_chart(self, run: Run) -> list[Line]:
+        from . import charts
+
+        width, encoding = _find_terminal(self.config)
+        # In the summary they are indented.
+        return charts.render_run(run.as_dict(), width - 2, encoding)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        """A worker of pytest-xdist has no terminal: it is told of that of the controller."""
+        node.workerinput[TERMINAL] = list(_find_terminal(self.config))
+
+    def _make_records(self, findings: Sequence[Finding]) -> list[Record]:
+        from . import text
+
+        sources = self._load_sources(findings)
+        return [
+            {
+                "code": finding.code,
+                "name": finding.name,
+                "severity": finding.severity,
+                "headline": "".join(text.render_plain([text.format_headline(finding)])).rstrip("\n"),
+                "text": "".join(text.render_plain(text.format_finding(finding, sources))).rstrip("\n"),
+                "place": f"{os.path.realpath(os.path.join(self.folder, finding.filename))}:{finding.line}",
+                "line": f"{finding.filename}:{finding.line}",
+            }
+            for finding in findings
+        ]
+
+    def _load_sources(self, findings: Sequence[Finding]) -> SourceLines:
+        from . import text
+
+        places = [place for f in findings for place in (f.site, *(step.site for step in f.witness))]
+        sites = [site for place in places for site in place.list_frames()]
+        # Read by their full names: the test may have changed the folder.
+        texts = {path: "".join(linecache.getlines(self.folder + path)) for path in {site.path for site in sites}}
+        return text.SourceLines(texts)
+
+    def _serialize_runs(self, recorded: Run, findings: Sequence[Finding], item: pytest.Item) -> list[str]:
+        """The runs that are worth a look as JSON, of long ones the end; ``findings`` are those of the first."""
+        from .page.findings import serialize_findings
+
+        serialized_runs = []
+        nodeid = item.nodeid
+        for run in [recorded, *fixtures.find_runs(item)]:
+            mine = findings if run is recorded else self._settle_findings(run.findings)
+            if run.steps_total or mine:
+                data = run.as_dict()
+                data["findings"] = serialize_findings(mine, self._load_sources(mine))
+                data["title"] = nodeid if run.title in ("", nodeid) else f"{nodeid}: {run.title}"
+                data["steps"] = data["steps"][-STEPS:]
+                serialized_runs.append(json.dumps(data))
+        return serialized_runs
+
+    def _settle_findings(self, findings: Sequence[Finding]) -> list[Finding]:
+        """The findings of a test's own recording, whose rules it has chosen, with places as users know them."""
+        import copy
+
+        from .run_findings import apply_settings
+
+        settings = copy.copy(self.settings)
+        settings.select = frozenset(finding.code for finding in findings)
+        return apply_settings(findings, settings, folder=self.folder)
+
+    # What becomes of it in the process that tells.
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        carried = getattr(report, CARRIED, None)
+        if carried is None or hasattr(self.config, "workerinput"):
+            return
+        from . import text
+
+        self.reports_by_test[report.nodeid] = carried
+        parts = [self._format_record(record, report.nodeid) for record in carried["records"]]
+        if parts and report.failed:
+            parts += ["".join(text.render_plain(carried["chart"])).rstrip("\n")] if carried["chart"] else []
+            report.sections.append((NAME, "\n\n".join(parts)))
+
+    def _format_record(self, record: Record, nodeid: str) -> str:
+        """A finding in full where it is told first; code that many tests share would be told as often otherwise."""
+        first = self.first_shown_in.setdefault((record["code"], record["place"]), nodeid)
+        return record["text"] if first == nodeid else f"{record['headline']}\n  in full at {first}"
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if hasattr(self.config, "workerinput") or self.config.getoption("collectonly"):
+            return
+        runs = [json.loads(told) for carried in self.reports_by_test.values() for told in carried["runs"]]
+        unwritten = []
+        if self.report_path is not None:
+            unwritten += self._write_report(runs, self.report_path)
+        if self.data_path is not None:
+            unwritten += self._write_data(runs, self.data_path)
+        if unwritten:
+            self.final_sentences += [f"{NAME}: error: {each}" for each in unwritten]
+            session.exitstatus = session.exitstatus or pytest.ExitCode.USAGE_ERROR
+
+    def _write_report(self, runs: Sequence[Mapping[str, Any]], path: str) -> list[str]:
+        """Write the report; gives what keeps it from being written."""
+        from . import html
+
+        try:
+            html.write_report(runs[:RUNS], path, others=self.compared_runs)
+        except html.ReportUnavailable as error:
+            return [str(error)]
+        shown = f"{RUNS} of {len(runs)} runs" if len(runs) > RUNS else _format_count(len(runs), "run")
+        self.final_sentences.append(f"The report of {shown} is in {path.removeprefix(self.folder)}.")
+        return []
+
+    def _write_data(self, runs: Sequence[Mapping[str, Any]], path: str) -> list[str]:
+        """Write all that was recorded as JSON; gives what keeps it from being written."""
+        from ..runtime.exports import as_json
+        from . import files
+
+        try:
+            files.write_file(path, as_json({"runs": runs}))
+        except OSError as error:
+            return [f"{path} cannot be written: {(error.strerror or 'error').lower()}"]
+        self.final_sentences.append(
+            f"The data of {_format_count(len(runs), 'run')} is in {path.removeprefix(self.folder)}."
+        )
+        return []
+
+    def collect_records(self) -> list[Record]:
+        """Every finding once, whatever the number of tests that have it."""
+        found = {(r["code"], r["place"]): r for carried in self._select_counted() for r in carried["records"]}
+        return list(found.values())
+
+    def _select_counted(self) -> list[dict[str, Any]]:
+        return [carried for carried in self.reports_by_test.values() if carried["counts"]]
+
+    def list_shared_findings(self) -> Iterator[str]:
+        """Findings that are not told in one failure, with the number of tests that have them."""
+        for record in self.collect_records():
+            key = record["code"], record["place"]
+            tests = sum(
+                any((r["code"], r["place"]) == key for r in carried["records"]) for carried in self._select_counted()
+            )
+            if tests > 1 or not table.is_failing(fixtures.resolve_options(self.config), record["severity"]):
+                yield f"{record['headline']} (in {_format_count(tests, 'test')})"
+
+    def list_charts(self, colour: bool) -> Iterator[str]:
+        """What tests recorded that had steps skipped, or asked for figures, and are not shown as failed."""
+        from . import text
+
+        for nodeid, carried in self.reports_by_test.items():
+            if carried["records"]:
+                continue
+            # What a test records by itself says more of the same steps.
+            own = [(f"{nodeid}: {title}" if title not in ("", nodeid) else nodeid, c) for title, c in carried["charts"]]
+            for title, chart in own or [(nodeid, carried["chart"])] * bool(carried["chart"]):
+                yield title
+                yield from text.render_colored([[("  ", ""), *line] for line in chart], use_color=colour)
+
+    def summarize_tests(self) -> Iterator[str]:
+        """One sentence about the tests that train, and one for what else there is to say."""
+        from . import text
+
+        trained = sum(carried["trained"] or bool(carried["records"]) for carried in self._select_counted())
+        records = self.collect_records()
+        if trained:
+            counts = text.count_severities(record["severity"] for record in records)
+            # The sentence about files, said of tests.
+            sentence = text.summarize_counts(counts, trained)
+            yield (
+                f"{sentence.rpartition(' in ')[0]} in {_format_count(trained, 'test')} that "
+                f"train{'s' * (trained == 1)}."
+            )
+        failures = {
+            nodeid: carried["failure"] for nodeid, carried in self.reports_by_test.items() if carried["failure"]
+        }
+        for nodeid, failure in list(failures.items())[:1]:
+            yield (
+                f"{NAME}: the recorder failed in {_format_count(len(failures), 'test')}, such as {nodeid}, "
+                f"and has not seen all of it: {failure}: please report it"
+            )
+        yield from self.final_sentences
+
+
+def _summarize_mistakes(records: Sequence[Record]) -> str:
+    listed = [f"{record['code']} {record['name']} at {record['line']}" for record in records[:3]]
+    if len(records) > 3:
+        listed.append(f"{len(records) - 3} more")
+    return f"Its mixed-precision training has {_format_count(len(records), 'mistake')}: {', '.join(listed)}"
+
+
+def _format_count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _has_more_to_show(run: Run) -> bool:
+    """Whether a run that a test has recorded has more to show than that its scale stayed where it was."""
+    return bool(run.steps_total and (run.skipped_total or run.numerics is not None or run.memory is not None))
+
+
+def _find_terminal(config: pytest.Config) -> tuple[int, str | None]:
+    """How wide the terminal is that shows what this process tells, and what it is encoded in."""
+    terminal = getattr(config, "workerinput", {}).get(TERMINAL)
+    if terminal is not None:
+        return tuple(terminal)
+    from . import charts
+
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    width = WIDTH if reporter is None else reporter._tw.fullwidth
+    return max(width, NARROWEST), charts.find_encoding(sys.__stdout__)
+
+
+def is_torch_installed() -> bool:
+    """Whether there is a torch to record, found without importing it."""
+    if sys.modules.get(TORCH) is not None:
+        return True
+    try:
+        return importlib.util.find_spec(TORCH) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+class _ImportHook(importlib.abc.MetaPathFinder):
+    """Calls a function when a module has been imported by this thread: a test may be the first that needs torch."""
+
+    def __init__(self, name: str, callback: Callable[[], None]) -> None:
+        self._module_name = name
+        self._callback = callback
+        self._thread_id = threading.get_ident()
+        sys.meta_path.insert(0, self)
+
+    def remove_hook(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
+        if fullname != self._module_name or threading.get_ident() != self._thread_id:
+            return None
+        self.remove_hook()
+        spec = importlib.util.find_spec(fullname)
+        if spec is None or spec.loader is None:
+            return spec
+        loader = spec.loader
+        execute = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module
+            execute(module)
+            self._callback()
+
+        loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec

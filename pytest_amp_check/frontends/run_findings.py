@@ -1,0 +1,101 @@
+"""Findings of a run as the configuration wants them: what is silenced left out, and places as users know them."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ..protocol.events import Site
+from ..protocol.finding import Finding, TraceStep
+from ..protocol.selection import is_selected
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from ..protocol.suppressions import Suppressions
+    from ..static.engine import Settings
+
+_STANDARD = os.path.dirname(os.path.realpath(os.__file__)) + os.sep
+_INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+
+
+def apply_settings(
+    findings: Iterable[Finding], settings: Settings, allowed: Collection[str] = (), folder: str = ""
+) -> list[Finding]:
+    """The findings that settings, suppressing comments and ``allowed`` codes leave on, by place.
+
+    They are copies: severities are those of the settings, paths count from ``folder`` (with a separator at its end)
+    where they lie there, and calls above a user's own code, such as pytest's, are left out of their places.
+    """
+    kept: list[Finding] = []
+    suppressions: dict[str, Suppressions] = {}
+    for finding in findings:
+        code, path = finding.code, finding.filename
+        if not is_selected(settings.select, finding) or code in allowed or code in _find_ignored_codes(path, settings):
+            continue
+        if path not in suppressions:
+            suppressions[path] = _load_suppressions(path)
+        if not (settings.suppress and suppressions[path].suppresses_finding(finding)):
+            kept.append(_copy_finding(finding, settings.severity.get(code, finding.severity), folder))
+    kept.sort(key=Finding.order)
+    return kept
+
+
+def _find_ignored_codes(path: str, settings: Settings) -> frozenset[str]:
+    """Codes that the configuration ignores in a file."""
+    from ..static.sources.source_files import exclusion_test
+
+    real = os.path.realpath(path)
+    matching = (c for p, c in settings.per_file_ignores if exclusion_test((p,))(os.path.basename(real), real))
+    return frozenset[str]().union(*matching)
+
+
+def _load_suppressions(path: str) -> Suppressions:
+    import linecache
+
+    from ..protocol.suppressions import Suppressions
+
+    return Suppressions.from_text("".join(linecache.getlines(path)))
+
+
+def _copy_finding(finding: Finding, severity: str, folder: str) -> Finding:
+    copy = Finding(
+        finding.code,
+        finding.name,
+        severity,
+        finding.message,
+        _strip_runner_frames(finding.site, folder),
+        certain=finding.certain,
+        condition=finding.condition,
+        witness=tuple(TraceStep(_strip_runner_frames(step.site, folder), step.text) for step in finding.witness),
+    )
+    copy.ranks = finding.ranks
+    return copy
+
+
+def _strip_runner_frames(site: Site, folder: str) -> Site:
+    """A place without the calls above the user's own code."""
+    chain: list[Site] = []
+    for each in reversed(site.list_frames()):
+        if chain and each.path.startswith(_find_runner_folders()):
+            break
+        chain.append(each)
+    while len(chain) > 1 and _is_library(chain[-1].path):
+        chain.pop()
+    caller: Site | None = None
+    for each in reversed(chain):
+        path = each.path.removeprefix(folder)
+        caller = Site(path, each.line, each.column, each.end_line, each.end_column, each.function, caller, each.cell)
+    assert caller is not None
+    return caller
+
+
+def _find_runner_folders() -> tuple[str, ...]:
+    """The folders of what calls test functions, as far as it is loaded."""
+    files = (getattr(sys.modules.get(name), "__file__", None) for name in ("_pytest", "pluggy"))
+    return tuple(os.path.dirname(file) + os.sep for file in files if file)
+
+
+def _is_library(path: str) -> bool:
+    return path.startswith(_STANDARD) or any(folder in path for folder in _INSTALLED)

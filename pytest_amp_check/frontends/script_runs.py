@@ -1,0 +1,420 @@
+"""Runs a user's script or module as Python would, in this process, so that it can be recorded."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import ExitStack
+    from traceback import FrameSummary
+    from typing import Any, TextIO
+
+    from ..protocol.finding import Finding
+    from ..runtime.ranks.scripts import GatheredRanks, LaunchedRank
+    from ..runtime.ranks.termination import TerminationRequest
+    from ..runtime.run import Run
+    from ..static.engine import Settings
+    from .text import SourceLines
+
+#: The exit code of a Python program that an exception has ended.
+RAISED = 1
+INTERRUPTED = 130
+#: Of how many steps a report looks at the gradients of one.
+EVERY = 10
+
+
+class CannotRun(Exception):
+    """What is to be run cannot be; the message is one sentence."""
+
+
+def find_target(target: str, *, module: bool) -> str:
+    """What will run: the path of a script or the name of a module. Raises :class:`Unrunnable` where there is none."""
+    if module:
+        from importlib.util import find_spec
+
+        # As Python does for -m, so that modules beside the caller are found.
+        sys.path.insert(0, os.getcwd())
+        try:
+            found = find_spec(target)
+        except (ImportError, ValueError) as error:
+            raise CannotRun(f"module {target!r} cannot be found: {error}") from None
+        if found is None:
+            raise CannotRun(f"there is no module {target!r}: for a file, leave out -m")
+        return target
+    if not os.path.exists(target):
+        raise CannotRun(f"there is no file {target!r}" + (": for a module, write -m" if "/" not in target else ""))
+    if os.path.isdir(target):
+        raise CannotRun(f"{target!r} is a folder: name the script that trains")
+    return target
+
+
+class RecordedScript:
+    """A script or module that is run under the recorder."""
+
+    def __init__(self, target: str, arguments: Sequence[str], *, is_module: bool) -> None:
+        self.target = target
+        self.arguments = arguments
+        self.is_module = is_module
+        #: Why something could not be written, one sentence.
+        self._write_error = ""
+        self._main_run: Run | None = None
+        #: Those of threads that the script has trained in.
+        self._thread_runs: list[Run] = []
+        #: What several ranks have told, where there are several, and whether another one tells it.
+        self._gathered_ranks: GatheredRanks | None = None
+        self.reported_elsewhere = False
+
+    def run_script(
+        self,
+        device: str,
+        limit: float,
+        report_stalled: Callable[[], object],
+        *,
+        is_full: bool,
+        memory: bool | str = False,
+    ) -> int:
+        """Run it on a device; gives the exit code of the script.
+
+        ``limit`` is for how many seconds its ranks are waited for, where there are any, and ``last`` is called before
+        they are ended because none has moved for as long: it tells what was recorded. ``whole`` says that what costs
+        some time is recorded too, for a report; ``memory`` is that of :class:`~pytest_amp_check.runtime.run.record`.
+        """
+        from contextlib import ExitStack
+        from importlib.util import find_spec
+
+        if find_spec("torch") is None:
+            raise CannotRun("amp-check run needs torch: install the build you train with, or pytest-amp-check[torch]")
+        from ..runtime.ranks.termination import TerminationRequest
+        from . import signals
+
+        ending = TerminationRequest()
+        with ExitStack() as stack:
+            _prepare_device(device, stack)
+            # What a request to end would do to the command is put aside for what it does to the run.
+            signals.restore_defaults()
+            stack.enter_context(ending.handle_signal())
+            code = self._run_recorded(is_full, memory, limit, report_stalled, ending)
+        sys.stdout.flush()
+        return code
+
+    @property
+    def error_sentence(self) -> str:
+        """Why a part of the recording is missing, or was not written, one sentence."""
+        assert self._main_run is not None
+        failure = next((run.failure for run in self._collect_local_runs() if run.failure is not None), None)
+        if self._write_error:
+            return self._write_error
+        if failure is not None:
+            return (
+                f"the recorder failed ({type(failure).__name__}: {failure}), so the script was not recorded to its "
+                "end: please report it"
+            )
+        missing = {} if self._gathered_ranks is None else self._gathered_ranks.missing_ranks
+        return "; ".join(f"rank {rank} {why}" for rank, why in sorted(missing.items()))
+
+    def write_report(
+        self, path: str, findings: Sequence[Finding], others: Sequence[Mapping[str, Any]], sources: SourceLines
+    ) -> None:
+        """Write a page of what was recorded, with these findings, beside other runs where there are any."""
+        from . import html
+        from .page.findings import serialize_findings
+
+        assert self._main_run is not None
+        runs = []
+        for run in self.collect_runs():
+            # Of several ranks each has its own.
+            mine = [finding for finding in findings if not finding.ranks or run.get("rank") in finding.ranks]
+            runs.append({**run, "findings": serialize_findings(mine, sources)})
+        try:
+            html.write_report(runs, path, title=f"amp-check run {self._main_run.title}", others=others)
+        except html.ReportUnavailable as error:
+            self._write_error = str(error)
+
+    def write_data(self, path: str) -> None:
+        """Write all that was recorded as JSON."""
+        from ..runtime.exports import as_json
+        from . import files
+
+        try:
+            files.write_file(path, as_json({"runs": self.collect_runs()}))
+        except OSError as error:
+            self._write_error = f"{path} cannot be written: {(error.strerror or 'error').lower()}"
+
+    def _run_recorded(
+        self,
+        is_full: bool,
+        memory: bool | str,
+        limit: float,
+        report_stalled: Callable[[], object],
+        ending: TerminationRequest,
+    ) -> int:
+        """Run it under the recorder, and gather what its ranks have told; ``wanted`` says that all of it is shown."""
+        from contextlib import ExitStack
+
+        from ..runtime.ranks.scripts import StartedProcesses, StartedThreads, find_launched_rank
+        from ..runtime.run import record
+
+        with ExitStack() as stack:
+            # What costs little enough to be looked at in passing.
+            parts: dict[str, Any] = {"dtypes": is_full, "norms": is_full, "memory": memory}
+            parts.update(search=is_full or bool(memory), numerics=EVERY if is_full else 0)
+            parts.update(title=" ".join([self.target, *self.arguments]))
+            recording = record(**parts)
+            threads = StartedThreads(parts)
+            # Below the recording, which asks who starts a thread.
+            stack.enter_context(threads.record_started())
+            self._main_run = stack.enter_context(recording)
+            self._main_run.select("ALL")
+            rank = find_launched_rank(limit)
+            if rank is not None:
+                stack.enter_context(
+                    rank.watch_progress(self._main_run, lambda: self._report_stalled_ranks(rank, report_stalled))
+                )
+            started = StartedProcesses(parts, limit)
+            stack.enter_context(started.record_started())
+            code = execute_target(
+                self.target, self.arguments, module=self.is_module, on_exception=recording.broken_by, region=ending
+            )
+            if not ending.is_requested:
+                threads.join_threads()
+        self._thread_runs = list(threads.runs.values())
+        self._gathered_ranks = started.gather_reports()
+        if rank is not None:
+            self._report_rank(rank, code, ending)
+        return code
+
+    def _report_stalled_ranks(self, rank: LaunchedRank, report_stalled: Callable[[], object]) -> None:
+        """As the first rank of a machine on which all stand still, tell what they have recorded."""
+        self._gathered_ranks = rank.gather_reports(lambda: False)
+        report_stalled()
+
+    def _report_rank(self, rank: LaunchedRank, code: int, ending: TerminationRequest) -> None:
+        """Leave what was recorded for the first rank of the machine, which tells what all have found."""
+        assert self._main_run is not None
+        heard = rank.write_report(self._main_run, failed=bool(code))
+        # One that has failed makes the launcher end the others: it tells for itself.
+        self.reported_elsewhere = heard and not rank.is_first and not code
+        if rank.is_first:
+            self._gathered_ranks = rank.gather_reports(lambda: ending.is_requested)
+        elif code or not heard:
+            from ..runtime.ranks.rank_reports import make_rank_report
+            from ..runtime.ranks.scripts import GatheredRanks
+
+            self._gathered_ranks = GatheredRanks(rank.size)
+            self._gathered_ranks.add_report(
+                rank.rank, {"told": make_rank_report(self._main_run, rank.rank), "run": self._main_run.as_dict()}
+            )
+
+    def _collect_local_runs(self) -> list[Run]:
+        """Those of this process: of the script, where it has trained itself or no thread has, and of its threads."""
+        assert self._main_run is not None
+        alone = not self._thread_runs or self._main_run.steps_total or self._main_run.findings
+        return [*([self._main_run] if alone else []), *self._thread_runs]
+
+    def collect_runs(self) -> list[dict[str, Any]]:
+        """What was recorded, as plain data: of the script and its threads, or of each of its ranks."""
+        assert self._main_run is not None
+        if self._gathered_ranks is None:
+            return [run.as_dict() for run in self._collect_local_runs()]
+        return [
+            {**run, "title": f"{self._main_run.title}: rank {rank}", "rank": rank}
+            for rank, run in sorted(self._gathered_ranks.runs.items())
+        ]
+
+    @property
+    def step_count(self) -> int:
+        """How many training steps were recorded, on all ranks or in all threads together."""
+        if self._gathered_ranks is None:
+            return sum(run.steps_total for run in self._collect_local_runs())
+        return sum(run["steps_total"] for run in self._gathered_ranks.runs.values())
+
+    def collect_findings(self, settings: Settings) -> list[Finding]:
+        """What was found, as the configuration wants it."""
+        from ..protocol.ranks import deduplicate, merge_ranks
+        from .run_findings import apply_settings
+
+        for run in self._collect_local_runs():
+            run.suppress = settings.suppress
+        if self._gathered_ranks is not None:
+            found = merge_ranks(self._gathered_ranks.rank_reports, self._gathered_ranks.size)
+        elif len(self._collect_local_runs()) > 1:
+            found = deduplicate(finding for run in self._collect_local_runs() for finding in run.findings)
+        else:
+            found = self._collect_local_runs()[0].findings
+        return apply_settings(found, settings, folder=os.path.join(os.getcwd(), ""))
+
+    def find_memory_excesses(self) -> list[str]:
+        """Of the script, or each of its ranks, that needed more memory than its limit, how much that was."""
+        from . import charts
+
+        over = []
+        for run in self.collect_runs():
+            memory = run.get("memory") or {"budget": None}
+            limit = memory["budget"]
+            peak = 0 if limit is None else memory["peak"]["total"]
+            if limit is not None and peak > limit:
+                who = f"rank {run['rank']}" if "rank" in run else self.target
+                makers = memory["contributors"][:3]
+                most = "; ".join(f"{name} ({category}) {charts.describe_size(each)}" for category, name, each in makers)
+                much = (
+                    f"{charts.describe_size(peak)} of memory at its peak, {charts.describe_size(peak - limit)} "
+                    f"more than the limit of"
+                )
+                over.append(f"{who} needed {much} {charts.describe_size(limit)}; most of it was {most}")
+        return over
+
+    def show_charts(self, stream: TextIO) -> None:
+        """What the run looked like, in a few lines."""
+        import shutil
+
+        from . import charts, text
+
+        if not self.step_count:
+            return
+        width = shutil.get_terminal_size((80, 24)).columns
+        # Of several ranks the first.
+        data = self.collect_runs()[0]
+        lines = charts.render_run(data, width, charts.find_encoding(stream))
+        if lines:
+            text.write_lines([[("", "")], *lines, [("", "")]], stream, text.is_color_wanted(stream))
+
+    def summarize_run(self, counts: Mapping[str, int]) -> str:
+        """The last line: how much was found, in how many steps."""
+        from . import text
+
+        steps = self.step_count
+        if not steps:
+            return self._add_torch_exception(
+                "No training step was recorded: nothing stepped an optimizer in this process or a thread of its own"
+                " (--allow-no-steps where none is meant to)."
+            )
+        trained = f"{steps} training step{'s' if steps > 1 else ''}"
+        if self._gathered_ranks is not None:
+            ranks = sorted(self._gathered_ranks.runs)
+            trained += f" on {len(ranks)} ranks" if len(ranks) > 1 else f" on rank {ranks[0]}"
+        elif len(self._collect_local_runs()) > 1:
+            trained += f" in {len(self._collect_local_runs())} threads"
+        if not sum(counts.values()):
+            bad = [run for run in self._collect_local_runs() if run.bad_losses]
+            if bad:
+                count, first = sum(run.bad_losses for run in bad), bad[0].first_bad_loss
+                return self._add_torch_exception(
+                    f"The loss was not finite in {count} of {trained}, first in step {first}."
+                )
+            if sum(run.skipped_total for run in self._collect_local_runs()) == steps:
+                return self._add_torch_exception(f"No mistakes found in {trained}, but a scaler skipped all of them.")
+            return self._add_torch_exception(f"No mistakes found in {trained}.")
+        return self._add_torch_exception(f"{text.summarize_counts(counts, 1).partition(' in ')[0]} in {trained}.")
+
+    def _add_torch_exception(self, sentence: str) -> str:
+        """The last line, with what torch has ended the run by."""
+        message = None if self._main_run is None else self._main_run.ended_by
+        if message is None:
+            return sentence
+        return f"{sentence} It ended in an exception of torch: amp-check explain {message.name}"
+
+
+def _prepare_device(device: str, stack: ExitStack) -> None:
+    """Make the process look as the device wants it; ``auto`` leaves it as it is."""
+    if device == "cpu":
+        # Read by torch when it first asks for its devices.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    elif device == "emulate":
+        from ..runtime.emulate.cuda import emulate_cuda
+
+        stack.enter_context(emulate_cuda())
+    elif device != "auto":
+        from ..runtime.session import unavailable_reason, use_device
+
+        if why := unavailable_reason(device):
+            raise CannotRun(why)
+        use_device(device)
+
+
+def execute_target(
+    target: str,
+    arguments: Sequence[str],
+    *,
+    module: bool,
+    on_exception: Callable[[BaseException], object],
+    region: TerminationRequest,
+) -> int:
+    """Run it, and give the exit code that it would have ended with. Its output, and its traceback, are its own.
+
+    ``raised`` is given the exception that has ended it, if one has; ``within`` is a region for the script alone, and
+    not for what is said of its end.
+    """
+    from . import signals
+
+    sys.argv = [target, *arguments]
+    # What they do to the script is its own affair.
+    signals.restore_defaults()
+    try:
+        with region:
+            if module:
+                import runpy
+
+                runpy.run_module(target, run_name="__main__", alter_sys=True)
+            else:
+                _run_script_file(target)
+    except SystemExit as leave:
+        # A launcher asked for it, or what handles an exception does.
+        if region.is_requested or leave.__context__ is not None:
+            on_exception(region.exit_cause(leave))
+        if leave.code is None or isinstance(leave.code, int):
+            return leave.code or 0
+        sys.stderr.write(f"{leave.code}\n")
+        return RAISED
+    except KeyboardInterrupt as error:
+        _show_exception(error)
+        on_exception(error)
+        return INTERRUPTED
+    except BaseException as error:  # noqa: BLE001 - whatever has ended the script is shown as Python shows it
+        _show_exception(error)
+        on_exception(error)
+        return RAISED
+    return 0
+
+
+def _run_script_file(path: str) -> None:
+    from types import ModuleType
+
+    with open(path, "rb") as file:
+        source = file.read()
+    # The module stays: what the script defines can be pickled, and found by the processes that it starts.
+    main = ModuleType("__main__")
+    main.__file__ = path
+    main.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = main
+    sys.path[0] = os.path.dirname(os.path.abspath(path))
+    exec(compile(source, path, "exec"), main.__dict__)  # noqa: S102 - running the user's script is the command
+
+
+def _show_exception(error: BaseException) -> None:
+    """Show an exception as Python does, without the calls of this package among its own."""
+    import traceback
+
+    sys.stdout.flush()
+    exception_text = traceback.TracebackException.from_exception(error)
+    each: traceback.TracebackException | None = exception_text
+    while each is not None:
+        each.stack = traceback.StackSummary.from_list(list(_drop_own_frames(each.stack)))
+        each = each.__cause__ or each.__context__
+    sys.stderr.write("".join(exception_text.format()))
+
+
+def _drop_own_frames(stack: Iterable[FrameSummary]) -> Iterator[FrameSummary]:
+    """The calls of a program, and those of torch, but for the one by which a kernel of the emulation goes on."""
+    emulated = False
+    for frame in stack:
+        if not _is_own_file(frame.filename) and not (emulated and frame.name == "redispatch"):
+            yield frame
+        emulated = _is_own_file(frame.filename)
+
+
+def _is_own_file(path: str) -> bool:
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+    return path.startswith((here, "<frozen runpy>")) or os.path.basename(path) == "runpy.py"

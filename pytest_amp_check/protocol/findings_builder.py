@@ -1,0 +1,191 @@
+"""From a fault to a finding: its message in the user's own words, its place, and the path that led to it in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from .events import SCALER_STEP, STRUCTURAL, UNSCALE, UPDATE, Event, Program, Site
+from .finding import ERROR, SEVERITIES, Finding, TraceStep
+from .frameworks import FRAMEWORKS
+from .rule import Labels, Verdicts
+from .rules import ALONE, LABELS, WHOLE
+
+DEFAULT_NAMES = {
+    "scaler": "the scaler",
+    "optimizer": "the optimizer",
+    "loss": "the loss",
+    "module": "the model",
+    "params": "the gradients",
+    "context": "autocast",
+    "call": "this call",
+    "tensor": "x",
+    "window": "the step condition",
+    "function": "this code",
+    "skip": "the program",
+}
+
+
+#: What may be a call of the scaler's own method, by the name that the program has for it, or of a framework's.
+_ASKED_OF_SCALERS = frozenset({SCALER_STEP, UNSCALE, UPDATE})
+
+
+def event_violations(event: Event, program: Program) -> Labels:
+    """Labels of the faults of one event by itself, with values for their messages."""
+    for rule in ALONE.get(event.kind, ()):
+        yield from rule.event_checks[event.kind](event, program)
+
+
+def program_violations(program: Program) -> Verdicts:
+    """Labels of the faults of a program as a whole, with what is blamed, values for messages and the witness."""
+    kinds = {event.kind for event in program.iter_events()}
+    for kind, rule in WHOLE:
+        if kind in kinds:
+            yield from rule.program_checks[kind](program)
+
+
+def check_event(event: Event, program: Program) -> Iterator[Finding]:
+    """Findings of the rules that judge one event by itself."""
+    for label, values in event_violations(event, program):
+        yield make_finding(
+            label,
+            event.site,
+            [event],
+            values,
+            (),
+            certain=not (LABELS[label][1].missing_method or event.attributes.get("guessed")),
+        )
+
+
+def describe_violation(event: Event, program: Program) -> str:
+    """What the first rule that judges one event by itself says of it, without what to do; nothing where none does."""
+    for label, values in event_violations(event, program):
+        return make_finding(label, event.site, [event], values, ()).message.rpartition(": ")[0]
+    return ""
+
+
+def make_finding(
+    label: str,
+    site: Site,
+    events: list[Event],
+    values: Mapping[str, str],
+    witness: tuple[TraceStep, ...],
+    *,
+    certain: bool = True,
+    condition: str = "",
+) -> Finding:
+    rule, kind = LABELS[label]
+    names: dict[str, str] = {}
+    for event in reversed(events):
+        names.update((k, text) for k, v in event.names.items() if (text := str(v)))
+    names.update(values)
+    message = _fill_template(kind.message.replace("{advice}", values.get("advice", "")), names)
+    severity = values.get("severity") or kind.severity or rule.severity
+    finding = Finding(
+        rule.code,
+        rule.name,
+        severity,
+        message,
+        site,
+        certain=certain and not kind.is_possible,
+        condition=condition,
+        witness=witness,
+        label=label,
+        names=names,
+        proven=kind.is_proven,
+    )
+    calls = {event.site.call_key for event in events if event.kind not in STRUCTURAL}
+    finding.calls = frozenset(calls or {site.call_key})
+    return finding
+
+
+def adapt_to_framework(label: str, events: list[Event], program: Program) -> tuple[str, dict[str, str]]:
+    """The label of a fault where a framework does the scaling, and what its message says then.
+
+    The severity is no higher than it is known that the framework scales at all.
+    """
+    if LABELS[label][1].any_precision:
+        return label, {}
+    for event in events:
+        thing = program.objects[event.subject] if event.subject is not None else None
+        framework = FRAMEWORKS.get(thing.attributes.get("framework", "")) if thing is not None else None
+        if thing is None or framework is None:
+            continue
+        rule, fault = LABELS[label]
+        values = {}
+        worst = max(fault.severity or rule.severity, thing.attributes.get("doubt") or ERROR, key=SEVERITIES.index)
+        values["severity"] = worst
+        advice = framework.advice.get(label)
+        if advice is not None:
+            label = f"{label}-framework"
+            values.update(framework=framework.title, advice=advice)
+            # What steps the optimizer may not be called by the name of the object that scales.
+            known = thing.name or framework.usual_name
+            values.update({"scaler": known} if known else {})
+        elif framework.scaler_attribute:
+            said = event.names.get("scaler")
+            # What the program calls on the scaler itself says what that is called.
+            itself = said and event.kind in _ASKED_OF_SCALERS and not event.attributes.get("framework")
+            values["scaler"] = str(said) if itself else f"{said or thing.name}.{framework.scaler_attribute}"
+        return label, values
+    return label, {}
+
+
+def add_framework_advice(label: str, framework: str) -> tuple[str, dict[str, str]]:
+    """The label of a fault that was seen in a run where the code of a framework calls torch, and what is said then."""
+    known = FRAMEWORKS.get(framework)
+    advice = known.advice.get(label) if known is not None else None
+    if known is None or advice is None:
+        return label, {}
+    # What its own code calls the optimizer is nothing that the program says.
+    values = {"framework": known.title, "advice": advice, "optimizer": DEFAULT_NAMES["optimizer"]}
+    return f"{label}-framework", values | ({"scaler": known.usual_name} if known.usual_name else {})
+
+
+class _DefaultNames(dict[str, str]):
+    def __missing__(self, key: str) -> str:
+        return DEFAULT_NAMES.get(key, key)
+
+
+def _fill_template(template: str, names: Mapping[str, str]) -> str:
+    """The message with the user's names.
+
+    A name that is not known is put in words, without the backticks; in the midst of code it is called as everybody
+    calls it.
+    """
+    unknown = [key for key, words in DEFAULT_NAMES.items() if names.get(key, words) == words]
+    for key in unknown:
+        template = template.replace("`{" + key + "}`", DEFAULT_NAMES[key])
+    parts = template.split("`")
+    for key in unknown:
+        usual = DEFAULT_NAMES[key].rpartition(" ")[2]
+        parts[1::2] = [code.replace("{" + key + "}", usual) for code in parts[1::2]]
+    return "`".join(parts).format_map(_DefaultNames(names))
+
+
+def describe_event(event: Event) -> str:
+    """What an event did, in words."""
+    return event.kind.description if event.subject is None else event.kind.scaled_description
+
+
+def choose_location(cause: Site, partner: Site, *, reads: bool = False) -> Site:
+    """Where to put a finding: at the blamed event, unless that lies in a helper which is right in itself.
+
+    That is a helper in another file than what makes it wrong, or one that only ``reads``.
+    """
+    mine, theirs = cause.list_frames(), partner.list_frames()
+    if not reads:
+        together = cause.path != partner.path and _is_same_call(mine[0], theirs[0])
+    else:
+        together = (mine[0].path, mine[0].function) == (theirs[0].path, theirs[0].function)
+    if not together:
+        # Of a chain of calls that is too long, the outermost ones are not known.
+        return cause
+    depth = 0
+    while depth < len(mine) - 1 and depth < len(theirs) - 1 and _is_same_call(mine[depth], theirs[depth]):
+        depth += 1
+    return mine[depth]
+
+
+def _is_same_call(call: Site, other: Site) -> bool:
+    """Whether two calls, of which one may be that of another turn of a loop, are of one place."""
+    return call is other or (call.path, call.line, call.column) == (other.path, other.line, other.column)

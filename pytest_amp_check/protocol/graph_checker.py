@@ -1,0 +1,932 @@
+"""Judges a program: moves sets of states over its graphs and turns the faults of the automaton into findings.
+
+No path is enumerated. A state is what the protocol remembers; every (node, state) pair is visited once, and the pair it
+was first reached from is kept, so that the path to a fault can be shown.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from . import automaton as a
+from . import events as e
+from .checker import AutocastRegion, Checker, Here, PathState, Violation
+from .effects import apply_event
+from .events import Event, EventKind, Graph, Node, Predicate, Program, Site
+from .finding import Finding, TraceStep, merge_finding
+from .findings_builder import (
+    adapt_to_framework,
+    check_event,
+    choose_location,
+    describe_event,
+    make_finding,
+    program_violations,
+)
+from .rules import LABELS
+from .source_text import NegatedText
+
+__all__ = ["check", "check_event", "merge_finding"]
+
+#: Pairs of (node, state) after which a graph is explored again with less remembered. Where nothing is, and states are
+#: joined, there is no limit: what is met at a node can only lose what it tells.
+LIMIT = 40_000
+#: Optimizers up to which that many are gone through. With more of them each takes longer, and there are more to come.
+SEVERAL = 8
+#: How many tests are remembered where all of them are too many, and states are joined: the first that fits.
+WIDER = (8, 4, 2, 0)
+#: Nodes of one graph that are gone through again for its faults one by one, in which the work grows with the square of
+#: the code. They take some ten seconds; a function with 400 faults under 1,200 conditions has as many.
+MOST_SPENT = 3_000_000
+#: Nodes that the events of one graph may look back at in one exploration, which take some five seconds.
+MOST_LOOKED = 10_000_000
+#: States of a place from which on they are joined.
+JOINED = 4
+
+#: Places, with the one that each was reached from. A place is a node, the tests that are known there, which of these
+#: came out as true (both bit sets), and the number of what else is known.
+Trail = dict[Here, "Here | None"]
+#: A state without its tests.
+Core = tuple[tuple[AutocastRegion, ...], tuple[a.OptimizerState, ...], int, int, int]
+#: What a way asks: the test and the answer, the tests that are true and that are false then (bit sets), and whether the
+#: answer moves the state.
+_Asking = tuple[int, bool, int, int, bool]
+#: A way on: where it leads, the test that it asks (a bit set), what it asks, and the tests that are remembered from
+#: there on.
+_Way = tuple[int, int, "_Asking | None", int]
+
+
+#: A finding, with the path and line of the function whose reading came upon it.
+Found = tuple[Finding, tuple[str, int]]
+
+
+def check(program: Program, select: frozenset[str] | None = None) -> list[Finding]:
+    """All findings in a program, sorted; only of the rules in ``select`` where that is given."""
+    kept: dict[tuple[str, str, int, int], Finding] = {}
+    found = [*_check_graphs(program)]
+    # What is saved of a scaler that is made anew all the time is lost all the same: that is one mistake, not two.
+    remade = (finding.names for finding, _ in found if finding.label == "new@used")
+    program.attributes["remade"] = {names.get("scaler", "the scaler") for names in remade}
+    for finding, entry in (*found, *_check_program(program), *_report_budget_exceeded(program)):
+        if select is None or finding.code in select:
+            finding.entries[entry] = finding.calls
+            merge_finding(kept, finding)
+    return sorted(kept.values(), key=Finding.order)
+
+
+def check_without_callers(program: Program) -> list[Finding]:
+    """Return what the functions of a program do wrong that no caller of theirs can put right."""
+    kept: dict[tuple[str, str, int, int], Finding] = {}
+    for graph in program.graphs:
+        for finding in _GraphChecker(graph, program, knows_callers=False).collect_findings():
+            finding.entries[graph.entry_point] = finding.calls
+            merge_finding(kept, finding)
+    return sorted(kept.values(), key=Finding.order)
+
+
+def _check_graphs(program: Program) -> Iterator[Found]:
+    """What each function does wrong, and each of its events by itself."""
+    for graph in program.graphs:
+        judge = _GraphChecker(graph, program)
+        for finding in judge.collect_findings():
+            yield finding, graph.entry_point
+        graph.was_widened = judge.was_widened
+        if judge.budget_exceeded:
+            path, line = graph.entry_point
+            program.attributes.setdefault("unread", Site(path, line or 1, function=graph.name or "<module>"))
+        for node in graph.nodes:
+            if node.event is not None:
+                for finding in check_event(node.event, program):
+                    yield finding, graph.entry_point
+
+
+def _check_program(program: Program) -> Iterator[Found]:
+    """What takes the whole program to be seen, for each function that holds the event to blame."""
+    for label, event, values, others in program_violations(program):
+        witness = tuple(TraceStep(other.site, describe_event(other)) for other in others)
+        certain = not LABELS[label][1].always_possible
+        finding = make_finding(label, event.site, [event, *others], values, witness, certain=certain)
+        for graph in program.graphs:
+            if any(node.event is event for node in graph.nodes):
+                yield finding, graph.entry_point
+
+
+def _report_budget_exceeded(program: Program) -> Iterator[Found]:
+    unread = program.attributes.get("unread")
+    if unread is not None:
+        finding = make_finding("source:too-long", unread, [], {"function": unread.function}, ())
+        yield finding, (unread.path, 0)
+
+
+def _find_unused_optimizers(events: Sequence[Event]) -> set[int | None]:
+    """Return the optimizers that events only construct, load or save, if another optimizer is stepped.
+
+    Factories construct many optimizers of the same parameters, of which a script steps one. With each of them in a
+    state, the states of a script soon exceed the budget.
+    """
+    if not any(event.kind in (e.SCALER_STEP, e.STEP) for event in events):
+        return set()
+    constructed: set[int | None] = set()
+    used: set[int | None] = set()
+    owners: list[tuple[int, ...]] = []
+    for event in events:
+        if event.kind == e.OPTIMIZER_NEW:
+            constructed.add(event.subject)
+        elif event.kind == e.HANDOFF:
+            used.update(event.attributes.get("given", ()))
+        elif event.kind not in (e.OPTIMIZER_LOAD, e.SAVE):
+            used |= {event.subject, event.object}
+            owners.append(event.attributes.get("owners") or ())
+    for each in owners:
+        # Gradients that a used optimizer has, too, are that one's.
+        if used.isdisjoint(each):
+            used.update(each)
+    return constructed - used
+
+
+def _are_exclusive(some: set[tuple[int, bool]], others: set[tuple[int, bool]]) -> bool:
+    """Whether two places stand under opposite truths of a test."""
+    return any((key, not truth) in others for key, truth in some)
+
+
+class _StateInterner:
+    """What states hold besides tests, by number: numbers are compared, and found again, much faster."""
+
+    __slots__ = ("_joined_states", "_state_numbers", "after_event", "after_predicate", "states")
+
+    def __init__(self, start: Core) -> None:
+        self.states = [start]
+        self._state_numbers = {start: 0}
+        self._joined_states: dict[tuple[int, int], int] = {}
+        #: What becomes of one where a test comes out as true or false.
+        self.after_predicate: dict[tuple[int, int, bool], int] = {}
+        #: What becomes of one at an event, with the tests that the event may ask and their truth.
+        self.after_event: dict[tuple[int, int, int, int], int] = {}
+
+    def intern_state(self, core: Core) -> int:
+        known = self._state_numbers.get(core)
+        if known is None:
+            known = self._state_numbers[core] = len(self.states)
+            self.states.append(core)
+        return known
+
+    def join(self, one: int, other: int) -> int:
+        """What two of them have in common; of what differs nothing is known."""
+        common = self._joined_states.get((one, other))
+        if common is None:
+            regions, opts, used, renewed, stale = self.states[one]
+            _, others, also_used, also_renewed, also_stale = self.states[other]
+            opts = tuple(a.join(mine, theirs) for mine, theirs in zip(opts, others, strict=True))
+            common = self._joined_states[one, other] = self.intern_state(
+                (regions, opts, used & also_used, renewed & also_renewed, stale if stale == also_stale else -1)
+            )
+        return common
+
+
+class _GraphChecker(Checker):
+    """The judgement of one graph.
+
+    ``knows_callers`` is False if other code calls the function of the graph. Then a violation is not reported that a
+    call elsewhere mends, or that takes two flags of which a caller may know that they agree.
+    """
+
+    def __init__(self, graph: Graph, program: Program, *, knows_callers: bool = True) -> None:
+        super().__init__(program, graph.predicates)
+        self.graph = graph
+        self.knows_callers = knows_callers
+        self._short_edges: list[list[tuple[int, int, bool]]] | None = None
+        self.limit_reached = False
+        #: Nodes that were gone through for single faults, and whether some fault was left out for want of more.
+        self.nodes_revisited = 0
+        self.budget_exceeded = False
+        #: Nodes that events of one exploration have looked back at.
+        self.nodes_looked_back = 0
+        #: Whether not all ways were gone with all that is known on them.
+        self.was_widened = False
+        self.predecessors: Trail = {}
+        self.violations: dict[tuple[str, int], tuple[Here, Violation]] = {}
+        self.violation_counts: dict[tuple[str, int, int], int] = {}
+        #: Of these, those that something excuses which cannot be seen.
+        self.doubtful_violations: set[tuple[str, int, int]] = set()
+        #: What tests that came out in some way imply.
+        self.implications: dict[tuple[int, bool], tuple[int, int]] = {}
+        #: In how many states each node was met, and in how many of them no backward had run before.
+        self.visit_counts: list[int] = []
+        self.idle_counts: list[int] = []
+        #: Whether an event has looked back along its path, or has come upon a fault: it may do else on another path.
+        self.depends_on_path = False
+        self._summarize_events()
+
+    def event_at(self, index: int) -> Event | None:
+        return self.graph.nodes[index].event
+
+    def find_unscale_guards(self, i: int) -> Iterator[tuple[int, bool]]:
+        for node in self.graph.nodes:
+            if node.event is not None and node.event.kind == e.UNSCALE and node.event.object == self.optimizer_keys[i]:
+                yield from node.event.guards
+
+    def find_already_accumulated(self, event: Event) -> tuple[int, ...]:
+        return ()  # which turn of a loop it is, the graph does not tell
+
+    def _summarize_events(self) -> None:
+        events = [node.event for node in self.graph.nodes if node.event is not None]
+        established = {
+            x.subject if x.kind == e.OPTIMIZER_NEW else x.object for x in events if x.kind.establishes_optimizer
+        }
+        for event in events:
+            if event.kind == e.ZERO_GRAD:
+                established.update(event.attributes.get("owners") or ())
+        self.unused_optimizers = _find_unused_optimizers(events)
+        established -= self.unused_optimizers
+        self.optimizer_keys: list[int] = sorted(key for key in established if key is not None)
+        self.optimizer_index = {key: i for i, key in enumerate(self.optimizer_keys)}
+        self.scaler_keys = sorted({x.subject for x in events if x.kind == e.SCALER_NEW and x.subject is not None})
+        self.scaler_bits = {key: 1 << i for i, key in enumerate(self.scaler_keys)}
+        self.updated_scalers = {x.subject for x in events if x.kind == e.UPDATE}
+        changing = self.varying_predicates = self._find_varying_predicates()
+        for event in events:
+            if event.kind == e.ZERO_GRAD:
+                lasting = frozenset((key, truth) for key, truth in event.guards if not changing >> key & 1)
+                for key in self.owner_keys(event):
+                    self.clearing_sites.setdefault(key, []).append((event.attributes.get("loops", ()), lasting))
+        self.zeroed_optimizers = set(self.clearing_sites)
+        self.stepped_optimizers = {
+            x.object for x in events if x.kind in (e.SCALER_STEP, e.STEP) and x.object is not None
+        }
+        self.assigned_optimizers = {key for x in events if x.kind == e.HANDOFF for key in x.attributes.get("given", ())}
+        for event in events:
+            if event.kind == e.SCALER_STEP and event.object is not None:
+                self.step_guards.setdefault(event.object, []).append(frozenset(event.guards))
+            if event.kind in (e.SCALER_STEP, e.UNSCALE) and event.object in self.optimizer_index:
+                self.served_optimizers.setdefault(event.subject, set()).add(self.optimizer_index[event.object])
+            if event.kind == e.HANDOFF:
+                things = event.attributes.get("things", ())
+                self.escaped_objects.update(things)
+                for matter in event.attributes.get("about", e.MATTERS):
+                    self.escape_effects[matter].update(things)
+        self.sole_optimizers = self._find_sole_optimizers(events)
+        for event in events:
+            if event.kind == e.RESTORE:
+                for key in self.owner_keys(event):
+                    self.restore_guards.setdefault(key, []).append(frozenset(event.guards))
+        self.clears_unknown_grads = any(x.kind == e.ZERO_GRAD and x.attributes.get("owners") == () for x in events)
+        self.window_predicates = self._find_windows(events)
+        asked = {key for x in events if x.kind == e.BACKWARD for key, _ in x.guards}
+        self.flag_predicates = self._find_flag_predicates(events, asked)
+        #: Tests beside which another keeps the step from a loop's first turn.
+        self.delayed_step_predicates = {
+            key
+            for x in events
+            if x.kind in (e.SCALER_STEP, e.STEP)
+            and any(self.graph.predicates[k].eventually_excluded is truth for k, truth in x.guards)
+            for key, _ in x.guards
+        }
+        self.event_kinds = {event.kind for event in events}
+        asked_of = {key for node in self.graph.nodes for _, key, _ in node.edges if key >= 0}
+        self.has_scale_branch = any(self.graph.predicates[key].compares_scales for key in asked_of)
+        #: Whether some loss is scaled unevenly, on whatever path.
+        self.has_uneven_scale = any(event.attributes.get("twice") or event.attributes.get("uneven") for event in events)
+        self.live_predicates: list[int] = []
+
+    def _find_sole_optimizers(self, events: list[Event]) -> frozenset[int]:
+        """The optimizer that is stepped, or those of which a test that keeps its truth lets only one be stepped."""
+        changing = self._find_varying_predicates()
+        steps: dict[int, list[set[tuple[int, bool]]]] = {}
+        for event in events:
+            if event.kind in (e.SCALER_STEP, e.STEP) and event.object in self.optimizer_index:
+                lasting = {(key, truth) for key, truth in event.guards if not changing >> key & 1}
+                steps.setdefault(self.optimizer_index[event.object], []).append(lasting)
+        for one, mine in steps.items():
+            for other, theirs in steps.items():
+                if other > one and not all(_are_exclusive(here, there) for here in mine for there in theirs):
+                    return frozenset()
+        return frozenset(steps)
+
+    def _find_varying_predicates(self) -> int:
+        """The tests (as a bit set) that may come out else when they are asked again."""
+        changing = 0
+        for node in self.graph.nodes:
+            changing |= node.forgotten_predicates
+        return changing
+
+    def _may_violate(self) -> bool:
+        """Whether the events of the graph can commit any fault of the automaton; most graphs need not be explored."""
+        if self.has_uneven_scale or any(kind.may_violate for kind in self.event_kinds):
+            return True
+        return e.BACKWARD in self.event_kinds and (bool(self.window_predicates) or e.STEP in self.event_kinds)
+
+    def _find_windows(self, events: list[Event]) -> dict[int, bool]:
+        """The tests that decide whether an iteration ends an accumulation window, and the truth that ends it."""
+        everywhere: set[tuple[int, bool]] | None = None
+        for event in events:
+            if event.kind == e.BACKWARD:
+                guards = set(event.guards)
+                everywhere = guards if everywhere is None else everywhere & guards
+        if everywhere is None:
+            return {}
+        windows: dict[int, bool] = {}
+        for event in events:
+            if event.kind in (e.SCALER_STEP, e.STEP):
+                for key, truth in event.guards:
+                    test = self.graph.predicates[key]
+                    # What is stepped only as long as a counter is small gathers nothing.
+                    counts = test.is_window_predicate and test.eventual_truth in (None, truth)
+                    if counts and (key, truth) not in everywhere:
+                        # A step under the opposite takes what the loop has left over.
+                        windows.setdefault(key, truth)
+                        if event.object in self.optimizer_index:
+                            self.window_optimizers.setdefault(key, set()).add(self.optimizer_index[event.object])
+        return windows
+
+    def _find_flag_predicates(self, events: list[Event], asked: set[int]) -> dict[int, bool]:
+        """The tests for an argument under which steps stand, and no backward does, with the truth that leads there.
+
+        Where each optimizer has some of its own, these freeze it, and say nothing of a window.
+        """
+        found: dict[int | None, set[tuple[int, bool]]] = {}
+        for event in events:
+            if event.kind in (e.SCALER_STEP, e.STEP):
+                found.setdefault(event.object, set()).update(
+                    (key, truth)
+                    for key, truth in event.guards
+                    if self.graph.predicates[key].is_flag and key not in asked and key not in self.window_predicates
+                )
+        each = list(found.values())
+        return dict(set.intersection(*each) if each and all(each) else set().union(*each))
+
+    def _find_off_by_one(self) -> Iterator[Predicate]:
+        """Window tests that are true for the first micro-batch already."""
+        for key in self.window_predicates:
+            test = self.graph.predicates[key]
+            if (
+                test.is_off_by_one
+                and self.window_predicates[key]
+                and key in self.accumulating_windows
+                and key not in self.delayed_step_predicates
+            ):
+                yield test
+
+    def _compute_live_predicates(self, least: int, remembered: int = -1) -> list[int]:
+        """For each node, the tests that some way on from it may still ask; others need not be remembered.
+
+        Nor those under which no event stands that is worth more than ``least``, or that are not in ``remembered``.
+        """
+        nodes = self.graph.nodes
+        live = [0] * len(nodes)
+        before: list[list[int]] = [[] for _ in nodes]
+        for i, node in enumerate(nodes):
+            for target, _, _ in node.edges:
+                before[target].append(i)
+        worth = self._find_worth_remembering(least) & remembered
+        asked = [self._find_asked_predicates(node) for node in nodes]
+        windows = sum(1 << key for key in self.window_predicates)
+        work = deque(reversed(range(len(nodes))))
+        queued = [True] * len(nodes)
+        while work:
+            i = work.popleft()
+            queued[i] = False
+            node = nodes[i]
+            bits = asked[i]
+            for target, _, _ in node.edges:
+                bits |= live[target]
+            bits &= worth & ~node.forgotten_predicates
+            if node.event is not None and node.event.kind == e.BACKWARD:
+                # Whether the window is open is asked of the tests known here.
+                bits |= windows
+            if bits != live[i]:
+                live[i] = bits
+                for previous in before[i]:
+                    if not queued[previous]:
+                        queued[previous] = True
+                        work.append(previous)
+        return live
+
+    def _find_asked_predicates(self, node: Node) -> int:
+        """The tests (as a bit set) that are asked at a node, and those whose truth is known with theirs."""
+        bits = 0
+        for _, key, _ in node.edges:
+            if key >= 0:
+                bits |= 1 << key
+                for _, other, _ in self.graph.predicates[key].implications:
+                    bits |= 1 << other
+        return bits
+
+    def _find_worth_remembering(self, least: int) -> int:
+        """The tests (as a bit set) under which some event stands that moves the state."""
+        bits = 0
+        # Graphs of one file have their tests in one list: those that are not asked in this one are not gone through.
+        for key in {key for node in self.graph.nodes for _, key, _ in node.edges if key >= 0}:
+            for each in (key, *(other for _, other, _ in self.graph.predicates[key].implications)):
+                if self.graph.predicates[each].asks_first_iteration:
+                    bits |= 1 << each
+        for node in self.graph.nodes:
+            if (
+                node.event is not None
+                and node.event.kind == e.OPTIMIZER_NEW
+                and node.event.subject in self.unused_optimizers
+            ):
+                continue
+            if node.event is not None and (
+                node.event.kind.predicate_worth > least or node.event.attributes.get("twice")
+            ):
+                for key, _ in node.event.guards:
+                    bits |= 1 << key
+        return bits
+
+    def collect_findings(self) -> Iterator[Finding]:
+        if self._may_violate():
+            # What tests tell of what seldom matters is worth less work.
+            for least, limit in ((e.UNTESTED, self._exploration_limit() // 4), (e.SELDOM, self._exploration_limit())):
+                self.live_predicates = self._compute_live_predicates(least)
+                self._explore_graph(limit)
+                if not self.limit_reached:
+                    break
+            if self.limit_reached:
+                # The ways that were gone can be gone.
+                self.was_widened = True
+                yield from self._report_violations()
+                self._explore_widened()
+        for test in self._find_off_by_one():
+            if test.site is not None:
+                yield make_finding("window:off-by-one", test.site, [], {"window": str(test.text)}, ())
+        for test in _find_trailing_windows(self):
+            if test.site is not None:
+                yield make_finding("window:left-over", test.site, [], _describe_trailing(test), ())
+        yield from self._report_violations()
+
+    def _exploration_limit(self) -> int:
+        """How many pairs are gone through before less is remembered."""
+        return LIMIT * SEVERAL // max(SEVERAL, len(self.optimizer_keys))
+
+    def _report_violations(self) -> Iterator[Finding]:
+        """The findings of the faults that the latest exploration has come upon."""
+        detected_labels = {(label, violation.detected_at) for (label, _), (_, violation) in self.violations.items()}
+        for (label, _), (here, violation) in self.violations.items():
+            if self.nodes_revisited > MOST_SPENT:
+                self.budget_exceeded = True
+                return
+            finding = (
+                None
+                if self._is_superseded(label, violation, detected_labels)
+                else self._report_finding(label, here, violation)
+            )
+            if finding is not None:
+                yield finding
+
+    def _explore_widened(self) -> None:
+        """Explore again with few tests remembered and states joined, so that ways are gone that cannot be.
+
+        Then what happens in whatever way is found, and what does on a way that can be gone.
+        """
+        tests = self._rank_predicates()
+        for size in WIDER:
+            self.live_predicates = self._compute_live_predicates(e.SELDOM, sum(1 << key for key in tests[:size]))
+            self._explore_graph(self._exploration_limit() // 2 if size else None, joining=True)
+            if not self.limit_reached:
+                break
+        if self.limit_reached:
+            # Not every state was met, so that nothing can be said to happen in all of them.
+            self.budget_exceeded = True
+            self.violations = {}
+            return
+        self.violations = {
+            key: found
+            for key, found in self.violations.items()
+            if self._is_definite(found[1]) or self._is_feasible(*found)
+        }
+
+    def _is_feasible(self, here: Here, violation: Violation) -> bool:
+        """Return True if a fault is committed on the path on which it was met; False once the budget is exceeded."""
+        if self.nodes_revisited > MOST_SPENT:
+            self.budget_exceeded = True
+            return False
+        return _is_path_feasible(self, here, violation)
+
+    def _is_definite(self, violation: Violation) -> bool:
+        """Whether a fault is committed in every state in which the event is met that settles it.
+
+        A step is blamed alone for what only an update can mend: of a scaler that has none, no way does.
+        """
+        event = self.event_at(violation.cause)
+        if (
+            LABELS[violation.label][1].cause_kinds == (e.SCALER_STEP,)
+            and event is not None
+            and event.subject not in self.updated_scalers
+        ):
+            return True
+        return self.violation_counts[violation] >= max(1, self.visit_counts[violation.detected_at])
+
+    def _rank_predicates(self) -> list[int]:
+        """The tests that more than one place asks, in the order in which they tell paths apart.
+
+        First those that end windows, then those that choose between a way with a scaler and one without, then those
+        under which the most different events stand.
+        """
+        places: dict[int, int] = {}
+        for node in self.graph.nodes:
+            for key in {key for _, key, _ in node.edges if key >= 0}:
+                for known in (key, *(other for _, other, _ in self.graph.predicates[key].implications)):
+                    places[known] = places.get(known, 0) + 1
+        kinds: dict[int, set[EventKind]] = {}
+        chosen: dict[tuple[int, bool], list[int]] = {}
+        for node in self.graph.nodes:
+            event = node.event
+            if event is not None and event.kind.predicate_worth > e.SELDOM:
+                for key, truth in event.guards:
+                    kinds.setdefault(key, set()).add(event.kind)
+                    if event.kind in (e.BACKWARD, e.STEP, e.SCALER_STEP):
+                        chosen.setdefault((key, truth), [0, 0])[event.subject is not None] += 1
+        telling = [key for key in kinds if places.get(key, 0) > 1 or key in self.window_predicates]
+
+        def sort_key(key: int) -> tuple[bool, int, int, int, int]:
+            raw, scaled = chosen.get((key, True), (0, 0))
+            raw_else, scaled_else = chosen.get((key, False), (0, 0))
+            chooses = max(min(scaled, raw_else), min(raw, scaled_else))
+            return key not in self.window_predicates, -chooses, -len(kinds[key]), -places.get(key, 0), key
+
+        return sorted(telling, key=sort_key)
+
+    def _is_superseded(self, label: str, violation: Violation, detected_labels: set[tuple[str, int]]) -> bool:
+        """Whether another fault of the same cause says more."""
+        kind, event = LABELS[label][1], self.event_at(violation.cause)
+        return (
+            any((stronger, violation.detected_at) in detected_labels for stronger in kind.yields_where_detected)
+            or any(self._is_confirmed(stronger, violation.cause) for stronger in kind.yields_to)
+            or (kind.needs_update and event is not None and event.subject not in self.updated_scalers)
+        )
+
+    def _is_confirmed(self, label: str, cause: int) -> bool:
+        """Whether an event is to blame for a fault, on every path where only that counts."""
+        _, violation = self.violations.get((label, cause), (None, None))
+        if violation is None or not LABELS[label][1].needs_every_path:
+            return violation is not None
+        return (
+            self.violation_counts[violation]
+            >= self.visit_counts[violation.detected_at] - self.idle_counts[violation.detected_at]
+        )
+
+    def note_idle_step(self, index: int) -> None:
+        self.depends_on_path = True
+        self.idle_counts[index] += 1
+
+    def _explore_graph(self, limit: int | None, *, joining: bool = False) -> None:
+        self.limit_reached = False
+        self.nodes_looked_back = 0
+        self.predecessors, self.violations, self.violation_counts, self.doubtful_violations = {}, {}, {}, set()
+        self.accumulating_windows.clear()
+        seen_cores: dict[tuple[int, ...], list[int]] = {}
+        cores = _StateInterner(((), tuple(a.OptimizerState() for _ in self.optimizer_keys), 0, 0, -1))
+        start: Here = (0, 0, 0, 0)
+        self.predecessors[start] = None
+        work = deque([start])
+        nodes, edges = self.graph.nodes, self._build_edges()
+        deciding = self._find_event_predicates()
+        known_moves, known_pasts = cores.after_event.get, cores.after_predicate.get
+        trail, visits = self.predecessors, [0] * len(nodes)
+        self.visit_counts, self.idle_counts = visits, [0] * len(nodes)
+        while work:
+            if (limit is not None and len(trail) > limit) or self.nodes_looked_back > MOST_LOOKED:
+                self.limit_reached = True
+                return
+            here = work.popleft()
+            index, known, truth, core = here
+            node = nodes[index]
+            if node.event is not None:
+                visits[index] += 1
+                asked = (index, core, known & deciding, truth & deciding)
+                moved = known_moves(asked)
+                core = moved if moved is not None else self._apply_event(cores, asked, node.event, here)
+            if node.forgotten_predicates:
+                known &= ~node.forgotten_predicates
+                truth &= ~node.forgotten_predicates
+            for target, bit, asking, keep in edges[index]:
+                if asking is None:
+                    next_point: Here = (target, known & keep, truth & keep, core)
+                else:
+                    key, answer, true, false, moves = asking
+                    then_known, then_truth, next_core = known, truth, core
+                    if not known & bit:
+                        # What has come out else denies it: as in _assume, without a call for each way.
+                        if known & true & ~truth or truth & false or true & false:
+                            continue
+                        then_known, then_truth = known | true | false, truth | true
+                    elif (truth & bit != 0) is not answer:
+                        continue
+                    if moves:
+                        known_core = known_pasts((core, key, answer))
+                        next_core = (
+                            self.state_after_predicate(cores, core, key, answer) if known_core is None else known_core
+                        )
+                    next_point = (target, then_known & keep, then_truth & keep, next_core)
+                if joining and next_point not in trail:
+                    next_point = self._join_if_many(cores, seen_cores.setdefault(next_point[:3], []), next_point)
+                if next_point not in trail:
+                    trail[next_point] = here
+                    work.append(next_point)
+
+    def _apply_event(self, cores: _StateInterner, asked: tuple[int, int, int, int], event: Event, here: Here) -> int:
+        """What an event makes of a state, worked out once for all ways that lead there, where it asks for no more."""
+        index, known, truth, core = here
+        self.depends_on_path = False
+        after = apply_event(self, index, event, PathState(known, truth, *cores.states[core]), here)
+        moved = core if after[2:] == cores.states[core] else cores.intern_state(after[2:])
+        if not self.depends_on_path:
+            cores.after_event[asked] = moved
+        return moved
+
+    def _join_if_many(self, cores: _StateInterner, seen_cores: list[int], point: Here) -> Here:
+        """A place, or where it has been met in many states, that of what they have in common."""
+        index, known, truth, core = point
+        if len(seen_cores) >= JOINED:
+            core = cores.join(seen_cores[-1], core)
+        if core not in seen_cores[JOINED:]:
+            seen_cores.append(core)
+        return (index, known, truth, core)
+
+    def _find_event_predicates(self) -> int:
+        """The tests (as a bit set) that events themselves ask: those of windows, and of averaging over processes."""
+        asked = {
+            key for node in self.graph.nodes if node.event for key, _ in node.event.attributes.get("averaged") or ()
+        }
+        return sum(1 << key for key in asked | self.window_predicates.keys())
+
+    def _build_edges(self) -> list[list[_Way]]:
+        """The ways on from each node, with what going them asks and tells."""
+        moving = self.window_predicates.keys() | self.flag_predicates.keys()
+
+        def make_edge(target: int, key: int, answer: bool) -> _Way:
+            if key < 0:
+                return target, 0, None, self.live_predicates[target]
+            return (
+                target,
+                1 << key,
+                (key, answer, *self._find_implied(key, answer), key in moving),
+                self.live_predicates[target],
+            )
+
+        return [[make_edge(*each) for each in ways] for ways in self.contract_edges()]
+
+    def contract_edges(self) -> list[list[tuple[int, int, bool]]]:
+        """The ways on from each node, leading past those at which nothing happens, and nothing is asked."""
+        # Asked for again for each finding, of which there may be as many as nodes.
+        if self._short_edges is None:
+            self._short_edges = self._contract_empty_nodes()
+        return self._short_edges
+
+    def _contract_empty_nodes(self) -> list[list[tuple[int, int, bool]]]:
+        nodes = self.graph.nodes
+        successors = list(range(len(nodes)))
+        for i, node in enumerate(nodes):
+            alone = len(node.edges) == 1 and node.edges[0][1] < 0
+            if alone and node.event is None and not node.forgotten_predicates and node.skip_statement is None:
+                successors[i] = node.edges[0][0]
+
+        def find_end(target: int) -> int:
+            seen: set[int] = set()
+            while successors[target] != target and target not in seen:
+                seen.add(target)
+                target = successors[target]
+            for one in seen:
+                successors[one] = target
+            return target
+
+        return [[(find_end(target), key, truth) for target, key, truth in node.edges] for node in nodes]
+
+    def extend_condition(self, known: int, truth: int, key: int, answer: bool) -> tuple[int, int] | None:
+        """The tests that are known after a way was gone, and their truth; None if it cannot be."""
+        if key < 0:
+            return known, truth
+        if known >> key & 1:
+            return (known, truth) if bool(truth >> key & 1) is answer else None
+        return self._assume_predicate(known, truth, key, answer)
+
+    def _assume_predicate(self, known: int, truth: int, key: int, answer: bool) -> tuple[int, int] | None:
+        """The tests that are known after one came out that was not, and their truth; None if one of these denies it."""
+        true, false = self._find_implied(key, answer)
+        if known & true & ~truth or truth & false or true & false:
+            return None
+        return known | true | false, truth | true
+
+    def _find_implied(self, key: int, answer: bool) -> tuple[int, int]:
+        """The tests (as bit sets) that are true, and those that are false, where one comes out as it does: with it."""
+        found = self.implications.get((key, answer))
+        if found is None:
+            true, false = (1 << key, 0) if answer else (0, 1 << key)
+            for when, other, result in self.graph.predicates[key].implications:
+                if when is answer:
+                    true, false = (true | 1 << other, false) if result else (true, false | 1 << other)
+            found = self.implications[key, answer] = true, false
+        return found
+
+    def state_after_predicate(self, cores: _StateInterner, core: int, key: int, answer: bool) -> int:
+        """What becomes of a state where a test comes out that decides about an accumulation window."""
+        known = cores.after_predicate.get((core, key, answer))
+        if known is None:
+            regions, opts, used, renewed, stale = cores.states[core]
+            if self.window_predicates.get(key, answer) != answer:
+                ended = self.window_optimizers.get(key, set())
+                opts = tuple(a.transition(opt, a.HOLD)[0] if i in ended else opt for i, opt in enumerate(opts))
+            elif self.flag_predicates.get(key, answer) != answer:
+                opts = tuple(o._replace(loop_kind=o.loop_kind or e.LOOSE) if o.grads in a.PENDING else o for o in opts)
+            known = cores.after_predicate[core, key, answer] = cores.intern_state((regions, opts, used, renewed, stale))
+        return known
+
+    def report_violation(self, label: str, cause: int, detected_at: int, here: Here, *, sure: bool = True) -> None:
+        """Keep the first path that commits a fault, and count the states that do."""
+        self.depends_on_path = True
+        self.violations.setdefault((label, cause), (here, Violation(label, cause, detected_at)))
+        key = (label, cause, detected_at)
+        self.violation_counts[key] = self.violation_counts.get(key, 0) + 1
+        if not sure:
+            self.doubtful_violations.add(key)
+
+    def walk_back(self, here: Here) -> Iterator[int]:
+        self.depends_on_path = True
+        point: Here | None = here
+        while point is not None:
+            self.nodes_looked_back += 1
+            yield point[0]
+            point = self.predecessors[point]
+
+    def _report_finding(self, label: str, here: Here, violation: Violation) -> Finding | None:
+        kind = LABELS[label][1]
+        if not self._is_confirmed(label, violation.cause):
+            return None
+        nodes = self.graph.nodes
+        cause, detected_at = nodes[violation.cause].event, nodes[violation.detected_at].event
+        assert cause is not None
+        involved = [cause]
+        if detected_at is not None and detected_at is not cause:
+            involved.append(detected_at)
+            if _are_test_calls(cause.site, detected_at.site):
+                return None
+        if kind.concerns_training and not self.stepped_optimizers and cause.site.is_in_test():
+            return None
+        path = self.build_trace(label, here, violation.cause, violation.detected_at)
+        if not self.knows_callers and (
+            kind.missing_method or any(map(self._has_scaled_alternative, (*involved, *path)))
+        ):
+            return None
+        partner = (
+            detected_at if detected_at is not cause else next((x for x in reversed(path) if x is not cause), cause)
+        )
+        beside = partner.site if partner is not None else cause.site
+        forward = cause.attributes.get("forward") if kind.concerns_loss else None
+        if forward is not None:
+            beside = forward.site
+        is_lent = forward is not None and beside.path != cause.site.path
+        site = choose_location(cause.site, beside, reads=kind.cause_only_reads or is_lent)
+        certain = self.violation_counts[label, violation.cause, violation.detected_at] >= max(
+            1, self.visit_counts[violation.detected_at]
+        )
+        if kind.in_next_iteration:
+            # The first turn of a loop cannot commit these; what else may spare them is a test around the two events.
+            certain = not any(key not in self.window_predicates for x in involved for key, _ in x.guards)
+        condition = "" if certain else self._describe_condition(here, cause, involved, kind.sparing_kinds)
+        guessed = (
+            self.was_widened
+            or (label, violation.cause, violation.detected_at) in self.doubtful_violations
+            or any(x.attributes.get("guessed") for x in involved)
+        )
+        certain = certain and not guessed and (self.is_local_scaler(cause.subject) or not kind.missing_method)
+        steps = [TraceStep(event.site, describe_event(event)) for event in path]
+        names = [*involved, *reversed(path)]
+        label, values = adapt_to_framework(label, names, self.program)
+        skip = self._find_skip(here, violation.cause) if kind.names_skip else None
+        if skip is not None:
+            values = {**values, "skip": skip[0]}
+            steps.insert(-1, TraceStep(skip[1], "the step is skipped"))
+        return make_finding(label, site, names, values, tuple(steps), certain=certain, condition=condition)
+
+    def _has_scaled_alternative(self, event: Event) -> bool:
+        """Return True if an event is what a flag chooses in the place of calls of a scaler."""
+        if event.subject is not None:
+            return False
+        scalers = {key for key, thing in enumerate(self.program.objects) if thing.role == "scaler"}
+        events = (node.event for node in self.graph.nodes if node.event is not None)
+        others = {guard for other in events if other.subject in scalers for guard in other.guards}
+        return any((key, not truth) in others for key, truth in event.guards)
+
+    def _find_skip(self, here: Here, since: int) -> tuple[str, Site] | None:
+        """The latest statement on a path that skips what is left of an iteration, if one does since an event."""
+        for index in self.walk_back(here):
+            skips = self.graph.nodes[index].skip_statement
+            if skips is not None or index == since:
+                return skips
+        return None
+
+    def _describe_condition(
+        self, here: Here, cause: Event, involved: list[Event], sparing_kinds: tuple[EventKind, ...]
+    ) -> str:
+        """The answers to tests on the path that lead to what is blamed, or past what would have spared it."""
+        self.nodes_revisited += len(self.graph.nodes)
+        answers = self._find_answers(here)
+        about = {event.object for event in involved if event.object is not None}
+        about.update(key for event in involved for key in event.attributes.get("owners") or ())
+        deciding_answers = [(key, truth) for key, truth in cause.guards if answers.get(key) is truth]
+        for node in self.graph.nodes:
+            event = node.event
+            if event is not None and event.kind in sparing_kinds and (not about or event.object in {None, *about}):
+                deciding_answers += [(key, not truth) for key, truth in event.guards if answers.get(key) is (not truth)]
+        words = []
+        for key, truth in dict.fromkeys(deciding_answers):
+            source, answer = self.graph.predicates[key].text, truth
+            if isinstance(source, NegatedText):
+                source, answer = source.operand, not truth
+            if text := str(source):
+                words.append(f"`{text}` is {'true' if answer else 'false'}")
+        return "when " + " and ".join(words[-2:]) if words else ""
+
+    def _find_answers(self, here: Here) -> dict[int, bool]:
+        """How the tests on a path came out when they were asked last."""
+        answers: dict[int, bool] = {}
+        edges, point = self.contract_edges(), here
+        while (before := self.predecessors[point]) is not None:
+            taken_edges = [(key, truth) for target, key, truth in edges[before[0]] if target == point[0]]
+            if len(taken_edges) == 1:
+                answers.setdefault(*taken_edges[0])
+            point = before
+        return answers
+
+
+def _are_test_calls(site: Site, other: Site) -> bool:
+    """Whether two places lie in two calls of one function by a test, which tries it out: no training goes on there."""
+    mine, theirs = site.list_frames(), other.list_frames()
+    if len(mine) < 2 or len(theirs) < 2 or not mine[0].is_in_test():
+        return False
+    of_one = (mine[1].path, mine[1].function) == (theirs[1].path, theirs[1].function)
+    return of_one and (mine[0].line, mine[0].column) != (theirs[0].line, theirs[0].column)
+
+
+def _find_trailing_windows(judge: _GraphChecker) -> Iterator[Predicate]:
+    """Window tests by which alone their optimizers are stepped, and after which micro-batches are known to be left."""
+    tests = [
+        judge.graph.predicates[key]
+        for key in judge.window_predicates
+        if judge.window_predicates[key] and key in judge.accumulating_windows
+    ]
+    tests = [test for test in tests if test.trailing_microbatches is not None and not test.is_off_by_one]
+    if not tests or judge.program.attributes.get("fragment"):
+        return
+    events = [node.event for node in judge.graph.nodes if node.event is not None]
+    fed = [frozenset(event.guards) for event in events if event.kind == e.BACKWARD]
+    for test in tests:
+        ended = {judge.optimizer_keys[i] for i in judge.window_optimizers.get(test.key, ())}
+        steps = [event for event in events if event.kind in (e.SCALER_STEP, e.STEP) and event.object in ended]
+        # What else a step stands under, its backward does, too: no test of its own ends the last window.
+        alone = all(frozenset(event.guards) - {(test.key, True)} in fed for event in steps)
+        windowed = all((test.key, True) in event.guards for event in steps)
+        if alone and windowed and not ended & judge.escape_effects[e.STEPS]:
+            yield test
+
+
+def _describe_trailing(test: Predicate) -> dict[str, str]:
+    assert test.trailing_microbatches is not None
+    left, turns = test.trailing_microbatches
+    number = f"the last {left} of" if left > 1 else "the last of"
+    return {"window": str(test.text), "left": f"{number} {turns} micro-batches"}
+
+
+def _is_path_feasible(judge: _GraphChecker, here: Here, violation: Violation) -> bool:
+    """Whether a fault is committed on the way on which it was met, with all that is known on it."""
+    points: list[Here] = [here]
+    while (before := judge.predecessors[points[-1]]) is not None:
+        points.append(before)
+    judge.nodes_revisited += len(points)
+    saved_results = judge.violations, judge.violation_counts, judge.doubtful_violations, judge.idle_counts
+    judge.violations, judge.violation_counts, judge.doubtful_violations, judge.idle_counts = (
+        {},
+        {},
+        set(),
+        [0] * len(judge.idle_counts),
+    )
+    feasible = _replay_path(judge, points[::-1])
+    found = (violation.label, violation.cause) in judge.violations
+    judge.violations, judge.violation_counts, judge.doubtful_violations, judge.idle_counts = saved_results
+    return feasible and found
+
+
+def _replay_path(judge: _GraphChecker, points: list[Here]) -> bool:
+    """Go from place to place, nothing forgotten but what events make unknown; says whether no test forbids it."""
+    cores = _StateInterner(((), tuple(a.OptimizerState() for _ in judge.optimizer_keys), 0, 0, -1))
+    ways = judge.contract_edges()
+    known = truth = core = 0
+    for number, here in enumerate(points):
+        node = judge.graph.nodes[here[0]]
+        if node.event is not None:
+            core = cores.intern_state(
+                apply_event(judge, here[0], node.event, PathState(known, truth, *cores.states[core]), here)[2:]
+            )
+        known &= ~node.forgotten_predicates
+        truth &= ~node.forgotten_predicates
+        if number + 1 == len(points):
+            break
+        for target, key, answer in ways[here[0]]:
+            answers = judge.extend_condition(known, truth, key, answer) if target == points[number + 1][0] else None
+            if answers is not None:
+                known, truth = answers
+                core = judge.state_after_predicate(cores, core, key, answer)
+                break
+        else:
+            return False
+    return True

@@ -1,0 +1,329 @@
+"""Judges a run as it happens: one state along a chain of events, in bounded memory.
+
+A run is a graph with one path, so what :mod:`.check` finds by exploring is found here by going along. What is found in
+a run is certain: it has happened.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from . import automaton as a
+from . import events as e
+from .checker import Checker, Here, PathState
+from .effects import apply_event
+from .events import Event, Graph, Node, Program, Site
+from .finding import Finding, TraceStep
+from .findings_builder import (
+    add_framework_advice,
+    choose_location,
+    describe_event,
+    event_violations,
+    make_finding,
+    program_violations,
+)
+from .frameworks import FRAMEWORKS
+from .rules import ALONE, LABELS
+from .selection import is_selected
+
+#: Latest events that are kept, so that the path to a fault can be shown.
+RECENT = 512
+#: Pending events after which it is time to settle: what the first iteration leaves open, the next ones tell.
+PENDING = 256
+#: Different events (kind, place, things) that are kept for the rules that judge a run as a whole.
+DISTINCT = 4096
+
+#: Events that may be the first of a scaler, those that a scaler is visited by, and steps of an optimizer. Each event is
+#: looked up in them: they stand here so that they are made once.
+_OF_SCALERS = (e.SCALE, e.SCALER_STEP, e.UNSCALE, e.UPDATE, e.BACKWARD)
+_VISITS = (e.SCALER_STEP, e.UNSCALE, e.UPDATE)
+_STEPS = (e.SCALER_STEP, e.STEP)
+
+#: Kind, place and things of an event: what makes it the same event again.
+Identity = tuple[str, int, int | None, int | None]
+#: The same in the same state, with the facts that tell.
+Repeat = tuple[Identity, PathState, tuple[object, ...]]
+
+
+class RunChecker(Checker):
+    """The judgement of one run. Events are added in the order in which they happen.
+
+    Memory is bounded by the number of different places in the program, not by the length of the run.
+    """
+
+    has_exact_identity = True
+
+    def __init__(
+        self,
+        program: Program,
+        find_own_site: Callable[[Site], Site] = lambda site: site,
+        find_framework: Callable[[Site], str] = lambda site: "",
+    ) -> None:
+        super().__init__(program, [])
+        #: The place where a finding stands that is made at another: the program's own, where a library called torch.
+        self.find_own_site = find_own_site
+        #: The framework whose code calls torch at a place, "" where that is the program's own.
+        self.find_framework = find_framework
+        self.state = PathState(0, 0, (), (), 0, 0, -1)
+        self.event_count = 0
+        self.recent_events: deque[Event] = deque(maxlen=RECENT)
+        #: Events that open regions and the latest stale write refer to, however long ago they were.
+        self.pinned_events: dict[int, Event] = {}
+        self.pending_events: list[Event] = []
+        self.distinct_events: dict[Identity, Event] = {}
+        self.path_findings: dict[tuple[str, Identity], Finding] = {}
+        #: How often faults that count only when they are committed each time were, and the event that settles them.
+        self.violation_counts: dict[tuple[str, Identity], tuple[int, Identity]] = {}
+        self.visit_counts: dict[Identity, int] = {}
+        self.event_findings: dict[tuple[str, Identity], Finding] = {}
+        #: The optimizer whose fault is being settled.
+        self.current_optimizer: int | None = None
+        #: For each optimizer, the places of the backwards that fed it since it was stepped.
+        self.backward_sites: dict[int, set[Site]] = {}
+        #: Findings of gradients that were not cleared -> the optimizers. Clearing them later takes the findings back.
+        self.uncleared_findings: dict[tuple[str, Identity], set[int]] = {}
+        #: Where events have led that came near no fault. A loop turns in a few states: its events are looked up here.
+        self.known_transitions: dict[Repeat, PathState] = {}
+
+    def add_event(self, event: Event) -> None:
+        """Take note of an event. Its facts may still be completed until the chain is settled."""
+        self.pending_events.append(event)
+
+    def flush(self) -> None:
+        """Judge what is pending; its facts are final now."""
+        pending, self.pending_events = self.pending_events, []
+        for event in pending:
+            self._register_objects(event)
+        for event in pending:
+            self._process_event(event)
+
+    def close(self, *, broken: bool = False) -> None:
+        """The run has ended; one that an exception has broken off leaves nothing undone."""
+        self.flush()
+        if broken:
+            for key in self.uncleared_findings:
+                self.path_findings.pop(key, None)
+        last = self.recent_events[-1] if self.recent_events else None
+        if last is not None and not broken:
+            self._process_event(Event(e.END, last.site))
+
+    def adopt_optimizer(self, optimizer: int, event: Event) -> None:
+        """An optimizer is found that a backward has fed which is settled already."""
+        self._register_objects(Event(e.STEP, event.site, None, optimizer))
+        i = self.optimizer_index[optimizer]
+        opts = list(self.state.optimizer_states)
+        if opts[i] == a.OptimizerState():
+            kind = a.BACKWARD_RAW if event.subject is None else a.BACKWARD_SCALED
+            opts[i], _ = a.transition(opts[i], kind, scaler_key=-1 if event.subject is None else event.subject)
+            self.state = self.state._replace(optimizer_states=tuple(opts))
+
+    def forget_optimizer(self, optimizer: int) -> None:
+        """An optimizer is gone."""
+        self.flush()
+        i = self.optimizer_index.get(optimizer)
+        if i is None:
+            return
+        here = (self.event_count - 1,)
+        if self.is_never_updated(self.state.optimizer_states[i]):
+            self.resolve_cause("end@stepped", here[0], i, here)
+        del self.optimizer_keys[i]
+        self.optimizer_index = {key: i for i, key in enumerate(self.optimizer_keys)}
+        self.state = self.state._replace(
+            optimizer_states=self.state.optimizer_states[:i] + self.state.optimizer_states[i + 1 :]
+        )
+        for known in (self.zeroed_optimizers, self.escaped_objects):
+            known.discard(optimizer)
+        self.backward_sites.pop(optimizer, None)
+        self.known_transitions.clear()
+
+    def collect_findings(self, select: frozenset[str] | None = None) -> list[Finding]:
+        """All findings so far, sorted; only of the rules in ``select`` where that is given."""
+        self.flush()
+        by_location: dict[tuple[str, str, int, int], Finding] = {}
+        labels = {label for label, _ in self.path_findings}
+        for (label, identity), finding in self.path_findings.items():
+            kind = LABELS[label][1]
+            if not labels.isdisjoint(kind.yields_where_detected):
+                continue
+            if kind.needs_every_path:
+                times, detected_at = self.violation_counts[label, identity]
+                if times < self.visit_counts[detected_at]:
+                    continue
+            if any((stronger, identity) in self.path_findings for stronger in kind.yields_to):
+                continue
+            if kind.needs_update and identity[2] not in self.updated_scalers:
+                continue
+            by_location.setdefault(_finding_key(finding), finding)
+        for finding in (*self.event_findings.values(), *self._check_whole_run()):
+            follows = LABELS[finding.label][1].consequence_of
+            if not follows or not any(code.startswith(follows) for code, *_ in by_location):
+                by_location.setdefault(_finding_key(finding), finding)
+        chosen = [f for f in by_location.values() if select is None or is_selected(select, f)]
+        return sorted(chosen, key=Finding.order)
+
+    def check_event(self, event: Event) -> None:
+        """Judge one event by itself, once more: its facts have been completed after it was settled."""
+        for label, values in event_violations(event, self.program):
+            key = (label, _event_identity(event))
+            self.on_violation(key, None)
+            if key not in self.event_findings:
+                witness = tuple(TraceStep(site, text) for site, text in event.attributes.get("witness", ()))
+                self.event_findings[key] = make_finding(label, self.find_own_site(event.site), [event], values, witness)
+
+    # One event after the other.
+
+    def _register_objects(self, event: Event) -> None:
+        """Take note of what an event is about, before any of those that are pending is judged."""
+        if event.subject is not None and event.kind in _OF_SCALERS:
+            self.scaler_bits.setdefault(event.subject, 0)
+        key = event.subject if event.kind == e.OPTIMIZER_NEW else event.object
+        if key is not None and event.kind.has_optimizer and key not in self.optimizer_index:
+            self.optimizer_index[key] = len(self.optimizer_keys)
+            self.optimizer_keys.append(key)
+            self.state = self.state._replace(optimizer_states=(*self.state.optimizer_states, a.OptimizerState()))
+
+    def _process_event(self, event: Event) -> None:
+        index = self.event_count
+        self.event_count += 1
+        self.recent_events.append(event)
+        identity = _event_identity(event)
+        self._record_event(event, identity)
+        if event.kind in ALONE:
+            self.check_event(event)
+        repeat = self._make_repeat_key(event, identity)
+        next_state = self.known_transitions.get(repeat) if repeat is not None else None
+        if next_state is not None:
+            self.state = next_state
+            return
+        if event.kind == e.AUTOCAST_ENTER:
+            self.pinned_events[index] = event
+        self.saw_violation = False
+        self.state = apply_event(self, index, event, self.state, (index,))
+        if repeat is not None and not self.saw_violation:
+            if len(self.known_transitions) >= DISTINCT:
+                self.known_transitions.clear()
+            self.known_transitions[repeat] = self.state
+        if not self.state.regions:
+            self.pinned_events.clear()
+        elif self.state.stale_write == index:
+            self.pinned_events[index] = event
+
+    def _record_event(self, event: Event, identity: Identity) -> None:
+        """Take note of what has happened, in whatever state."""
+        if identity not in self.distinct_events and len(self.distinct_events) < DISTINCT:
+            self.distinct_events[identity] = event
+        if event.kind in _VISITS:
+            self.visit_counts[identity] = self.visit_counts.get(identity, 0) + 1
+        if event.kind in _STEPS and event.object is not None:
+            self.backward_sites.pop(event.object, None)
+        if event.kind == e.UPDATE:
+            self.updated_scalers.add(event.subject)
+        elif event.kind == e.ZERO_GRAD:
+            self.zeroed_optimizers.update(self.owner_keys(event))
+            for key, owners in list(self.uncleared_findings.items()):
+                if not event.attributes.get("guessed") and not owners.isdisjoint(self.owner_keys(event)):
+                    self.uncleared_findings.pop(key)
+                    self.path_findings.pop(key, None)
+
+    def _make_repeat_key(self, event: Event, identity: Identity) -> Repeat | None:
+        """What decides where an event leads; None where more does."""
+        names = event.kind.deciding_attributes
+        state = self.state
+        if names is None or state.regions:
+            return None
+        facts = event.attributes
+        if event.kind == e.BACKWARD:
+            for key in facts.get("feeds") or ():
+                if event.site not in self.backward_sites.get(key, ()):
+                    return None
+        elif event.object is not None and self.program.objects[event.object].attributes.get("shares"):
+            return None
+        deciding_values: list[object] = []
+        for name in names:
+            value = facts.get(name)
+            deciding_values.append(frozenset(value) if isinstance(value, set) else value)
+        return identity, state, tuple(deciding_values)
+
+    def find_already_accumulated(self, event: Event) -> list[int]:
+        again = []
+        for key in event.attributes.get("feeds") or ():
+            i = self.optimizer_index.get(key)
+            if i is None:
+                continue
+            places = self.backward_sites.setdefault(key, set())
+            if event.site in places:
+                again.append(i)
+            places.add(event.site)
+        return again
+
+    # From a fault to a finding.
+
+    def event_at(self, index: int) -> Event | None:
+        pinned_event = self.pinned_events.get(index)
+        if pinned_event is not None:
+            return pinned_event
+        offset = index - (self.event_count - len(self.recent_events))
+        return self.recent_events[offset] if offset >= 0 else None
+
+    def walk_back(self, here: Here) -> Iterator[int]:
+        first = self.event_count - len(self.recent_events)
+        return iter(range(here[0], first - 1, -1))
+
+    def on_violation(self, fault: tuple[str, Identity], optimizer: int | None) -> None:
+        """A fault was committed, for the first time or again, on an optimizer's gradients where that is known."""
+
+    def resolve_cause(self, label: str, index: int, i: int, here: Here, *, sure: bool = True) -> None:
+        self.current_optimizer = self.optimizer_keys[i] if self.optimizer_keys else None
+        super().resolve_cause(label, index, i, here, sure=sure)
+        self.current_optimizer = None
+        event = self.event_at(index)
+        if label == "backward@stale" and event is not None:
+            self.uncleared_findings.setdefault((label, _event_identity(event)), set()).add(self.optimizer_keys[i])
+
+    def report_violation(self, label: str, cause: int, detected_at: int, here: Here, *, sure: bool = True) -> None:
+        event, partner = self.event_at(cause), self.event_at(detected_at)
+        if event is None or partner is None:
+            return
+        kind, key = LABELS[label][1], (label, _event_identity(event))
+        self.on_violation(key, self.current_optimizer)
+        if kind.needs_every_path:
+            self.violation_counts[key] = (self.violation_counts.get(key, (0,))[0] + 1, _event_identity(partner))
+        if key in self.path_findings:
+            return
+        path = self.build_trace(label, here, cause, detected_at)
+        involved = [event] if partner is event else [event, partner]
+        other = partner if partner is not event else next((x for x in reversed(path) if x is not event), event)
+        site = self.find_own_site(choose_location(event.site, other.site, reads=kind.cause_only_reads))
+        steps = tuple(TraceStep(x.site, describe_event(x)) for x in path)
+        by = next(filter(None, (self.find_framework(x.site) for x in involved)), "")
+        if by and label in FRAMEWORKS[by].own_violations and self.find_framework(partner.site):
+            return
+        final_label, values = add_framework_advice(label, by)
+        self.path_findings[key] = make_finding(final_label, site, [*involved, *reversed(path)], values, steps)
+
+    def _check_whole_run(self) -> Iterator[Finding]:
+        """Findings of the rules that judge a run as a whole."""
+        graph = Graph("run")
+        for event in self.distinct_events.values():
+            if graph.nodes:
+                graph.nodes[-1].edges.append((len(graph.nodes), -1, True))
+            graph.nodes.append(Node(event))
+        run_program = Program()
+        run_program.graphs, run_program.objects, run_program.attributes = (
+            [graph],
+            self.program.objects,
+            self.program.attributes,
+        )
+        for label, event, values, others in program_violations(run_program):
+            witness = tuple(TraceStep(other.site, describe_event(other)) for other in others)
+            yield make_finding(label, self.find_own_site(event.site), [event, *others], values, witness)
+
+
+def _event_identity(event: Event) -> Identity:
+    # Sites are kept: the same place of a run is the same object.
+    return (event.kind, id(event.site), event.subject, event.object)
+
+
+def _finding_key(finding: Finding) -> tuple[str, str, int, int]:
+    return (finding.code, finding.site.path, finding.site.line, finding.site.column)

@@ -1,0 +1,338 @@
+"""The one table of torch names that both readers use: ``static`` resolves calls against it, ``runtime`` patches them.
+
+Names are strings, so that reading needs no torch. A name is where an object is reachable for users, in its canonical
+form; :data:`ALIASES` maps the other places of the same object to it. Signatures are those of torch 2.4 to 2.13.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+# Roles that a callable of torch can play.
+AUTOCAST = "autocast"
+SCALER = "scaler"
+OPTIMIZER = "optimizer"
+CLIP = "clip"
+NORM = "norm"  # reads the norm of gradients, changes nothing
+MODULE = "module"
+AUTOGRAD_FUNCTION = "autograd-function"
+LOSS_MODULE = "loss-module"
+LOSS = "loss"
+BACKWARD = "backward"
+GRAD = "grad"
+NULL_CONTEXT = "null-context"
+EXIT_STACK = "exit-stack"
+CONTEXT = "context"  # another context manager of torch, with no effect on the protocol
+CACHE_CLEAR = "cache-clear"
+SAVE = "save"
+LOAD = "load"
+FILL = "fill"
+WRAP_MODULE = "wrap-module"  # gives back the module it is given
+COMPILE = "compile"
+SCRIPT = "script"
+DEVICE = "device"
+PARTIAL = "partial"
+ANOMALY = "anomaly"  # raises where a backward gives NaN
+CAPTURE = "capture"  # traces a module, or captures its kernels
+REGISTER_HOOK = "register-hook"
+COMPRESS = "compress"  # gives a hook that casts gradients to float16
+THREAD = "thread"
+POOL = "pool"  # of threads
+
+
+class ApiEntry:
+    """What the tool knows of one torch name: the role it plays and how its arguments bind.
+
+    ``parameters`` are the names of the positional parameters in order; ``facts`` depend on the role.
+    """
+
+    __slots__ = ("attributes", "name", "parameters", "role")
+
+    def __init__(self, name: str, role: str, parameters: tuple[str, ...] = (), **attributes: Any) -> None:
+        self.name = name
+        self.role = role
+        self.parameters = parameters
+        self.attributes = attributes
+
+    def __repr__(self) -> str:
+        return f"<{self.role} {self.name}>"
+
+
+SCALER_ARGUMENTS = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
+_ENTRIES = [
+    ApiEntry("torch.autocast", AUTOCAST, ("device_type", "dtype", "enabled", "cache_enabled")),
+    ApiEntry("torch.cuda.amp.autocast", AUTOCAST, ("enabled", "dtype", "cache_enabled"), device="cuda"),
+    ApiEntry("torch.cpu.amp.autocast", AUTOCAST, ("enabled", "dtype", "cache_enabled"), device="cpu"),
+    ApiEntry("torch.amp.GradScaler", SCALER, ("device", *SCALER_ARGUMENTS)),
+    ApiEntry("torch.cuda.amp.GradScaler", SCALER, SCALER_ARGUMENTS, device="cuda"),
+    ApiEntry("torch.cpu.amp.GradScaler", SCALER, SCALER_ARGUMENTS, device="cpu"),
+    ApiEntry(
+        "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler",
+        SCALER,
+        ("device", "init_scale", "backoff_factor", "growth_factor", "growth_interval", "enabled", "process_group"),
+        sharded=True,
+    ),
+    ApiEntry(
+        "torch.nn.utils.clip_grad_norm_",
+        CLIP,
+        ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach"),
+        norm=True,
+    ),
+    ApiEntry(
+        "torch.nn.utils.clip_grad_norm",
+        CLIP,
+        ("parameters", "max_norm", "norm_type", "error_if_nonfinite", "foreach"),
+        norm=True,
+    ),
+    ApiEntry("torch.nn.utils.clip_grad_value_", CLIP, ("parameters", "clip_value", "foreach")),
+    ApiEntry("torch.nn.utils.clip_grads_with_norm_", CLIP, ("parameters", "max_norm", "total_norm", "foreach")),
+    ApiEntry("torch.nn.utils.get_total_norm", NORM, ("tensors", "norm_type", "error_if_nonfinite", "foreach")),
+    ApiEntry("torch.autograd.backward", BACKWARD, ("tensors", "grad_tensors")),
+    ApiEntry("torch.autograd.grad", GRAD, ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")),
+    ApiEntry("contextlib.nullcontext", NULL_CONTEXT, ("enter_result",)),
+    ApiEntry("contextlib.suppress", NULL_CONTEXT),
+    ApiEntry("contextlib.ExitStack", EXIT_STACK),
+    ApiEntry("torch.clear_autocast_cache", CACHE_CLEAR),
+    ApiEntry("torch.save", SAVE, ("obj", "f")),
+    ApiEntry("torch.load", LOAD, ("f",)),
+    ApiEntry("torch.compile", COMPILE, ("model",)),
+    ApiEntry("torch.jit.script", SCRIPT, ("obj",)),
+    ApiEntry("torch.jit.trace", CAPTURE, ("func",), how="trace"),
+    ApiEntry("torch.jit.trace_module", CAPTURE, ("mod",), how="trace"),
+    ApiEntry("torch.cuda.make_graphed_callables", CAPTURE, ("callables",), how="graphed"),
+    ApiEntry("torch.cuda.graph", CAPTURE, ("cuda_graph",), how="graph"),
+    ApiEntry("torch.distributed.algorithms.ddp_comm_hooks.default_hooks.fp16_compress_wrapper", COMPRESS, ("hook",)),
+    ApiEntry(
+        "torch.distributed.algorithms.ddp_comm_hooks.register_ddp_comm_hook",
+        REGISTER_HOOK,
+        ("comm_hook_type", "model", "state"),
+    ),
+    ApiEntry("threading.Thread", THREAD, ("group", "target", "name", "args")),
+    ApiEntry("concurrent.futures.ThreadPoolExecutor", POOL),
+    ApiEntry("multiprocessing.pool.ThreadPool", POOL),
+    ApiEntry("torch.device", DEVICE, ("device",)),
+    ApiEntry("functools.partial", PARTIAL),
+    ApiEntry("torch.nn.DataParallel", WRAP_MODULE, ("module",), wraps="replicas"),
+    ApiEntry("torch.nn.parallel.DataParallel", WRAP_MODULE, ("module",), wraps="replicas"),
+    ApiEntry("torch.nn.parallel.DistributedDataParallel", WRAP_MODULE, ("module",), wraps="ddp"),
+    ApiEntry("torch.nn.SyncBatchNorm.convert_sync_batchnorm", WRAP_MODULE, ("module",)),
+    ApiEntry("torch.distributed.fsdp.FullyShardedDataParallel", WRAP_MODULE, ("module",), wraps="fsdp1"),
+    ApiEntry("torch.distributed.fsdp.fully_shard", WRAP_MODULE, ("module",), wraps="fsdp2"),
+    ApiEntry("fairscale.optim.grad_scaler.GradScaler", SCALER, SCALER_ARGUMENTS, device="cuda"),
+    ApiEntry("fairscale.optim.grad_scaler.ShardedGradScaler", SCALER, SCALER_ARGUMENTS, device="cuda", sharded=True),
+    ApiEntry("copy.deepcopy", WRAP_MODULE, ("x",), copies=True),
+]
+_ENTRIES += [
+    ApiEntry(f"torch.{name}", CONTEXT, grad=name == "enable_grad")
+    for name in ("no_grad", "inference_mode", "enable_grad", "set_grad_enabled")
+]
+_ENTRIES += [ApiEntry(f"torch.{name}", CONTEXT, grad=True) for name in ("profiler.profile", "profiler.record_function")]
+_ENTRIES += [
+    ApiEntry("torch.autograd.set_detect_anomaly", ANOMALY, ("mode", "check_nan")),
+    ApiEntry("torch.autograd.detect_anomaly", ANOMALY, ("check_nan",)),
+]
+
+#: Losses of ``torch.nn.functional`` and their modules: functional name -> module name.
+_LOSSES = {
+    "binary_cross_entropy": "BCELoss",
+    "binary_cross_entropy_with_logits": "BCEWithLogitsLoss",
+    "cross_entropy": "CrossEntropyLoss",
+    "nll_loss": "NLLLoss",
+    "kl_div": "KLDivLoss",
+    "mse_loss": "MSELoss",
+    "l1_loss": "L1Loss",
+    "smooth_l1_loss": "SmoothL1Loss",
+    "huber_loss": "HuberLoss",
+    "ctc_loss": "CTCLoss",
+    "cosine_embedding_loss": "CosineEmbeddingLoss",
+    "hinge_embedding_loss": "HingeEmbeddingLoss",
+    "margin_ranking_loss": "MarginRankingLoss",
+    "multi_margin_loss": "MultiMarginLoss",
+    "multilabel_margin_loss": "MultiLabelMarginLoss",
+    "multilabel_soft_margin_loss": "MultiLabelSoftMarginLoss",
+    "poisson_nll_loss": "PoissonNLLLoss",
+    "gaussian_nll_loss": "GaussianNLLLoss",
+    "soft_margin_loss": "SoftMarginLoss",
+    "triplet_margin_loss": "TripletMarginLoss",
+}
+#: Losses that need no floating target of the output's shape, so nothing promotes a low-precision output.
+_NO_PROMOTION = {"cross_entropy", "nll_loss", "ctc_loss"}
+for _functional, _module in _LOSSES.items():
+    _facts = {"kind": _functional, "promotes": _functional not in _NO_PROMOTION}
+    _ENTRIES.append(ApiEntry(f"torch.nn.functional.{_functional}", LOSS, ("input", "target", "weight"), **_facts))
+    _ENTRIES.append(ApiEntry(f"torch.nn.{_module}", LOSS_MODULE, (), **_facts))
+
+_OPTIMIZERS = (
+    "ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax LBFGS Muon NAdam Optimizer RAdam RMSprop Rprop SGD SparseAdam"
+)
+_ENTRIES += [ApiEntry(f"torch.optim.{name}", OPTIMIZER, ("params", "lr")) for name in _OPTIMIZERS.split()]
+
+#: Functions that write a constant into a tensor: the parameter that holds it.
+for _name, _parameters in {
+    "masked_fill": ("input", "mask", "value"),
+    "full_like": ("input", "fill_value"),
+    "index_fill": ("input", "dim", "index", "value"),
+    "where": ("condition", "input", "other"),
+}.items():
+    _ENTRIES.append(ApiEntry(f"torch.{_name}", FILL, _parameters))
+
+SURFACE: dict[str, ApiEntry] = {entry.name: entry for entry in _ENTRIES}
+
+#: Other places of the same objects. A prefix ends in a dot and maps to a prefix.
+ALIASES = {
+    "torch.amp.autocast": "torch.autocast",
+    "torch.amp.autocast_mode.autocast": "torch.autocast",
+    "torch.cuda.amp.autocast_mode.autocast": "torch.cuda.amp.autocast",
+    "torch.cpu.amp.autocast_mode.autocast": "torch.cpu.amp.autocast",
+    "torch.amp.grad_scaler.GradScaler": "torch.amp.GradScaler",
+    "torch.cuda.amp.grad_scaler.GradScaler": "torch.cuda.amp.GradScaler",
+    "torch.cpu.amp.grad_scaler.GradScaler": "torch.cpu.amp.GradScaler",
+    "torch.GradScaler": "torch.amp.GradScaler",
+    "torch.nn.utils.clip_grad.": "torch.nn.utils.",
+    "torch.optim.adam.": "torch.optim.",
+    "torch.optim.adamw.": "torch.optim.",
+    "torch.optim.sgd.": "torch.optim.",
+    "torch.optim.optimizer.": "torch.optim.",
+    "torch.nn.modules.loss.": "torch.nn.",
+    "torch.nn.DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",
+    "torch.nn.parallel.distributed.DistributedDataParallel": "torch.nn.parallel.DistributedDataParallel",
+    "torch.distributed.fsdp.fully_sharded_data_parallel.": "torch.distributed.fsdp.",
+    "torch.distributed.fsdp.ShardedGradScaler": "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler",
+    "torch.autograd.grad_mode.": "torch.",
+    "torch.autograd.anomaly_mode.": "torch.autograd.",
+    "torch.distributed._composable.fsdp.": "torch.distributed.fsdp.",
+    "multiprocessing.dummy.Pool": "multiprocessing.pool.ThreadPool",
+    "concurrent.futures.thread.": "concurrent.futures.",
+    "torch.cuda.graphs.": "torch.cuda.",
+    "torch.jit._trace.": "torch.jit.",
+    "fairscale.optim.": "fairscale.optim.grad_scaler.",
+}
+
+#: Hooks of DistributedDataParallel that cast gradients to float16.
+FP16_HOOKS = frozenset(
+    {
+        "torch.distributed.algorithms.ddp_comm_hooks.default_hooks.fp16_compress_hook",
+        "torch.distributed.algorithms.ddp_comm_hooks.DDPCommHookType.FP16_COMPRESS",
+    }
+)
+
+#: Base classes: whoever derives from one plays its role.
+BASES = {
+    "torch.nn.Module": MODULE,
+    "torch.autograd.Function": AUTOGRAD_FUNCTION,
+    "torch.autocast": AUTOCAST,
+    "torch.cuda.amp.autocast": AUTOCAST,
+    "torch.optim.Optimizer": OPTIMIZER,
+    "torch.amp.GradScaler": SCALER,
+    "torch.cuda.amp.GradScaler": SCALER,
+}
+
+#: Low-precision dtypes by every name torch has for them.
+DTYPES = {
+    "torch.float16": "float16",
+    "torch.half": "float16",
+    "torch.bfloat16": "bfloat16",
+    "torch.float32": "float32",
+    "torch.float": "float32",
+    "torch.float64": "float64",
+    "torch.double": "float64",
+}
+
+#: The largest finite number that float16 holds.
+FLOAT16_MAX = 65504.0
+
+#: The dtype of a region of bfloat16 that a flag may switch off: a loss scale has nothing to do either way.
+BFLOAT16_OR_FLOAT32 = "bfloat16 or float32"
+#: Dtypes of regions that compute in no low precision: of CUDA, for one, that casts to float32 what it would cast.
+WIDE = frozenset({"float32", "float64"})
+#: What a dtype may be whose numbers end where those of float32 do, or beyond.
+FAR_REACHING = WIDE | {"bfloat16", BFLOAT16_OR_FLOAT32}
+#: The dtype autocast uses where none is given (RULEBOOK, AMP502).
+DEFAULT_AUTOCAST_DTYPE = {"cuda": "float16", "xpu": "float16", "mps": "float16", "cpu": "bfloat16"}
+
+#: Device types that ``torch.autocast`` accepts.
+AUTOCAST_DEVICES = frozenset({"cuda", "cpu", "xpu", "mps", "hpu", "ipu", "xla", "mtia", "maia", "npu", "privateuseone"})
+
+#: Old AMP names and what took their place (RULEBOOK, AMP901). ``{...}`` stands for the old arguments, bound anew.
+DEPRECATED = {
+    "torch.cuda.amp.autocast": "torch.amp.autocast('cuda', ...)",
+    "torch.cpu.amp.autocast": "torch.amp.autocast('cpu', ...)",
+    "torch.cuda.amp.GradScaler": "torch.amp.GradScaler('cuda', ...)",
+    "torch.cpu.amp.GradScaler": "torch.amp.GradScaler('cpu', ...)",
+    "torch.cuda.amp.custom_fwd": "torch.amp.custom_fwd(device_type='cuda')",
+    "torch.cuda.amp.custom_bwd": "torch.amp.custom_bwd(device_type='cuda')",
+    "torch.get_autocast_gpu_dtype": "torch.get_autocast_dtype('cuda')",
+    "torch.set_autocast_gpu_dtype": "torch.set_autocast_dtype('cuda', ...)",
+    "torch.get_autocast_cpu_dtype": "torch.get_autocast_dtype('cpu')",
+    "torch.set_autocast_cpu_dtype": "torch.set_autocast_dtype('cpu', ...)",
+    "torch.is_autocast_cpu_enabled": "torch.is_autocast_enabled('cpu')",
+    "torch.set_autocast_cpu_enabled": "torch.set_autocast_enabled('cpu', ...)",
+    "torch.nn.utils.clip_grad_norm": "torch.nn.utils.clip_grad_norm_",
+}
+#: The versions of torch that brought what replaces them, by their last parts; the other ones replaced functions of 2.4.
+_BROUGHT = {"autocast": (2, 0), "GradScaler": (2, 3), "clip_grad_norm": (1, 0)}
+
+
+def replacement_version(old: str) -> tuple[int, int]:
+    """The version of torch from which on there is what replaces a deprecated name."""
+    return _BROUGHT.get(old.rpartition(".")[2], (2, 4))
+
+
+#: Names of GradScaler's methods and the event each performs.
+SCALER_METHODS = frozenset(
+    {
+        "scale",
+        "unscale_",
+        "step",
+        "update",
+        "get_scale",
+        "is_enabled",
+        "state_dict",
+        "load_state_dict",
+        "get_growth_factor",
+        "get_backoff_factor",
+        "get_growth_interval",
+        "set_growth_factor",
+        "set_backoff_factor",
+        "set_growth_interval",
+    }
+)
+
+#: What a snippet without imports means by these bare names.
+BARE = {
+    "GradScaler": "torch.amp.GradScaler",
+    "autocast": "torch.autocast",
+    "clip_grad_norm_": "torch.nn.utils.clip_grad_norm_",
+    "clip_grad_value_": "torch.nn.utils.clip_grad_value_",
+    "nullcontext": "contextlib.nullcontext",
+    "torch": "torch",
+    "nn": "torch.nn",
+    "F": "torch.nn.functional",
+    "optim": "torch.optim",
+}
+
+
+def canonical_name(name: str) -> str:
+    """The canonical place of a dotted name: ``torch.amp.autocast`` -> ``torch.autocast``."""
+    found = ALIASES.get(name)
+    if found is not None:
+        return found
+    head, dot, tail = name.rpartition(".")
+    if dot:
+        prefix = ALIASES.get(head + ".")
+        if prefix is not None:
+            return prefix + tail
+    return name
+
+
+def find_entry(name: str) -> ApiEntry | None:
+    """What the table knows of a dotted name, at whatever place of torch it stands."""
+    return SURFACE.get(canonical_name(name))
+
+
+def is_known_name(name: str) -> bool:
+    """Whether a dotted name is torch's, or one that the table speaks of."""
+    name = canonical_name(name)
+    return name == "torch" or name.startswith("torch.") or name in SURFACE

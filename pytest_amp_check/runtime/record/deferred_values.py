@@ -1,0 +1,141 @@
+"""Numbers that lie on a device: they are read many at a time and some steps later, so that no step waits for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+
+#: Numbers that wait to be read; then there are enough of them to wait for the device once.
+WAITING = 256
+
+
+class DeferredNumber:
+    """A number that a device has computed, or is about to. Who asks for its value may have to wait for the device."""
+
+    __slots__ = ("_deferred_values", "_value", "tensor")
+
+    def __init__(
+        self, value: float | None, *, tensor: torch.Tensor | None = None, deferred_values: DeferredValues | None = None
+    ) -> None:
+        self._value = value
+        self._deferred_values = deferred_values
+        #: What it is read from, as long as it is not.
+        self.tensor = tensor
+
+    @property
+    def value(self) -> float:
+        if self._value is None:
+            assert self._deferred_values is not None
+            self._deferred_values.fetch_all()
+            assert self._value is not None
+        return self._value
+
+    def set_value(self, value: float) -> None:
+        self._value, self._deferred_values, self.tensor = value, None, None
+
+
+#: The scale of what no scaler has scaled.
+ONE = DeferredNumber(1.0)
+
+
+class ScaledValue:
+    """A loss that ran backward, or a norm of gradients: the tensor, and the scale it is multiplied by.
+
+    ``value`` is the number in the tensor, where that is known already.
+    """
+
+    __slots__ = ("scale", "tensor", "value")
+
+    def __init__(self, tensor: torch.Tensor, scale: DeferredNumber, value: float | None = None) -> None:
+        self.tensor = tensor
+        self.scale = scale
+        self.value = value
+
+
+class FoundInf:
+    """Whether a scaler has found values that are not finite in an optimizer's gradients, and skips its step."""
+
+    __slots__ = ("_deferred_numbers",)
+
+    def __init__(self, numbers: Iterable[DeferredNumber] = ()) -> None:
+        self._deferred_numbers = tuple(numbers)
+
+    def __bool__(self) -> bool:
+        for number in self._deferred_numbers:  # noqa: SIM110 - each step asks several times, which a generator makes twice as slow
+            if number.value:
+                return True
+        return False
+
+
+class DeferredValues:
+    """Numbers that are not read yet, and what is to be done once they are, all in the order in which they came.
+
+    Numbers of the CPU are there at once, and what depends on nothing else is done at once.
+    """
+
+    def __init__(self) -> None:
+        self._pending_numbers: list[DeferredNumber] = []
+        self._callbacks: list[Callable[[], None]] = []
+
+    def defer_number(self, tensor: torch.Tensor) -> DeferredNumber:
+        """The number in a tensor as it is now, or the sum of its numbers."""
+        # Numbers of several ranks, and others of a class of their own, cannot be read together with plain ones.
+        if type(tensor) is torch.Tensor and tensor.numel() == 1 and tensor.device.type == "cpu":
+            return DeferredNumber(read_item(tensor))
+        tensor = tensor.detach()
+        if type(tensor) is not torch.Tensor:
+            return DeferredNumber(float(_sum_tensor(tensor)))
+        if tensor.device.type == "cpu":
+            return DeferredNumber(read_item(_sum_tensor(tensor)))
+        if not _is_captured(tensor):
+            # The program may change it in place. What a graph captures is there, and read, when the graph has run.
+            tensor = _sum_tensor(tensor).clone()
+        number = DeferredNumber(None, tensor=tensor, deferred_values=self)
+        self._pending_numbers.append(number)
+        return number
+
+    def run_when_known(self, callback: Callable[[], None]) -> None:
+        """Do something as soon as all numbers that were asked for are known."""
+        if not self._pending_numbers:
+            callback()
+            return
+        self._callbacks.append(callback)
+        if len(self._pending_numbers) >= WAITING and self.can_fetch:
+            self.fetch_all()
+
+    @property
+    def can_fetch(self) -> bool:
+        """Whether what is waiting may be waited for: not while a graph is captured."""
+        first = self._pending_numbers[0].tensor if self._pending_numbers else None
+        return first is None or not _is_captured(first)
+
+    def fetch_all(self) -> None:
+        """Read what is waiting, for which each device is waited for once, and do what was to be done then."""
+        numbers, self._pending_numbers = self._pending_numbers, []
+        callbacks, self._callbacks = self._callbacks, []
+        by_device: dict[torch.device, list[tuple[DeferredNumber, torch.Tensor]]] = {}
+        for number in numbers:
+            if number.tensor is not None:
+                by_device.setdefault(number.tensor.device, []).append((number, _sum_tensor(number.tensor)))
+        for device, pending in by_device.items():
+            # MPS has no float64; float32 holds a loss scale, found_inf and a growth tracker exactly, too.
+            dtype = torch.float32 if device.type == "mps" else torch.float64
+            values = torch.stack([total.reshape(()).to(dtype) for _, total in pending]).tolist()
+            for (number, _), value in zip(pending, values, strict=True):
+                number.set_value(value)
+        for callback in callbacks:
+            callback()
+
+
+def read_item(tensor: torch.Tensor) -> float:
+    """The number in a tensor of one, past the patch that programs come by."""
+    return float(torch._C.TensorBase.item(tensor))
+
+
+def _is_captured(tensor: torch.Tensor) -> bool:
+    return tensor.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def _sum_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.numel() == 1 else tensor.double().sum() if tensor.device.type != "mps" else tensor.sum()

@@ -1,0 +1,550 @@
+"""Losses, gradients and statistics that are not finite, and what a program called since gradients were last used."""
+
+from __future__ import annotations
+
+import math
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ....protocol import events as e
+from ....protocol.events import Event, Site
+from ..active import THREAD
+from ..deferred_values import DeferredNumber
+from ..delayed_reads import DeviceTransfer, PreviousWeights, Weights
+from ..forwards import compiled_code_count
+from ..graph import dense_values
+from ..loose_ops import LooseOps
+from ..recording import Recording
+from ..sums import can_observe
+from ..tape import Slot, Tape, TapedCall, user_frame
+from ..tracked import TrackedOptimizer, TrackedScaler
+from .listener import Listener, listener_method
+
+if TYPE_CHECKING:
+    from ..tracked import BackwardPass
+
+#: Findings of one recording: what comes later is mostly a consequence.
+MOST = 4
+#: Losses that a scaler skipped, each for a cause that is not told, after which no more are looked into.
+QUIET = 16
+#: Steps that a scaler has skipped without cause for an alarm, after which only long rows of skips are looked into.
+TRIALS = 4
+#: Elements of a gradient up to which all are looked at.
+LARGE = 1 << 14
+#: Skips in a row that no scaler needs once it has found its scale, and none before it has, see AMP801.
+IN_A_ROW, WARM_UP = 8, 18
+
+#: Overflows that the same step does not have in float32, and those of operands that are large already.
+ONLY_LOW, OF_LARGE = "only low", "of large"
+LOSS, GRADIENTS, STATISTICS, PARAMETERS, SKIPPED = "loss", "gradients", "statistics", "parameters", "skipped"
+
+
+class TapedBackward(NamedTuple):
+    """A backward pass: what it ran from, as slots of the tape, and the values that were not given by the tape."""
+
+    root_slots: tuple[Slot | None, ...]
+    site: Site
+    scale: float
+    loss_value: float | None
+    is_scaled: bool
+    #: The scale, where it lies on a device.
+    device_scale: DeferredNumber | None = None
+
+
+class NonFiniteRecord(NamedTuple):
+    """Something is not finite: ``what``, in which step, counted from 0, and what has been called until then."""
+
+    kind: str
+    step: int
+    calls: dict[int, TapedCall]
+    backward: TapedBackward | None
+    params: Sequence[torch.Tensor]
+    optimizers: Sequence[torch.optim.Optimizer]
+    buffers: Sequence[tuple[nn.Module, str]]
+    #: Parameters that have changed since then, with what they were.
+    previous_weights: Weights
+    locate: Callable[[Sequence[tuple[CodeType, int]]], Site]
+
+
+class PendingCheck(NamedTuple):
+    """A backward pass of a device that has yet to say whether it was finite."""
+
+    transfer: DeviceTransfer
+    backward: TapedBackward
+    calls: dict[int, TapedCall]
+    step: int
+    optimizer_refs: list[weakref.ref[torch.optim.Optimizer]]
+
+
+class NonFiniteCause(NamedTuple):
+    """What has been found out: a label of the rule, where, the words of its message, and the path that led there."""
+
+    label: str
+    site: Site | None
+    names: dict[str, str]
+    trace: tuple[tuple[Site, str], ...]
+    #: Of a loss that is scaled: why its overflow may be what a scaler is there for.
+    exemption: str = ""
+
+
+class PendingCause(NamedTuple):
+    """A cause that is told unless the scale is found to sink: always, if the scaler never steps, or never."""
+
+    event: Event
+    is_reported: bool
+    if_never_stepped: bool
+
+
+#: Finds out where something that is not finite came from; None where that is no mistake.
+Explain = Callable[[NonFiniteRecord], NonFiniteCause | None]
+
+
+class NonFiniteListener(Listener):
+    """Looks at each backward pass whether loss and gradients are finite, and has it explained where they are not."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__(recording)
+        #: Set by whoever makes the recording; without it nothing is watched.
+        self.explain: Explain | None = None
+        self._tape = Tape()
+        self._loose_ops = recording.loose_ops = LooseOps(self._record_op, self._tape.end_call)
+        self._compiled_count = compiled_code_count()
+        self._running_backward: TapedBackward | None = None
+        self._last_backward: TapedBackward | None = None
+        self._reported_count = 0
+        self._skip_trials = self._silent_losses = 0
+        #: Whether a scaler has made a step: its scale was found.
+        self._has_stepped = False
+        #: Steps whose loss was not finite: how many, and the first, counted from 0.
+        self.bad_losses = 0
+        self.first_bad_loss: int | None = None
+        #: What a scaler may still show to be a scale that sinks, which says the same.
+        self._pending_causes: list[PendingCause] = []
+        #: Modules with statistics, by the outermost module that was called.
+        self._statistics: weakref.WeakKeyDictionary[nn.Module, list[tuple[weakref.ref[nn.Module], str]]] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._has_statistics = False
+        self._reported_statistics: set[tuple[int, str]] = set()
+        #: Passes of a device, the oldest first, the loss of the one that runs, and the weights before the latest steps.
+        self._pending_checks: list[PendingCheck] = []
+        self._running_root: torch.Tensor | None = None
+        self._previous_weights = PreviousWeights()
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether anything is watched."""
+        return self.explain is not None
+
+    @property
+    def _may_report(self) -> bool:
+        return self.explain is not None and self._reported_count < MOST
+
+    # What is called.
+
+    @listener_method
+    def record_module_begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TapedCall | None:
+        self._loose_ops.stop_watching()
+        if not self._may_report or self.recording.backward_depth:
+            return None
+        if torch.is_inference_mode_enabled() or torch._C._get_tracing_state() is not None:
+            return None
+        if not torch.is_grad_enabled():
+            # As a frozen encoder; an evaluation has many of them, and may keep all that they make.
+            self._tape.drop_gradless_calls()
+        elif module not in self._statistics:
+            statistics = self._statistics[module] = list(_iter_statistics(module))
+            self._has_statistics |= bool(statistics)
+        return self._tape.begin_call(module, args, kwargs, user_frame(sys._getframe(3)))
+
+    @listener_method
+    def record_module_end(self, call: TapedCall | None, result: Any) -> None:
+        if call is None:
+            return
+        self._tape.end_call(call, result)
+        self._watch_ops()
+
+    def note_region(self) -> None:
+        """An autocast region is entered, in which the forward follows."""
+        if self._may_report and not self.recording.backward_depth and not THREAD.in_module:
+            self._watch_ops()
+
+    def _watch_ops(self) -> None:
+        """See ops outside of modules, unless code is compiled, which would have to be done anew."""
+        if compiled_code_count() == self._compiled_count:
+            self._loose_ops.start_watching()
+
+    def _record_op(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None
+    ) -> TapedCall | None:
+        if self.recording.is_busy or self.recording.failure is not None:
+            return None
+        if function in _RUNS_BACKWARD:
+            return None
+        try:
+            return self._tape.begin_call(function, args, kwargs, frame)
+        except Exception as error:  # noqa: BLE001 - as for every listener
+            self.recording.failure = error
+            return None
+
+    def record_scaling(self, loss: torch.Tensor, scale: torch.Tensor, result: Any) -> None:
+        """A scaler has multiplied a loss by its scale, while :class:`LooseOps` was aside."""
+        if self._loose_ops.may_report():
+            factor = scale.to(device=loss.device, non_blocking=True)
+            call = self._tape.begin_call(torch.Tensor.mul, (loss, factor), {}, user_frame(sys._getframe(1)))
+            self._tape.end_call(call, result)
+
+    # Backward passes.
+
+    @listener_method
+    def record_backward_call(self) -> None:
+        if not self.recording.backward_depth:
+            self._loose_ops.stop_watching()
+
+    def begin_backward(self, outputs: Sequence[torch.Tensor], site: Site) -> float | None:
+        """Called by the listener of backward passes, as those below are by others; gives a loss that it has read."""
+        self._loose_ops.stop_watching()
+        self._running_backward = self._running_root = None
+        if self.explain is None:
+            return None
+        roots = [root for root in outputs if root.is_floating_point()]
+        if not roots or not all(map(can_observe, roots)):
+            return None
+        # On a GPU this number would have to be waited for.
+        value = _sum_of_roots(roots) if all(map(_is_on_cpu, roots)) else None
+        if not self._may_report:
+            if value is not None and not math.isfinite(value):
+                self._count_bad_loss(self.recording.steps.total)
+            return None
+        self._finish_checks(before_step=None)
+        self._tape.prune_calls()
+        self._tape.pass_count += 1
+        if value is None and _is_on_gpu(roots[0]):
+            self._running_root = roots[0].detach()
+        self._running_backward = TapedBackward(tuple(map(self._tape.slot_of, roots)), site, 1.0, value, False)
+        return value if len(outputs) == 1 and roots[0].numel() == 1 else None
+
+    def end_backward(self, running: BackwardPass, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        ended, self._running_backward = self._running_backward, None
+        self._last_backward = ended
+        is_scaled = running.event.subject is not None
+        if ended is None or ended.loss_value is None:
+            if ended is not None and self._running_root is not None:
+                self._start_check(ended._replace(is_scaled=is_scaled), running, optimizers)
+            else:
+                self._tape.clear()
+            self._running_root = None
+            return
+        if is_scaled:
+            self._last_backward = ended._replace(scale=running.scale.value, is_scaled=True)
+        if not math.isfinite(ended.loss_value):
+            self._count_bad_loss(self.recording.steps.total)
+            self._report_nonfinite(LOSS, optimizers)
+            # The same forward has spoilt them.
+            self._reported_statistics.update((id(module), name) for module, name in self._bad_statistics())
+        elif not is_scaled and _has_nonfinite([p._grad for p in _optimizer_params(optimizers)]):
+            self._report_nonfinite(GRADIENTS, optimizers)
+        else:
+            self._check_statistics(optimizers)
+        if not is_scaled:
+            self._tape.prune_calls()
+
+    def _start_check(
+        self, last: TapedBackward, running: BackwardPass, optimizers: Sequence[torch.optim.Optimizer]
+    ) -> None:
+        """Ask a device whether loss and gradients are finite."""
+        assert self._running_root is not None
+        totals = [self._running_root.float().sum()]
+        sampled = [] if last.is_scaled else _sampled_gradients([p._grad for p in _optimizer_params(optimizers)])
+        if sampled and all(_is_on_gpu(gradient) for gradient in sampled):
+            norms = torch._foreach_norm([gradient.detach() for gradient in sampled])
+            totals.append(torch.stack([norm.float() for norm in norms]).sum())
+        last = last._replace(device_scale=running.scale)
+        calls, step = dict(self._tape.calls), self.recording.steps.total
+        self._pending_checks.append(
+            PendingCheck(
+                DeviceTransfer(torch.stack(totals)), last, calls, step, [weakref.ref(each) for each in optimizers]
+            )
+        )
+
+    def _finish_checks(self, before_step: int | None) -> None:
+        """Read what is there, and wait for what is about steps before one."""
+        while self._pending_checks and self._may_report:
+            check = self._pending_checks[0]
+            if not check.transfer.is_ready and (before_step is None or check.step >= before_step):
+                return
+            del self._pending_checks[0]
+            value, *norms = check.transfer.wait_for_numbers()
+            if not math.isfinite(value):
+                kind = LOSS
+                self._count_bad_loss(check.step)
+            elif norms and not math.isfinite(norms[0]):
+                kind = GRADIENTS
+            else:
+                continue
+            scale = (
+                check.backward.device_scale.value
+                if check.backward.is_scaled and check.backward.device_scale is not None
+                else 1.0
+            )
+            last, calls = self._last_backward, self._tape.calls
+            self._last_backward = check.backward._replace(loss_value=value, scale=scale)
+            self._tape.calls = check.calls
+            optimizers = [optimizer for reference in check.optimizer_refs if (optimizer := reference()) is not None]
+            self._report_nonfinite(kind, optimizers, late_step=check.step)
+            self._last_backward, self._tape.calls = last, calls
+
+    def _count_bad_loss(self, step: int) -> None:
+        self.bad_losses += 1
+        if self.first_bad_loss is None:
+            self.first_bad_loss = step
+
+    def _check_statistics(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        bad = self._bad_statistics()
+        if bad:
+            self._reported_statistics.update((id(module), name) for module, name in bad)
+            self._report_nonfinite(STATISTICS, optimizers, bad)
+
+    def _bad_statistics(self) -> list[tuple[nn.Module, str]]:
+        buffers = [
+            (module, name)
+            for statistics in (self._statistics.values() if self._has_statistics else ())
+            for reference, name in statistics
+            if (module := reference()) is not None and module._buffers.get(name) is not None
+        ]
+        if not buffers or not _any_nonfinite([module._buffers[name] for module, name in buffers]):
+            return []
+        return [
+            (module, name)
+            for module, name in buffers
+            if (id(module), name) not in self._reported_statistics and not _is_finite(getattr(module, name))
+        ]
+
+    # Steps.
+
+    def begin_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._loose_ops.stop_watching()
+        if self._pending_checks:
+            # What is kept for the step before gives way to what is kept for this one.
+            total = self.recording.steps.total
+            self._finish_checks(before_step=total)
+            if self._pending_checks:
+                self._previous_weights.save_weights(optimizer, total)
+
+    def check_skip(
+        self, tracked: TrackedOptimizer, tracked_scaler: TrackedScaler, optimizer: torch.optim.Optimizer
+    ) -> None:
+        """A scaler has made a step, or skipped it because of its loss scale, or because of a gradient that is bad."""
+        if not tracked.last_found_inf:
+            self._has_stepped = True
+            self._report_pending()
+        if self._last_backward is None or self._last_backward.loss_value is None or not self._may_report:
+            return
+        scaler = tracked_scaler.scaler()
+        if scaler is not None and tracked.last_found_inf and math.isfinite(self._last_backward.loss_value):
+            tracker = scaler._growth_tracker
+            is_settled = tracker is not None and int(tracker.item()) > 0 and self._skip_trials < TRIALS
+            # After this one the scale is below 1, and AMP801 says why.
+            sinks = scaler.get_backoff_factor() <= scaler.get_backoff_factor() * self._last_backward.scale < 1.0
+            if is_settled or sinks or tracked.skips_in_a_row == (IN_A_ROW if self._has_stepped else WARM_UP):
+                self._skip_trials += 1
+                self._report_nonfinite(SKIPPED, [optimizer])
+
+    @property
+    def pending_cause(self) -> Event | None:
+        """The latest cause of steps that a scaler has skipped since it last made one."""
+        return self._pending_causes[-1].event if self._pending_causes else None
+
+    def _report_pending(self) -> None:
+        for event, is_reported, if_never_stepped in self._pending_causes:
+            if is_reported or (if_never_stepped and not self._has_stepped):
+                self.recording.run_checker.add_event(event)
+        self._pending_causes.clear()
+
+    def conclude(self) -> None:
+        """The recording ends: what the last step has spoilt is seen by no later one."""
+        self._loose_ops.stop_watching()
+        self._check_at_end()
+        chain = self.recording.run_checker
+        if self._pending_causes:
+            chain.flush()
+            if not any(label.startswith("scale:") for label, _ in chain.event_findings):
+                self._report_pending()
+        self._tape.clear()
+        self._statistics.clear()
+        self._pending_checks.clear()
+        self._previous_weights.clear()
+
+    def _check_at_end(self) -> None:
+        self._finish_checks(before_step=self.recording.steps.total + 1)
+        if not self._may_report:
+            return
+        optimizers = [
+            optimizer for tracked in self.registry.optimizers.values() if (optimizer := tracked.optimizer()) is not None
+        ]
+        params = [p.detach() for p in _optimizer_params(optimizers) if _is_on_cpu(p) or _is_on_gpu(p)]
+        if not self._reported_count and self.recording.steps.total and _any_nonfinite(params):
+            self._report_nonfinite(PARAMETERS, optimizers)
+        self._check_statistics(optimizers)
+
+    def _report_nonfinite(
+        self,
+        kind: str,
+        optimizers: Sequence[torch.optim.Optimizer],
+        buffers: Sequence[tuple[nn.Module, str]] = (),
+        *,
+        late_step: int | None = None,
+    ) -> None:
+        assert self.explain is not None
+        total = self.recording.steps.total
+        # What is seen when a step has ended belongs to that step.
+        step = late_step if late_step is not None else total - 1 if kind in (PARAMETERS, SKIPPED) and total else total
+        locate = self.sites.site_of_calls
+        weights = [] if late_step is None else self._previous_weights.weights_before(late_step)
+        nonfinite = NonFiniteRecord(
+            kind,
+            step,
+            self._tape.calls,
+            self._last_backward,
+            _optimizer_params(optimizers),
+            optimizers,
+            buffers,
+            weights,
+            locate,
+        )
+        is_scaled = self._last_backward is not None and self._last_backward.is_scaled and kind in (LOSS, SKIPPED)
+        if is_scaled and self._silent_losses >= QUIET:
+            return
+        with self.registry.preserve_marks():
+            cause = self.explain(nonfinite)
+        if cause is None:
+            return
+        # The first scales may be too large for what is low, until one is found.
+        if_never_stepped = is_scaled and kind == LOSS and cause.exemption == ONLY_LOW and not self._has_stepped
+        is_reported = not is_scaled or kind == SKIPPED or (self._is_worth_reporting(cause) and not if_never_stepped)
+        follows = self._reported_count > 0
+        # What a scaler is there for is looked into again and again only where it is told.
+        self._reported_count += is_reported
+        self._silent_losses += not is_reported
+        if cause.label in LASTING:
+            self._reported_count = MOST
+            if follows:
+                # Gradients that were not finite, and told of, have been applied.
+                return
+        site = cause.site or (self._last_backward.site if self._last_backward is not None else None)
+        if site is None:
+            site = next(
+                (
+                    self.sites.site_of_calls([call.code_position])
+                    for call in self._tape.calls.values()
+                    if call.code_position
+                ),
+                None,
+            )
+        if site is None:
+            site = Site("<unknown>", 1)
+        facts = {"how": cause.label, "witness": cause.trace}
+        event = Event(e.NOT_FINITE, site, None, None, facts, dict(cause.names))
+        if is_scaled:
+            is_repeated = if_never_stepped and any(pending.if_never_stepped for pending in self._pending_causes)
+            self._pending_causes.append(PendingCause(event, is_reported, if_never_stepped and not is_repeated))
+        else:
+            self.recording.run_checker.add_event(event)
+
+    def _is_worth_reporting(self, cause: NonFiniteCause) -> bool:
+        """Whether a loss that a scaler skips is more than a large number."""
+        value = self._last_backward.loss_value if self._last_backward is not None else None
+        if cause.label == "unexplained":
+            return value is not None and math.isnan(value)
+        return cause.exemption != OF_LARGE
+
+
+#: Causes that lie in what the steps leave behind, and spoil all that follow.
+LASTING = frozenset({"parameter", "state", "rate"})
+_RUNS_BACKWARD = frozenset({torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad})
+
+
+def _optimizer_params(optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.Tensor]:
+    return [p for optimizer in optimizers for group in optimizer.param_groups for p in group["params"]]
+
+
+def _iter_statistics(module: nn.Module) -> Iterator[tuple[weakref.ref[nn.Module], str]]:
+    """The running statistics of a module and of those in it."""
+    for each in module.modules():
+        for name, buffer in each._buffers.items():
+            if name.startswith("running_") and buffer is not None and buffer.is_floating_point() and _is_on_cpu(buffer):
+                yield weakref.ref(each), name
+
+
+def _is_on_cpu(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's numbers may be asked for without waiting for a device."""
+    return tensor.layout is torch.strided and tensor.untyped_storage().device.type == "cpu"
+
+
+def _is_on_gpu(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.untyped_storage().device.type == "cuda"
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    return bool(torch.isfinite(dense_values(tensor.detach())).all())
+
+
+def _has_nonfinite(gradients: Sequence[torch.Tensor | None]) -> bool:
+    """Whether gradients are not finite, as far as the first row and column of large ones show it.
+
+    A value of a layer's output that is not finite spoils a row of the gradient of its weight, and one of its input a
+    column: 0 times NaN is NaN.
+    """
+    return _any_nonfinite(_sampled_gradients(gradients))
+
+
+def _sampled_gradients(gradients: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
+    sampled: list[torch.Tensor] = []
+    for gradient in gradients:
+        if gradient is None:
+            continue
+        if gradient.dim() < 2 or gradient.numel() <= LARGE or gradient.layout is not torch.strided:
+            sampled.append(gradient)
+        else:
+            sampled += [gradient[0], gradient.flatten(1)[:, 0] if gradient.is_contiguous() else gradient[..., 0]]
+    return sampled
+
+
+def _any_nonfinite(tensors: Sequence[torch.Tensor | None]) -> bool:
+    """Whether any of some tensors holds a value that is not finite."""
+    floating = [tensor for tensor in tensors if tensor is not None and tensor.is_floating_point()]
+    if not floating:
+        return False
+    with _without_dispatch_modes():
+        if all(tensor.layout is torch.strided for tensor in floating):
+            norms = torch._foreach_norm([tensor.detach() if tensor.requires_grad else tensor for tensor in floating])
+            if len({norm.dtype for norm in norms}) > 1:
+                norms = tuple(norm.float() for norm in norms)
+            if math.isfinite(float(torch.stack(norms).sum(dtype=torch.float32))):
+                return False
+        # The square of a large number may not be finite where the number is.
+        return not all(_is_finite(tensor) for tensor in floating)
+
+
+def _sum_of_roots(roots: Sequence[torch.Tensor]) -> float:
+    """The sum of what a backward pass runs from, which is finite if all of it is."""
+    with _without_dispatch_modes():
+        # Of a list no number has to be fetched from a device, as of a tensor with one number.
+        if len(roots) == 1 and roots[0].numel() == 1:
+            numbers: list[float] = roots[0].detach().view(1).tolist()
+        else:
+            numbers = torch.stack([root.detach().sum(dtype=torch.float64) for root in roots]).tolist()
+    return sum(numbers)
+
+
+def _without_dispatch_modes() -> AbstractContextManager[None]:
+    """A region whose ops no dispatch mode of the program sees."""
+    return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()

@@ -1,0 +1,69 @@
+"""Gradients that are cleared by a call of zero_grad."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ....protocol import events as e
+from ....protocol.events import Site
+from ..recording import Recording
+from ..source import SiteText
+from ..tracked import TrackedOptimizer
+from .gradients import GradientListener
+from .listener import Listener, listener_method
+
+if TYPE_CHECKING:
+    import torch
+
+
+class ClearingListener(Listener):
+    """Listens to ``zero_grad`` of optimizers and modules."""
+
+    def __init__(self, recording: Recording, gradients: GradientListener) -> None:
+        super().__init__(recording)
+        self._gradients = gradients
+
+    @listener_method
+    def record_optimizer_clear(self, optimizer: Any) -> None:
+        tracked = self.registry.track_optimizer(optimizer)
+        site = self.sites.current_site()
+        if tracked.name is None:
+            tracked.name = SiteText(site, "receiver")
+        self._record_clear([tracked], site, self.recording.query_source(site, _clear_names))
+
+    @listener_method
+    def record_module_clear(self, module: torch.nn.Module) -> None:
+        ids = {id(p) for p in module.parameters()}
+        optimizers = self.registry.optimizers.values()
+        cleared_optimizers = [
+            tracked for tracked in optimizers if tracked.params and all(id(p) in ids for p in tracked.params)
+        ]
+        if cleared_optimizers:
+            site = self.sites.current_site()
+            self._record_clear(cleared_optimizers, site, {"call": SiteText(site)})
+
+    def _record_clear(self, cleared_optimizers: list[TrackedOptimizer], site: Site, names: dict[str, object]) -> None:
+        keys = {tracked.tracked_object.key for tracked in cleared_optimizers}
+        discarded = [self._gradients.are_discarded(tracked, site) for tracked in cleared_optimizers]
+        rescue = any(discarded)
+        for tracked, is_discarded in zip(cleared_optimizers, discarded, strict=True):
+            # Of gradients that no scaler has scaled it is not seen what the program makes of them.
+            if tracked.is_scaled or tracked.is_unscaled:
+                # What is unscaled was meant for a step, which was then left out.
+                tracked.windows.record_clear(site, is_discarded=is_discarded or tracked.is_unscaled)
+            else:
+                tracked.windows.record_empty_clear()
+            shares: set[int] = tracked.tracked_object.attributes["shares"]
+            if shares:
+                keys.update(key for key in shares if self.registry.is_within(key, tracked))
+            tracked.is_scaled = tracked.is_unscaled = tracked.is_used = tracked.has_zeroed_gradient = False
+            tracked.backwards_since = 0
+            tracked.edit_site = None
+            tracked.gradient_marks = []
+        self._gradients.forget_storages()
+        self.recording.emit(e.ZERO_GRAD, site, owners=tuple(sorted(keys)), rescue=rescue, names=names)
+        self.recording.update_watching()
+
+
+def _clear_names(site: Site) -> dict[str, object]:
+    return {"optimizer": SiteText(site, "receiver"), "call": SiteText(site)}

@@ -1,0 +1,145 @@
+"""Where a loss, a gradient or a statistic that is not finite comes from: the step is played again, with all watched."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import nn
+
+from ..record.active import hide_recorders
+from ..record.listeners.non_finite import (
+    LOSS,
+    OF_LARGE,
+    ONLY_LOW,
+    PARAMETERS,
+    SKIPPED,
+    STATISTICS,
+    NonFiniteCause,
+    NonFiniteRecord,
+    TapedBackward,
+)
+from .causes import OVERFLOW, Evidence, cause_of, is_low, is_scale_product, unexplained_cause
+from .magnitudes import is_finite
+from .op_trace import BUFFER, PARAMETER, NonFiniteOrigin, OpTrace, storage_of
+from .snapshot import Snapshot
+from .tape_player import InFloat32, TapePlayer, suppress_output
+
+#: The most that float16 holds: an op of larger operands is not the first that is out of range.
+_MOST = torch.finfo(torch.float16).max
+
+
+def explain_nonfinite(nonfinite: NonFiniteRecord) -> NonFiniteCause | None:
+    """Plays the step again and says what it shows; None where nothing is wrong but the loss scale.
+
+    All is put back: parameters, buffers, attributes of modules, and random generators.
+    """
+    modules = [call.function for call in nonfinite.calls.values() if isinstance(call.function, nn.Module)]
+    evidence = Evidence(nonfinite, dict(_named_modules(modules)))
+    if nonfinite.kind == PARAMETERS:
+        return cause_of(evidence, None)
+    if _is_distributed():
+        evidence.failure = "several processes compute it together, so that none plays it again"
+    if not nonfinite.calls or evidence.failure:
+        return None if nonfinite.kind == SKIPPED else unexplained_cause(evidence)
+    snapshot = Snapshot([("", module) for module in modules])
+    try:
+        with hide_recorders(), warnings.catch_warnings(), suppress_output(), torch.random.fork_rng(devices=[]):
+            warnings.simplefilter("ignore")
+            _restore_weights(nonfinite)
+            origin = _find_origin(nonfinite, modules, evidence)
+            if origin is not None:
+                cause = cause_of(evidence, origin)
+                if nonfinite.kind != LOSS or nonfinite.backward is None or not nonfinite.backward.is_scaled:
+                    return cause
+                if is_scale_product(origin, nonfinite.backward.scale):
+                    return None
+                snapshot.restore()
+                return cause._replace(
+                    exemption=_find_exemption(nonfinite, nonfinite.backward, origin) if cause.label == OVERFLOW else ""
+                )
+    except Exception as error:  # noqa: BLE001 - what was called cannot be called so; the finding says what is known
+        evidence.failure = f"{type(error).__name__}: {error}"
+    finally:
+        snapshot.restore()
+    return None if nonfinite.kind == SKIPPED else unexplained_cause(evidence)
+
+
+def _restore_weights(nonfinite: NonFiniteRecord) -> None:
+    with torch.no_grad():
+        for parameter, saved in nonfinite.previous_weights:
+            parameter.data.copy_(saved)
+
+
+def _find_exemption(nonfinite: NonFiniteRecord, backward: TapedBackward, origin: NonFiniteOrigin) -> str:
+    """Why a scaler may well skip an overflow: it is not there in float32, or it is one of numbers that are large."""
+    if _is_finite_in_float32(nonfinite, backward, origin):
+        return ONLY_LOW
+    return OF_LARGE if any((size.largest or 0.0) > _MOST for _, size in origin.operands) else ""
+
+
+def _is_finite_in_float32(nonfinite: NonFiniteRecord, backward: TapedBackward, origin: NonFiniteOrigin) -> bool:
+    """Whether the loss is finite where all is computed in float32."""
+    _restore_weights(nonfinite)
+    player = TapePlayer(nonfinite.calls)
+    try:
+        with InFloat32():  # type: ignore[no-untyped-call]
+            player.run_forward()
+    except Exception:  # noqa: BLE001 - code that asks for dtypes may not go on in others; the op is known all the same
+        return is_low(origin)
+    return all(is_finite(root) for root in player.backward_roots(backward))
+
+
+def _find_origin(
+    nonfinite: NonFiniteRecord, modules: Sequence[nn.Module], evidence: Evidence
+) -> NonFiniteOrigin | None:
+    op_trace = OpTrace(
+        {storage_of(tensor): kind_and_name for tensor, kind_and_name in _named_tensors(modules)},
+        {id(module): name for name, module in evidence.modules.items()},
+        nonfinite.locate,
+    )
+    player = TapePlayer(nonfinite.calls, op_trace)
+    for module, name in nonfinite.buffers:
+        # As they are now they would hide what has made them so.
+        module._buffers[name].fill_(1.0 if name.endswith("var") else 0.0)  # type: ignore[union-attr]
+    with op_trace.observe(sys._getframe().f_code):
+        player.run_forward()
+        evidence.last_modules = op_trace.last_modules
+        roots = player.backward_roots(nonfinite.backward) if nonfinite.backward is not None else []
+        bad = [root for root in roots if not is_finite(root)]
+        if nonfinite.kind == STATISTICS:
+            return next(iter(op_trace.nonfinite_buffers.values()), None)
+        if bad:
+            return op_trace.origin_of(bad[0])
+        if nonfinite.kind == LOSS or nonfinite.backward is None:
+            return None
+        gradients = player.compute_gradients(roots, nonfinite.backward.scale, nonfinite.params)
+        if any(gradient is not None and not is_finite(gradient) for gradient in gradients):
+            return next((origin for origin in op_trace.gradient_origins if not origin.is_mask), None)
+    return None
+
+
+def _named_modules(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    """Modules by what they are called: those within others by their way, the outermost by nothing or their class."""
+    for number, outermost in enumerate(dict.fromkeys(modules)):
+        for name, module in outermost.named_modules():
+            yield (name or (type(module).__name__ if number else "")), module
+
+
+def _named_tensors(modules: Sequence[nn.Module]) -> Iterator[tuple[torch.Tensor, tuple[str, str]]]:
+    for module in modules:
+        for name, parameter in module.named_parameters():
+            yield parameter, (PARAMETER, name)
+        for name, buffer in module.named_buffers():
+            yield buffer, (BUFFER, name)
+
+
+def _is_distributed() -> bool:
+    """Whether other processes take part in what would run again, and do not know of it."""
+    return (
+        torch.distributed.is_available()
+        and torch.distributed.is_initialized()
+        and torch.distributed.get_world_size() > 1
+    )

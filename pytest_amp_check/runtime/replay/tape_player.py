@@ -1,0 +1,151 @@
+"""The calls of a tape, made again with what they were given, in their precision or in float32, and their backward."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from ..record.listeners.non_finite import TapedBackward
+from ..record.tape import Precision, Slot, TapedCall, get_at_path
+from .op_trace import OpTrace
+
+
+class TapePlayer:
+    """Runs the calls of a tape. What it gives is kept until the end, so that identities stay what they are.
+
+    ``watch`` sees them, and without one they run in float32: no region of autocast is entered.
+    """
+
+    def __init__(self, calls: dict[int, TapedCall], op_trace: OpTrace | None = None) -> None:
+        self._calls = calls
+        self._op_trace = op_trace
+        self._results: dict[int, Any] = {}
+        self._kept_tensors: dict[int, torch.Tensor] = {}
+
+    def run_forward(self) -> None:
+        """Run them all, oldest first."""
+        for serial, call in self._calls.items():
+            if self._op_trace is not None:
+                self._op_trace.begin_call(call.code_position)
+            for reference, values in call.attribute_values:
+                submodule = reference()
+                if submodule is not None:
+                    vars(submodule).update(values)
+            if call.random is not None:
+                torch.set_rng_state(call.random[0])
+                if call.random[1] is not None:
+                    torch.cuda.set_rng_state(call.random[1])
+            args, kwargs = self._decode(call.args), self._decode(call.kwargs)
+            if _changes_input(call, args):
+                # The tensor was changed for good when the program ran this.
+                self._results[serial] = args[0]
+                continue
+            with _restore_precision(call.precision, autocast=self._op_trace is not None):
+                result = call.function(*args, **kwargs)
+            self._results[serial] = args[0] if getattr(call.function, "__name__", "") == "__setitem__" else result
+
+    def backward_roots(self, backward: TapedBackward) -> list[torch.Tensor]:
+        """What the backward pass ran from, as far as it came from these calls."""
+        tensors = [
+            self._slot_value(slot)
+            for slot in backward.root_slots
+            if slot is not None and slot.call_number in self._results
+        ]
+        return [root for root in tensors if isinstance(root, torch.Tensor)]
+
+    def compute_gradients(
+        self, roots: Sequence[torch.Tensor], scale: float, params: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor | None]:
+        """The gradients of parameters, without the loss scale. No hook of a parameter is run, and nothing is kept."""
+        roots = [root for root in roots if root.requires_grad]
+        inputs = [p for p in params if p.requires_grad]
+        if not roots or not inputs:
+            return []
+        if self._op_trace is not None:
+            self._op_trace.in_backward = True
+        weights = [torch.full_like(root, 1.0 / scale) for root in roots]
+        return list(torch.autograd.grad(roots, inputs, weights, allow_unused=True))
+
+    def _slot_value(self, slot: Slot) -> Any:
+        return get_at_path(self._results[slot.call_number], slot.access_path)
+
+    def _decode(self, value: Any) -> Any:
+        if isinstance(value, Slot):
+            return self._slot_value(value)
+        kind = type(value)
+        if kind is tuple or kind is list:
+            return kind([self._decode(item) for item in value])
+        if kind is dict:
+            return {key: self._decode(item) for key, item in value.items()}
+        return value
+
+
+def _changes_input(call: TapedCall, args: tuple[Any, ...]) -> bool:
+    """Whether a call writes to a tensor that the program gave, and that stays changed."""
+    name = getattr(call.function, "__name__", "")
+    if isinstance(call.function, nn.Module) or not call.args or isinstance(call.args[0], Slot):
+        return False
+    in_place = name.endswith("_") and not name.endswith("__")
+    return (in_place or name in _WRITES) and isinstance(args[0], torch.Tensor)
+
+
+_WRITES = frozenset(
+    {"__setitem__", *(f"__i{op}__" for op in "add sub mul truediv floordiv mod pow and or xor".split())}
+)
+
+
+@contextlib.contextmanager
+def _restore_precision(precision: Precision, *, autocast: bool) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.set_grad_enabled(precision.grad))
+        for device, was_enabled, dtype in precision.autocast_states:
+            enabled = was_enabled and autocast
+            if device == "cpu" or torch.cuda.is_available():
+                stack.enter_context(
+                    torch.autocast(device, dtype=dtype, enabled=enabled, cache_enabled=precision.cache_enabled)
+                )
+        yield
+
+
+class InFloat32(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A region in which ops compute in float32 what they would in float16 or bfloat16, also where a call asks for it.
+
+    What an op writes to stays what it is.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # What an op gives may be a view of what it was given, or that itself.
+        if not any(argument.alias_info is not None for argument in func._schema.arguments):
+            args, kwargs = tree_map(_to_float32, (args, kwargs))
+        elif kwargs and kwargs.get("dtype") in _LOW:
+            kwargs = {**kwargs, "dtype": torch.float32}
+        return func(*args, **(kwargs or {}))
+
+
+_LOW = frozenset({torch.float16, torch.bfloat16})
+
+
+def _to_float32(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.float() if value.dtype in _LOW else value
+    return torch.float32 if isinstance(value, torch.dtype) and value in _LOW else value
+
+
+@contextlib.contextmanager
+def suppress_output() -> Iterator[None]:
+    """What is printed in the region was printed already."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        yield
+
+
+def caller_code() -> Any:
+    """The code of the function that calls this: the program's own frames lie above it."""
+    return sys._getframe(1).f_code

@@ -1,0 +1,88 @@
+"""What one file leaves undone with a scaler or an optimizer, and another one does with one of the same name."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable
+
+from ..protocol.finding import Finding
+from ..protocol.rules import LABELS
+
+#: A method of a scaler or an optimizer -> what stands beside it. A file that does both, with one of some name, has its
+#: own.
+PARTNER_METHODS = {"scale": "step", "step": "scale", "unscale_": "step", "update": "step", "zero_grad": "step"}
+#: A doubt about a finding: the last name of a scaler or an optimizer, and the method that nobody calls.
+MissingCall = tuple[str, str]
+
+
+def drop_exempt_findings(findings: list[Finding], paths: Iterable[str], text_of: Callable[[str], str]) -> list[Finding]:
+    """Return the findings without those of a missing call that another file of the project makes.
+
+    Who has the scaler of an object, and under which name, is not known in general; its last name is the same. A file
+    that steps the optimizer in any form is a whole training and excuses nobody: its calls are about its own objects.
+    """
+    doubts = {id(finding): doubt for finding in findings if (doubt := _missing_call(finding))}
+    if not doubts:
+        return findings
+    done: dict[MissingCall, dict[str, str]] = {doubt: {} for doubt in doubts.values()}
+    for path in dict.fromkeys(map(os.path.abspath, paths)):
+        text = text_of(path)
+        for (name, method), files in done.items():
+            if _has_call(text, name, method) and not _is_complete_training(text, name, method):
+                files[path] = text
+
+    def is_exempt(finding: Finding) -> bool:
+        doubt, home = doubts.get(id(finding)), _path_of_finding(finding)
+        others = done[doubt].items() if doubt is not None else ()
+        return any(
+            path != home and not _is_about_own_object(text, text_of(home), *(doubt or ("", "")))
+            for path, text in others
+        )
+
+    return [each for each in findings if not is_exempt(each)]
+
+
+def _path_of_finding(finding: Finding) -> str:
+    return os.path.abspath(finding.site.path)
+
+
+def _missing_call(finding: Finding) -> MissingCall | None:
+    """Return what may be done elsewhere, or None if the finding does not rest on a call that is missing."""
+    fault = LABELS[finding.label][1]
+    if not fault.missing_method or finding.certain:
+        return None
+    role = "optimizer" if fault.missing_method == "zero_grad" else "scaler"
+    return finding.names.get(role, "").rpartition(".")[2], fault.missing_method
+
+
+def _has_call(text: str, name: str, method: str) -> bool:
+    return re.search(rf"\b{re.escape(name)}\.{method}\s*\(", text) is not None
+
+
+def _is_about_own_object(text: str, home: str, name: str, method: str) -> bool:
+    """Return True if all calls in a text are about an object that its class constructs, and no class of ``home``'s has.
+
+    Classes of two files have one object in common if one derives from the other, so that one file names a class of the
+    other.
+    """
+    called = re.escape(name)
+    if re.search(rf"(?<!\bself\.)\b{called}\.{method}\s*\(", text):
+        return False
+    if not re.search(rf"\bself\.{called}\s{{0,8}}=\s{{0,8}}(?:\w{{1,80}}\.){{0,8}}_?[A-Z]\w{{0,80}}\(", text):
+        return False
+    classes = r"^class\s+(\w+)"
+    return not any(
+        re.search(rf"\b{cls}\b", named)
+        for naming, named in ((text, home), (home, text))
+        for cls in re.findall(classes, naming, re.MULTILINE)
+    )
+
+
+def _is_complete_training(text: str, name: str, method: str) -> bool:
+    """Return True if a text also makes the call that stands beside a method, in any form."""
+    if _has_call(text, name, PARTNER_METHODS[method]):
+        return True
+    # ``scaler.step(self.optimizer)``, ``loss_scaler(loss, optimizer, ...)``, ``step(model, optimizer)``
+    given = rf"(?:step|[Ss]caler)\w{{0,40}}\s{{0,8}}\([^()]{{0,400}}\b{re.escape(name)}\b"
+    return method == "zero_grad" and re.search(given, text) is not None

@@ -1,0 +1,123 @@
+"""Files that are checked again and again while somebody edits them: only what an edit can change is read again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+
+from .cache import Cache
+from .engine import UNANALYZED_CALL_CODE, InputError, Report, Settings, check_files, without_gc
+from .sources import source_files
+from .sources.source_files import UnsavedFiles
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+#: Files of a folder above which it is no project, but what projects lie in: then those that are edited are checked.
+LARGEST_FOLDER = 5_000
+
+
+class _MemoryCache(Cache):
+    """What is known from the last check, in this process instead of on the disk."""
+
+    def __init__(self, data: dict[str, Any], paths: Sequence[str], settings: Settings) -> None:
+        self._data = data
+        super().__init__(os.curdir, paths, repr(settings), repr(settings.analysis_options()))
+
+    def _maker_key(self) -> str:
+        # Nobody exchanges the tool while it runs.
+        return ""
+
+    def _load_data(self) -> Any:
+        return self._data or None
+
+    def _store_data(self, made: dict[str, Any]) -> None:
+        self._data.clear()
+        self._data.update(made)
+
+
+class IncrementalChecker:
+    """A folder under one configuration, or where ``folder`` is None the edited files by themselves.
+
+    ``warm`` says that the folder was checked to its end before, so that a check takes no longer than an edit needs.
+    """
+
+    def __init__(self, folder: str | None, settings: Settings) -> None:
+        #: Blind spots are what no reading of any file has come by, and of that nothing is kept from check to check.
+        self._has_cache = UNANALYZED_CALL_CODE not in settings.select
+        self._folder = folder if self._has_cache else None
+        self.settings = settings
+        self._exclusion_test = source_files.exclusion_test(settings.exclude)
+        self._known_files: list[str] | None = None
+        self._folder_data: dict[str, Any] = {}
+        self._file_data: dict[str, Any] = {}
+        self.is_warm = self._folder is None
+
+    def forget_files(self) -> None:
+        """Files may have come, or gone."""
+        self._known_files = None
+
+    def is_excluded(self, path: str) -> bool:
+        """Whether the configuration leaves out a file, or a folder around it, by its absolute path."""
+        stop = os.path.realpath(self._folder) if self._folder is not None else ""
+        for above in source_files.folders_upward(os.path.realpath(path)):
+            if above == stop:
+                return False
+            if self._exclusion_test(os.path.basename(above), above):
+                return True
+        return False
+
+    def check_named(
+        self,
+        named: Sequence[str],
+        edited: Mapping[str, bytes],
+        progress: Callable[[int, int], None] | None = None,
+        *,
+        quick: bool = False,
+    ) -> Report:
+        """Findings in the files that are named, among those of the folder, or with ``quick`` by themselves.
+
+        ``edited`` is what an editor holds of files, and all paths are absolute. What ``progress`` raises ends the
+        check, and what was read until then is kept.
+        """
+        with UnsavedFiles(edited):
+            return without_gc(lambda: self._check_unsaved(named, progress, quick=quick))
+
+    def _check_unsaved(
+        self, named: Sequence[str], progress: Callable[[int, int], None] | None, *, quick: bool
+    ) -> Report:
+        files = [] if quick or self._folder is None else self._folder_files(self._folder)
+        if len(files) > LARGEST_FOLDER:
+            self._folder = None
+        if quick or self._folder is None:
+            files, paths, data = list(named), list(named), self._file_data
+        else:
+            known = set(files)
+            files, paths, data = (
+                [*files, *(path for path in named if path not in known)],
+                [self._folder],
+                self._folder_data,
+            )
+        shown = frozenset(named)
+        store = _MemoryCache(data, paths, self.settings) if self._has_cache else None
+        try:
+            found = check_files(files, paths, shown, self.settings, progress, store=store, wanted=shown)
+        except BaseException:
+            if store is not None:
+                store.write_cache()
+            raise
+        self.is_warm = self.is_warm or not quick or self._folder is None
+        return found
+
+    def _folder_files(self, folder: str) -> list[str]:
+        """The files of the folder, by absolute path."""
+        if self._known_files is None:
+            try:
+                self._known_files = source_files.find_sources(
+                    [folder], self.settings.exclude, gitignore=self.settings.gitignore
+                )
+            except InputError:
+                # It was removed while it was open.
+                self._known_files = []
+        return self._known_files

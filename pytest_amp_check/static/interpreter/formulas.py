@@ -1,0 +1,75 @@
+"""Truth: the conditions under which a value is true, or is None."""
+
+from __future__ import annotations
+
+import ast
+
+from ...protocol.events import Predicate
+from .conditions import Formula, conjunction, disjunction
+from .interpreter import Interpreter
+from .source_text import TextTemplate
+from .values import UnionValue, UnknownValue, Value
+
+
+def truth_of(interp: Interpreter, value: Value, text: object = "", node: ast.AST | None = None) -> Formula:
+    """The condition under which a value is true."""
+    if isinstance(value, UnionValue):
+        return interp.shorten_formula(
+            disjunction(*(conjunction(f, truth_of(interp, v, text, node)) for f, v in value.options))
+        )
+    value = value.recognized_from or value
+    known = value.truth_condition()
+    if known is not None:
+        return known
+    if isinstance(value, UnknownValue):
+        test = interp.predicate_for(("true", value.key), text or value.source_text, value.loops, node)
+        _describe_predicate(interp, test, value)
+        return ("test", test.key)
+    return interp.predicate_formula(
+        ("true", interp.unique_number(value)), text, value.loops | interp.current_loops(), node
+    )
+
+
+def _describe_predicate(interp: Interpreter, test: Predicate, value: UnknownValue) -> None:
+    """What is known of a question whether an unknown value is true."""
+    test.is_window_predicate = test.is_window_predicate or value.is_counter
+    test.is_flag = test.is_flag or value.is_argument
+    for reading in value.gradient_reads if test.checked_optimizers is not None else ():
+        owners = reading.attributes.get("owners")
+        if owners is None:
+            test.checked_optimizers = None
+            break
+        test.checked_optimizers = (test.checked_optimizers or frozenset()).union(owners)
+    if not test.implications and ("none", value.key) in interp.predicates.key_by_question:
+        _relate_truth_and_none(interp, value)
+
+
+def is_none(interp: Interpreter, value: Value, text: object = "", node: ast.AST | None = None) -> Formula:
+    """The condition under which a value is None."""
+    if isinstance(value, UnionValue):
+        return interp.shorten_formula(
+            disjunction(*(conjunction(f, is_none(interp, v, text, node)) for f, v in value.options))
+        )
+    value = value.recognized_from or value
+    if not isinstance(value, UnknownValue):
+        return value.value is None
+    formula = interp.predicate_formula(
+        ("none", value.key), TextTemplate("{} is None", text or value.source_text), value.loops, node
+    )
+    if ("true", value.key) in interp.predicates.key_by_question:
+        _relate_truth_and_none(interp, value)
+    return formula
+
+
+def _relate_truth_and_none(interp: Interpreter, value: UnknownValue) -> None:
+    """What is true is not None, and None is not true.
+
+    What this file uses as a scaler, an optimizer or a module is an object or nothing: true where it is not None.
+    """
+    true = interp.graph.predicates[interp.predicates.key_by_question["true", value.key]]
+    none = interp.graph.predicates[interp.predicates.key_by_question["none", value.key]]
+    if not true.implications:
+        is_object = value.text in interp.state.frame.module.role_by_text
+        for truth in (True, False) if is_object else (True,):
+            true.implications.append((truth, none.key, not truth))
+            none.implications.append((truth, true.key, not truth))

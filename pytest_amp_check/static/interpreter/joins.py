@@ -1,0 +1,405 @@
+"""Forks: two ways on with a state each, and what values come to where they meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ...protocol import events as e
+from ...protocol.events import TrackedObject
+from ...protocol.torch_api import AUTOCAST, NULL_CONTEXT, SURFACE, canonical_name
+from .conditions import (
+    Formula,
+    conjunction,
+    count_predicates,
+    disjunction,
+    implied_literals,
+    literals,
+    negate,
+    simplify_under,
+)
+from .dtypes import join
+from .interpreter import Interpreter
+from .values import (
+    NO_CONSTANT,
+    NONE,
+    ConditionValue,
+    Divisor,
+    ExternalName,
+    FrameworkEngine,
+    Heap,
+    ObjectRef,
+    ParamsValue,
+    SequenceValue,
+    TensorValue,
+    UnionValue,
+    UnknownValue,
+    Value,
+    Vars,
+    join_params,
+    join_provenance,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+#: Values above which what may be any of them is unknown.
+MAX_OPTIONS = 8
+#: Tests in a condition, from which on two values that are joined under it are not looked up again.
+MAX_MEMO_PREDICATES = 4
+
+
+def split_on(interp: Interpreter, formula: Formula) -> tuple[int | None, int | None]:
+    """Fork on a condition: the places where it is true and where it is false."""
+    if interp.state.current_node is None:
+        return None, None
+    if isinstance(formula, bool):
+        return (interp.state.current_node, None) if formula else (None, interp.state.current_node)
+    word = formula[0]
+    yes: int | None
+    no: int | None
+    if word == "test":
+        answered, denied = interp.builder.add_node(), interp.builder.add_node()
+        interp.builder.add_edge(interp.state.current_node, answered, formula[1], True)
+        interp.builder.add_edge(interp.state.current_node, denied, formula[1], False)
+        return answered, denied
+    if word == "not":
+        no, yes = split_on(interp, formula[1])
+        return yes, no
+    # Short circuit: an "and" goes on while its parts are true, an "or" while they are false.
+    every = word == "and"
+    ends: list[int | None] = []
+    for part in formula[1:]:
+        yes, no = split_on(interp, part)
+        interp.state.current_node, end = (yes, no) if every else (no, yes)
+        ends.append(end)
+    through = interp.state.current_node
+    short = interp.builder.join_nodes(ends)
+    return (through, short) if every else (short, through)
+
+
+def residual_condition(interp: Interpreter, formula: Formula) -> Formula:
+    """What is left to ask of a condition under the tests that the place being read stands under."""
+    return simplify_under(
+        interp.shorten_formula(formula),
+        dict(pair for each in interp.state.path_condition for pair in implied_literals(each)),
+    )
+
+
+def run_branches(
+    interp: Interpreter, formula: Formula, run_then: Callable[[], None], run_else: Callable[[], None]
+) -> tuple[bool, bool]:
+    """Read two ways on, each with its own variables, and let them meet; says which of them come to an end."""
+    formula = residual_condition(interp, formula)
+    if isinstance(formula, bool):
+        (run_then if formula else run_else)()
+        return (
+            (interp.state.current_node is not None, False)
+            if formula
+            else (False, interp.state.current_node is not None)
+        )
+    savepoint = interp.builder.set_savepoint(interp.state.current_node)
+    yes, no = split_on(interp, formula)
+    variables, heap, before = interp.state.frame.vars, interp.state.heap, len(interp.heap_writes)
+
+    def run_branch(node: int | None, condition: Formula, act: Callable[[], None]) -> tuple[int | None, Vars, Heap]:
+        interp.state.frame.vars, interp.state.heap, interp.state.current_node = dict(variables), dict(heap), node
+        interp.state.path_condition.append(condition)
+        act()
+        interp.state.path_condition.pop()
+        return interp.state.current_node, interp.state.frame.vars, interp.state.heap
+
+    after_yes = run_branch(yes, formula, run_then)
+    after_no = run_branch(no, negate(formula), run_else)
+    _join_states(interp, formula, after_yes, after_no, before)
+    if after_yes[0] is not None and after_no[0] is not None:
+        interp.state.current_node = interp.builder.rollback_if_empty(savepoint, interp.state.current_node)
+    return after_yes[0] is not None, after_no[0] is not None
+
+
+def record_raise(interp: Interpreter) -> None:
+    """Note that what runs here says that it raises: the way to who catches it."""
+    if interp.state.raising_nodes and interp.state.current_node is not None:
+        node = interp.builder.add_node()
+        interp.builder.add_edge(interp.state.current_node, node)
+        interp.state.raising_nodes[-1].append(node)
+
+
+def _join_states(
+    interp: Interpreter,
+    formula: Formula,
+    yes: tuple[int | None, Vars, Heap],
+    no: tuple[int | None, Vars, Heap],
+    write_count: int,
+) -> None:
+    if yes[0] is None:
+        interp.state.current_node, interp.state.frame.vars, interp.state.heap = no
+    elif no[0] is None:
+        interp.state.current_node, interp.state.frame.vars, interp.state.heap = yes
+    else:
+        interp.state.current_node = interp.builder.join_nodes((yes[0], no[0]))
+        interp.state.frame.vars = join_variables(interp, formula, yes[1], no[1])
+        interp.state.heap = join_heaps(interp, formula, yes[2], no[2], write_count)
+
+
+def join_variables(interp: Interpreter, formula: Formula, yes: Vars, no: Vars) -> Vars:
+    """The variables where two ways meet: those of the first where the formula is true."""
+    return _join_maps(interp, formula, yes, no, yes)
+
+
+def join_heaps(interp: Interpreter, formula: Formula, yes: Heap, no: Heap, write_count: int) -> Heap:
+    """What objects hold where two ways meet that parted when so many attributes had been written."""
+    return _join_maps(interp, formula, yes, no, dict.fromkeys(interp.heap_writes[write_count:]))
+
+
+def _join_maps(
+    interp: Interpreter, formula: Formula, yes: dict[Any, Value], no: dict[Any, Value], keys: Iterable[Any]
+) -> dict[Any, Value]:
+    """What two maps come to where their ways meet; they differ in some keys at most."""
+    joined = dict(no)
+    for key in keys:
+        value, other = yes.get(key), no.get(key)
+        if other is None:
+            if value is not None:
+                joined[key] = value
+        elif value is not None and other is not value:
+            joined[key] = join_values(interp, formula, value, other, str(key))
+    return joined
+
+
+def join_values(interp: Interpreter, formula: Formula, a: Value, b: Value, name: str) -> Value:
+    """The value that is ``a`` where the formula is true and ``b`` where it is not."""
+    if a is b or a.value is b.value is not NO_CONSTANT:
+        return a
+    if isinstance(formula, bool):
+        return a if formula else b
+    return _join_different(interp, formula, a, b, name).with_dtype_info(join(a.dtype_info, b.dtype_info))
+
+
+def _join_different(interp: Interpreter, formula: Formula, a: Value, b: Value, name: str) -> Value:
+    """The same of two values that differ, without what is known of their dtypes."""
+    if a.formula is not None and b.formula is not None:
+        joined = disjunction(conjunction(formula, a.formula), conjunction(negate(formula), b.formula))
+        return ConditionValue(interp.shorten_formula(joined), a.loops | b.loops)
+    join_kind = _JOINS.get(a.kind) if a.kind == b.kind else None
+    alike = join_kind(interp, formula, a, b, name) if join_kind is not None else None
+    return alike or _make_union(interp, formula, a, b) or _join_to_unknown(interp, formula, a, b, name)
+
+
+def _make_union(interp: Interpreter, formula: Formula, a: Value, b: Value) -> UnionValue | None:
+    """One of two values of which one matters at least, where these are not too many."""
+    if not (a.is_relevant or b.is_relevant):
+        return None
+    options = [(interp.shorten_formula(conjunction(formula, f)), v) for f, v in _conditional_options(a)]
+    options += [(interp.shorten_formula(conjunction(negate(formula), f)), v) for f, v in _conditional_options(b)]
+    options = [(f, v) for f, v in options if f is not False]
+    return UnionValue(options) if len(options) <= MAX_OPTIONS else None
+
+
+def _join_to_unknown(interp: Interpreter, formula: Formula, a: Value, b: Value, name: str) -> UnknownValue:
+    """The unknown value that stands for either of two."""
+    key: object = (interp.graph.name, len(interp.builder.nodes))
+    if (
+        isinstance(a, UnknownValue)
+        and isinstance(b, UnknownValue)
+        and count_predicates(formula, MAX_MEMO_PREDICATES) < MAX_MEMO_PREDICATES
+    ):
+        # Either of the same two, by the same question, is the same wherever they meet.
+        key = (formula, a.identity_key(interp.unique_number), b.identity_key(interp.unique_number))
+    joined = interp.unknown_value(("met", name, key), name, a.loops | b.loops)
+    joined.is_divided, joined.is_only_summed = _join_divided(a, b)
+    joined.is_data_size = a.is_data_size and b.is_data_size
+    joined.is_from_outside = a.is_from_outside and b.is_from_outside
+    joined.is_comparison_result = a.is_comparison_result or b.is_comparison_result
+    joined.is_from_gradient = a.is_from_gradient or b.is_from_gradient
+    joined = joined.with_provenance(join_provenance((a, b)))
+    sides = [side for side in (a, b) if isinstance(side, UnknownValue)]
+    joined.gradient_reads = tuple(dict.fromkeys(reading for side in sides for reading in side.gradient_reads))
+    if len(sides) == 2:
+        joined.divisors = _join_divisors(interp, formula, *sides)
+    return joined
+
+
+def _join_names(
+    interp: Interpreter, formula: Formula, a: ExternalName, b: ExternalName, name: str
+) -> ExternalName | None:
+    """The first of two names; of two dtypes it keeps which it is when, and of two contexts both."""
+    if a.name != b.name and (_is_autocast_name(a) or _is_autocast_name(b)):
+        return None
+    first, second = a.possible_dtypes, b.possible_dtypes
+    if first == second or not first or not second:
+        return a
+    joined = ExternalName(a.name, version_fallback=a.version_fallback)
+    for dtypes, side in ((first, formula), (second, negate(formula))):
+        for dtype, condition in dtypes.items():
+            joined.dtype_conditions[dtype] = interp.shorten_formula(
+                disjunction(joined.dtype_conditions.get(dtype, False), conjunction(side, condition))
+            )
+    return joined
+
+
+def _join_divided(a: Value, b: Value) -> tuple[bool, bool]:
+    """Whether a loss was divided on one of two ways, and whether that is only to say that it was summed."""
+    divided = [side for side in (a, b) if side.is_divided]
+    return bool(divided), bool(divided) and all(side.is_only_summed for side in divided)
+
+
+def _is_autocast_name(value: ExternalName) -> bool:
+    """Whether a name is that of autocast, or of what stands where it could."""
+    entry = SURFACE.get(canonical_name(value.name))
+    return entry is not None and entry.role in (AUTOCAST, NULL_CONTEXT)
+
+
+def _join_divisors(
+    interp: Interpreter, formula: Formula, a: TensorValue | UnknownValue, b: TensorValue | UnknownValue
+) -> frozenset[Divisor]:
+    """What a loss was divided by on both ways, or on the one that a test of that very number leads to."""
+    if a.divisors == b.divisors:
+        return a.divisors
+    asked = {key for key, _ in literals(formula)}
+    questions = [interp.predicates.question_of(key) for key in asked] if len(asked) == 1 else []
+    both_ways = a.divisors & b.divisors
+    return both_ways | {
+        d for d in a.divisors ^ b.divisors if any(_mentions_key(question, d.key) for question in questions)
+    }
+
+
+def _join_engines(
+    interp: Interpreter, formula: Formula, a: FrameworkEngine, b: FrameworkEngine, name: str
+) -> FrameworkEngine | None:
+    """The one engine that stands for either of two of one framework."""
+    if a.framework != b.framework:
+        return None
+    if a.tracked_object is b.tracked_object:
+        return a
+    enabled = disjunction(conjunction(formula, a.enabled), conjunction(negate(formula), b.enabled))
+    steps = (
+        a.accumulation_steps
+        and b.accumulation_steps
+        and join_values(interp, formula, a.accumulation_steps, b.accumulation_steps, "")
+    )
+    precision = join_values(interp, formula, a.precision, b.precision, "precision")
+    joined = _join_objects(interp, a.tracked_object, b.tracked_object)
+    return FrameworkEngine(a.framework, joined, enabled, a.recognized_from, precision, steps, a.optimizer)
+
+
+def _join_refs(interp: Interpreter, formula: Formula, a: ObjectRef, b: ObjectRef, name: str) -> ObjectRef:
+    if a.tracked_object is b.tracked_object:
+        return a
+    enabled = disjunction(conjunction(formula, a.enabled), conjunction(negate(formula), b.enabled))
+    return ObjectRef(_join_objects(interp, a.tracked_object, b.tracked_object), interp.shorten_formula(enabled))
+
+
+def _join_param_values(
+    interp: Interpreter, formula: Formula, a: ParamsValue, b: ParamsValue, name: str
+) -> ParamsValue | None:
+    if a.is_single != b.is_single:
+        return None
+    merged = join_params([a, b])
+    merged.is_single = a.is_single
+    return merged
+
+
+def _join_tensors(
+    interp: Interpreter, formula: Formula, a: TensorValue, b: TensorValue, name: str
+) -> TensorValue | None:
+    if (a.scaler_key, a.has_mixed_scales) != (b.scaler_key, b.has_mixed_scales):
+        return None
+    tensor = TensorValue.join([a, b])
+    tensor.is_divided, tensor.is_only_summed = _join_divided(a, b)
+    tensor.divisors = _join_divisors(interp, formula, a, b)
+    return tensor
+
+
+def _join_unknowns(
+    interp: Interpreter, formula: Formula, a: UnknownValue, b: UnknownValue, name: str
+) -> UnknownValue | None:
+    return a.with_provenance(join_provenance((a, b))) if a.key == b.key else None
+
+
+def _join_sequences(
+    interp: Interpreter, formula: Formula, a: SequenceValue, b: SequenceValue, name: str
+) -> SequenceValue | None:
+    if len(a.items) != len(b.items):
+        return None
+    pairs = zip(a.items, b.items, strict=True)
+    items = [join_values(interp, formula, x, y, f"{name}[{i}]") for i, (x, y) in enumerate(pairs)]
+    both_ways = SequenceValue(items, is_open=a.is_open or b.is_open)
+    both_ways.microbatches = a.microbatches or b.microbatches
+    return both_ways
+
+
+#: What two values of one kind come to, where that is a value of that kind.
+_JOINS: dict[str, Callable[[Interpreter, Formula, Any, Any, str], Value | None]] = {
+    "engine": _join_engines,
+    "scaler": _join_refs,
+    "optimizer": _join_refs,
+    "module": _join_refs,
+    "named": _join_names,
+    "parameters": _join_param_values,
+    "tensor": _join_tensors,
+    "sequence": _join_sequences,
+    "unknown": _join_unknowns,
+}
+
+
+def _join_objects(interp: Interpreter, a: TrackedObject, b: TrackedObject) -> TrackedObject:
+    """The one thing that stands for either of two, made on the two arms of a fork."""
+    joined = interp.tracked_object(("either", a.key, b.key), a.role, a.name, a.site)
+    joined.attributes.update({**b.attributes, **a.attributes})
+    if "owns" in joined.attributes:
+        owns = a.attributes.get("owns"), b.attributes.get("owns")
+        joined.attributes["owns"] = None if None in owns else owns[0] | owns[1]  # type: ignore[operator]
+    if a.role == "optimizer" and a.site is not None:
+        # Made anew on one of the arms, as far as is known.
+        interp.emit_at(e.OPTIMIZER_NEW, a.site, joined.key, found=True)
+    return joined
+
+
+def for_each_alternative(interp: Interpreter, value: Value, act: Callable[[Value], Value]) -> Value:
+    """Do what a call does on each of the values that its receiver may be; None can be no receiver."""
+    if not isinstance(value, UnionValue):
+        return act(value)
+    options = [(f, v) for f, v in value.options if v.value is not None]
+    if not options:
+        return interp.unknown_value(("of none", interp.unique_number(value)), "")
+    return _run_alternatives(interp, options, act, excluded=len(options) < len(value.options))
+
+
+def _run_alternatives(
+    interp: Interpreter, options: list[tuple[Formula, Value]], act: Callable[[Value], Value], *, excluded: bool
+) -> Value:
+    formula, value = residual_condition(interp, options[0][0]), options[0][1]
+    if len(options) == 1 and not excluded:
+        return act(value)
+    results: list[Value] = [NONE, NONE]
+
+    def run_then() -> None:
+        results[0] = act(value)
+
+    def run_else() -> None:
+        if len(options) > 1:
+            results[1] = _run_alternatives(interp, options[1:], act, excluded=excluded)
+        else:
+            # Calling None raises: this way ends here, and the fork that leads to it is not left out of the graph.
+            interp.state.current_node = None
+            interp.builder.event_count += 1
+
+    yes, no = run_branches(interp, formula, run_then, run_else)
+    if not no:
+        return results[0]
+    if not yes:
+        return results[1]
+    return join_values(interp, formula, results[0], results[1], "each")
+
+
+def _mentions_key(question: object, key: object) -> bool:
+    """Whether a question is about the value of a key."""
+    if question == key or question == repr(key):
+        return True
+    return isinstance(question, tuple) and any(_mentions_key(part, key) for part in question[1:])
+
+
+def _conditional_options(value: Value) -> list[tuple[Formula, Value]]:
+    return value.options if isinstance(value, UnionValue) else [(True, value)]

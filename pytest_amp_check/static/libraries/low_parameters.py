@@ -1,0 +1,190 @@
+"""Modules whose parameters are of low precision from the start, and those that a Trainer trains."""
+
+from __future__ import annotations
+
+import ast
+
+from ...protocol import events as e
+from ...protocol import frameworks
+from ...protocol.events import Site, TrackedObject
+from ..interpreter.classes import lineage_of
+from ..interpreter.imports import dotted_name
+from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.source_text import expression_text, receiver_text
+from ..interpreter.values import NONE, Args, ExternalName, Keywords, UnknownValue, Value
+from .arguments import first_or_named, tracked_object_of
+from .syntax_queries import callee_of, constant_of_node, find_nodes, keywords_of, last_name, receiver_of
+
+#: Methods that cast, with the dtype, "" where it is among what they are given.
+_CASTS = {"half": "float16", "bfloat16": "bfloat16", "to": ""}
+_LOW = frozenset(("float16", "bfloat16"))
+#: Keywords of ``from_pretrained`` that name a dtype, and those that load what is frozen and trained through adapters.
+_DTYPES = ("torch_dtype", "dtype")
+_QUANTISES = frozenset(("quantization_config", "load_in_4bit", "load_in_8bit"))
+#: Methods of a Trainer that are given the model which it trains.
+_GIVEN_MODEL = frozenset(("compute_loss", "training_step"))
+#: What stands for torch itself among the objects, and its attribute that is the default dtype.
+_OF_TORCH, _DEFAULT = -1, "default dtype"
+_ARGUMENTS = frozenset(("TrainingArguments", "Seq2SeqTrainingArguments"))
+
+
+def find_low_dtype(interp: Interpreter, node: ast.expr | None) -> str:
+    """The low dtype that an expression stands for, or may stand for; "" where there is none."""
+    if node is None:
+        return ""
+    if isinstance(node, ast.Constant):
+        return str(node.value) if node.value in _LOW else ""
+    found: list[Value] = []
+    interp.without_events(lambda: found.append(interp.evaluate(node)))
+    return next(iter(_filter_low_dtypes(found[0])), "")
+
+
+def emit_created_low(interp: Interpreter, thing: TrackedObject, dtype: str, node: ast.AST) -> None:
+    """A module is made with parameters of a low dtype."""
+    thing.attributes["low"] = True
+    names = {"module": receiver_text(node) or thing.name, "call": expression_text(node)}
+    interp.emit(e.MODULE_CAST, node, thing.key, dtype=dtype, born=True, names=names)
+
+
+class _LowDefaultSites(dict[str, tuple[Site, object]]):
+    """Where a low dtype was made the default, with the words for that, by dtype."""
+
+
+def _call_set_default_dtype(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
+    """What is made from here on is of the dtype that is given."""
+    given = first_or_named(args, keywords, "d")
+    interp.store_attribute(_OF_TORCH, _DEFAULT, given if given is not None else NONE)
+    for dtype in _filter_low_dtypes(given):
+        interp.file_data(_LowDefaultSites)[dtype] = interp.site_of(node), expression_text(node)
+    return NONE
+
+
+def emit_low_by_default(interp: Interpreter, thing: TrackedObject) -> None:
+    """A module is made that is given no dtype."""
+    default = interp.state.heap.get((_OF_TORCH, _DEFAULT))
+    for dtype in _filter_low_dtypes(default)[:1]:
+        thing.attributes["low"] = True
+        site, words = interp.file_data(_LowDefaultSites)[dtype]
+        interp.emit_at(e.MODULE_CAST, site, thing.key, dtype=dtype, born=True, how="default", names={"call": words})
+
+
+def mark_cast_to_float32(interp: Interpreter, keys: frozenset[int]) -> None:
+    """Modules are cast to float32 that were made in a low dtype."""
+    for node in interp.builder.nodes:
+        event = node.event
+        if event is not None and event.kind == e.MODULE_CAST and event.attributes.get("born") and event.subject in keys:
+            event.attributes["dtype"] = "float32"
+            interp.program.objects[event.subject].attributes["low"] = False
+
+
+def _filter_low_dtypes(value: Value | None) -> list[str]:
+    """The low dtypes that a value may stand for."""
+    named = [each for each in value.alternatives() if isinstance(each, ExternalName)] if value is not None else []
+    return [dtype for each in named for dtype in each.possible_dtypes if dtype in _LOW]
+
+
+def _check_pretrained_load(interp: Interpreter, value: Value, node: ast.Call) -> None:
+    """A pretrained model is loaded in low precision."""
+    given = keywords_of(node)
+    if given.keys() & _QUANTISES:
+        return
+    for name in _DTYPES:
+        dtype = find_low_dtype(interp, given.get(name))
+        if dtype:
+            _create_low_module(interp, value, dtype, node)
+
+
+def _check_model_cast(interp: Interpreter, value: Value, node: ast.Call) -> None:
+    """A model is cast in the expression that loads it."""
+    made = receiver_of(node)
+    trained = isinstance(made, ast.Name) and _is_trainer_model_parameter(interp, made.id)
+    if not trained and last_name(callee_of(made)) != "from_pretrained":
+        return
+    asked = _CASTS[last_name(node.func)]
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    dtype = asked or next(filter(None, (find_low_dtype(interp, argument) for argument in given)), "")
+    if dtype:
+        thing = _create_low_module(interp, value, dtype, node)
+        if trained and thing is not None:
+            thing.attributes["trainer"] = "float32"
+    elif isinstance(value, UnknownValue) and made is not None:
+        moved = _find_module(interp, made)
+        if moved is not None:
+            interp.tracked_objects["used", value.key] = moved
+
+
+def _create_low_module(interp: Interpreter, value: Value, dtype: str, node: ast.Call) -> TrackedObject | None:
+    """What is known by its use alone, once it is used, is made in a low dtype."""
+    if not isinstance(value, UnknownValue):
+        return None
+    thing = interp.tracked_object(("used", value.key), "module", value.text, interp.site_of(node))
+    emit_created_low(interp, thing, dtype, node)
+    return thing
+
+
+def _note_trained_model(interp: Interpreter, value: Value, node: ast.Call) -> None:
+    """A Trainer is given the model that it trains: with a loss scale where it is asked for float16."""
+    name = dotted_name(interp, node.func)
+    model = keywords_of(node).get("model", node.args[0] if node.args else None)
+    if name is None or model is None or frameworks.canonical_name(name) != frameworks.HUGGING_FACE_TRAINER:
+        return
+    thing = _find_module(interp, model)
+    arguments = _find_trainer_arguments(interp)
+    named = interp.state.frame.module.identifiers.union(*arguments)
+    if any("deepspeed" in name.lower() for name in named if name is not None):
+        return  # DeepSpeed updates float32 copies of the parameters, whatever they are made in.
+    if thing is not None and thing.role == "module":
+        in_float16 = any(constant_of_node(given.get("fp16")) is True for given in arguments)
+        thing.attributes["trainer"] = "float16" if in_float16 else "float32"
+
+
+def _note_frozen(interp: Interpreter, value: Value, node: ast.Call) -> None:
+    """A model is frozen that is known by no use of its own."""
+    of, asked = receiver_of(node), keywords_of(node).get("requires_grad", node.args[0] if node.args else None)
+    thing = _find_module(interp, of) if of is not None and constant_of_node(asked) is False else None
+    if thing is not None:
+        thing.attributes["frozen"] = True
+
+
+def _note_adapter(interp: Interpreter, value: Value, node: ast.Call) -> None:
+    """A model is given adapters, which are trained in its place."""
+    model = keywords_of(node).get("model", node.args[0] if node.args else None)
+    thing = _find_module(interp, model) if model is not None else None
+    if thing is not None:
+        thing.attributes["frozen"] = True
+
+
+def _find_module(interp: Interpreter, node: ast.expr) -> TrackedObject | None:
+    """The module that an expression stands for, whether it is known to be one or was made low as one."""
+    found: list[Value] = []
+    interp.without_events(lambda: found.append(interp.evaluate(node)))
+    value = found[0]
+    return (
+        interp.tracked_objects.get(("used", value.key)) if isinstance(value, UnknownValue) else tracked_object_of(value)
+    )
+
+
+def _find_trainer_arguments(interp: Interpreter) -> list[dict[str | None, ast.expr]]:
+    """The arguments of Trainers, as they are written in the file."""
+    calls = find_nodes(interp.state.frame.module.tree, ast.Call)
+    return [keywords_of(call) for call in calls if last_name(call.func) in _ARGUMENTS]
+
+
+def _is_trainer_model_parameter(interp: Interpreter, name: str) -> bool:
+    """Whether a name is that of the model which a Trainer gives to the method being read."""
+    function = interp.state.frame.function
+    if function is None or function.cls is None or function.name not in _GIVEN_MODEL:
+        return False
+    if [parameter.arg for parameter in function.parameters()[1:2]] != [name]:
+        return False
+    named = (dotted_name(interp, base) for owner in lineage_of(interp, function.cls) for base in owner.bases)
+    return any(text and frameworks.canonical_name(text) == frameworks.HUGGING_FACE_TRAINER for text in named)
+
+
+def register(handlers: HandlerTable) -> None:
+    handlers.named_functions["torch.set_default_dtype"] = _call_set_default_dtype
+    handlers.call_result_listeners["from_pretrained"] = _check_pretrained_load
+    handlers.call_result_listeners["requires_grad_"] = _note_frozen
+    handlers.call_result_listeners["get_peft_model"] = _note_adapter
+    handlers.call_result_listeners.update(dict.fromkeys(_CASTS, _check_model_cast))
+    handlers.call_result_listeners.update(dict.fromkeys(("Trainer", "Seq2SeqTrainer"), _note_trained_model))

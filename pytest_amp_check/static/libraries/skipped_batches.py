@@ -1,0 +1,186 @@
+"""Batches that one process alone leaves out, as their loss is not finite, while the others average gradients."""
+
+from __future__ import annotations
+
+import ast
+
+from ...protocol import events as e
+from ...protocol.events import TrackedObject
+from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.source_text import expression_text
+from ..interpreter.values import EMPTY, TensorValue, Value
+from ..project.module import Module
+from ..project.syntax import children
+from .gradients import FINITE
+from .losses import may_use_no_sync
+from .nonfinite import current_code, find_asked_number, find_single_assignment
+from .syntax_queries import callee_of, constant_of_node, find_nodes, first_argument, last_name, receiver_of
+
+#: What modules are wrapped in whose backward waits for all processes.
+_COLLECTIVE = frozenset(("ddp", "fsdp1", "fsdp2"))
+#: What the name of a call speaks of by which processes tell each other: ``all_reduce``, ``reduce_dict``, ``gather``.
+_TELLS = ("reduce", "gather", "broadcast")
+#: What names speak of by which a program asks whether it trains in several processes.
+_PROCESSES = ("world", "rank", "dist", "ddp", "fsdp", "gpu", "process", "parallel", "device")
+#: Contexts in which the other processes go on without one that has come to its end.
+_JOINS = frozenset(("join", "Join"))
+#: What makes one answer of several, or of a tensor.
+_ONE_ANSWER = frozenset("any all item bool sum cpu".split())
+_LEAVES = (ast.Continue, ast.Break, ast.Return)
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+
+
+def _check_left_out(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> None:
+    """A loss runs backward, perhaps only where this process alone has found it finite."""
+    module = _find_collective_module(interp, tensor)
+    if module is None:
+        return
+    root = current_code(interp)
+    for test in find_nodes(root, ast.If):
+        call = _find_skipping_question(interp, root, test, node)
+        if call is not None and _asks_about(interp, call, tensor) and not _is_shared_with_ranks(root, test):
+            names = {"call": expression_text(call), "module": module.name}
+            interp.emit_at(e.LEFT_OUT, interp.site_of(call), module.key, names=names)
+            return
+
+
+def _find_collective_module(interp: Interpreter, tensor: TensorValue) -> TrackedObject | None:
+    """The module whose backward waits for all processes, None where something here may see to it that it does not."""
+    if may_use_no_sync(interp):
+        return None
+    keys = set(tensor.module_keys or EMPTY)
+    if tensor.first_forward is not None and tensor.first_forward.subject is not None:
+        keys.add(tensor.first_forward.subject)
+    things = [interp.program.objects[key] for key in sorted(keys)]
+    module = next((thing for thing in things if not _COLLECTIVE.isdisjoint(thing.attributes.get("wrapped", {}))), None)
+    return (
+        None
+        if module is None or _allows_uneven_ends(interp.module) or _allows_uneven_ends(interp.state.frame.module)
+        else module
+    )
+
+
+def _allows_uneven_ends(module: Module) -> bool:
+    """Whether a file lets processes end at different times."""
+    if module.identifiers.isdisjoint(_JOINS):
+        return False
+    contexts = [item.context_expr for block in find_nodes(module.tree, ast.With) for item in block.items]
+    return any(last_name(callee_of(context)) in _JOINS for context in contexts)
+
+
+def _find_skipping_question(interp: Interpreter, root: ast.AST, test: ast.If, backward: ast.AST) -> ast.Call | None:
+    """The call by which a test asks whether something is finite, where the answer no leaves out a backward."""
+    asked = _find_finite_question(interp, test.test)
+    if asked is None:
+        return None
+    call, finite = asked
+    good, bad = (test.body, test.orelse) if finite else (test.orelse, test.body)
+    if any(_find_node_path(part, backward) for part in good):
+        # What is done in its place may keep the other processes company.
+        return call if all(isinstance(part, (*_LEAVES, ast.Pass)) for part in bad) else None
+    return call if bad and isinstance(bad[-1], _LEAVES) and _skips_backward(root, test, bad[-1], backward) else None
+
+
+def _find_finite_question(interp: Interpreter, test: ast.expr) -> tuple[ast.Call, bool] | None:
+    """By which call a test asks whether something is finite, and what it comes to where that is so.
+
+    What else it asks may keep a batch in, but not see to it that all processes do the same, unless it asks for those.
+    """
+    if isinstance(test, ast.UnaryOp) and type(test.op) is ast.Not:
+        inner = _find_finite_question(interp, test.operand)
+        return None if inner is None else (inner[0], not inner[1])
+    if isinstance(test, ast.BoolOp):
+        parts = [_find_finite_question(interp, part) for part in test.values]
+        if type(test.op) is not ast.And:
+            return next((part for part in parts if part is not None and not part[1]), None)
+        rest = [part for part, asked in zip(test.values, parts, strict=True) if asked is None]
+        return None if any(map(_mentions_processes, rest)) else next(filter(None, parts), None)
+    if isinstance(test, ast.Name):
+        made = find_single_assignment(interp, test.id)
+        return None if made is None or isinstance(made, ast.Name) else _find_finite_question(interp, made)
+    if isinstance(test, ast.Compare):
+        counts = type(test.ops[0]) is ast.Gt and constant_of_node(test.comparators[0]) == 0
+        return _find_finite_question(interp, test.left) if counts else None
+    name = _imported_name(interp, callee_of(test))
+    if isinstance(test, ast.Call) and name in FINITE:
+        return test, name == "isfinite"
+    inside = (first_argument(test) or receiver_of(test)) if name in _ONE_ANSWER else None
+    return None if inside is None else _find_finite_question(interp, inside)
+
+
+def _imported_name(interp: Interpreter, func: ast.expr | None) -> str:
+    """The last name of a function, whatever the file that is read imports it as."""
+    name = last_name(func)
+    imported = interp.state.frame.module.imports.get(name) if isinstance(func, ast.Name) else None
+    return imported.name if imported is not None and imported.name else name
+
+
+def _mentions_processes(test: ast.expr) -> bool:
+    """Whether a test speaks of processes: their number, or which of them this is."""
+    names = (last_name(part).lower() for part in (*find_nodes(test, ast.Name), *find_nodes(test, ast.Attribute)))
+    return any(word in name for name in names for word in _PROCESSES)
+
+
+def _skips_backward(root: ast.AST, test: ast.If, leaves: ast.stmt, backward: ast.AST) -> bool:
+    """Whether what ends a block leads past a backward that would have followed in the same turn."""
+    to_test, to_backward = _find_node_path(root, test), _find_node_path(root, backward)
+    outer = to_test[:-1]
+    if any(isinstance(part, _FUNCTIONS) for part in outer[1:]):
+        return False
+    loop = next((part for part in reversed(outer) if isinstance(part, _LOOPS)), None)
+    if loop is None or loop not in to_backward:
+        return isinstance(leaves, ast.Return) and _stands_after(to_test, to_backward)
+    return _stands_after(to_test, to_backward)
+
+
+def _stands_after(path: list[ast.AST], other: list[ast.AST]) -> bool:
+    """Whether what one way leads to stands after the other, in the same block but for regions that end before it."""
+    for parent, child in zip(reversed(path[:-1]), reversed(path[1:]), strict=True):
+        for block in (getattr(parent, name, None) for name in ("body", "orelse", "finalbody")):
+            if isinstance(block, list) and child in block:
+                if any(after in other for after in block[block.index(child) + 1 :]):
+                    return True
+                break
+        if not isinstance(parent, (ast.With, ast.AsyncWith)):
+            return False
+    return False
+
+
+def _find_node_path(root: ast.AST, node: ast.AST) -> list[ast.AST]:
+    """The nodes from one to another that it holds, both among them; none where it does not."""
+    if root is node:
+        return [root]
+    for child in children(root):
+        path = _find_node_path(child, node)
+        if path:
+            return [root, *path]
+    return []
+
+
+def _asks_about(interp: Interpreter, call: ast.Call, tensor: TensorValue) -> bool:
+    """Whether what is asked of comes from the forward from which a loss comes."""
+    number = find_asked_number(call)
+    made = find_single_assignment(interp, number.id) if isinstance(number, ast.Name) else None
+    if isinstance(made, ast.Call):
+        made = find_asked_number(made)
+    return any(of is not None and _has_same_forward(interp, of, tensor) for of in (number, made))
+
+
+def _has_same_forward(interp: Interpreter, expression: ast.expr, tensor: TensorValue) -> bool:
+    """Whether an expression stands for a tensor from the same forward."""
+    found: list[Value] = []
+    interp.without_events(lambda: found.append(interp.evaluate(expression)))
+    return any(
+        part.first_forward is not None and part.first_forward is tensor.first_forward for part in found[0].tensors()
+    )
+
+
+def _is_shared_with_ranks(root: ast.AST, test: ast.If) -> bool:
+    """Whether the processes may tell each other of what a test asks, by then or in its block."""
+    calls = (call for call in find_nodes(root, ast.Call) if call.lineno <= (test.end_lineno or test.lineno))
+    return any(word in last_name(call.func).lower() for call in calls for word in _TELLS)
+
+
+def register(handlers: HandlerTable) -> None:
+    handlers.backward_start_listeners.append(_check_left_out)

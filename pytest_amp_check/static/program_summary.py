@@ -1,0 +1,296 @@
+"""What is true of a program as a whole, which its events do not tell one by one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+
+from ..protocol import events as e
+from ..protocol.events import Event, Graph, Program, Site, TrackedObject
+from .interpreter.values import AUTOCAST_CALLEES, FORWARD
+from .methods import mark_scaler_left_out
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .project.region_entry import AutocastEntries
+
+Events = Mapping[str, list[Event]]
+#: Optimizer -> the scalers that step it.
+ScalersByOptimizer = Mapping[int, set[int]]
+
+
+def summarize_program(program: Program, near_float16: Callable[[], bool]) -> None:
+    """Tell the rules what is true of the program as a whole; ``near_float16`` says whether float16 may come into it."""
+    events = _by_kind(program.graphs)
+    stepped = _stepped_optimizers(program, events)
+    scaled = [event for event in (*events[e.SCALE], *events[e.SCALER_STEP]) if event.subject is not None]
+    scalers = [tracked_object for tracked_object in program.objects if tracked_object.role == "scaler"]
+    live = _live_scalers(program, scalers, scaled, events)
+    program.attributes["live_scalers"] = live
+    mark_scaler_left_out(program)
+    program.attributes["left_scalers"] = _scalers_without_update(program, scalers)
+    program.attributes["scales_apart"] = any(map(_scales_for_other_code, program.graphs))
+    program.attributes["scaler_dtypes"] = frozenset().union(*(event.attributes.get("dtypes", ()) for event in scaled))
+    steps = _scalers_by_optimizer(program, events)
+    of_live = {tracked_object.key for tracked_object in live}
+    with_live_scaler = [key for key, by in steps.items() if not by.isdisjoint(of_live)]
+    by_trainer = {t.key: t.attributes["trainer"] for t in program.objects if "trainer" in t.attributes}
+    in_float16 = {key for key, precision in by_trainer.items() if precision == "float16"}
+    program.attributes["scaled_modules"] = (
+        _with_submodules(program, _owned_modules(program.objects[key] for key in with_live_scaler)) | in_float16
+    )
+    frozen = {t.key for t in program.objects if t.attributes.keys() & {"frozen", "partly_frozen"}}
+    # What wraps an optimizer and steps it may keep float32 copies of what it updates.
+    bare = [tracked_object for tracked_object in stepped if not tracked_object.attributes.get("wrapped")]
+    program.attributes["trained_modules"] = (
+        _with_submodules(program, _owned_modules(bare) - frozen) | by_trainer.keys()
+    ) - frozen
+    if events[e.MODULE_CAST]:
+        _mark_casts(program)
+    _mark_states(program, events, live)
+    filled = [event for event in events[e.FILL] if event.attributes["eligible"]]
+    if filled and not near_float16():
+        for event in filled:
+            event.attributes["eligible"] = False
+    is_without_scaler = any(tracked_object.attributes.get("constructed") for tracked_object in stepped) and not scalers
+    for graph in program.graphs:
+        _mark_without_scaler(
+            program,
+            graph,
+            is_without_scaler=is_without_scaler or (bool(scalers) and _steps_without_scaler(program, graph)),
+        )
+
+
+def _mark_without_scaler(program: Program, graph: Graph, *, is_without_scaler: bool) -> None:
+    for node in graph.nodes:
+        if node.event is not None and node.event.kind == e.BACKWARD and node.event.subject is None:
+            node.event.attributes["alone"] = is_without_scaler
+
+
+def _steps_without_scaler(program: Program, graph: Graph) -> bool:
+    """Whether a function steps an optimizer that no scaler of the program has to do with, and uses none itself."""
+    events = _by_kind([graph])
+    stepped = {event.object for event in events[e.STEP]}
+    if not stepped:
+        return False
+    used = [x.subject for kind in (e.SCALER_NEW, e.SCALE, e.UNSCALE, e.SCALER_STEP, e.UPDATE) for x in events[kind]]
+    escaped = [key for event in events[e.HANDOFF] for key in event.attributes.get("things", ())]
+    others = {x.object for x in program.iter_events() if x.kind in (e.SCALER_STEP, e.UNSCALE)}
+    engines = any(program.objects[key].attributes.get("engine") for key in stepped if key is not None)
+    return not (used or escaped or engines or stepped & others)
+
+
+def mark_bare_scales(program: Program, entries: Callable[[], Iterable[AutocastEntries]]) -> None:
+    """Say of what live scalers scale whether it was computed outside of every region that may be entered.
+
+    ``asked`` tells what may be entered, each time more of it.
+    """
+    live = {tracked_object.key for tracked_object in program.attributes["live_scalers"]}
+    scaled = [event for event in program.iter_events() if event.kind == e.SCALE and event.subject in live]
+    bare = [event for event in scaled if event.attributes["autocast"] == "out"]
+    # An object that is known to be of such a class enters: what is not known is of another.
+    constructed = {
+        tracked_object.attributes.get("class") for tracked_object in program.objects if tracked_object.role == "module"
+    }
+    for known in entries() if bare else ():
+        names = known.names | AUTOCAST_CALLEES | (frozenset({FORWARD}) if known.modules - constructed else frozenset())
+        bare = [event for event in bare if not _is_covered(event, known, names)]
+        if not bare:
+            break
+    for event in scaled:
+        if event.attributes["autocast"] == "out":
+            event.attributes["bare"] = event in bare
+
+
+def _is_covered(event: Event, known: AutocastEntries, names: frozenset[str]) -> bool:
+    """Whether what is scaled may come of a region: the calls that it comes of enter one, or one stands around them."""
+    if known.is_everywhere or event.attributes["callees"] & names:
+        return True
+    return any(_function_of_frame(frame) in known.called_in_regions for frame in event.site.list_frames())
+
+
+def _function_of_frame(frame: Site) -> str:
+    """What a region has in it around which code runs: the name of its function, or what its file is imported by."""
+    name = frame.function.rpartition(".")[2]
+    return name if name != "<module>" else frame.path.rpartition("/")[2].partition(".")[0] + "."
+
+
+def _live_scalers(
+    program: Program, scalers: list[TrackedObject], scaled: list[Event], events: Events
+) -> tuple[TrackedObject, ...]:
+    """The scalers that scale something, and whose state the program is to keep."""
+    for scaler in scalers:
+        enabled = scaler.attributes.get("enabled", True)
+        scaler.attributes["enabled"] = enabled if isinstance(enabled, bool) else e.UNKNOWN
+    # Code that is given both is where they train.
+    used = {event.subject for event in scaled}.union(
+        *(_keys_of_role(program, each, "scaler") for each in events[e.HANDOFF])
+    )
+    # Most frameworks keep the state of their scaler themselves.
+    own = [scaler for scaler in scalers if scaler.attributes.get("framework", "timm") == "timm"]
+    return tuple(scaler for scaler in own if scaler.key in used and scaler.attributes["enabled"] is not False)
+
+
+def _scalers_without_update(program: Program, scalers: list[TrackedObject]) -> frozenset[int]:
+    """The scalers of which the program shows a step and no update, by whatever code of it.
+
+    Code that updates a scaler and does not step it completes what other code has begun, and may know it by another way
+    than that code: what is called the same is taken to be the same.
+    """
+    stepped: set[int | None] = set()
+    updated: set[int | None] = set()
+    completed: set[str] = set()
+    for graph in program.graphs:
+        events = _by_kind([graph])
+        steps = {event.subject for event in events[e.SCALER_STEP]}
+        updates = {event.subject for event in events[e.UPDATE]}
+        stepped |= steps
+        updated |= updates
+        completed.update(_last_name(program.objects[key]) for key in updates - steps if key is not None)
+    left = [scaler for scaler in scalers if scaler.key in stepped - updated and not scaler.attributes.get("framework")]
+    return frozenset(scaler.key for scaler in left if _last_name(scaler) not in completed)
+
+
+def _scales_for_other_code(graph: Graph) -> bool:
+    """Whether code scales a loss that other code may run backward."""
+    events = _by_kind([graph])
+    return not {event.subject for event in events[e.SCALE]} <= {event.subject for event in events[e.BACKWARD]}
+
+
+def _last_name(tracked_object: TrackedObject) -> str:
+    """The last part of what the user calls a thing: an object's attribute has it wherever the object is known."""
+    return tracked_object.name.rpartition(".")[2]
+
+
+def _by_kind(graphs: Iterable[Graph]) -> Events:
+    found: defaultdict[str, list[Event]] = defaultdict(list)
+    for graph in graphs:
+        for node in graph.nodes:
+            if node.event is not None:
+                found[node.event.kind].append(node.event)
+    return found
+
+
+def _stepped_optimizers(program: Program, events: Events) -> list[TrackedObject]:
+    """The optimizers that are stepped."""
+    steps = (*events[e.SCALER_STEP], *events[e.STEP])
+    return [program.objects[event.object] for event in steps if event.object is not None]
+
+
+def _owned_modules(optimizers: Iterable[TrackedObject]) -> frozenset[int]:
+    """The modules whose parameters some optimizers have."""
+    return frozenset().union(*(optimizer.attributes.get("owns") or () for optimizer in optimizers))
+
+
+def _with_submodules(program: Program, modules: Iterable[int]) -> frozenset[int]:
+    """Modules with those that they are made of from the start, as far as they are in low precision."""
+    found, todo = set(modules), list(modules)
+    while todo:
+        parts = program.objects[todo.pop()].attributes.get("parts", ())
+        todo += [key for key in parts if key not in found]
+        found.update(todo)
+    return frozenset(found)
+
+
+def _keys_of_role(program: Program, event: Event, role: str) -> list[int]:
+    """What of a role is given to code that trains."""
+    return [key for key in event.attributes.get("trains", ()) if program.objects[key].role == role]
+
+
+def _scalers_by_optimizer(program: Program, events: Events) -> ScalersByOptimizer:
+    steps: defaultdict[int, set[int]] = defaultdict(set)
+    for event in (*events[e.SCALER_STEP], *events[e.STEP]):
+        if event.object is not None:
+            steps[program.objects[event.object].key].update([event.subject] if event.subject is not None else [])
+    for event in events[e.HANDOFF]:
+        for optimizer in _keys_of_role(program, event, "optimizer"):
+            steps[optimizer].update(_keys_of_role(program, event, "scaler"))
+    return dict(steps)
+
+
+def _mark_casts(program: Program) -> None:
+    """Say of each cast of a module whether the module is trained as it leaves it: by the same code, or the object's."""
+    for graph in program.graphs:
+        events = _by_kind([graph])
+        stepped = _stepped_optimizers(program, events)
+        made = {event.subject: event for event in events[e.OPTIMIZER_NEW]}
+        for index, node in enumerate(graph.nodes):
+            event = node.event
+            if event is None or event.kind != e.MODULE_CAST:
+                continue
+            trained = event.attributes.get("born", False) or event.site.function.endswith("__init__")
+            if not trained and event.subject is not None:
+                optimizers = (optimizer for optimizer in stepped if not _is_exclusive(made.get(optimizer.key), event))
+                of_module = {optimizer.key for optimizer in optimizers if event.subject in _owned_modules([optimizer])}
+                trained = bool(of_module) and _are_stepped_after(graph, index, of_module)
+            # A test of a few steps asks for it on purpose, and has no small updates to lose.
+            event.attributes["trained"] = trained and not event.site.is_in_test()
+
+
+def _are_stepped_after(graph: Graph, cast: int, optimizers: set[int]) -> bool:
+    """Whether any of some optimizers is stepped after a cast of a module, before that is cast back to float32."""
+    event = graph.nodes[cast].event
+    assert event is not None
+    asked_anew = 0
+    for node in graph.nodes:
+        asked_anew |= node.forgotten_predicates
+    # What is answered once holds for the rest of the program.
+    answers = {key: truth for key, truth in event.guards if not asked_anew >> key & 1}
+    seen, todo = {cast}, [cast]
+    while todo:
+        for target, key, truth in graph.nodes[todo.pop()].edges:
+            if target in seen or answers.get(key, truth) != truth:
+                continue
+            seen.add(target)
+            after = graph.nodes[target].event
+            if after is not None:
+                if after.kind in (e.STEP, e.SCALER_STEP) and after.object in optimizers:
+                    return True
+                back = after.kind == e.MODULE_CAST and after.attributes["dtype"] == "float32"
+                # Another call makes another module.
+                if after.kind == e.AGAIN or (back and after.subject == event.subject):
+                    continue
+            todo.append(target)
+    return False
+
+
+def _is_exclusive(made: Event | None, other: Event) -> bool:
+    """Whether an optimizer is constructed only where something else does not happen: by the answers to one question."""
+    return made is not None and any((key, not truth) in made.guards for key, truth in other.guards)
+
+
+def _mark_states(program: Program, events: Events, live: tuple[TrackedObject, ...]) -> None:
+    """Say of what is saved which scalers belong to it, and of what is loaded whether the same program saves it."""
+    steps = _scalers_by_optimizer(program, events)
+    for event in events[e.SAVE]:
+        event.attributes["scope_scalers"] = _scaler_names_for(event.attributes["owners"], live, steps)
+    # With the scaler's state beside the optimizer's.
+    full = [
+        save.attributes
+        for save in events[e.SAVE]
+        if save.attributes["scaler_entries"] and save.attributes["optimizer_entries"]
+    ]
+    for event in events[e.SCALER_LOAD]:
+        entry = event.attributes["entry"]
+        known = any(entry in facts["scaler_entries"] for facts in full)
+        event.attributes["of_others"] = bool(full) and entry is not None and not known
+    for event in events[e.OPTIMIZER_LOAD]:
+        saved = any(event.attributes["entry"] in facts["optimizer_entries"] for facts in full)
+        event.attributes["holds_scaler"] = saved and event.attributes["source"] not in program.attributes.get(
+            "handed", ()
+        )
+        if event.object is not None:
+            event.attributes["scope_scalers"] = _scaler_names_for((event.object,), live, steps)
+
+
+def _scaler_names_for(
+    owners: tuple[int, ...], live: tuple[TrackedObject, ...], steps: ScalersByOptimizer
+) -> tuple[str, ...]:
+    """What the scalers are called that belong to optimizers: those that step them.
+
+    Any scaler may, where it is not in view who steps them.
+    """
+    stepping: set[int] = set().union(*(steps.get(key, ()) for key in owners))
+    if not stepping and owners and all(key in steps for key in owners):
+        return ()
+    return tuple(dict.fromkeys(t.name or "the scaler" for t in live if not stepping or t.key in stepping))

@@ -1,0 +1,178 @@
+"""What may come into a file from others: through what it imports, what imports it, and what that imports."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import warnings
+from collections.abc import Iterator
+
+from ..sources import code_blocks, source_files
+from ..sources.patterns import MANUAL_LOW_WORDS
+from ..sources.tokens import refuse_dense
+from .project import Project, package_top
+from .region_entry import AutocastEntries, may_use_float16
+from .region_entry import find_autocast_entries as entering_in
+from .syntax import tail_name, walk
+
+#: Files that one which is named imports, directly or not, which are asked for what enters autocast.
+MAX_REACHED_FILES = 400
+#: What a file mentions that may make a model cast.
+CASTING_WORDS = (b"autocast", *MANUAL_LOW_WORDS)
+
+
+def iterate_autocast_entries(project: Project, path: str, tree: ast.Module) -> Iterator[AutocastEntries]:
+    """What may enter autocast for a file, whose syntax tree is given: it, what it imports, and what imports it.
+
+    A model may be of any class of the tree. Each answer holds those before it: whoever knows enough asks no further,
+    since reading another file takes longer than all else.
+    """
+    absolute = os.path.abspath(path)
+    found = entering_in(tree)._replace(called_in_regions=frozenset())
+    yield found
+    project.depends_on_all = True
+    if not project.is_complete():
+        below, above, others = _imports_on_disk(project, absolute), set[str](), _sibling_files(absolute)
+    else:
+        others = {os.path.abspath(other) for other in project.autocast_files} - {absolute}
+        below = others & project.transitive_imports({absolute}) if others else set()
+        above = {other for other in others if absolute in _imports_below(project, other)}
+    # What it has to do with first: it is the likelier to tell.
+    near = sorted(below | above)
+    for other in (*near, *sorted(others.difference(near))):
+        known = _autocast_entries_of(project, other)
+        found = AutocastEntries(
+            found.names | known.names if other in below else found.names,
+            found.modules | known.modules,
+            found.called_in_regions | known.called_in_regions if other in above else found.called_in_regions,
+            found.is_everywhere or (known.is_everywhere and other in below | above),
+        )
+        yield found
+
+
+def _autocast_entries_of(project: Project, path: str) -> AutocastEntries:
+    """What enters autocast in a file: everything may, where it does not parse."""
+    known = project.entries_by_path.get(path)
+    if known is None:
+        tree = _parse_file(path, project.largest)
+        known = project.entries_by_path[path] = (
+            AutocastEntries(is_everywhere=True) if tree is None else entering_in(tree)
+        )
+    return known
+
+
+def _imports_on_disk(project: Project, start: str) -> set[str]:
+    """The files that mention autocast among those that a file imports, directly or not, wherever they lie."""
+    reached, work = {start}, [start]
+    found: set[str] = set()
+    while work and len(reached) < MAX_REACHED_FILES:
+        path = work.pop()
+        # What the first file asked for, the others ask for, too.
+        for other in project.iterate_imports(path):
+            if other not in reached:
+                reached.add(other)
+                work.append(other)
+                if any(word in source_files.load_or_nothing(other, project.largest) for word in CASTING_WORDS):
+                    found.add(other)
+    return found
+
+
+def _sibling_files(start: str) -> set[str]:
+    """The files that may cast in the directory of a file that is alone: models lie beside what trains them."""
+    directory = os.path.dirname(start)
+    names = os.listdir(directory) if os.path.isdir(directory) else []
+    files = {os.path.join(directory, name) for name in names if name.endswith(".py")} - {start}
+    return {file for file in files if any(word in source_files.load_or_nothing(file) for word in CASTING_WORDS)}
+
+
+def _imports_below(project: Project, path: str) -> set[str]:
+    """A file and all that it imports, directly or not."""
+    known = project.imports_below.get(path)
+    if known is None:
+        known = project.imports_below[path] = project.transitive_imports({path})
+    return known
+
+
+def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
+    """Whether a file, whose syntax tree is given, one that imports it, or what one of these imports is in float16.
+
+    Who uses a file that nobody imports is not known: then whether any beside it is. Of one that is looked at alone,
+    any may be. What trains its own modules, and says nothing of float16, trains them in float32. A library for which a
+    file is an example or a test may work in float16 without that file.
+    """
+    start = os.path.abspath(path)
+    if start in project.float16_files:
+        project.float16_by_path[start] = may_use_float16(tree)
+    if project.float16_by_path.get(start):
+        return True
+    if _trains_own_modules(tree):
+        return False
+    others = project.float16_files - {start}
+    project.depends_on_all = project.depends_on_all or project.is_complete()
+    if not others or not project.files or not project.is_complete():
+        return any(_may_use_float16(project, other) for other in sorted(others))
+    above, users, work = {start}, 0, [start]
+    while work:
+        current = work.pop()
+        # A package offers what lies in it, and uses it no more than those who import the package for something else.
+        if current == start or not _only_reexports(current):
+            users += 1
+            reached = [other for other in others & _imports_below(project, current) if _is_in_reach(other, start)]
+            if any(_may_use_float16(project, other) for other in sorted(reached)):
+                return True
+        for other in project.importers.importers_of(_import_stem(current), project.members):
+            if other not in above and current in project.direct_imports(other):
+                above.add(other)
+                work.append(other)
+    beside = {other for other in others if os.path.dirname(other) == os.path.dirname(start)}
+    return users == 1 and any(_may_use_float16(project, other) for other in sorted(beside))
+
+
+def _only_reexports(path: str) -> bool:
+    """Whether a file gives others what it imports, and does nothing with that itself."""
+    if os.path.basename(path) != "__init__.py":
+        return False
+    return re.search(rb"^[ \t]*(?:class|def)\s", source_files.load_or_nothing(path), re.MULTILINE) is None
+
+
+def _trains_own_modules(tree: ast.Module) -> bool:
+    """Whether a file defines modules and runs their backward itself."""
+    nodes = walk(tree)
+    return any(isinstance(node, ast.FunctionDef) and node.name == "forward" for node in nodes) and any(
+        isinstance(node, ast.Call) and tail_name(node.func) == "backward" for node in nodes
+    )
+
+
+def _is_in_reach(other: str, start: str) -> bool:
+    """Whether what is imported as a file is may import another: that it lies where that one's imports begin."""
+    directory = os.path.dirname(other)
+    top = package_top(directory)
+    return start.startswith((top if top != directory else os.path.dirname(top)) + os.sep)
+
+
+def _may_use_float16(project: Project, path: str) -> bool:
+    """Whether a file, which mentions float16, may compute in it: any may that does not parse."""
+    known = project.float16_by_path.get(path)
+    if known is None:
+        tree = _parse_file(path, project.largest)
+        known = project.float16_by_path[path] = tree is None or may_use_float16(tree)
+    return known
+
+
+def _parse_file(path: str, largest: int) -> ast.Module | None:
+    """The syntax tree of a file; None where it cannot be read."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            code = code_blocks.code_bytes(path, code_blocks.load_source(path, largest))
+            refuse_dense(code.decode("utf-8", "replace"), largest)
+            return ast.parse(code)
+    except (source_files.Unreadable, SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _import_stem(path: str) -> str:
+    """The last part of the name that a file is imported by."""
+    stem = os.path.basename(path).removesuffix(".py")
+    return stem if stem != "__init__" else os.path.basename(os.path.dirname(path))

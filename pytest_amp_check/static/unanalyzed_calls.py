@@ -1,0 +1,89 @@
+"""Blind spots: calls of the protocol that a text holds and that no path of any file has reached, or understood."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Mapping
+
+from ..protocol.events import Site
+from ..protocol.fast_namedtuple import NamedTuple
+from ..protocol.finding import Finding
+from ..protocol.findings_builder import make_finding
+from ..protocol.source_text import SourceText, find_access_path
+from .interpreter.visited_calls import Span, span_of
+from .project.module import Module
+from .project.relevance import may_train
+
+NOT_REACHED, NOT_KNOWN = "call:not-reached", "call:not-known"
+#: Methods of a scaler.
+OF_SCALER = frozenset({"scale", "unscale_", "step", "update"})
+
+
+class UnanalyzedCall(NamedTuple):
+    """A call that the text of a file holds. ``writes`` says that to have come by is all that there is to judge."""
+
+    site: Site
+    call_text: str
+    is_save: bool
+
+
+def collect_calls(module: Module) -> list[UnanalyzedCall]:
+    """The calls of the protocol in a file, by the words of the code alone.
+
+    What a file saves that does no part of a training is no checkpoint of one.
+    """
+    functions = {id(node): name for name, node in _named_functions(module)}
+    spots = _calls_below(module, module.tree, "<module>", functions)
+    return [spot for spot in spots if not spot.is_save or may_train(module)]
+
+
+def _named_functions(module: Module) -> Iterator[tuple[str, ast.AST]]:
+    for function in module.functions.values():
+        yield function.qualified_name, function.node
+
+
+def _calls_below(
+    module: Module, node: ast.AST, function_name: str, functions: Mapping[int, str]
+) -> Iterator[UnanalyzedCall]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Call):
+            spot = _protocol_call(module, child, function_name)
+            if spot is not None:
+                yield spot
+        yield from _calls_below(module, child, functions.get(id(child), function_name), functions)
+
+
+def _protocol_call(module: Module, call: ast.Call, function_name: str) -> UnanalyzedCall | None:
+    func = call.func
+    name = func.attr if isinstance(func, ast.Attribute) else find_access_path(func) or ""
+    receiver = find_access_path(func.value) or "" if isinstance(func, ast.Attribute) else ""
+    if not (name == "save" and receiver == "torch") and not _is_protocol_call(name, receiver, call):
+        return None
+    site = Site(
+        module.path,
+        call.lineno,
+        module.character_column(call.lineno, call.col_offset),
+        call.end_lineno,
+        module.character_column(call.end_lineno or call.lineno, call.end_col_offset or 0),
+        function_name,
+    )
+    return UnanalyzedCall(site, f"{SourceText(func)}(...)", is_save=name == "save")
+
+
+def _is_protocol_call(name: str, receiver: str, call: ast.Call) -> bool:
+    last = receiver.rpartition(".")[2].lower()
+    if name in OF_SCALER and last.endswith("scaler"):
+        return True
+    if name == "step":
+        return not call.args and last.startswith("opt")
+    return name in ("backward", "zero_grad") or name.startswith("clip_grad_")
+
+
+def unanalyzed_findings(calls: Iterable[UnanalyzedCall], visited_calls: Mapping[Span, bool]) -> Iterator[Finding]:
+    """A finding for each call that nothing has judged."""
+    for spot in calls:
+        judged = visited_calls.get(span_of(spot.site))
+        if judged or (judged is not None and spot.is_save):
+            continue
+        label = NOT_REACHED if judged is None else NOT_KNOWN
+        yield make_finding(label, spot.site, [], {"call": spot.call_text}, ())
