@@ -382,9 +382,7 @@ def make_gradients_figure(numerics: Mapping[str, Any]) -> Figure | None:
                     "unit": " %",
                     "most": largest * 100,
                 },
-                "bands": [
-                    {"from": start, "to": end, "colour": f"var(--band-{describe_band})"} for band, start, end in bands
-                ],
+                "bands": [{"from": start, "to": end, "colour": f"var(--band-{band})"} for band, start, end in bands],
                 "marks": [[LOST, "2⁻²⁵"], [NORMAL, "2⁻¹⁴"], [LARGEST, "65,504"]],
                 "data": data,
             }

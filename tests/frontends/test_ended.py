@@ -94,13 +94,13 @@ def test_while_a_file_is_replaced(name: str, function: str) -> None:
 def test_before_a_file_is_replaced(name: str) -> None:
     before = f"""\
     from pytest_amp_check.static.fixes import fix_files
-    real = fix_files.put
+    real = fix_files.replace_file
 
     def sending(*given, **more):
         os.kill(os.getpid(), signal.{name})
         return real(*given, **more)
 
-    fix_files.put = sending
+    fix_files.replace_file = sending
     """
     code, _, err = ended(before, "check", "--fix", "train.py")
     assert (code, err) == (SAID[name][0], f"amp-check: {SAID[name][1]}\n")

@@ -351,10 +351,10 @@ def test_formats_say_what_they_hold() -> None:
     def those(name: str) -> list[str]:
         return [each for each, form in formats.FORMATS.items() if getattr(form, name)]
 
-    assert those("counts") == ["full", "concise", "json"]
-    assert those("whole") == ["full"]
-    assert those("edits") == ["json", "json-lines", "rdjson", "sarif"]
-    assert [name for name in formats.FORMATS if name not in those("fixes")] == [
+    assert those("can_count") == ["full", "concise", "json"]
+    assert those("shows_run") == ["full"]
+    assert those("shows_edits") == ["json", "json-lines", "rdjson", "sarif"]
+    assert [name for name in formats.FORMATS if name not in those("shows_fixes")] == [
         "junit",
         "github",
         "gitlab",

@@ -628,7 +628,7 @@ def test_what_is_no_table_is_not_ignored(tmp_path: Path, toml: str) -> None:
 def test_pyproject_without_our_table_is_not_parsed(tmp_path: Path, text: str) -> None:
     (tmp_path / "pyproject.toml").write_text(text)
     program = (
-        "import sys; from pytest_amp_check.frontends.options import resolve; resolve({}, start='.');"
+        "import sys; from pytest_amp_check.frontends.options import resolve_options; resolve_options({}, start='.');"
         "sys.exit('tomllib' in sys.modules or 'tomli' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", program], cwd=tmp_path).returncode == 0

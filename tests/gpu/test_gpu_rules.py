@@ -65,7 +65,7 @@ def finds_its_marks(name: str, source: str, where: str) -> None:
 @pytest.mark.parametrize("kind", ["bad", "good"])
 @pytest.mark.parametrize("code", [code for code, rule in RULES.items() if rule.detected_by != STATIC])
 def test_an_example_on_cuda(code: str, kind: str, where: str) -> None:
-    finds_its_marks(f"{code}_{kind}.py", getattr(RULES[code], kind), where)
+    finds_its_marks(f"{code}_{kind}.py", getattr(RULES[code], f"{kind}_example"), where)
 
 
 @pytest.mark.parametrize("trainer", TRAINERS, ids=lambda path: path.stem)
@@ -89,6 +89,10 @@ def test_a_trainer_by_the_command(name: str, where: str, tmp_path: Path) -> None
 
 
 def test_each_exception_is_of_a_line_that_is_marked() -> None:
-    sources = {f"{code}_{kind}.py": getattr(rule, kind) for code, rule in RULES.items() for kind in ("bad", "good")}
+    sources = {
+        f"{code}_{kind}.py": getattr(rule, f"{kind}_example")
+        for code, rule in RULES.items()
+        for kind in ("bad", "good")
+    }
     sources |= {path.name: path.read_text(encoding="utf-8") for path in TRAINERS}
     assert all(line in dict(marks(sources[name], "runtime")) for name, line in OTHERWISE)

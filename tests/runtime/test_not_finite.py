@@ -579,7 +579,7 @@ def test_what_a_device_says_one_step_late_is_played_with_the_weights_of_then(
 ) -> None:
     # As on a GPU, whose numbers are there when the next step asks for them.
     listener = "pytest_amp_check.runtime.record.listeners.non_finite"
-    monkeypatch.setattr(f"{listener}._is_here", lambda tensor: False)
+    monkeypatch.setattr(f"{listener}._is_on_cpu", lambda tensor: False)
     monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)
     torch.manual_seed(0)
     run = train(Net(how, call=3), scaler=scaler)
@@ -592,7 +592,7 @@ def test_what_a_device_says_one_step_late_is_played_with_the_weights_of_then(
 
 def test_a_last_step_of_a_device_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     listener = "pytest_amp_check.runtime.record.listeners.non_finite"
-    monkeypatch.setattr(f"{listener}._is_here", lambda tensor: False)
+    monkeypatch.setattr(f"{listener}._is_on_cpu", lambda tensor: False)
     monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)
     monkeypatch.setattr("pytest_amp_check.runtime.record.delayed_reads.DeviceTransfer.is_ready", False)
     torch.manual_seed(0)

@@ -104,7 +104,11 @@ def test_runs_to_its_end(script: Path, alone: None, monkeypatch: pytest.MonkeyPa
         pytest.param(source, id=name)
         for name, source in (
             *((name_of(path), path.read_text(encoding="utf-8")) for path in SCRIPTS),
-            *((f"{rule.code}-{kind}", getattr(rule, kind)) for rule in RULES.values() for kind in ("bad", "good")),
+            *(
+                (f"{rule.code}-{kind}", getattr(rule, kind))
+                for rule in RULES.values()
+                for kind in ("bad_example", "good_example")
+            ),
         )
         if 'init_process_group("gloo"' in source and "DistributedDataParallel" in source
     ],

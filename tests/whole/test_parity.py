@@ -125,7 +125,7 @@ def test_marks_of_one_reader_become_no_more() -> None:
 
 @pytest.mark.parametrize(("code", "kind"), EXAMPLES)
 def test_a_run_of_an_example_finds_exactly_what_it_marks(code: str, kind: str, tmp_path: Path) -> None:
-    source: str = getattr(RULES[code], kind)
+    source: str = getattr(RULES[code], f"{kind}_example")
     script = tmp_path / f"{kind}.py"
     script.write_text(source, encoding="utf-8")
     run = recorded(lambda: runpy.run_path(str(script), run_name="__main__"))

@@ -29,6 +29,15 @@ AT_ONE_PLACE = {"match", "fullmatch"}
 #: Expressions that are made where they are used, with what they become: by module and source.
 MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
     ("static/cross_file.py", r"f'\\b{re.escape(name)}\\.{method}\\s*\\('"): [r"\bscaler\.update\s*\("],
+    ("static/cross_file.py", r"f'(?<!\\bself\\.)\\b{called}\\.{method}\\s*\\('"): [
+        r"(?<!\bself\.)\bscaler\.update\s*\("
+    ],
+    (
+        "static/cross_file.py",
+        r"f'\\bself\\.{called}\\s{{0,8}}=\\s{{0,8}}(?:\\w{{1,80}}\\.){{0,8}}_?[A-Z]\\w{{0,80}}\\('",
+    ): [r"\bself\.scaler\s{0,8}=\s{0,8}(?:\w{1,80}\.){0,8}_?[A-Z]\w{0,80}\("],
+    ("static/cross_file.py", r"f'\\b{cls}\\b'"): [r"\bTrainer\b"],
+    ("static/cross_file.py", "classes"): [r"^class\s+(\w+)"],
     ("static/cross_file.py", "given"): [r"(?:step|[Ss]caler)\w{0,40}\s{0,8}\([^()]{0,400}\boptimizer\b"],
     ("static/sources/newer_syntax.py", "pattern"): [pattern for _, pattern in newer_syntax._STATEMENTS],
     ("static/sources/patterns.py", r"name + b'\\([^)]{0,200}?(?:half|float16|dtype)'"): [
@@ -40,7 +49,7 @@ MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
     ],
     (
         "static/interpreter/disabled_flags.py",
-        r"f'\\.{attribute}\\b\\s*(?:[-+*/|&,)]|:[^=\\n]{{1,{ANNOTATION}}})?=(?!=)'",
+        r"f'\\.{attribute}\\b\\s*(?:[-+*/|&,)]|:[^=\\n]{{1,{MAX_ANNOTATION}}})?=(?!=)'",
     ): [r"\.amp\b\s*(?:[-+*/|&,)]|:[^=\n]{1,200})?=(?!=)"],
     ("static/interpreter/disabled_flags.py", r"f'\\b{function}\\b'"): [r"\btrain\b"],
     ("static/sources/source_files.py", "'|'.join(map(translate, names)) or nothing"): [translate("*_pb2*.py")],

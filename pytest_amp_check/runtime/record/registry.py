@@ -194,5 +194,5 @@ class Registry:
                 self.owner_keys.pop(id(p), None)
         self._owners_cache.clear()
         for other in tracked.tracked_object.attributes.get("shares", ()):
-            self._program.objects[other].attributes["shares"].discard_exits(key)
+            self._program.objects[other].attributes["shares"].discard(key)
         self._run_checker.forget_optimizer(key)

@@ -103,7 +103,9 @@ def _factor_problem(taken: Sequence[Sequence[Window]], k: int, rtol: float) -> s
     correct, undivided, sums = [], [], []
     for terms in groups.values():
         totals = [sum(term.weights[index] for term in terms) * by_hand for index in range(len(terms[0].weights))]
-        is_each_one = all(term.each is not None and abs(term.each * by_hand - 1) <= rtol for term in terms)
+        is_each_one = all(
+            term.sample_weight is not None and abs(term.sample_weight * by_hand - 1) <= rtol for term in terms
+        )
         if is_each_one or any(abs(total - 1) <= rtol for total in totals):
             correct.append(terms)
         if not is_each_one and any(abs(total - k) <= rtol * k for total in totals):
@@ -119,14 +121,14 @@ def _factor_problem(taken: Sequence[Sequence[Window]], k: int, rtol: float) -> s
             raise ValueError(f"the losses of a window weigh {shown}, which may be right or wrong: {ask}")
         return _ratio_message(sums[0][0], k) + f". If the loss has a weight of its own, {ask}"
     terms = correct[0]
-    samples = sum(term.count for term in terms)
+    samples = sum(term.sample_count for term in terms)
     shares = [term.weights[0] * by_hand for term in terms]
     even = all(
-        abs(share - term.count / samples) <= max(rtol, 1e-6) * term.count / samples
+        abs(share - term.sample_count / samples) <= max(rtol, 1e-6) * term.sample_count / samples
         for share, term in zip(shares, terms, strict=True)
     )
     if len(terms[0].weights) == 1 and not even:
-        counts = ", ".join(f"{term.count:g}" for term in terms)
+        counts = ", ".join(f"{term.sample_count:g}" for term in terms)
         return (
             f"micro-batches of {counts} samples count {', '.join(f'{share:.3g}' for share in shares)}: the mean of "
             'their means is not the mean of the full batch. Sum the losses (reduction="sum") and divide them by the '
