@@ -532,9 +532,7 @@ def _analyze_text(text: str, path: str, settings: Settings, project: Project) ->
 
 
 def _finish_block(result: AnalysisResult, block: Block, name: str, settings: Settings) -> AnalysisResult:
-    """Return the result of a code block with its own findings finished; ``name`` is the block's name as if it were a
-    file.
-    """
+    """Return the result of a code block with finished findings; ``name`` stands for the block as a file name."""
     path = result.path
     selected = evidence.select_findings([result], result.reached_functions)
     own_findings = _suppress_findings(

@@ -227,8 +227,7 @@ def _is_analyzed(interp: Interpreter, function: Function, cls: Class | None) -> 
 def _own_names_used(interp: Interpreter, method: Function, cls: Class) -> dict[str, bool]:
     """Return the names of a class that an inherited method may use, each with True for a number.
 
-    Methods that it calls count too. A method that uses no such name behaves as in the defining class, and is analyzed
-    there.
+    Called methods count too. A method that uses no such name behaves as in the defining class, and is analyzed there.
     """
     if method.cls is cls:
         return {}
@@ -310,7 +309,7 @@ def _havoc_counters(interp: Interpreter, receiver: Instance) -> None:
 
 
 def _receiver_instance(interp: Interpreter, function: Function, cls: Class) -> Instance:
-    """Return an instance of the class after its constructor. Later changes of its optimizers are unknown."""
+    """Return an instance of the class after the constructor. Later changes of the instance's optimizers are unknown."""
     fresh = ("root", id(cls.node)) not in interp.instances
     made = instance_of(interp, cls, ("root", id(cls.node)), cls.name, None)
     init = method_of(interp, cls, "__init__")
@@ -331,7 +330,7 @@ def _receiver_instance(interp: Interpreter, function: Function, cls: Class) -> I
 
 
 def _forget_late_attributes(interp: Interpreter, made: Instance, init: Function) -> None:
-    """Forget attributes that the constructor leaves None if other methods set or use them: their value is unknown."""
+    """Forget attributes that the constructor leaves None if other methods set or use these attributes."""
     empty = {name for name, value in interp.stored_attributes(made.key) if value.value is None}
     if empty and made.cls not in interp.attributes_by_class:
         methods = [m for owner in lineage_of(interp, made.cls) for m in owner.methods.values() if m is not init]

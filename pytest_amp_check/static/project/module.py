@@ -1,4 +1,4 @@
-"""Parsed modules: functions and classes, and the names by which the protocol may need them."""
+"""Parsed modules: functions and classes, and the used names that may be relevant to the protocol."""
 
 from __future__ import annotations
 
@@ -119,7 +119,9 @@ class Function:
         return False
 
     def attributes_filled(self) -> frozenset[str]:
-        """Return the attributes that the function sets, and attributes with an accessed attribute, which are not None.
+        """Return the attributes that the function sets, and the attributes whose own attributes it accesses.
+
+        An object with an accessed attribute is not None.
         """
         if self._attributes_filled is None:
             attributes = [node for node in walk(self.node) if isinstance(node, ast.Attribute)]

@@ -114,7 +114,7 @@ class Project:
         #: Dependencies of the current file: files by absolute path, and imports with their targets.
         self.dependencies: set[str] = set()
         self.import_targets: dict[tuple[str, str, int], str | None] = {}
-        #: Files whose own imports are among these already.
+        #: Files whose dependencies are already included.
         self._given_modules: set[str] = set()
         self._given_characters = 0
         #: Results of :mod:`.import_reach`: autocast entries of a file, files that compute in float16, transitive
