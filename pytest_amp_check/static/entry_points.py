@@ -269,7 +269,7 @@ def _analyze_function(interp: Interpreter, function: Function, cls: Class | None
     parameters = function.parameters()
     if receiver is not None and parameters and not static:
         frame.vars[parameters[0].arg] = receiver
-    # Keys of loops are positive, so the key of a repeated call is negative.
+    # Keys of loops are -1 or positive, so the key of a repeated call is below -1.
     loop = Loop(interp.call_keys.setdefault(function.node, -len(interp.call_keys) - 2), 0)
     interp.state.loops.append(loop)
     bind_unknown_arguments(interp, frame, function)

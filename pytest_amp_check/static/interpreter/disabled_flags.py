@@ -1,7 +1,8 @@
 """Disabled flags: options that the code itself leaves off, so that the guarded code never runs unchanged.
 
-Examples are ``fp16 = False`` at the top of a script, ``self.amp = False`` in a constructor, ``dict(amp=False)``, and a
-default of a function that the script calls once. Users turn such flags on, and the guarded code must be right then.
+Examples are ``fp16 = False`` at the top of a script, ``self.amp = False`` in a constructor and ``dict(amp=False)``.
+Another example is a default of a function that the script calls once. Users turn such flags on, and the guarded code
+must be right then.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ ALL_OTHER_FILES_BUDGET = 8_000
 #: Share of these budgets for functions that are no entry point and write no checkpoint.
 MINOR_BUDGET_SHARE = 0.3
 #: Maximum number of statements of a function that is inlined only for its value: in a file that trains, and in another
-#: file, where a value only decides if a region is entered.
+#: file. In the other file, a value only decides if a region is entered.
 MAX_SHORT_BODY, MAX_SHORT_BODY_ELSEWHERE = 4, 2
 
 

@@ -68,8 +68,8 @@ class HandlerTable:
         self.loop_elements: dict[str, Callable[[Interpreter, Any, ast.AST], Value]] = {}
         #: Execute a `with` block around a value of this kind.
         self.with_blocks: dict[str, Callable[[Interpreter, Any, ast.With | ast.AsyncWith, int], None]] = {}
-        #: For a kind of value: the value is an operand or is formatted; the value is the target of an augmented
-        #: assignment; an attribute of the value is assigned (False leaves the assignment to the default).
+        #: For a kind of value: use as an operand or in a formatted text; use as the target of an augmented assignment;
+        #: assignment of an attribute (False leaves the assignment to the default).
         self.operands: dict[str, Callable[[Interpreter, Any, ast.AST], object]] = {}
         self.augmented_assignments: dict[str, Callable[[Interpreter, Any, Value, ast.AST], None]] = {}
         self.attribute_writes: dict[str, Callable[[Interpreter, Any, str, Value, ast.Attribute], bool]] = {}
@@ -133,8 +133,8 @@ class Interpreter:
         self.program = program
         self.tracked_objects = tracked_objects
         self.project = project
-        #: Functions whose bodies were analyzed at a call: in the file (as a function, or as a method of a class), and
-        #: in this graph by path and line.
+        #: Functions whose bodies were analyzed at a call. In the file: as a function, or as a method of a class; in
+        #: this graph: by path and line.
         self.analyzed_functions: set[tuple[ast.AST, Class | None]] = set()
         self.reached_functions: set[tuple[str, int]] = set()
         #: Globals of other files, by path, and the names in these files whose lookup is pending.

@@ -69,7 +69,7 @@ def _effects_of_calls(function: Function) -> Iterator[frozenset[str]]:
             continue
         name = tail_name(node.func)
         if isinstance(node.func, ast.Attribute):
-            # A wrapper calls methods of the same name on what it holds: `self.optimizer.step()` in `step`.
+            # A wrapper calls methods of the same name on the wrapped object: `self.optimizer.step()` in `step`.
             on_receiver = isinstance(node.func.value, ast.Name) and node.func.value.id == receiver
             called = [methods[name]] if on_receiver and name in methods else []
         else:

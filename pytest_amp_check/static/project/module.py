@@ -23,8 +23,8 @@ FLOAT16_MAX = 65504
 _ATTRIBUTE_SETTERS = frozenset({"setattr", "__dict__", "vars"})
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
-#: Marks among the used names that stand for syntax: a remainder or counter, a number outside float16, such a number
-#: assigned to items, a scaled matrix product, and a number that float16 rounds to zero or to few digits.
+#: Marks among the used names that stand for syntax. In order: a remainder or counter; a number outside float16; such a
+#: number assigned to items; a scaled matrix product; a number that float16 rounds to zero or to few digits.
 COUNTING = "%"
 LARGE_NUMBER = "#"
 FILLING = "="

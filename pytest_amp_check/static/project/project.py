@@ -117,8 +117,8 @@ class Project:
         #: Files whose dependencies are already included.
         self._given_modules: set[str] = set()
         self._given_characters = 0
-        #: Results of :mod:`.import_reach`: autocast entries of a file, files that compute in float16, transitive
-        #: imports of a file, and the files that import a name, by its last part.
+        #: Results of :mod:`.import_reach`, by file: autocast entries, use of float16, and transitive imports. The index
+        #: of importers maps the last part of a name to files.
         self.entries_by_path: dict[str, AutocastEntries] = {}
         self.float16_by_path: dict[str, bool] = {}
         self.imports_below: dict[str, set[str]] = {}
@@ -140,7 +140,7 @@ class Project:
     def add_surroundings(self, codes: Iterable[tuple[str, Code]], files: Collection[str], *, is_complete: bool) -> None:
         """Add the files around named files: the prescan results of some files, and the paths of all files.
 
-        ``is_complete`` says that these are all files of their projects; then no import is searched for on disk.
+        ``is_complete`` says that the projects contain no other files; then no import is searched for on disk.
         """
         for path, code in codes:
             if is_complete:
@@ -182,9 +182,9 @@ class Project:
     # Resolution of imports.
 
     def find_import(self, dotted: str, importer: str, level: int = 0) -> str | None:
-        """Return the absolute path of the file that an import refers to, or None if it is outside the project.
+        """Return the absolute path of the file that an import refers to, or None for a file outside the project.
 
-        A package gives its ``__init__.py``, and a directory without this file gives the directory.
+        A package gives the ``__init__.py`` of the package, and a directory without this file gives the directory.
         """
         importer, _ = self._absolute_path(importer)
         found = self.import_targets[dotted, importer, level] = self._find_import(dotted, importer, level)

@@ -70,7 +70,7 @@ def needed_python(text: str, line: int, message: str) -> Version | None:
     running = sys.version_info[:2]
     try:
         return next((version for version in _needed_versions(text, line, message) if version > running), None)
-    except RecursionError:  # f-strings nested in one another, which no Python accepts so deep
+    except RecursionError:  # nested f-strings, deeper than any Python accepts
         return None
 
 

@@ -90,8 +90,7 @@ class Code:
         return any(map(self.has_rule_need, rules.WORDS))
 
     def has_rule_need(self, need: str) -> bool:
-        """Return True if the code has a need of a rule, by the name of the need (:attr:`~.protocol.rule.Rule.words`).
-        """
+        """Return True if the code has the words for a need of a rule (:attr:`~.protocol.rule.Rule.prescan_words`)."""
         look = CLOSER_SEARCHES.get(need)
         if look is not None:
             words, closely = look
@@ -193,8 +192,9 @@ def may_do_training(data: bytes) -> bool:
 
 
 def _loads_optimizer_state(data: bytes) -> bool:
-    """Return True if an optimizer loads a state (``opts[0].load_state_dict``), or a checkpoint item may be such a
-    state.
+    """Return True if an optimizer loads a state, as in ``opts[0].load_state_dict``.
+
+    An item of a checkpoint with an optimizer's name also counts.
     """
     if b"#" in data:
         # A pattern with a fixed first character is much faster than a pattern with a line anchor.
@@ -410,7 +410,7 @@ CLOSER_SEARCHES: dict[str, tuple[tuple[bytes, ...], Callable[[Code], bool]]] = {
     "large fill": ((*_FILL_WORDS, _ITEMS), _fills_large_number),
     "suppression": ((b"amp:", b"AMP"), _has_suppression),
 }
-#: Needs of rules that are met if all these words occur.
+#: Needs of rules, each with words that must all occur.
 WORDS_OF_NEED = {what: what.encode().split() for what in rules.WORDS if what not in CLOSER_SEARCHES}
 #: Further words for the prescan: float16, Trainers, and names that connect this file with other files.
 _PRESCAN_WORDS = (

@@ -84,9 +84,9 @@ def find_sources(
     file or directory of that name. A pattern with a slash matches the end of a path, and an absolute pattern the whole
     path. A pattern after ``!`` includes paths that an earlier pattern matches.
 
-    Symbolic links are followed, except to a directory around the walked directory. Some unreadable paths are returned
-    as files, so that reading them reports the reason: directories that cannot be listed, circular links, and paths
-    behind a directory that may not be entered.
+    Symbolic links are followed, except to a directory around the walked directory. Three kinds of unreadable paths are
+    returned as files, so that reading them reports the reason. These are directories that cannot be listed, circular
+    links, and paths behind a directory that may not be entered.
 
     ``skipped`` collects the skipped paths. ``nearer`` gives the exclusions that replace ``exclude`` from a folder on.
     ``forced`` returns True for named files to skip. ``gitignore=False`` does not ask git.
