@@ -1,13 +1,12 @@
-"""Remembers between runs what files hold and what reading them has shown, so that only what changed is read again.
+"""Cache of prescans and results between runs: only changed files are analyzed again.
 
-One file of JSON for each list of paths that was checked. What it says of a file counts as long as the content is the
-same, and that of every other file that mattered, and as imports lead where they led. What is selected, suppressed or
-how severe it is, is decided after.
+One JSON file holds each list of checked paths. A result counts if the file and all its dependencies are unchanged, and
+if the imports lead to the same files. Selection, suppression and severity apply later.
 
-A repository may bring a cache of its own, as it may bring one of ruff or mypy, which lie beside the code as well. It is
-data, of which nothing runs, and what does not fit is read again. It can keep a finding back, as a comment of that
-repository can, only from whoever has this very installation at this very place, by its times; ``--no-cache`` asks
-nobody. No link that it brings is written through.
+A repository may contain a cache, as it may contain a cache of ruff or mypy, which also lie beside the code. The cache
+is data: no part of it runs, and an entry that does not fit is dropped. Such a cache can hide a finding, as a comment in
+that repository can. The cache can do so only with this very installation at this very location, identified by file
+times. ``--no-cache`` ignores every cache. The cache never writes through a link in the repository.
 """
 
 from __future__ import annotations
@@ -32,22 +31,22 @@ if TYPE_CHECKING:
 
     from .project.project import Project
 
-#: Nanoseconds within which a file may change again without its times showing it.
+#: Nanoseconds within which a file may change again without a change of its times.
 RACY_NANOSECONDS = 2_000_000_000
-#: Files in a cache, above which the oldest go.
+#: Maximum number of files in a cache directory; the oldest files are removed first.
 MAX_CACHE_FILES = 30
 SUFFIX = ".json"
-#: Dots before a name in an import: as many as directories can lie in each other.
+#: Maximum number of leading dots of an import, above any possible nesting of directories.
 MAX_IMPORT_LEVEL = 1000
-#: The number of what an import leads to where that is nothing.
+#: Number that stands for the target of an unresolved import.
 NOWHERE = -1
-#: What marks the directory as ours, and for what makes backups (https://bford.info/cachedir/).
+#: File that marks a cache directory for amp-check and for backup programs (https://bford.info/cachedir/).
 TAG = "CACHEDIR.TAG"
 TAG_CONTENT = b"Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache of amp-check. It can be deleted.\n"
-#: What keeps it out of git.
+#: File that keeps the cache directory out of git.
 UNTRACKED = ".gitignore"
 GITIGNORE_CONTENT = b"# Made by amp-check.\n*\n"
-#: What goes wrong with a file that somebody else wrote, or that breaks off.
+#: Errors of reading a file that another program wrote, or an incomplete file.
 DECODING_ERRORS = (
     ValueError,
     TypeError,
@@ -61,11 +60,11 @@ DECODING_ERRORS = (
 
 
 class Cache:
-    """What is known of the files of one run, from the last one with the same paths, and what is to be kept of it.
+    """Cache of one run: the results of the last run with the same paths, and the results to keep.
 
-    Use: :meth:`look` at every file, :meth:`settle`, :meth:`readings` of those to be read, :meth:`keep` what was read
-    instead, :meth:`write`. ``moved`` says that imports may lead elsewhere now. ``reading`` is what of the settings
-    decides how files are read.
+    Call :meth:`find_prescan` for every file, then :meth:`find_changes`, then :meth:`find_results` for the files to
+    analyze. Call :meth:`keep_result` for new results, then :meth:`write_cache`. ``may_have_moved`` says that imports
+    may lead to other files now. ``analysis_options`` are the settings that change the analysis.
     """
 
     def __init__(self, directory: str, paths: Sequence[str], settings: str, analysis_options: str = "") -> None:
@@ -79,7 +78,7 @@ class Cache:
         )
         name = "\0".join(self._paths).encode("utf-8", "surrogateescape")
         self._path = os.path.join(self._directory, source_files.content_digest(name) + SUFFIX)
-        #: Absolute path -> stat, digest and look, as they were, and as they are.
+        #: Rows by absolute path (stat, digest and prescan): from the last run, and for the next run.
         self._old_rows: dict[str, list[Any]] = {}
         self._new_rows: dict[str, list[Any]] = {}
         self._old_entries: dict[str, list[Any]] = {}
@@ -88,7 +87,7 @@ class Cache:
         self._old_flags: Any = None
         self._read_cache()
         self._stat_by_path: dict[str, Stat] = {}
-        #: Absolute path -> path as it is written, of the files of this run.
+        #: Absolute path to path as the user wrote it, for the files of this run.
         self._display_paths: dict[str, str] = {}
         self._changed_paths: set[str] = set()
         self.may_have_moved = True
@@ -111,17 +110,17 @@ class Cache:
             return
 
     def _load_data(self) -> Any:
-        """What the last run has kept, if there was one."""
+        """Return the data of the last run, or None."""
         try:
             data = read_regular(self._path, LARGEST_DOCUMENT)
         except FileNotFoundError:
             return None
         return parse_json(data.decode("ascii"))
 
-    # A first look at each file.
+    # Prescan of each file.
 
     def find_prescan(self, path: str, *, named: bool) -> Prescan | None:
-        """What was seen in a file that did not change since, without opening it; None where it is to be looked at."""
+        """Return the prescan of an unchanged file without opening the file, or None if it must be scanned."""
         absolute = os.path.abspath(path)
         self._display_paths[absolute] = path
         found = source_files.file_stat(absolute)
@@ -141,7 +140,7 @@ class Cache:
         return known
 
     def add_prescan(self, prescan: Prescan) -> None:
-        """Know what was just seen in a file."""
+        """Keep the prescan of a file."""
         absolute = os.path.abspath(prescan.path)
         found = self._stat_by_path.get(absolute)
         if found is not None:
@@ -149,13 +148,13 @@ class Cache:
             self._is_dirty = True
 
     def _trusted_stat(self, found: Stat) -> Stat | None:
-        """A stat, if whatever changes the file after this run changes it too."""
+        """Return a stat if every later change of the file must change the stat too, else None."""
         return found if max(found[1], found[2]) < self._start_time - RACY_NANOSECONDS else None
 
-    # Which of what was read still holds.
+    # Results that still hold.
 
     def find_changes(self, project: Project) -> None:
-        """Find out what changed, once every file was seen."""
+        """Find the files that changed. Call this method after all prescans."""
         tops = [(top, package_top(top)) for top in self._paths]
         listed = repr((tops, list(self._display_paths))).encode("utf-8", "backslashreplace")
         self._new_layout = source_files.content_digest(listed)
@@ -175,12 +174,12 @@ class Cache:
         )
 
     def _has_changed(self, path: str, row: Any) -> bool:
-        """Whether a file holds something else than it did."""
+        """Return True if the content of a file changed."""
         current_row = self._new_rows.get(path) if path in self._display_paths else self._outside_row(path, row)
         return current_row is None or _digest_of_row(current_row) != _digest_of_row(row)
 
     def _outside_row(self, path: str, row: Any) -> list[Any] | None:
-        """What is known now of a file that an import leads to, and that is not among those to be checked."""
+        """Return the current row of an imported file that is not checked itself, or None."""
         found = source_files.file_stat(path)
         if found is None:
             return None
@@ -198,7 +197,7 @@ class Cache:
             return None
 
     def find_results(self, path: str, project: Project) -> list[AnalysisResult] | None:
-        """What reading a file has shown, if reading it again would show the same."""
+        """Return the results of a file if a new analysis would give the same results, else None."""
         absolute = os.path.abspath(path)
         entry = self._old_entries.get(absolute)
         if entry is None or absolute in self._changed_paths:
@@ -220,10 +219,10 @@ class Cache:
             self._new_rows.setdefault(other, self._old_rows[other])
         return found
 
-    # What is kept for the next run.
+    # Results for the next run.
 
     def keep_result(self, file_result: FileResult) -> None:
-        """Keep what reading a file has shown, if that is sure to be shown again."""
+        """Keep the result of a file if the next analysis is certain to give the same result."""
         absolute = os.path.abspath(file_result.path)
         if (
             not file_result.is_cacheable
@@ -234,7 +233,7 @@ class Cache:
         touched = set() if file_result.depends_on_all else file_result.dependencies - {absolute}
         if not all(map(self._record_dependency, touched)):
             return
-        # Programs of documents are settled where they are read.
+        # The findings of documents are final after their analysis, so they depend on all settings.
         settings = self._settings if not file_result.path.endswith(".py") else ""
         written = encode_results(file_result.results, os.path.abspath)
         self._new_entries[absolute] = [
@@ -247,7 +246,7 @@ class Cache:
         self._is_dirty = True
 
     def _record_dependency(self, path: str) -> bool:
-        """Know what a file held when it was read, if that is certain: if it did not change since."""
+        """Record the content of a dependency. Return False if the content may have changed since the analysis."""
         if path not in self._new_rows:
             found = source_files.file_stat(path)
             row = self._hash_row(path, found) if found is not None and self._trusted_stat(found) else None
@@ -257,7 +256,7 @@ class Cache:
         return True
 
     def write_cache(self) -> None:
-        """Write down what is to be kept; nothing, where it cannot be written."""
+        """Write the cache file if something changed. A directory that cannot be written is ignored."""
         if not self._is_dirty and self._new_entries.keys() == self._old_entries.keys():
             return
         made = {
@@ -274,7 +273,7 @@ class Cache:
 
         try:
             os.makedirs(self._directory, exist_ok=True)
-            # The tag comes first: whatever else lies here from then on lies in a cache.
+            # The tag comes first: every later file then lies in a marked cache.
             for name, content in ((TAG, TAG_CONTENT), (UNTRACKED, GITIGNORE_CONTENT)):
                 mark = os.path.join(self._directory, name)
                 if not os.path.lexists(mark):
@@ -284,11 +283,11 @@ class Cache:
             if fresh:
                 self._prune()
         except (OSError, ValueError):
-            # The next run reads again what this one has read.
+            # The next run repeats the analysis of this run.
             return
 
     def _prune(self) -> None:
-        """Remove the files of lists of paths that were not checked for longest, and what broken runs have left."""
+        """Remove the oldest files of other path lists, and temporary files of interrupted runs."""
         with os.scandir(self._directory) as scan:
             ours = [entry for entry in scan if _is_ours(entry.name) and entry.is_file(follow_symlinks=False)]
         found = [(entry.stat(follow_symlinks=False).st_mtime_ns, entry.path) for entry in ours]
@@ -297,25 +296,25 @@ class Cache:
 
 
 def _is_ours(name: str) -> bool:
-    """Whether a file of this name in a cache is one that a cache writes, besides its marks."""
+    """Return True if a cache writes files with this name, apart from the marker files."""
     stem, dot, rest = name.partition(".")
     whole = len(stem) == 32 and set(stem) <= set("0123456789abcdef")
-    # Versions before this one have put the number of their process behind the name of what they had not finished.
+    # Earlier versions appended the process number to the names of unfinished files.
     return name.startswith(TEMPORARY_PREFIX) or (whole and f"{dot}{rest}".startswith(SUFFIX))
 
 
 def refuse_foreign(directory: str) -> None:
-    """Raises :class:`InputError` where a directory is there and is no cache: nothing is written into it."""
+    """Raise :class:`InputError` if a directory exists and is no cache, so that nothing is written there."""
     try:
         names = os.listdir(directory)
     except OSError:
-        # There is none, or it cannot be written either.
+        # The directory does not exist, or writing fails later.
         return
     try:
         tagged = read_regular(os.path.join(directory, TAG), len(TAG_CONTENT)) == TAG_CONTENT
     except OSError:
         tagged = False
-    # A run that was killed as it made one has left no more than this.
+    # A run that was killed while creating the cache leaves only temporary files.
     if not tagged and not all(name.startswith(TEMPORARY_PREFIX) for name in names):
         raise InputError(
             f"`{directory}` holds something else than a cache of amp-check: name another folder by --cache-dir, or "
@@ -324,7 +323,7 @@ def refuse_foreign(directory: str) -> None:
 
 
 class _PathRestorer:
-    """From the absolute paths of what was written down to those of this run; ValueError for any other."""
+    """Mapping from the absolute paths in the cache to the paths of this run; ValueError for other paths."""
 
     def __init__(self, path: str, absolute: str, dependencies: set[str], display_paths: dict[str, str]) -> None:
         self._path = path
@@ -338,19 +337,19 @@ class _PathRestorer:
         if absolute_path in self._dependencies or absolute_path in self._display_paths:
             return self._display_paths.get(absolute_path) or os.path.relpath(absolute_path)
         if absolute_path.startswith(self._absolute + ":") and absolute_path[len(self._absolute) + 1 :].isdecimal():
-            # A program of a document.
+            # A code block of a document.
             return self._path + absolute_path[len(self._absolute) :]
         raise ValueError(absolute_path)
 
 
-#: Folders of this tool whose files decide about no finding.
+#: Folders of this package whose files do not change any finding.
 _IGNORED_FOLDERS = ("__pycache__", "lookalikes")
 
 
 def _tool_key() -> str:
-    """What else decides what is found: this tool, as it is installed, and the Python that parses."""
+    """Return a digest of everything else that decides the findings: the installed tool, and the Python version."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    # The version stands there.
+    # This file contains the version.
     parts: list[object] = [sys.version_info[:3], source_files.load_bytes(os.path.join(package, "__init__.py"))]
     folders = [os.path.join(package, "protocol"), os.path.join(package, "static")]
     while folders:
@@ -369,7 +368,7 @@ def _digest_of_row(row: Any) -> Any:
 
 
 def _encode_prescan(prescan: Prescan) -> list[Any]:
-    """A look as a list that JSON can hold."""
+    """Return a prescan as a list for JSON."""
     flags = [
         prescan.may_have_findings,
         prescan.may_enter_autocast,
@@ -402,9 +401,9 @@ def _decode_names(listed: Iterable[str] | None) -> set[bytes] | None:
 
 
 def _encode_import_targets(file_result: FileResult) -> list[Any]:
-    """The imports that an answer depends on, with where they led: paths, and a string that names them by number.
+    """Return the imports of a result and their targets: the paths, and one string that refers to paths by number.
 
-    They matter in few runs, and there are many of them.
+    Few runs need the imports, and there are many of them, so a string is cheaper to load than lists.
     """
     path_numbers: dict[str, int] = {}
     lines: list[str] = []
@@ -415,7 +414,7 @@ def _encode_import_targets(file_result: FileResult) -> list[Any]:
 
 
 def _has_same_imports(encoded_targets: list[Any], project: Project) -> bool:
-    """Whether every import still leads where it led."""
+    """Return True if every import still leads to the same file."""
     paths, lines = encoded_targets
     for line in lines.split("|") if lines else ():
         dotted, importer, level, led = line.split(" ")

@@ -1,4 +1,4 @@
-"""What one file leaves undone with a scaler or an optimizer, and another one does with one of the same name."""
+"""Exemptions across files: a call on a scaler or an optimizer that another file makes on an object of the same name."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from collections.abc import Callable, Iterable
 from ..protocol.finding import Finding
 from ..protocol.rules import LABELS
 
-#: A method of a scaler or an optimizer -> what stands beside it. A file that does both, with one of some name, has its
-#: own.
+#: Method of a scaler or an optimizer -> its partner method. A file that calls both on the same name has its own object.
 PARTNER_METHODS = {"scale": "step", "step": "scale", "unscale_": "step", "update": "step", "zero_grad": "step"}
-#: A doubt about a finding: the last name of a scaler or an optimizer, and the method that nobody calls.
+#: Missing call of a possible finding: the last name of a scaler or an optimizer, and the method.
 MissingCall = tuple[str, str]
 
 
 def drop_exempt_findings(findings: list[Finding], paths: Iterable[str], text_of: Callable[[str], str]) -> list[Finding]:
-    """Return the findings without those of a missing call that another file of the project makes.
+    """Drop findings about a missing call that another file of the project makes.
 
-    Who has the scaler of an object, and under which name, is not known in general; its last name is the same. A file
-    that steps the optimizer in any form is a whole training and excuses nobody: its calls are about its own objects.
+    The owner and the name of a scaler are not known in general, but the last name is the same. A file that also makes
+    the partner call, in any form, is a complete training and gives no exemption: its calls concern its own objects.
     """
     doubts = {id(finding): doubt for finding in findings if (doubt := _missing_call(finding))}
     if not doubts:
@@ -48,7 +47,7 @@ def _path_of_finding(finding: Finding) -> str:
 
 
 def _missing_call(finding: Finding) -> MissingCall | None:
-    """Return what may be done elsewhere, or None if the finding does not rest on a call that is missing."""
+    """Return the missing call that another file may make, or None if the finding rests on no missing call."""
     fault = LABELS[finding.label][1]
     if not fault.missing_method or finding.certain:
         return None
@@ -61,10 +60,10 @@ def _has_call(text: str, name: str, method: str) -> bool:
 
 
 def _is_about_own_object(text: str, home: str, name: str, method: str) -> bool:
-    """Return True if all calls in a text are about an object that its class constructs, and no class of ``home``'s has.
+    """Return True if all calls in a text concern an object that a class of the text constructs.
 
-    Classes of two files have one object in common if one derives from the other, so that one file names a class of the
-    other.
+    No class of ``home`` may share the object. Classes of two files share an object if one class derives from the other,
+    so one file names a class of the other.
     """
     called = re.escape(name)
     if re.search(rf"(?<!\bself\.)\b{called}\.{method}\s*\(", text):
@@ -80,7 +79,7 @@ def _is_about_own_object(text: str, home: str, name: str, method: str) -> bool:
 
 
 def _is_complete_training(text: str, name: str, method: str) -> bool:
-    """Return True if a text also makes the call that stands beside a method, in any form."""
+    """Return True if a text also makes the partner call of a method, in any form."""
     if _has_call(text, name, PARTNER_METHODS[method]):
         return True
     # ``scaler.step(self.optimizer)``, ``loss_scaler(loss, optimizer, ...)``, ``step(model, optimizer)``

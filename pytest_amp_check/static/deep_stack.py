@@ -1,8 +1,8 @@
-"""Room for deep code: reading follows it as deep as it is nested, which takes more of the stack than some threads have.
+"""Deep stack: the analysis recurses as deeply as code is nested, which takes more stack than some threads have.
 
-Python ends with a segmentation fault where the stack of a thread does, and cannot say before how far that is. So code
-is read where the stack is known to be large enough: in the main thread, where the system gives it what most do, else in
-a thread that is started for it. Where there can be none, Python's own limit holds, and what is deeper is said to be so.
+Python ends with a segmentation fault at the end of a thread's stack, and cannot tell the end in advance. So the
+analysis runs where the stack is known to be large enough. That is the main thread on most systems, else a thread
+started for the purpose. If no thread can be started, Python's own limit applies, and deeper code is reported.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
 
     Result = TypeVar("Result")
 
-#: Python frames that reading deeply nested code may take.
+#: Maximum number of Python frames for the analysis of deeply nested code.
 MAX_FRAMES = 9_000
-#: Bytes of stack that so many frames take at most, twice over: of Python 3.10 to 3.13, the first needs most, 3 to 4 MB.
+#: Twice the maximum stack size of that many frames, in bytes. Of Python 3.10 to 3.13, the first needs most, 3 to 4 MB.
 ENOUGH_STACK = 8 * 1024 * 1024
-#: Bytes of the stack of a thread that is started: only what is used of it takes memory.
+#: Stack size of a started thread, in bytes. Only the used part takes memory.
 THREAD_STACK = 64 * 1024 * 1024
 
-#: Guards what the threads of a process have in common: the limit of recursion, and the size of the stacks of new ones.
+#: Lock for values shared by the threads of a process: the recursion limit, and the stack size of new threads.
 _stack_lock = _thread.allocate_lock()
-#: The limits that the readings which are under way have found.
+#: Recursion limits that the running calls found at their start.
 _saved_limits: list[int] = []
 
 
 def with_deep_stack(act: Callable[[], Result]) -> Result:
-    """Do something that may recurse through :data:`FRAMES` frames, here or in a thread that has the stack for it."""
+    """Call ``act``, which may recurse through :data:`MAX_FRAMES` frames, here or in a thread with enough stack."""
     if _has_deep_stack():
         return _with_recursion_limit(act)
     return _run_in_thread(act)
 
 
 def _has_deep_stack() -> bool:
-    """Whether this is the main thread, and the system gives it enough."""
+    """Return True if this is the main thread and the system gives the thread enough stack."""
     threads = sys.modules.get("threading")
     if threads is not None and _thread.get_ident() != threads.main_thread().ident:
         return False
@@ -52,9 +52,9 @@ def _has_deep_stack() -> bool:
 
 
 def _with_recursion_limit(act: Callable[[], Result]) -> Result:
-    """Do something under a higher limit of recursion, which all threads of a process have in common.
+    """Call ``act`` under a higher recursion limit, which all threads of a process share.
 
-    The last of those that are under way brings the limit back that there was before the first.
+    The last running call restores the limit from before the first call.
     """
     with _stack_lock:
         _saved_limits.append(sys.getrecursionlimit())
@@ -63,7 +63,7 @@ def _with_recursion_limit(act: Callable[[], Result]) -> Result:
         return act()
     finally:
         with _stack_lock:
-            # Whichever of them ends, what the first has found stays until the last one does.
+            # Calls may end in any order: the limit from before the first call is kept until the last call ends.
             first = _saved_limits[0]
             _saved_limits.pop()
             if not _saved_limits:
@@ -71,10 +71,10 @@ def _with_recursion_limit(act: Callable[[], Result]) -> Result:
 
 
 def _run_in_thread(act: Callable[[], Result]) -> Result:
-    """Do something in a thread of its own, and wait for it; an interrupt ends it there, too."""
+    """Run a function in a new thread and wait for the result. An interrupt also stops the thread."""
     outcome: list[Result] = []
     raised: list[BaseException] = []
-    # Not Thread.join, which takes a thread for ended when it is interrupted (Python 3.11).
+    # Thread.join takes an interrupted thread for ended (Python 3.11), so a lock is used.
     under_way = _thread.allocate_lock()
     under_way.acquire()
 
@@ -94,7 +94,7 @@ def _run_in_thread(act: Callable[[], Result]) -> Result:
             finally:
                 _thread.stack_size(before)
     except RuntimeError:
-        # There can be no more threads: as deep as Python goes by itself.
+        # No more threads are available: run within Python's own limit.
         return act()
     try:
         under_way.acquire()
@@ -108,7 +108,7 @@ def _run_in_thread(act: Callable[[], Result]) -> Result:
 
 
 def _interrupt_thread(number: int) -> None:
-    """Have a thread leave what it does at its next step."""
+    """Raise SystemExit in a thread at its next bytecode instruction."""
     import ctypes
 
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(number), ctypes.py_object(SystemExit))

@@ -1,4 +1,4 @@
-"""From paths to findings: finds the files, reads those that can matter, judges them, drops what is suppressed."""
+"""Engine: find files, prescan them, analyze the relevant files, check the graphs, and drop suppressed findings."""
 
 from __future__ import annotations
 
@@ -42,29 +42,31 @@ if TYPE_CHECKING:
 __all__ = ["InputError", "Report", "Settings", "check_paths", "check_source"]
 
 
-#: Files that a process takes at once for a first look.
+#: Number of files that a process prescans at once.
 PRESCAN_CHUNK = 100
-#: Bytes of source from which on it pays to start processes.
+#: Size of source, in bytes, above which worker processes pay off.
 WORTH_PROCESSES = 1_000_000
-#: Why files are passed over, as it is said of a number of them.
+#: Reasons for skipped files, as phrases after the number of files.
 NO_AMP_REASON = "holding nothing of mixed precision"
 EXCLUDED_REASON = "left out by `exclude`"
 GIT_IGNORED_REASON = "ignored by git"
 CIRCULAR_LINKS_REASON = "symbolic links that lead in a circle"
-#: The rule that lists blind spots, which cost a look at every call.
+#: The rule that lists unanalyzed calls. The rule costs a record of every call.
 UNANALYZED_CALL_CODE = "AMP904"
 
 
 class Settings:
-    """What to report. ``select`` holds codes, already resolved; see :mod:`pytest_amp_check.protocol.selection`.
+    """Settings of a check: findings to report, and options of the analysis.
 
-    ``force_exclude`` says that ``exclude`` holds for files that are named, too. ``nearer`` are the settings that hold
-    from a folder on, by its real path: :func:`check_paths` puts those there that it finds.
-    ``gitignore`` says whether what git ignores is left out of a folder, ``suppress`` whether comments silence findings,
-    ``helpers`` what wrappers that cannot be read do (:mod:`~..protocol.wrappers`), by their dotted names, ``torch``
-    which version is the oldest in use, where the project's own files are not to be asked, and ``devices`` the types of
-    devices that code is run on, where that is known, and ``largest`` how many bytes of code of a file are parsed (0 for
-    all of them).
+    select            codes, already resolved (:mod:`pytest_amp_check.protocol.selection`)
+    exclude           patterns of excluded files; with ``force_exclude`` also for files that the user names
+    nearer            settings of nested folders, by real path; :func:`check_paths` adds the settings that it finds
+    gitignore         if True, files that git ignores are skipped in a folder
+    suppress          if True, comments suppress findings
+    helpers           effects of unanalyzed wrappers (:mod:`~..protocol.declared_wrappers`), by dotted name
+    torch             oldest torch version in use; None means that the project's own files say so
+    devices           device types on which the code runs, if known
+    largest           maximum size of a parsed file in bytes of code, 0 for no limit
     """
 
     __slots__ = (
@@ -113,14 +115,14 @@ class Settings:
         self.largest = largest
 
     def for_file(self, path: str) -> Settings:
-        """What holds for a file: the settings of the nearest folder that has some."""
+        """Return the settings for a file: the settings of the nearest folder that has its own settings."""
         if not self.nearer:
             return self
         folders = source_files.folders_upward(os.path.dirname(os.path.realpath(path)))
         return next((self.nearer[folder] for folder in folders if folder in self.nearer), self)
 
     def __repr__(self) -> str:
-        # The settings of the nearest folder around all of it are these themselves.
+        # The nearest folder around all files has these same settings.
         nearer = [(folder, own.describe()) for folder, own in sorted(self.nearer.items())]
         return f"Settings{(*self.describe(), *nearer)}"
 
@@ -130,24 +132,24 @@ class Settings:
         return sorted(self.select), ignores, sorted(self.severity.items()), more
 
     def analysis_options(self) -> tuple[object, ...]:
-        """What of this decides how files are read, and not only what is told of them."""
+        """Return the settings that change the analysis, not only the reported findings."""
         return sorted(self.helpers.items()), self.devices, self.largest
 
     def configure_project(self, project: Project) -> Project:
-        """Have a tree know what these say of reading."""
+        """Set the analysis options of a project, and return the project."""
         project.declared_wrappers, project.devices = self.helpers, self.devices
         return project
 
 
-#: From the real path of a folder to the settings that hold from there on, where it has any of its own.
+#: Function from the real path of a folder to the settings of that folder, or None.
 Nearer = Callable[[str], Settings | None]
 
 
 class Report:
-    """Findings in order of file and line, the number of files that were looked at, and what is known of them.
+    """Findings in order of file and line, with the number of checked files and the project.
 
-    ``passed_over`` holds paths by why nothing was read in them: in words, the paths as they are written. ``reached`` is
-    what was read on its own, with the functions that this has led to.
+    ``passed_over`` maps the reason why files were skipped to their paths, as the user wrote the paths. ``reached`` maps
+    entry points to the functions that they reach.
     """
 
     __slots__ = ("files", "findings", "passed_over", "reached", "tree")
@@ -168,20 +170,20 @@ class Report:
 
 
 def check_source(text: str, filename: str = "<string>", settings: Settings | None = None) -> list[Finding]:
-    """Findings in one source text, which may begin with a byte order mark."""
+    """Return the findings in one source text. The text may begin with a byte order mark."""
     text = text.removeprefix("\ufeff")
     return check_in_project(text, filename, settings or Settings(), single_file_project(text, filename))
 
 
 def single_file_project(text: str, filename: str) -> Project:
-    """What is known of a source text that has no others beside it."""
+    """Return a project with one source text and no other file."""
     tree = Project()
     tree.add_prescan(filename, Code(code_blocks.code_bytes(filename, text.encode("utf-8", "replace"))))
     return tree
 
 
 def check_in_project(text: str, filename: str, settings: Settings, project: Project) -> list[Finding]:
-    """Findings in what a file holds, or would hold, among files of which the tree is known."""
+    """Return the findings for a text as the content of a file in a project."""
     settings.configure_project(project)
     readings = without_gc(lambda: with_deep_stack(lambda: _analyze_text(text, filename, settings, project)).results)
     return _finish_findings(readings, [filename], settings, {filename: text})
@@ -195,19 +197,20 @@ def check_paths(
     cache: str | None = None,
     nearer: Nearer | None = None,
 ) -> Report:
-    """Findings in files, and in the files below directories, read by as many processes as ``jobs`` allows.
+    """Return a report on files and on the files below directories, analyzed in up to ``jobs`` processes.
 
-    A file that is named is read whatever it holds; one that was found below a directory, if it can hold a mistake.
-    ``progress`` is told how many of how many files are done. ``cache`` is a directory that keeps what was found for the
-    next time. ``nearer`` gives the settings that hold from a folder on, by its real path, where it has any of its own.
-    Raises :class:`InputError` for a path that is not there and for a ``cache`` that is something else, and
-    :class:`~.processes.EndedEarly` where one of the processes is killed.
+    A file that the user names is always analyzed; a file below a directory only if it may hold a mistake. ``progress``
+    receives the number of finished files and of all files. ``cache`` is a directory that keeps results for the next
+    run. ``nearer`` returns the settings of a folder, by its real path, or None.
+
+    Raise :class:`InputError` for a missing path and for a ``cache`` that is no cache. Raise
+    :class:`~.processes.EndedEarly` if a worker process is killed.
     """
     return without_gc(lambda: _check_paths(paths, settings or Settings(), progress, jobs, cache, nearer))
 
 
 def without_gc(act: Callable[[], Result]) -> Result:
-    """Do something without looking for cycles among objects: it makes very many of them, and leaves no cycle."""
+    """Call ``act`` without garbage collection: it creates very many objects and leaves no reference cycle."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -228,7 +231,7 @@ def _check_paths(
     skipped = source_files.SkippedPaths()
     files = find_files(paths, settings, nearer, skipped)
     store: Cache | None = None
-    # What was come by is not kept from run to run: it is asked for seldom.
+    # Visited calls are not kept from run to run: few runs ask for them.
     if cache is not None and all(
         UNANALYZED_CALL_CODE not in each.select for each in (settings, *settings.nearer.values())
     ):
@@ -251,10 +254,10 @@ def check_files(
     skipped: source_files.SkippedPaths | None = None,
     wanted: frozenset[str] | None = None,
 ) -> Report:
-    """Findings in the files that were found below ``paths``, of which ``named`` are read whatever they hold.
+    """Return a report on the files found below ``paths``. The files in ``named`` are always analyzed.
 
-    ``left`` are those that were left out, where who uses the named ones is to be read, too. ``wanted`` are those whose
-    findings are asked for, where that is not all.
+    With ``skipped``, the report also covers files that import the named files, and lists the skipped paths. ``wanted``
+    limits the findings to these files; None means all files.
     """
     tree = settings.configure_project(Project(settings.largest))
     scan = _prescan_all(files, named, jobs, store, settings.largest)
@@ -303,7 +306,10 @@ def check_files(
 def find_files(
     paths: Sequence[str], settings: Settings, nearer: Nearer | None, skipped: source_files.SkippedPaths | None = None
 ) -> list[str]:
-    """The files to check; the settings learn of those that are nearer to some of them, ``left`` what is left out."""
+    """Return the files to check.
+
+    Store the settings of nested folders in ``settings``, and skipped paths in ``skipped``.
+    """
 
     def exclusion_of_folder(folder: str) -> source_files.ExclusionTest | None:
         own = _settings_of_folder(folder, settings, nearer)
@@ -323,9 +329,9 @@ def find_files(
 
 
 def is_excluded(path: str, settings: Settings, nearer: Nearer | None, *, named: bool, base: str = os.curdir) -> bool:
-    """Whether ``exclude`` leaves out a file, which the user may have named, as the settings nearest to it say it.
+    """Return True if ``exclude`` in the nearest settings excludes a file, also a file that the user named.
 
-    What these say does not speak of the folders around them, or around ``base`` where no folder has any.
+    The patterns do not apply to the folders above the settings, or above ``base`` if no folder has settings.
     """
     real = os.path.realpath(path)
     folders = source_files.folders_upward(os.path.dirname(real))
@@ -337,7 +343,7 @@ def is_excluded(path: str, settings: Settings, nearer: Nearer | None, *, named: 
 
 
 def _settings_of_folder(folder: str, settings: Settings, nearer: Nearer | None) -> Settings | None:
-    """The settings that hold from a folder on, if it has any of its own."""
+    """Return the settings that begin at a folder, or None."""
     if nearer is not None and folder not in settings.nearer:
         own = nearer(folder)
         if own is not None:
@@ -348,7 +354,7 @@ def _settings_of_folder(folder: str, settings: Settings, nearer: Nearer | None) 
 def _prescan_all(
     files: list[str], named: frozenset[str], jobs: int, store: Cache | None, largest: int
 ) -> _PrescanResults:
-    """A first look at every file that did not change since the last run."""
+    """Prescan every file that changed since the last run."""
     scan = _PrescanResults([], [])
     fresh = files
     if store is not None:
@@ -367,7 +373,7 @@ def _prescan_all(
 
 
 def _prescan_users(seen: list[Prescan], named: frozenset[str], project: Project, settings: Settings) -> list[Prescan]:
-    """A first look at the files that were not named, and use one that was; the tree learns of what is around those."""
+    """Prescan the files that import a named file, and add the surroundings of the named files to the project."""
     relevant_paths = [look.path for look in seen if look.path in named and _may_have_mistake(look, settings.largest)]
     if not relevant_paths:
         return []
@@ -380,7 +386,7 @@ def _prescan_users(seen: list[Prescan], named: frozenset[str], project: Project,
 
 
 def _may_have_mistake(prescan: Prescan, largest: int) -> bool:
-    """Whether a file may hold a mistake, by itself or for what others do with it."""
+    """Return True if a file may hold a mistake, alone or through the files that import it."""
     if prescan.may_have_findings or not prescan.path.endswith(".py"):
         return prescan.may_have_findings and prescan.path.endswith(source_files.PROGRAMS)
     return patterns.may_affect_importer(source_files.load_or_nothing(prescan.path, largest))
@@ -389,7 +395,7 @@ def _may_have_mistake(prescan: Prescan, largest: int) -> bool:
 def _load_known_results(
     todo: list[Prescan], project: Project, store: Cache | None
 ) -> tuple[list[AnalysisResult], list[Prescan]]:
-    """What is known of files from the last run, and the files that are to be read."""
+    """Return the results of the last run that still hold, and the files to analyze."""
     if store is None:
         return [], list(todo)
     store.find_changes(project)
@@ -405,25 +411,25 @@ def _load_known_results(
 
 
 def _analyze_files(work: list[Prescan], settings: Settings, project: Project, jobs: int) -> Iterator[FileResult]:
-    """What reading files shows, as it comes."""
+    """Yield the result of each file as its analysis ends."""
     if not work:
         return
-    # Before processes start that would each do so.
+    # Import once, before processes start that would each import the module.
     from . import entry_points  # noqa: F401
 
-    # The largest first, so that no process is left with a large one at the end.
+    # Largest first, so that no process is left with a large file at the end.
     work.sort(key=lambda look: (look.size, look.path), reverse=True)
     enough = sum(look.size for look in work) > WORTH_PROCESSES
     yield from run_in_processes(_analyze_path, [look.path for look in work], jobs if enough else 1, (settings, project))
 
 
 def _files_to_analyze(seen: list[Prescan], named: frozenset[str], project: Project) -> list[Prescan]:
-    """The files to read: what may hold a mistake, and what may do so together with one of these."""
+    """Return the files to analyze: files that may hold a mistake, alone or together with such a file."""
     todo: list[Prescan] = []
     others: list[Prescan] = []
     for look in seen:
         (todo if look.may_have_findings or look.path in named else others).append(look)
-    # What a class inherits may call what it defines; what trains elsewhere may be saved here.
+    # A base class may call methods that a subclass defines; this file may save objects that another file trains.
     classes = set[bytes]().union(*(look.class_names or () for look in todo))
     training = {os.path.abspath(look.path) for look in todo if look.path.endswith(".py")}
     stems = {os.fsencode(source_files.import_stem(path)) for path in training}
@@ -431,7 +437,7 @@ def _files_to_analyze(seen: list[Prescan], named: frozenset[str], project: Proje
     def takes_part(prescan: Prescan) -> bool:
         if not classes.isdisjoint(prescan.base_names or ()):
             return True
-        # Few are called the same, so that this is asked of few.
+        # Few files share a name, so this test is rare.
         return not stems.isdisjoint(prescan.imported_names or ()) and not training.isdisjoint(
             project.static_imports(prescan.path)
         )
@@ -440,7 +446,7 @@ def _files_to_analyze(seen: list[Prescan], named: frozenset[str], project: Proje
 
 
 class _PrescanResults(NamedTuple):
-    """What a first look at some files has shown, and which of them cannot be read: where, and why."""
+    """Results of prescans, and unreadable files: path, line and reason."""
 
     prescans: list[Prescan]
     unreadable_files: list[tuple[str, int, str]]
@@ -478,7 +484,10 @@ def _analyze_path(path: str) -> FileResult:
 
 
 def _analyze_text(text: str, path: str, settings: Settings, project: Project) -> FileResult:
-    """What the programs of one file show. Those of a document are settled here: nothing calls what is in them."""
+    """Return the results for the code blocks of one file.
+
+    Findings of documents are final here, because no other file calls code in a document.
+    """
     project.begin_file()
     try:
         blocks = code_blocks.split_blocks(path, text, settings.largest)
@@ -487,11 +496,11 @@ def _analyze_text(text: str, path: str, settings: Settings, project: Project) ->
     answer = FileResult(path, [])
     block_project, may_be_in_region = project, False
     if code_blocks.is_markdown(path):
-        # What is shown is a part of something, and no part of this project's programs.
+        # A code block in a document is a fragment, and no part of the programs of this project.
         block_project, may_be_in_region = settings.configure_project(Project(settings.largest)), True
         block_project.add_prescan(path, Code(text.encode("utf-8", "replace")))
     elif len(blocks) > 1:
-        # One may be entered by another.
+        # One block may enter another block.
         may_be_in_region = "autocast" in text
     for number, block in enumerate(blocks):
         if block.parse_error:
@@ -517,13 +526,13 @@ def _analyze_text(text: str, path: str, settings: Settings, project: Project) ->
         project.depends_on_all,
     )
     if answer.depends_on_all:
-        # Then these are most of the files, and none of them says more.
+        # The dependencies are then most of the files, and a list of them adds nothing.
         answer.dependencies, answer.import_targets = set(), {}
     return answer
 
 
 def _finish_block(result: AnalysisResult, block: Block, name: str, settings: Settings) -> AnalysisResult:
-    """What a program of a document shows, its own findings settled; ``name`` stands for it as if it were a file."""
+    """Return the result of a code block with finished findings; ``name`` stands for the block as a file name."""
     path = result.path
     selected = evidence.select_findings([result], result.reached_functions)
     own_findings = _suppress_findings(
@@ -546,7 +555,7 @@ def _finish_block(result: AnalysisResult, block: Block, name: str, settings: Set
 
 
 def _merge_reached(results: Sequence[AnalysisResult]) -> ReachedFunctions:
-    """What all readings together have read on its own, with the functions that this has led to."""
+    """Merge the entry points of all results, with the functions that each entry point reaches."""
     reached: ReachedFunctions = {}
     for reading in results:
         for entry, functions in reading.reached_functions.items():
@@ -555,7 +564,7 @@ def _merge_reached(results: Sequence[AnalysisResult]) -> ReachedFunctions:
 
 
 def _unanalyzed_findings(results: Sequence[AnalysisResult]) -> list[Finding]:
-    """The calls of the protocol that none of the readings has judged."""
+    """Return findings for the protocol calls that no result covers."""
     if not any(reading.protocol_calls for reading in results):
         return []
     from .unanalyzed_calls import unanalyzed_findings
@@ -575,9 +584,9 @@ def _finish_findings(
     beside: Sequence[str] | None = None,
     wanted: frozenset[str] | None = None,
 ) -> list[Finding]:
-    """The findings in each file, suppressed ones removed and unused suppressions added.
+    """Return the findings in all files, without suppressed findings and with unused suppressions.
 
-    Where files ``beside`` these are known, what is found in them is shown where these take part in it.
+    If the other files ``beside`` these are known, findings in them are moved to the checked files that take part.
     """
     named = frozenset(files)
     by_path: dict[str, list[Finding]] = {
@@ -607,9 +616,9 @@ def _finish_findings(
 def _participating_findings(
     away: dict[str, list[Finding]], named: frozenset[str], settings: Settings
 ) -> Iterator[Finding]:
-    """The findings in other files in which one that was asked for takes part, each at its line there.
+    """Yield the findings in other files in which a checked file takes part, each at the line in the checked file.
 
-    What is left out or silenced where a mistake is, is so wherever it is shown.
+    Exclusions and suppressions at the location of the mistake apply at every location that shows the mistake.
     """
     from .importing_files import move_to_named_file
 
@@ -641,7 +650,7 @@ def _read_text(path: str, settings: Settings) -> str:
 
 
 def _drop_irreplaceable(findings: list[Finding], settings: Settings) -> list[Finding]:
-    """Findings without those of deprecated names that the oldest torch a project asks for has nothing instead of."""
+    """Drop findings about deprecated names without a replacement in the project's oldest torch."""
     if all(finding.code != "AMP901" for finding in findings):
         return findings
     from .project.project_context import ProjectContext
@@ -657,7 +666,7 @@ def _drop_irreplaceable(findings: list[Finding], settings: Settings) -> list[Fin
 
 
 def _apply_settings(findings: list[Finding], path: str, settings: Settings) -> list[Finding]:
-    """The findings in a file that the settings leave on, at the severity that they give them."""
+    """Return the findings in a file that the settings select, with the severity from the settings."""
     settings = settings.for_file(path)
     active = settings.select - _ignored_codes(path, settings)
     kept = [f for f in findings if f.code in active]
@@ -668,7 +677,7 @@ def _apply_settings(findings: list[Finding], path: str, settings: Settings) -> l
 
 
 def _unreadable_result(path: str, line: int, reason: str, *, text: str = "") -> AnalysisResult:
-    """What reading shows of a text that is none that can be read."""
+    """Return the result for a text that cannot be analyzed."""
     return AnalysisResult(
         path, [_unreadable_finding(path, line, reason)], {}, has_own_comments=Suppressions.has_own_comment(text)
     )
@@ -693,8 +702,8 @@ def _unreadable_finding(path: str, line: int, reason: str) -> Finding:
 
 
 def _suppress_findings(findings: list[Finding], text: str, path: str, settings: Settings) -> list[Finding]:
-    """Findings in one text, suppressed ones removed and unused suppressions added."""
-    # Without a finding to silence, only a comment of our own can be of no use.
+    """Return the findings in one text, without suppressed findings and with unused suppressions."""
+    # Without a finding to suppress, only a comment of amp-check itself can be unused.
     settings = settings.for_file(path)
     wanted = settings.suppress and (findings or Suppressions.has_own_comment(text))
     suppressions = Suppressions.from_text(text) if wanted else Suppressions()
@@ -713,7 +722,7 @@ def _suppress_findings(findings: list[Finding], text: str, path: str, settings: 
 
 
 def _ignored_codes(path: str, settings: Settings) -> frozenset[str]:
-    """Codes that the configuration ignores in a file."""
+    """Return the codes that the configuration ignores in a file."""
     ignored: frozenset[str] = frozenset()
     if settings.per_file_ignores:
         real = os.path.realpath(path)
@@ -727,11 +736,12 @@ def _ignored_codes(path: str, settings: Settings) -> frozenset[str]:
 def analyze(
     text: str, path: str, project: Project, *, may_be_in_region: bool = False, collects_calls: bool = False
 ) -> AnalysisResult:
-    """All findings in one text, whatever is selected or suppressed; ``around`` says that it may stand in a region.
+    """Return all findings in one text, before selection and suppression.
 
-    ``spots`` asks for what blind spots are found from, too.
+    ``may_be_in_region`` says that other code may run the text in an autocast region. ``collects_calls`` records the
+    calls for the report of unanalyzed calls.
 
-    Raises RecursionError or MemoryError for what is nested too deeply.
+    Raise RecursionError or MemoryError for code that is nested too deeply.
     """
     import ast
 
@@ -769,7 +779,7 @@ def analyze(
         joined = [graph.entry_point for graph in program.graphs if graph.was_widened]
         inside = {function for entry in joined for function in reached[entry] if function[0] == path} - reached.keys()
         if inside:
-            # A violation in a function may be lost in the joined states of its caller.
+            # The joined states of the caller may hide a violation in a function.
             separate_program = Program()
             separate_program.attributes.update(program.attributes)
             own_reached = analyze_functions(module, separate_program, project, inside)
@@ -779,10 +789,11 @@ def analyze(
                 reached[entry] -= own_reached.keys()
             reached.update(own_reached)
     finally:
-        # Where the stack has room for it: from Python 3.13 on, letting go of a deep tree takes as much as reading it.
+        # Release here, on the deep stack: from Python 3.13 on, freeing a deep tree needs as much stack as parsing the
+        # tree.
         module.release_references()
     own_reached = program.attributes["enters_autocast"]
-    # In another file, which was read.
+    # The region may be in another file that the analysis read.
     program.attributes["enters_autocast"] = own_reached or any(
         tracked_object.role == "autocast" for tracked_object in program.objects
     )

@@ -1,4 +1,4 @@
-"""Which code is read on its own: the module's body, and every function that nothing which was read calls."""
+"""Entry points: the module body, and every function that no analyzed code calls."""
 
 from __future__ import annotations
 
@@ -48,15 +48,16 @@ from .project.module import Class, Function, Module
 from .project.project import Project
 from .zero_grad_search import may_be_cleared_around
 
-#: Statements read in one file before the functions that are left are left out, which is said.
+#: Maximum number of statements analyzed in one file. The remaining functions are skipped, and a finding reports the
+#: skip.
 FILE_BUDGET = 100_000
 
-#: What was read on its own, by path and line, with the functions that were read where it called them.
+#: Entry points by path and line, each with the functions that were analyzed at a call from there.
 ReachedFunctions = dict[tuple[str, int], set[tuple[str, int]]]
 
 
 LIBRARIES = (
-    # The interpreter's own parts are handlers like those of any library.
+    # The interpreter's own modules register handlers like a library.
     expressions,
     statements,
     contexts,
@@ -99,7 +100,7 @@ for _library in LIBRARIES:
 def analyze_module(
     module: Module, program: Program, project: Project, visited_calls: VisitedCalls | None = None
 ) -> ReachedFunctions:
-    """Add to a program everything that one file does, with what it calls in others; ``passed`` notes which calls."""
+    """Add the graphs of one file to a program, with the calls into other files. ``visited_calls`` records the calls."""
     at = Interpreter(HANDLERS, module, program, {}, project)
     at.visited_calls = visited_calls
     try:
@@ -111,9 +112,9 @@ def analyze_module(
 def analyze_functions(
     module: Module, program: Program, project: Project, entries: Collection[tuple[str, int]]
 ) -> ReachedFunctions:
-    """Add to a program the graphs of the functions of one file that are given by path and line.
+    """Add the graphs of the functions of one file that are given by path and line.
 
-    Each is analyzed without its callers, although the file calls it.
+    Each function is analyzed without its callers, although the file calls it.
     """
     at = Interpreter(HANDLERS, module, program, {}, project)
     reached: ReachedFunctions = {}
@@ -157,7 +158,7 @@ def _analyze_all(interp: Interpreter) -> ReachedFunctions:
                 module.path, node.lineno, node.col_offset, function=function.qualified_name
             )
             break
-        # What a class inherits stands for the class: no line of another file, and none that is called here.
+        # An inherited method stands at the class: its line is no line of another file, and no line of a call here.
         entry = (module.path, function.node.lineno if cls is function.cls or cls is None else -cls.node.lineno)
         _analyze_function(interp, function, cls)
         reached.setdefault(entry, set())
@@ -166,7 +167,7 @@ def _analyze_all(interp: Interpreter) -> ReachedFunctions:
 
 
 def _analyze_as_loop_body(interp: Interpreter, body: ast.Module, counters: list[ast.Name | ast.Attribute]) -> None:
-    """Read what is shown of the body of a loop, or of a function, which is done once for each batch that is counted."""
+    """Analyze a fragment as the body of a loop or function that runs once for each counted batch."""
     loop = Loop(interp.call_keys.setdefault(body, -len(interp.call_keys) - 2), 0)
     interp.state.loops.append(loop)
     head = interp.builder.add_node()
@@ -186,7 +187,7 @@ def _analyze_as_loop_body(interp: Interpreter, body: ast.Module, counters: list[
 
 
 def _entry_points(interp: Interpreter) -> list[tuple[Function, Class | None]]:
-    """The functions of a file that may make a mistake by themselves, with the class whose method each is."""
+    """Return the functions of a file that may hold a mistake on their own, with the class of each method."""
     module = interp.module
     found: list[tuple[Function, Class | None]] = [
         (function, function.cls)
@@ -196,26 +197,26 @@ def _entry_points(interp: Interpreter) -> list[tuple[Function, Class | None]]:
         and function.node not in module.fallback_nodes
     ]
     alike: set[tuple[object, ...]] = set()
-    # What a class inherits may use what it has by itself.
+    # An inherited method may use attributes that the subclass defines.
     for cls in module.classes.values():
         if isinstance(interp.globals.vars.get(cls.name), ClassValue):
             methods = [method for method in inherited_methods(interp, cls) if method.is_entry_point]
             module.may_train = module.may_train or bool(methods)
             for method in methods:
                 used = _own_names_used(interp, method, cls)
-                # Classes that have other numbers for the same do the same.
+                # Classes that differ only in numbers behave the same.
                 key = (method, *lineage_of(interp, cls)[1:], *sorted(used))
                 numbers = all(used.values())
                 if used and not (numbers and key in alike):
                     found.append((method, cls))
-                    # One that has None for the same may do something else.
+                    # A class with None instead of a number may behave differently.
                     if numbers:
                         alike.add(key)
     return found
 
 
 def _is_analyzed(interp: Interpreter, function: Function, cls: Class | None) -> bool:
-    """Whether a function was read already, as what the class has whose method it is to be read as."""
+    """Return True if a function was already analyzed, as a method of this class."""
     if (function.node, None) not in interp.analyzed_functions:
         return False
     return (
@@ -224,10 +225,9 @@ def _is_analyzed(interp: Interpreter, function: Function, cls: Class | None) -> 
 
 
 def _own_names_used(interp: Interpreter, method: Function, cls: Class) -> dict[str, bool]:
-    """What a method that a class inherits may use of what the class has by itself: by name, whether it is a number.
+    """Return the names of a class that an inherited method may use, each with True for a number.
 
-    What it calls may use it, too. A method that uses nothing is no other than as one of the class that defines it, and
-    is read there.
+    Called methods count too. A method that uses no such name behaves as in the defining class, and is analyzed there.
     """
     if method.cls is cls:
         return {}
@@ -239,7 +239,7 @@ def _own_names_used(interp: Interpreter, method: Function, cls: Class) -> dict[s
         seen |= used
     found = {name: number for name, number in cls.own_names().items() if name in seen and name != method.name}
     for name in found.keys() & cls.methods.keys():
-        # One that does nothing of what matters, in the place of one that does nothing of it either.
+        # An override without relevant code, of methods without relevant code.
         if not any(owner.methods[name].used_names for owner in lineage_of(interp, cls) if name in owner.methods):
             del found[name]
     return found or ({"*": False} if cls.is_open else {})
@@ -258,7 +258,7 @@ def _close_graph(interp: Interpreter, entry: tuple[str, int], reached_functions:
 
 
 def _analyze_function(interp: Interpreter, function: Function, cls: Class | None) -> None:
-    """Read a function that nobody calls here, with nothing known of its arguments."""
+    """Analyze a function without a caller, with unknown arguments."""
     interp.begin_graph(function.qualified_name)
     interp.analyzed_functions |= {(function.node, None), (function.node, cls)}
     receiver = _receiver_instance(interp, function, cls) if cls is not None else None
@@ -269,7 +269,7 @@ def _analyze_function(interp: Interpreter, function: Function, cls: Class | None
     parameters = function.parameters()
     if receiver is not None and parameters and not static:
         frame.vars[parameters[0].arg] = receiver
-    # Below the numbers that loops can have.
+    # Keys of loops are -1 or positive, so the key of a repeated call is below -1.
     loop = Loop(interp.call_keys.setdefault(function.node, -len(interp.call_keys) - 2), 0)
     interp.state.loops.append(loop)
     bind_unknown_arguments(interp, frame, function)
@@ -287,17 +287,17 @@ def _analyze_function(interp: Interpreter, function: Function, cls: Class | None
     for left in interp.handlers.entry_end_listeners:
         left(interp, function, value)
     returned = interp.state.current_node
-    # Whoever calls it may call it again: what it leaves in an open accumulation window is still there then.
+    # A caller may call the function again and finds the open accumulation window that the function left.
     interp.emit(e.AGAIN, function.node, uncleared=not may_be_cleared_around(interp, function))
     interp.builder.add_edge(interp.state.current_node, head)
     interp.state.current_node = returned
     if function.name != "__init__" or cls is None:
-        # What it leaves in the objects that it makes or is given is its own.
+        # The effects on objects that the function creates or receives stay local.
         interp.state.heap = heap
 
 
 def _havoc_counters(interp: Interpreter, receiver: Instance) -> None:
-    """What the methods of a class count is another number in each call."""
+    """Havoc the counters of a class: in each call, the attribute holds another number."""
     for name in sorted(receiver.cls.counter_attributes):
         value = interp.state.heap.get((receiver.key, name))
         if isinstance(value, UnknownValue) and value.is_counter:
@@ -309,7 +309,7 @@ def _havoc_counters(interp: Interpreter, receiver: Instance) -> None:
 
 
 def _receiver_instance(interp: Interpreter, function: Function, cls: Class) -> Instance:
-    """An object of the class, as its constructor leaves it; what was done to its optimizers since is unknown."""
+    """Return an instance of the class after the constructor. Later changes of the instance's optimizers are unknown."""
     fresh = ("root", id(cls.node)) not in interp.instances
     made = instance_of(interp, cls, ("root", id(cls.node)), cls.name, None)
     init = method_of(interp, cls, "__init__")
@@ -320,7 +320,7 @@ def _receiver_instance(interp: Interpreter, function: Function, cls: Class) -> I
         if parameters:
             frame.vars[parameters[0].arg] = made
         bind_unknown_arguments(interp, frame, init)
-        # Its events are those of the constructor, read once: what it calls is to be read elsewhere yet.
+        # Its events belong to the constructor. Functions that the constructor calls must still be analyzed elsewhere.
         roots, reached = set(interp.analyzed_functions), set(interp.reached_functions)
         interp.without_events(lambda: _execute_constructor(interp, frame, init))
         interp.analyzed_functions, interp.reached_functions = roots, reached
@@ -330,7 +330,7 @@ def _receiver_instance(interp: Interpreter, function: Function, cls: Class) -> I
 
 
 def _forget_late_attributes(interp: Interpreter, made: Instance, init: Function) -> None:
-    """What a constructor leaves at None has a value that nobody knows here, where other methods set it or use it."""
+    """Forget attributes that the constructor leaves None if other methods set or use these attributes."""
     empty = {name for name, value in interp.stored_attributes(made.key) if value.value is None}
     if empty and made.cls not in interp.attributes_by_class:
         methods = [m for owner in lineage_of(interp, made.cls) for m in owner.methods.values() if m is not init]

@@ -1,4 +1,4 @@
-"""Which findings of a function by itself its callers withdraw: those that their graphs show to be right."""
+"""Evidence of callers: findings of an entry point that graphs of callers show to be wrong."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def collect_graph_calls(program: Program) -> dict[Entry, GraphCalls]:
-    """Return what the graph of each entry point comes by, for those that come by other functions."""
+    """Return the calls that the graph of each entry point covers, for graphs that cover other functions."""
     found: dict[Entry, GraphCalls] = {}
     for graph in program.graphs:
         sites = [node.event.site for node in graph.nodes if node.event is not None]
@@ -28,17 +28,21 @@ def collect_graph_calls(program: Program) -> dict[Entry, GraphCalls]:
 
 
 def select_findings(results: Sequence[AnalysisResult], reached_functions: ReachedFunctions) -> list[Finding]:
-    """Return the findings of readings: of a function that another one calls, those that were made where it is called.
+    """Return the findings of all results.
 
-    The order of paths and lines decides which of two that call each other is analyzed for both. A finding that a file
-    shows by itself is withdrawn only by a caller in another file whose graph comes by all calls that the finding rests
-    on, and shows them to be right: with other arguments, or in a subclass, the function is another program.
+    For a function that another function calls, the findings at the calls count.
+
+    The order of paths and lines decides which of two functions that call each other is analyzed for both.
+
+    A finding that a file shows by itself is withdrawn only by a caller in another file. The graph of the caller must
+    cover all calls of the finding and show no such finding. With other arguments, or in a subclass, the function is
+    another program.
     """
     callers = _top_entry_points(reached_functions)
     by_themselves = set[Entry]().union(*(_top_entry_points(reading.reached_functions) for reading in results))
     found: dict[tuple[str, str, int, int], Finding] = {}
     unconfirmed: list[Finding] = []
-    # Of the same finding in two files the first is kept, in whatever order they were read.
+    # Keep the first of equal findings in two files, independent of the order of analysis.
     for reading in sorted(results, key=lambda reading: reading.path):
         for finding in reading.findings:
             if not finding.entries or finding.entries.keys() & callers:
@@ -60,7 +64,7 @@ def select_findings(results: Sequence[AnalysisResult], reached_functions: Reache
 
 
 def _top_entry_points(reached_functions: ReachedFunctions) -> set[Entry]:
-    """Return the entry points that no other one calls, or that come first among those that call each other."""
+    """Return the entry points that no other entry point calls; of a cycle, the first."""
     called = {function for entry, functions in reached_functions.items() for function in functions if function != entry}
     covered: set[Entry] = set()
     first: set[Entry] = set()
@@ -72,8 +76,8 @@ def _top_entry_points(reached_functions: ReachedFunctions) -> set[Entry]:
 
 
 def _is_refuted(finding: Finding, entries: Collection[Entry], evidence: Mapping[Entry, Sequence[GraphCalls]]) -> bool:
-    """Return True if a caller of each function that shows a finding comes by all of its calls, and does not show it."""
-    # Who calls the function may make the call that is missing in it, which is seen in joined states, too.
+    """Return True if for each entry point with the finding a caller covers all calls without the finding."""
+    # A caller may make the call that is missing in the function. Joined states show that call, too.
     rests_on_a_missing_call = bool(LABELS[finding.label][1].missing_method) and not finding.certain
 
     def is_refuting(graph_calls: GraphCalls, calls: frozenset[Call]) -> bool:

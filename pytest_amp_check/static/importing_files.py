@@ -1,7 +1,7 @@
-"""Files that were not named, and use one that was: what they do with it is judged with it.
+"""Importing files: files that use a named file without being named. Both files are checked together.
 
-A mistake that two files make together stands in one of them. Who names the other one is shown it there, at the line
-that takes part in it.
+A mistake of two files is located in one of them. A user who names only the other file sees the finding there, at the
+line that takes part.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from .project.project import Project, marked_project, package_top
 from .sources import code_blocks, source_files
 from .sources.patterns import MANUAL_LOW_WORDS, Code
 
-#: Files of a project, above which none is looked for that uses a file by name: that would take seconds.
+#: Maximum number of project files searched for imports of a named file. A larger search would take seconds.
 MAX_SEARCHED_FILES = 20_000
-#: What code holds that tells a project something of itself (:meth:`~.project.project.Project.know`).
+#: Words of code that affect the project attributes (:meth:`~.project.project.Project.add_prescan`).
 _PROJECT_WORDS = (b"autocast", b"half", b"float16", b"precision", b"load_state_dict", *MANUAL_LOW_WORDS)
 
 
 class ImportingFiles:
-    """The files of the projects that some named files lie in, and what the programs among them hold.
+    """Files of the projects around some named files, with the content of all programs.
 
-    ``whole`` says that these are all of them, with the ones that were named.
+    ``is_complete`` says that these are all files of the projects, and that the named files are included.
     """
 
     def __init__(self, named: Collection[str], exclude: Sequence[str], largest: int, *, gitignore: bool) -> None:
@@ -40,7 +40,7 @@ class ImportingFiles:
             found = source_files.find_sources(tops, exclude, gitignore=gitignore)
             self.is_complete = self.is_complete and whole and len(found) <= MAX_SEARCHED_FILES
             self.files.update(map(os.path.abspath, found if len(found) <= MAX_SEARCHED_FILES else ()))
-        # What lies beside a file that is left out of its folder is left out with it.
+        # The files beside an excluded file are excluded with it.
         self.is_complete = self.is_complete and self.files.issuperset(map(os.path.abspath, named))
         for path in sorted(self.files):
             if path.endswith(source_files.PROGRAMS):
@@ -48,14 +48,14 @@ class ImportingFiles:
                     self.data_by_path[path] = code_blocks.load_source(path, largest)
 
     def relevant_code(self) -> Iterator[tuple[str, Code]]:
-        """The code of those that tell something of their project."""
+        """Yield the code of the files that affect the project attributes."""
         for path, data in self.data_by_path.items():
             if any(word in data for word in _PROJECT_WORDS):
                 with suppress(source_files.Unreadable):
                     yield path, Code(code_blocks.code_bytes(path, data))
 
     def find_importing_files(self, named: Collection[str], project: Project) -> list[str]:
-        """The files that import one of some files, directly or not, and are not to be checked themselves."""
+        """Return the files that import a named file, directly or not, without the files to check."""
         waiting = {os.path.abspath(path) for path in named}
         data = {
             path: held for path, held in self.data_by_path.items() if path not in project.files and path.endswith(".py")
@@ -65,7 +65,7 @@ class ImportingFiles:
         while waiting and data:
             words = [os.fsencode(source_files.import_stem(path)) for path in waiting]
             if any(os.path.basename(path) == "__init__.py" for path in waiting):
-                # A package may be imported from without its name.
+                # An import from inside a package may omit the name of the package.
                 words.append(b"from .")
             mentioning = [path for path, held in data.items() if any(word in held for word in words)]
             leads.update((path, project.static_imports(path)) for path in mentioning if path not in leads)
@@ -77,11 +77,14 @@ class ImportingFiles:
 
 
 def _search_roots(folder: str) -> tuple[list[str], bool]:
-    """Files and folders of the project of a folder, and whether they are all; without a mark of one what is near."""
+    """Return the roots of the project of a folder, and True if the roots cover the project.
+
+    Without a project mark, the roots are nearby files and folders.
+    """
     project = marked_project(folder)
     if project is not None:
         return [project], True
-    # Such a folder may hold anything: only what lies in it is looked at, and the package below it.
+    # Such a folder may hold anything: only its files count, and the package below it.
     around = package_top(folder)
     tops = _sources_in(around)
     if around != folder:
@@ -98,9 +101,9 @@ def _sources_in(folder: str) -> list[str]:
 
 
 def move_to_named_file(finding: Finding, named: Collection[str]) -> Finding | None:
-    """A finding of another file as it is shown in one that was named and takes part in it; None where none does.
+    """Return a finding of another file, moved to a named file that takes part in the mistake, or None.
 
-    It is shown at the call that leads to the mistake, or else at the last event before it, or after it.
+    The location is the call that leads to the mistake; otherwise the nearest event before or after the mistake.
     """
     blamed = finding.site.location_text
     trace_places = [step.site.location_text for step in finding.witness]

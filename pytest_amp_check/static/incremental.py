@@ -1,4 +1,4 @@
-"""Files that are checked again and again while somebody edits them: only what an edit can change is read again."""
+"""Incremental checks of files during editing: only files that an edit can affect are analyzed again."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: Files of a folder above which it is no project, but what projects lie in: then those that are edited are checked.
+#: Maximum number of files in a project folder. A larger folder contains several projects, and only edited files are
+#: checked.
 LARGEST_FOLDER = 5_000
 
 
 class _MemoryCache(Cache):
-    """What is known from the last check, in this process instead of on the disk."""
+    """Cache of the last check in this process instead of on disk."""
 
     def __init__(self, data: dict[str, Any], paths: Sequence[str], settings: Settings) -> None:
         self._data = data
         super().__init__(os.curdir, paths, repr(settings), repr(settings.analysis_options()))
 
     def _maker_key(self) -> str:
-        # Nobody exchanges the tool while it runs.
+        # The tool does not change while it runs.
         return ""
 
     def _load_data(self) -> Any:
@@ -38,13 +39,13 @@ class _MemoryCache(Cache):
 
 
 class IncrementalChecker:
-    """A folder under one configuration, or where ``folder`` is None the edited files by themselves.
+    """Checker for a folder under one configuration, or for single edited files if ``folder`` is None.
 
-    ``warm`` says that the folder was checked to its end before, so that a check takes no longer than an edit needs.
+    ``is_warm`` says that the folder was checked completely before, so a check takes no longer than an edit needs.
     """
 
     def __init__(self, folder: str | None, settings: Settings) -> None:
-        #: Blind spots are what no reading of any file has come by, and of that nothing is kept from check to check.
+        #: True unless unanalyzed calls are reported: they depend on all files, and checks keep no data about them.
         self._has_cache = UNANALYZED_CALL_CODE not in settings.select
         self._folder = folder if self._has_cache else None
         self.settings = settings
@@ -55,11 +56,11 @@ class IncrementalChecker:
         self.is_warm = self._folder is None
 
     def forget_files(self) -> None:
-        """Files may have come, or gone."""
+        """Forget the list of files, because files may have been added or removed."""
         self._known_files = None
 
     def is_excluded(self, path: str) -> bool:
-        """Whether the configuration leaves out a file, or a folder around it, by its absolute path."""
+        """Return True if the configuration excludes a file, or a folder around it. ``path`` is absolute."""
         stop = os.path.realpath(self._folder) if self._folder is not None else ""
         for above in source_files.folders_upward(os.path.realpath(path)):
             if above == stop:
@@ -76,10 +77,10 @@ class IncrementalChecker:
         *,
         quick: bool = False,
     ) -> Report:
-        """Findings in the files that are named, among those of the folder, or with ``quick`` by themselves.
+        """Return the report on the named files, as part of the folder, or with ``quick`` alone.
 
-        ``edited`` is what an editor holds of files, and all paths are absolute. What ``progress`` raises ends the
-        check, and what was read until then is kept.
+        ``edited`` maps files to the content in an editor. All paths are absolute. An exception from ``progress`` ends
+        the check; the results until then are kept.
         """
         with UnsavedFiles(edited):
             return without_gc(lambda: self._check_unsaved(named, progress, quick=quick))
@@ -111,13 +112,13 @@ class IncrementalChecker:
         return found
 
     def _folder_files(self, folder: str) -> list[str]:
-        """The files of the folder, by absolute path."""
+        """Return the files of the folder by absolute path."""
         if self._known_files is None:
             try:
                 self._known_files = source_files.find_sources(
                     [folder], self.settings.exclude, gitignore=self.settings.gitignore
                 )
             except InputError:
-                # It was removed while it was open.
+                # The folder was removed while it was open.
                 self._known_files = []
         return self._known_files

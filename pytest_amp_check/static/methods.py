@@ -1,7 +1,7 @@
-"""What the methods of one class do to its scaler, each by itself: what none of them does, nobody does.
+"""Protocol calls that no method of a class makes with the class's scaler.
 
-The order in which methods are called is not known, so that only what is left out altogether is told. Whoever steps,
-scales or unscales by the scaler of such an object in another file is looked for later (:mod:`.elsewhere`).
+The order in which methods are called is not known, so only a call that is missing in all methods is reported. Calls on
+the scaler of such an object from another file are searched for later (:mod:`.cross_file`).
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from collections import defaultdict
 from ..protocol import events as e
 from ..protocol.events import Event, EventKind, Program
 
-#: What is done apart from the scaler -> what the scaler does instead, and what shows that it is meant to.
+#: Call without the scaler -> the scaler's call for it, and the calls that show that the scaler is in use.
 SCALER_COUNTERPARTS: dict[EventKind, tuple[EventKind, tuple[EventKind, ...]]] = {
     e.STEP: (e.SCALER_STEP, (e.BACKWARD, e.UPDATE)),
     e.BACKWARD: (e.SCALE, (e.SCALER_STEP, e.UPDATE)),
     e.CLIP: (e.UNSCALE, (e.BACKWARD, e.SCALER_STEP)),
 }
 
-#: What makes it right, or unknown, to leave the scaler out.
+#: Attributes of an event that make the call without a scaler right or unknown.
 EXEMPTIONS = frozenset({"checked", "measures_only", "opaque", "undone"})
 
 
 def mark_scaler_left_out(program: Program) -> None:
-    """Say of what a method does without the scaler of its class that no method does it with the scaler."""
+    """Mark calls without the scaler in a method if no method of the class makes them with the scaler."""
     same = _first_at_same_site(program)
     by_class = _scalers_by_class(program, same)
     for graph in program.graphs:
         events = [node.event for node in graph.nodes if node.event is not None]
         used_scalers = {event.subject for event in events if event.kind != e.UPDATE} - {None}
         for number, event in enumerate(events):
-            # What another method has scaled comes to a method that clips and steps as if from nowhere.
+            # Gradients that another method scaled reach a method that clips and steps without a visible scaler call.
             used = {
                 same.get(key)
                 for key in (used_scalers - _only_stepped(events, number) if event.kind == e.CLIP else used_scalers)
@@ -47,13 +47,13 @@ def mark_scaler_left_out(program: Program) -> None:
 
 
 def _only_stepped(events: list[Event], number: int) -> set[int | None]:
-    """The scalers that step gradients after an event, and do nothing else to them in the same function."""
+    """Return the scalers that only step after an event, without another call on the gradients in the same function."""
     stepping = {event.subject for event in events[number:] if event.kind == e.SCALER_STEP}
     return stepping - {event.subject for event in events if event.kind in (e.SCALE, e.BACKWARD, e.UNSCALE)}
 
 
 def _first_at_same_site(program: Program) -> dict[int | None, int]:
-    """Scaler -> the first that is made at its place: each class that inherits a method has one of its own there."""
+    """Map each scaler to the first scaler created at the same location, because each subclass recreates the scaler."""
     first: dict[object, int] = {}
     scalers = [scaler for scaler in program.objects if scaler.role == "scaler"]
     return {
@@ -64,7 +64,7 @@ def _first_at_same_site(program: Program) -> dict[int | None, int]:
 def _scalers_by_class(
     program: Program, same: dict[int | None, int]
 ) -> dict[str, dict[int, dict[EventKind, list[Event]]]]:
-    """The scalers that methods of a class use, by its name, with what they do to each."""
+    """Return the scalers that the methods of each class use, with the events on each scaler."""
     by_class: defaultdict[str, dict[int, dict[EventKind, list[Event]]]] = defaultdict(dict)
     every: defaultdict[int, defaultdict[EventKind, list[Event]]] = defaultdict(lambda: defaultdict(list))
     for event in program.iter_events():
@@ -78,12 +78,12 @@ def _scalers_by_class(
 
 
 def _class_of(event: Event) -> str:
-    """The name of the class in whose method an event happens, "" outside of classes."""
+    """Return the name of the class whose method contains an event, or ""."""
     return event.site.function.rpartition(".")[0]
 
 
 def _may_happen_with(event: Event, done: dict[EventKind, list[Event]], evidence: tuple[EventKind, ...]) -> bool:
-    """Whether what else is done to the scaler may be done where an event happens, as far as tests tell."""
+    """Return True if each kind of evidence has an event that can occur on a path with the given event."""
     return all(any(not _is_exclusive(event, other) for other in done.get(kind, ())) for kind in evidence)
 
 

@@ -1,4 +1,4 @@
-"""Spreads work over processes, where there is enough of it to pay for their start."""
+"""Distribution of work over processes, if the amount of work pays for their start."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     Item = TypeVar("Item")
     Result = TypeVar("Result")
 
-#: Set before the processes start, so that what every item needs is sent to each process once.
+#: Arguments for every item. They are set before the processes start, so each process receives them once.
 _shared: object = None
 
 
 class EndedEarly(Exception):
-    """A process was ended from outside while there was work for it."""
+    """Error for a process that was killed from outside during its work."""
 
 
 class _RemoteTraceback(Exception):
-    """Where an error came up, in another process."""
+    """Traceback of an error in another process."""
 
 
 def count_processors() -> int:
-    """The processors that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -42,17 +42,18 @@ def _set_shared(shared: object) -> None:
 
 
 def shared_arguments() -> Any:
-    """What :func:`spread` was given for every item."""
+    """Return the shared arguments of :func:`run_in_processes`."""
     return _shared
 
 
 def run_in_processes(
     task: Callable[[Item], Result], items: Sequence[Item], jobs: int, shared_arguments: object = None
 ) -> Iterator[Result]:
-    """The results of ``act`` on each item, as they come: in this process if ``jobs`` is 1, else in as many.
+    """Yield the result of ``task`` for each item as each task ends: in this process if ``jobs`` is 1.
 
-    ``act`` is a function of a module, and finds ``given`` in :func:`shared`. Raises what ``act`` raises, and
-    :class:`EndedEarly` where a process is killed, as happens for want of memory.
+    Otherwise ``jobs`` processes run the tasks. ``task`` is a module-level function and gets ``shared_arguments`` from
+    :func:`shared_arguments`. Raise every error of ``task``, and :class:`EndedEarly` if a process is killed, as happens
+    without enough memory.
     """
     if jobs > 1 and len(items) > 1:
         yield from _run_in_workers(task, items, min(jobs, len(items)), shared_arguments)
@@ -63,8 +64,9 @@ def run_in_processes(
     _set_shared(None)
 
 
-# Of the pools of the standard library, one waits for ever for what a killed process had in hand, and the other leaves
-# processes behind that wait for ever where this one is killed. With a pipe to each, either side sees the other's end.
+# Of the pools of the standard library, one waits forever for the task of a killed process. The other leaves processes
+# that wait forever if this process is killed. With one pipe to each process, both sides notice the end of the other
+# side.
 def _run_in_workers(
     task: Callable[[Item], Result], items: Sequence[Item], jobs: int, shared_arguments: object
 ) -> Iterator[Result]:
@@ -90,28 +92,28 @@ def _run_in_workers(
                 yield result
     finally:
         workers.stop()
-    # Where none could be started.
+    # No process could be started.
     yield from run_in_processes(task, list(left), 1, shared_arguments)
 
 
 class _WorkerPool:
-    """Processes that serve: as many as are wanted, and as there are to be had."""
+    """Pool of worker processes: as many as requested and available."""
 
     def __init__(self, task: Callable[[Any], object], shared_arguments: object) -> None:
         import multiprocessing
 
         self._task = task
         self._shared_arguments = shared_arguments
-        # A forked process starts with everything imported; where there are threads about, forking is not safe.
+        # A forked process starts with all modules imported. Forking is not safe in a process with threads.
         self._uses_fork = sys.platform.startswith("linux") and not _has_threads()
         self._context: Any = multiprocessing.get_context("fork" if self._uses_fork else "spawn")
-        #: Our end of the pipe to each.
+        #: This side of the pipe to each process.
         self.pipes: dict[Connection[Any, Any], BaseProcess] = {}
-        #: Nothing is sent through this one. It ends when this process does, however that comes about.
+        #: Pipe without data. The pipe closes when this process ends, for any reason.
         self._lifeline: list[Connection[Any, Any]] = []
 
     def start(self, jobs: int) -> Iterator[Connection[Any, Any]]:
-        """Start them, until there are no more processes or open files to be had."""
+        """Start worker processes until the system has no more processes or open files."""
         if not (self._uses_fork or can_be_safe()):
             return
         with suppress(OSError):
@@ -129,12 +131,12 @@ class _WorkerPool:
 
     def _start_worker(self, ours: Connection[Any, Any], theirs: Connection[Any, Any]) -> BaseProcess:
         watched, life = self._lifeline
-        # What is open here would stay open in a forked process, which would then not see that this one has ended.
+        # A forked process would keep these pipes open, and would not notice the end of this process.
         inherited = [*self.pipes, ours, life] if self._uses_fork else []
         process: BaseProcess = self._context.Process(
             target=_run_worker, args=(theirs, watched, inherited, self._task, self._shared_arguments), daemon=True
         )
-        # A forked one must not take a signal for this one's.
+        # A forked process must not handle a signal for this process.
         with blocked_signals() if self._uses_fork else safe_path():
             process.start()
         return process
@@ -169,21 +171,21 @@ def _run_worker(
     task: Callable[[Any], object],
     shared_arguments: object,
 ) -> None:
-    """Work in a process of its own, until the other side of the pipe is closed, or its process is gone."""
+    """Run tasks in a worker process until the other side of the pipe is closed or its process ends."""
     import gc
     import signal
     import threading
 
     for each in inherited:
         each.close()
-    # An interrupt from the keyboard reaches all processes, and the one that started them speaks of it.
+    # An interrupt from the keyboard reaches all processes; the parent process reports it.
     for number in termination_signals():
         if callable(signal.getsignal(number)):
             signal.signal(number, signal.SIG_DFL)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, termination_signals())
     threading.Thread(target=_exit_with_parent, args=(watched,), daemon=True).start()
-    # What it was started with lives as long as it does.
+    # The objects from the start live as long as the process.
     gc.disable()
     gc.freeze()
     _set_shared(shared_arguments)
@@ -195,7 +197,7 @@ def _run_worker(
 
 
 def _exit_with_parent(watched: Connection[Any, Any]) -> None:
-    """End this process as soon as the one that has started it is gone, whatever is being worked at."""
+    """End this process as soon as the parent process is gone, even during a task."""
     with suppress(EOFError, OSError):
         watched.recv_bytes()
     os._exit(1)

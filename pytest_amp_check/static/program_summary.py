@@ -1,4 +1,4 @@
-"""What is true of a program as a whole, which its events do not tell one by one."""
+"""Program attributes: facts about a program as a whole that no single event shows."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from .project.region_entry import AutocastEntries
 
 Events = Mapping[str, list[Event]]
-#: Optimizer -> the scalers that step it.
+#: Optimizer key -> keys of the scalers that step the optimizer.
 ScalersByOptimizer = Mapping[int, set[int]]
 
 
 def summarize_program(program: Program, near_float16: Callable[[], bool]) -> None:
-    """Tell the rules what is true of the program as a whole; ``near_float16`` says whether float16 may come into it."""
+    """Set the attributes of the program for the rules; ``near_float16`` returns True if float16 may be in use."""
     events = _by_kind(program.graphs)
     stepped = _stepped_optimizers(program, events)
     scaled = [event for event in (*events[e.SCALE], *events[e.SCALER_STEP]) if event.subject is not None]
@@ -40,7 +40,7 @@ def summarize_program(program: Program, near_float16: Callable[[], bool]) -> Non
         _with_submodules(program, _owned_modules(program.objects[key] for key in with_live_scaler)) | in_float16
     )
     frozen = {t.key for t in program.objects if t.attributes.keys() & {"frozen", "partly_frozen"}}
-    # What wraps an optimizer and steps it may keep float32 copies of what it updates.
+    # A class that wraps an optimizer and steps it may keep float32 copies of the parameters.
     bare = [tracked_object for tracked_object in stepped if not tracked_object.attributes.get("wrapped")]
     program.attributes["trained_modules"] = (
         _with_submodules(program, _owned_modules(bare) - frozen) | by_trainer.keys()
@@ -68,7 +68,7 @@ def _mark_without_scaler(program: Program, graph: Graph, *, is_without_scaler: b
 
 
 def _steps_without_scaler(program: Program, graph: Graph) -> bool:
-    """Whether a function steps an optimizer that no scaler of the program has to do with, and uses none itself."""
+    """Return True if a function steps an optimizer unrelated to every scaler of the program, and uses no scaler."""
     events = _by_kind([graph])
     stepped = {event.object for event in events[e.STEP]}
     if not stepped:
@@ -81,14 +81,14 @@ def _steps_without_scaler(program: Program, graph: Graph) -> bool:
 
 
 def mark_bare_scales(program: Program, entries: Callable[[], Iterable[AutocastEntries]]) -> None:
-    """Say of what live scalers scale whether it was computed outside of every region that may be entered.
+    """Mark losses scaled by live scalers that were computed outside every region that may be entered.
 
-    ``asked`` tells what may be entered, each time more of it.
+    ``entries`` yields the autocast entries, each time with more files.
     """
     live = {tracked_object.key for tracked_object in program.attributes["live_scalers"]}
     scaled = [event for event in program.iter_events() if event.kind == e.SCALE and event.subject in live]
     bare = [event for event in scaled if event.attributes["autocast"] == "out"]
-    # An object that is known to be of such a class enters: what is not known is of another.
+    # Objects of a known class enter a region only if their class does. An unknown object may be of another class.
     constructed = {
         tracked_object.attributes.get("class") for tracked_object in program.objects if tracked_object.role == "module"
     }
@@ -103,14 +103,17 @@ def mark_bare_scales(program: Program, entries: Callable[[], Iterable[AutocastEn
 
 
 def _is_covered(event: Event, known: AutocastEntries, names: frozenset[str]) -> bool:
-    """Whether what is scaled may come of a region: the calls that it comes of enter one, or one stands around them."""
+    """Return True if a scaled loss may come from a region.
+
+    Either a call that computes the loss enters a region, or a region surrounds the loss.
+    """
     if known.is_everywhere or event.attributes["callees"] & names:
         return True
     return any(_function_of_frame(frame) in known.called_in_regions for frame in event.site.list_frames())
 
 
 def _function_of_frame(frame: Site) -> str:
-    """What a region has in it around which code runs: the name of its function, or what its file is imported by."""
+    """Return the name under which a region contains a frame: the function, or the module with a trailing dot."""
     name = frame.function.rpartition(".")[2]
     return name if name != "<module>" else frame.path.rpartition("/")[2].partition(".")[0] + "."
 
@@ -118,24 +121,24 @@ def _function_of_frame(frame: Site) -> str:
 def _live_scalers(
     program: Program, scalers: list[TrackedObject], scaled: list[Event], events: Events
 ) -> tuple[TrackedObject, ...]:
-    """The scalers that scale something, and whose state the program is to keep."""
+    """Return the scalers that scale a loss and whose state the program must save."""
     for scaler in scalers:
         enabled = scaler.attributes.get("enabled", True)
         scaler.attributes["enabled"] = enabled if isinstance(enabled, bool) else e.UNKNOWN
-    # Code that is given both is where they train.
+    # Unanalyzed code that receives both a scaler and an optimizer trains with them.
     used = {event.subject for event in scaled}.union(
         *(_keys_of_role(program, each, "scaler") for each in events[e.HANDOFF])
     )
-    # Most frameworks keep the state of their scaler themselves.
+    # Most frameworks save the state of their scaler themselves.
     own = [scaler for scaler in scalers if scaler.attributes.get("framework", "timm") == "timm"]
     return tuple(scaler for scaler in own if scaler.key in used and scaler.attributes["enabled"] is not False)
 
 
 def _scalers_without_update(program: Program, scalers: list[TrackedObject]) -> frozenset[int]:
-    """The scalers of which the program shows a step and no update, by whatever code of it.
+    """Return the scalers with a step and no update in the whole program.
 
-    Code that updates a scaler and does not step it completes what other code has begun, and may know it by another way
-    than that code: what is called the same is taken to be the same.
+    Code that updates a scaler and does not step it completes the work of other code, and may reach the scaler by
+    another path. Scalers of the same name are assumed to be the same.
     """
     stepped: set[int | None] = set()
     updated: set[int | None] = set()
@@ -152,13 +155,13 @@ def _scalers_without_update(program: Program, scalers: list[TrackedObject]) -> f
 
 
 def _scales_for_other_code(graph: Graph) -> bool:
-    """Whether code scales a loss that other code may run backward."""
+    """Return True if code scales a loss that other code may run backward."""
     events = _by_kind([graph])
     return not {event.subject for event in events[e.SCALE]} <= {event.subject for event in events[e.BACKWARD]}
 
 
 def _last_name(tracked_object: TrackedObject) -> str:
-    """The last part of what the user calls a thing: an object's attribute has it wherever the object is known."""
+    """Return the last part of the user's name of a tracked object, the same wherever code knows the object."""
     return tracked_object.name.rpartition(".")[2]
 
 
@@ -172,18 +175,18 @@ def _by_kind(graphs: Iterable[Graph]) -> Events:
 
 
 def _stepped_optimizers(program: Program, events: Events) -> list[TrackedObject]:
-    """The optimizers that are stepped."""
+    """Return the optimizers that are stepped."""
     steps = (*events[e.SCALER_STEP], *events[e.STEP])
     return [program.objects[event.object] for event in steps if event.object is not None]
 
 
 def _owned_modules(optimizers: Iterable[TrackedObject]) -> frozenset[int]:
-    """The modules whose parameters some optimizers have."""
+    """Return the modules whose parameters the optimizers own."""
     return frozenset().union(*(optimizer.attributes.get("owns") or () for optimizer in optimizers))
 
 
 def _with_submodules(program: Program, modules: Iterable[int]) -> frozenset[int]:
-    """Modules with those that they are made of from the start, as far as they are in low precision."""
+    """Return modules with their original submodules, as far as the submodules are in low precision."""
     found, todo = set(modules), list(modules)
     while todo:
         parts = program.objects[todo.pop()].attributes.get("parts", ())
@@ -193,7 +196,7 @@ def _with_submodules(program: Program, modules: Iterable[int]) -> frozenset[int]
 
 
 def _keys_of_role(program: Program, event: Event, role: str) -> list[int]:
-    """What of a role is given to code that trains."""
+    """Return the keys of objects of a role that unanalyzed training code receives."""
     return [key for key in event.attributes.get("trains", ()) if program.objects[key].role == role]
 
 
@@ -209,7 +212,7 @@ def _scalers_by_optimizer(program: Program, events: Events) -> ScalersByOptimize
 
 
 def _mark_casts(program: Program) -> None:
-    """Say of each cast of a module whether the module is trained as it leaves it: by the same code, or the object's."""
+    """Mark casts of modules that are trained after the cast, by the same code or by methods of the object."""
     for graph in program.graphs:
         events = _by_kind([graph])
         stepped = _stepped_optimizers(program, events)
@@ -223,18 +226,18 @@ def _mark_casts(program: Program) -> None:
                 optimizers = (optimizer for optimizer in stepped if not _is_exclusive(made.get(optimizer.key), event))
                 of_module = {optimizer.key for optimizer in optimizers if event.subject in _owned_modules([optimizer])}
                 trained = bool(of_module) and _are_stepped_after(graph, index, of_module)
-            # A test of a few steps asks for it on purpose, and has no small updates to lose.
+            # A test of a few steps casts on purpose, and has no small updates to lose.
             event.attributes["trained"] = trained and not event.site.is_in_test()
 
 
 def _are_stepped_after(graph: Graph, cast: int, optimizers: set[int]) -> bool:
-    """Whether any of some optimizers is stepped after a cast of a module, before that is cast back to float32."""
+    """Return True if an optimizer is stepped after a cast of a module, before a cast back to float32."""
     event = graph.nodes[cast].event
     assert event is not None
     asked_anew = 0
     for node in graph.nodes:
         asked_anew |= node.forgotten_predicates
-    # What is answered once holds for the rest of the program.
+    # A predicate that no loop forgets keeps its truth for the rest of the program.
     answers = {key: truth for key, truth in event.guards if not asked_anew >> key & 1}
     seen, todo = {cast}, [cast]
     while todo:
@@ -247,7 +250,7 @@ def _are_stepped_after(graph: Graph, cast: int, optimizers: set[int]) -> bool:
                 if after.kind in (e.STEP, e.SCALER_STEP) and after.object in optimizers:
                     return True
                 back = after.kind == e.MODULE_CAST and after.attributes["dtype"] == "float32"
-                # Another call makes another module.
+                # Another call creates another module.
                 if after.kind == e.AGAIN or (back and after.subject == event.subject):
                     continue
             todo.append(target)
@@ -255,16 +258,16 @@ def _are_stepped_after(graph: Graph, cast: int, optimizers: set[int]) -> bool:
 
 
 def _is_exclusive(made: Event | None, other: Event) -> bool:
-    """Whether an optimizer is constructed only where something else does not happen: by the answers to one question."""
+    """Return True if an optimizer is constructed only on paths without the other event, because of one predicate."""
     return made is not None and any((key, not truth) in made.guards for key, truth in other.guards)
 
 
 def _mark_states(program: Program, events: Events, live: tuple[TrackedObject, ...]) -> None:
-    """Say of what is saved which scalers belong to it, and of what is loaded whether the same program saves it."""
+    """Mark saves with the scalers that belong to them, and loads with entries that this program does not save."""
     steps = _scalers_by_optimizer(program, events)
     for event in events[e.SAVE]:
         event.attributes["scope_scalers"] = _scaler_names_for(event.attributes["owners"], live, steps)
-    # With the scaler's state beside the optimizer's.
+    # Saves with the scaler's state beside the optimizer's state.
     full = [
         save.attributes
         for save in events[e.SAVE]
@@ -286,9 +289,9 @@ def _mark_states(program: Program, events: Events, live: tuple[TrackedObject, ..
 def _scaler_names_for(
     owners: tuple[int, ...], live: tuple[TrackedObject, ...], steps: ScalersByOptimizer
 ) -> tuple[str, ...]:
-    """What the scalers are called that belong to optimizers: those that step them.
+    """Return the names of the scalers that step the given optimizers.
 
-    Any scaler may, where it is not in view who steps them.
+    Every live scaler counts if no step of these optimizers is visible.
     """
     stepping: set[int] = set().union(*(steps.get(key, ()) for key in owners))
     if not stepping and owners and all(key in steps for key in owners):

@@ -1,4 +1,4 @@
-"""What reading a file has shown, and how it is written down to be known the next time."""
+"""Results of the analysis of a file, and their encoding for the cache."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from .interpreter.visited_calls import Span
     from .unanalyzed_calls import UnanalyzedCall
 
-#: More lines or columns than any file has: Python's parser counts them in 32 bits.
+#: Largest valid line or column: Python's parser counts positions in 32 bits.
 MAX_POSITION = 2**31 - 1
 
 
-#: What was analyzed on its own, by path and line.
+#: Entry point by path and line.
 Entry = tuple[str, int]
 
 
 class GraphCalls(NamedTuple):
-    """The calls in other functions that a graph comes by, with those that led there.
+    """Calls inside other functions that a graph covers, with the calls that lead there.
 
-    ``joined`` says that states were joined to check the graph, so that violations in it may have been lost.
+    ``has_joined_states`` says that the check joined states, so violations may be missing.
     """
 
     calls: frozenset[Call]
@@ -36,12 +36,14 @@ class GraphCalls(NamedTuple):
 
 
 class AnalysisResult:
-    """What reading one program of a file has shown, in it and in those that it calls.
+    """Result of the analysis of one program of a file, including calls into other files.
 
-    ``reached`` tells of what was read on its own which functions it called, and ``passed_by`` by which calls in these
-    functions its graph comes: it says nothing of others. ``ours`` says whether the file has comments
-    that are meant for this tool. ``settled`` are findings that are done with. Where blind spots are asked for,
-    ``spots`` are the calls of the file that can be some, and ``passed`` are those that reading came by in any file.
+    reached_functions   functions that each entry point called
+    graph_calls         calls in these functions that the graph of an entry point covers; other calls stay open
+    has_own_comments    the file has comments for this tool
+    finished_findings   findings that need no further selection or suppression
+    protocol_calls      protocol calls of the file, for the report of unanalyzed calls
+    visited_calls       calls that the analysis visited in any file, for the same report
     """
 
     __slots__ = (
@@ -69,10 +71,11 @@ class AnalysisResult:
 
 
 class FileResult:
-    """All that reading one file has shown, and what it depends on.
+    """Results of the analysis of one file, with the dependencies.
 
-    ``touched`` are the other files whose content mattered, ``asked`` the imports with where they led; ``whole`` says
-    that any file of the run mattered, ``lasting`` that the same content gives the same answer.
+    ``dependencies`` are other files whose content counted, ``import_targets`` imports and their targets.
+    ``depends_on_all`` says that any file of the run may count, ``is_cacheable`` that the same content gives the same
+    result.
     """
 
     __slots__ = ("dependencies", "depends_on_all", "import_targets", "is_cacheable", "path", "results")
@@ -86,12 +89,12 @@ class FileResult:
         self.import_targets: dict[tuple[str, str, int], str | None] = {}
 
 
-#: From a path as it is written to one that means the same in every directory, or back.
+#: Function from a path as written to an absolute path, or back.
 Rename = Callable[[str], str]
 
 
 def encode_results(results: list[AnalysisResult], rename: Rename) -> list[Any]:
-    """Readings as lists that JSON can hold."""
+    """Return analysis results as lists for JSON."""
 
     def encode_site(location: Site) -> list[Any]:
         caller = encode_site(location.caller) if location.caller is not None else None
@@ -135,8 +138,11 @@ def encode_results(results: list[AnalysisResult], rename: Rename) -> list[Any]:
 
 
 def decode_results(path: str, written: Any, rename: Rename) -> list[AnalysisResult]:
-    """The readings of a file. Raises ValueError or its like for what :func:`encode` would not write."""
-    # Asked for one by one, each would load its rule.
+    """Return the results of a file.
+
+    Raise ValueError or a similar error for data that :func:`encode_results` cannot write.
+    """
+    # A lookup of single labels would load a rule each time.
     labels = {"", *LABELS}
 
     def decode_site(encoded: Any) -> Site:
@@ -188,11 +194,11 @@ def decode_results(path: str, written: Any, rename: Rename) -> list[AnalysisResu
     return readings
 
 
-# What a cache says may have been written by anybody.
+# Any program may have written the cache.
 
 
 def parse_number(value: Any) -> int:
-    """A number that a place in a file may have."""
+    """Return a valid line, column or cell number, or raise ValueError."""
     if type(value) is not int or abs(value) > MAX_POSITION:
         raise ValueError(value)
     return value
@@ -205,7 +211,7 @@ def parse_bool(value: Any) -> bool:
 
 
 def parse_text(value: Any) -> str:
-    """What may be shown on a terminal."""
+    """Return a text that a terminal can show, or raise ValueError."""
     if not isinstance(value, str) or not value.isprintable():
         raise ValueError(value)
     return value

@@ -1,7 +1,8 @@
-"""Processes that multiprocessing spawns, without code of the folder that is checked.
+"""Safe start of processes that multiprocessing spawns: no code of the checked folder runs.
 
-Each is started as ``python -c``, which searches the working folder first: a file ``multiprocessing.py`` in it would be
-executed. Then each runs the main module of this process anew, which may be any script that calls the check.
+Each process starts as ``python -c``, which searches the working folder first, and would run a file
+``multiprocessing.py`` there. Each process then runs the main module of this process again, which may be any script that
+calls the check.
 """
 
 from __future__ import annotations
@@ -13,21 +14,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
 
-#: Has Python leave the working folder out, from 3.11 on.
+#: Variable that excludes the working folder from Python's search path, from 3.11 on.
 _VARIABLE = "PYTHONSAFEPATH"
-#: Guards the variables of this process, and the function that is replaced.
+#: Lock for the environment variables of this process, and for the replaced function.
 _environment_lock = _thread.allocate_lock()
 
 
 def can_be_safe() -> bool:
-    """Return True if the processes that :func:`safe_path` covers leave the working folder out."""
-    # ``python -E`` has its children ignore variables, too.
+    """Return True if the processes started under :func:`safe_path` do not search the working folder."""
+    # Children of ``python -E`` ignore variables, too.
     return sys.version_info < (3, 11) or bool(sys.flags.safe_path) or not sys.flags.ignore_environment
 
 
 @contextmanager
 def safe_path() -> Iterator[None]:
-    """Have processes that are spawned meanwhile search no working folder and run no script; all is restored after."""
+    """Start spawned processes without the working folder on the path and without the main script.
+
+    The environment is restored afterwards.
+    """
     with _environment_lock, _without_main_module():
         if sys.version_info >= (3, 11):
             yield from _set_safe_variable()
@@ -37,7 +41,7 @@ def safe_path() -> Iterator[None]:
 
 @contextmanager
 def _without_main_module() -> Iterator[None]:
-    """Hide the main module, of which nothing that the processes are given is a part."""
+    """Hide the main module. No argument of the processes refers to the main module."""
     main = sys.modules["__main__"]
     sys.modules["__main__"] = ModuleType("__main__")
     try:
@@ -59,10 +63,10 @@ def _set_safe_variable() -> Iterator[None]:
 
 
 def _isolate_by_flags() -> Iterator[None]:
-    """Have Python 3.10 isolate what it spawns, and the process that cleans up after that.
+    """Isolate the processes that Python 3.10 spawns, and the process that cleans up after them.
 
-    It has no such variable, and as it gets no further release, the function that gives the flags stays what it is. The
-    search path of this process is sent to the others.
+    Python 3.10 has no such variable. Python 3.10 gets no further release, so the private function for the flags stays
+    the same. The processes receive the search path of this process.
     """
     from multiprocessing import util
 

@@ -1,4 +1,4 @@
-"""Blind spots: calls of the protocol that a text holds and that no path of any file has reached, or understood."""
+"""Unanalyzed calls (blind spots): protocol calls in a text that no path of any file reached or understood."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OF_SCALER = frozenset({"scale", "unscale_", "step", "update"})
 
 
 class UnanalyzedCall(NamedTuple):
-    """A call that the text of a file holds. ``writes`` says that to have come by is all that there is to judge."""
+    """Protocol call in the text of a file. ``is_save`` marks a save, for which reaching the call is enough."""
 
     site: Site
     call_text: str
@@ -28,9 +28,9 @@ class UnanalyzedCall(NamedTuple):
 
 
 def collect_calls(module: Module) -> list[UnanalyzedCall]:
-    """The calls of the protocol in a file, by the words of the code alone.
+    """Return the protocol calls in a file, by the source text alone.
 
-    What a file saves that does no part of a training is no checkpoint of one.
+    A save in a file without any part of a training is no checkpoint of a training.
     """
     functions = {id(node): name for name, node in _named_functions(module)}
     spots = _calls_below(module, module.tree, "<module>", functions)
@@ -80,7 +80,7 @@ def _is_protocol_call(name: str, receiver: str, call: ast.Call) -> bool:
 
 
 def unanalyzed_findings(calls: Iterable[UnanalyzedCall], visited_calls: Mapping[Span, bool]) -> Iterator[Finding]:
-    """A finding for each call that nothing has judged."""
+    """Yield a finding for each call that no analysis covered."""
     for spot in calls:
         judged = visited_calls.get(span_of(spot.site))
         if judged or (judged is not None and spot.is_save):

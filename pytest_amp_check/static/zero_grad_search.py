@@ -1,4 +1,4 @@
-"""Whether other code of a file clears the gradients that a function leaves, which somebody calls again and again."""
+"""Search in a file for code that clears gradients between two calls of a training function."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from .project.syntax import children, tail_name, walk
 
 
 class _ClearingFunctions:
-    """The functions of a file that speak of clearing gradients, once they have been looked for."""
+    """Functions of a file that may clear gradients; None before the search."""
 
     def __init__(self) -> None:
         self.functions: list[Function] | None = None
-        #: The names by which the file speaks of it.
+        #: Names in the file that refer to clearing.
         self.clearing_names: set[str] = set()
 
 
 def may_be_cleared_around(interp: Interpreter, function: Function) -> bool:
-    """Whether what a function has stepped may be cleared before it is called again, by code of this file.
+    """Return True if code of this file may clear the gradients of a function before the next call of the function.
 
-    Methods of a class that has nothing to do with the function's clear what their own objects hold, and a method that
-    overrides another one runs in its place.
+    Methods of an unrelated class clear only gradients of their own objects. A method that overrides another method runs
+    instead of the other method.
     """
     module = interp.module
     known = interp.file_data(_ClearingFunctions)
@@ -37,9 +37,9 @@ def may_be_cleared_around(interp: Interpreter, function: Function) -> bool:
 
 
 def _find_clearing_functions(module: Module, clearing_names: set[str]) -> list[Function]:
-    """The functions that clear gradients, or hold one that does: found in one walk, however deep they lie.
+    """Return the functions that clear gradients or contain such a function, found in one walk at any depth.
 
-    Only what has one of the words on its lines is walked through.
+    The walk visits only nodes on lines with one of the names.
     """
     lines = _lines_with(module, clearing_names)
     parents: dict[ast.AST, ast.AST | None] = {}
@@ -60,16 +60,16 @@ def _find_clearing_functions(module: Module, clearing_names: set[str]) -> list[F
 
 
 def _lines_with(module: Module, words: set[str]) -> list[int]:
-    """The lines that may have one of some names on them, in order."""
+    """Return the line numbers that may contain one of the names, in order."""
     lines = module.text.split("\n")
     if not module.is_ascii:
-        # A name may be written in other characters than it has.
+        # Python normalizes identifiers (NFKC), so a name may have other characters in the text.
         return list(range(1, len(lines) + 1))
     return [number for number, line in enumerate(lines, 1) if any(word in line for word in words)]
 
 
 def _is_on_lines(node: ast.AST, lines: list[int]) -> bool:
-    """Whether a node stands on one of some lines, with its decorators; what has no place of its own may."""
+    """Return True if a node, with its decorators, covers one of the lines, or has no position."""
     first = getattr(node, "lineno", None)
     if first is None:
         return True
@@ -97,7 +97,7 @@ def _calls_super(method: Function) -> bool:
 
 
 def _clears_own_attribute(method: Function) -> bool:
-    """Whether all that a method clears is what an attribute of its own object holds."""
+    """Return True if a method clears only objects in attributes of its own instance."""
     receivers = method.parameters()[:1]
     cleared = [node for node in walk(method.node) if _is_clearing(tail_name(node))]
     return all(
@@ -110,7 +110,7 @@ def _clears_own_attribute(method: Function) -> bool:
 
 
 def _lineage_names(module: Module, cls: Class) -> set[str]:
-    """The names of a class and of those that it derives from, as far as this file shows them."""
+    """Return the names of a class and of all base classes, as far as this file shows the bases."""
     known = {each.name: each for each in module.classes.values()}
     found: set[str] = set()
     open_classes = [cls]

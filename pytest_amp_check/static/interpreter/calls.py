@@ -1,4 +1,4 @@
-"""Calls: finds out what is called, and hands what cannot be read to the protocol as unknown."""
+"""Evaluation of calls: resolve the callee, and pass unanalyzed code to the protocol as unknown."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def _call_function(interp: Interpreter, func: FunctionValue, args: Args, keyword
 
 
 def _call_decorator(interp: Interpreter, func: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """A context that is called again is the same context."""
+    """Return the context itself for a call of a context, as in a decorator."""
     return func
 
 
@@ -132,7 +132,7 @@ def _state_method(
     return receiver
 
 
-#: What a dict gives of what it holds.
+#: Results of dict methods that return keys, values or a copy.
 _VIEWS: dict[str, Callable[[MappingValue], Value]] = {
     "copy": lambda held: MappingValue(held.items, is_open=held.is_open),
     "keys": lambda held: SequenceValue([Const(k) for k in held.items], is_open=held.is_open),

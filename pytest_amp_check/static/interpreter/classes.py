@@ -1,4 +1,4 @@
-"""Classes of the project: their objects, what these hold, and whose methods they have."""
+"""Classes of the project: instances, attributes, inheritance and methods."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from .values import (
     Value,
 )
 
-#: Methods of things that may be taken without being called.
+#: Methods of tracked objects that code may store for a later call.
 BINDABLE_METHODS = {
     "scaler": torch_api.SCALER_METHODS,
     "optimizer": frozenset({"step", "zero_grad", "state_dict", "load_state_dict"}),
@@ -51,7 +51,7 @@ BINDABLE_METHODS = {
 
 
 def base_value(interp: Interpreter, cls: Class, base: ast.expr) -> Value | None:
-    """The value of an expression that a class derives from; None while it is asked what the class has from there."""
+    """Return the value of a base class expression, or None while the bases of the class are being evaluated."""
     if cls in interp.pending_classes:
         return None
     interp.pending_classes.add(cls)
@@ -67,22 +67,22 @@ def _evaluate_base(interp: Interpreter, cls: Class, base: ast.expr) -> Value | N
     globals_frame = globals_of(interp, cls.module)
     base_meant = interp.base_name_values.get((cls, root))
     if base_meant is not None:
-        # The name may have another value by now: another class, or an object of this very one.
+        # The name may have another value now: another class, or an instance of this very class.
         globals_frame = Frame(None, globals_frame, None)
         globals_frame.vars[root] = base_meant
-    # Names of a class that stands in a function are in view from there.
+    # A class inside a function sees the names of that function.
     frame = interp.state.frame if base_meant is None and interp.state.frame.module is cls.module else globals_frame
     value = in_frame(interp, frame, lambda: look_up(interp, base.id)) if isinstance(base, ast.Name) else None
     if value is None:
         value = in_frame(interp, globals_frame, lambda: interp.evaluate(base))
     if base_meant is not None:
-        # What is imported is looked for once.
+        # Keep a resolved import, so that the search runs once.
         interp.base_name_values[cls, root] = globals_frame.vars[root]
     return value
 
 
 def role_of(interp: Interpreter, cls: Class) -> str | None:
-    """The role that a class inherits from torch."""
+    """Return the role that a class inherits from torch, or None."""
     for owner in lineage_of(interp, cls):
         for base in owner.bases:
             value = base_value(interp, owner, base)
@@ -93,18 +93,18 @@ def role_of(interp: Interpreter, cls: Class) -> str | None:
 
 
 def _role_of_base(named: str) -> str | None:
-    """The role that a class of torch gives to those that derive from it."""
+    """Return the role of the subclasses of a torch class, or None."""
     is_module = named.startswith("torch.nn.") and named.rpartition(".")[2][:1].isupper()
     if is_module:
         return torch_api.MODULE
     entry = torch_api.find_entry(named)
-    # A class that derives from SGD is an optimizer, as one is that derives from Optimizer.
+    # A subclass of SGD is an optimizer, and so is a subclass of Optimizer.
     made = entry.role if entry is not None and entry.role in (torch_api.OPTIMIZER, torch_api.SCALER) else None
     return torch_api.BASES.get(named, made)
 
 
 def lineage_of(interp: Interpreter, cls: Class) -> list[Class]:
-    """The classes of the project that a class derives from, itself first."""
+    """Return the project classes that a class derives from, the class itself first."""
     known = interp.lineage_by_class.get(cls)
     if known is not None:
         return known
@@ -119,7 +119,7 @@ def lineage_of(interp: Interpreter, cls: Class) -> list[Class]:
             value = base_value(interp, current, base)
             if isinstance(value, ClassValue):
                 todo.append(value.cls)
-    # While names are being looked for, a base may not be found yet; in this file, it may not be bound yet.
+    # A base may be unresolved during another lookup, or not yet bound in this file: cache only complete results.
     if (
         not interp.pending_names
         and not interp.pending_classes
@@ -130,7 +130,7 @@ def lineage_of(interp: Interpreter, cls: Class) -> list[Class]:
 
 
 def method_of(interp: Interpreter, cls: Class, name: str, *, above: bool = False) -> Function | None:
-    """The method that a class has by a name, or, ``above`` it, what ``super()`` gives."""
+    """Return the method of a class with this name, or None. ``above`` skips the class itself, as ``super()`` does."""
     for owner in lineage_of(interp, cls)[above:]:
         found = owner.methods.get(name)
         if found is not None:
@@ -139,7 +139,7 @@ def method_of(interp: Interpreter, cls: Class, name: str, *, above: bool = False
 
 
 def inherited_methods(interp: Interpreter, cls: Class) -> list[Function]:
-    """The methods that a class has from others."""
+    """Return the methods that a class inherits and does not define."""
     methods: dict[str, Function] = {}
     for owner in lineage_of(interp, cls):
         for name, method in owner.methods.items():
@@ -148,7 +148,7 @@ def inherited_methods(interp: Interpreter, cls: Class) -> list[Function]:
 
 
 def instance_of(interp: Interpreter, cls: Class, key: object, name: str, site: Site | None) -> Instance:
-    """The object of a class that is made at a place."""
+    """Return the instance of a class for a key; create the instance if the key is new."""
     made = interp.instances.get(key)
     if made is None:
         interp.last_serial += 1
@@ -163,7 +163,7 @@ def instance_of(interp: Interpreter, cls: Class, key: object, name: str, site: S
 
 
 def has_plain_forward(interp: Interpreter, cls: Class) -> bool:
-    """Whether the forward of a module class is in view and enters no autocast."""
+    """Return True if the forward of a module class is in the project and enters no autocast."""
     words: set[str] = set()
     for owner in lineage_of(interp, cls):
         words |= owner.used_names
@@ -171,7 +171,7 @@ def has_plain_forward(interp: Interpreter, cls: Class) -> bool:
 
 
 def _may_cast(cls: Class) -> bool:
-    """Whether the objects of a module class may enter autocast by themselves."""
+    """Return True if the instances of a module class may enter autocast themselves."""
     return any("autocast" in word for word in cls.used_names) and enters_autocast(cls.node)
 
 
@@ -194,17 +194,20 @@ def _construct_instance(interp: Interpreter, func: ClassValue, args: Args, keywo
 
 
 def _store_fields(interp: Interpreter, cls: Class, made: Instance, args: Args, keywords: Keywords) -> None:
-    """The attributes of a dataclass, from the order in which it declares them."""
+    """Store the arguments of a dataclass as attributes, in the order of the declared fields."""
     for name, value in zip(cls.declared_fields(), args, strict=False):
         interp.store_attribute(made.key, name, value)
     for name, value in keywords.items():
         interp.store_attribute(made.key, name, value)
-    # What is unpacked may hold a value for any of its fields.
+    # Unpacked keywords may hold a value for any field.
     made.is_open = made.is_open or "**" in keywords
 
 
 def find_own_method(interp: Interpreter, receiver: Value, name: str) -> FunctionValue | None:
-    """A method that a class of the project gives a scaler, unless that method is what asks for it."""
+    """Return the method with which a project class overrides a scaler method, or None.
+
+    None is also the result inside that method.
+    """
     cls = receiver.tracked_object.attributes.get("cls") if isinstance(receiver, ObjectRef) else None
     method = method_of(interp, cls, name) if cls is not None else None
     return None if method is None or method in interp.active_functions else _bind_method(interp, method, receiver)
@@ -215,7 +218,7 @@ def _bind_method(interp: Interpreter, method: Function, receiver: Value | None) 
 
 
 def defining_frame(interp: Interpreter, method: Function) -> Frame:
-    """Where a method finds names that are none of its own: around its class, which may stand in a function."""
+    """Return the frame in which a method finds free names: the frame around the class, which may be a function."""
     enclosing = interp.enclosing_frames.get(method.cls) if method.cls is not None else None
     return globals_of(interp, method.module) if enclosing is None else enclosing
 
@@ -232,7 +235,7 @@ def _attribute_of_each(interp: Interpreter, receiver: UnionValue, name: str, nod
     made = for_each_alternative(interp, receiver, lambda each: attribute_of(interp, each, name, node))
     if not isinstance(made, UnknownValue):
         return made
-    # Asked again of the same, it is the same.
+    # The same access on the same union gives the same unknown value.
     known = structural_unknown(interp, "attribute", (receiver,), made.source_text, name)
     known.is_divided, known.is_comparison_result, known.is_from_outside = (
         made.is_divided,
@@ -250,7 +253,7 @@ def _class_attribute(interp: Interpreter, receiver: ClassValue, name: str, node:
 
 
 def _is_enum(interp: Interpreter, cls: Class) -> bool:
-    """Whether each name in a class stands for a value of its own."""
+    """Return True if a class is an enumeration, in which each name has a distinct value."""
     bases = [base_value(interp, owner, base) for owner in lineage_of(interp, cls) for base in owner.bases]
     return any(isinstance(base, ExternalName) and base.name.startswith("enum.") for base in bases)
 
@@ -286,14 +289,17 @@ def _instance_attribute(interp: Interpreter, receiver: Instance, name: str, node
 
 
 def _unless_overwritten(interp: Interpreter, receiver: Instance, name: str, value: Value) -> Value:
-    """What an attribute holds; a constant is a default where any attribute may be given another value."""
+    """Return the value of an attribute, or an unknown value for a constant of an open instance.
+
+    A constant is only a default if code may set any attribute of the instance.
+    """
     if not isinstance(value, Const) or not receiver.is_open:
         return value
     return interp.unknown_value(("attribute of", receiver.key, name), name)
 
 
 def _find_in_class(interp: Interpreter, receiver: Instance, name: str, node: ast.AST) -> Value | None:
-    """What an object has by a name from its class."""
+    """Return the method, property value or class attribute of an instance, or None."""
     method = method_of(interp, receiver.cls, name)
     if method is None:
         shared = (interp.class_vars.get(owner.node, {}).get(name) for owner in lineage_of(interp, receiver.cls))
@@ -305,7 +311,7 @@ def _find_in_class(interp: Interpreter, receiver: Instance, name: str, node: ast
 
 
 def decorator_contexts(interp: Interpreter, method: Function) -> tuple[Value, ...]:
-    """Autocast and no_grad decorators of a method, as reading its class found them."""
+    """Return the autocast and no_grad decorators of a method, as the analysis of the class found them."""
     defined = (
         interp.class_vars.get(method.cls.node, {}).get(method.name)
         if method.cls
@@ -315,7 +321,10 @@ def decorator_contexts(interp: Interpreter, method: Function) -> tuple[Value, ..
 
 
 def _find_assigned_value(interp: Interpreter, receiver: Instance, name: str) -> Value | None:
-    """The value that some method of the class gives an attribute, read as if that method had been called."""
+    """Return the value that a method of the class assigns to an attribute, or None.
+
+    The analysis evaluates the assigned expression as if the method had been called.
+    """
     assignments = [
         assignment for cls in lineage_of(interp, receiver.cls) for assignment in cls.assignments.get(name, ())
     ]
@@ -333,7 +342,7 @@ def _find_assigned_value(interp: Interpreter, receiver: Instance, name: str) -> 
 def _evaluate_assignment(
     interp: Interpreter, receiver: Instance, method: Function, expression: ast.expr
 ) -> Value | None:
-    # An attribute may be given what is computed from itself, or from one that is computed from it.
+    # An attribute may depend on itself, directly or through another attribute.
     if (method in interp.active_functions and method.name != "__init__") or id(
         expression
     ) in interp.pending_assignments:
@@ -437,12 +446,12 @@ def _super_method(
 
 
 def as_mapping(interp: Interpreter, value: Instance) -> MappingValue:
-    """The attributes of an object as a dict; of one that is no record there may be more."""
+    """Return the attributes of an instance as a dict; an instance of no record class may have more attributes."""
     return MappingValue(dict(interp.stored_attributes(value.key)), is_open=not value.cls.is_record())
 
 
 class _InstanceHandler(SelfBindingHandler):
-    """An object whose class says what entering and leaving it does."""
+    """Handler for an instance as a context: the class defines entering and leaving."""
 
     def enter(self, interp: Interpreter, value: Instance, node: ast.AST) -> None:
         call_method(interp, value, "__enter__", [], {}, node)
@@ -450,7 +459,7 @@ class _InstanceHandler(SelfBindingHandler):
     def exit(self, interp: Interpreter, value: Instance, node: ast.AST, depth: int) -> None:
         call_method(interp, value, "__exit__", [NONE, NONE, NONE], {}, node)
         if interp.state.regions_entered:
-            # What the object of a class has opened, it closes, in whatever way it finds its context again.
+            # The instance closes each region that it opened, wherever the class keeps the context.
             interp.emit(e.AUTOCAST_EXIT, node, depth=depth)
 
 

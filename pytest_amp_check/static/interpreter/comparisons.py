@@ -1,44 +1,44 @@
-"""What a comparison of a number with a constant tells of others: ``n == 1`` of ``n > 1``, and of a window of ``n``."""
+"""Implications between comparisons of a number with constants: ``n == 1`` and ``n > 1``, or a window of ``n``."""
 
 from __future__ import annotations
 
 from .interpreter import Interpreter
 from .values import NO_CONSTANT, SequenceValue, UnknownValue, Value
 
-#: How a test compares a value with a constant.
+#: Kinds of comparison between a value and a constant.
 EQUAL, ABOVE, BELOW = "equal", "above", "below"
 _COMPARISONS = {EQUAL: lambda x, c: x == c, ABOVE: lambda x, c: x > c, BELOW: lambda x, c: x < c}
-#: Which answer to a comparison says of a number of micro-batches that it is one.
+#: Truth of a comparison that makes the number of micro-batches one.
 _SINGLE_BATCH_ANSWERS = {(EQUAL, 1): True, (ABOVE, 1): False, (BELOW, 2): True}
 
 
 class ComparisonTable(dict[object, list[tuple[int, str, float]]]):
-    """Tests that compare a value with a number each, how, and with which, by the identity of the value."""
+    """Comparisons of a value with a number, by the identity of the value: predicate key, kind and number."""
 
 
 class WindowPredicates(dict[object, list[int]]):
-    """Tests that are true at each micro-batch where a window has one, by the identity of their number."""
+    """Predicates that hold at every micro-batch of a one-batch window, by the identity of the window's length."""
 
 
 class RangeEnds(dict[int, Value]):
-    """Where each ``range(...)`` from zero on ends, and each number that a loop over one hands out, by its key."""
+    """Ends of ``range(...)`` calls that start at zero, and of the loop indices over them, by key."""
 
 
 class ItemCounts(dict[int, Value]):
-    """How many items there are in what a loop goes over, and of the turns whose number it hands out.
+    """Numbers of items of iterables, and of the iterations whose index a loop assigns.
 
-    By the key of what is counted; by the identity of a list.
+    The key is the key of the unknown value, or the identity of the list.
     """
 
     def length_of(self, value: Value) -> Value | None:
-        """The length of what a loop goes over. A list to which something was added since has another one."""
+        """Return the length of an iterable, or None. A list with appended items has another length."""
         if isinstance(value, UnknownValue):
             return self.get(value.key)
         return self.get(id(value)) if isinstance(value, SequenceValue) and len(value.items) == 1 else None
 
 
 def record_comparison(interp: Interpreter, value: Value, other: Value, key: int, how: str) -> None:
-    """Note a test that compares a value with a constant, and what it and those before tell of one another."""
+    """Record a predicate that compares a value with a constant, and its implications with earlier predicates."""
     number = other.value
     if value.value is not NO_CONSTANT or isinstance(number, bool) or not isinstance(number, (int, float)):
         return
@@ -55,7 +55,7 @@ def record_comparison(interp: Interpreter, value: Value, other: Value, key: int,
 
 
 def record_window_end(interp: Interpreter, number: Value, key: int) -> None:
-    """Note a test that is true of the last of ``number`` micro-batches: of each, where there is one."""
+    """Record a predicate that holds at the last of ``number`` micro-batches: at every one if ``number`` is one."""
     identity = number.identity_key(interp.unique_number)
     known = interp.file_data(WindowPredicates).setdefault(identity, [])
     if key not in known:
@@ -65,10 +65,10 @@ def record_window_end(interp: Interpreter, number: Value, key: int) -> None:
 
 
 def _record_implications(interp: Interpreter, test: tuple[int, str, float], other: tuple[int, str, float]) -> None:
-    """Note what each answer to one comparison of a value says of another comparison of it."""
+    """Record the truth of a second comparison of a value that follows from each truth of a first comparison."""
     (key, how, number), (others, hows, limit) = test, other
     low, high = sorted((number, limit))
-    # Between and around the two numbers nothing changes.
+    # The truth changes only at the two numbers.
     samples = (low - 1, low, (low + high) / 2, high, high + 1)
     for truth in (True, False):
         answers = {_COMPARISONS[hows](x, limit) for x in samples if _COMPARISONS[how](x, number) is truth}

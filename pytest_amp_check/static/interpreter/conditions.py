@@ -1,4 +1,4 @@
-"""Conditions as formulas over tests: what makes the same question, asked twice, one question.
+"""Conditions as formulas over predicates. The same question, asked twice, is the same predicate.
 
 A formula is True, False, ``("test", key)``, ``("not", f)``, ``("and", f, g, ...)`` or ``("or", f, g, ...)``.
 """
@@ -15,7 +15,7 @@ Formula = bool | tuple["Any", ...]
 
 
 def negate(formula: Formula) -> Formula:
-    """The formula that is true where this one is false."""
+    """Return the negation of a formula."""
     if isinstance(formula, bool):
         return not formula
     if formula[0] == "not":
@@ -25,12 +25,12 @@ def negate(formula: Formula) -> Formula:
 
 
 def conjunction(*formulas: Formula) -> Formula:
-    """All of the formulas."""
+    """Return the conjunction of formulas."""
     return _combine_formulas("and", formulas, neutral=True)
 
 
 def disjunction(*formulas: Formula) -> Formula:
-    """At least one of the formulas."""
+    """Return the disjunction of formulas."""
     return _combine_formulas("or", formulas, neutral=False)
 
 
@@ -54,7 +54,7 @@ def _combine_formulas(word: str, formulas: tuple[Formula, ...], *, neutral: bool
 
 
 def literals(formula: Formula, truth: bool = True) -> list[tuple[int, bool]]:
-    """The tests of a formula with the truth that helps to make it ``truth``."""
+    """Return the predicates of a formula, each with the truth that helps to make the formula ``truth``."""
     if isinstance(formula, bool):
         return []
     if formula[0] == "test":
@@ -65,7 +65,7 @@ def literals(formula: Formula, truth: bool = True) -> list[tuple[int, bool]]:
 
 
 def implied_literals(formula: Formula, truth: bool = True) -> list[tuple[int, bool]]:
-    """The tests of which it is known how they came out where a formula is ``truth``."""
+    """Return the predicates whose truth follows if a formula is ``truth``, each with its truth."""
     if isinstance(formula, bool):
         return []
     if formula[0] == "test":
@@ -78,7 +78,7 @@ def implied_literals(formula: Formula, truth: bool = True) -> list[tuple[int, bo
 
 
 def simplify_under(formula: Formula, known: dict[int, bool]) -> Formula:
-    """What is left of a formula where it is known how some tests came out."""
+    """Return the rest of a formula under the known truth of some predicates."""
     if isinstance(formula, bool):
         return formula
     if formula[0] == "test":
@@ -91,7 +91,7 @@ def simplify_under(formula: Formula, known: dict[int, bool]) -> Formula:
 
 
 def count_predicates(formula: Formula, limit: int) -> int:
-    """How many tests a formula speaks of, as far as ``limit``."""
+    """Return the number of predicates in a formula, counted up to ``limit``."""
     if isinstance(formula, bool):
         return 0
     if formula[0] == "test":
@@ -105,7 +105,7 @@ def count_predicates(formula: Formula, limit: int) -> int:
 
 
 class PredicateTable:
-    """The tests of one file, one for each question."""
+    """Predicates of one file, one for each question."""
 
     def __init__(self) -> None:
         self.predicates: list[Predicate] = []
@@ -115,7 +115,7 @@ class PredicateTable:
         self._predicates_by_loop: dict[int, list[Predicate]] = {}
 
     def predicate_for(self, question: object, text: object, site: Site | None, loops: frozenset[int]) -> Predicate:
-        """The test that asks ``question``; ``loops`` are those whose every turn may answer anew."""
+        """Return the predicate for ``question``. Each iteration of ``loops`` may change its truth."""
         key = self.key_by_question.get(question)
         if key is not None:
             return self.predicates[key]
@@ -129,13 +129,13 @@ class PredicateTable:
         return made
 
     def question_of(self, key: int) -> object:
-        """What the test with a key asks."""
+        """Return the question of the predicate with this key."""
         return self._questions[key]
 
     def forgotten_by(self, loop: int) -> int:
-        """The tests (as a bit set) whose answers a new turn of a loop makes unknown."""
+        """Return the predicates, as a bit set, whose truth a new iteration of a loop makes unknown."""
         return self._mask_by_loop.get(loop, 0)
 
     def counts_iterations(self, loop: int) -> bool:
-        """Whether a test asks how many turns a loop has had."""
+        """Return True if a predicate counts the iterations of a loop."""
         return any(test.is_window_predicate for test in self._predicates_by_loop.get(loop, ()))

@@ -1,4 +1,4 @@
-"""Contexts: what entering and leaving a with block does."""
+"""Contexts: entry and exit of ``with`` blocks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .values import (
     Value,
 )
 
-#: Words of a name by which a context may be a region, or keep gradients apart.
+#: Words in the name of a context that may be an autocast region or suspend gradient averaging (``no_sync``).
 _REGION_WORDS = frozenset("amp AMP Amp cast Cast mixed Mixed half Half fp bf float ctx context Context".split())
 
 
@@ -39,7 +39,7 @@ def with_items(interp: Interpreter, node: ast.With | ast.AsyncWith, index: int =
         return
     item = node.items[index]
     if _expects_error(item.context_expr):
-        # What is written to raise is no mistake.
+        # Code that is expected to raise is no mistake.
         found = dict(interp.detached_events)
         interp.speculate(lambda: interp.execute_block(node.body))
         interp.detached_events = found
@@ -52,7 +52,7 @@ def with_items(interp: Interpreter, node: ast.With | ast.AsyncWith, index: int =
 
 
 def _execute_with_block(interp: Interpreter, context: Value, node: ast.With | ast.AsyncWith, index: int) -> None:
-    """Read what stands in a context."""
+    """Execute the body of a ``with`` block inside a context."""
     item = node.items[index]
     depth, opened = interp.state.region_depth, len(interp.state.open_regions)
     enter_context(interp, context, item.context_expr)
@@ -91,22 +91,22 @@ def _report_yield_inside(interp: Interpreter, node: ast.With | ast.AsyncWith, co
 
 
 def enter_context(interp: Interpreter, context: Value, node: ast.AST) -> None:
-    """What entering a context does."""
+    """Apply the effects of entering a context."""
     _context_handler(interp, context).enter(interp, context, node)
 
 
 def exit_context(interp: Interpreter, context: Value, node: ast.AST, depth: int) -> None:
-    """What leaving a context does to the graph: only ``depth`` regions stay open."""
+    """Apply the effects of leaving a context to the graph. ``depth`` regions stay open."""
     _context_handler(interp, context).exit(interp, context, node, depth)
 
 
 def close_context(interp: Interpreter, context: Value) -> None:
-    """What is no longer around once a context is left."""
+    """Drop a context from the state after its block."""
     _context_handler(interp, context).close(interp, context)
 
 
 def entered_value(interp: Interpreter, context: Value, node: ast.expr) -> Value:
-    """What ``as`` gives a name to."""
+    """Return the value that ``as`` assigns."""
     return _context_handler(interp, context).entered_value(interp, context, node)
 
 
@@ -118,7 +118,7 @@ _DEFAULT_HANDLER = ContextHandler()
 
 
 class SelfBindingHandler(ContextHandler):
-    """A context that ``as`` gives a name to."""
+    """Handler of a context whose ``as`` name refers to the context."""
 
     def entered_value(self, interp: Interpreter, value: Value, node: ast.expr) -> Value:
         return value
@@ -206,7 +206,7 @@ class _StackHandler(SelfBindingHandler):
 
 
 class _UnknownHandler(ContextHandler):
-    """What is not known may be a region."""
+    """Handler of an unknown context, which may be an autocast region."""
 
     def enter(self, interp: Interpreter, value: Value, node: ast.AST) -> None:
         interp.state.possible_regions += 1
@@ -216,7 +216,7 @@ class _UnknownHandler(ContextHandler):
 
 
 def _enter_float8(interp: Interpreter, enabled: Formula) -> None:
-    """What TransformerEngine's modules compute here is of low precision, as in a region of which no more is known."""
+    """Enter a TransformerEngine region. Its modules compute in low precision, as in a region of unknown dtype."""
     interp.state.float8_conditions.append(enabled)
     interp.state.possible_regions += 1
 
@@ -276,7 +276,7 @@ def _enter_autocast(interp: Interpreter, context: ObjectRef, node: ast.AST, *, r
 
 
 def _push_region(interp: Interpreter, region: OpenRegion, node: ast.AST) -> None:
-    """Remember a region, and where it was entered."""
+    """Add a region to the open regions, with the location of its entry."""
     interp.state.region_depth += 1
     interp.state.open_regions.append(region)
     region.loop_keys = tuple(loop.key for loop in interp.state.loops)
@@ -285,7 +285,7 @@ def _push_region(interp: Interpreter, region: OpenRegion, node: ast.AST) -> None
 
 
 def _is_unrelated_context(interp: Interpreter, written: ast.expr) -> bool:
-    """Whether a context is made by something imported whose name does not speak of regions: what it does is its own."""
+    """Return True if an imported callable creates a context whose name does not suggest a region."""
     name = dotted_name(interp, written.func) if isinstance(written, ast.Call) else None
     return (
         name is not None
@@ -295,17 +295,17 @@ def _is_unrelated_context(interp: Interpreter, written: ast.expr) -> bool:
 
 
 def _may_skip_sync(value: Value) -> bool:
-    """Whether gradients may not be averaged over processes in a context."""
+    """Return True if a context may suspend the averaging of gradients over processes."""
     return any(isinstance(option, NoSyncContext) for option in value.alternatives())
 
 
 def _is_float8(value: Value) -> bool:
-    """Whether a context may be a region of TransformerEngine."""
+    """Return True if a context may be a TransformerEngine region."""
     return any(isinstance(option, Float8Context) for option in value.alternatives())
 
 
 def _expects_error(context: ast.expr) -> bool:
-    """Whether a context is there for an exception: ``pytest.raises``, ``self.assertRaises``."""
+    """Return True if a context expects an exception, such as ``pytest.raises`` or ``self.assertRaises``."""
     func = context.func if isinstance(context, ast.Call) else context
     name = last_name(func)
     return name == "raises" or name.startswith("assertRaises")

@@ -1,4 +1,4 @@
-"""Counters and remainders: when an accumulation window ends, in all the ways in which that is asked."""
+"""Counters and remainders: one predicate for every spelling of "the accumulation window ends"."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _ARITHMETIC: dict[str, Callable[..., object]] = {
 
 
 def truth_formula(interp: Interpreter, value: Value, node: ast.expr) -> Formula:
-    """The formula of a test that is no comparison."""
+    """Return the formula of a condition that is no comparison."""
     if value.remainder_operands is not None:
         return negate(_remainder_formula(interp, *value.remainder_operands, 0, node))
     return _note_first_iteration(interp, truth_of(interp, value, short_text(node), node), "!=", value, Const(0))
 
 
 def order_formula(interp: Interpreter, op: str, left: Value, right: Value, node: ast.Compare) -> Formula:
-    """The formula of ``<``, ``<=``, ``>`` or ``>=``."""
+    """Return the formula of ``<``, ``<=``, ``>`` or ``>=``."""
     formula = (
         _zero_comparison(interp, _MIRRORED_OPERATORS[op], right, left, node)
         if isinstance(left, Const)
@@ -53,7 +53,10 @@ def order_formula(interp: Interpreter, op: str, left: Value, right: Value, node:
 
 
 def _zero_comparison(interp: Interpreter, op: str, left: Value, right: Value, node: ast.Compare) -> Formula | None:
-    """``x > 0`` and ``x <= 0`` of a number that is none below zero, a norm or a remainder: whether it is any."""
+    """Return the formula of ``x > 0`` or ``x <= 0`` as the truth of ``x``, or None.
+
+    ``x`` must be a number that is never negative: a norm or a remainder.
+    """
     if not isinstance(left, UnknownValue) or (op, right.value) not in ((">", 0), (">=", 1), ("<=", 0), ("<", 1)):
         return None
     any_left = op in (">", ">=")
@@ -69,12 +72,12 @@ def _zero_comparison(interp: Interpreter, op: str, left: Value, right: Value, no
 
 
 def _question_text(node: ast.expr, *, asked: bool) -> object:
-    """The words of a question that is asked as it is written, or of its contrary."""
+    """Return the source text of a comparison, negated if the predicate is the opposite comparison."""
     return short_text(node) if asked else NegatedText(short_text(node))
 
 
 def _greater_formula(interp: Interpreter, op: str, left: Value, right: Value, node: ast.Compare) -> Formula:
-    """One question for ``a > b``, for ``b < a``, and for the negations ``a <= b`` and ``b >= a``."""
+    """Return one predicate for ``a > b``, ``b < a``, and the negations ``a <= b`` and ``b >= a``."""
     large, small = (left, right) if op in (">", "<=") else (right, left)
     question = ("greater", large.identity_key(interp.unique_number), small.identity_key(interp.unique_number))
     loops = left.loops | right.loops
@@ -86,7 +89,7 @@ def _greater_formula(interp: Interpreter, op: str, left: Value, right: Value, no
 
 
 def _mark_counter_test(interp: Interpreter, op: str, formula: Formula, left: Value, right: Value) -> Formula:
-    """Mark a comparison of a counter of the loop being read, other than the loop's own index."""
+    """Mark a comparison as a window predicate if it tests a counter of the innermost loop, except the loop index."""
     asked = literals(formula)
     sides = [_is_innermost_counter(interp, side) and not side.is_loop_index for side in (left, right)]
     if len(asked) == 1 and any(sides):
@@ -99,12 +102,12 @@ def _mark_counter_test(interp: Interpreter, op: str, formula: Formula, left: Val
 
 
 def _is_innermost_counter(interp: Interpreter, value: Value) -> bool:
-    """Whether a value is a counter of the innermost loop."""
+    """Return True if a value is a counter of the innermost loop."""
     return value.is_counter and bool(interp.state.loops) and interp.state.loops[-1].key in value.loops
 
 
 def _note_first_iteration(interp: Interpreter, formula: Formula, op: str, left: Value, right: Value) -> Formula:
-    """Note what a comparison of a counter with a number comes to in the first turn of its loop."""
+    """Record the truth of a comparison between a counter and a number in the first iteration of the loop."""
     asked = literals(formula)
     if len(asked) == 1:
         ((key, positive),) = asked
@@ -115,7 +118,7 @@ def _note_first_iteration(interp: Interpreter, formula: Formula, op: str, left: 
 
 
 def equality_formula(interp: Interpreter, left: Value, right: Value, node: ast.Compare) -> Formula:
-    """The formula of ``==``."""
+    """Return the formula of ``==``."""
     if NO_CONSTANT not in (left.value, right.value):
         return bool(left.value == right.value)
     if (
@@ -147,7 +150,7 @@ def _equality_predicate(interp: Interpreter, left: Value, right: Value, node: as
         elif other.value is not NO_CONSTANT:
             _exclude_other_constants(interp, value.identity_key(interp.unique_number), test.key)
         elif isinstance(other, ExternalName) and other.name.rpartition(".")[2].isupper():
-            # Constants of one class or module that cannot be read, as those of an enumeration.
+            # Constants of one unanalyzed class or module, such as an enumeration.
             _exclude_other_constants(
                 interp, (value.identity_key(interp.unique_number), other.name.rpartition(".")[0]), test.key
             )
@@ -159,7 +162,7 @@ def _equality_predicate(interp: Interpreter, left: Value, right: Value, node: as
 
 
 def _note_last_iteration(interp: Interpreter, value: Value, other: Value, key: int) -> None:
-    """Note that a test asks for the last turn of a loop over ``range(n)``: ``i == n - 1``, ``i + 1 == n``."""
+    """Record that a predicate tests for the last iteration of ``range(n)``: ``i == n - 1`` or ``i + 1 == n``."""
     base = value.offset_base
     number = (
         interp.file_data(RangeEnds).get(base.key) if isinstance(base, UnknownValue) and base.is_loop_index else None
@@ -171,12 +174,12 @@ def _note_last_iteration(interp: Interpreter, value: Value, other: Value, key: i
 
 
 def _minus_one(interp: Interpreter, number: Value) -> UnknownValue:
-    """The value that a program has where it writes ``number - 1``."""
+    """Return the value of the expression ``number - 1``."""
     return structural_unknown(interp, "binary", (number, Const(1)), "", "-")
 
 
 def _exclude_other_constants(interp: Interpreter, value: object, key: int) -> None:
-    """What equals one constant equals none of the others that it is compared with."""
+    """Record that a value equal to one constant differs from all other constants that it is compared with."""
     known = interp.constant_comparisons.setdefault(value, [])
     if key not in known:
         for other in known:
@@ -200,7 +203,7 @@ def _remainder_equals(
 def _remainder_formula(
     interp: Interpreter, count: Value, modulus: Value, remainder: int, node: ast.AST, source_text: object = None
 ) -> Formula:
-    """The question whether ``count % modulus`` is ``remainder``: the same for every spelling of it."""
+    """Return the predicate ``count % modulus == remainder``, the same for every spelling."""
     known = modulus.value if isinstance(modulus.value, int) else 0
     if known == 1:
         return remainder == 0
@@ -222,7 +225,10 @@ def _remainder_formula(
 def _trailing_microbatches(
     interp: Interpreter, index: UnknownValue, at_first: int, modulus: int
 ) -> tuple[int, int] | None:
-    """How many turns of a loop follow the last one whose count can be divided, and how many turns there are."""
+    """Return the number of iterations after the last divisible count, and the number of all iterations.
+
+    None means that the numbers are not known, or that the iterations divide evenly.
+    """
     loop, length = interp.state.loops[-1] if interp.state.loops else None, interp.file_data(ItemCounts).get(index.key)
     turns = length.value if length is not None else None
     if loop is None or loop.key not in index.loops or loop.node is None or not isinstance(turns, int) or turns < 1:
@@ -234,7 +240,7 @@ def _trailing_microbatches(
 
 
 def _as_equation(node: ast.AST) -> SourceText:
-    """The words of a question whether two things are equal, whatever way it is asked in."""
+    """Return the source text of an equality predicate in the form ``a == b``, for each spelling."""
     if isinstance(node, ast.expr) and not isinstance(node, ast.Compare):
         return SourceText(ast.Compare(node, [ast.Eq()], [ast.Constant(0)]), 80)
     if isinstance(node, ast.Compare) and len(node.ops) == 1 and isinstance(node.ops[0], ast.NotEq):
@@ -243,7 +249,7 @@ def _as_equation(node: ast.AST) -> SourceText:
 
 
 def compute_constant(op: str, left: object, right: object) -> Const | None:
-    """The result of an operation on numbers and strings, or None."""
+    """Return the result of an operation on numbers and strings, or None."""
     if not isinstance(left, (int, float, str)) or not isinstance(right, (int, float, str)):
         return None
     operation = _ARITHMETIC.get(op)

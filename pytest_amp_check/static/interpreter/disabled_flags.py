@@ -1,7 +1,8 @@
-"""Switches: settings that the code itself leaves off, so that it never runs as it stands what they guard.
+"""Disabled flags: options that the code itself leaves off, so that the guarded code never runs unchanged.
 
-``fp16 = False`` at the head of a script, ``self.amp = False`` in a constructor, ``dict(amp=False)``, or a default of
-the function that the script calls once: people turn these on, and what is read must be right then, too.
+Examples are ``fp16 = False`` at the top of a script, ``self.amp = False`` in a constructor and ``dict(amp=False)``.
+Another example is a default of a function that the script calls once. Users turn such flags on, and the guarded code
+must be right then.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from ..project.syntax import children
 from .interpreter import Interpreter
 from .values import Const, Frame, MappingValue, UnknownValue, Value
 
-#: What may run several times, or at any time.
+#: Nodes whose body may run several times, or at any time.
 _REPEATABLE_NODES = frozenset(
     (ast.For, ast.AsyncFor, ast.While, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 )
-#: What binds no name but by a walrus, which nobody sets a switch with.
+#: Nodes that bind a name only by a walrus; no code sets a flag by a walrus.
 _UNBINDING_NODES = frozenset((ast.Call, ast.Attribute, ast.Compare, ast.BinOp, ast.Constant, ast.Dict, ast.JoinedStr))
 
-#: Characters of an annotation, above which it is none: each place of a long line would be looked behind to its end.
+#: Maximum length of an annotation, in characters. Without the limit, the search scans a long line from each position.
 MAX_ANNOTATION = 200
 
 
 def flag_value(interp: Interpreter, node: ast.Assign, value: Value) -> Value:
-    """The value that an assignment gives: that of a switch which is off may be either."""
+    """Return the assigned value; a disabled flag becomes an unknown value."""
     frame = interp.state.frame
     match node.targets:
         case [ast.Name(id=name)] if isinstance(value, MappingValue):
@@ -45,10 +46,10 @@ def flag_value(interp: Interpreter, node: ast.Assign, value: Value) -> Value:
 
 
 def default_value(interp: Interpreter, function: Function, name: str, default: ast.expr, value: Value) -> Value:
-    """The default of a parameter: a switch, where the function is called at one place of its file alone."""
+    """Return the default of a parameter; unknown for a disabled flag of a function that the file calls once."""
     if not isinstance(default, ast.Constant) or not _is_off(value) or function.cls is not None:
         return value
-    # One place apart from where it is defined.
+    # Two occurrences of the name: the definition and one call.
     return _unknown_flag(interp, default, name) if function.module.count_word(function.name) == 2 else value
 
 
@@ -61,7 +62,7 @@ def _unknown_flag(interp: Interpreter, node: ast.AST, name: str) -> UnknownValue
 
 
 def _bound_once(frame: Frame, name: str) -> bool:
-    """Whether one assignment in a function or module binds a name, outside loops, and nothing else anywhere in it."""
+    """Return True if exactly one binding of a name exists in a function or module, outside loops."""
     scope = frame.function.node if frame.function is not None else frame.module.tree
     known = frame.module.names_bound_once.get(scope)
     if known is None:
@@ -86,10 +87,10 @@ def _names_bound_once(scope: ast.AST) -> frozenset[str]:
 
 
 def _stores_item(module: Module, key: str) -> bool:
-    """Whether a file seems to store an item under a key."""
+    """Return True if the text of a file seems to store an item under a key."""
     return re.search(rf"""\[["']{re.escape(key)}["']\]\s*[-+*/|&]?=(?!=)""", module.text) is not None
 
 
 def _stored_once(module: Module, attribute: str) -> bool:
-    """Whether a file seems to give objects an attribute at one place."""
+    """Return True if the text of a file seems to assign an attribute at exactly one location."""
     return len(re.findall(rf"\.{attribute}\b\s*(?:[-+*/|&,)]|:[^=\n]{{1,{MAX_ANNOTATION}}})?=(?!=)", module.text)) == 1

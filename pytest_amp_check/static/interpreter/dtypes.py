@@ -1,40 +1,41 @@
-"""Dtypes: what is known of a tensor's, and what an op makes of it under the autocast region it runs in."""
+"""Dtype info of tensors, and the result dtype of an op under an autocast region."""
 
 from __future__ import annotations
 
 from ...protocol import optable
 from ...protocol.fast_namedtuple import NamedTuple
 
-#: A dtype that is float16 or bfloat16: a region's that is chosen at run time.
+#: Float16 or bfloat16: the dtype of a region that is chosen at run time.
 HALF = "half"
 LOW_DTYPES = frozenset(("float16", "bfloat16", HALF))
 INTEGERS = frozenset(("int", "bool"))
-#: Not a tensor: a Python number, with which no tensor is promoted.
+#: Python number instead of a tensor; such a number promotes no tensor.
 NUMBER = "number"
 
-# What else is known of a tensor.
+# Traits of a tensor.
 SOFTMAX = "softmax"
 SIGMOID = "sigmoid"
 COMPLEMENT = "complement"  # one minus a probability
 NEGATED = "negated"  # minus a probability
-EXP = "exp"  # exponentials that nothing was subtracted from
+EXP = "exp"  # exponentials without a subtracted maximum
 EXP_SUM = "exp-sum"
 SQUARE = "square"
-BOUNDED = "bounded"  # about one at most
+BOUNDED = "bounded"  # at most about one
 POSITIONS = "positions"  # consecutive integers
 ANGLES = "angles"  # positions multiplied by frequencies in an op that autocast runs in low precision
 ROUNDED = "rounded"  # positions that were cast to a low dtype
-REGION = "region"  # made low by a region, not by a cast
-GUESSED_LOW = "guess"  # what a model of unknown code gives in a region: nearly always low
+REGION = "region"  # low because of a region, not because of a cast
+GUESSED_LOW = "guess"  # result of an unknown model in a region: nearly always low
 SCALAR = "scalar"  # without dimensions, as far as is known
-REGION_LEFT = "left"  # made in a region that is left
-ZEROS = "zeros"  # made of zeros, as a sum begins
+REGION_LEFT = "left"  # computed in a region that has ended
+ZEROS = "zeros"  # zeros, as the start of a sum
 
 
 class DtypeInfo(NamedTuple):
-    """What is known of a value: its dtype, "" where it is not known, and traits.
+    """Dtype info of a value: dtype, "" if not known, and traits.
 
-    ``place`` is the syntax node that made it what a trait says; ``made`` are the loops in whose turns it was assigned.
+    ``trait_node`` is the syntax node that gave the value a trait. ``assigned_loops`` are the keys of the loops in whose
+    iterations the value was assigned.
     """
 
     dtype: str = ""
@@ -44,7 +45,7 @@ class DtypeInfo(NamedTuple):
 
     @property
     def part_info(self) -> DtypeInfo:
-        """What is known of a part of it."""
+        """Dtype info of a part of the value."""
         return self.restrict_traits(REGION, GUESSED_LOW, REGION_LEFT) if self.traits else self
 
     @property
@@ -53,7 +54,7 @@ class DtypeInfo(NamedTuple):
 
     @property
     def may_underflow(self) -> bool:
-        """Whether it may be a float16."""
+        """True if the dtype may be float16."""
         return self.dtype in ("float16", HALF)
 
     def with_traits(self, *traits: str) -> DtypeInfo:
@@ -68,7 +69,7 @@ NUMBER_INFO = DtypeInfo(NUMBER)
 
 
 def join(a: DtypeInfo, b: DtypeInfo) -> DtypeInfo:
-    """What is known where two ways meet."""
+    """Join the dtype info of two paths."""
     if a == b:
         return a
     dtype = a.dtype if a.dtype == b.dtype else HALF if a.is_low and b.is_low else ""
@@ -79,9 +80,9 @@ def join(a: DtypeInfo, b: DtypeInfo) -> DtypeInfo:
 
 
 class AutocastState(NamedTuple):
-    """The autocast state at a place: "on", "off", "out" of all that is in view, or "" where it is not known.
+    """Autocast state at a node: "on", "off", "out" of all visible regions, or "" if not known.
 
-    ``device`` and ``dtype`` are those of the region, "" and "half" where they are not known.
+    ``device`` and ``dtype`` belong to the region; "" and "half" if not known.
     """
 
     mode: str = ""
@@ -89,7 +90,7 @@ class AutocastState(NamedTuple):
     dtype: str = HALF
 
 
-#: Ops that keep the dtype, on no list of any device (RULEBOOK 3.3), and the traits that they keep.
+#: Ops that keep the dtype and the traits. No device lists these ops (RULEBOOK 3.3).
 _SHAPE_OPS = frozenset(
     "view reshape permute transpose flatten unflatten squeeze unsqueeze expand expand_as repeat repeat_interleave "
     "contiguous clone detach t swapaxes movedim roll flip narrow select index_select gather take_along_dim tile "
@@ -105,7 +106,7 @@ _DTYPE_KEEPING_OPS = frozenset(
     "adaptive_max_pool1d adaptive_max_pool2d glu logit nan_to_num pixel_shuffle pixel_unshuffle zeros_like "
     "ones_like empty_like rand_like randn_like full_like new_zeros new_ones new_empty new_full".split()
 )
-#: What keeps what is known of a tensor besides its dtype.
+#: Ops and casts that keep the traits of a tensor.
 KEEP_TRAITS = _SHAPE_OPS | frozenset(("float", "double", "to", "type", "type_as", "half", "bfloat16"))
 #: Python functions of torch, and the listed op that decides their dtype.
 _OPS = {
@@ -124,7 +125,7 @@ _OPS = {
     "multi_head_attention_forward": "linear",
     "gumbel_softmax": "softmax",
 }
-#: Modules of ``torch.nn``, and the op whose dtype they give; those beside them go by their name in small letters.
+#: Modules of ``torch.nn``, and the op that decides their result dtype. Other modules use their name in lower case.
 _MODULES = {
     "Linear": "linear",
     "LazyLinear": "linear",
@@ -154,49 +155,49 @@ _MODULES = {
 WEIGHTED = frozenset(module for module, op in _MODULES.items() if op.startswith(("linear", "conv")))
 
 
-#: Where the functions of torch are that are ops.
+#: Namespaces of torch functions that are ops.
 _NAMESPACES = ("torch", "torch.linalg", "torch.nn.functional", "torch.Tensor")
-#: Low-precision ops by the names of methods that modules and other objects have, too.
+#: Low-precision ops whose name is also a method of modules and other objects.
 _NAMES_OF_MODULES = frozenset("linear prelu addr".split())
 
 
 def is_low(op: str, device: str = "") -> bool:
-    """Whether autocast runs an op in low precision on a type of device; on CUDA, where none is known.
+    """Return True if autocast runs an op in low precision on a device type; CUDA if the device is not known.
 
-    An op goes by the name of the function or of the method, whatever it is reached by.
+    An op has the name of the function or method, independent of the namespace.
     """
     return optable.find_policy(device or "cuda", _OPS.get(op, op)) == "low"
 
 
 def is_wide(op: str, device: str = "") -> bool:
-    """Whether autocast runs an op in float32 on a type of device, where it is not told another dtype."""
+    """Return True if autocast runs an op in float32 on a device type, unless a dtype argument says otherwise."""
     return optable.find_policy(device or "cuda", _OPS.get(op, op)).startswith("fp32")
 
 
 def op_of(name: str) -> str:
-    """The op that a dotted name of torch is, "" for what else it has."""
+    """Return the op with this dotted torch name, or "" if the name is no op."""
     space, _, op = name.rpartition(".")
     return op if space in _NAMESPACES else ""
 
 
 def low_function(name: str) -> str:
-    """The op that a dotted name of torch is, if autocast runs it in low precision on some device, else ""."""
+    """Return the op with this dotted torch name if autocast runs the op in low precision on any device, else ""."""
     op = op_of(name)
     return op if op and any(is_low(op, device) for device in optable.OPS) else ""
 
 
 def is_low_method(name: str) -> bool:
-    """Whether a method of something that is not known is one of a tensor that autocast runs in low precision."""
+    """Return True if a method of an unknown object is a tensor method that autocast runs in low precision."""
     return is_low(name) and name not in _NAMES_OF_MODULES
 
 
 def op_of_module(kind: str) -> str:
-    """The op that decides the dtype of what a module of ``torch.nn`` gives, "" where none is known to."""
+    """Return the op that decides the result dtype of a ``torch.nn`` module, or "" if not known."""
     return _MODULES.get(kind, "")
 
 
 def result_dtype(op: str, input_info: DtypeInfo, state: AutocastState) -> str:
-    """The dtype that an op gives of its first argument, "" where that is not known."""
+    """Return the result dtype of an op for the given first argument, or "" if not known."""
     if op in _SHAPE_OPS:
         return input_info.dtype
     op = _OPS.get(op, op)
@@ -212,12 +213,12 @@ def result_dtype(op: str, input_info: DtypeInfo, state: AutocastState) -> str:
         return input_info.dtype if policy == "" else ""
     if plain or state.mode == "off" or REGION_LEFT in input_info.traits:
         return input_info.dtype
-    # What the caller has open decides.
+    # The region of the caller decides.
     return ""
 
 
 def promote_dtypes(a: DtypeInfo, b: DtypeInfo) -> str:
-    """The dtype of what an operator makes of two."""
+    """Return the result dtype of an operator on two values, or "" if not known."""
     for one, other in ((a, b), (b, a)):
         if one.dtype == NUMBER:
             return other.dtype

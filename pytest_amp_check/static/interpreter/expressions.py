@@ -1,4 +1,4 @@
-"""Expressions: what they evaluate to, and what conditions they ask. What a call does is left to :mod:`.calls`."""
+"""Evaluation of expressions and conditions. :mod:`.calls` evaluates calls."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ _OPERATORS: dict[type[ast.AST], str] = {
     ast.Is: "is",
     ast.IsNot: "is not",
 }
-#: What is asked where one of these operators is negated.
+#: Positive form of each negated operator: predicates use the positive form.
 _POSITIVE_OPERATORS = {"is not": "is", "!=": "==", "not in": "in"}
 _BOOL_OPERATIONS: dict[type[ast.AST], Callable[..., Formula]] = {ast.And: conjunction, ast.Or: disjunction}
-#: Attributes, methods and functions that say how much there is of some data.
+#: Attributes, methods and functions that return an amount of data.
 DATA_SIZE_NAMES = frozenset("shape size numel nelement len sum count_nonzero".split())
-#: Elements above which a literal is data, and not read.
+#: Maximum number of elements of an analyzed literal. A larger literal is data and becomes an unknown value.
 MAX_LITERAL_ITEMS = 64
-#: Elements up to which a comprehension over scalers and optimizers is read one by one.
+#: Maximum number of elements of a comprehension over scalers or optimizers that is analyzed item by item.
 MAX_UNROLLED_ITEMS = 16
 
 
@@ -109,7 +109,10 @@ def _evaluate_unbound(interp: Interpreter, name: str) -> Value:
 
 
 def _recognize_object(interp: Interpreter, value: Value, node: ast.expr, last: str) -> Value:
-    """An unknown value that this file uses as a scaler, an optimizer or a module is one; ``last`` is its last name."""
+    """Return the tracked object for an unknown value that the file uses as a scaler, an optimizer or a module.
+
+    ``last`` is the last name of the expression; an empty name skips the test of the name.
+    """
     if last and last not in interp.state.frame.module.role_names:
         return value
     if isinstance(value, ExternalName) and not value.name.startswith(("torch.", "builtins.")):
@@ -123,7 +126,7 @@ def _recognize_object(interp: Interpreter, value: Value, node: ast.expr, last: s
 
 def _recognize_by_use(interp: Interpreter, value: UnknownValue, node: ast.expr) -> Value:
     text, role = find_access_path(node) or "", role_by_use(interp, node)
-    # The parameters of a module are what it was given under that name, if it was, not what a module has.
+    # `parameters` of such a value is an argument of that name in the heap, not a method of a module.
     if role is None or (role == "module" and (value.key, "parameters") in interp.state.heap):
         return value
     maker = interp.handlers.recognizers.get(role)
@@ -134,7 +137,7 @@ def _recognize_by_use(interp: Interpreter, value: UnknownValue, node: ast.expr) 
 
 
 def _imported_object(interp: Interpreter, value: ExternalName, node: ast.expr) -> Value:
-    """What another file makes, where this one uses it as a scaler, an optimizer or a module."""
+    """Return an unknown value for an imported name that the file uses as a scaler, an optimizer or a module."""
     text = find_access_path(node)
     return (
         interp.unknown_value(("imported", value.name), text)
@@ -144,17 +147,17 @@ def _imported_object(interp: Interpreter, value: ExternalName, node: ast.expr) -
 
 
 def role_by_use(interp: Interpreter, node: ast.expr) -> str | None:
-    """What this file uses an expression as: a scaler, an optimizer, a module, a function; None where it does not."""
+    """Return the role in which the file uses an expression (scaler, optimizer, module or function), or None."""
     return interp.state.frame.module.role_by_text.get(find_access_path(node) or "")
 
 
 def is_used_as_optimizer(interp: Interpreter, target: ast.expr) -> bool:
-    """Whether this file uses what is assigned as an optimizer."""
+    """Return True if the file uses the assigned expression as an optimizer."""
     return role_by_use(interp, target) == "optimizer"
 
 
 def emit_found_optimizer(interp: Interpreter, target: ast.expr, value: UnknownValue) -> None:
-    """An optimizer that code which cannot be read has made, or has found."""
+    """Emit ``OPTIMIZER_NEW`` for an optimizer that unanalyzed code created or returned."""
     made = _recognize_object(interp, value, target, last_name(target))
     if made.role == "optimizer" and made.tracked_object is not None:
         interp.emit(e.OPTIMIZER_NEW, target, made.tracked_object.key, found=True)
@@ -166,13 +169,13 @@ def _evaluate_attribute(interp: Interpreter, node: ast.Attribute) -> Value:
 
 
 def attribute_of(interp: Interpreter, receiver: Value, name: str, node: ast.AST) -> Value:
-    """What an attribute of a value is."""
+    """Return the value of an attribute."""
     handler = interp.handlers.attributes.get(receiver.kind)
     found = handler(interp, receiver, name, node) if handler is not None else None
     key = receiver.identity_key(interp.unique_number) if found is None or isinstance(receiver, TensorValue) else None
     stored = interp.state.heap.get((key, name)) if isinstance(key, int) else None
     if found is not None:
-        # What a model gives may be an object with a loss in it, which was written to.
+        # The result of a model may be an object with a loss in an attribute that the code assigned.
         return stored if isinstance(stored, TensorValue) else found
     if stored is not None:
         return stored
@@ -202,7 +205,7 @@ def item_of(interp: Interpreter, receiver: Value, index: Value, node: ast.AST) -
         return known
     made = structural_unknown(interp, "item", (receiver, index), short_text_or(node))
     if isinstance(receiver, MappingValue):
-        # Somebody else has put it there, or it was put there under a key that is not known.
+        # Other code added the entry, or the code added the entry under an unknown key.
         made = made.with_provenance(
             join_provenance(entry for key, entry in receiver.items.items() if isinstance(key, tuple))
         )
@@ -212,14 +215,14 @@ def item_of(interp: Interpreter, receiver: Value, index: Value, node: ast.AST) -
 
 
 def _record_fields(interp: Interpreter, value: Value, node: ast.AST) -> SequenceValue | None:
-    """What a named tuple holds, in the order in which its class declares it."""
+    """Return the fields of a named tuple in the order of their declaration, or None for another value."""
     if not isinstance(value, Instance) or not value.cls.is_record() or "__iter__" in value.cls.methods:
         return None
     return SequenceValue([attribute_of(interp, value, name, node) for name in value.cls.declared_fields()])
 
 
 def _heap_key(interp: Interpreter, receiver: Value, index: Value) -> tuple[int, str] | None:
-    """Where what is written into an item of something that is not known, by a name, is kept."""
+    """Return the heap key for an item with a constant name in an unknown value or a tensor, or None."""
     if not isinstance(index.value, str) or receiver.kind not in ("unknown", "tensor"):
         return None
     key = receiver.identity_key(interp.unique_number)
@@ -247,7 +250,7 @@ def _evaluate_dict(interp: Interpreter, node: ast.Dict) -> Value:
 
 
 def _mapping_key(value: Value, node: ast.AST) -> object:
-    """The key of an entry in a dict: one that is not known is like no other."""
+    """Return the key of a dict entry. An unknown key is different from all other keys."""
     return value.value if value.value is not NO_CONSTANT else ("?", id(node))
 
 
@@ -263,7 +266,7 @@ def _evaluate_fstring(interp: Interpreter, node: ast.JoinedStr) -> Value:
 
 
 def _evaluate_comprehension(interp: Interpreter, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
-    """A comprehension is read as one turn of its loops."""
+    """Evaluate a comprehension as one iteration of its loops, or item by item for a few known objects."""
     saved = dict(interp.state.frame.vars)
     first = node.generators[0]
     iterable = iterated_value(interp.evaluate(first.iter))
@@ -281,7 +284,7 @@ def _evaluate_comprehension(interp: Interpreter, node: ast.ListComp | ast.SetCom
 
 
 def _filter_items(interp: Interpreter, generator: ast.comprehension, items: list[Value]) -> list[Value] | None:
-    """The items that the tests of a comprehension leave, None where it is not known which these are."""
+    """Return the items that pass the conditions of a comprehension, or None if a condition is not known."""
     answers: list[tuple[Value, Formula]] = []
 
     def evaluate_filters() -> None:
@@ -289,7 +292,7 @@ def _filter_items(interp: Interpreter, generator: ast.comprehension, items: list
             assign_target(interp, generator.target, item)
             answers.append((item, reduce(conjunction, [condition_formula(interp, test) for test in generator.ifs])))
 
-    # Where they are not known, the comprehension is read once more.
+    # The caller evaluates the comprehension again if a condition is not known.
     interp.speculate(evaluate_filters)
     if not all(isinstance(answer, bool) for _, answer in answers):
         return None
@@ -297,7 +300,7 @@ def _filter_items(interp: Interpreter, generator: ast.comprehension, items: list
 
 
 def _evaluate_for_item(interp: Interpreter, generator: ast.comprehension, item: Value, element: ast.expr) -> Value:
-    """The element of a comprehension for one item."""
+    """Evaluate the element of a comprehension for one item."""
     assign_target(interp, generator.target, item)
     return interp.evaluate(element)
 
@@ -336,7 +339,7 @@ def _evaluate_iteration(
 
 
 def _record_length(interp: Interpreter, made: SequenceValue, iterable: Value) -> None:
-    """Note that a list has as many items as what is gone over, where that is known."""
+    """Record that a list has as many items as the iterable, if that number is known."""
     length = interp.file_data(ItemCounts).length_of(iterable)
     if length is not None:
         interp.file_data(ItemCounts)[interp.unique_number(made)] = length
@@ -346,7 +349,7 @@ def _evaluate_dict_comp(interp: Interpreter, node: ast.DictComp) -> Value:
     first = node.generators[0]
     iterable = interp.evaluate(first.iter)
     if isinstance(iterable, StateDict):
-        # A copy, entry by entry.
+        # The comprehension copies the state dict entry by entry.
         return iterable
     items = _object_items(iterable) if len(node.generators) == 1 else None
     saved = dict(interp.state.frame.vars)
@@ -378,14 +381,14 @@ def _value_of(node: ast.DictComp) -> ast.expr | None:
 
 
 def _object_items(iterable: Value) -> list[Value] | None:
-    """The items of a short sequence that holds scalers, optimizers or states: each is worth reading by itself."""
+    """Return the items of a short sequence with scalers, optimizers or state dicts, else None."""
     if not isinstance(iterable, SequenceValue) or iterable.is_open or len(iterable.items) > MAX_UNROLLED_ITEMS:
         return None
     return iterable.items if any(_holds_state(item) for item in iterable.items) else None
 
 
 def iterated_value(value: Value) -> Value:
-    """What a loop over a value goes over: of a dict its keys."""
+    """Return the values that a loop iterates over: for a dict, the keys."""
     return (
         SequenceValue([Const(key) for key in value.items], is_open=value.is_open)
         if isinstance(value, MappingValue)
@@ -394,7 +397,7 @@ def iterated_value(value: Value) -> Value:
 
 
 def representative_of(interp: Interpreter, value: Value, node: ast.expr) -> Value:
-    """The one element that stands for all: the same in every loop over the same value."""
+    """Return one element that stands for all elements. Loops over the same value get the same element."""
     if isinstance(value, SequenceValue) and len(value.items) == 1:
         return value.items[0]
     if isinstance(value, (GeneratorValue, ParamsValue)):
@@ -410,7 +413,7 @@ def representative_of(interp: Interpreter, value: Value, node: ast.expr) -> Valu
         return itself
     if isinstance(value, SequenceValue):
         known = value.loop_element()
-        # Another list of the same may be made for each loop over them, as a dict does of what it holds.
+        # Each loop may build another list of the same items, as the methods of a dict do.
         return (
             known if known is not None else structural_unknown(interp, "each of", tuple(value.items), short_text(node))
         )
@@ -418,7 +421,7 @@ def representative_of(interp: Interpreter, value: Value, node: ast.expr) -> Valu
 
 
 def element_of(interp: Interpreter, value: Value, node: ast.AST) -> Value:
-    """What a loop over a value is given at each turn."""
+    """Return the value that a loop over a value assigns in each iteration."""
     known = value.loop_element()
     if known is not None:
         return known
@@ -445,7 +448,7 @@ def element_of(interp: Interpreter, value: Value, node: ast.AST) -> Value:
 
 
 def _loop_index(interp: Interpreter, value: Value, node: ast.AST, name: str) -> UnknownValue:
-    """The number that a loop over a range or an enumeration hands out."""
+    """Return the number that a loop over a range or an enumeration assigns."""
     made = interp.fresh_unknown(node, name)
     for notes in (interp.file_data(RangeEnds), interp.file_data(ItemCounts)):
         if isinstance(value, UnknownValue) and value.key in notes:
@@ -475,7 +478,7 @@ def _evaluate_yield(interp: Interpreter, node: ast.Yield) -> Value:
 
 
 def _evaluate_yield_from(interp: Interpreter, node: ast.YieldFrom) -> Value:
-    """Each of several values is yielded: at one place that is come to again and again."""
+    """Evaluate ``yield from`` as a loop with one yield, so one graph node yields all values."""
     iterable = interp.evaluate(node.value)
     frame, head = interp.state.frame, interp.builder.add_node()
     frame.yields_microbatches = frame.yields_microbatches or iterable.microbatches
@@ -514,7 +517,7 @@ def _evaluate_if(interp: Interpreter, node: ast.IfExp) -> Value:
 
 
 def _evaluate_bool_op(interp: Interpreter, node: ast.BoolOp) -> Value:
-    # "a or b" and "a and b" are used as conditions nearly always; as values where a side is None.
+    # "a or b" and "a and b" are nearly always conditions; they are values if one operand is None.
     sides = [(interp.evaluate(part), short_text(part)) for part in node.values]
     values = [value for value, _ in sides]
     formulas = [truth_of(interp, *side) for side in sides]
@@ -551,19 +554,19 @@ def _evaluate_binary(interp: Interpreter, node: ast.BinOp) -> Value:
     left, right = interp.evaluate(node.left), interp.evaluate(node.right)
     op = _OPERATORS[type(node.op)]
     if op == "/" and isinstance(left, GradValue) and right.gradient_reads:
-        # A gradient over its norm: the scale cancels.
+        # A gradient divided by its norm: the scale cancels.
         made = apply_operator(interp, op, left, right, node)
         mark_scale_undone(right.gradient_reads)
         return made
     for side, child, other in ((left, node.left, right), (right, node.right, left)):
-        # Gradients times a number are gradients yet.
+        # The product or quotient of gradients and a number is still a gradient.
         if op not in ("*", "/") or not isinstance(side, GradValue) or isinstance(other, GradValue):
             _notify_use(interp, side, child)
     return apply_operator(interp, op, left, right, node)
 
 
 def _notify_use(interp: Interpreter, value: Value, node: ast.AST) -> None:
-    """A value is computed with, or is shown."""
+    """Notify the operand handler that code computes with a value or prints a value."""
     handler = interp.handlers.operands.get(value.kind)
     if handler is not None:
         handler(interp, value, node)
@@ -587,7 +590,7 @@ def apply_operator(interp: Interpreter, op: str, left: Value, right: Value, node
 
 
 def _combine_containers(op: str, left: Value, right: Value) -> Value | None:
-    """What an operator makes of two containers."""
+    """Return the result of an operator on two containers, or None."""
     if isinstance(left, SequenceValue) and isinstance(right, SequenceValue) and op == "+":
         return SequenceValue([*left.items, *right.items], is_open=left.is_open or right.is_open)
     if op == "|" and (isinstance(left, MappingValue) or isinstance(right, MappingValue)):
@@ -599,7 +602,7 @@ def _combine_containers(op: str, left: Value, right: Value) -> Value | None:
 
 
 def _unknown_operation(interp: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> UnknownValue:
-    """What an operator makes of two values of which one at least is not known."""
+    """Return the result of an operator on two values of which at least one is not known."""
     made = structural_unknown(interp, "binary", (left, right), short_text_or(node, op), op)
     if op in ("+", "%") and isinstance(left.value, str):
         made.text_prefix = left.value.partition("%")[0] if op == "%" else left.value
@@ -626,7 +629,7 @@ def _unknown_operation(interp: Interpreter, op: str, left: Value, right: Value, 
 
 
 def _propagate_counter(op: str, left: Value, right: Value, made: UnknownValue) -> None:
-    """A counter goes on to be one, moved by what is added to it."""
+    """Mark the sum of a counter and a constant as a counter with an offset."""
     counted, other = (left, right) if left.is_counter else (right, left)
     made.is_counter = made.is_counter or counted.is_counter
     if counted.is_counter and op in ("+", "-") and isinstance(other.value, int):
@@ -660,7 +663,7 @@ def execute_augmented_assign(interp: Interpreter, node: ast.AugAssign) -> None:
 
 
 def _extend_container(op: str, left: Value, right: Value) -> bool:
-    """Whether an operator puts something into a container, which it does."""
+    """Extend a container by an operator. Return True if the operator extends a container."""
     if isinstance(left, SequenceValue) and op == "+":
         left.items.extend(right.items if isinstance(right, SequenceValue) else [right])
         return True
@@ -671,9 +674,9 @@ def _extend_container(op: str, left: Value, right: Value) -> bool:
 
 
 def _augmented_value(interp: Interpreter, op: str, left: Value, right: Value, node: ast.AugAssign) -> Value:
-    """What an augmented assignment makes of a number: where it adds to it, another one each time."""
+    """Return the result of an augmented assignment. A sum is a new unknown value in each iteration."""
     value = apply_operator(interp, op, left, right, node)
-    # A number that an object holds is another one in the next call.
+    # The next call finds another number in the attribute of the object.
     kept = isinstance(node.target, ast.Attribute) and isinstance(value, Const)
     if (
         op not in ("+", "-")
@@ -682,7 +685,7 @@ def _augmented_value(interp: Interpreter, op: str, left: Value, right: Value, no
     ):
         return value
     made = interp.fresh_unknown(node, short_text(node.target))
-    # A number that grows by a fixed step in a loop counts its turns, or what they hold.
+    # A number that grows by a constant in a loop counts the iterations, or the items of the iterations.
     made.is_counter = bool(interp.state.loops) and (isinstance(right.value, int) or left.is_counter)
     made.is_divided, made.is_comparison_result, made.is_only_summed = (
         value.is_divided,
@@ -693,7 +696,7 @@ def _augmented_value(interp: Interpreter, op: str, left: Value, right: Value, no
 
 
 def condition_formula(interp: Interpreter, node: ast.expr) -> Formula:
-    """The formula of a test."""
+    """Return the formula of a condition."""
     match node:
         case ast.BoolOp():
             return _BOOL_OPERATIONS[type(node.op)](*(condition_formula(interp, part) for part in node.values))
@@ -735,7 +738,7 @@ def _pair_formula(
             if value.value is NO_CONSTANT and other.value is None:
                 return is_none(interp, value, short_text(side), node)
             if value.value is NO_CONSTANT and isinstance(other.value, bool) and not isinstance(value, UnionValue):
-                # Asked of a flag, "is True" and "== True" are the flag itself.
+                # For a flag, "is True" and "== True" have the formula of the flag itself.
                 formula = truth_of(interp, value, short_text(side), node)
                 return formula if other.value else negate(formula)
         return equality_formula(interp, left, right, node)
@@ -755,7 +758,11 @@ def _pair_formula(
 
 
 def assign_target(interp: Interpreter, target: ast.expr, value: Value, *, is_new: bool = True) -> None:
-    """Give a target a value, which is made ``anew`` in each turn of the loops around, or goes on from the last turn."""
+    """Assign a value to a target.
+
+    ``is_new`` says that each iteration of the open loops recreates the value. Otherwise the value continues from the
+    last iteration.
+    """
     if is_new and value.dtype_info is not NO_DTYPE_INFO:
         value = value.with_dtype_info(value.dtype_info._replace(assigned_loops=interp.current_loops()))
     _TARGETS[type(target)](interp, target, value, is_new)
@@ -771,7 +778,10 @@ def _assign_rest(interp: Interpreter, target: ast.Starred, value: Value, is_new:
 
 
 def record_name(interp: Interpreter, value: Value, name: object) -> None:
-    """A thing goes by the first name it is given; an autocast context that has a name may be entered again."""
+    """Give a tracked object the first name it is assigned to.
+
+    Mark a named autocast context as stored: code may enter the context again.
+    """
     for option in value.alternatives():
         if isinstance(option, ObjectRef):
             option.tracked_object.name = option.tracked_object.name or str(name)
@@ -791,7 +801,7 @@ def _assign_unpacked(interp: Interpreter, target: ast.Tuple | ast.List, value: V
 
 
 def _unpacked_values(value: Value, targets: list[ast.expr]) -> list[Value] | None:
-    """What a value is unpacked to, where that is known."""
+    """Return the values to which a sequence is unpacked, or None if the values are not known."""
     if not isinstance(value, SequenceValue):
         return None
     items, count = value.items, len(targets)
@@ -802,13 +812,13 @@ def _unpacked_values(value: Value, targets: list[ast.expr]) -> list[Value] | Non
     if starred is None and not value.is_open and len(items) == count:
         return items
     if len(items) == 1 and isinstance(items[0], TensorValue):
-        # A comprehension: each of its items is like the one.
+        # The single item stands for every item of a comprehension.
         return [items[0].copy() for _ in range(count)]
     return None
 
 
 def _unpacked_value(interp: Interpreter, value: Value, element: ast.expr, index: int) -> Value:
-    """One of the values that a value is unpacked to."""
+    """Return one of the values to which a value is unpacked."""
     if isinstance(value, TensorValue) and not is_used_as_optimizer(interp, element):
         part = value.item_at(NONE)
         part.dtype_info = value.dtype_info.part_info
@@ -823,13 +833,13 @@ def _unpacked_value(interp: Interpreter, value: Value, element: ast.expr, index:
 def _assign_attribute(interp: Interpreter, target: ast.Attribute, value: Value, is_new: bool) -> None:
     receiver, value = interp.evaluate(target.value), value.as_stored()
     if isinstance(value, ObjectRef):
-        # Other methods may do to it what this one leaves undone.
+        # Other methods may finish the work on the object.
         value.tracked_object.attributes["shared"] = True
     written = interp.handlers.attribute_writes.get(receiver.kind)
     if written is not None and written(interp, receiver, target.attr, value, target):
         return
     if target.attr == "grad":
-        # What becomes the gradient of something else is one as before, with its scale.
+        # A value that becomes the gradient of another tensor stays a gradient and keeps its scale.
         mark_scale_undone(value.gradient_reads)
         if value.is_divided:
             interp.emit(e.GRAD_NORMALISE, target, None, None, owners=None)
@@ -843,7 +853,7 @@ def _write_field(interp: Interpreter, receiver: Instance, name: str, value: Valu
     record_name(interp, value, short_text(target))
     _record_containment(receiver, value)
     if value.value is None and name in receiver.cls.changed_attributes:
-        # Some other method gives it its value.
+        # Another method assigns the value.
         interp.state.heap.pop((receiver.key, name), None)
         interp.heap_writes.append((receiver.key, name))
     else:
@@ -852,7 +862,7 @@ def _write_field(interp: Interpreter, receiver: Instance, name: str, value: Valu
 
 
 def _record_containment(receiver: Instance, value: Value) -> None:
-    """A module that is an attribute of a module is part of it; an optimizer may be wrapped in another one."""
+    """Record that a module attribute belongs to the module, and that an optimizer class wraps an optimizer."""
     if (
         value.role == "optimizer"
         and value.tracked_object is not None
@@ -868,7 +878,7 @@ def _record_containment(receiver: Instance, value: Value) -> None:
 
 
 def _stored_value(interp: Interpreter, receiver: Instance, name: str, value: Value) -> Value:
-    """What an attribute holds: a number that other methods change too is not known by its first value."""
+    """Return the value to store in an attribute. A number that other methods change becomes an unknown value."""
     if value.value is NO_CONSTANT or isinstance(value.value, str) or name not in receiver.cls.changed_attributes:
         return value
     made = interp.unknown_value(("attribute of", receiver.key, name), name, interp.current_loops())
@@ -895,7 +905,7 @@ def _evaluate_slice(interp: Interpreter, node: ast.Slice) -> Value:
 
 
 class _VersionTests(dict[ast.expr, tuple[bool, tuple[str, ...]]]):
-    """Of tests, whether each asks what the torch that is installed has, and the names in it."""
+    """Version tests by condition: True if the condition asks about the installed torch, and its names."""
 
     def __missing__(self, test: ast.expr) -> tuple[bool, tuple[str, ...]]:
         nodes = walk(test)
@@ -905,55 +915,55 @@ class _VersionTests(dict[ast.expr, tuple[bool, tuple[str, ...]]]):
 
 
 def version_test_of(interp: Interpreter, test: ast.expr) -> tuple[bool, tuple[str, ...]]:
-    """Whether a test asks what the torch that is installed has, and the names in it."""
+    """Return True if a condition asks about the installed torch, and the names in the condition."""
     return interp.file_data(_VersionTests)[test]
 
 
 def item_origin_of(receiver: Value, index: Value) -> tuple[int, str | None] | None:
-    """Which item of which unknown value an index leads to."""
+    """Return the key of the unknown value that an index refers to and the item's name, or None."""
     if not isinstance(receiver, UnknownValue):
         return None
     return receiver.key, index.value if isinstance(index.value, str) else None
 
 
 def _holds_state(value: Value) -> bool:
-    """Whether a value is a scaler, an optimizer or a state, or a pair with one."""
+    """Return True if a value is a scaler, an optimizer or a state dict, or a sequence with such a value."""
     if isinstance(value, SequenceValue):
         return any(_holds_state(item) for item in value.items)
     return value.role in ("scaler", "optimizer") or isinstance(value, StateDict)
 
 
 def mark_scale_undone(gradient_reads: tuple[Event, ...]) -> None:
-    """What was computed from scaled gradients is divided by the scale, or by its like: it was read as it should be."""
+    """Mark reads of scaled gradients as correct: the scale, or a number with the same scale, divides the result."""
     for event in gradient_reads:
         event.attributes["undone"] = True
 
 
 def _as_load(target: ast.expr) -> ast.expr:
-    """The target of an augmented assignment, as the expression that reads it."""
+    """Return the target of an augmented assignment as an expression that loads the target."""
     if isinstance(target, ast.Name):
         return ast.copy_location(ast.Name(target.id, ast.Load()), target)
     return target
 
 
 def are_data_sizes(values: Iterable[Value]) -> bool:
-    """Whether all of some values but the constants among them say how much there is of data."""
+    """Return True if all values except constants are amounts of data, with at least one such value."""
     measured = [value for value in values if value.value is NO_CONSTANT]
     return bool(measured) and all(value.is_data_size for value in measured)
 
 
 def is_remade_per_iteration(interp: Interpreter, value: Value) -> bool:
-    """Whether a value is made anew in each turn of the innermost loop."""
+    """Return True if each iteration of the innermost loop recreates a value."""
     return bool(interp.state.loops) and interp.state.loops[-1].key in (value.loops or value.varying_loops())
 
 
 def is_iteration_data_size(interp: Interpreter, divisor: Value) -> bool:
-    """Whether a value says how much there is of this turn's data: what it divides is a mean over them."""
+    """Return True if a value is the amount of this iteration's data. A quotient by such a value is a mean."""
     return divisor.is_data_size and is_remade_per_iteration(interp, divisor)
 
 
 def _may_average(interp: Interpreter, op: str, left: Value, right: Value) -> bool:
-    """Whether a number may have been divided by how many there are of it."""
+    """Return True if a number may have been divided by a number of micro-batches."""
     if op == "/":
         return (left.is_divided and not left.is_only_summed) or not is_iteration_data_size(interp, right)
     if op == "*":
@@ -963,14 +973,14 @@ def _may_average(interp: Interpreter, op: str, left: Value, right: Value) -> boo
 
 
 class EnumerateIterables(dict[int, Value]):
-    """What each ``enumerate(...)`` goes over, by the key of its value."""
+    """Iterables of ``enumerate(...)`` calls, by the key of the call's value."""
 
 
 class ZipIterables(dict[int, list[Value]]):
-    """What each ``zip(...)`` goes over that has to be run for it, by the key of its value."""
+    """Iterables of ``zip(...)`` calls that the analysis must run, by the key of the call's value."""
 
 
-#: What gives each kind of target its value.
+#: Assignment function for each kind of target.
 _TARGETS: dict[type[ast.AST], Callable[[Interpreter, Any, Value, bool], None]] = {
     ast.Name: _assign_name,
     ast.Tuple: _assign_unpacked,

@@ -1,4 +1,4 @@
-"""Truth: the conditions under which a value is true, or is None."""
+"""Formulas for the truth of a value, and for ``value is None``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .values import UnionValue, UnknownValue, Value
 
 
 def truth_of(interp: Interpreter, value: Value, text: object = "", node: ast.AST | None = None) -> Formula:
-    """The condition under which a value is true."""
+    """Return the condition under which a value is true."""
     if isinstance(value, UnionValue):
         return interp.shorten_formula(
             disjunction(*(conjunction(f, truth_of(interp, v, text, node)) for f, v in value.options))
@@ -31,7 +31,7 @@ def truth_of(interp: Interpreter, value: Value, text: object = "", node: ast.AST
 
 
 def _describe_predicate(interp: Interpreter, test: Predicate, value: UnknownValue) -> None:
-    """What is known of a question whether an unknown value is true."""
+    """Set the attributes of a predicate that asks for the truth of an unknown value."""
     test.is_window_predicate = test.is_window_predicate or value.is_counter
     test.is_flag = test.is_flag or value.is_argument
     for reading in value.gradient_reads if test.checked_optimizers is not None else ():
@@ -45,7 +45,7 @@ def _describe_predicate(interp: Interpreter, test: Predicate, value: UnknownValu
 
 
 def is_none(interp: Interpreter, value: Value, text: object = "", node: ast.AST | None = None) -> Formula:
-    """The condition under which a value is None."""
+    """Return the condition under which a value is None."""
     if isinstance(value, UnionValue):
         return interp.shorten_formula(
             disjunction(*(conjunction(f, is_none(interp, v, text, node)) for f, v in value.options))
@@ -62,9 +62,9 @@ def is_none(interp: Interpreter, value: Value, text: object = "", node: ast.AST 
 
 
 def _relate_truth_and_none(interp: Interpreter, value: UnknownValue) -> None:
-    """What is true is not None, and None is not true.
+    """Record that a true value is not None, and that None is not true.
 
-    What this file uses as a scaler, an optimizer or a module is an object or nothing: true where it is not None.
+    A value that the file uses as a scaler, an optimizer or a module is an object or None: not None implies true.
     """
     true = interp.graph.predicates[interp.predicates.key_by_question["true", value.key]]
     none = interp.graph.predicates[interp.predicates.key_by_question["none", value.key]]

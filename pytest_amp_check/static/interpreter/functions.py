@@ -1,4 +1,4 @@
-"""Functions of the project: their bodies are read where they are called, with their arguments bound."""
+"""Inlining of project functions: the analysis runs a body at each call, with the arguments bound."""
 
 from __future__ import annotations
 
@@ -41,18 +41,19 @@ from .values import (
     join_params,
 )
 
-#: Calls within calls that are followed; deeper ones are taken to do what their names say. Functions that do something
-#: to the protocol, or call one that does, are followed further: as far as anybody nests calls.
+#: Maximum depth of inlined calls. A deeper call does what its name says. Functions that act on the protocol, or call
+#: such a function, are inlined up to the second depth: deeper than real code nests calls.
 MAX_INLINE_DEPTH, MAX_RELEVANT_DEPTH = 8, 40
-#: Statements read in one graph before calls are no longer followed.
+#: Maximum number of statements analyzed in one graph before calls are no longer inlined.
 GRAPH_BUDGET = 12_000
-#: Those of them in other files, in one graph and in all, before calls into these are no longer followed.
+#: Maximum number of these statements in other files, in one graph and in all graphs, before calls into other files are
+#: no longer inlined.
 OTHER_FILES_BUDGET = 2_000
 ALL_OTHER_FILES_BUDGET = 8_000
-#: The part of these that is there for functions which make no mistake by themselves, nor write a checkpoint.
+#: Share of these budgets for functions that are no entry point and write no checkpoint.
 MINOR_BUDGET_SHARE = 0.3
-#: Statements of a function that is followed for the value it gives: in a file that trains, and in another one, where
-#: a value matters only to whether a region is entered.
+#: Maximum number of statements of a function that is inlined only for its value: in a file that trains, and in another
+#: file. In the other file, a value only decides if a region is entered.
 MAX_SHORT_BODY, MAX_SHORT_BODY_ELSEWHERE = 4, 2
 
 
@@ -66,9 +67,9 @@ def inline_call(
     *,
     always: bool = False,
 ) -> Value:
-    """Read the body of a function of the project with its arguments bound.
+    """Analyze the body of a project function with bound arguments, and return the result.
 
-    ``always`` says that what it does matters whatever it speaks of.
+    ``always`` analyzes the body even if no name in the body is relevant to the protocol.
     """
     function = func.function
     if interp.state.current_node is None:
@@ -89,7 +90,7 @@ def inline_call(
     _mark_reached(interp, function, func.receiver)
     site = interp.site_of(node)
     if interp.visited_calls is not None:
-        # What it does is read there.
+        # The analysis of the body covers this call.
         interp.visited_calls.mark_handled(site)
     frame = Frame(function, func.frame, site)
     _bind_arguments(interp, frame, function, args, keywords, node)
@@ -102,7 +103,7 @@ def inline_call(
 
 
 def _tag_with_callee(name: str, value: Value) -> Value:
-    """What a function gives: what is in it that nobody knows the origin of came out of that function, at least."""
+    """Add the name of a function to the provenance of the unknown values in the function's result."""
     if isinstance(value, UnknownValue):
         if value.is_argument or value.provenance.autocast_scope:
             return value
@@ -118,9 +119,9 @@ def _tag_with_callee(name: str, value: Value) -> Value:
 def _create_generator(
     interp: Interpreter, func: FunctionValue, args: Args, keywords: Keywords, node: ast.AST, *, always: bool
 ) -> Value:
-    """What a call of a generator function gives. Nothing of it runs there: what it will do is looked at ahead.
+    """Return the value of a call of a generator function, which runs no part of the body.
 
-    Where that is nothing to the protocol, what it yields is all that matters.
+    A dry run finds the yielded values. If the body emits no event, only the yielded values matter.
     """
     if func.function.is_context_manager:
         return GeneratorContext(func, args, keywords, node)
@@ -132,7 +133,7 @@ def _create_generator(
         builder = interp.builder
 
         def record_yield(value: Value) -> None:
-            # Not where a loop is first tried.
+            # Ignore the dry run of a loop in the body.
             if interp.builder is builder:
                 made.yielded_values.append(value)
                 made.microbatches = made.microbatches or interp.state.frame.yields_microbatches
@@ -153,14 +154,14 @@ def _create_generator(
 
 
 def _waiting_predicate(interp: Interpreter, generator: GeneratorValue, number: int) -> int:
-    """The test that asks whether a generator waits where it yields."""
+    """Return the predicate "the generator waits at this yield"."""
     test = interp.predicates.predicate_for(("waits", interp.location_key(generator.node), number), "", None, EMPTY)
     test.asks_first_iteration = True
     return test.key
 
 
 def _assume_predicates(interp: Interpreter, literals: list[tuple[int, bool]], *, forgotten: bool) -> None:
-    """Go on where tests come out so; where they are ``forgotten``, they do so from here on."""
+    """Continue under the given truth of predicates. ``forgotten`` first drops their earlier truth."""
     if forgotten and interp.state.current_node is not None:
         node = interp.builder.add_node()
         interp.builder.add_edge(interp.state.current_node, node)
@@ -173,7 +174,7 @@ def _assume_predicates(interp: Interpreter, literals: list[tuple[int, bool]], *,
 
 
 def _resume_generator(interp: Interpreter, generator: GeneratorValue, node: ast.AST) -> Value:
-    """Run a generator until it yields: from its beginning, or from wherever it waits; gives what it yields."""
+    """Run a generator from the start, or from the current yield, to the next yield; return the yielded value."""
     if not generator.yield_predicates:
         return _yielded_value(interp, generator.yielded_values, node)
     start, tests, builder = interp.state.current_node, generator.yield_predicates, interp.builder
@@ -182,7 +183,7 @@ def _resume_generator(interp: Interpreter, generator: GeneratorValue, node: ast.
 
     def suspend_at_yield(value: Value) -> None:
         if interp.builder is not builder:
-            # Where a turn of a loop is only tried, nothing waits.
+            # In the dry run of a loop no generator waits.
             return
         number = len(yielded_values)
         yielded_values.append(value)
@@ -191,7 +192,7 @@ def _resume_generator(interp: Interpreter, generator: GeneratorValue, node: ast.
         interp.state.current_node = start
         if number < len(tests):
             _assume_predicates(interp, [(tests[number], True)], forgotten=False)
-        # What leads to a way out is not left out of the graph.
+        # Count an event, so that the graph builder keeps the path to this exit.
         interp.builder.event_count += 1
 
     _assume_predicates(interp, [(test, False) for test in tests], forgotten=False)
@@ -205,7 +206,7 @@ def _resume_generator(interp: Interpreter, generator: GeneratorValue, node: ast.
 
 
 def _yielded_value(interp: Interpreter, yielded: list[Value], node: ast.AST) -> Value:
-    """One of the values that a generator yields: another one each time, where it is not known."""
+    """Return one value for all values that a generator yields; an unknown value for different values."""
     first = yielded[0] if yielded else NONE
     tensors = [value for value in yielded if isinstance(value, TensorValue)]
     if first.is_relevant and all((value.kind, value.value) == (first.kind, first.value) for value in yielded):
@@ -218,7 +219,7 @@ def _yielded_value(interp: Interpreter, yielded: list[Value], node: ast.AST) -> 
 
 
 def _unanalyzed_value(interp: Interpreter, func: FunctionValue, node: ast.AST, *, always: bool) -> UnknownValue | None:
-    """The unknown value that stands for a function whose body is not read."""
+    """Return the unknown value that stands for a function whose body is not analyzed, or None to analyze the body."""
     function = func.function
     if function.is_abstract():
         _mark_reached(interp, function)
@@ -239,7 +240,7 @@ def _unanalyzed_value(interp: Interpreter, func: FunctionValue, node: ast.AST, *
 
 
 def _budget_exceeded(interp: Interpreter, function: Function) -> bool:
-    """Whether enough of other files was read."""
+    """Return True if the budget for code of other files is exceeded."""
     if function.module is interp.module:
         return False
     part = 1 if function.is_entry_point or function.may_save_checkpoint else MINOR_BUDGET_SHARE
@@ -250,7 +251,7 @@ def _budget_exceeded(interp: Interpreter, function: Function) -> bool:
 
 
 def _mark_reached(interp: Interpreter, function: Function, receiver: Value | None = None) -> None:
-    """A function is read where it is called, as a method of the class of a receiver: not by itself, too."""
+    """Mark a function as analyzed at a call, also as a method of the receiver's class: it is no entry point."""
     interp.analyzed_functions.add((function.node, None))
     if isinstance(receiver, Instance):
         interp.analyzed_functions.add((function.node, receiver.cls))
@@ -258,7 +259,7 @@ def _mark_reached(interp: Interpreter, function: Function, receiver: Value | Non
 
 
 def _is_worth_inlining(interp: Interpreter, function: Function) -> bool:
-    """Whether a function that does nothing to the protocol may still make a value that matters: it is short."""
+    """Return True if a function without protocol calls is short enough to be inlined for its value."""
     if isinstance(function.node, ast.Lambda):
         return True
     short = len(function.node.body) <= (MAX_SHORT_BODY if interp.module.may_train else MAX_SHORT_BODY_ELSEWHERE)
@@ -288,11 +289,12 @@ def execute_function(
         enter_context(interp, wrapper, decorated)
     _execute_body(interp, frame, function)
     del interp.state.path_condition[base:]
-    # The block of a context that this function is may have returned from the function around it, which stays so.
+    # The `with` block of a context manager function may have returned from the outer function. That return still
+    # counts.
     interp.builder.return_count -= len(frame.returns) - (interp.state.current_node is not None)
     interp.state.current_node = interp.builder.join_nodes(cur for cur, *_ in frame.returns)
     value = _join_returns(interp, frame, written)
-    # What is returned may know the frame.
+    # The returned value may refer to the frame: break the reference cycle.
     frame.returns, frame.on_yield = [], None
     interp.state.current_node = interp.builder.rollback_if_empty(savepoint, interp.state.current_node)
     for wrapper in reversed(regions):
@@ -307,19 +309,22 @@ def execute_function(
 
 
 def _execute_body(interp: Interpreter, frame: Frame, function: Function) -> None:
-    """Read what a function does; it returns where it comes to its end, too, which is the last way out of it."""
+    """Execute the body of a function. The end of the body is the last return."""
     if isinstance(function.node, ast.Lambda):
         value = interp.evaluate(function.node.body)
     else:
         value = NONE
         interp.execute_block(function.node.body)
     if interp.state.current_node is not None:
-        # Under which condition it is gone nobody asks: it is what is left of all the others.
+        # The end of the body needs no condition: all other returns leave this path.
         frame.returns.append((interp.state.current_node, True, value, interp.state.heap))
 
 
 def _join_returns(interp: Interpreter, frame: Frame, write_count: int) -> Value:
-    """What a function gives that was called when ``before`` attributes had been written."""
+    """Join the returned values and the heaps of a call.
+
+    ``write_count`` is the number of heap writes before the call.
+    """
     if not frame.returns:
         return NONE
     _, _, value, heap = frame.returns[-1]
@@ -334,7 +339,7 @@ def _join_returns(interp: Interpreter, frame: Frame, write_count: int) -> Value:
 
 
 def _enter_recursion(interp: Interpreter, func: FunctionValue, node: ast.AST) -> None:
-    """A function that is being read calls itself: its decorators enter their contexts once more."""
+    """Enter and leave the decorator contexts of a function that calls itself; the body is not analyzed again."""
     depth = interp.state.region_depth
     decorated = func.function.decorators[0] if func.function.decorators else node
     regions = [wrapper for wrapper in func.wrappers if not isinstance(wrapper, GradMode)]
@@ -349,7 +354,7 @@ def _enter_recursion(interp: Interpreter, func: FunctionValue, node: ast.AST) ->
 def _bind_arguments(
     interp: Interpreter, frame: Frame, function: Function, args: Args, keywords: Keywords, node: ast.AST
 ) -> None:
-    """Bind arguments to parameters; what is not given takes its default."""
+    """Bind arguments to parameters. A missing argument gets its default."""
     spec = function.node.args
     names = function.parameters()
     rest = dict(keywords)
@@ -384,7 +389,7 @@ def _bind_defaults(interp: Interpreter, frame: Frame, function: Function, names:
 
 
 def bind_unknown_arguments(interp: Interpreter, frame: Frame, function: Function) -> None:
-    """Parameters of a function that nobody calls here: whatever their annotations say they are."""
+    """Bind the parameters of a function without a caller to unknown values, or to the objects that annotations name."""
     spec = function.node.args
     outer, interp.state.frame = interp.state.frame, frame
     for parameter in [*function.parameters(), *spec.kwonlyargs]:
@@ -411,7 +416,7 @@ def _apply_annotation(interp: Interpreter, value: UnknownValue, parameter: ast.a
 
 
 def _value_of_type(interp: Interpreter, named: str, value: UnknownValue, parameter: ast.arg) -> Value | None:
-    """What a parameter is whose annotation names a type."""
+    """Return the value of a parameter whose annotation names a type, or None if the type has no role."""
     found = first_result(interp.handlers.annotated_parameters, interp, named, value, parameter)
     if found is not None:
         return found
@@ -428,14 +433,14 @@ def _value_of_type(interp: Interpreter, named: str, value: UnknownValue, paramet
 def _execute_generator_context(
     interp: Interpreter, context: GeneratorContext, node: ast.With | ast.AsyncWith, index: int
 ) -> None:
-    """Read the body of a ``@contextmanager`` function, and the body of the ``with`` at its ``yield``."""
+    """Execute the body of a ``@contextmanager`` function, and the body of the ``with`` at its ``yield``."""
     item = node.items[index]
     outer, before, path = interp.state.frame, dict(interp.state.frame.vars), len(interp.state.path_condition)
     ran = False
     variables_after: Vars | None = None
 
     def at_yield(value: Value) -> None:
-        # Of several places where it yields, each stands on a way of its own.
+        # Several yields stand on different paths: join the variables after each of them.
         nonlocal ran, variables_after
         ran = True
         inner, interp.state.frame = interp.state.frame, outer
@@ -467,7 +472,7 @@ def _generator_method(
 
 
 def has_stars(node: ast.AST) -> bool:
-    """Whether a call unpacks a sequence into its arguments."""
+    """Return True if a call unpacks a sequence into its arguments."""
     return isinstance(node, ast.Call) and any(isinstance(argument, ast.Starred) for argument in node.args)
 
 

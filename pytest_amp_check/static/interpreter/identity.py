@@ -1,4 +1,4 @@
-"""Identity: what makes two values one, and by what number a value was divided or multiplied."""
+"""Identity of values, and the divisors and factors of a value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .values import EMPTY, NO_CONSTANT, Const, Divisor, TensorValue, UnionValue,
 def structural_unknown(
     interp: Interpreter, operation: str, parts: tuple[Value, ...], text: object, *extra: object
 ) -> UnknownValue:
-    """The unknown value that an operation on values gives: the same for the same operation on the same values."""
+    """Return the unknown result of an operation: the same operation on equal values gives the same result."""
     number = interp.unique_number
     loops: frozenset[int] = EMPTY
     readings: tuple[Event, ...] = ()
@@ -34,7 +34,7 @@ def structural_unknown(
 
 
 def is_equal(interp: Interpreter, value: Value, other: object, node: ast.AST) -> Formula:
-    """The condition under which a value equals a constant: the same question as a comparison of the two."""
+    """Return the condition under which a value equals a constant, the same predicate as their comparison."""
     if value.value is not NO_CONSTANT:
         return bool(value.value == other)
     if isinstance(value, UnionValue):
@@ -47,7 +47,7 @@ def is_equal(interp: Interpreter, value: Value, other: object, node: ast.AST) ->
 
 
 def number_key(interp: Interpreter, number: Value) -> object:
-    """What identifies a number by which losses are divided."""
+    """Return the identity of a number that divides losses."""
     if isinstance(number.value, (int, float)):
         return ("const", repr(float(number.value)))
     return number.identity_key(interp.unique_number)
@@ -60,7 +60,7 @@ def record_division(
     number: Value,
     node: ast.AST,
 ) -> None:
-    """Remember by what a value is divided; a division by what it was multiplied by before only undoes that."""
+    """Record the divisor of a value. A division by an earlier factor only removes that factor."""
     made.divisors, made.factors = value.divisors, value.factors
     key = number_key(interp, number)
     divisor_node = _divisor_node(node)
@@ -76,21 +76,21 @@ def record_division(
 def record_multiplication(
     interp: Interpreter, made: TensorValue | UnknownValue, value: TensorValue | UnknownValue, number: Value
 ) -> None:
-    """Forget by what a value was divided where it is multiplied by that, or remember by what it is multiplied."""
+    """Remove a divisor from a value that is multiplied by the same number, or record the factor."""
     key = number_key(interp, number)
     made.divisors = frozenset(divisor for divisor in value.divisors if divisor.key != key)
     made.factors = value.factors if made.divisors != value.divisors else value.factors | {key}
 
 
 def _is_small(number: Value, divisor_node: ast.expr | None) -> bool:
-    """Whether a number is one, or the two that stands in a mean of two losses."""
+    """Return True if a number is at most one, or the literal two of a mean of two losses."""
     if not isinstance(number.value, (int, float)):
         return False
     return number.value <= 1 or (number.value <= 2 and isinstance(divisor_node, ast.Constant))
 
 
 def _divisor_node(node: ast.AST) -> ast.expr | None:
-    """The right side of a division."""
+    """Return the divisor expression of a division, or None."""
     if isinstance(node, ast.BinOp):
         return node.right
     if isinstance(node, ast.AugAssign):

@@ -1,4 +1,4 @@
-"""Names of modules: what the globals of a file hold, and what an import gives from another file of the tree."""
+"""Global and imported names: the globals of a file, and the values that imports bind from other project files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ BUILTINS = frozenset(
     "isinstance issubclass iter len list map max min next open print quit range repr reversed round set setattr sorted "
     "str sum super tuple type vars zip".split()
 )
-#: Imported names in the value of a global, above which it is a table of them, and not read.
+#: Maximum number of imported names in the value of a global. A larger table of imports is not analyzed.
 MAX_LISTED_IMPORTS = 8
 
 
 def look_up(interp: Interpreter, name: str) -> Value | None:
-    """The value of a name where control is, None where it has none."""
+    """Return the value of a name in the current frame, or None."""
     frame = interp.state.frame
     while True:
         value = frame.vars.get(name)
@@ -36,7 +36,7 @@ def look_up(interp: Interpreter, name: str) -> Value | None:
 
 
 def _global_value(interp: Interpreter, home: Frame, name: str) -> Value | None:
-    """The value that a module gives a name. Another file's statements are read once their names are asked for."""
+    """Return the value of a global, or None. The statements of another file run when their names are needed."""
     if name not in home.vars and home is not interp.globals:
         _bind_global(interp, home, name)
     value = home.vars.get(name)
@@ -48,7 +48,7 @@ def _global_value(interp: Interpreter, home: Frame, name: str) -> Value | None:
 
 
 def _find_in_star_imports(interp: Interpreter, home: Frame, name: str) -> Value | None:
-    """Return what ``from module import *`` gives a name, or None. Modules that star-import one another end there."""
+    """Return the value that ``from module import *`` binds to a name, or None. Import cycles end the search."""
     key = (home.module.path, f"* {name}")
     if key in interp.pending_names:
         return None
@@ -62,7 +62,7 @@ def _find_in_star_imports(interp: Interpreter, home: Frame, name: str) -> Value 
 
 
 def globals_of(interp: Interpreter, module: Module) -> Frame:
-    """The globals of a file."""
+    """Return the frame of the globals of a file."""
     if module is interp.module:
         return interp.globals
     made = interp.globals_by_path.get(module.path)
@@ -72,7 +72,7 @@ def globals_of(interp: Interpreter, module: Module) -> Frame:
 
 
 def _bind_global(interp: Interpreter, home: Frame, name: str) -> None:
-    """Read the statements of another file that give a name its value: as they were read when it was imported."""
+    """Execute the statements of another file that bind a name, as the import did."""
     key = (home.module.path, name)
     statements = home.module.bindings.get(name)
     if statements is None or key in interp.pending_names:
@@ -98,13 +98,13 @@ def _bind_global(interp: Interpreter, home: Frame, name: str) -> None:
     interp.active_functions = active
     value = home.vars.get(name)
     if value is not None and isinstance(value.value, (bool, int, float)):
-        # A setting: people change these, and other files may have.
+        # A setting: users change settings, and other files may assign them.
         home.vars[name] = interp.unknown_value(("global", *key), name)
     interp.pending_names.discard(key)
 
 
 def import_value(interp: Interpreter, origin: ImportedName) -> Value:
-    """What an import gives a name to, not looked at before somebody asks."""
+    """Return the value of an imported name. An import from the project stays unresolved until the first use."""
     version_fallback = interp.state.fallback_depth + interp.state.fallback_try_depth > 0
     if not is_library_import(origin) and interp.project.is_local_import(origin, interp.state.frame.module.path):
         return LazyImport(origin, version_fallback=version_fallback)
@@ -112,10 +112,10 @@ def import_value(interp: Interpreter, origin: ImportedName) -> Value:
 
 
 def _load_import(interp: Interpreter, frame: Frame, name: str) -> Value:
-    """The value of an imported name, kept for the next time."""
+    """Return the value of an imported name, and keep the resolved value in the frame."""
     value = frame.vars[name]
     if isinstance(value, LazyImport):
-        # While it is looked for, it is what it would be if it were not found.
+        # During the search, the name has the value of a failed search.
         frame.vars[name] = ExternalName(_dotted_import(value.origin), version_fallback=value.version_fallback)
         found = _load_from_module(interp, value.origin, frame.module) if interp.module.may_train else None
         if found is not None:
@@ -124,7 +124,7 @@ def _load_import(interp: Interpreter, frame: Frame, name: str) -> Value:
 
 
 def _load_from_module(interp: Interpreter, origin: ImportedName, importer: Module) -> Value | None:
-    """What an import in a file leads to, None where that is not in the tree, or of no use."""
+    """Return the value that an import refers to, or None if it is outside the project or not relevant."""
     path = interp.project.find_import(origin.module, importer.path, origin.level)
     if path is None:
         return None
@@ -133,7 +133,7 @@ def _load_from_module(interp: Interpreter, origin: ImportedName, importer: Modul
 
 
 def _module_at(interp: Interpreter, path: str, dotted: str, name: str = "") -> ModuleValue | None:
-    """The module at a path; None where it, and what it has by a name from other files, can be of no use."""
+    """Return the module at a path. None if neither the module nor its re-exports under ``name`` are relevant."""
     if not path.endswith(".py"):
         return ModuleValue(path, None, dotted)
     useful = interp.project.is_relevant_file(path) or (name and interp.project.may_reexport(path, name))
@@ -142,7 +142,7 @@ def _module_at(interp: Interpreter, path: str, dotted: str, name: str = "") -> M
 
 
 def module_member(interp: Interpreter, value: ModuleValue, name: str) -> Value | None:
-    """A name in a module, or a module in a package."""
+    """Return the value of a name in a module, or a module of a package, or None."""
     if value.module is not None:
         found = _global_value(interp, globals_of(interp, value.module), name)
         if found is not None:
@@ -157,7 +157,7 @@ def module_member(interp: Interpreter, value: ModuleValue, name: str) -> Value |
 
 
 def dotted_name(interp: Interpreter, node: ast.AST) -> str | None:
-    """The dotted name that an annotation or a base class stands for."""
+    """Return the dotted name of an annotation or a base class, or None."""
     if isinstance(node, ast.Name):
         value = look_up(interp, node.id)
         if isinstance(value, ExternalName):
@@ -170,7 +170,7 @@ def dotted_name(interp: Interpreter, node: ast.AST) -> str | None:
 
 
 def _lists_imports(statement: ast.stmt, module: Module) -> bool:
-    """Whether a statement gives a name a table of what other files define: reading it would read all of these."""
+    """Return True if a statement binds a table of names from other files. Its analysis would load all these files."""
     if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or statement.value is None:
         return False
     return len(names_in(statement.value) & module.imports.keys()) > MAX_LISTED_IMPORTS

@@ -1,6 +1,7 @@
-"""The interpreter: what is known of the file being read, the graph under construction, and who handles what.
+"""Interpreter of one file: the analysis state, the graph under construction, and the table of handlers.
 
-It knows no library, no statement and no expression: these are handled by the functions that it is given, which know it.
+The module knows no library, statement or expression. Registered handler functions implement these and know the
+interpreter.
 """
 
 from __future__ import annotations
@@ -25,101 +26,99 @@ if TYPE_CHECKING:
     Notes = TypeVar("Notes")
     Result = TypeVar("Result")
 
-#: Tests that a formula may speak of.
+#: Maximum number of predicates in a formula.
 MAX_PREDICATES = 24
 
 
 class ContextHandler:
-    """What a value does as the context of a ``with`` block: this is one that does nothing."""
+    """Handler for a kind of context in a ``with`` block. This base class does nothing."""
 
     def enter(self, interp: Interpreter, value: Any, node: ast.AST) -> None:
-        """What entering it does."""
+        """Apply the effects of entering the context."""
 
     def exit(self, interp: Interpreter, value: Any, node: ast.AST, depth: int) -> None:
-        """What leaving it does to the graph: only ``depth`` regions stay open."""
+        """Apply the effects of leaving the context to the graph. ``depth`` regions stay open."""
 
     def close(self, interp: Interpreter, value: Any) -> None:
-        """What is no longer around once it is left."""
+        """Drop the context from the state after the block."""
 
     def entered_value(self, interp: Interpreter, value: Any, node: ast.expr) -> Value:
-        """What ``as`` gives a name to."""
+        """Return the value that ``as`` assigns."""
         made = interp.fresh_unknown(node, "entered")
         made.is_divided = isinstance(value, UnknownValue) and value.is_divided
         return made
 
 
 class HandlerTable:
-    """Who handles what: functions that are given the interpreter, by the kind of syntax or of value.
+    """Table of handlers: functions by kind of syntax or value, which receive the interpreter.
 
-    Where a list of functions is asked, the first that has an answer gives it. Those that listen hear of something in
-    the order in which they were registered.
+    In a list of handlers, the first result that is not None counts. Listeners run in the order of their registration.
     """
 
     def __init__(self) -> None:
         self.expressions: dict[type[ast.AST], Callable[[Interpreter, Any], Value]] = {}
         self.statements: dict[type[ast.AST], Callable[[Interpreter, Any], None]] = {}
-        #: What a value of a kind does where it is called, asked for a method or for an attribute, and in a ``with``; ""
-        #: is every other kind.
+        #: Handlers of calls, method calls, attributes and `with` contexts, by kind of value; "" handles every other
+        #: kind.
         self.calls: dict[str, Callable[[Interpreter, Any, Args, Keywords, ast.AST], Value]] = {}
         self.methods: dict[str, Callable[[Interpreter, Any, str, Args, Keywords, ast.AST], Value]] = {}
         self.attributes: dict[str, Callable[[Interpreter, Any, str, ast.AST], Value | None]] = {}
         self.contexts: dict[str, ContextHandler] = {}
-        #: What going over a value of a kind gives next.
+        #: Return the next element of a loop over a value of this kind.
         self.loop_elements: dict[str, Callable[[Interpreter, Any, ast.AST], Value]] = {}
-        #: A ``with`` block around a value of a kind that is read in a way of its own.
+        #: Execute a `with` block around a value of this kind.
         self.with_blocks: dict[str, Callable[[Interpreter, Any, ast.With | ast.AsyncWith, int], None]] = {}
-        #: A value of a kind is an operand or is formatted; it is the target of an augmented assignment; one of its
-        #: attributes is assigned to, which it may leave to others.
+        #: For a kind of value: use as an operand or in a formatted text; use as the target of an augmented assignment;
+        #: assignment of an attribute (False leaves the assignment to the default).
         self.operands: dict[str, Callable[[Interpreter, Any, ast.AST], object]] = {}
         self.augmented_assignments: dict[str, Callable[[Interpreter, Any, Value, ast.AST], None]] = {}
         self.attribute_writes: dict[str, Callable[[Interpreter, Any, str, Value, ast.Attribute], bool]] = {}
-        #: What an operator makes of two values.
+        #: Return the result of an operator on two values.
         self.operators: list[Callable[[Interpreter, str, Value, Value, ast.AST], Value | None]] = []
-        #: What a value of which nothing is known is by its use, by role; what a parameter is by its annotation.
+        #: Return the object for an unknown value that is used in a role, and for a parameter with an annotation.
         self.recognizers: dict[str, Callable[[Interpreter, str, UnknownValue, str, ast.AST], Value]] = {}
         self.annotated_parameters: list[Callable[[Interpreter, str, UnknownValue, ast.arg], Value | None]] = []
-        #: What calling a class makes that has a role; methods of classes and objects that no class of the project has.
+        #: Return the instance of a class with a role; the results of methods and attributes that no project class
+        #: defines.
         self.constructors: dict[str, Callable[[Interpreter, Class, Args, Keywords, ast.AST], Value | None]] = {}
         self.class_methods: list[Callable[[Interpreter, Any, str, list[Value]], Value | None]] = []
         self.inherited_methods: list[Callable[[Interpreter, Instance, str, Args, Keywords, ast.AST], Value | None]] = []
         self.inherited_attributes: list[Callable[[Interpreter, Instance, str, ast.AST], Value | None]] = []
-        #: What is known of the dtype of what an expression of a kind gives, whose parts were evaluated just before.
+        #: Add dtype info to the value of an expression of this kind, whose operands were evaluated just before.
         self.dtype_annotators: dict[type[ast.AST], Callable[[Interpreter, Any, Value], Value]] = {}
-        #: Hear of a statement that assigns, before it does, with the value of each of its targets as they are; of an
-        #: item that is assigned to; of an expression that is a statement, and of an average that is left to the
-        #: learning rate.
+        #: Listeners of assignments, before the targets change; of assigned items; of expression statements
+        #: (`expression_listeners`); of an average that the learning rate includes (`rate_division_listeners`).
         self.assignment_listeners: list[Callable[[Interpreter, ast.Assign], None]] = []
         self.item_write_listeners: list[Callable[[Interpreter, Value, Value, ast.Subscript, Value], None]] = []
-        #: Hear of a test that a program does not go on without, once it was asked.
+        #: Listeners of an evaluated condition without which the program does not continue.
         self.required_condition_listeners: list[Callable[[Interpreter, ast.expr], None]] = []
         self.expression_listeners: list[Callable[[Interpreter, ast.expr], None]] = []
         self.rate_division_listeners: list[Callable[[Interpreter, Any], None]] = []
-        #: Hears of what a call gives, by the last name of what is called.
+        #: Listeners of the result of a call, by the last name of the callee.
         self.call_result_listeners: dict[str, Callable[[Interpreter, Value, ast.Call], None]] = {}
-        #: What a function does, by its dotted name: None where it does what its arguments alone tell.
+        #: Models of functions by dotted name. None means that only the arguments decide the effect.
         self.named_functions: dict[str, Callable[[Interpreter, Args, Keywords, ast.AST], Value | None]] = {}
-        #: What a function does that plays a role in the table of torch, or in that of the frameworks.
+        #: Models of functions with a role in the table of torch, or in the table of the frameworks.
         self.torch_roles: dict[str, Callable[[Interpreter, Any, Args, Keywords, ast.AST], Value]] = {}
         self.framework_roles: dict[str, Callable[[Interpreter, Any, Keywords, ast.AST], Value]] = {}
-        #: Hear of a module that runs forward, of a loss that runs backward, of one that has, and of the norm that a
-        #: clip gives.
+        #: Listeners of a module forward, of a backward before and after it runs, and of the norm that a clip returns.
         self.forward_listeners: list[Callable[[Interpreter, TrackedObject, ast.AST], None]] = []
         self.backward_start_listeners: list[Callable[[Interpreter, Any, ast.AST], None]] = []
         self.backward_end_listeners: list[Callable[[Interpreter, Any, ast.AST], None]] = []
         self.clip_listeners: list[Callable[[Interpreter, Value | None, UnknownValue], None]] = []
-        #: Steps an optimizer in a way of its own, or clears its gradients so, if it does.
+        #: Step an optimizer, or clear its gradients, in a special form; True if the handler did so.
         self.optimizer_step_handlers: list[Callable[[Interpreter, Any, ast.AST, dict[str, object]], bool]] = []
         self.zero_grad_handlers: list[Callable[[Interpreter, Any, ast.AST, Callable[[], None]], bool]] = []
-        #: Hear of a function that nobody calls, before and after it is read; of a whole file, once its body is read.
+        #: Listeners of an entry point before and after its analysis, and of a file after the analysis of its body.
         self.entry_start_listeners: list[Callable[[Interpreter, Function], None]] = []
         self.entry_end_listeners: list[Callable[[Interpreter, Function, Value], None]] = []
         self.file_end_listeners: list[Callable[[Interpreter], None]] = []
-        #: Hear of what code that cannot be read is given, until one has dealt with it.
+        #: Listeners of objects passed to unanalyzed code; the first True ends the search.
         self.escape_listeners: list[Callable[[Interpreter, Value, list[Value], ast.AST], bool]] = []
 
 
 class Interpreter:
-    """Reads one file: everything that handles a part of it is given this."""
+    """Interpreter of one file. All handlers receive this object."""
 
     def __init__(
         self,
@@ -134,57 +133,57 @@ class Interpreter:
         self.program = program
         self.tracked_objects = tracked_objects
         self.project = project
-        #: Functions whose bodies were read where they are called: all, and in this graph.
-        #: Functions that were read, and those that were read as methods of a class.
+        #: Functions whose bodies were analyzed at a call. In the file: as a function, or as a method of a class; in
+        #: this graph: by path and line.
         self.analyzed_functions: set[tuple[ast.AST, Class | None]] = set()
         self.reached_functions: set[tuple[str, int]] = set()
-        #: Globals of other files, by path, and the names in them that are being looked for.
+        #: Globals of other files, by path, and the names in these files whose lookup is pending.
         self.globals_by_path: dict[str, Frame] = {}
         self.pending_names: set[tuple[str, str]] = set()
         self.active_functions: list[Function] = []
-        #: The classes that each class derives from.
+        #: Base classes of each class in the project, the class itself first.
         self.lineage_by_class: dict[Class, list[Class]] = {}
-        #: Classes whose bases are being evaluated, and the values that the names in their bases had where they begin.
+        #: Classes whose bases are being evaluated, and the values of the names in the bases at the class statement.
         self.pending_classes: set[Class] = set()
         self.base_name_values: dict[tuple[Class, str], Value] = {}
-        #: The attributes that the methods of a class set, or use as something.
+        #: Attributes that the methods of a class set or use in a role.
         self.attributes_by_class: dict[Class, frozenset[str]] = {}
-        #: Whether every name of this file has its value.
+        #: True if every name of this file has a value.
         self.is_fully_bound = False
-        #: Assignments of attributes that are being read for the value they give.
+        #: Identities of attribute assignments whose value is being evaluated.
         self.pending_assignments: set[int] = set()
         self.instances: dict[object, Instance] = {}
         self.unknown_values: dict[object, UnknownValue] = {}
-        #: The numbers of loops, by their places: one that was read on trial is the same loop when it is read again.
+        #: Numbers of loops by location: a loop keeps its number from the dry run to the analysis.
         self.loop_keys: dict[object, int] = {}
-        #: Those of the calls of functions that are read by themselves, each of which is like a turn of a loop.
+        #: Numbers of the entry points: each call of such a function is like an iteration of a loop.
         self.call_keys: dict[ast.AST, int] = {}
         self.last_serial = 0
         self.numbered_values: dict[int, Value] = {}
         self.earlier_statements = self.statement_count = self.other_file_statements = self.all_other_file_statements = 0
         self.function_values: dict[ast.AST, FunctionValue] = {}
-        #: Frames that functions, or a class, were defined in.
+        #: Frames in which a function or a class was defined.
         self.captured_frames: list[Frame] = []
         self.class_vars: dict[ast.AST, Vars] = {}
-        #: The frames of functions that classes were defined in: their methods find its variables.
+        #: Frames of the functions that define a class: methods of the class see the variables there.
         self.enclosing_frames: dict[Class, Frame] = {}
         self.globals = Frame(None, None, None, module)
         self.state = AbstractState(self.globals, {})
-        #: Tests that compare a value with a constant each, by the identity of the value.
+        #: Predicates that compare a value with a constant, by the identity of the value.
         self.constant_comparisons: dict[object, list[int]] = {}
-        #: Names of the attributes that each object was ever given.
+        #: Names of all attributes that each object ever received.
         self.attribute_names: dict[int, dict[str, None]] = {}
-        #: Places in the heap in the order in which they were written: what two ways on may differ in.
+        #: Heap keys in the order of their writes: two branches can differ only in the keys written since the split.
         self.heap_writes: list[tuple[int, str]] = []
         self.predicates = PredicateTable()
-        #: What handlers take note of: in this graph, and in the file.
+        #: Notes of handlers, in this graph and in the file.
         self._graph_data: dict[Any, Any] = {}
         self._file_data: dict[Any, Any] = {}
-        #: What the expressions of a file that low precision may spoil were evaluated to when they last were.
+        #: Latest value of each expression, in files where low precision may cause a loss.
         self.expression_values: dict[ast.AST, Value] = {}
-        #: Events that belong to no place in the graph that is read, by place and kind: they are added once it is whole.
+        #: Events without a node in the current graph, by location and kind. They join the graph when it is complete.
         self.detached_events: dict[tuple[object, ...], Event] = {}
-        #: The calls that were come by, where somebody asks for them.
+        #: Calls that the analysis visited; None if no consumer asks for them.
         self.visited_calls: VisitedCalls | None = None
         self.begin_graph("<module>")
 
@@ -197,19 +196,19 @@ class Interpreter:
         self.builder.nodes.append(Node())
         self.state = AbstractState(self.globals, self.state.heap)
         self._graph_data = {}
-        #: Statements read: in the whole file before this graph, and in it.
+        #: Number of analyzed statements: in the file before this graph, and in this graph.
         self.earlier_statements += self.statement_count
         self.all_other_file_statements += self.other_file_statements
         self.statement_count = self.other_file_statements = 0
 
     def release_references(self) -> None:
-        """Let go of all that was read: values, frames and this object know each other."""
+        """Clear all references between values, frames and the interpreter, which form cycles."""
         for frame in (self.globals, *self.globals_by_path.values(), *self.captured_frames):
             frame.vars.clear()
         vars(self).clear()
 
     def finish_graph(self) -> None:
-        """Settle what only the whole graph tells: which answers each turn of a loop makes unknown."""
+        """Set the predicates that each loop head forgets. The set is known only for a complete graph."""
         lasting_mask = 0
         for node in self.builder.nodes:
             if node.event is not None and node.event.kind in (e.BACKWARD, e.SCALER_STEP, e.STEP):
@@ -220,12 +219,13 @@ class Interpreter:
         for head, loop in self.builder.loop_heads:
             forgotten = self.predicates.forgotten_by(loop)
             if loop < 0:
-                # Whoever calls a function again has not meanwhile changed how it runs backward and steps.
+                # A negative key stands for repeated calls: between two calls, the caller does not change how the
+                # function runs backward and steps.
                 forgotten &= ~lasting_mask
             self.builder.nodes[head].forgotten_predicates |= forgotten
 
     def without_events(self, act: Callable[[], None]) -> None:
-        """Read something for the values it gives, and for what it does to objects, without keeping its events."""
+        """Run ``act`` for the values and the effect on objects, without recording events."""
         state, builder = self.state, self.builder
         self.builder = GraphBuilder([])
         self.state = state.copy()
@@ -236,7 +236,7 @@ class Interpreter:
         self.state, self.builder = state, builder
 
     def speculate(self, act: Callable[[], None]) -> None:
-        """Read something, and throw away the state in which it ends."""
+        """Run ``act`` without recording events, and restore the state from before."""
         state, variables = self.state, self.state.frame.vars
         self.state = state.copy()
         self.state.heap, state.frame.vars = dict(state.heap), dict(variables)
@@ -245,15 +245,15 @@ class Interpreter:
         self.state = state
 
     def dry_run(self, act: Callable[[], None]) -> None:
-        """Read something as if it were called here: it is not, and what it calls is to be read elsewhere yet."""
+        """Run ``act`` without recording events or state. Functions that it inlines stay unanalyzed."""
         roots, reached = set(self.analyzed_functions), set(self.reached_functions)
         self.speculate(act)
         self.analyzed_functions, self.reached_functions = roots, reached
 
-    # Who handles what.
+    # Dispatch to handlers.
 
     def evaluate(self, node: ast.expr) -> Value:
-        """The value of an expression."""
+        """Return the value of an expression."""
         kind = type(node)
         handler = self.handlers.expressions.get(kind)
         if handler is not None:
@@ -266,7 +266,7 @@ class Interpreter:
         return self.annotate_dtype(kind, node, value)
 
     def annotate_dtype(self, kind: type[ast.AST], node: ast.AST, value: Value) -> Value:
-        """The value of an expression with what is known of its dtype, in code where that may matter."""
+        """Add dtype info to the value of an expression, in code where low precision may cause a loss."""
         if not (self.module.may_lose_precision or self.state.frame.module.may_lose_precision):
             return value
         annotate = self.handlers.dtype_annotators.get(kind)
@@ -276,7 +276,7 @@ class Interpreter:
         return value
 
     def execute_block(self, statements: Items[ast.stmt]) -> None:
-        """Read a block; stops where its end cannot be reached."""
+        """Execute a block of statements. Stop if the next statement is unreachable."""
         state = self.state
         base, fallback_depth = len(state.path_condition), state.fallback_depth
         handlers = self.handlers.statements
@@ -293,24 +293,24 @@ class Interpreter:
         state.fallback_depth = fallback_depth
 
     def call_value(self, func: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-        """What a call of a value gives."""
+        """Return the result of a call of a value."""
         handlers = self.handlers.calls
         return (handlers.get(func.kind) or handlers[""])(self, func, args, keywords, node)
 
     def call_method(self, receiver: Value, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-        """What a call of a method gives."""
+        """Return the result of a method call."""
         handlers = self.handlers.methods
         return (handlers.get(receiver.kind) or handlers[""])(self, receiver, name, args, keywords, node)
 
     def graph_data(self, kind: Callable[[], Notes]) -> Notes:
-        """The notes of a kind that were taken in this graph."""
+        """Return the notes of a kind for this graph."""
         return _get_or_create(self._graph_data, kind)
 
     def file_data(self, kind: Callable[[], Notes]) -> Notes:
-        """The notes of a kind that were taken in this file."""
+        """Return the notes of a kind for this file."""
         return _get_or_create(self._file_data, kind)
 
-    # Places.
+    # Source locations.
 
     def site_of(self, node: ast.AST) -> Site:
         line = getattr(node, "lineno", 1)
@@ -333,7 +333,10 @@ class Interpreter:
     def emit(
         self, kind: e.EventKind, node: ast.AST, subject: int | None = None, object: int | None = None, **facts: Any
     ) -> Event | None:
-        """Add an event here; ``names`` among the facts become the event's names."""
+        """Add an event at the current node. The attribute ``names`` becomes the names of the event.
+
+        Return None if the current node is unreachable.
+        """
         if self.state.current_node is None:
             return None
         if kind == e.ZERO_GRAD and self.state.handler_depth:
@@ -347,7 +350,7 @@ class Interpreter:
         return event
 
     def emit_at(self, kind: e.EventKind, site: Site, subject: int | None, **facts: Any) -> None:
-        """Add an event here that speaks of another place."""
+        """Add an event at the current node for another source location."""
         if self.state.current_node is not None:
             self._add_event(self.state.current_node, kind, site, subject, None, facts)
 
@@ -362,7 +365,7 @@ class Interpreter:
     ) -> Event:
         names = facts.pop("names", None)
         if kind.has_loops:
-            # In which loops it happens matters.
+            # Rules for this kind need the loops around the event.
             facts.setdefault("loops", (*(loop.key for loop in self.state.loops), *self.state.open_comprehensions))
         event = Event(kind, site, subject, object, facts, names, self.active_guards())
         self.state.current_node = self.builder.add_node(event)
@@ -371,7 +374,7 @@ class Interpreter:
         return event
 
     def active_guards(self) -> tuple[tuple[int, bool], ...]:
-        """The tests under which the place being read stands."""
+        """Return the predicates of the path condition at the current node, each with its truth."""
         pairs = dict.fromkeys(pair for formula in self.state.path_condition for pair in literals(formula))
         known = dict(pair for formula in self.state.path_condition for pair in implied_literals(formula))
         return tuple((key, truth) for key, truth in pairs if known.get(key, truth) == truth)
@@ -379,27 +382,27 @@ class Interpreter:
     # Objects.
 
     def store_attribute(self, key: int, name: str, value: Value) -> None:
-        """Give an object an attribute."""
+        """Set an attribute of an object in the heap."""
         self.state.heap[key, name] = value
         self.heap_writes.append((key, name))
         self.attribute_names.setdefault(key, {})[name] = None
 
     def stored_attributes(self, key: int) -> list[tuple[str, Value]]:
-        """What an object holds here, by name."""
+        """Return the attributes of an object in the current heap, by name."""
         names = self.attribute_names.get(key, ())
         return [(name, value) for name in names if (value := self.state.heap.get((key, name))) is not None]
 
-    # Things and unknown values.
+    # Tracked objects and unknown values.
 
     def tracked_object(self, key: object, role: str, name: str, site: Site | None) -> TrackedObject:
-        """The thing with a key: the same whenever the same expression is read in the same call chain."""
+        """Return the tracked object with a key. The same expression in the same call chain gives the same object."""
         made = self.tracked_objects.get(key)
         if made is None:
             made = self.tracked_objects[key] = self.program.add_object(role, name, site)
         return made
 
     def location_key(self, node: ast.AST) -> tuple[object, ...]:
-        """A key for what is made at a place: the syntax node and the calls that led there."""
+        """Return a key for an object created at a location: the syntax node and the chain of calls."""
         chain: list[object] = [id(node)]
         site = self.state.frame.caller
         while site is not None:
@@ -410,7 +413,7 @@ class Interpreter:
     def unknown_value(
         self, key: object, text: object, loops: frozenset[int] = EMPTY, *, is_from_outside: bool = False
     ) -> UnknownValue:
-        """The unknown value with a key: the same question about it is the same test."""
+        """Return the unknown value with a key. The same question about the value is the same predicate."""
         made = self.unknown_values.get(key)
         if made is None:
             self.last_serial += 1
@@ -420,20 +423,23 @@ class Interpreter:
         return made
 
     def fresh_unknown(self, node: ast.AST, text: object = "") -> UnknownValue:
-        """A new unknown value, made at a place: other on every turn of the loops around it."""
+        """Return an unknown value for a location. Each iteration of the loops around recreates the value."""
         return self.unknown_value(
             ("fresh", self.location_key(node), text if isinstance(text, str) else id(node)), text, self.current_loops()
         )
 
     def unique_number(self, value: Value) -> int:
-        """A number that no other value has. The value is kept, or one that is made later could lie where it did."""
+        """Return a number that no other value has.
+
+        The value stays alive, because a later object could reuse its ``id``.
+        """
         self.numbered_values[id(value)] = value
         return id(value)
 
     def current_loops(self) -> frozenset[int]:
         return frozenset([loop.key for loop in self.state.loops]) if self.state.loops else EMPTY
 
-    # Questions about values.
+    # Predicates about values.
 
     def predicate_for(
         self, question: object, text: object, loops: frozenset[int], node: ast.AST | None = None
@@ -446,14 +452,17 @@ class Interpreter:
         return ("test", self.predicate_for(question, text, loops, node).key)
 
     def shorten_formula(self, formula: Formula) -> Formula:
-        """A formula, or where it speaks of many tests a question of its own, so that formulas do not grow for ever."""
+        """Return a formula, or a new predicate in place of a formula with ``MAX_PREDICATES`` or more predicates.
+
+        Without the limit, formulas would grow without bound.
+        """
         if count_predicates(formula, MAX_PREDICATES) < MAX_PREDICATES:
             return formula
         return self.predicate_formula(("long", formula), "", self.current_loops())
 
 
 def in_frame(interp: Interpreter, frame: Frame, act: Callable[[], Result]) -> Result:
-    """What is found where the variables are those of a frame."""
+    """Run ``act`` with the variables of a frame, and return its result."""
     outer, interp.state.frame = interp.state.frame, frame
     result = act()
     interp.state.frame = outer
@@ -461,7 +470,7 @@ def in_frame(interp: Interpreter, frame: Frame, act: Callable[[], Result]) -> Re
 
 
 def first_result(handlers: Items[Callable[..., Value | None]], *arguments: Any) -> Value | None:
-    """The answer of the first that has one."""
+    """Return the first result of the handlers that is not None, or None."""
     for ask in handlers:
         found = ask(*arguments)
         if found is not None:

@@ -1,4 +1,4 @@
-"""Forks: two ways on with a state each, and what values come to where they meet."""
+"""Branches and joins: two paths with a state each, and the join of states and values where paths merge."""
 
 from __future__ import annotations
 
@@ -44,14 +44,17 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-#: Values above which what may be any of them is unknown.
+#: Maximum number of options of a union value. The join of more values is unknown.
 MAX_OPTIONS = 8
-#: Tests in a condition, from which on two values that are joined under it are not looked up again.
+#: Joins under a condition with fewer predicates are cached by condition and operands, so equal joins are equal values.
 MAX_MEMO_PREDICATES = 4
 
 
 def split_on(interp: Interpreter, formula: Formula) -> tuple[int | None, int | None]:
-    """Fork on a condition: the places where it is true and where it is false."""
+    """Split the graph on a condition. Return the nodes where the condition is true and where it is false.
+
+    None stands for an unreachable branch.
+    """
     if interp.state.current_node is None:
         return None, None
     if isinstance(formula, bool):
@@ -67,7 +70,7 @@ def split_on(interp: Interpreter, formula: Formula) -> tuple[int | None, int | N
     if word == "not":
         no, yes = split_on(interp, formula[1])
         return yes, no
-    # Short circuit: an "and" goes on while its parts are true, an "or" while they are false.
+    # Short circuit: "and" continues while its operands are true, "or" while they are false.
     every = word == "and"
     ends: list[int | None] = []
     for part in formula[1:]:
@@ -80,7 +83,7 @@ def split_on(interp: Interpreter, formula: Formula) -> tuple[int | None, int | N
 
 
 def residual_condition(interp: Interpreter, formula: Formula) -> Formula:
-    """What is left to ask of a condition under the tests that the place being read stands under."""
+    """Return the part of a condition that the current path condition does not decide."""
     return simplify_under(
         interp.shorten_formula(formula),
         dict(pair for each in interp.state.path_condition for pair in implied_literals(each)),
@@ -90,7 +93,10 @@ def residual_condition(interp: Interpreter, formula: Formula) -> Formula:
 def run_branches(
     interp: Interpreter, formula: Formula, run_then: Callable[[], None], run_else: Callable[[], None]
 ) -> tuple[bool, bool]:
-    """Read two ways on, each with its own variables, and let them meet; says which of them come to an end."""
+    """Execute two branches with separate variables, and join their states. Return True for each branch that ends.
+
+    A branch ends if its last node is reachable.
+    """
     formula = residual_condition(interp, formula)
     if isinstance(formula, bool):
         (run_then if formula else run_else)()
@@ -119,7 +125,7 @@ def run_branches(
 
 
 def record_raise(interp: Interpreter) -> None:
-    """Note that what runs here says that it raises: the way to who catches it."""
+    """Record that the code raises an exception at the current node: add an edge to the handler."""
     if interp.state.raising_nodes and interp.state.current_node is not None:
         node = interp.builder.add_node()
         interp.builder.add_edge(interp.state.current_node, node)
@@ -144,19 +150,19 @@ def _join_states(
 
 
 def join_variables(interp: Interpreter, formula: Formula, yes: Vars, no: Vars) -> Vars:
-    """The variables where two ways meet: those of the first where the formula is true."""
+    """Join the variables of two branches; ``yes`` holds if the formula is true."""
     return _join_maps(interp, formula, yes, no, yes)
 
 
 def join_heaps(interp: Interpreter, formula: Formula, yes: Heap, no: Heap, write_count: int) -> Heap:
-    """What objects hold where two ways meet that parted when so many attributes had been written."""
+    """Join the heaps of two branches that split after ``write_count`` heap writes."""
     return _join_maps(interp, formula, yes, no, dict.fromkeys(interp.heap_writes[write_count:]))
 
 
 def _join_maps(
     interp: Interpreter, formula: Formula, yes: dict[Any, Value], no: dict[Any, Value], keys: Iterable[Any]
 ) -> dict[Any, Value]:
-    """What two maps come to where their ways meet; they differ in some keys at most."""
+    """Join two maps key by key. Only the given keys can differ."""
     joined = dict(no)
     for key in keys:
         value, other = yes.get(key), no.get(key)
@@ -169,7 +175,7 @@ def _join_maps(
 
 
 def join_values(interp: Interpreter, formula: Formula, a: Value, b: Value, name: str) -> Value:
-    """The value that is ``a`` where the formula is true and ``b`` where it is not."""
+    """Return the value that is ``a`` if the formula is true and ``b`` otherwise."""
     if a is b or a.value is b.value is not NO_CONSTANT:
         return a
     if isinstance(formula, bool):
@@ -178,7 +184,7 @@ def join_values(interp: Interpreter, formula: Formula, a: Value, b: Value, name:
 
 
 def _join_different(interp: Interpreter, formula: Formula, a: Value, b: Value, name: str) -> Value:
-    """The same of two values that differ, without what is known of their dtypes."""
+    """Join two different values, without their dtype info."""
     if a.formula is not None and b.formula is not None:
         joined = disjunction(conjunction(formula, a.formula), conjunction(negate(formula), b.formula))
         return ConditionValue(interp.shorten_formula(joined), a.loops | b.loops)
@@ -188,7 +194,7 @@ def _join_different(interp: Interpreter, formula: Formula, a: Value, b: Value, n
 
 
 def _make_union(interp: Interpreter, formula: Formula, a: Value, b: Value) -> UnionValue | None:
-    """One of two values of which one matters at least, where these are not too many."""
+    """Return the union of two values, or None if neither is relevant or the union has too many options."""
     if not (a.is_relevant or b.is_relevant):
         return None
     options = [(interp.shorten_formula(conjunction(formula, f)), v) for f, v in _conditional_options(a)]
@@ -198,14 +204,14 @@ def _make_union(interp: Interpreter, formula: Formula, a: Value, b: Value) -> Un
 
 
 def _join_to_unknown(interp: Interpreter, formula: Formula, a: Value, b: Value, name: str) -> UnknownValue:
-    """The unknown value that stands for either of two."""
+    """Return the unknown value that stands for either of two values."""
     key: object = (interp.graph.name, len(interp.builder.nodes))
     if (
         isinstance(a, UnknownValue)
         and isinstance(b, UnknownValue)
         and count_predicates(formula, MAX_MEMO_PREDICATES) < MAX_MEMO_PREDICATES
     ):
-        # Either of the same two, by the same question, is the same wherever they meet.
+        # The same operands under the same condition give the same value at every join.
         key = (formula, a.identity_key(interp.unique_number), b.identity_key(interp.unique_number))
     joined = interp.unknown_value(("met", name, key), name, a.loops | b.loops)
     joined.is_divided, joined.is_only_summed = _join_divided(a, b)
@@ -224,7 +230,10 @@ def _join_to_unknown(interp: Interpreter, formula: Formula, a: Value, b: Value, 
 def _join_names(
     interp: Interpreter, formula: Formula, a: ExternalName, b: ExternalName, name: str
 ) -> ExternalName | None:
-    """The first of two names; of two dtypes it keeps which it is when, and of two contexts both."""
+    """Join two names: return the first name, with the condition of each dtype if both are dtypes.
+
+    For autocast contexts the result is None, and a union keeps both.
+    """
     if a.name != b.name and (_is_autocast_name(a) or _is_autocast_name(b)):
         return None
     first, second = a.possible_dtypes, b.possible_dtypes
@@ -240,13 +249,13 @@ def _join_names(
 
 
 def _join_divided(a: Value, b: Value) -> tuple[bool, bool]:
-    """Whether a loss was divided on one of two ways, and whether that is only to say that it was summed."""
+    """Return True if a loss was divided in one of two branches, and True if it was divided only by summing."""
     divided = [side for side in (a, b) if side.is_divided]
     return bool(divided), bool(divided) and all(side.is_only_summed for side in divided)
 
 
 def _is_autocast_name(value: ExternalName) -> bool:
-    """Whether a name is that of autocast, or of what stands where it could."""
+    """Return True if a name refers to autocast or to a null context."""
     entry = SURFACE.get(canonical_name(value.name))
     return entry is not None and entry.role in (AUTOCAST, NULL_CONTEXT)
 
@@ -254,7 +263,7 @@ def _is_autocast_name(value: ExternalName) -> bool:
 def _join_divisors(
     interp: Interpreter, formula: Formula, a: TensorValue | UnknownValue, b: TensorValue | UnknownValue
 ) -> frozenset[Divisor]:
-    """What a loss was divided by on both ways, or on the one that a test of that very number leads to."""
+    """Return the divisors of both branches, and divisors of one branch if the condition tests that very divisor."""
     if a.divisors == b.divisors:
         return a.divisors
     asked = {key for key, _ in literals(formula)}
@@ -268,7 +277,7 @@ def _join_divisors(
 def _join_engines(
     interp: Interpreter, formula: Formula, a: FrameworkEngine, b: FrameworkEngine, name: str
 ) -> FrameworkEngine | None:
-    """The one engine that stands for either of two of one framework."""
+    """Return one engine for two engines of the same framework, or None."""
     if a.framework != b.framework:
         return None
     if a.tracked_object is b.tracked_object:
@@ -330,7 +339,7 @@ def _join_sequences(
     return both_ways
 
 
-#: What two values of one kind come to, where that is a value of that kind.
+#: Join of two values of the same kind; None if the result is no value of that kind.
 _JOINS: dict[str, Callable[[Interpreter, Formula, Any, Any, str], Value | None]] = {
     "engine": _join_engines,
     "scaler": _join_refs,
@@ -345,20 +354,20 @@ _JOINS: dict[str, Callable[[Interpreter, Formula, Any, Any, str], Value | None]]
 
 
 def _join_objects(interp: Interpreter, a: TrackedObject, b: TrackedObject) -> TrackedObject:
-    """The one thing that stands for either of two, made on the two arms of a fork."""
+    """Return one tracked object that stands for either of two objects, created in the two branches."""
     joined = interp.tracked_object(("either", a.key, b.key), a.role, a.name, a.site)
     joined.attributes.update({**b.attributes, **a.attributes})
     if "owns" in joined.attributes:
         owns = a.attributes.get("owns"), b.attributes.get("owns")
         joined.attributes["owns"] = None if None in owns else owns[0] | owns[1]  # type: ignore[operator]
     if a.role == "optimizer" and a.site is not None:
-        # Made anew on one of the arms, as far as is known.
+        # One of the branches recreates the optimizer, as far as is known.
         interp.emit_at(e.OPTIMIZER_NEW, a.site, joined.key, found=True)
     return joined
 
 
 def for_each_alternative(interp: Interpreter, value: Value, act: Callable[[Value], Value]) -> Value:
-    """Do what a call does on each of the values that its receiver may be; None can be no receiver."""
+    """Apply ``act`` to each option of a receiver and join the results. None cannot be a receiver."""
     if not isinstance(value, UnionValue):
         return act(value)
     options = [(f, v) for f, v in value.options if v.value is not None]
@@ -382,7 +391,7 @@ def _run_alternatives(
         if len(options) > 1:
             results[1] = _run_alternatives(interp, options[1:], act, excluded=excluded)
         else:
-            # Calling None raises: this way ends here, and the fork that leads to it is not left out of the graph.
+            # A call of None raises: the path ends here. The event count keeps the branch in the graph.
             interp.state.current_node = None
             interp.builder.event_count += 1
 
@@ -395,7 +404,7 @@ def _run_alternatives(
 
 
 def _mentions_key(question: object, key: object) -> bool:
-    """Whether a question is about the value of a key."""
+    """Return True if a predicate is about the value with this key."""
     if question == key or question == repr(key):
         return True
     return isinstance(question, tuple) and any(_mentions_key(part, key) for part in question[1:])

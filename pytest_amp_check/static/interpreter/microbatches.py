@@ -1,4 +1,4 @@
-"""Loops over the micro-batches of a window: what the text of a loop tells of the data that its turns see."""
+"""Loops over the micro-batches of a window, recognized by the source of the loop."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ..project.module import stored_names
 from ..project.syntax import children, walk
 from .source_text import names_in
 
-#: What is no part of a block but defined in it.
+#: Definitions inside a block, which are no part of the block.
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-#: Calls that cut a batch into pieces.
+#: Calls that split a batch into micro-batches.
 SPLITTING_CALLS = frozenset({"chunk", "split", "tensor_split", "array_split", "islice", "batched"})
 
 
 def draws_from_iterator(nodes: Iterable[ast.AST]) -> bool:
-    """Whether something is taken from an iterator: ``next(it)``, ``it.next()``."""
+    """Return True if code takes an item from an iterator: ``next(it)`` or ``it.next()``."""
     calls = [node.func for top in nodes for node in walk(top) if isinstance(node, ast.Call)]
     return any(
         (isinstance(func, ast.Name) and func.id == "next")
@@ -27,26 +27,26 @@ def draws_from_iterator(nodes: Iterable[ast.AST]) -> bool:
 
 
 def reads_gradients(body: list[ast.stmt]) -> bool:
-    """Whether a turn looks at the gradients by itself, so that it may be about each turn's own."""
+    """Return True if an iteration accesses gradients, which may then be the gradients of that iteration alone."""
     return any(isinstance(node, ast.Attribute) and node.attr == "grad" for top in body for node in walk(top))
 
 
 def is_index_selecting(body: list[ast.stmt], target: ast.expr) -> bool:
-    """Whether the index of a loop picks what its turn works on: a time step, a view, a task."""
+    """Return True if the loop index selects the data of an iteration: a time step, a view or a task."""
     names = names_in(target)
     subscripts = [node for top in body for node in walk(top) if isinstance(node, ast.Subscript)]
     return any(not names.isdisjoint(names_in(node.slice)) for node in subscripts)
 
 
 def leaves_early(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
-    """Whether a loop may be left before its end."""
+    """Return True if a loop may end early."""
     return any(isinstance(node, (ast.Break, ast.Return)) for top in loop.body for node in walk(top))
 
 
 def external_counters(body: list[ast.stmt]) -> list[ast.Name | ast.Attribute]:
-    """The names and attributes of which a block takes a remainder, where it does not set them: it is a turn of a loop.
+    """Return the names and attributes whose remainder a block takes without assigning them.
 
-    It goes on counting what something else has set to zero, or is told the number of the turn.
+    Such a block is the body of a loop elsewhere: other code resets the counter, or passes the iteration number.
     """
     own = [node for top in body if not isinstance(top, _DEFINITIONS) for node in walk(top)]
     if any(isinstance(node, (ast.For, ast.AsyncFor, ast.While)) for node in own):
@@ -57,7 +57,7 @@ def external_counters(body: list[ast.stmt]) -> list[ast.Name | ast.Attribute]:
 
 
 def _counter_operands(expression: ast.expr) -> list[ast.Name | ast.Attribute]:
-    """The names and attributes that an expression is made of."""
+    """Return the names and attributes in an expression."""
     found: list[ast.Name | ast.Attribute] = []
     stack: list[ast.AST] = [expression]
     while stack:
@@ -70,13 +70,13 @@ def _counter_operands(expression: ast.expr) -> list[ast.Name | ast.Attribute]:
 
 
 def names_read(body: list[ast.stmt]) -> set[str]:
-    """The names that a block reads and does not assign."""
+    """Return the names that a block reads and does not assign."""
     assigned, _ = stored_names(body)
     return names_in(*body) - assigned
 
 
 def names_assigned_beside(outer: ast.For | ast.AsyncFor | ast.While, inner: ast.stmt) -> set[str]:
-    """The names that a turn of a loop assigns, those of a loop within it left out."""
+    """Return the names that an iteration of a loop assigns outside an inner loop."""
     names: set[str] = set()
     stack: list[ast.AST] = [*outer.body, *([] if isinstance(outer, ast.While) else [outer.target])]
     while stack:

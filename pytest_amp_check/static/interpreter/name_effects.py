@@ -1,4 +1,4 @@
-"""What the name of code that cannot be read speaks of: it is taken to do that, and nothing else, to gradients."""
+"""Name effects: unanalyzed code is assumed to do to gradients exactly the operations that its name suggests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ...protocol import events as e
 from ..project.module import Function
 from ..project.syntax import tail_name, walk
 
-#: Words of names, and the matter that each speaks of. The one list of such words.
+#: Words of names, and the effect that each word suggests. This is the only list of such words.
 _EFFECT_BY_WORD: dict[str, str] = {
     **dict.fromkeys(("zero", "clear"), e.CLEARS),
     **dict.fromkeys(("unscale", "clip", "scale", "amp"), e.UNSCALES),
@@ -18,19 +18,19 @@ _EFFECT_BY_WORD: dict[str, str] = {
     **dict.fromkeys(("step", "update", "minimize", "minimise"), e.STEPS),
     **dict.fromkeys(("backward", "accumulate"), e.FEEDS),
 }
-#: Words of code that trains, which is all of them together.
+#: Words of training code, which has all effects.
 _TRAINING_WORDS = frozenset(
     "train trainer training fit optimize optimise optimization epoch iteration run loop engine".split()
 )
-#: Words of what has a step, an update or a scale of its own that is none of gradients.
+#: Words of code that has a step, an update or a scale unrelated to gradients.
 _UNRELATED_WORDS = frozenset("lr learning rate schedule scheduler sched ema log logger print save load".split())
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
-#: What names speak of that were asked about: programs call few names, and those often.
+#: Cache of the effects of names: programs call few names, and call these often.
 _effects_by_name: dict[str, frozenset[str]] = {}
 
 
 def effects_of_name(name: str) -> frozenset[str]:
-    """The matters that a dotted name speaks of, by its last part."""
+    """Return the effects that a dotted name suggests by its last part."""
     last = name.rpartition(".")[2]
     known = _effects_by_name.get(last)
     if known is None:
@@ -48,12 +48,12 @@ def _compute_name_effects(name: str) -> frozenset[str]:
 
 
 def effects_of_body(function: Function) -> frozenset[str]:
-    """Return the matters that the body of a function speaks of, by the calls in it and in what it calls beside it.
+    """Return the effects that the calls in a function body suggest, with the bodies of functions in the same file.
 
-    Its own name counts only if it calls what it is given, which may be anything.
+    The name of the function itself counts only if the function calls a parameter, which may be anything.
     """
     if function.effects is None:
-        # A function that calls itself adds nothing to itself.
+        # A recursive function adds no effects of its own.
         function.effects = frozenset()
         function.effects = frozenset().union(*_effects_of_calls(function))
     return function.effects
@@ -69,7 +69,7 @@ def _effects_of_calls(function: Function) -> Iterator[frozenset[str]]:
             continue
         name = tail_name(node.func)
         if isinstance(node.func, ast.Attribute):
-            # A wrapper calls methods of the same name on what it holds: `self.optimizer.step()` in `step`.
+            # A wrapper calls methods of the same name on the wrapped object: `self.optimizer.step()` in `step`.
             on_receiver = isinstance(node.func.value, ast.Name) and node.func.value.id == receiver
             called = [methods[name]] if on_receiver and name in methods else []
         else:
@@ -89,6 +89,6 @@ def _switches_mode(node: ast.Call) -> bool:
 
 
 def is_clip_name(name: str) -> bool:
-    """Whether a name is that of a function that clips gradients, and does no more."""
+    """Return True if a name says that a function clips gradients and does nothing else."""
     words = {word.lower() for word in _WORD.findall(name.rpartition(".")[2])}
     return "clip" in words and not words & {"unscale", "step", "update", "amp", "scale"}

@@ -1,4 +1,4 @@
-"""The user's own words for what a program does."""
+"""Source text of expressions for messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..project.syntax import walk
 
 
 class TextTemplate:
-    """Words around those of the user, put together when asked for."""
+    """Template around source texts, formatted on first use as a string."""
 
     __slots__ = ("_arguments", "_format")
 
@@ -22,32 +22,32 @@ class TextTemplate:
 
 
 def expression_text(node: ast.AST) -> SourceText:
-    """The words of an expression; for a call, those of what is called."""
+    """Return the source text of an expression; for a call, the source text of the callee."""
     return SourceText(node.func if isinstance(node, ast.Call) else node)
 
 
 def short_text(node: ast.AST) -> SourceText:
-    """The words of an expression as far as they fit into a message."""
+    """Return the source text of an expression, cut to 80 characters for a message."""
     return SourceText(node, 80)
 
 
 def short_text_or(node: ast.AST, otherwise: str = "") -> object:
-    """The same of what may be no expression, which goes by another word."""
+    """Return the short source text of an expression, or ``otherwise`` for another node."""
     return short_text(node) if isinstance(node, ast.expr) else otherwise
 
 
 def last_name(node: ast.AST) -> str:
-    """The last name in a name or an attribute, "" in everything else."""
+    """Return the last name of a name or an attribute, "" for other nodes."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def names_in(*nodes: ast.AST) -> set[str]:
-    """The names that are written anywhere in nodes."""
+    """Return all names in the nodes."""
     return {node.id for top in nodes for node in walk(top) if isinstance(node, ast.Name)}
 
 
 def receiver_text(node: ast.AST) -> object:
-    """The words of what a method is called on."""
+    """Return the source text of the receiver of a method call, or ""."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return SourceText(node.func.value)
     return ""

@@ -1,4 +1,4 @@
-"""The state at the place being read, and the graph that is drafted there."""
+"""Abstract state at the current node, and the builder of the event graph."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Loop:
-    """A loop that is being read. ``key`` names its turns in :attr:`Value.loops`.
+    """Loop under analysis. :attr:`Value.loops` refers to the loop by ``key``.
 
-    ``node`` and ``frame`` are where it stands; ``pieces`` says that it runs over the micro-batches of a window.
-    ``item`` is the number of the turn of a loop of which each turn is read by itself.
+    ``node`` and ``frame`` are the loop statement and its frame. ``over_microbatches`` says that the loop iterates over
+    the micro-batches of a window. ``iteration`` is the number of the current iteration of an unrolled loop.
     """
 
     __slots__ = ("breaks", "continues", "frame", "iteration", "key", "node", "over_microbatches", "unwind_base")
@@ -36,7 +36,7 @@ class Loop:
 
 
 class Savepoint(NamedTuple):
-    """A place in a draft, and what had happened before it."""
+    """Node of a graph under construction, with the counts of the graph builder at that node."""
 
     node: int | None
     edge_count: int
@@ -47,7 +47,7 @@ class Savepoint(NamedTuple):
 
 
 class OpenRegion:
-    """An autocast region that stands open around the place being read."""
+    """Autocast region that is open at the current node."""
 
     __slots__ = ("cache", "device", "dtype", "enabled", "loop_keys", "site", "source_text")
 
@@ -56,40 +56,41 @@ class OpenRegion:
         self.enabled = enabled
         self.device = device
         self.dtype = dtype
-        #: Where it was entered, by what words, and the loops around that place.
+        #: Location and source text of the entry, and the keys of the loops around the entry.
         self.site: Site | None = None
         self.source_text: object = ""
         self.loop_keys: tuple[int, ...] = ()
 
 
 class GraphBuilder:
-    """Nodes of a graph that is under construction, or of one that is thrown away when it was looked at."""
+    """Builder of the event graph, or of a temporary graph for a dry run."""
 
     __slots__ = ("_exits", "event_count", "jump_count", "loop_heads", "nodes", "return_count")
 
     def __init__(self, nodes: list[Node]) -> None:
         self.nodes = nodes
-        #: The first nodes of loops, with the keys of their turns.
+        #: Head nodes of loops, with the keys of the loops.
         self.loop_heads: list[tuple[int, int]] = []
-        #: Events and raises, returns, and jumps of loops so far: what holds none can be left out of the graph.
+        #: Numbers of events and raises, of returns, and of jumps so far. A subgraph without any of these can be
+        #: removed.
         self.event_count = 0
         self.return_count = 0
         self.jump_count = 0
-        #: The lists of frames and loops to which ways out of this draft were added.
+        #: Lists of exits, in frames and loops, that received an exit from this graph.
         self._exits: list[list[Any]] = []
 
     def add_node(self, event: Event | None = None) -> int:
-        """A new place, where an event happens or none does."""
+        """Add a node, with or without an event, and return its index."""
         self.nodes.append(Node(event))
         return len(self.nodes) - 1
 
     def add_edge(self, source: int | None, target: int, key: int = -1, truth: bool = True) -> None:
-        """Lead on from one place to another, where the answer to a test is this one."""
+        """Add an edge between two nodes, taken if the predicate ``key`` has this truth; -1 stands for no predicate."""
         if source is not None:
             self.nodes[source].edges.append((target, key, truth))
 
     def join_nodes(self, nodes: Iterable[int | None]) -> int | None:
-        """One place that all the given places lead to."""
+        """Return one node that all given nodes lead to, or None if no given node is reachable."""
         real = [source for source in dict.fromkeys(nodes) if source is not None]
         if not real:
             return None
@@ -101,12 +102,15 @@ class GraphBuilder:
         return joined
 
     def set_savepoint(self, node: int | None) -> Savepoint:
-        """Remember a place, so that what follows can be left out if nothing happens in it."""
+        """Return a savepoint, from which a subgraph without events can be rolled back."""
         edge_count = len(self.nodes[node].edges) if node is not None else 0
         return Savepoint(node, edge_count, len(self.nodes), self.event_count, self.return_count, self.jump_count)
 
     def rollback_if_empty(self, savepoint: Savepoint, current_node: int | None) -> int | None:
-        """Where to go on: at a marked place, if nothing has happened since and the way on is open."""
+        """Return the node of the savepoint if nothing happened since, and remove the later nodes.
+
+        Otherwise return the current node.
+        """
         node, edge_count, size = savepoint.node, savepoint.edge_count, savepoint.node_count
         if node is None or current_node is None:
             return current_node
@@ -123,21 +127,21 @@ class GraphBuilder:
         return node
 
     def add_exit(self, exits: list[Any], new_exit: Return | Jump) -> None:
-        """Add a way out of a function or a loop, which may have been entered in another draft."""
+        """Add an exit to a function or a loop, which may belong to another graph builder."""
         exits.append(new_exit)
         self._exits.append(exits)
 
     def discard_exits(self) -> None:
-        """Take back the ways that lead out of this draft: nobody can go on from a place that is thrown away."""
+        """Remove the exits that lead out of this temporary graph: no path continues from a discarded node."""
         for exits in reversed(self._exits):
             exits.pop()
 
 
 class AbstractState:
-    """The state at a place: what a fork gives to both of its arms, and what is thrown away with what was read for it.
+    """Abstract state at a node: both branches of a split get a copy, and a dry run discards its copy.
 
-    ``cur`` is the place in the draft, None where control does not come. The variables are those of ``frame``, the
-    attributes of objects are in ``heap``.
+    ``current_node`` is the node in the graph, None for unreachable code. ``frame`` holds the variables, ``heap`` the
+    attributes of objects.
     """
 
     __slots__ = (
@@ -170,42 +174,42 @@ class AbstractState:
         self.current_node: int | None = 0
         self.frame = frame
         self.heap = heap
-        #: The conditions under which the place stands.
+        #: Conditions that the current path has assumed.
         self.path_condition: list[Formula] = []
-        #: What leaving the blocks around the place does.
+        #: Actions that leaving the open blocks runs.
         self.unwind_actions: list[Callable[[], None]] = []
         self.loops: list[Loop] = []
-        #: The comprehensions whose element is being read, each a loop that is read as one turn.
+        #: Comprehensions whose element is being evaluated; each is a loop with one analyzed iteration.
         self.open_comprehensions: tuple[int, ...] = ()
         self.open_regions: list[OpenRegion] = []
         self.possible_regions = 0
-        #: Regions around the place, and how many were entered so far.
+        #: Number of open regions, and number of regions entered so far.
         self.region_depth = 0
         self.regions_entered = 0
         self.no_grad = 0
-        #: How far it is known that a framework runs this code under autocast: a severity, or None where it does not.
+        #: Severity with which a framework is known to run this code under autocast; None if no framework does.
         self.ambient_autocast: str | None = None
-        #: When gradients are not averaged over processes here, for each context that says so.
+        #: For each open context that suspends gradient averaging over processes: the condition for it.
         self.no_sync_conditions: list[Formula] = []
-        #: When the regions of TransformerEngine around the place are enabled, the innermost last.
+        #: Conditions under which the open TransformerEngine regions are enabled, the innermost last.
         self.float8_conditions: list[Formula] = []
-        #: What provides for another version of a library: tests and handlers around the place, and tries of such
-        #: handlers in the same function. What one of these calls provides for nothing.
+        #: Depth of version fallbacks: of conditions and handlers around the node, and of `try` statements with such
+        #: handlers in the same function. A function called from a `try` body is no fallback.
         self.fallback_depth = self.fallback_try_depth = 0
         self.try_depth = 0
-        #: Forwards of modules that are being read for what they do to a loss.
+        #: Number of module forwards that are being analyzed for their effect on a loss.
         self.forward_depth = 0
-        #: Handlers of errors around the place.
+        #: Number of exception handlers around the node.
         self.handler_depth = 0
-        #: The places after which something may raise, for each ``try`` around.
+        #: Nodes after which an exception may occur, for each `try` statement around the node.
         self.raising_nodes: list[list[int]] = []
-        #: Whether what is being read is what raised errors meet on their way out of a ``try``.
+        #: True while the analysis runs a `finally` block on the path of an exception.
         self.is_unwinding_error = False
-        #: The statement that the innermost ``try`` begins with.
+        #: First statement in the body of the innermost `try`.
         self.first_tried_statement: ast.stmt | None = None
 
     def copy(self) -> AbstractState:
-        """The same state, which may go on in another way: what objects hold is shared until somebody writes to it."""
+        """Return a copy of the state for another path. The heap is shared until a path writes to it."""
         made = AbstractState(self.frame, self.heap)
         for name in _PLAIN:
             setattr(made, name, getattr(self, name))

@@ -1,4 +1,4 @@
-"""Statements: how control moves through a function, and what leaving a block undoes."""
+"""Execution of statements: control flow inside a function, and the actions that leaving a block runs."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: Roles of things of which a loop may go over several.
+#: Roles of tracked objects that a loop may iterate over.
 ITERATED_ROLES = frozenset(("optimizer", "scaler"))
-#: Decorators that make a context of a function.
+#: Decorators that turn a generator function into a context manager.
 CONTEXT_DECORATORS = ("contextlib.contextmanager", "contextlib.asynccontextmanager")
-#: Literal sequences up to this length are read item by item.
+#: Maximum length of a literal sequence that a loop is unrolled over.
 MAX_UNROLLED_ITEMS = 4
 
 
@@ -83,7 +83,7 @@ def _execute_assign(interp: Interpreter, node: ast.Assign) -> None:
         listener(interp, node)
     for target in node.targets:
         if isinstance(value, TensorValue) and is_used_as_optimizer(interp, target):
-            # A method of a module makes optimizers, too.
+            # A method of a module may also create optimizers.
             value = interp.fresh_unknown(node.value)
         assign_target(interp, target, value)
         if isinstance(node.value, ast.Call) and isinstance(value, UnknownValue):
@@ -100,7 +100,7 @@ def _execute_return(interp: Interpreter, node: ast.Return) -> None:
     run_unwind_actions(interp, interp.state.frame.unwind_base)
     if interp.state.current_node is not None:
         conditions = interp.state.path_condition[interp.state.frame.path_base :]
-        # Past some depth, which way a function returned is a question of its own.
+        # Above 8 conditions, a new predicate stands for the path of this return.
         condition = (
             interp.shorten_formula(conjunction(*conditions))
             if len(conditions) <= 8
@@ -136,7 +136,7 @@ def _execute_jump(interp: Interpreter, node: ast.Break | ast.Continue) -> None:
 
 
 def _mark_skip(interp: Interpreter, source_text: str, node: ast.AST) -> None:
-    """Note that a statement leads past what is left of an iteration, where it may."""
+    """Add a graph node that records a statement that may skip the rest of an iteration."""
     skip_node = interp.builder.add_node()
     interp.builder.add_edge(interp.state.current_node, skip_node)
     interp.builder.nodes[skip_node].skip_statement = source_text, interp.site_of(node)
@@ -144,7 +144,7 @@ def _mark_skip(interp: Interpreter, source_text: str, node: ast.AST) -> None:
 
 
 def run_unwind_actions(interp: Interpreter, base: int) -> None:
-    """Do what leaving the open blocks above ``base`` does: exits of ``with``, ``finally`` blocks."""
+    """Run the actions of the open blocks above ``base``: exits of ``with`` statements and ``finally`` blocks."""
     saved = interp.state.unwind_actions
     for i in range(len(saved) - 1, base - 1, -1):
         if interp.state.current_node is None:
@@ -202,7 +202,7 @@ def _define_function(interp: Interpreter, node: ast.FunctionDef | ast.AsyncFunct
 
 
 def apply_decorator(interp: Interpreter, decorator: ast.expr, value: Value, node: ast.AST) -> Value:
-    """What a decorator makes of a function. One that is not understood is taken to change nothing."""
+    """Return the decorated function. An unknown decorator is assumed to change nothing."""
     if isinstance(decorator, ast.Name) and decorator.id in ("staticmethod", "classmethod", "property"):
         return value
     applied = interp.evaluate(decorator)
@@ -253,7 +253,7 @@ def _define_class(interp: Interpreter, node: ast.ClassDef) -> None:
 
 
 def _may_override(interp: Interpreter, node: ast.ClassDef) -> bool:
-    """Whether a class may give something another value that a class of the project declares above it."""
+    """Return True if a class may override an attribute of a base class in the project."""
     if not any(isinstance(each, (ast.Assign, ast.AnnAssign)) for each in node.body):
         return False
     return any(isinstance(interp.state.frame.vars.get(root_name(base)), ClassValue) for base in node.bases)
@@ -273,19 +273,19 @@ def _execute_if(interp: Interpreter, node: ast.If) -> None:
     )
     interp.state.fallback_depth -= is_fallback
     if not isinstance(formula, bool) and yes != no:
-        # One arm came to its end: what follows stands under the other's condition.
+        # One branch ended: the code that follows runs under the condition of the other branch.
         interp.state.fallback_depth += is_fallback
         interp.state.path_condition.append(formula if yes else negate(formula))
 
 
 def _notify_required_condition(interp: Interpreter, test: ast.expr) -> None:
-    """A test was asked without which the program does not go on."""
+    """Notify the listeners of a condition without which the program does not continue."""
     for listener in interp.handlers.required_condition_listeners:
         listener(interp, test)
 
 
 def _is_version_test(interp: Interpreter, test: ast.expr) -> bool:
-    """Whether a test asks what the torch that is installed has, or for a version that was imported by another name."""
+    """Return True if a condition asks about the installed torch, or uses a version imported under another name."""
     asks, names = version_test_of(interp, test)
     if asks:
         return True
@@ -326,7 +326,7 @@ def _execute_try(interp: Interpreter, node: ast.Try) -> None:
     raised: list[int] = [interp.state.current_node] if interp.state.current_node is not None else []
     outside = [(nodes, len(nodes)) for nodes in interp.state.raising_nodes]
     if outside and interp.state.first_tried_statement is node:
-        # Whatever is raised there is raised in this one.
+        # Every exception raised in the outer body is raised in this statement.
         outside[-1] = outside[-1][0], 0
     base = len(interp.state.unwind_actions)
     if node.finalbody:
@@ -357,7 +357,7 @@ def _execute_try(interp: Interpreter, node: ast.Try) -> None:
         ends.append((interp.state.current_node, interp.state.frame.vars, interp.state.heap))
     interp.state.unwind_actions = interp.state.unwind_actions[:base]
     interp.state.fallback_depth -= is_fallback
-    # Which way it went cannot be asked again; the body of the try is what the values are taken from.
+    # No later condition asks if the body raised. The values come from the body of the ``try``.
     live = [(cur, variables, heap) for cur, variables, heap in ends if cur is not None]
     interp.state.current_node = None
     _merge_exits(interp, live)
@@ -367,7 +367,8 @@ def _execute_try(interp: Interpreter, node: ast.Try) -> None:
     escaping = [(nodes, before, len(nodes)) for nodes, before in outside]
     happened = interp.builder.event_count
     interp.execute_block(node.finalbody)
-    # Once more for all that is in it: what is in one another is not read twice as often with each.
+    # The analysis runs ``finally`` once more for all exceptions together. A run for each nested ``try`` doubles the
+    # cost per level.
     if escaping and not interp.state.is_unwinding_error and interp.builder.event_count != happened:
         _exception_edges(
             interp,
@@ -379,7 +380,7 @@ def _execute_try(interp: Interpreter, node: ast.Try) -> None:
 
 
 def _execute_finally_on_exit(interp: Interpreter, node: ast.Try, handler_count: int) -> None:
-    """Read a ``finally`` that a jump leads through: what it raises is for the ``around`` handlers outside of it."""
+    """Execute a ``finally`` block on a jump. Exceptions inside go to the outer ``handler_count`` handlers."""
     handlers = interp.state.raising_nodes
     interp.state.raising_nodes = handlers[:handler_count]
     interp.execute_block(node.finalbody)
@@ -397,15 +398,15 @@ def _execute_handler(interp: Interpreter, handler: ast.ExceptHandler) -> None:
     interp.state.handler_depth -= 1
 
 
-#: What takes memory, of which there may be none.
+#: Events that allocate memory and may therefore raise an out-of-memory error.
 _MEMORY_EVENTS = frozenset({e.FORWARD, e.SCALE, e.BACKWARD})
 
 
 def _raising_nodes(interp: Interpreter, nodes: list[int]) -> list[int]:
-    """The places of a ``try`` after which something may raise.
+    """Return the graph nodes of a ``try`` body after which an exception may occur.
 
-    What unscales, clips, steps, updates and clears has the memory that it needs: until something computes, only what
-    says so raises.
+    Unscaling, clipping, steps, updates and clearing allocate no new memory. Until the next computation, only explicit
+    ``raise`` statements count.
     """
     kept: list[int] = []
     stepped: list[int] = []
@@ -434,7 +435,7 @@ def _execute_finally_after_raise(interp: Interpreter, node: ast.Try, raised: lis
     interp.execute_block(node.finalbody)
     if interp.state.raising_nodes and interp.state.current_node is not None:
         interp.state.raising_nodes[-1].append(interp.state.current_node)
-        # The place is needed yet: what leads to it cannot be left out of the graph.
+        # Count an event: the node is still needed, and the graph builder must not remove the path to the node.
         interp.builder.event_count += 1
     interp.state.current_node = None
 
@@ -442,9 +443,9 @@ def _execute_finally_after_raise(interp: Interpreter, node: ast.Try, raised: lis
 def _exception_edges(
     interp: Interpreter, node: ast.Try, escaping: list[tuple[list[int], int, int]], raised: list[int], depth: int | None
 ) -> None:
-    """Have what may be raised in a ``try`` do what its ``finally`` does before it comes to who catches it outside.
+    """Route exceptions from a ``try`` body through its ``finally`` block to the outer handlers.
 
-    ``depth`` is that of the regions around it, where it has entered some of its own.
+    ``depth`` is the region depth outside the statement, or None if the body entered no region.
     """
     after = interp.state.current_node, interp.state.frame.vars, interp.state.heap
     interp.state.frame.vars, interp.state.heap = dict(after[1]), dict(after[2])
@@ -470,7 +471,7 @@ def _execute_for(interp: Interpreter, node: ast.For | ast.AsyncFor) -> None:
     iterated = interp.evaluate(node.iter)
     items, iterable = _few_items(interp, iterated), iterated_value(iterated)
     if items is None and _is_uniform_loop(interp, node, iterable):
-        # What is done to every parameter, or to every optimizer, is done to the one that stands for them all.
+        # A body that does the same to every parameter or optimizer runs once, with a representative.
         items = [representative_of(interp, iterable, node.iter)]
     if items is not None:
         _unroll_loop(interp, node, items)
@@ -489,7 +490,7 @@ def _execute_for(interp: Interpreter, node: ast.For | ast.AsyncFor) -> None:
 
 
 def _is_uniform_loop(interp: Interpreter, node: ast.For | ast.AsyncFor, iterable: Value) -> bool:
-    """Whether a loop does the same to each of what it goes over, so that one turn tells what it does to all."""
+    """Return True if a loop does the same to each item, so that one iteration stands for all iterations."""
     return (
         _is_of_params(iterable)
         or _is_of_objects(iterable)
@@ -499,16 +500,16 @@ def _is_uniform_loop(interp: Interpreter, node: ast.For | ast.AsyncFor, iterable
 
 
 def _is_object(interp: Interpreter, name: str | None) -> bool:
-    """Whether this file uses what a name stands for as an optimizer or a scaler."""
+    """Return True if the file uses a name as an optimizer or a scaler."""
     return interp.state.frame.module.role_by_text.get(name or "") in ITERATED_ROLES
 
 
 class _LoopStatements(dict[ast.AST, list[ast.AST]]):
-    """The assignments and calls of loops, without those of functions defined in them."""
+    """Assignments and calls of loop bodies, without the bodies of nested functions, by loop."""
 
 
 def _chooses_object(interp: Interpreter, node: ast.For | ast.AsyncFor) -> bool:
-    """Whether the variable of a loop picks an optimizer out of several, another one in each turn."""
+    """Return True if the loop variable selects another optimizer or scaler in each iteration."""
     if not ITERATED_ROLES.intersection(interp.state.frame.module.role_by_text.values()):
         return False
     names = names_in(node.target)
@@ -520,7 +521,10 @@ def _chooses_object(interp: Interpreter, node: ast.For | ast.AsyncFor) -> bool:
 
 
 def _chosen_object(interp: Interpreter, node: ast.AST) -> ast.Subscript | None:
-    """The item of a container that is used as an optimizer or a scaler, by the name it gets or where it stands."""
+    """Return the container item that a statement uses as an optimizer or a scaler, or None.
+
+    The use shows in the name that the item is assigned to, or in the call that contains the item.
+    """
     chosen: ast.expr | None = None
     match node:
         case ast.Assign(value=ast.Subscript() as value, targets=targets):
@@ -533,7 +537,7 @@ def _chosen_object(interp: Interpreter, node: ast.AST) -> ast.Subscript | None:
 
 
 def _unroll_loop(interp: Interpreter, node: ast.For | ast.AsyncFor, items: list[Value]) -> None:
-    """A loop over a few known items: its body once for each."""
+    """Execute the body of a loop once for each of a few known items."""
     breaks: list[tuple[int, dict[str, Value], dict[tuple[int, str], Value]]] = []
     for number, item in enumerate(items):
         if interp.state.current_node is None:
@@ -553,7 +557,7 @@ def _unroll_loop(interp: Interpreter, node: ast.For | ast.AsyncFor, items: list[
 
 
 def _merge_exits(interp: Interpreter, ends: list[tuple[int, dict[str, Value], dict[tuple[int, str], Value]]]) -> None:
-    """Let other ways meet the one being read."""
+    """Join other exits of a block into the current path."""
     for cur, variables, heap in ends:
         if interp.state.current_node is None:
             interp.state.current_node, interp.state.frame.vars, interp.state.heap = cur, variables, heap
@@ -574,7 +578,7 @@ def _execute_while(interp: Interpreter, node: ast.While) -> None:
 
 
 def _draws_own_data(interp: Interpreter, node: ast.For | ast.AsyncFor) -> bool:
-    """Whether each turn of a loop works on data that it draws itself, not on those of the turn around it."""
+    """Return True if each iteration of a loop draws its own data instead of using the data of the outer iteration."""
     if draws_from_iterator(node.body):
         return True
     outer = interp.state.loops[-1] if interp.state.loops else None
@@ -637,7 +641,7 @@ def _execute_loop(
         interp.state.frame.vars, interp.state.heap = {**before_vars, **after[1]}, {**before_heap, **after[2]}
     else:
         interp.state.frame.vars, interp.state.heap = dict(before_vars), dict(before_heap)
-    # The loop's own jumps are settled; those of its else belong to a loop around it.
+    # The jumps of the loop itself are done; jumps in the ``else`` belong to an outer loop.
     interp.builder.jump_count = savepoint.jump_count
     interp.execute_block(orelse)
     _merge_exits(interp, loop.breaks)
@@ -647,9 +651,9 @@ def _execute_loop(
 
 
 def _drop_raises_in_training(interp: Interpreter, raising: list[tuple[list[int], int]]) -> None:
-    """Let go of what may raise in a loop that trains: who catches that outside of the loop starts anew, or gives up.
+    """Drop the exception edges of a loop that trains: an outer handler restarts training or stops the program.
 
-    What the code itself raises leads there all the same.
+    Edges from explicit ``raise`` statements stay.
     """
     for nodes, before in raising:
         if any(_is_step_node(interp, node) for node in nodes[before:]):
@@ -662,12 +666,12 @@ def _is_step_node(interp: Interpreter, node: int) -> bool:
 
 
 def _explicit_raises(interp: Interpreter, nodes: list[int]) -> list[int]:
-    """Those of the places where something may be raised at which the code itself raises it."""
+    """Return the raising nodes at which the code itself raises an exception."""
     return [node for node in nodes if interp.builder.nodes[node].event is None]
 
 
 def _loop_key(interp: Interpreter, node: ast.AST) -> int:
-    """The number of the loop at a place, in the turns of the loops around it that are read one by one."""
+    """Return the number of the loop at a location, for the current iterations of the unrolled outer loops."""
     location = (interp.location_key(node), tuple((loop.key, loop.iteration) for loop in interp.state.loops))
     key = interp.loop_keys.get(location)
     if key is None:
@@ -677,7 +681,7 @@ def _loop_key(interp: Interpreter, node: ast.AST) -> int:
 
 
 def _enter_data_loop(interp: Interpreter, head: int, first: int) -> tuple[int, int]:
-    """The way into a loop over data and past it: if they are empty nothing is learnt, so it turns at least once."""
+    """Return the entry and exit nodes of a loop over data. The loop runs at least once: empty data train nothing."""
     entry, after_loop = interp.builder.add_node(), interp.builder.add_node()
     interp.builder.add_edge(head, entry)
     interp.builder.add_edge(head, after_loop, first, False)
@@ -685,7 +689,10 @@ def _enter_data_loop(interp: Interpreter, head: int, first: int) -> tuple[int, i
 
 
 def _defers_step(interp: Interpreter, head: int, loop: Loop) -> bool:
-    """Whether a loop that was just read runs backward and leaves the step to what follows; its events say so."""
+    """Return True if a loop runs backward and leaves the step to the code after the loop.
+
+    Mark the events of such a loop.
+    """
     events = [node.event for node in interp.builder.nodes[head:] if node.event is not None]
     backwards = [event for event in events if event.kind == e.BACKWARD]
     if not backwards or any(event.attributes.get("opaque") or event.attributes.get("given") for event in backwards):
@@ -694,7 +701,7 @@ def _defers_step(interp: Interpreter, head: int, loop: Loop) -> bool:
         return False
     for event in events:
         if event.kind == e.LOOP_EXIT:
-            # The window that its loop stands in goes on.
+            # The window that contains the inner loop continues.
             event.attributes["within"] = True
         elif event.kind == e.BACKWARD and (loop.over_microbatches or "inside" not in event.attributes):
             event.attributes["inside"] = e.MICRO if loop.over_microbatches else e.LOOSE
@@ -702,7 +709,7 @@ def _defers_step(interp: Interpreter, head: int, loop: Loop) -> bool:
 
 
 def _start_iteration(interp: Interpreter, head: int, first: int, truth: bool) -> None:
-    """Lead on to a turn of a loop, which is the first or is not."""
+    """Add the edge to a loop head with the truth of the predicate "first iteration"."""
     if interp.state.current_node is not None:
         before = interp.builder.add_node()
         interp.builder.add_edge(interp.state.current_node, before)
@@ -713,10 +720,10 @@ def _start_iteration(interp: Interpreter, head: int, first: int, truth: bool) ->
 def _havoc_loop_variables(
     interp: Interpreter, body: list[ast.stmt], loop: Loop, bind: Callable[[], int | None]
 ) -> None:
-    """Let go of what a turn of the loop changes and the next one finds.
+    """Havoc the variables that the loop body assigns: set them to unknown at the loop head.
 
-    A variable that holds a thing, or None, is worth a trial turn that shows what it holds after; others become
-    unknown.
+    A variable with a tracked object or None instead gets a dry run of the body, which shows the value after an
+    iteration.
     """
     names, attributes = stored_names(body)
     assigned = [name for name in names if name in interp.state.frame.vars]
@@ -761,7 +768,7 @@ def _havoc_value(interp: Interpreter, value: Value, after: Value | None, name: s
 def _dry_run_iteration(
     interp: Interpreter, body: list[ast.stmt], loop: Loop, bind: Callable[[], int | None]
 ) -> tuple[dict[str, Value], dict[tuple[int, str], Value]]:
-    """Read a turn of a loop without keeping its events."""
+    """Analyze one iteration of a loop without recording events. Return the variables and the heap afterwards."""
     after: list[Any] = []
 
     def run_iteration() -> None:
@@ -781,7 +788,7 @@ def holds_autocast(value: Value) -> bool:
 
 
 def _may_become_object(value: Value) -> bool:
-    """Whether a variable that a loop assigns may hold something the protocol cares for."""
+    """Return True if a variable that a loop assigns may hold a value that is relevant to the protocol."""
     return value.value is None or isinstance(
         value, (ObjectRef, UnionValue, Instance, NullContext, ParamsValue, FunctionValue)
     )
@@ -790,12 +797,12 @@ def _may_become_object(value: Value) -> bool:
 def _few_items(interp: Interpreter, value: Value) -> list[Value] | None:
     if value.iterable_kind == "enumerate" and isinstance(value, UnknownValue):
         first, items = value.first_value, _few_items(interp, interp.file_data(EnumerateIterables)[value.key])
-        # Batches that are written out, as in a test, are data: what is true of each turn is not to be told from few.
+        # Literal batches, as in a test, are data: a few of them do not show the effect of every iteration.
         if items is None or first is None or all(_is_data(item) for item in items):
             return None
         return [SequenceValue([Const(first + index), item]) for index, item in enumerate(items)]
     if isinstance(value, MappingValue):
-        # By its keys each is got out again.
+        # The keys give access to the values.
         held = _few_items(interp, SequenceValue(list(value.items.values()), is_open=value.is_open))
         return None if held is None else [Const(key) for key in value.items]
     if not isinstance(value, SequenceValue) or value.is_open or not 0 < len(value.items) <= MAX_UNROLLED_ITEMS:
@@ -813,14 +820,14 @@ def _is_of_params(value: Value) -> bool:
 
 
 def _is_data(value: Value | None) -> bool:
-    """Whether a variable may hold what a model is trained on."""
+    """Return True if a variable may hold training data."""
     if isinstance(value, UnknownValue):
         return not value.is_counter
     return isinstance(value, (TensorValue, SequenceValue))
 
 
 def _is_of_objects(value: Value) -> bool:
-    """Whether a sequence of unknown length holds one thing, as a comprehension leaves it, that stands for them all."""
+    """Return True if an open sequence has one tracked object that stands for all items, as a comprehension returns."""
     if not isinstance(value, SequenceValue) or not value.is_open or len(value.items) != 1:
         return False
     (item,) = value.items
@@ -833,7 +840,7 @@ def _is_main_guard(test: ast.expr) -> bool:
 
 
 def _as_comparison(subject: ast.expr, pattern: ast.MatchValue | ast.MatchSingleton) -> ast.expr:
-    """The comparison that a case asks, so that it is the same question as an ``if``'s."""
+    """Return the comparison of a ``case`` as an expression, so that the predicate is the same as in an ``if``."""
     value = pattern.value if isinstance(pattern, ast.MatchValue) else ast.Constant(pattern.value)
     operator = ast.Eq() if isinstance(pattern, ast.MatchValue) else ast.Is()
     comparison = ast.copy_location(ast.Compare(subject, [operator], [value]), pattern)
@@ -841,7 +848,7 @@ def _as_comparison(subject: ast.expr, pattern: ast.MatchValue | ast.MatchSinglet
 
 
 def _own_nodes(statements: list[ast.stmt]) -> list[ast.AST]:
-    """The nodes of statements in their order, without those of functions defined in them."""
+    """Return the nodes of statements in source order, without the bodies of nested functions and classes."""
     found: list[ast.AST] = []
     stack: list[ast.AST] = [*reversed(statements)]
     while stack:

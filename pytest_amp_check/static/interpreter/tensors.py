@@ -1,4 +1,4 @@
-"""Tensors: under which regions they are computed, and from what."""
+"""Tensors: the regions of a computation, and provenance."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from .values import (
 
 
 def in_region(interp: Interpreter) -> bool:
-    """Whether an autocast region may be enabled where this is read."""
+    """Return True if an autocast region may be enabled at the current node."""
     return any(region.enabled is not False for region in interp.state.open_regions)
 
 
 def mark_region(interp: Interpreter, made: TensorValue) -> None:
-    """Record under which regions a tensor was computed."""
+    """Record the regions in which a tensor was computed."""
     scope, dtypes = _current_region(interp)
     if scope != "out":
         made.autocast_scope = scope
         made.region_dtypes |= dtypes
     if scope == "in":
-        # A region of float32 keeps in it what one around would cast.
+        # A float32 region suspends the casts of the outer region.
         dtype = interp.state.open_regions[-1].dtype
         made.low_dtype = "" if dtype in WIDE else dtype or "?"
 
 
 def _current_region(interp: Interpreter) -> tuple[str, frozenset[str]]:
-    """Where what is read runs, "in", "out" or "unknown", and the dtype of its region."""
+    """Return the autocast scope of the current node ("in", "out" or "unknown") and the dtype of the region."""
     region = interp.state.open_regions[-1] if interp.state.open_regions else None
     if region is not None and region.enabled is not False:
         return "in", frozenset((_dtype_in(region),))
@@ -46,7 +46,7 @@ def _current_region(interp: Interpreter) -> tuple[str, frozenset[str]]:
 
 
 def _dtype_in(region: OpenRegion) -> str:
-    """The dtype of what is computed in a region: "?" where it may be float32 as well, unless that makes no odds."""
+    """Return the result dtype in a region, "?" if the region may be disabled; bfloat16 and float32 count as one."""
     if region.enabled is True or region.dtype == "bfloat16":
         return (region.dtype or "?") if region.enabled is True else BFLOAT16_OR_FLOAT32
     return "?"
@@ -61,7 +61,7 @@ def compute_tensor(interp: Interpreter, parts: list[TensorValue]) -> TensorValue
 
 
 def low_result(interp: Interpreter, op: str, operands: list[Value]) -> TensorValue:
-    """What an op gives that autocast runs in low precision, on some devices at least."""
+    """Return the result of an op that autocast runs in low precision on at least some devices."""
     tensors = [tensor for value in operands for tensor in value.tensors()]
     made = compute_tensor(interp, tensors) if tensors else unknown_tensor(None)
     made.is_low_op_result = is_low(op, region_device(interp))
@@ -71,7 +71,7 @@ def low_result(interp: Interpreter, op: str, operands: list[Value]) -> TensorVal
 
 
 def mark_widened(interp: Interpreter, made: TensorValue, op: str, arguments: Iterable[Value]) -> None:
-    """Note of what an op gives whether autocast has it computed in float32."""
+    """Clear the low-precision marks of a result if autocast computes the op in float32."""
     if is_wide(op, region_device(interp)) and not any(
         isinstance(v, ExternalName) and v.name in DTYPES for v in arguments
     ):
@@ -81,15 +81,15 @@ def mark_widened(interp: Interpreter, made: TensorValue, op: str, arguments: Ite
 
 
 def region_device(interp: Interpreter) -> str:
-    """The type of device of the innermost region, "" where there is none, or it is not known."""
+    """Return the device type of the innermost region, or "" if there is no region or the device is not known."""
     return interp.state.open_regions[-1].device if interp.state.open_regions else ""
 
 
 def unknown_tensor(value: Value | None) -> TensorValue:
-    """A loss of which only the name is known."""
+    """Return a loss of which only the name is known."""
     made = TensorValue(value.loops if value is not None else frozenset())
     made.is_from_outside = isinstance(value, UnknownValue) and value.is_from_outside
-    # What is called so may be scaled where it comes from.
+    # A loss with such a name may be scaled at its origin.
     made.is_from_gradient = isinstance(value, UnknownValue) and (
         value.is_from_gradient or (value.is_from_outside and "scale" in value.text)
     )
@@ -107,7 +107,7 @@ def unknown_tensor(value: Value | None) -> TensorValue:
 
 
 def provenance_here(interp: Interpreter, earlier: Provenance, *callees: str) -> Provenance:
-    """What something that may be a model leaves that runs here, given what came from earlier."""
+    """Return the provenance of a possible model call at the current node, joined with earlier provenance."""
     scope, dtypes = _current_region(interp)
     return Provenance(
         join_autocast_scopes({scope, earlier.autocast_scope}),

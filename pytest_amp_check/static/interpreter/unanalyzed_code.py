@@ -1,4 +1,4 @@
-"""What cannot be read: listeners hear of what it is given, and it gives a value of which only the identity is known."""
+"""Calls of unanalyzed code: listeners receive the arguments, and the result is an unknown value."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from .values import (
     join_provenance,
 )
 
-#: Objects within objects that are looked into for what they hold.
+#: Maximum nesting depth of objects in the search for scalers and optimizers.
 MAX_SEARCH_DEPTH = 4
-#: Calls whose answer is another each time they are asked, a number or an object.
+#: Calls that return another number or object each time.
 IMPURE = frozenset(
     "rand randn randint random uniform choice next time perf_counter pop popleft get_nowait sample "
     "from_pretrained".split()
 )
-#: Methods by which a list, a meter, a logger or a progress bar is given a value.
+#: Methods that pass a value to a list, a meter, a logger or a progress bar.
 LOGGING_METHODS = frozenset(
     "append add update log info debug warning error print write set_postfix add_scalar set_description".split()
 )
@@ -50,9 +50,9 @@ def call_unknown(
     runs: bool = True,
     effects: frozenset[str] | None = None,
 ) -> Value:
-    """Evaluate a call of code that is not analyzed; ``runs`` says that it may run a model.
+    """Return the result of a call of unanalyzed code; ``runs`` says that the call may run a model.
 
-    ``about`` is what its body speaks of. None stands for what its name says.
+    ``effects`` are the effects that the body suggests. None stands for the effects that the name suggests.
     """
     arguments = [*args, *keywords.values()]
     name = func.text if isinstance(func, UnknownValue) else ""
@@ -85,7 +85,10 @@ def call_unknown(
 def _call_unknown_value(
     interp: Interpreter, func: UnknownValue, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
-    """A call of an unknown value; what was found to be a module by its use elsewhere, as an item of a list, is one."""
+    """Return the result of a call of an unknown value, or of the module that another use of the value revealed.
+
+    An item of a list may have been recognized as a module at another location.
+    """
     used = interp.tracked_objects.get(("used", func.key))
     if used is not None and used.role == "module":
         return interp.call_value(ObjectRef(used, recognized_from=func), args, keywords, node)
@@ -93,12 +96,12 @@ def _call_unknown_value(
 
 
 def _unknown_tensor(interp: Interpreter, name: str, arguments: list[Value], tensors: list[TensorValue]) -> TensorValue:
-    """What code that cannot be read, and is called by a name, makes of tensors among others."""
+    """Return the tensor that unanalyzed code with this name computes from tensors and other arguments."""
     made = compute_tensor(interp, tensors)
     if not is_criterion(name) or any(value.role == "module" for value in arguments):
         made.autocast_scope, _, made.region_dtypes = provenance_here(interp, made.provenance)
     made.callees |= join_provenance(arguments).callees | {name, FORWARD}
-    # A criterion is given targets, too: what is given a result of a model alone makes no loss of it.
+    # A criterion also receives targets: a call with only the result of a model returns no loss.
     if len(arguments) > 1 or tensors[0].first_forward is None:
         made.is_divided = made.is_divided and any(t.is_loss for t in tensors)
     if len(arguments) > 1:
@@ -109,12 +112,12 @@ def _unknown_tensor(interp: Interpreter, name: str, arguments: list[Value], tens
 
 
 def is_criterion(name: str) -> bool:
-    """Whether a function compares what a model gave with targets, by its name, and runs no model itself."""
+    """Return True if the name of a function says that it compares a result with targets and runs no model."""
     return "loss" in name.lower() or "criter" in name.lower()
 
 
 def escape(interp: Interpreter, arguments: list[Value], node: ast.AST, effects: frozenset[str] = e.MATTERS) -> None:
-    """Tell the protocol that unknown code was given scalers or optimizers, and what it speaks of."""
+    """Emit the escape of scalers and optimizers into unanalyzed code, with the effects that the code may have."""
     interp.program.attributes.setdefault("handed", set()).update(
         value.key for value in arguments if isinstance(value, UnknownValue)
     )
@@ -132,7 +135,7 @@ def escape(interp: Interpreter, arguments: list[Value], node: ast.AST, effects: 
 
 
 def reachable_objects(interp: Interpreter, values: Iterable[Value]) -> list[TrackedObject]:
-    """The scalers and optimizers that values are or hold."""
+    """Return the scalers and optimizers that the values are or contain."""
     objects: dict[int, TrackedObject] = {}
     seen: set[int] = set()
     for value in values:
@@ -156,7 +159,10 @@ def _collect_objects(
 
 
 def open_passed_mappings(interp: Interpreter, receiver: Value, arguments: list[Value]) -> None:
-    """A dict that a method which cannot be read is given: with a scaler at hand it may add its state."""
+    """Mark dicts passed to an unanalyzed method as open.
+
+    With a scaler in the receiver, the method may add the state of the scaler.
+    """
     if holds_scaler(interp, [receiver]):
         for value in arguments:
             if isinstance(value, MappingValue):
@@ -172,22 +178,22 @@ def object_refs(interp: Interpreter, keys: tuple[int, ...]) -> list[Value]:
 
 
 def has_gradient_input(values: Iterable[Value]) -> bool:
-    """Whether something is computed with the gradient of a tensor, which may hold the loss scale or not."""
+    """Return True if a value comes from the gradient of a tensor and may hold the loss scale."""
     return any(value.is_from_gradient for value in values)
 
 
 def may_pass_divided(arguments: list[Value]) -> bool:
-    """Whether what unknown code makes of its arguments may be a loss that was divided: it is given nothing else."""
+    """Return True if the result of unanalyzed code may be a divided loss: a divided value is the only argument."""
     return len(arguments) == 1 and isinstance(arguments[0], UnknownValue) and arguments[0].is_divided
 
 
 def is_assert_name(name: str) -> bool:
-    """Whether a function is one that tests compare with."""
+    """Return True if a function name is an assertion of a test."""
     return name.rpartition(".")[2].startswith(("assert", "Assert"))
 
 
 def _has_gradients(value: Value) -> bool:
-    """Whether whoever is given a value may average gradients over processes by hand."""
+    """Return True if unanalyzed code could average the gradients of a value over processes without a torch function."""
     return value.role in ("module", "optimizer") or isinstance(value, (ParamsValue, GradValue))
 
 

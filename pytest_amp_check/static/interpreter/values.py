@@ -1,4 +1,4 @@
-"""What an expression may stand for: the abstract values that the interpreter computes with."""
+"""Abstract values: the value domain of the interpreter."""
 
 from __future__ import annotations
 
@@ -21,25 +21,27 @@ if TYPE_CHECKING:
 
     Same = TypeVar("Same", bound="TypedValue")
 
-#: An empty set: most values have several, and each made anew would be an object of its own.
+#: Shared empty set. Most values have several empty sets, and each new set would be a separate object.
 EMPTY: frozenset[Any] = frozenset()
 
-#: Among the names of what was called: a module of a class that is not known, and one that enters autocast by itself.
+#: Names in ``callees``: ``FORWARD`` stands for a module of an unknown class, ``AUTOCAST_CALLEES`` for a module that
+#: enters autocast itself.
 FORWARD = "forward"
 AUTOCAST_CALLEES = frozenset({"autocast"})
 
-#: Containers within containers, and items of one, up to which two that hold the same are taken for equal.
+#: Limits of the structural identity of containers: nesting depth, and items of one container. Larger containers are
+#: never equal.
 MAX_KEY_DEPTH, MAX_KEY_ITEMS = 3, 16
-#: What stands for the Python value of what is no constant: no program has it.
+#: Python value of a value that is no constant: no program holds this object.
 NO_CONSTANT = object()
 
 
 class Provenance(NamedTuple):
-    """What ran that a value came from, which may be a model: where, what, and in which dtypes.
+    """Provenance of a value: the modules and regions that may have computed the value.
 
-    ``autocast`` is "in", "out" or "unknown", "" where nothing ran, "?" where nobody knows; ``callees`` are names of
-    what could not be read: who asks them knows whether one may enter autocast; ``dtypes`` those of the regions, "?"
-    where one is not known.
+    autocast_scope   "in", "out" or "unknown"; "" if nothing ran, "?" if the scope is not known
+    callees          names of unanalyzed code; the consumer decides if a name may enter autocast
+    region_dtypes    dtypes of the autocast regions, "?" for an unknown dtype
     """
 
     autocast_scope: str = ""
@@ -51,29 +53,30 @@ NO_PROVENANCE = Provenance()
 
 
 class Value:
-    """An abstract value.
+    """Abstract value of an expression.
 
-    ``loops`` are the loops in which it is made anew on every turn; ``divided`` says that it came from a division, so
-    that what it is multiplied into may be an average; ``pieces`` that it holds the micro-batches of one window.
+    loops            keys of the loops that recreate the value in every iteration
+    is_divided       the value was divided, so a product with the value may be an average
+    microbatches     the value holds the micro-batches of one window
     """
 
     __slots__ = ("is_divided", "loops", "microbatches")
 
-    #: By what the handlers of calls, methods, attributes and contexts know it.
+    #: Key of the value in the handler tables of calls, methods, attributes and contexts.
     kind: str = ""
-    #: Whether the protocol cares which of two values it is.
+    #: True if the protocol distinguishes two values of this kind.
     is_relevant: bool = False
-    #: What is known of its dtype, as that of a tensor.
+    #: Dtype info of the value, seen as a tensor.
     dtype_info: DtypeInfo = NO_DTYPE_INFO
-    #: What a constant is.
+    #: Python value of a constant.
     value: object = NO_CONSTANT
-    #: The formula of a value that is a condition.
+    #: Formula of a value that is a condition.
     formula: Formula | None = None
-    #: A thing of the protocol with its role, and the unknown value that it was recognised in.
+    #: Role of a tracked object, the object, and the unknown value in which the object was recognized.
     role: str = ""
     tracked_object: TrackedObject | None = None
     recognized_from: UnknownValue | None = None
-    #: What only unknown values are; see :class:`Opaque`.
+    #: Defaults of attributes that only unknown values set; see :class:`UnknownValue`.
     is_call_result: bool = False
     is_comparison_result: bool = False
     is_counter: bool = False
@@ -87,11 +90,11 @@ class Value:
     is_from_outside: bool = False
     remainder_operands: tuple[Value, Value] | None = None
     is_only_summed: bool = False
-    #: How a text begins of which the rest is not known.
+    #: Known beginning of a text whose rest is unknown.
     text_prefix: str = ""
-    #: The events that read the gradients from which it was computed.
+    #: Events that read the gradients from which the value was computed.
     gradient_reads: tuple[Event, ...] = ()
-    #: What ran that it came from.
+    #: Modules and regions that computed the value.
     provenance: Provenance = NO_PROVENANCE
 
     def __init__(self, loops: frozenset[int] = EMPTY) -> None:
@@ -100,61 +103,64 @@ class Value:
         self.microbatches = False
 
     def with_dtype_info(self, dtype_info: DtypeInfo) -> Value:
-        """The same value, of which this is known; itself where nothing can be."""
+        """Return the value with this dtype info, or the same object if the kind has no dtype info."""
         return self
 
     def identity_key(self, unique_number: Callable[[Value], int], depth: int = 0) -> object:
-        """A key that equal values share; ``number`` gives one that no other value has."""
+        """Return a key that equal values share. ``unique_number`` gives a number that no other value has."""
         return unique_number(self)
 
     @property
     def offset_base(self) -> Value:
-        """What :attr:`offset` was added to: itself, where nothing was."""
+        """Value to which :attr:`offset` was added; without an offset, the same object."""
         return self
 
     def truth_condition(self) -> Formula | None:
-        """The condition under which it is true, None where that must be asked."""
+        """Return the condition under which the value is true, or None if a new predicate is needed."""
         return True
 
     def item_at(self, index: Value) -> Value | None:
-        """What an index leads to, None where that is not known."""
+        """Return the item at an index, or None if the item is not known."""
         return None
 
     def loop_element(self) -> Value | None:
-        """What a loop over it is given in each turn, None where that is not known."""
+        """Return the value that a loop over this value assigns in each iteration, or None if it is not known."""
         return None
 
     def first_iteration_value(self) -> object:
-        """The number that it is in the first turn of the loop that counts it, or None."""
+        """Return the number that a loop counter holds in the first iteration, or None."""
         return None
 
     def varying_loops(self) -> frozenset[int]:
-        """The loops in which it, or something that it holds, is made anew."""
+        """Return the keys of the loops that recreate the value or one of its items."""
         return self.loops
 
     def alternatives(self) -> list[Value]:
-        """Each of the values that it may be."""
+        """Return all values that this value may be."""
         return [self]
 
     def contained_values(self) -> Iterable[Value]:
-        """What it holds, or may be."""
+        """Return the items of a container, or the options of a union."""
         return ()
 
     def as_stored(self) -> Value:
-        """The same where it is kept for later turns or calls, which may find another one of its kind there."""
+        """Return the value as a later iteration or call finds it in an attribute.
+
+        A later iteration or call may find a newer value of the same kind there.
+        """
         return self
 
     def tensors(self) -> list[TensorValue]:
-        """The tensors that it is, or holds."""
+        """Return the tensors that the value is or contains."""
         return []
 
     def gradients(self) -> list[GradValue]:
-        """The gradients that it is, or holds in order."""
+        """Return the gradients that the value is or contains, in order."""
         return []
 
 
 class Aggregate(Value):
-    """A value that holds others, or is one of them."""
+    """Value that contains other values, or is one of several values."""
 
     __slots__ = ()
 
@@ -167,12 +173,12 @@ class Aggregate(Value):
 
 
 class TypedValue(Value):
-    """A value of which a fact may be learnt: with it, it is another one that is like it in all else."""
+    """Value with dtype info. A copy with other dtype info is equal in all other attributes."""
 
     __slots__ = ("dtype_info",)
 
     def copy(self: Same) -> Same:  # noqa: PYI019 - Python 3.10 has no Self
-        """The same value, as whatever asks about it finds."""
+        """Return a copy with the same attributes, the identity key included."""
         kind = type(self)
         made = kind.__new__(kind)
         for name in (*Value.__slots__, "dtype_info", *kind.__slots__):
@@ -188,7 +194,7 @@ class TypedValue(Value):
 
 
 class Const(TypedValue):
-    """A Python constant."""
+    """Python constant."""
 
     kind = "constant"
 
@@ -218,20 +224,27 @@ class Const(TypedValue):
 
 
 class UnknownValue(TypedValue):
-    """A value of which only its identity is known: equal expressions over equal values are the same Opaque.
+    """Unknown value (top): only the identity is known. Equal expressions over equal values give the same ``key``.
 
-    ``parameter`` says that it came in from outside the code that is read, ``argument`` that it did so itself, and
-    is no part of what did. ``counter`` marks a number that a loop counts, with ``first`` its first value where that
-    is known; ``offset`` is what was added to it; ``index`` says that the loop itself hands it out. ``remainder``
-    holds the two sides of a ``%``. ``readings`` are the events that read the gradients from which it was computed;
-    ``iterates`` is "range" or "enumerate" for those. ``called`` says that a call gave it, ``compares`` that such a
-    call was given what another one gave, as a criterion is; ``graded`` that it was computed from the gradient of a
-    tensor; ``each`` that a loop over something unknown hands it out. ``entry`` is the key of the unknown value that
-    it is an item of, and the name of the item where that is known. ``full`` says that it is a tensor of float32,
-    made here. ``divisors`` is what it was divided by, ``factors`` the identities of what it was multiplied by.
-    ``extent`` says that it is how much there is of some data: a size, a length, a sum of theirs; ``summed`` that it
-    is ``divided`` only in so far as it was summed. ``schedules`` is the key of the optimizer whose learning rate it
-    moves, -1 if it is no scheduler. ``head`` is how a text begins of which the rest is not known.
+    is_from_outside        the value came from a caller that is not analyzed
+    is_argument            the value itself came from there, and is not a part of such a value
+    is_counter             a loop counts this number; ``first_value`` is the first number, if known
+    is_loop_index          the loop itself assigns the counter, as ``range`` does
+    offset                 number added to ``offset_base``
+    remainder_operands     the two operands of a ``%``
+    gradient_reads         events that read the gradients from which the value was computed
+    iterable_kind          kind of a loop helper such as "range", "enumerate" or "zip", else ""
+    is_call_result         a call returned the value
+    is_comparison_result   that call received the result of another call, as a criterion does
+    is_from_gradient       the value was computed from the gradient of a tensor
+    is_loop_element        a loop over an unknown value assigns the value
+    item_origin            key of the unknown value that contains this item, and the name of the item or None
+    is_new_float32         the value is a float32 tensor created here
+    divisors               divisors of the value; ``factors`` are the identities of its factors
+    is_data_size           the value is an amount of data: a size, a length, or a sum of sizes
+    is_only_summed         ``is_divided`` holds only because the value was summed
+    scheduled_optimizer    key of the optimizer whose learning rate this scheduler moves, -1 for no scheduler
+    text_prefix            known beginning of a text whose rest is unknown
     """
 
     kind = "unknown"
@@ -314,11 +327,11 @@ class UnknownValue(TypedValue):
 
     @property
     def text(self) -> str:
-        """The user's own words for it."""
+        """Source text of the expression."""
         return str(self.source_text)
 
     def with_provenance(self, provenance: Provenance) -> UnknownValue:
-        """The same value, which came from there: another object, where it came from elsewhere before."""
+        """Return the value with this provenance. The result is a copy if the value already has another provenance."""
         if self.provenance == provenance:
             return self
         same = self.copy() if any(self.provenance) else self
@@ -327,11 +340,11 @@ class UnknownValue(TypedValue):
 
 
 class ExternalName(Value):
-    """Something reachable by a dotted name outside the project: ``torch.float16``, ``os.environ``.
+    """Object with a dotted name outside the project, such as ``torch.float16`` or ``os.environ``.
 
-    ``shim`` says that it was imported where an older or newer torch is provided for, ``bare`` that no import says what
-    the name stands for. Where it is the first of several
-    dtypes, ``ways`` holds them by name, each with its condition.
+    version_fallback   the import stands where the code supports an older or newer torch
+    unresolved         no import says to which object the name refers
+    dtype_conditions   for the first of several dtypes: the condition of each dtype, by name
     """
 
     kind = "named"
@@ -351,7 +364,7 @@ class ExternalName(Value):
 
     @property
     def possible_dtypes(self) -> dict[str, Formula]:
-        """The dtypes that it may be, each with its condition: none, where it is no dtype."""
+        """Dtypes that the name may refer to, each with its condition; empty if the name is no dtype."""
         if self.dtype_conditions:
             return self.dtype_conditions
         dtype = DTYPES.get(canonical_name(self.name))
@@ -359,7 +372,7 @@ class ExternalName(Value):
 
 
 class LazyImport(Value):
-    """What an import gives a name to, not looked at yet; ``shim`` as in :class:`Named`."""
+    """Imported name that is not resolved yet; ``version_fallback`` as in :class:`ExternalName`."""
 
     kind = "imported"
 
@@ -372,7 +385,7 @@ class LazyImport(Value):
 
 
 class ModuleValue(Value):
-    """A module of the project at an absolute ``path``, or a package without a file of its own."""
+    """Module of the project at an absolute ``path``, or a package without a file."""
 
     kind = "project module"
 
@@ -386,10 +399,10 @@ class ModuleValue(Value):
 
 
 class ObjectRef(Value):
-    """A thing of the protocol: a scaler, an optimizer, a module, an autocast context, a loss function.
+    """Reference to a tracked object: a scaler, optimizer, module, autocast context or loss function.
 
-    ``enabled`` is the condition under which a scaler or an autocast is enabled. ``source`` is the opaque value that the
-    thing was recognised in by its use; such a thing may also be None.
+    ``enabled`` is the condition under which a scaler or an autocast is enabled. ``recognized_from`` is the unknown
+    value whose use revealed the object; such an object may also be None.
     """
 
     is_relevant = True
@@ -409,18 +422,18 @@ class ObjectRef(Value):
         return (self.kind, self.tracked_object.key)
 
     def loop_element(self) -> Value | None:
-        """What may be several stands for each of them."""
+        """Return the object itself if it stands for several objects."""
         return self if self.tracked_object.attributes.get("several") else None
 
 
 class UnwrappedOptimizer(ObjectRef):
-    """An optimizer itself, taken out of what a framework has wrapped around it: its step goes through no scaler."""
+    """Optimizer taken out of the wrapper of a framework: a step goes through no scaler."""
 
     __slots__ = ()
 
 
 class ModuleContainer(ObjectRef):
-    """A module that holds others in order, as ``nn.Sequential`` does."""
+    """Module that holds other modules in order, such as ``nn.Sequential``."""
 
     __slots__ = ("items",)
 
@@ -434,11 +447,13 @@ class ModuleContainer(ObjectRef):
 
 
 class FrameworkEngine(ObjectRef):
-    """The object through which a framework scales, unscales and steps; its thing is the scaler that it holds.
+    """Engine of a framework, which scales, unscales and steps. The tracked object is the engine's scaler.
 
-    ``framework`` is its key in the table, ``enabled`` the condition under which it scales, ``precision`` the value that
-    decides about it. ``steps`` is the number by which its backward divides losses, None where it never does;
-    ``optimizer`` the one that it wraps.
+    framework            key of the framework in the table
+    enabled              condition under which the engine scales
+    precision            value that decides about the scaling
+    accumulation_steps   number by which the engine's backward divides losses, None if backward never divides
+    optimizer            the optimizer that the engine wraps
     """
 
     __slots__ = ("accumulation_steps", "framework", "optimizer", "precision")
@@ -462,7 +477,7 @@ class FrameworkEngine(ObjectRef):
 
 
 class Divisor(NamedTuple):
-    """What a number was divided by: its identity, the user's words for it, where, and whether it is written there."""
+    """Divisor of a number: identity, source text, location, and True if the divisor is written at that location."""
 
     key: object
     source_text: object
@@ -471,7 +486,7 @@ class Divisor(NamedTuple):
 
 
 class FunctionValue(Value):
-    """A function or method of the project with what it is bound to."""
+    """Function or method of the project, with its bound receiver and its decorators."""
 
     kind = "function"
     is_relevant = True
@@ -493,7 +508,7 @@ class FunctionValue(Value):
 
 
 class ClassValue(Value):
-    """A class of the project."""
+    """Class of the project."""
 
     kind = "class"
     is_relevant = True
@@ -507,9 +522,9 @@ class ClassValue(Value):
 
 
 class Instance(Value):
-    """An object of a class of the project; its attributes are in the heap under ``key``.
+    """Instance of a project class. The heap holds the attributes under ``key``.
 
-    ``open`` says that any of its attributes may be given a value by a name that only a run knows.
+    ``is_open`` says that a name known only at run time may set any attribute.
     """
 
     is_relevant = True
@@ -529,7 +544,7 @@ class Instance(Value):
 
 
 class SuperValue(Value):
-    """``super()`` in a method: attributes come from the bases of ``cls``."""
+    """Result of ``super()`` in a method: attributes come from the bases of ``cls``."""
 
     kind = "super"
 
@@ -542,33 +557,34 @@ class SuperValue(Value):
 
 
 class TensorValue(TypedValue):
-    """A tensor that a loss is, or is made of.
+    """Tensor that is a loss, or part of a loss.
 
-    scaler      key of the scaler it was multiplied by, -1 if none
-    divided     it was divided, or summed rather than averaged: accumulation may be accounted for
-    extent      it is a sum of data; ``summed`` says that it is ``divided`` only in so far as it was summed
-    deps        keys of the modules whose forward it depends on, None where that is not known
-    autocast    "in", "out" or "unknown": where those forwards ran; "?" where nothing is known of any
-    callees     names of what made it and could not be read
-    in_region   the last function applied to it ran in an autocast region
-    dtypes      dtypes of those regions; "?" where a region may be disabled or its dtype is not known
-    forward     the event of the first of those forwards
-    low         the low-precision dtype that it has where those regions are enabled, "" if none, "?" if not known
-    matmul      it comes from an op that autocast runs in the low-precision dtype
-    penalty     where the gradients that it holds of a scaled loss were taken, with the scale still in, the user's words
-                for that, and whether they were divided by an outdated scale
-    opaque      it came in from outside the code that is read
-    graded      it was computed from the gradient of a tensor, or may hold a loss scale for another reason
-    is_loss     a loss function made it
-    custom      an autograd.Function of the project made it, whose backward is not decorated with custom_bwd
-    module_read every module it depends on is in the project and enters no autocast itself
-    divisors    what it was divided by; ``factors`` are the identities of what it was multiplied by
-    ran         the loops in whose turns those forwards ran
-    several     it is a sum of parts that several scalers have scaled
-    uneven      it is a sum of which one part holds a loss scale and another none, or another scaler's
-    vague       it is a part of what code that cannot be read gave, of which nobody knows how it was reduced
-    weighted    it is ``divided`` only in so far as it was multiplied by what is known of this turn's data alone
-    share       it is ``divided`` only in so far as it was multiplied by what may be a share of it
+    scaler_key           key of the scaler that multiplied the tensor, -1 if none
+    is_divided           the tensor was divided, or summed instead of averaged: the code may account for accumulation
+    is_data_size         the tensor is a sum of data
+    is_only_summed       ``is_divided`` holds only because the tensor was summed
+    is_only_weighted     ``is_divided`` holds only because of a factor computed from this iteration's data alone
+    is_only_share        ``is_divided`` holds only because of a factor that may be a share of the tensor
+    module_keys          keys of the modules whose forward the tensor depends on, None if not known
+    autocast_scope       "in", "out" or "unknown": scope of those forwards; "?" if no scope is known
+    callees              names of the unanalyzed code that computed the tensor
+    in_region            the last function applied to the tensor ran in an autocast region
+    region_dtypes        dtypes of those regions; "?" if a region may be disabled or the dtype is not known
+    first_forward        event of the first of those forwards
+    low_dtype            low-precision dtype of the tensor if those regions are enabled, "" if none, "?" if not known
+    is_low_op_result     the tensor comes from an op that autocast runs in the low-precision dtype
+    penalty_source       location at which gradients of a scaled loss were taken with the scale still in, the source
+                         texts of that location, and True if an outdated scale divided the gradients
+    is_from_outside      the tensor came from a caller that is not analyzed
+    is_from_gradient     the tensor was computed from a gradient, or may hold a loss scale for another reason
+    is_loss              a loss function returned the tensor
+    has_custom_backward  an autograd.Function of the project without custom_bwd on its backward returned the tensor
+    has_known_modules    every module that the tensor depends on is in the project and enters no autocast itself
+    divisors             divisors of the tensor; ``factors`` are the identities of its factors
+    forward_loops        keys of the loops in whose iterations those forwards ran
+    has_several_scalers  the tensor is a sum of parts that several scalers scaled
+    has_mixed_scales     the tensor is a sum; one part holds a loss scale and another part no scale or another scale
+    has_unknown_reduction  the tensor is part of the result of unanalyzed code, with an unknown reduction
     """
 
     kind = "tensor"
@@ -639,7 +655,7 @@ class TensorValue(TypedValue):
 
     @property
     def enters_autocast(self) -> bool:
-        """Whether a module that it depends on enters autocast itself."""
+        """True if a module that the tensor depends on enters autocast itself."""
         return not AUTOCAST_CALLEES.isdisjoint(self.callees)
 
     @property
@@ -659,13 +675,13 @@ class TensorValue(TypedValue):
 
     def copy(self) -> TensorValue:
         made = super().copy()
-        # What is made of the pieces of a window is none.
+        # A result computed from the micro-batches of a window is no list of micro-batches.
         made.microbatches = False
         return made
 
     @staticmethod
     def join(parts: list[TensorValue]) -> TensorValue:
-        """A tensor computed from others."""
+        """Return a tensor computed from several tensors."""
         made = parts[0].copy()
         made.dtype_info = NO_DTYPE_INFO
         made.scaler_key = max(part.scaler_key for part in parts)
@@ -703,16 +719,16 @@ class TensorValue(TypedValue):
 
 
 def join_autocast_scopes(scopes: set[str]) -> str:
-    """Where forwards ran of which each ran "in", "out" or "unknown"; "" where none did, "?" where nobody knows."""
-    # The words sort from what says least to what covers all others, but that some ran in a region is more than "out".
+    """Join the scopes of several forwards, each "in", "out" or "unknown". "" means no forward, "?" an unknown scope."""
+    # The names sort by how much they cover, with one exception: "in" together with "out" gives "in".
     last = max(scopes)
     return "in" if last == "out" and "in" in scopes else last
 
 
 class ParamsValue(Value):
-    """Parameters, or an iterable of them: of modules, or of optimizers; None where whose is not known.
+    """Parameters of modules or of optimizers; None if the modules or optimizers are not known.
 
-    ``one`` says that it is a single parameter, ``groups`` that it is ``optimizer.param_groups`` or one of them.
+    ``is_single`` marks a single parameter, ``is_param_group`` stands for ``optimizer.param_groups`` or one group.
     """
 
     kind = "parameters"
@@ -736,7 +752,7 @@ class ParamsValue(Value):
 
     def item_at(self, index: Value) -> ParamsValue | None:
         if self.is_param_group and isinstance(index.value, str) and index.value != "params":
-            # An option of the group: its learning rate.
+            # An option of the group, such as its learning rate.
             return None
         return ParamsValue(self.modules, self.optimizers, is_single=not self.is_param_group)
 
@@ -749,8 +765,8 @@ class ParamsValue(Value):
 class GradValue(Value):
     """``p.grad`` of parameters.
 
-    ``unscaled`` says that they were divided by the loss scale, ``by`` are the events that read the gradients from which
-    a number was computed that they were multiplied by, or divided.
+    ``is_unscaled`` says that the gradients were divided by the loss scale. ``factor_reads`` are events that read
+    gradients from which a factor or divisor of these gradients was computed.
     """
 
     kind = "gradients"
@@ -771,9 +787,9 @@ class GradValue(Value):
 
 
 class ScaleValue(Value):
-    """A number that is the loss scale, or its inverse, read in the loops ``loops``.
+    """Loss scale as a number, or its inverse, taken in the loops ``loops``.
 
-    ``lasting`` says that who holds it may have been given a later one.
+    ``may_be_outdated`` says that the holder of the number may have received a later scale.
     """
 
     kind = "scale"
@@ -794,7 +810,7 @@ class ScaleValue(Value):
 
 
 class StateDict(Value):
-    """``x.state_dict()``, taken by the call ``node`` at a place."""
+    """Result of the call ``x.state_dict()`` at ``node``."""
 
     kind = "state"
     is_relevant = True
@@ -809,7 +825,7 @@ class StateDict(Value):
 
 
 class SequenceValue(Aggregate):
-    """A list or tuple whose items are known."""
+    """List or tuple with known items; ``is_open`` if there may be more items."""
 
     kind = "sequence"
     is_relevant = True
@@ -860,7 +876,7 @@ class SequenceValue(Aggregate):
 
 
 class MappingValue(Aggregate):
-    """A dict whose items are known; ``open`` where it may hold more."""
+    """Dict with known items; ``is_open`` if there may be more items."""
 
     kind = "mapping"
     is_relevant = True
@@ -878,7 +894,7 @@ class MappingValue(Aggregate):
         return (self.kind, *[(key, item.identity_key(number, depth + 1)) for key, item in self.items.items()])
 
     def truth_condition(self) -> Formula | None:
-        # What has no entries here may be given some by a later turn of a loop.
+        # A later iteration of a loop may add entries to an empty dict.
         return True if self.items else None
 
     def item_at(self, index: Value) -> Value | None:
@@ -889,7 +905,7 @@ class MappingValue(Aggregate):
 
 
 class PartialCall(Value):
-    """``functools.partial(f, ...)``, or a lambda-like delay of a call."""
+    """Delayed call, such as ``functools.partial(f, ...)``."""
 
     kind = "partial"
     is_relevant = True
@@ -904,7 +920,7 @@ class PartialCall(Value):
 
 
 class BoundMethod(Value):
-    """A method of a thing or a tensor, taken to be called later: ``step = optimizer.step``."""
+    """Method of a tracked object or a tensor, stored for a later call: ``step = optimizer.step``."""
 
     kind = "bound method"
     is_relevant = True
@@ -918,7 +934,7 @@ class BoundMethod(Value):
 
 
 class NullContext(Value):
-    """A context that does nothing to autocast."""
+    """Context that does not change autocast."""
 
     kind = "null context"
     is_relevant = True
@@ -927,7 +943,7 @@ class NullContext(Value):
 
 
 class AnomalyMode(Value):
-    """Anomaly detection that was switched on, as ``event`` says."""
+    """Anomaly detection that ``event`` enabled."""
 
     kind = "anomaly detection"
     is_relevant = True
@@ -940,7 +956,7 @@ class AnomalyMode(Value):
 
 
 class GradMode(Value):
-    """``torch.no_grad()`` and its like."""
+    """Context such as ``torch.no_grad()``."""
 
     kind = "grad mode"
     is_relevant = True
@@ -949,7 +965,7 @@ class GradMode(Value):
 
 
 class NoSyncContext(Value):
-    """``model.no_sync()`` of a module whose gradients are averaged over processes."""
+    """Context ``model.no_sync()`` of a module whose gradients are averaged over processes."""
 
     kind = "no sync"
     is_relevant = True
@@ -958,7 +974,7 @@ class NoSyncContext(Value):
 
 
 class Float8Context(Value):
-    """A region of TransformerEngine, whose modules compute in float8; ``enabled`` where they do."""
+    """Region of TransformerEngine whose modules compute in float8 under the condition ``enabled``."""
 
     kind = "float8"
     is_relevant = True
@@ -971,10 +987,11 @@ class Float8Context(Value):
 
 
 class StackContext(Value):
-    """An ``ExitStack``.
+    """``ExitStack`` and its counts at entry.
 
-    Once it is entered, ``opened`` counts the regions that were open before, ``apart`` the contexts in which gradients
-    stay apart, ``float8`` the regions of TransformerEngine.
+    open_region_count   autocast regions that were open before
+    no_sync_count       contexts without gradient averaging (``no_sync``) that were open before
+    float8_count        TransformerEngine regions that were open before
     """
 
     kind = "stack"
@@ -987,7 +1004,7 @@ class StackContext(Value):
 
 
 class GeneratorContext(Value):
-    """A call of a ``@contextmanager`` function: its body runs around the body of the ``with``."""
+    """Call of a ``@contextmanager`` function: the function body runs around the body of the ``with``."""
 
     kind = "helper"
     is_relevant = True
@@ -1003,11 +1020,14 @@ class GeneratorContext(Value):
 
 
 class GeneratorValue(Value):
-    """A call of a generator function, of which nothing has run yet: who goes over it runs it from yield to yield.
+    """Call of a generator function. No part of the body has run.
 
-    ``gives`` is what it yields, where that is known. ``yields`` are the places where it does, each as the key of a test
-    whether it waits there: none, where what it does between them is nothing to the protocol. ``ended`` is the place
-    where the reading that was the last came to the end of its body.
+    A loop over the generator runs the body from yield to yield.
+
+    yielded_values     yielded values, if known
+    yield_predicates   one predicate key for each yield, true while the generator waits there; empty if the code between
+                       the yields does not affect the protocol
+    end_node           graph node at which the last analysis reached the end of the body
     """
 
     kind = "generator"
@@ -1027,7 +1047,7 @@ class GeneratorValue(Value):
 
 
 class ConditionValue(TypedValue):
-    """The value of a condition."""
+    """Value of a condition."""
 
     kind = "truth"
 
@@ -1046,7 +1066,7 @@ class ConditionValue(TypedValue):
 
 
 class UnionValue(Aggregate):
-    """One of several values, each under its condition; the conditions exclude one another."""
+    """One of several values, each under a condition. The conditions exclude one another."""
 
     kind = "choice"
     is_relevant = True
@@ -1080,18 +1100,19 @@ class UnionValue(Aggregate):
 NONE = Const(None)
 
 Vars = dict[str, Value]
-#: Arguments of a call, those with names by their names: "**" stands for what is unpacked and not known.
+#: Arguments of a call: positional values, and keyword values by name. "**" stands for unpacked arguments that are not
+#: known.
 Args = list[Value]
 Keywords = dict[str, Value]
 Heap = dict[tuple[int, str], Value]
-#: Where a jump leaves a loop, or goes on to its next turn, with what variables and objects hold there.
+#: Jump out of a loop or to its next iteration: graph node, variables and heap.
 Jump = tuple[int, Vars, Heap]
-#: Where a function returns, under which condition, what, and what objects hold there.
+#: Return of a function: graph node, condition, returned value and heap.
 Return = tuple[int, Formula, Value, Heap]
 
 
 class Frame:
-    """A call that is being read: the variables of a function and where it returns to."""
+    """Frame of a call under analysis: the variables of a function and its returns."""
 
     __slots__ = (
         "caller",
@@ -1134,7 +1155,7 @@ class Frame:
 
 
 def join_provenance(values: Iterable[Value]) -> Provenance:
-    """What ran that values came from."""
+    """Join the provenance of several values."""
     provenances = [part.provenance for part in values]
     known = [provenance for provenance in provenances if provenance is not NO_PROVENANCE and any(provenance)]
     if len(known) < 2:
@@ -1144,11 +1165,11 @@ def join_provenance(values: Iterable[Value]) -> Provenance:
 
 
 def merge_into(mapping: MappingValue, value: Value) -> None:
-    """What ``mapping.update(value)`` does: a dict, or pairs, or something that is not known."""
+    """Apply ``mapping.update(value)``; ``value`` may be a dict, a list of pairs or an unknown value."""
     inner = value.is_open if isinstance(value, (MappingValue, SequenceValue)) else True
     if inner:
         mapping.is_open = True
-        # What is not known may hold any of the keys: a constant of the first is a default.
+        # An unknown value may hold any key, so a constant of the mapping is only a default.
         mapping.items = {key: item for key, item in mapping.items.items() if not isinstance(item, Const)}
     if isinstance(value, MappingValue):
         mapping.items.update(value.items)
@@ -1162,7 +1183,7 @@ def merge_into(mapping: MappingValue, value: Value) -> None:
 
 
 def join_keys(parts: Iterable[frozenset[int] | None]) -> frozenset[int] | None:
-    """The keys of all parts, None where those of one are not known."""
+    """Return the union of all key sets, or None if one set is not known."""
     every: frozenset[int] = frozenset()
     for part in parts:
         if part is None:
@@ -1177,7 +1198,7 @@ def join_params(parts: list[ParamsValue]) -> ParamsValue:
 
 
 def modules_of_params(value: Value | None) -> frozenset[int] | None:
-    """Keys of the modules whose parameters an optimizer is given."""
+    """Return the keys of the modules whose parameters an optimizer receives, or None if not known."""
     if isinstance(value, ParamsValue):
         return value.modules
     if isinstance(value, SequenceValue) and value.items:

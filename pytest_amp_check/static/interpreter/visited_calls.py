@@ -1,10 +1,10 @@
-"""Which calls reading has come by, and which of them have told the protocol something."""
+"""Record of the calls that the analysis visited, for the report of unanalyzed calls."""
 
 from __future__ import annotations
 
 from ...protocol.events import Site
 
-#: A place in a file: its path, first line, column, last line, column.
+#: Location in a file: path, first line, first column, last line, last column.
 Span = tuple[str, int, int, int, int]
 
 
@@ -13,7 +13,7 @@ def span_of(site: Site) -> Span:
 
 
 class VisitedCalls:
-    """Places of calls, and whether each has become an event: kept only where somebody asks for blind spots."""
+    """Locations of visited calls; True if the call became an event. Kept only if unanalyzed calls are reported."""
 
     __slots__ = ("calls",)
 

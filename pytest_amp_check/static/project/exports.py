@@ -1,7 +1,7 @@
-"""Which names of a file may matter to one that imports them: what the bytes of their definitions say, before parsing.
+"""Exports: names of a file that may be relevant to importing files, found in bytes of definitions.
 
-A name matters if its definition does something to the protocol, or names something that does, in whatever file. A class
-to derive from matters if it trains, or derives from one that does.
+A name is relevant if the definition affects the protocol, or names such a definition in any file. A base class is
+relevant if the class trains, or derives from a class that trains. No file is parsed.
 """
 
 from __future__ import annotations
@@ -14,53 +14,53 @@ from ...protocol.fast_namedtuple import NamedTuple
 from ..sources import patterns
 from ..sources.patterns import Code
 
-#: The absolute path of a file, and a name in it.
+#: Location of a name: absolute path of a file, and a name in the file.
 Place = tuple[str, bytes]
-#: What an import was asked for (dotted name, importer, level) -> where it led.
+#: Imports (dotted name, importer, level) and the files that they led to.
 Asked = dict[tuple[str, str, int], str | None]
 Find = Callable[[str, str, int], "str | None"]
 
-#: Stands for whatever is known to matter.
+#: Location that stands for a definition known to be relevant.
 _RELEVANT: Place = ("", b"")
 _NAME = re.compile(rb"[A-Za-z_]\w*")
-#: Where a statement of the module itself begins: a definition, a decorator of one, or any other.
+#: Start of a module-level statement: a definition, its decorator, or another statement.
 _STATEMENT = re.compile(rb"^(?:(?:async[ \t]+)?def[ \t]+(\w+)|class[ \t]+(\w+)|(@)|[^\s#)\]}])", re.MULTILINE)
-#: What a statement that is no definition gives a value to, at any depth.
+#: Targets of a statement that is no definition, at any depth.
 _TARGETS = re.compile(
     rb"^[ \t]*(?:(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)|([\w,][\w, \t]*)(?::[^=\n]+)?=(?!=))", re.MULTILINE
 )
 
 
-#: The head of a class, at the margin.
+#: Head of a class at the left margin.
 _CLASS_HEAD = re.compile(rb"^class[ \t]+\w+[ \t]*(?:\([^()]*(?:\([^()]*\)[^()]*)*\))?", re.MULTILINE)
 
 
 class RelevanceCriterion(NamedTuple):
-    """What is asked of names: whether code does what matters, and in what of a definition others are named for it."""
+    """Criterion for relevant names: a test of code, and the part of a definition whose names count."""
 
     is_match: Callable[[bytes], bool]
     used_part: Callable[[bytes], bytes]
 
 
 def _class_head(part: bytes) -> bytes:
-    """Of a class what it derives from; all of anything else."""
+    """Return the head of a class with its bases, or the whole text of another definition."""
     head = _CLASS_HEAD.search(part)
     return head.group() if head else part
 
 
 def _whole_definition(part: bytes) -> bytes:
-    """Return all of a definition. A spawned process is sent the function by its name, which a lambda has not."""
+    """Return the whole definition. A spawned process receives the function by name, which a lambda lacks."""
     return part
 
 
-#: Whether using a name may do something to the protocol.
+#: Criterion: the use of a name may affect the protocol.
 AFFECTS_PROTOCOL = RelevanceCriterion(patterns.may_affect_importer, _whole_definition)
-#: Whether a class that derives from one of a name may inherit a training.
+#: Criterion: a class that derives from a name may inherit a training.
 INHERITS_TRAINING = RelevanceCriterion(patterns.may_do_training, _class_head)
 
 
 class NameRelevance(NamedTuple):
-    """Whether a name matters, and what that depends on: files, by absolute path, and imports with where they led."""
+    """Relevance of a name and the dependencies: files by absolute path, and imports with the resolved files."""
 
     is_relevant: bool
     dependencies: frozenset[str]
@@ -68,9 +68,9 @@ class NameRelevance(NamedTuple):
 
 
 class Exports:
-    """Which names of the files of a tree may matter to those who import them, in the sense of one question.
+    """Names of the files of a project that may be relevant to importing files, by one criterion.
 
-    ``load`` gives what a file holds: nothing, where it cannot be read.
+    ``load`` returns the bytes of a file, or no bytes for an unreadable file.
     """
 
     __slots__ = ("_criterion", "_load_file", "_names_by_file", "_relevance_by_file", "_relevance_by_place")
@@ -83,16 +83,16 @@ class Exports:
         self._relevance_by_place: dict[Place, NameRelevance] = {_RELEVANT: NameRelevance(True, frozenset(), {})}
 
     def is_relevant_file(self, path: str) -> bool:
-        """Whether anything in a file may matter."""
+        """Return True if any code in a file may be relevant."""
         known = self._relevance_by_file.get(path)
         if known is None:
-            # What a package hands on lies in other files.
+            # The names that a package re-exports are in other files.
             known = os.path.basename(path) == "__init__.py" or self._criterion.is_match(self._load_file(path))
             self._relevance_by_file[path] = known
         return known
 
     def relevance_of_import(self, module: str, name: str, importer: str, find: Find) -> NameRelevance:
-        """Whether what a file imports may matter: a module, with dots in front, or a name in it where one is given."""
+        """Return the relevance of an import: of a module, with leading dots, or of a name in the module."""
         touched: set[str] = set()
         asked: Asked = {}
         place = self._resolve_import(module, name.encode(), importer, touched, _record_imports(find, asked))
@@ -102,7 +102,7 @@ class Exports:
         return NameRelevance(known.is_relevant, known.dependencies | touched, {**known.import_targets, **asked})
 
     def relevance_of_name(self, path: str, name: str, find: Find) -> NameRelevance:
-        """Whether a name that the file at a path defines, or hands on, may matter; ``find`` says where imports lead."""
+        """Return the relevance of a name that a file defines or re-exports; ``find`` resolves imports."""
         return self._relevance_at((path, name.encode()), find)
 
     def _relevance_at(self, place: Place, find: Find) -> NameRelevance:
@@ -111,7 +111,7 @@ class Exports:
         return self._relevance_by_place[place]
 
     def may_reexport(self, path: str, name: str) -> bool:
-        """Return True if a file may have a name from another one."""
+        """Return True if a file may import a name from another file."""
         names = self._names_of(path)
         return bool(names.star_imports) or name.encode() in names.imports
 
@@ -122,7 +122,7 @@ class Exports:
         return known
 
     def _search_relevance(self, root: Place, find: Find) -> None:
-        """Follow what names are defined by until something matters, and keep what that has shown."""
+        """Follow the definitions of names until a definition is relevant, and keep the results."""
         touched: set[str] = set()
         asked: Asked = {}
         lead = _record_imports(find, asked)
@@ -145,15 +145,15 @@ class Exports:
             else:
                 stack.pop()
         answer = NameRelevance(helps, frozenset(touched), asked)
-        # Where something matters, no more is known of what lies beside the way to it.
+        # A relevant name ends the search: the names beside the path stay undecided.
         self._relevance_by_place.update(dict.fromkeys([place for place, _ in stack] if helps else seen, answer))
 
     def _definitions_of(self, place: Place, dependencies: set[str], find: Find) -> Iterator[Place]:
-        """What a name is defined by."""
+        """Yield the locations that define a name."""
         path, name = place
         dependencies.add(path)
         names = self._names_of(path)
-        # What steps in where an import fails is not asked: most of what is imported is defined nowhere else.
+        # The fallback of a failed import does not count: most imported names have no other definition.
         taken = names.imports.get(name)
         if taken is None and name in names.statements_by_name:
             does, uses = names.definition_of(name)
@@ -164,7 +164,7 @@ class Exports:
             return
         if taken is None:
             taken = [(module, name) for module in names.star_imports]
-            # Code of its own may give it the name.
+            # Other code of the file may define the name.
             if not taken and (names.is_relevant or (os.path.basename(path) == "__init__.py" and names.has_name(name))):
                 yield _RELEVANT
         for module, member in taken:
@@ -175,7 +175,7 @@ class Exports:
     def _resolve_import(
         self, module: str, name: bytes, importer: str, dependencies: set[str], find: Find
     ) -> Place | None:
-        """What an import leads to, if it may matter: a module, as a whole, or a name in one."""
+        """Return the location of a relevant import (a whole module, or a name in a module), or None."""
         dotted = module.lstrip(".")
         level = len(module) - len(dotted)
         inner = ".".join(filter(None, (dotted, name.decode("utf-8", "replace"))))
@@ -191,7 +191,7 @@ class Exports:
 
 
 def _record_imports(find: Find, import_targets: Asked) -> Find:
-    """The same question, with what it was asked and where that led kept."""
+    """Return ``find`` as a function that also records each import and its target."""
 
     def find_and_record(dotted: str, importer: str, level: int) -> str | None:
         found = import_targets[dotted, importer, level] = find(dotted, importer, level)
@@ -201,10 +201,10 @@ def _record_imports(find: Find, import_targets: Asked) -> Find:
 
 
 class _FileNames:
-    """The names of a file, with what defines each.
+    """Names of a file, with the definitions of each name.
 
-    ``imports`` holds for each local name of an import the modules, with dots in front, and the names there that it may
-    stand for; ``stars`` the modules that everything is taken from; ``helps`` says whether anything in it matters.
+    ``imports`` maps each local name to its possible origins: modules with leading dots, and names there.
+    ``star_imports`` are the modules of star imports. ``is_relevant`` says that any code of the file is relevant.
     """
 
     __slots__ = (
@@ -235,7 +235,7 @@ class _FileNames:
 
     @property
     def statements_by_name(self) -> dict[bytes, list[int]]:
-        """The names that the statements of the module itself give values to, with the numbers of these statements."""
+        """Names that module-level statements bind, with the numbers of these statements."""
         if self._statements_by_name is None:
             self._statements_by_name = {}
             self._split_statements(self._code, self._statements_by_name)
@@ -257,11 +257,11 @@ class _FileNames:
             self._statements.append(part)
 
     def has_name(self, name: bytes) -> bool:
-        """Whether a name stands anywhere in it."""
+        """Return True if a name occurs anywhere in the file."""
         return name in self._code
 
     def definition_of(self, name: bytes) -> tuple[bool, list[bytes]]:
-        """Whether what defines a name does what matters, and the names of the file that it uses for it."""
+        """Return True if the definition of a name is relevant by itself, and the file's names in the definition."""
         does = False
         uses: set[bytes] = set()
         for number in self.statements_by_name.get(name, ()):
@@ -277,7 +277,7 @@ class _FileNames:
 
 
 def _assigned_names(part: bytes) -> set[bytes]:
-    """The names that a statement which is no definition gives values to."""
+    """Return the names that a statement other than a definition binds."""
     found: set[bytes] = set()
     for name, names in _TARGETS.findall(part):
         found.update([name] if name else _NAME.findall(names))

@@ -1,4 +1,4 @@
-"""What may come into a file from others: through what it imports, what imports it, and what that imports."""
+"""Reach of imports: autocast and float16 that a file gets from imports, importers, and the importers' imports."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .region_entry import AutocastEntries, may_use_float16
 from .region_entry import find_autocast_entries as entering_in
 from .syntax import tail_name, walk
 
-#: Files that one which is named imports, directly or not, which are asked for what enters autocast.
+#: Maximum number of direct and indirect imports of a named file that are searched for autocast entries.
 MAX_REACHED_FILES = 400
-#: What a file mentions that may make a model cast.
+#: Words of files that may make a model cast.
 CASTING_WORDS = (b"autocast", *MANUAL_LOW_WORDS)
 
 
 def iterate_autocast_entries(project: Project, path: str, tree: ast.Module) -> Iterator[AutocastEntries]:
-    """What may enter autocast for a file, whose syntax tree is given: it, what it imports, and what imports it.
+    """Yield the autocast entries for a file: of the file with this syntax tree, of imports and of importers.
 
-    A model may be of any class of the tree. Each answer holds those before it: whoever knows enough asks no further,
-    since reading another file takes longer than all else.
+    A model may be of any class of the project. Each result contains the earlier results. A caller with enough knowledge
+    stops, because parsing another file takes longer than all other work.
     """
     absolute = os.path.abspath(path)
     found = entering_in(tree)._replace(called_in_regions=frozenset())
@@ -38,7 +38,7 @@ def iterate_autocast_entries(project: Project, path: str, tree: ast.Module) -> I
         others = {os.path.abspath(other) for other in project.autocast_files} - {absolute}
         below = others & project.transitive_imports({absolute}) if others else set()
         above = {other for other in others if absolute in _imports_below(project, other)}
-    # What it has to do with first: it is the likelier to tell.
+    # Related files first: they are more likely to have an entry.
     near = sorted(below | above)
     for other in (*near, *sorted(others.difference(near))):
         known = _autocast_entries_of(project, other)
@@ -52,7 +52,7 @@ def iterate_autocast_entries(project: Project, path: str, tree: ast.Module) -> I
 
 
 def _autocast_entries_of(project: Project, path: str) -> AutocastEntries:
-    """What enters autocast in a file: everything may, where it does not parse."""
+    """Return the autocast entries of a file; a file that does not parse may enter autocast everywhere."""
     known = project.entries_by_path.get(path)
     if known is None:
         tree = _parse_file(path, project.largest)
@@ -63,12 +63,12 @@ def _autocast_entries_of(project: Project, path: str) -> AutocastEntries:
 
 
 def _imports_on_disk(project: Project, start: str) -> set[str]:
-    """The files that mention autocast among those that a file imports, directly or not, wherever they lie."""
+    """Return the direct and indirect imports of a file, at any location, that mention autocast."""
     reached, work = {start}, [start]
     found: set[str] = set()
     while work and len(reached) < MAX_REACHED_FILES:
         path = work.pop()
-        # What the first file asked for, the others ask for, too.
+        # The imports of the first file are searched for in the other files, too.
         for other in project.iterate_imports(path):
             if other not in reached:
                 reached.add(other)
@@ -79,7 +79,7 @@ def _imports_on_disk(project: Project, start: str) -> set[str]:
 
 
 def _sibling_files(start: str) -> set[str]:
-    """The files that may cast in the directory of a file that is alone: models lie beside what trains them."""
+    """Return the files beside a single file that may cast: models often lie beside their training script."""
     directory = os.path.dirname(start)
     names = os.listdir(directory) if os.path.isdir(directory) else []
     files = {os.path.join(directory, name) for name in names if name.endswith(".py")} - {start}
@@ -87,7 +87,7 @@ def _sibling_files(start: str) -> set[str]:
 
 
 def _imports_below(project: Project, path: str) -> set[str]:
-    """A file and all that it imports, directly or not."""
+    """Return a file with all its direct and indirect imports."""
     known = project.imports_below.get(path)
     if known is None:
         known = project.imports_below[path] = project.transitive_imports({path})
@@ -95,11 +95,11 @@ def _imports_below(project: Project, path: str) -> set[str]:
 
 
 def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
-    """Whether a file, whose syntax tree is given, one that imports it, or what one of these imports is in float16.
+    """Return True if a file, an importer of the file, or an import of one of these may compute in float16.
 
-    Who uses a file that nobody imports is not known: then whether any beside it is. Of one that is looked at alone,
-    any may be. What trains its own modules, and says nothing of float16, trains them in float32. A library for which a
-    file is an example or a test may work in float16 without that file.
+    ``tree`` is the syntax tree of the file. For a file without importers, the files in the same folder count. For a
+    single file, every file counts. A file that trains its own modules without a name of float16 trains in float32. A
+    library may use float16 independently of examples and tests.
     """
     start = os.path.abspath(path)
     if start in project.float16_files:
@@ -115,7 +115,8 @@ def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
     above, users, work = {start}, 0, [start]
     while work:
         current = work.pop()
-        # A package offers what lies in it, and uses it no more than those who import the package for something else.
+        # A package that only re-exports a file does not use it, unlike files that import the package for another
+        # reason.
         if current == start or not _only_reexports(current):
             users += 1
             reached = [other for other in others & _imports_below(project, current) if _is_in_reach(other, start)]
@@ -130,14 +131,14 @@ def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
 
 
 def _only_reexports(path: str) -> bool:
-    """Whether a file gives others what it imports, and does nothing with that itself."""
+    """Return True if a file only re-exports imports and does not use them."""
     if os.path.basename(path) != "__init__.py":
         return False
     return re.search(rb"^[ \t]*(?:class|def)\s", source_files.load_or_nothing(path), re.MULTILINE) is None
 
 
 def _trains_own_modules(tree: ast.Module) -> bool:
-    """Whether a file defines modules and runs their backward itself."""
+    """Return True if a file defines modules and runs backward itself."""
     nodes = walk(tree)
     return any(isinstance(node, ast.FunctionDef) and node.name == "forward" for node in nodes) and any(
         isinstance(node, ast.Call) and tail_name(node.func) == "backward" for node in nodes
@@ -145,14 +146,17 @@ def _trains_own_modules(tree: ast.Module) -> bool:
 
 
 def _is_in_reach(other: str, start: str) -> bool:
-    """Whether what is imported as a file is may import another: that it lies where that one's imports begin."""
+    """Return True if ``start`` lies below the directory at which imports of ``other`` begin.
+
+    Only then may a file that is imported like ``start`` import ``other``.
+    """
     directory = os.path.dirname(other)
     top = package_top(directory)
     return start.startswith((top if top != directory else os.path.dirname(top)) + os.sep)
 
 
 def _may_use_float16(project: Project, path: str) -> bool:
-    """Whether a file, which mentions float16, may compute in it: any may that does not parse."""
+    """Return True if a file that mentions float16 may compute in float16; True for a file that does not parse."""
     known = project.float16_by_path.get(path)
     if known is None:
         tree = _parse_file(path, project.largest)
@@ -161,7 +165,7 @@ def _may_use_float16(project: Project, path: str) -> bool:
 
 
 def _parse_file(path: str, largest: int) -> ast.Module | None:
-    """The syntax tree of a file; None where it cannot be read."""
+    """Return the syntax tree of a file, or None for an unreadable file."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -173,6 +177,6 @@ def _parse_file(path: str, largest: int) -> ast.Module | None:
 
 
 def _import_stem(path: str) -> str:
-    """The last part of the name that a file is imported by."""
+    """Return the last part of the module name of a file."""
     stem = os.path.basename(path).removesuffix(".py")
     return stem if stem != "__init__" else os.path.basename(os.path.dirname(path))

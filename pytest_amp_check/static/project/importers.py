@@ -1,4 +1,4 @@
-"""Who imports what, by name alone: the files of a project that may import another one."""
+"""Importers: files of a project that may import a file, found by name alone."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Iterable
 
 from ..sources import patterns, source_files
 
-#: From so many names on, looking for each of them takes longer than reading all imports.
+#: Number of names above which a search for each name takes longer than reading all imports.
 MAX_SEPARATE_SEARCHES = 4
 
 
 class Importers:
-    """The files that import something under a name; those that do so by names that a run knows, too."""
+    """Index of the files that import a name; files with imports by run-time names count too."""
 
     def __init__(self) -> None:
         self._files_by_name: dict[str, list[str]] = {}
         self._files_by_import: dict[bytes, list[str]] | None = None
 
     def importers_of(self, name: str, files: Iterable[str]) -> list[str]:
-        """Those among the files of the project, which are the same at each call."""
+        """Return the files that import a name. ``files`` are the files of the project, the same in each call."""
         known = self._files_by_name.get(name)
         if known is None:
             known = self._files_by_name[name] = self._find_importers(name.encode("utf-8", "surrogateescape"), files)
@@ -36,7 +36,7 @@ class Importers:
 
 
 def _imported_names(file: str, word: bytes = b"") -> set[bytes]:
-    """The last names of what a file imports, and of what it imports from, if it holds a word."""
+    """Return the last names of a file's imports and of their modules; no names if the file lacks ``word``."""
     data = source_files.load_or_nothing(file)
     if word not in data:
         return set()

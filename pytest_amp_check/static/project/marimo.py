@@ -1,7 +1,7 @@
-"""Notebooks of marimo: their cells are functions of one file, and are analyzed as the one program that they are.
+"""Marimo notebooks: the cells are functions of one file, and the analysis joins the cells into one program.
 
-A cell takes the names that others define as its parameters, and returns those that it defines. marimo runs the cells in
-the order in which they need one another (docs.marimo.io, "Dataflow").
+A cell takes the names of other cells as parameters, and returns the names that the cell defines. marimo runs the cells
+in dependency order (docs.marimo.io, "Dataflow").
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import ast
 
 from .syntax import tail_name, walk
 
-#: Decorators of functions and classes that a notebook exports as they are.
+#: Decorators of functions and classes that a notebook exports unchanged.
 _EXPORTED = frozenset({"function", "class_definition"})
 
 
 def as_one_program(tree: ast.Module, text: str) -> ast.Module:
-    """Return a module whose statements are those of the cells, in the order in which they run.
+    """Return a module with the statements of all cells, in the order in which the cells run.
 
-    Each statement keeps its place in the file. A module without cells is returned as it is.
+    Each statement keeps its location in the file. A module without cells is returned unchanged.
     """
     if "marimo" not in text:
         return tree
@@ -37,7 +37,7 @@ def as_one_program(tree: ast.Module, text: str) -> ast.Module:
 
 
 def _names_of_apps(statement: ast.stmt) -> list[str]:
-    """Return the names that a statement gives a new ``marimo.App(...)``."""
+    """Return the names to which a statement assigns a new ``marimo.App(...)``."""
     if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
         return []
     made = tail_name(statement.value.func) == "App"
@@ -45,7 +45,7 @@ def _names_of_apps(statement: ast.stmt) -> list[str]:
 
 
 def _app_decorator(node: ast.expr, apps: set[str]) -> str:
-    """Return the attribute of an app that a decorator is, such as "cell", or nothing."""
+    """Return the attribute of an app that a decorator uses, such as "cell", or ""."""
     called = node.func if isinstance(node, ast.Call) else node
     of_app = isinstance(called, ast.Attribute) and isinstance(called.value, ast.Name) and called.value.id in apps
     return tail_name(called) if of_app else ""
@@ -66,14 +66,14 @@ def _remove_app_decorators(statement: ast.stmt, apps: set[str]) -> None:
 
 
 def _cell_statements(cell: ast.stmt) -> list[ast.stmt]:
-    """Return the body of a cell without the ``return`` that lists what it defines."""
+    """Return the body of a cell without the ``return`` that lists the defined names."""
     assert isinstance(cell, (ast.FunctionDef, ast.AsyncFunctionDef))
     body = cell.body
     return body[:-1] if isinstance(body[-1], ast.Return) else body
 
 
 def _sort_cells(cells: list[ast.stmt]) -> list[ast.stmt]:
-    """Sort cells so that each comes after those that define what it takes; otherwise in the order of the file."""
+    """Sort cells so that each cell follows the cells that define its parameters; otherwise keep the file order."""
     defined = [_names_defined(cell) for cell in cells]
     needed = [_cell_parameters(cell) for cell in cells]
     known = set[str]().union(*defined)
@@ -81,7 +81,7 @@ def _sort_cells(cells: list[ast.stmt]) -> list[ast.stmt]:
     ready: set[str] = set()
     left = list(range(len(cells)))
     while left:
-        # Cells that need one another in a circle, which marimo refuses, stay in the order of the file.
+        # Cells with circular dependencies, which marimo refuses, stay in the order of the file.
         chosen = next((each for each in left if needed[each] & known <= ready | defined[each]), left[0])
         left.remove(chosen)
         ordered.append(cells[chosen])
@@ -95,7 +95,7 @@ def _cell_parameters(cell: ast.stmt) -> set[str]:
 
 
 def _names_defined(cell: ast.stmt) -> set[str]:
-    """Return the names that a cell defines for others: those that it returns."""
+    """Return the names that a cell defines for other cells: the returned names."""
     assert isinstance(cell, (ast.FunctionDef, ast.AsyncFunctionDef))
     last = cell.body[-1]
     names = walk(last.value) if isinstance(last, ast.Return) and last.value is not None else []

@@ -1,4 +1,4 @@
-"""Modules as they are written: their functions and classes, and which of them matter to the protocol."""
+"""Parsed modules: functions and classes, and the used names that may be relevant to the protocol."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
     from typing import Any
 
 _NUMBERS = frozenset((int, float))
-#: The largest number that float16 holds.
+#: Largest finite float16.
 FLOAT16_MAX = 65504
-#: Words without which no code gives an object attributes by names that only a run knows.
+#: Words of all code that sets attributes by names known only at run time.
 _ATTRIBUTE_SETTERS = frozenset({"setattr", "__dict__", "vars"})
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
-#: Stand in for what is no identifier: a remainder or a counter, a number that float16 cannot hold, one that is assigned
-#: to items, a product of matrices that is scaled, and a number that float16 holds as zero, or with few digits.
+#: Marks among the used names that stand for syntax. In order: a remainder or counter; a number outside float16; such a
+#: number assigned to items; a scaled matrix product; a number that float16 rounds to zero or to few digits.
 COUNTING = "%"
 LARGE_NUMBER = "#"
 FILLING = "="
 SCALING = "@"
 SMALL_NUMBER = "~"
-#: What a name stands for that is given so many different things is data, and no function by another name: each function
-#: that uses it would have the words of all of them.
+#: Maximum number of targets of an alias. A name with more targets is data: otherwise each function that uses the name
+#: would have the names of all targets.
 MAX_ALIAS_TARGETS = 64
 
 
 class ImportedName(NamedTuple):
-    """What an import names: ``module`` with ``level`` dots before it, and ``name`` in it, "" for the module itself."""
+    """Imported name: ``module`` with ``level`` leading dots, and ``name`` in the module, "" for the module itself."""
 
     module: str
     name: str
@@ -44,7 +44,7 @@ class ImportedName(NamedTuple):
 
 
 class Function:
-    """A function of the project. ``cls`` is the class whose method it is."""
+    """Function of the project. ``cls`` is the class that defines the method, or None."""
 
     __slots__ = (
         "_attributes_filled",
@@ -71,26 +71,26 @@ class Function:
         self.cls = cls
         self.name = getattr(node, "name", "<lambda>")
         self.is_generator = False
-        #: A ``@contextmanager``.
+        #: True for a ``@contextmanager`` function.
         self.is_context_manager = "contextmanager" in self.decorator_names()
-        #: Whether it is worth reading by itself.
+        #: True if the function is worth an analysis without a caller.
         self.is_entry_point = False
-        #: Whether it does its part beside other methods of its class, which use a scaler.
+        #: True if other methods of the class use a scaler.
         self.has_scaler_siblings = False
-        #: Whether it writes a checkpoint.
+        #: True if the function writes a checkpoint.
         self.may_save_checkpoint = False
-        #: Whether it may do what low precision spoils.
+        #: True if the function may compute something that low precision spoils.
         self.may_lose_precision = False
         self.used_names: frozenset[str] = frozenset()
         self.context_names: frozenset[str] = frozenset()
-        #: What the calls in its body speak of (:mod:`~..interpreter.matters`), once that was asked.
+        #: Effects that the calls in the body suggest (:mod:`~..interpreter.name_effects`); None before the first use.
         self.effects: frozenset[str] | None = None
         self._divides_by_argument: bool | None = None
         self._attributes_filled: frozenset[str] | None = None
         self._attributes_used: frozenset[str] | None = None
 
     def divides_by_argument(self) -> bool:
-        """Whether it divides something by what it is given."""
+        """Return True if the function divides by a parameter."""
         if self._divides_by_argument is None:
             parameter_names = {parameter.arg for parameter in self.parameters()}
             self._divides_by_argument = any(_divisor_name(node) in parameter_names for node in walk(self.node))
@@ -101,14 +101,14 @@ class Function:
         return f"{self.cls.name}.{self.name}" if self.cls else self.name
 
     def decorator_names(self) -> Iterator[str]:
-        """Last parts of the names of its decorators."""
+        """Yield the last parts of the names of the decorators."""
         for decorator in self.decorators:
             name = tail_name(decorator.func if isinstance(decorator, ast.Call) else decorator)
             if name:
                 yield name
 
     def is_abstract(self) -> bool:
-        """Whether another class is to say what it does."""
+        """Return True if only subclasses implement the function."""
         if "abstractmethod" in self.decorator_names():
             return True
         if isinstance(self.node, ast.Lambda):
@@ -119,7 +119,10 @@ class Function:
         return False
 
     def attributes_filled(self) -> frozenset[str]:
-        """The attributes that it sets, and those of which it uses an attribute: None has none."""
+        """Return the attributes that the function sets, and the attributes whose own attributes it accesses.
+
+        An object with an accessed attribute is not None.
+        """
         if self._attributes_filled is None:
             attributes = [node for node in walk(self.node) if isinstance(node, ast.Attribute)]
             stored = {node.attr for node in attributes if isinstance(node.ctx, ast.Store)}
@@ -129,7 +132,7 @@ class Function:
         return self._attributes_filled
 
     def attributes_used(self) -> frozenset[str]:
-        """The attributes that it speaks of, whatever they are of."""
+        """Return the names of all attributes in the function, of any object."""
         if self._attributes_used is None:
             self._attributes_used = frozenset(
                 [node.attr for node in walk(self.node) if isinstance(node, ast.Attribute)]
@@ -138,7 +141,7 @@ class Function:
 
     @property
     def body(self) -> list[ast.stmt]:
-        """Its statements: a lambda has none."""
+        """Statements of the function; empty for a lambda."""
         return [] if isinstance(self.node, ast.Lambda) else self.node.body
 
     @property
@@ -151,7 +154,7 @@ class Function:
 
 
 def _divisor_name(node: ast.AST) -> str:
-    """The name by which a node divides, "" where it does not."""
+    """Return the name by which a node divides, or ""."""
     match node:
         case ast.BinOp(op=ast.Div(), right=ast.Name(id=name)) | ast.AugAssign(op=ast.Div(), value=ast.Name(id=name)):
             return name
@@ -165,10 +168,10 @@ RECORD_MARKS = frozenset({"dataclass", "attrs", "define", "frozen", "mutable", "
 
 
 class Class:
-    """A class of the project: its methods, and where each attribute of its objects is assigned.
+    """Class of the project: methods, and the assignments to each attribute of its instances.
 
-    ``changed`` are the attributes that methods other than the constructor assign, ``counted`` those that grow. ``open``
-    says that a method gives its objects attributes by names that only a run knows, which may be any of them.
+    ``changed_attributes`` are assigned outside the constructor, ``counter_attributes`` grow. ``is_open`` says that a
+    method may set any attribute, by a name known only at run time.
     """
 
     __slots__ = (
@@ -201,7 +204,7 @@ class Class:
         self.context_names: frozenset[str] = frozenset()
 
     def is_record(self) -> bool:
-        """Whether its objects hold the fields that the class declares, and nothing else: a dataclass, a NamedTuple."""
+        """Return True if instances hold exactly the declared fields, as in a dataclass or NamedTuple."""
         if "__init__" in self.methods:
             return False
         marks = [d.func if isinstance(d, ast.Call) else d for d in self.node.decorator_list]
@@ -209,14 +212,14 @@ class Class:
         return bool(names & RECORD_MARKS)
 
     def declared_fields(self) -> list[str]:
-        """The names that the class declares with annotations, in their order, as a dataclass does its fields."""
+        """Return the annotated names in their order, which are the fields of a dataclass."""
         declared = (each.target for each in self.node.body if isinstance(each, ast.AnnAssign))
         return [target.id for target in declared if isinstance(target, ast.Name)]
 
     def own_names(self) -> dict[str, bool]:
-        """The names of what it defines or gives its objects by itself, and whether each is only ever a number.
+        """Return the names that the class itself defines or assigns, each with True if the values are only numbers.
 
-        What its constructor does, they say.
+        The constructor is no such name: the assigned attributes stand for the constructor.
         """
         values_by_name: dict[str, list[ast.expr]] = {}
         for target, value in (pair for node in self.node.body for pair in _assigned_pairs(node)):
@@ -251,7 +254,7 @@ class Class:
         return self._is_open
 
     def _search_methods(self) -> None:
-        """Look through the methods for what they assign, once somebody asks."""
+        """Search the methods for assigned attributes, on first use."""
         if not self._is_searched:
             self._is_searched = True
             for method in self.methods.values():
@@ -277,12 +280,12 @@ class Class:
 
 
 def _is_number(node: ast.expr) -> bool:
-    """Whether this is a number which is like any other one: 0 and 1 say whether something is done at all."""
+    """Return True for a number literal except 0 and 1, which often mean "off" and "on"."""
     return isinstance(node, ast.Constant) and type(node.value) in _NUMBERS and node.value not in (0, 1)
 
 
 def _sets_unknown_attribute(node: ast.AST, me: str) -> bool:
-    """Whether a call gives an object attributes by names that may be any."""
+    """Return True if a call sets attributes of an object by unknown names."""
     match node:
         case ast.Call(ast.Name("setattr"), [ast.Name(id=given), name, _]):
             return given == me and is_unknown_name(name)
@@ -294,12 +297,12 @@ def _sets_unknown_attribute(node: ast.AST, me: str) -> bool:
 
 
 def is_unknown_name(name: ast.expr) -> bool:
-    """Whether the name of an attribute may be any: it is no text, and no part of it is one."""
+    """Return True if an attribute name is unknown: no text, and no text as a part."""
     return isinstance(name, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
 
 
 def _assigned_pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """What a statement assigns to, and what, tuples taken apart."""
+    """Yield the targets of an assignment, each with the assigned value; tuples of equal length are split."""
     targets: list[ast.expr]
     match node:
         case ast.Assign(targets=targets, value=value):
@@ -317,7 +320,7 @@ def _assigned_pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 class _Scope(NamedTuple):
-    """A module, a function or a class, by its node, and the words that are found in it."""
+    """Scope of a module, function or class: its node, and the names used inside."""
 
     node: ast.AST
     cls: Class | None
@@ -326,7 +329,7 @@ class _Scope(NamedTuple):
 
 
 class Module:
-    """A parsed source file."""
+    """Parsed source file."""
 
     __slots__ = (
         "_bindings",
@@ -359,36 +362,39 @@ class Module:
         self.text = text
         self.tree = tree
         self.is_ascii = text.isascii()
-        #: Whether it may ask which version of a library is installed, or what that has.
+        #: True if the file may test the installed version of a library, or the presence of a name.
         self.may_check_version = "hasattr" in text or "version" in text.lower()
         self.lines: list[str] | None = None
         self.functions: dict[ast.AST, Function] = {}
         self.classes: dict[ast.AST, Class] = {}
         self.functions_by_name: dict[str, list[Function]] = {}
-        #: Names that stand for others: name -> last parts of what it was given.
+        #: Aliases: name to the last parts of the assigned names.
         self.aliases: dict[str, set[str]] = {}
-        #: Local names of what the file imports, wherever in it.
+        #: Names that the file imports, at any level.
         self.imports: dict[str, ImportedName] = {}
         self.star_imports: list[ImportedName] = []
         self._bindings: dict[str, list[ast.stmt]] | None = None
         self._word_counts: Counter[str] | None = None
-        #: From the node of a function, or of the module, to the names that it binds once, when somebody has asked.
+        #: Names bound exactly once, by the node of a function or of the module, after the first use.
         self.names_bound_once: dict[ast.AST, frozenset[str]] = {}
-        #: Functions that are there for another version of a library.
+        #: Functions for another version of a library.
         self.fallback_nodes: set[ast.AST] = set()
         self._roles = RoleCollector()
         self._index_names(tree)
-        #: Whether the statements of the module itself may do what low precision spoils.
+        #: True if the module-level statements may compute something that low precision spoils.
         self.may_lose_precision = False
-        #: Whether anything in the file trains.
+        #: True if any code in the file trains.
         self.may_train = False
-        #: Texts of expressions that the file uses as scalers, optimizers or modules.
+        #: Roles of expressions that the file uses as scalers, optimizers or modules, by source text.
         self.role_by_text = self._roles.resolve_roles()
-        #: The last part of each.
+        #: Last part of each of these texts.
         self.role_names = frozenset(text.rpartition(".")[2] for text in self.role_by_text)
 
     def release_references(self) -> None:
-        """Let go of the functions and classes, which know the module, and of its tree: nobody needs them any more."""
+        """Release the functions and classes, which refer to the module and its tree.
+
+        The module is unusable afterwards.
+        """
         for cls in self.classes.values():
             cls.methods.clear()
             cls._assignments.clear()
@@ -396,11 +402,11 @@ class Module:
             table.clear()
 
     def _index_names(self, tree: ast.Module) -> None:
-        """Find functions and classes, what each names, and how what they name is used: in one walk over the tree."""
+        """Find all functions and classes, their names and the roles of expressions, in one walk over the tree."""
         whole = _Scope(tree, None, set(), None)
         scopes: list[_Scope] = [whole]
         found: dict[Function | Class, set[str]] = {}
-        # What most nodes are is looked for here, the rest in a table.
+        # The most frequent kinds of node are tested here, the others by a table.
         roles = self._roles
         for scope in scopes:
             used_names = scope.used_names
@@ -439,7 +445,7 @@ class Module:
             holder.used_names = frozenset(inner)
 
     def _define_scope(self, node: ast.AST, scope: _Scope, parent: ast.AST) -> _Scope:
-        """The function or class that a node in a scope is."""
+        """Create the function or class of a node and return its scope."""
         if isinstance(node, ast.ClassDef):
             cls = self.classes[node] = Class(node, self)
             return _Scope(node, cls, set(), None)
@@ -453,7 +459,7 @@ class Module:
         return _Scope(node, None, set(), function)
 
     def _note_assignment(self, node: ast.Assign, scope: _Scope) -> None:
-        """Names given to a function or a class: ``ac = torch.autocast``, ``ac = partial(autocast, "cuda")``."""
+        """Record aliases of a function or a class: ``ac = torch.autocast`` or ``ac = partial(autocast, "cuda")``."""
         self._roles.note_assignment(node)
         value = node.value
         sources = [value.func, *value.args] if isinstance(value, ast.Call) else [value]
@@ -495,7 +501,10 @@ class Module:
 
     @property
     def bindings(self) -> dict[str, list[ast.stmt]]:
-        """The statements outside functions that give a name its value, those that only step in for others left out."""
+        """Statements outside functions that bind each name.
+
+        Fallback branches count only for names without another binding.
+        """
         if self._bindings is None:
             certain: dict[str, list[ast.stmt]] = {}
             fallbacks: dict[str, list[ast.stmt]] = {}
@@ -504,13 +513,13 @@ class Module:
         return self._bindings
 
     def count_word(self, name: str) -> int:
-        """How often a name stands in the text, in comments and strings, too."""
+        """Return the number of occurrences of a name in the text, with comments and strings."""
         if self._word_counts is None:
             self._word_counts = Counter(re.findall(r"\w+", self.text))
         return self._word_counts[name]
 
     def _add_aliases(self, holders: list[set[str]]) -> None:
-        """Let whoever uses an alias use what it stands for."""
+        """Add the targets of each alias to the scopes that use the alias."""
         aliases = {name: meant - {name} for name, meant in self.aliases.items() if len(meant) <= MAX_ALIAS_TARGETS}
         for holder in holders:
             todo = [name for name in holder if name in aliases]
@@ -521,7 +530,7 @@ class Module:
                         todo.append(meant)
 
     def character_column(self, line: int, offset: int) -> int:
-        """The column in characters of an offset in UTF-8 bytes."""
+        """Return the column in characters for an offset in UTF-8 bytes."""
         if self.is_ascii or offset <= 0:
             return offset
         if self.lines is None:
@@ -531,9 +540,9 @@ class Module:
         return len(self.lines[line - 1].encode()[:offset].decode("utf-8", "ignore"))
 
 
-#: The kinds of node that have words of their own.
+#: Kinds of node that are a scope with names of their own.
 _SCOPES = frozenset((ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef))
-#: What is noted of other kinds of node.
+#: Functions that record other kinds of node.
 _NODE_HANDLERS: dict[type[ast.AST], Callable[[Module, Any, _Scope], None]] = {
     ast.Assign: Module._note_assignment,
     ast.AugAssign: Module._note_counting,
@@ -545,21 +554,21 @@ _NODE_HANDLERS: dict[type[ast.AST], Callable[[Module, Any, _Scope], None]] = {
 
 
 def is_product(node: ast.expr) -> bool:
-    """Whether an expression is a product of matrices."""
+    """Return True if an expression is a matrix product."""
     if isinstance(node, ast.BinOp):
         return type(node.op) is ast.MatMult
     return isinstance(node, ast.Call) and tail_name(node.func) in ("matmul", "bmm", "einsum")
 
 
 def _is_large(node: ast.expr) -> bool:
-    """Whether a number is written that float16 cannot hold."""
+    """Return True if an expression is a number above the largest float16."""
     number = node.operand if isinstance(node, ast.UnaryOp) else node
     value = number.value if isinstance(number, ast.Constant) else None
     return isinstance(value, (int, float)) and value > FLOAT16_MAX
 
 
 def _number_marks(number: float) -> tuple[str, ...]:
-    """What stands for a number that float16 does not hold as it is."""
+    """Return the marks for a number that float16 cannot represent."""
     if abs(number) > FLOAT16_MAX:
         return (LARGE_NUMBER,)
     return (SMALL_NUMBER,) if 0 < number < 1.6e-5 else ()
@@ -568,7 +577,7 @@ def _number_marks(number: float) -> tuple[str, ...]:
 def _collect_bindings(
     statements: list[ast.stmt], certain: dict[str, list[ast.stmt]], fallbacks: dict[str, list[ast.stmt]]
 ) -> None:
-    """Collect what statements give values to; ``instead`` takes what an ``else`` or a handler does."""
+    """Collect the statements that bind names; ``fallbacks`` collects statements in ``else`` blocks and handlers."""
     for statement in statements:
         match statement:
             case ast.If(body=body, orelse=others):
@@ -590,7 +599,7 @@ def _collect_bindings(
 
 
 def catches_import(handler: ast.ExceptHandler) -> bool:
-    """Whether a handler provides for a library that lacks a name."""
+    """Return True if a handler supports a library without the imported name."""
     names = {n.id for n in walk(handler.type) if isinstance(n, ast.Name)} if handler.type else {"ImportError"}
     return bool(names & {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception"})
 
@@ -599,12 +608,12 @@ _stored_names_cache: dict[int, tuple[list[ast.stmt], tuple[frozenset[str], froze
 
 
 def item_name(key: str) -> str:
-    """What stands for an item among the attributes of an object: no attribute is called so."""
+    """Return the heap name of an item, which no attribute can have."""
     return f"[{key!r}]"
 
 
 def stored_names(nodes: list[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:
-    """Names and attribute names that statements assign, not looking into functions that they define."""
+    """Return the names and attribute names that statements assign, without the bodies of nested functions."""
     known = _stored_names_cache.get(id(nodes))
     if known is not None and known[0] is nodes:
         return known[1]

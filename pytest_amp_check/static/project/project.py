@@ -1,4 +1,4 @@
-"""The files of a run: which of them an import leads to, and those that have been parsed."""
+"""Files of a run: resolution of imports to files, and a cache of parsed files."""
 
 from __future__ import annotations
 
@@ -22,28 +22,31 @@ if TYPE_CHECKING:
     from .module import ImportedName, Module
     from .region_entry import AutocastEntries
 
-#: Characters of source whose syntax trees are kept for the next file that imports them.
+#: Maximum source size, in characters, of the cached syntax trees of imported files.
 MAX_CACHED_CHARACTERS = 4_000_000
-#: Those that one file may be given of others.
+#: Maximum source size, in characters, of the other files that the analysis of one file may parse.
 MAX_GIVEN_CHARACTERS = 1_500_000
-#: What marks the directory of a project, above which no import of a file that is named leads.
+#: Entries that mark a project directory. No import of a named file leads above such a directory.
 PROJECT_MARKS = (".git", ".hg", "pyproject.toml", "setup.py", "setup.cfg")
-#: What lies at the top of code that was downloaded without its history, and is never packaged.
+#: Entries at the top of downloaded code without git history; packages do not contain them.
 COPY_MARKS = ("LICENSE", "README.md", "README.rst", "requirements.txt", "environment.yml")
-#: By these a file imports others by a name that only a run knows.
+#: Words of code that imports modules by names known only at run time.
 DYNAMIC_IMPORT_WORDS = (b"import_module(", b"__import__(", b"instantiate(", b"_target_")
-#: Directories beside those of the importing file that are put on the path by habit.
+#: Common source directories on the import path, relative to each parent directory.
 SOURCE_FOLDERS = ("", "src", "lib")
 
 
 class Project:
-    """What is known of all the files of a run before any is parsed, and the way from an import to one of them.
+    """Project: the prescan results of all files of a run, and the resolution of imports.
 
-    ``files`` are those to be checked, and ``members`` all that are known of: of files that were named alone the whole
-    project, where a mark says where it ends, so that they are read as they are in a check of its folder.
-    ``autocast`` are the files that may enter autocast, ``float16`` those that speak of float16, ``lightning16`` says
-    whether any has a Trainer of Lightning train in it, ``resumes`` whether any may load the state of an optimizer:
-    which of a project is not known where no folder of it was looked at, and no mark says where it ends.
+    ``files`` are the files to check, and ``members`` all known files. For files that were named alone, ``members`` is
+    the whole project if a mark shows its top directory. Then the result equals a check of the folder.
+
+    autocast_files    files that may enter autocast
+    float16_files     files that use float16
+    has_lightning16   a Lightning Trainer trains in float16 in one of the files
+    may_resume        one of the files may load the state of an optimizer; True if only single files are known and no
+                      mark shows the top directory
     """
 
     __slots__ = (
@@ -83,50 +86,50 @@ class Project:
         self.autocast_files: set[str] = set()
         self.float16_files: set[str] = set()
         self.has_lightning16 = False
-        #: What wrappers that cannot be read do, by their dotted names, as the configuration says.
+        #: Effects of unanalyzed wrappers by dotted name, from the configuration.
         self.declared_wrappers: Mapping[str, tuple[str, ...]] = {}
-        #: The types of devices that the project runs on, where the configuration says so.
+        #: Device types that the project runs on, from the configuration.
         self.devices: tuple[str, ...] = ()
-        #: Bytes of code of a file that are parsed, and searched.
+        #: Maximum size, in bytes of code, of a file that is parsed and searched.
         self.largest = largest
         load = partial(source_files.load_or_nothing, largest=largest)
         self._helper_exports, self._trainer_exports = Exports(load, AFFECTS_PROTOCOL), Exports(load, INHERITS_TRAINING)
         self._may_resume = False
-        #: Absolute path -> path as it is written.
+        #: Absolute path to path as the user wrote it.
         self.files: dict[str, str] = {}
-        #: By their absolute paths.
+        #: All known files, by absolute path.
         self.members: Collection[str] = self.files
         self._roots: list[tuple[str, bool]] = []
         self._files_by_stem: dict[str, list[str]] = {}
-        #: The directories around the files, and what files and directories are called: what an import can lead to.
+        #: Directories around the files, and names of files and directories, which are the possible targets of imports.
         self._directories: set[str] = set()
         self._importable_names: set[str] = set()
         self._absolute_paths: dict[str, tuple[str, str]] = {}
         self._import_cache: dict[tuple[str, str], str | None] = {}
         self._modules: dict[str, Module | None] = {}
         self._cached_characters = 0
-        #: What linking a parsed file has asked for, which whoever asks for that file asks for, too.
+        #: Files and imports that the analysis of a parsed file used; users of the parsed file depend on them too.
         self._dependencies_by_path: dict[str, tuple[set[str], dict[tuple[str, str, int], str | None]]] = {}
         self._imports_by_path: dict[str, frozenset[str]] = {}
-        #: What the file being read has asked for: files by absolute path, imports with where they led.
+        #: Dependencies of the current file: files by absolute path, and imports with their targets.
         self.dependencies: set[str] = set()
         self.import_targets: dict[tuple[str, str, int], str | None] = {}
-        #: Files whose own imports are among these already.
+        #: Files whose dependencies are already included.
         self._given_modules: set[str] = set()
         self._given_characters = 0
-        #: What :mod:`.reach` remembers: what enters autocast in a file, whether one computes in float16, what a file
-        #: imports, directly or not, and the files that import something by its last name.
+        #: Results of :mod:`.import_reach`, by file: autocast entries, use of float16, and transitive imports. The index
+        #: of importers maps the last part of a name to files.
         self.entries_by_path: dict[str, AutocastEntries] = {}
         self.float16_by_path: dict[str, bool] = {}
         self.imports_below: dict[str, set[str]] = {}
         self.importers = Importers()
-        #: Whether any file may have mattered.
+        #: True if the result may depend on any file.
         self.depends_on_all = False
 
-    # What a first look shows.
+    # Prescan results.
 
     def add_prescan(self, path: str, prescan: Code | Prescan) -> None:
-        """Know what the code of a file, or a first look at it, has shown."""
+        """Add the prescan result of a file."""
         if prescan.may_enter_autocast:
             self.autocast_files.add(path)
         if prescan.may_use_float16:
@@ -135,9 +138,9 @@ class Project:
         self._may_resume = self._may_resume or prescan.may_resume
 
     def add_surroundings(self, codes: Iterable[tuple[str, Code]], files: Collection[str], *, is_complete: bool) -> None:
-        """Know what lies around files that were named: what the code of some has shown, and all of them by their paths.
+        """Add the files around named files: the prescan results of some files, and the paths of all files.
 
-        ``whole`` says that these are all the files of their projects: no other one is asked for on the disk then.
+        ``is_complete`` says that the projects contain no other files; then no import is searched for on disk.
         """
         for path, code in codes:
             if is_complete:
@@ -150,9 +153,9 @@ class Project:
             self._index_files(self.members - self.files.keys())
 
     def add_files(self, files: list[str], paths: Sequence[str]) -> None:
-        """Take in the files that were found below the paths that the user named."""
+        """Add the files that were found below the paths that the user named."""
         self.files = {os.path.abspath(file): file for file in files}
-        # Not a view of the keys, which cannot be sent to a spawned process.
+        # A view of the keys could not be sent to a spawned process.
         self.members = self.files
         self._index_files(self.members)
         for path in paths:
@@ -161,7 +164,7 @@ class Project:
             self._roots.append((_project_of(os.path.dirname(top)) if is_single_file else top, is_single_file))
 
     def _index_files(self, files: Iterable[str]) -> None:
-        """Know of files, by their absolute paths, where imports can lead."""
+        """Index files, given by absolute path, as targets of imports."""
         for file in files:
             self._files_by_stem.setdefault(source_files.import_stem(file), []).append(file)
             directory = os.path.dirname(file)
@@ -176,19 +179,19 @@ class Project:
     def may_resume(self) -> bool:
         return self._may_resume or all(alone for _, alone in self._roots)
 
-    # From an import to a file.
+    # Resolution of imports.
 
     def find_import(self, dotted: str, importer: str, level: int = 0) -> str | None:
-        """The absolute path of the file that an import in another leads to; None where it leads out of the tree.
+        """Return the absolute path of the file that an import refers to, or None for a file outside the project.
 
-        A package leads to its ``__init__.py``, and a directory without one to itself.
+        A package gives the ``__init__.py`` of the package, and a directory without this file gives the directory.
         """
         importer, _ = self._absolute_path(importer)
         found = self.import_targets[dotted, importer, level] = self._find_import(dotted, importer, level)
         return found
 
     def _find_import(self, dotted: str, importer: str, level: int) -> str | None:
-        """The same for an importer by its absolute path, without keeping that it was asked."""
+        """Resolve an import without recording a dependency; ``importer`` is an absolute path."""
         if not self._roots:
             return None
         _, directory = self._absolute_path(importer)
@@ -199,12 +202,12 @@ class Project:
             self._import_cache[key] = self._resolve_import(dotted, directory, relative=bool(level))
         found = self._import_cache[key]
         if found == importer and not level:
-            # No file imports itself: it has the name of its package.
+            # A file does not import itself, so the name is that of the package.
             found = self._resolve_import(dotted, os.path.dirname(directory), relative=False)
         return found
 
     def _absolute_path(self, path: str) -> tuple[str, str]:
-        """The absolute path of a file, and of the directory that it lies in."""
+        """Return the absolute path of a file, and of its directory."""
         known = self._absolute_paths.get(path)
         if known is None:
             absolute = os.path.abspath(path)
@@ -212,7 +215,7 @@ class Project:
         return known
 
     def is_local_import(self, imported: ImportedName, importer: str) -> bool:
-        """Whether an import leads to a file of the tree, or to a package."""
+        """Return True if an import refers to a file or a package of the project."""
         return self.find_import(imported.module, importer, imported.level) is not None
 
     def _resolve_import(self, dotted: str, directory: str, *, relative: bool) -> str | None:
@@ -221,7 +224,7 @@ class Project:
             not self._importable_names.issuperset(parts[-1:] if relative else parts[:1] + parts[-1:])
             and self.is_complete()
         ):
-            # Nothing is called that.
+            # No file or directory has this name.
             return None
         if relative:
             return self._file_at(directory, parts)
@@ -246,40 +249,40 @@ class Project:
         return self._is_near_single_file(path) and os.path.isfile(path)
 
     def _holds_files(self, directory: str) -> bool:
-        """Whether a directory without ``__init__.py`` is a package all the same, for what lies in it."""
+        """Return True if a directory without ``__init__.py`` is a package because it contains files."""
         if directory in self._directories:
             return True
         return self._is_near_single_file(directory) and os.path.isdir(directory)
 
     def _is_near_single_file(self, path: str) -> bool:
-        """Whether a path lies in the project of a file that was named, whose other files are not known."""
+        """Return True if a path is in the project of a named file whose other files are not known."""
         return any(alone and path.startswith(os.path.join(top, "")) for top, alone in self._roots)
 
     # Parsed files.
 
     def display_path(self, path: str) -> str:
-        """The path of a file as the user would write it."""
+        """Return the path of a file as the user would write it."""
         return self.files.get(path) or os.path.relpath(path)
 
     def is_relevant_file(self, path: str) -> bool:
-        """Whether a file may do something to the protocol for one that imports it."""
+        """Return True if a file may affect the protocol of a file that imports it."""
         self.dependencies.add(path)
         return self._helper_exports.is_relevant_file(path)
 
     def may_reexport(self, path: str, name: str) -> bool:
-        """Whether a file has a name from another one that may do so."""
+        """Return True if a file re-exports a name from another file that may affect the protocol."""
         return self._helper_exports.may_reexport(path, name) and self._add_dependencies(
             self._helper_exports.relevance_of_name(path, name, self._find_import)
         )
 
     def _add_dependencies(self, file_result: NameRelevance) -> bool:
-        """What an answer says, which the file being read depends on from now on."""
+        """Add the dependencies of a result to the current file, and return True if the name is relevant."""
         self.dependencies |= file_result.dependencies
         self.import_targets |= file_result.import_targets
         return file_result.is_relevant
 
     def module_at(self, path: str) -> Module | None:
-        """The parsed file at an absolute path; None if it does not parse."""
+        """Return the parsed file at an absolute path, or None if it does not parse or exceeds the budget."""
         self.dependencies.add(path)
         if path not in self._modules:
             made = self._parse_module(path)
@@ -294,11 +297,11 @@ class Project:
                 finally:
                     self.dependencies, self.import_targets = outer
         else:
-            # The one that was asked for last is kept longest.
+            # Move the file to the end of the cache: the least recently used file is dropped first.
             made = self._modules.pop(path)
         known = self._modules[path] = made
         if known is not None and path not in self._given_modules:
-            # However much of it is at hand from before: what a file is given depends on that file alone.
+            # The cache does not change this limit: the files available to one analysis depend on that analysis alone.
             if self._given_characters > MAX_GIVEN_CHARACTERS:
                 return None
             self._given_characters += len(known.text)
@@ -323,7 +326,7 @@ class Project:
             return None
 
     def relevant_imports(self, module: Module, path: str) -> frozenset[str]:
-        """Names of a file that stand for what may matter in another file of the tree."""
+        """Return the imported names of a file that may be relevant in another file of the project."""
         from .relevance import base_names, may_train
 
         whole = may_train(module)
@@ -337,32 +340,35 @@ class Project:
         )
 
     def _is_relevant_import(self, imported: ImportedName, importer: str, exports: Exports) -> bool:
-        """Whether what an import names may matter."""
+        """Return True if an imported name may be relevant."""
         module = "." * imported.level + imported.module
         return self._add_dependencies(
             exports.relevance_of_import(module, imported.name, self._absolute_path(importer)[0], self._find_import)
         )
 
     def is_complete(self) -> bool:
-        """Whether every file of the project is at hand, and not only those that were named."""
+        """Return True if every file of the project is known, not only named files."""
         return not any(alone for _, alone in self._roots)
 
     def possible_imports(self, path: str) -> frozenset[str]:
-        """Absolute paths of the files that a file imports itself, or may import by a name that only a run knows."""
+        """Return the absolute paths of the files that a file imports, or may import by a name known at run time."""
         asked, self.import_targets = self.import_targets, {}
         found = self.direct_imports(os.path.abspath(path))
         self.import_targets = asked
         return found
 
     def static_imports(self, path: str) -> frozenset[str]:
-        """Absolute paths of the files that a file imports itself: to read it may lead to these, and to no other."""
+        """Return the absolute paths of the files that the import statements of a file refer to.
+
+        The analysis of the file can lead to these files and to no others.
+        """
         asked, self.import_targets = self.import_targets, {}
         found = frozenset(self.iterate_imports(os.path.abspath(path), by_name=False))
         self.import_targets = asked
         return found
 
     def transitive_imports(self, paths: set[str]) -> set[str]:
-        """Files and all that they import, directly or not; every file where one of them imports by name."""
+        """Return the files and their direct and indirect imports; all files if one file imports by run-time names."""
         reached = set(paths)
         work = list(paths)
         while work and len(reached) < len(self.members):
@@ -380,7 +386,7 @@ class Project:
         return known
 
     def iterate_imports(self, path: str, *, by_name: bool = True) -> Iterator[str]:
-        """The files that a file imports itself, and ``by_name`` those that it may import by a name of the run."""
+        """Yield the files that a file imports, and with ``by_name`` the files that run-time names may refer to."""
         try:
             data = code_blocks.code_bytes(path, code_blocks.load_source(path, self.largest))
         except source_files.Unreadable:
@@ -398,7 +404,7 @@ class Project:
                     yield found
 
     def begin_file(self) -> None:
-        """Start to read another file: forget what the last one asked for, and parsed files where they grow too many."""
+        """Begin the analysis of another file: reset the dependencies, and trim the cache of parsed files."""
         self.dependencies = set()
         self.import_targets = {}
         self._given_modules = set()
@@ -415,7 +421,7 @@ class Project:
 
 
 def _folders_above(directory: str, tops: Iterable[tuple[str, bool]]) -> Iterator[str]:
-    """The directories from that of a file up to the top of its tree, or of the package that the top lies in."""
+    """Yield the directories from the directory of a file up to the top of its project or package."""
     around = [top for top, _ in tops if directory == top or directory.startswith(os.path.join(top, ""))]
     last = package_top(min(around, key=len) if around else directory)
     for above in source_files.folders_upward(directory):
@@ -425,7 +431,7 @@ def _folders_above(directory: str, tops: Iterable[tuple[str, bool]]) -> Iterator
 
 
 def _find_by_path_end(parts: list[str], files: Iterable[str]) -> str | None:
-    """The one of some files whose path ends as an import does: other code puts its directory on the path."""
+    """Return the only file whose path ends like an import, or None. Other code adds its directory to the path."""
     tail = os.sep + os.path.join(*parts)
     ends = (tail + ".py", os.path.join(tail, "__init__.py"))
     found = [file for file in files if file.endswith(ends)]
@@ -433,9 +439,9 @@ def _find_by_path_end(parts: list[str], files: Iterable[str]) -> str | None:
 
 
 def _importable_by_name(path: str, files: Collection[str]) -> Iterable[str]:
-    """The files that one may import by a name that only a run knows.
+    """Return the files that one file may import by a name known only at run time.
 
-    What lies in a package may name what it holds and what lies beside it, a script whatever there is.
+    A file in a package may name any file of the package; a script may name any file.
     """
     directory = os.path.dirname(os.path.abspath(path))
     top = package_top(directory)
@@ -443,25 +449,25 @@ def _importable_by_name(path: str, files: Collection[str]) -> Iterable[str]:
 
 
 def is_library_import(imported: ImportedName) -> bool:
-    """Whether an import names something of torch, or of a framework, whose meaning the tables tell."""
+    """Return True if an import refers to torch or to a framework with a library model."""
     name = f"{imported.module}.{imported.name}".rstrip(".")
     return not imported.level and (torch_api.is_known_name(name) or frameworks.is_known_name(name))
 
 
 def package_top(directory: str) -> str:
-    """The directory in which the package lies that a directory is in; itself where it is in none."""
+    """Return the directory that contains the top package of a directory; without a package, the directory itself."""
     while os.path.isfile(os.path.join(directory, "__init__.py")) and os.path.dirname(directory) != directory:
         directory = os.path.dirname(directory)
     return directory
 
 
 def _project_of(directory: str) -> str:
-    """The directory of the project that a directory lies in; itself where no project is marked."""
+    """Return the project directory of a directory; without a project mark, the directory itself."""
     return marked_project(directory) or directory
 
 
 def marked_project(directory: str) -> str | None:
-    """The directory of the project that a directory lies in, where one is marked."""
+    """Return the marked project directory of a directory, or None."""
     marked = (
         above
         for marks in (PROJECT_MARKS, COPY_MARKS)

@@ -1,4 +1,4 @@
-"""What lies around files that are being put right: who imports from them, and which torch their project asks for."""
+"""Context of files that are fixed: the files that import from them, and the torch version that the project requires."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from ...protocol.regular_files import LARGEST_CONFIG
 from ..sources import patterns, source_files
 
-#: A version of torch.
+#: Version of torch: major and minor.
 Version = tuple[int, int]
-#: From so many words on, looking for each of them takes longer than reading all imports.
+#: Number of names above which a search for each name takes longer than reading all imports.
 MAX_SEPARATE_SEARCHES = 10
 _TORCH_REQUIREMENT = (
     rb"(?<![\w.-])(?:py)?torch[\"']?\s*(?:\[[^\[\]]*\]\s*)?([=~<>]=?|=\s*[\"'][\^~>=]*)\s*v?(\d+)\.(\d+)"
@@ -20,9 +20,9 @@ _REQUIREMENT_FILES = r"(pyproject\.toml|setup\.(py|cfg)|requirements.*\.(txt|in)
 
 
 class ProjectContext:
-    """What lies around some files; ``others`` are those that may import them, with what lies beside these.
+    """Context of some files; ``others`` are possible importers, together with the files beside these.
 
-    ``torch`` is the oldest version in use, where the files of the project are not to be asked.
+    ``torch`` is the oldest version in use; None means that the project's own files say so.
     """
 
     def __init__(self, paths: Iterable[str] = (), others: Iterable[str] = (), torch: Version | None = None) -> None:
@@ -33,18 +33,21 @@ class ProjectContext:
         self._oldest_by_folder: dict[str, Version | None] = {}
 
     def imported_names(self, path: str) -> frozenset[str]:
-        """The names that other files import from a file, or from one that is called the same; ``*`` for all."""
+        """Return the names that other files import from a file, or from a file of the same name.
+
+        ``*`` stands for all names.
+        """
         if self._names_by_path is None:
             self._names_by_path = _collect_imported_names(self._paths, self._other_files) if self._paths else {}
         return self._names_by_path.get(path, frozenset())
 
     def may_support(self, path: str, version: Version) -> bool:
-        """Whether the project of a file asks for this version of torch, or a later one, or says nothing of it."""
+        """Return True if the project of a file requires this torch version or a later version, or no version."""
         oldest = self._torch_version or self._oldest_required(os.path.dirname(os.path.abspath(path)))
         return oldest is None or oldest >= version
 
     def declares_version(self, path: str, version: Version) -> bool:
-        """Whether the project of a file asks for this version of torch, or a later one."""
+        """Return True if the project of a file requires this torch version or a later version."""
         oldest = self._torch_version or self._oldest_required(os.path.dirname(os.path.abspath(path)))
         return oldest is not None and oldest >= version
 
@@ -60,7 +63,7 @@ class ProjectContext:
 
 
 def _required_versions(folder: str) -> Iterator[Version]:
-    """The versions of torch that the files of a folder ask for which say what a project needs."""
+    """Yield the torch versions in the requirement files of a folder."""
     try:
         found = [os.path.join(folder, name) for name in os.listdir(folder) if re.match(_REQUIREMENT_FILES, name)]
     except OSError:
@@ -70,18 +73,18 @@ def _required_versions(folder: str) -> Iterator[Version]:
     for path in found:
         data = source_files.load_or_nothing(path, LARGEST_CONFIG)
         for sign, major, minor in re.findall(_TORCH_REQUIREMENT, data):
-            # What is said to be too new is not asked for.
+            # An upper bound ("<") excludes the version that it names.
             yield int(major), int(minor) - (sign == b"<")
 
 
 def _collect_imported_names(paths: list[str], files: Iterable[str]) -> dict[str, frozenset[str]]:
-    """For each of some files, the names that others import from it, or from one that is called the same."""
+    """Return for each file the names that other files import from the file, or from a file of the same name."""
     stems: dict[str, set[str]] = {source_files.import_stem(path): set() for path in paths}
     folders = {path: os.path.dirname(os.path.abspath(path)) for path in paths}
     beside = {folder: _sources_in(folder) for folder in folders.values()}
     words = [os.fsencode(stem) for stem in stems]
     if any(os.path.basename(path) == "__init__.py" for path in paths):
-        # A package may be imported from without its name.
+        # An import from inside a package may omit the name of the package.
         words.append(b"from .")
     for other in {os.path.abspath(file) for file in files}.union(*filter(None, beside.values())):
         data = source_files.load_or_nothing(other) if other.endswith(".py") else b""
@@ -89,7 +92,7 @@ def _collect_imported_names(paths: list[str], files: Iterable[str]) -> dict[str,
             for stem, names in _imports_from(data, other):
                 if stem in stems:
                     stems[stem].update(name.decode("utf-8", "replace") for name in patterns.taken_names(names))
-    # Where a folder cannot be listed, it is not known who imports what: everything may be imported.
+    # If a folder cannot be listed, its files are not known: every name may be imported.
     return {
         path: frozenset({"*"} if beside[folder] is None else stems[source_files.import_stem(path)])
         for path, folder in folders.items()
@@ -97,7 +100,7 @@ def _collect_imported_names(paths: list[str], files: Iterable[str]) -> dict[str,
 
 
 def _sources_in(folder: str) -> set[str] | None:
-    """The Python files in a folder; None for one that cannot be listed."""
+    """Return the Python files in a folder, or None for a folder that cannot be listed."""
     try:
         with os.scandir(folder) as scan:
             return {entry.path for entry in scan if entry.name.endswith(".py")}
@@ -106,9 +109,9 @@ def _sources_in(folder: str) -> set[str] | None:
 
 
 def _imports_from(data: bytes, path: str) -> Iterator[tuple[str, bytes]]:
-    """What a file takes from modules: the last part of the name of each, and the text of the names in it."""
+    """Yield the ``from`` imports of a file: last part of the module name, and text of the imported names."""
     for module, names in patterns.imports_from(data):
-        # torch is no file of a project, whatever that is called.
+        # torch is no file of a project, even if a file of the project has that name.
         if patterns.is_torch(module):
             continue
         folder, inner = path, module.lstrip(b".")

@@ -1,4 +1,4 @@
-"""Who enters autocast: the functions and classes of a file by which code comes into a region, and what is in one."""
+"""Entry into autocast regions: functions and classes of a file that enter a region, and calls inside regions."""
 
 from __future__ import annotations
 
@@ -12,30 +12,31 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TypeGuard
 
-#: What makes a model cast by itself, as autocast does.
+#: FSDP policies that make a model cast by itself, as autocast does.
 POLICIES = frozenset({"MixedPrecision", "MixedPrecisionPolicy"})
-#: What computes in float16.
+#: Names of float16 computation.
 _FLOAT16_NAMES = frozenset({"float16", "HalfTensor", *POLICIES})
 _DTYPES = frozenset({"float16", "torch.float16"})
-#: What makes tensors of a dtype from then on.
+#: Functions that set the dtype of all later tensors.
 _DEFAULT_SETTERS = frozenset({"set_default_dtype", "set_default_tensor_type"})
-#: Products that run in the dtype of a weight that is cast for them.
+#: Products whose dtype is the dtype of a weight that the code casts for them.
 _PRODUCTS = frozenset({"linear", "matmul", "conv1d", "conv2d", "conv3d"})
 _CASTS = frozenset({"to", "type", "type_as", "half"})
-#: How functions begin that only ask about autocast.
+#: Prefixes of functions that only query autocast.
 _QUERY_PREFIXES = ("is_", "get_")
-#: Methods by which an object is what its class is, and what runs it; their names say nothing.
+#: Methods that construct and run an object. Their names say nothing about autocast.
 _RUNNING_METHODS = frozenset({"__init__", "__call__", "__enter__", "__exit__", "__new__", "__post_init__", "forward"})
-#: Parts of the names of what switches gradients off: the wrappers of projects are called after it.
+#: Parts of names that disable gradients; projects name their wrappers after these functions.
 _NO_GRADIENTS = ("no_grad", "inference_mode")
 
 
 class AutocastEntries(NamedTuple):
-    """What enters autocast in some files.
+    """Autocast entries of some files.
 
-    ``names`` are the functions and classes that do, by themselves or through others of their file; ``modules`` the
-    classes that do and have a forward, or the policies that make a model do so; ``within`` is what is called inside of
-    regions, "x." for a call of what is found in x. ``everywhere`` says that a region may stand around all that runs.
+    names               functions and classes that enter autocast, directly or through other functions of the same file
+    modules             such classes with a forward, and policies that make a model enter autocast
+    called_in_regions   names of calls inside regions; "x." for a call of an attribute of x
+    is_everywhere       a region may cover all code
     """
 
     names: frozenset[str] = frozenset()
@@ -45,15 +46,15 @@ class AutocastEntries(NamedTuple):
 
 
 def enters_autocast(node: ast.AST) -> bool:
-    """Whether code mentions autocast other than to switch it off, to ask about it or to import it."""
+    """Return True if code mentions autocast other than to disable, query or import it."""
     return next(_autocast_mentions([node]), None) is not None
 
 
 def may_use_float16(tree: ast.Module) -> bool:
-    """Whether code may compute in float16: it enters autocast, names the dtype or casts to it.
+    """Return True if code may compute in float16: by autocast, a name of the dtype or a cast.
 
-    What it asserts, compares or only imports is not computed, and what its strings tell at length is not either. Nor
-    do regions of bfloat16 compute in it, nor does a scaler: it is for what else does.
+    Asserted, compared and imported names do not count, and neither do names in longer strings. Regions of bfloat16 do
+    not count, and a scaler does not count either, because a scaler serves other code that computes in float16.
     """
     ignored_nodes: set[ast.AST] = set()
     aliases: set[str] = set()
@@ -78,7 +79,7 @@ def may_use_float16(tree: ast.Module) -> bool:
 
 
 def _is_of_bfloat16(call: ast.Call) -> bool:
-    """Whether a region of autocast is asked for in bfloat16."""
+    """Return True if a call creates an autocast region of bfloat16."""
     if "autocast" not in tail_name(call.func):
         return False
     given = [keyword.value for keyword in call.keywords if keyword.arg == "dtype"] or call.args[1:2]
@@ -86,7 +87,7 @@ def _is_of_bfloat16(call: ast.Call) -> bool:
 
 
 def _is_float16_node(node: ast.AST) -> bool:
-    """Whether a name, an attribute or a string is what float16 comes into code by."""
+    """Return True if a name, an attribute or a string introduces float16."""
     if isinstance(node, ast.Constant):
         return node.value in _DTYPES
     name = tail_name(node)
@@ -100,7 +101,7 @@ def _is_float16_name(name: str) -> bool:
 
 
 def find_autocast_entries(tree: ast.Module) -> AutocastEntries:
-    """What enters autocast in a file."""
+    """Return the autocast entries of a file."""
     direct: set[str] = set()
     names_by_owner: dict[str, set[str]] = {}
     modules: dict[str, set[str]] = {}
@@ -141,7 +142,7 @@ def find_autocast_entries(tree: ast.Module) -> AutocastEntries:
         found |= more
     casting = (found & modules.keys()) | POLICIES.intersection(map(tail_name, nodes))
     if any(map(_sets_float16_default, nodes)):
-        # Whatever is made there, and what it is made of.
+        # Any model created there, and any of its parts.
         casting.add("")
     return AutocastEntries(
         frozenset(found), frozenset(casting), frozenset(called_in_regions), _enters_globally(tree, nodes)
@@ -149,14 +150,17 @@ def find_autocast_entries(tree: ast.Module) -> AutocastEntries:
 
 
 def _autocast_aliases(nodes: list[ast.AST]) -> set[str]:
-    """Names that a file, given by its nodes, gives autocast, or what it makes of it."""
+    """Return the names to which a file assigns autocast or a result of autocast.
+
+    ``nodes`` are all nodes of the file.
+    """
     found: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Assign) and enters_autocast(node.value):
             found.update(target.id for target in node.targets if isinstance(target, ast.Name))
         elif isinstance(node, (ast.Import, ast.ImportFrom)):
             found.update(name for name, meant in bound_by_import(node) if "autocast" in meant)
-    # What is called after it is recognised wherever it stands, and is none where it is switched off.
+    # A name with "autocast" in it is recognized everywhere, and does not count for a disabled region.
     return {name for name in found if "autocast" not in name}
 
 
@@ -165,14 +169,17 @@ def _is_function(node: ast.AST) -> TypeGuard[ast.FunctionDef | ast.AsyncFunction
 
 
 def _is_forward(node: ast.AST) -> bool:
-    """Whether a part of a class is the forward of a module that may train: that of an autograd.Function is static."""
+    """Return True if a part of a class is the forward of a trainable module.
+
+    An autograd.Function has a static forward.
+    """
     if not _is_function(node) or node.name != "forward" or _without_gradients(node):
         return False
     return all(tail_name(decorator) != "staticmethod" for decorator in node.decorator_list)
 
 
 def _without_gradients(node: ast.AST) -> bool:
-    """Whether code runs without gradients, so that no loss comes of it: it is decorated so, or is such a ``with``."""
+    """Return True if a decorator or a ``with`` runs code without gradients, so that the code computes no loss."""
     if _is_function(node):
         marks = node.decorator_list
     elif isinstance(node, (ast.With, ast.AsyncWith)):
@@ -184,10 +191,10 @@ def _without_gradients(node: ast.AST) -> bool:
 
 
 def _enters_globally(tree: ast.Module, nodes: list[ast.AST]) -> bool:
-    """Whether a file calls autocast outside of functions and classes, and of a ``with``: it may stay entered.
+    """Return True if a file calls autocast outside functions, classes and ``with``: the region may stay open.
 
-    Apex patches the functions of torch, or casts the model, so that all runs in low precision that runs after it; so
-    it does where tensors are made in float16 by default, or layers cast their weights.
+    Apex patches the functions of torch, or casts the model, so all later code runs in low precision. A float16 default
+    dtype has the same effect, and so have layers that cast their weights.
     """
     loose = [node for node in tree.body if isinstance(node, ast.Expr)]
     return next(_autocast_mentions(loose), None) is not None or any(map(_affects_all_code, nodes))
@@ -200,18 +207,18 @@ def _affects_all_code(node: ast.AST) -> bool:
 
 
 def _sets_float16_default(node: ast.AST) -> bool:
-    """Whether a call makes float16 the dtype of what is made after it."""
+    """Return True if a call makes float16 the dtype of later tensors."""
     if not isinstance(node, ast.Call) or tail_name(node.func) not in _DEFAULT_SETTERS:
         return False
     return any(tail_name(given) == "half" or _is_float16_node(given) for given in node.args)
 
 
 def _casts_weights(cls: ast.ClassDef) -> bool:
-    """Whether a layer casts its own weight for the product that it computes, which is mixed precision by hand."""
+    """Return True if a layer casts its own weight for a product, which is mixed precision without autocast."""
     forward = next((part for part in cls.body if _is_forward(part)), None)
     if forward is None:
         return False
-    # One that does so for TorchScript alone, as timm's does, relies on autocast otherwise.
+    # A layer that casts only for TorchScript, as timm's does, otherwise relies on autocast.
     products = [n for n in walk(forward) if isinstance(n, ast.Call) and tail_name(n.func) in _PRODUCTS]
     return bool(products) and all(any(map(_is_cast_weight, product.args)) for product in products)
 
@@ -231,7 +238,7 @@ def _is_apex(node: ast.AST) -> bool:
 
 
 def _autocast_mentions(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    """The names by which autocast is mentioned where it may be entered and a loss may come of it."""
+    """Yield the names that mention autocast where code may enter a region and compute a loss."""
     off: set[ast.AST] = set()
     for root in nodes:
         for node in _with_gradients(root):
@@ -245,7 +252,7 @@ def _autocast_mentions(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 
 def _with_gradients(root: ast.AST) -> list[ast.AST]:
-    """A node and all below it, but for what runs without gradients."""
+    """Return a node and all nodes below, except code that runs without gradients."""
     found = [] if _without_gradients(root) else [root]
     for node in found:
         found.extend(below for below in children(node) if not _without_gradients(below))
@@ -253,13 +260,13 @@ def _with_gradients(root: ast.AST) -> list[ast.AST]:
 
 
 def _is_disabled_call(call: ast.Call) -> bool:
-    """Whether what is called is told to be switched off."""
+    """Return True if a call passes ``enabled=False``, or False as its first argument."""
     given = [keyword.value for keyword in call.keywords if keyword.arg == "enabled"] or call.args[:1]
     return any(isinstance(value, ast.Constant) and value.value is False for value in given)
 
 
 def _called_names(nodes: Iterable[ast.AST]) -> set[str]:
-    """What is called, by its last name, and with a dot behind it what that is looked up in."""
+    """Return the last names of all callees, and with a trailing dot the last names of their receivers."""
     calls = [node.func for root in nodes for node in walk(root) if isinstance(node, ast.Call)]
     return {tail_name(func) for func in calls} | {
         f"{tail_name(f.value)}." for f in calls if isinstance(f, ast.Attribute)

@@ -1,6 +1,7 @@
-"""Which functions of a file are worth reading: most can neither make a mistake nor help to.
+"""Relevance of functions: most functions of a file can neither make nor contribute to a mistake.
 
-A function is judged by the names in it, and by those in the functions that it names, so that one look is enough.
+A function is tested by the used names, and by the names in the functions that these names refer to, so one pass is
+enough.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from ..sources.patterns import Code
 from .module import COUNTING, FILLING, LARGE_NUMBER, SCALING, SMALL_NUMBER, Function, Module
 from .syntax import root_name
 
-#: What trains the model that it is given, and what may have made that model in low precision.
+#: Classes that train the model they receive, and names by which the model may have been created in low precision.
 TRAINERS = frozenset({"Trainer", "Seq2SeqTrainer"})
 LOW_DTYPE_NAMES = frozenset({"half", "bfloat16", "float16"})
-#: Identifiers that make a function worth following from a caller: whoever uses none of them, and names nobody who does,
-#: does nothing that the protocol knows.
+#: Identifiers that make a function worth inlining at a call. A function without any of these, and without the name of a
+#: function that uses one, does nothing in the protocol.
 RELEVANT_NAMES = frozenset(
     "autocast fp8_autocast GradScaler ShardedGradScaler scaler unscale_ backward grad step zero_grad update scale "
     "get_scale "
@@ -32,49 +33,51 @@ RELEVANT_NAMES = frozenset(
     "make_graphed_callables Thread ThreadPool ThreadPoolExecutor Checkpoint ModelCheckpoint "
     "setup_common_training_handlers create_supervised_trainer".split()
 ).union(TRAINERS, {FILLING})
-#: Those that are worth following in a file that does not train: what may open a region, and what must not run in it.
+#: Identifiers worth inlining in a file that does not train: functions that may enter a region, and losses that must not
+#: run in a region.
 CONTEXT_NAMES = frozenset("autocast binary_cross_entropy BCELoss masked_fill masked_fill_".split()) | {FILLING}
-#: Identifiers one of which a file that trains has.
+#: Identifiers of training code: each file that trains has at least one.
 TRAINING_NAMES = frozenset(
     {"GradScaler", "ShardedGradScaler", "backward", "unscale_", "zero_grad", "manual_backward", "update_params"}
 )
-#: Names of frameworks that make a function worth reading by itself.
+#: Framework names that make a function an entry point.
 ENGINE_NAMES = frozenset(
     "Accelerator Fabric NativeScaler AmpOptimWrapper manual_backward scale_loss update_params "
     "gradient_accumulation_steps create_supervised_trainer".split()
 )
-#: The losses that a function which a framework runs under autocast must not compute.
+#: Losses that must not run in a function that a framework runs under autocast.
 BANNED_LOSSES = frozenset({"binary_cross_entropy", "BCELoss"})
 
-#: Identifiers one of which a file has that leaves the training to another one.
+#: Identifiers of files that leave the training to another file.
 TRAINS_ELSEWHERE = frozenset({"clip_grad_norm_", "clip_grad_value_", "training_step"})
-#: What a file speaks of that writes or reads the state of an optimizer or a scaler, and not that of models alone.
+#: Text of files that save or load the state of an optimizer or a scaler, not only of models.
 _STATE_OF_TRAINING = re.compile(
     rb"optim(?!iz(?:ed|ation|e)\b)|\bopt(?!ion)|_opt\b|scaler|trainer|learner", re.IGNORECASE
 )
 
-#: What a name has in it of an optimizer, of several or of a scaler.
+#: Pattern for the name of an optimizer, of several optimizers, or of a scaler.
 _OWNER_NAME = re.compile(r"optim(?!iz(?:ed|ation|e)(?![a-z]))|(?<![a-z])opts?(?![a-z])|scaler", re.IGNORECASE)
 
 #: Functions and methods that clip gradients.
 CLIP_FUNCTIONS = frozenset({"clip_grad_norm_", "clip_grad_value_"})
 
-#: Identifiers of what low precision may spoil: a small constant and a buffer may come from elsewhere in the file.
+#: Identifiers of code that low precision may spoil. A small constant or a buffer may come from another part of the
+#: file.
 FRAGILE_NAMES = frozenset(
     "autocast log log2 log10 log1p var square arange numpy index_add_ index_copy_ scatter_ scatter_add_ index_add "
     "masked_scatter_ index_put_ addmm_ baddbmm_ addbmm_ addmv_".split()
 ).union(kernels.NAMES, kernels.ATTENTION, {SCALING})
 
-#: Frameworks whose scalers, optimizers and losses are called as torch's are.
+#: Frameworks whose scalers, optimizers and losses have the same names as in torch.
 OTHER_FRAMEWORKS = frozenset({"paddle", "mindspore", "oneflow", "jittor", "tensorflow", "jax", "mxnet"})
-#: Identifiers of a function that writes a checkpoint of what it is given.
+#: Identifiers of a function that writes a checkpoint of its arguments.
 _SAVING_NAMES = frozenset({"save", "state_dict"})
-#: Identifiers of a method that makes a buffer of positions.
+#: Identifiers of a method that registers a buffer of positions.
 _POSITION_NAMES = frozenset({"arange", "register_buffer"})
 
-# What a function does, as bits.
+# Actions of a function, as bits.
 _AMP, _BACKWARD, _STEP, _COUNTS, _OLD, _FILLS, _LARGE, _CASTS, _TRAINER, _STATE = (1 << n for n in range(10))
-#: It uses what may matter in another file; it takes or loads a state; it speaks of an optimizer or a scaler.
+# Use of a name that may be relevant in another file; save or load of a state; name of an optimizer or a scaler.
 _OTHER_FILE, _TAKES, _OWNER = (1 << n for n in range(10, 13))
 _BITS = {
     **dict.fromkeys(("autocast", "fp8_autocast"), _AMP),
@@ -102,10 +105,10 @@ _BITS = {
 
 
 def _may_violate(bits: int) -> bool:
-    """Whether a function that does these things may make a mistake by itself."""
+    """Return True if a function with these action bits may make a mistake by itself."""
     accumulates = _BACKWARD | _STEP | _COUNTS
     if bits & _OTHER_FILE and bits & (_BACKWARD | _STEP):
-        # What is left of a training may be done there.
+        # The other file may do the rest of the training.
         bits |= _BACKWARD | _STEP
     return bool(
         bits & (_AMP | _OLD | _STATE)
@@ -116,17 +119,20 @@ def _may_violate(bits: int) -> bool:
 
 
 def may_train(module: Module) -> bool:
-    """Whether a file may train, by itself or by what it imports."""
+    """Return True if a file may train, by its own code or through imports."""
     return _trains_itself(module) or _does_part_of_training(module)
 
 
 def base_names(module: Module) -> frozenset[str]:
-    """The names that classes of a file derive from, or that these are found in: what trains may be inherited."""
+    """Return the names of base classes in a file, or of the modules that contain the base classes.
+
+    Training may be inherited from a base class.
+    """
     return frozenset(root_name(base) for cls in module.classes.values() for base in cls.bases)
 
 
 def _does_part_of_training(module: Module) -> bool:
-    """Whether a file does a part of a training the rest of which may be in others."""
+    """Return True if a file does a part of a training, and other files may do the rest."""
     if not module.identifiers.isdisjoint(TRAINS_ELSEWHERE):
         return True
     if "state_dict" not in module.identifiers:
@@ -142,23 +148,23 @@ def _trains_itself(module: Module) -> bool:
 
 
 def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
-    """Say of each function whether it is worth reading by itself (``strong``), and which of its words matter.
+    """Mark the functions of a module that are entry points (``is_entry_point``), and restrict their relevant names.
 
-    ``words`` are those that matter to a file that trains, ``contexts`` to one that does not. ``foreign`` are the local
-    names of what may matter in other files.
+    ``used_names`` keeps names that are relevant to a file that trains, ``context_names`` names for other files.
+    ``foreign`` are the local names of relevant objects from other files.
     """
     if _is_of_another_framework(module):
         return
-    # Of a file that trains neither by itself nor by what it imports, they are what its classes inherit a training from.
+    # If the file trains neither itself nor through its imports, the foreign names are base classes with a training.
     trains = module.may_train = _trains_itself(module) or bool(foreign)
     bits = _bits_by_name(module, foreign)
     small = SMALL_NUMBER in module.identifiers
     module.may_lose_precision = small or not FRAGILE_NAMES.isdisjoint(module.identifiers)
     everywhere = _LARGE if LARGE_NUMBER in module.used_names else 0
-    # Where nothing trains, a region matters to the function that opens it, not to all that call that function.
+    # Without training, a region is relevant to the function that enters it, not to all callers.
     used = _names_by_callee(module)
     found = _bits_by_callee(used, bits) if trains else {}
-    # What a class keeps in its buffers, its other methods compute with.
+    # Other methods of a class compute with the buffers of the class.
     keeping = {function.cls for function in module.functions.values() if function.used_names >= _POSITION_NAMES} - {
         None
     }
@@ -166,7 +172,7 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
         f: everywhere | _add_called_bits(_own_bits(f.used_names, bits), _combine_bits(f.used_names, found))
         for f in module.functions.values()
     }
-    # What one method does with a scaler, another one may do without it.
+    # One method may do without the scaler the work that another method does with the scaler.
     scaling = {function.cls for function in does if trains and does[function] & _AMP} - {None}
     for function in module.functions.values():
         part = does[function] & (_BACKWARD | _STEP | _OTHER_FILE) or not function.used_names.isdisjoint(CLIP_FUNCTIONS)
@@ -182,13 +188,13 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
 
 
 def _is_of_another_framework(module: Module) -> bool:
-    """Whether a file trains with what has calls of the same names, and not with torch."""
+    """Return True if a file trains with a framework whose calls have the same names as torch's, and not with torch."""
     roots = {imported.module.partition(".")[0] for imported in module.imports.values() if not imported.level}
     return "torch" not in roots and not OTHER_FRAMEWORKS.isdisjoint(roots)
 
 
 def _bits_by_name(module: Module, foreign: frozenset[str]) -> dict[str, int]:
-    """What it tells of a function of this file to use a name."""
+    """Return the action bits for the use of each name in this file."""
     bits = dict(_BITS)
     scalers = {text.rpartition(".")[2] for text, role in module.role_by_text.items() if role == "scaler"}
     engines = {text.rpartition(".")[2] for text, role in module.role_by_text.items() if role in FRAMEWORKS}
@@ -208,7 +214,7 @@ def _bits_by_name(module: Module, foreign: frozenset[str]) -> dict[str, int]:
 
 
 def _restrict_names(module: Module, words: frozenset[str], contexts: frozenset[str]) -> None:
-    """Leave each function and class the words that matter; a class has those of its methods as well."""
+    """Restrict the names of each function and class to relevant names; a class also has the names of all methods."""
     for function in module.functions.values():
         names = function.used_names
         function.used_names, function.context_names = names & words, names & contexts
@@ -219,10 +225,11 @@ def _restrict_names(module: Module, words: frozenset[str], contexts: frozenset[s
 
 
 def _is_run_by_a_trainer(module: Module, function: Function, does: int) -> bool:
-    """Whether a Trainer runs a function that may make a mistake by itself.
+    """Return True if a Trainer runs the function and the function may make a mistake by itself.
 
-    It is the step of a LightningModule that may compute a banned loss, divides what it returns or optimizes by hand, or
-    its hook on gradients that are still scaled; or the loss of Hugging Face's, which is given the model, and may cast.
+    Such functions are steps of a LightningModule that may compute a banned loss, divide the returned loss or optimize
+    manually. Others are the Lightning hook on gradients that are still scaled, and Hugging Face's loss function, which
+    receives the model and may cast.
     """
     if function.cls is not None and function.name == "compute_loss" and does & _CASTS:
         return True
@@ -233,13 +240,13 @@ def _is_run_by_a_trainer(module: Module, function: Function, does: int) -> bool:
     if not function.name.endswith("_step"):
         return False
     if does & (_BACKWARD | _STEP) == _BACKWARD | _STEP:
-        return True  # it optimizes by hand
+        return True  # manual optimization
     banned = any(method.used_names & BANNED_LOSSES for method in function.cls.methods.values())
     return banned or "accumulate_grad_batches" in module.text
 
 
 def _names_by_callee(module: Module) -> dict[str, frozenset[str]]:
-    """The words of what each name of the file may call: functions of that name, methods of a class of that name."""
+    """Return the names used by the possible callees of each name: functions, or methods of a class."""
     holders = {name: list(functions) for name, functions in module.functions_by_name.items()}
     for cls in module.classes.values():
         holders.setdefault(cls.name, []).extend(cls.methods.values())
@@ -247,13 +254,13 @@ def _names_by_callee(module: Module) -> dict[str, frozenset[str]]:
 
 
 def _bits_by_callee(used: dict[str, frozenset[str]], bits: dict[str, int]) -> dict[str, int]:
-    """What calling each name of the file may do, through whatever it calls in turn."""
+    """Return the action bits of a call of each name, including all indirect calls."""
     own = {name: _own_bits(words, bits) for name, words in used.items()}
     callers: dict[str, list[str]] = {}
     for name, words in used.items():
         for callee in words & used.keys():
             callers.setdefault(callee, []).append(name)
-    # Whatever has come to do more is looked at again by those that call it, and by nobody else.
+    # A function with new bits updates only its callers.
     todo = list(own)
     while todo:
         callee = todo.pop()
@@ -266,10 +273,10 @@ def _bits_by_callee(used: dict[str, frozenset[str]], bits: dict[str, int]) -> di
 
 
 def _add_called_bits(own: int, called: int) -> int:
-    """What a function does by itself and by what it calls.
+    """Return the action bits of a function and its calls together.
 
-    What may matter in another file may be all of a training for a function that counts or casts, by either way, where
-    it does one of both itself: half of a project uses such names.
+    For a function that counts or casts, a relevant name of another file may stand for a whole training. The function
+    must do one of both directly, because half of a project uses such names.
     """
     does = own | called
     if own & (_OTHER_FILE | _COUNTS | _CASTS) and does & _OTHER_FILE and does & (_COUNTS | _CASTS):
@@ -278,10 +285,10 @@ def _add_called_bits(own: int, called: int) -> int:
 
 
 def _own_bits(names: Iterable[str], bits: dict[str, int]) -> int:
-    """What the names in one function tell of it by itself.
+    """Return the action bits of a function for the names in its own code.
 
-    A state that is taken or loaded matters where its owner is spoken of: who loads a model alone has nothing to do with
-    the scaler of another file.
+    Saving or loading a state counts only together with the name of an owner. Code that loads only a model does not
+    affect the scaler of another file.
     """
     does = _combine_bits(names, bits)
     if does & _TAKES and does & _OWNER:
@@ -290,7 +297,7 @@ def _own_bits(names: Iterable[str], bits: dict[str, int]) -> int:
 
 
 def _combine_bits(names: Iterable[str], bits: dict[str, int]) -> int:
-    """What all of some names tell."""
+    """Return the action bits of all names together."""
     does = 0
     for name in names:
         does |= bits.get(name, 0)
@@ -298,7 +305,7 @@ def _combine_bits(names: Iterable[str], bits: dict[str, int]) -> int:
 
 
 def _users_of(used: dict[str, frozenset[str]], words: frozenset[str]) -> frozenset[str]:
-    """Names of the functions and classes that use one of some words, or the name of one that does."""
+    """Return the names of functions and classes that use one of the words, directly or through another name."""
     users: dict[str, list[str]] = {}
     for name, names in used.items():
         for word in names:

@@ -1,4 +1,4 @@
-"""What a file shows to be a scaler, an optimizer or a module by how it uses it, whatever it is called."""
+"""Roles of expressions: scalers, optimizers and modules, recognized by use and independent of their names."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import ast
 from ...protocol.frameworks import FRAMEWORKS
 from ...protocol.source_text import find_access_path
 
-#: The role of an object that is called with a loss and an optimizer as timm's NativeScaler is.
+#: Role of an object that is called with a loss and an optimizer, such as timm's NativeScaler.
 WRAPPER = "timm"
-#: Roles of objects that are called themselves.
+#: Roles of objects that code calls directly.
 CALLABLE_ROLES = frozenset({"module", WRAPPER})
 _TELLING_METHODS = "unscale_ scale step update backward zero_grad parameters named_parameters train eval"
-#: Methods by which modules are cast or moved, and tensors too.
+#: Methods that cast or move modules, and also tensors.
 CAST_METHODS = frozenset({"to", "half", "bfloat16", "requires_grad_"})
-#: Attributes whose owner they tell something about.
+#: Attributes that give evidence of the role of their owner.
 TELLING_ATTRIBUTES = frozenset(_TELLING_METHODS.split()).union(
     *(framework.signature_names for framework in FRAMEWORKS.values())
 )
 
 
 class RoleCollector:
-    """Collects how expressions are used in one file."""
+    """Collector of the uses of expressions in one file."""
 
     __slots__ = (
         "_alias_by_text",
@@ -34,11 +34,11 @@ class RoleCollector:
 
     def __init__(self) -> None:
         self._members_by_text: dict[str, set[str]] = {}
-        #: What speaks of a scaler and is called itself -> what it is given as the optimizer.
+        #: Callable expressions with "scaler" in their name -> their optimizer arguments.
         self._wrapper_arguments: dict[str, set[str]] = {}
         self._scaler_texts: set[str] = set()
         self._step_targets: dict[str, set[str]] = {}
-        #: What is cast, or moved, and the parts of something that have a name of their own, with that.
+        #: Expressions that code casts or moves, and attributes that have a local name, with that name.
         self._cast_texts: set[str] = set()
         self._alias_by_text: dict[str, str] = {}
 
@@ -71,7 +71,7 @@ class RoleCollector:
                     self._scaler_texts.add(find_access_path(scaler) or "")
 
     def _note_wrapper(self, node: ast.Call) -> None:
-        """A scaler that is called with a loss and an optimizer: it does all that a step takes."""
+        """Record a scaler that is called with a loss and an optimizer: such a call does a whole step."""
         owner = find_access_path(node.func)
         if owner is None or "scaler" not in owner.rpartition(".")[2].lower():
             return
@@ -81,20 +81,21 @@ class RoleCollector:
             self._wrapper_arguments.setdefault(owner, set()).add(argument)
 
     def resolve_roles(self) -> dict[str, str]:
-        """Text of an expression -> "scaler", "optimizer", "module" or the framework whose engine it is.
+        """Return the role of each expression text: "scaler", "optimizer", "module" or the framework of an engine.
 
-        What is asked to ``unscale_``, or to ``scale`` what then runs backward, is a scaler, and what steps what it is
-        given if it scales too, or is called so, or is updated and steps what is cleared as an optimizer is; so is what
-        another object calls the same, and asks to scale; what a scaler steps, or is both stepped and zeroed, is an
-        optimizer; what has parameters is a module. What runs something backward and has a method of one framework
-        alone is that framework's engine. What speaks of a scaler, and is called with an optimizer, is such a one as
-        timm's.
+        A scaler calls ``unscale_``, or ``scale`` on a loss that then runs backward. An object that steps an argument is
+        a scaler if the object also scales or has "scaler" in its name. The same holds if the object is updated and the
+        argument is cleared as an optimizer. Another object of the same name that scales or updates is a scaler too.
+
+        An optimizer is stepped by a scaler, or is both stepped and zeroed. A module has parameters. An object that runs
+        backward and has a method of only one framework is the engine of that framework. An object with "scaler" in its
+        name that is called with an optimizer has the role of timm's scaler.
         """
         roles: dict[str, str] = {}
         for text, names in self._members_by_text.items():
             targets = self._step_targets.get(text, set())
             scales = "scale" in names or "scaler" in text.rpartition(".")[2].lower()
-            # A scaler of torch runs nothing backward: what does is some library's object, with a scaler in it perhaps.
+            # A torch scaler runs no backward: an object that does belongs to a library, and may contain a scaler.
             updates = "update" in names and "backward" not in names
             steps = bool(targets) and (scales or (updates and self._are_cleared(targets)))
             if "unscale_" in names or text in self._scaler_texts or steps:
@@ -111,7 +112,7 @@ class RoleCollector:
         roles = {text: role for text, role in role_by_methods.items() if role} | roles
         stepped = {text.rpartition(".")[2] for text, role in roles.items() if role == "optimizer"}
         for text, names in self._members_by_text.items():
-            # Modules and optimizers have it: what else is called the same tells which this is.
+            # Modules and optimizers both have `zero_grad`: another expression of the same name decides.
             if names == {"zero_grad"} and text.rpartition(".")[2] in stepped:
                 roles[text] = "optimizer"
         for text, targets_given in self._wrapper_arguments.items():
@@ -120,7 +121,7 @@ class RoleCollector:
                     roles.setdefault(text, WRAPPER)
                     roles[target] = "optimizer"
         for text in self._cast_texts & self._alias_by_text.keys():
-            # `model = pipeline.model` names what `pipeline.model.to(...)` casts.
+            # `model = pipeline.model` names the object of `pipeline.model.to(...)`.
             if roles.get(self._alias_by_text[text]) == "module":
                 roles.setdefault(text, "module")
         roles.pop("self", None)
@@ -131,7 +132,7 @@ class RoleCollector:
 
 
 def _role_of_methods(names: set[str]) -> str:
-    """What it is that has these methods, an optimizer or a module."""
+    """Return the role of an object with these methods, "optimizer" or "module", or ""."""
     if {"zero_grad", "step"} <= names:
         return "optimizer"
     return "module" if names & {"parameters", "named_parameters", "zero_grad"} or {"train", "eval"} <= names else ""

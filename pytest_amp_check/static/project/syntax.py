@@ -1,4 +1,4 @@
-"""Questions about ``ast`` that the standard ones are too slow for, or do not have."""
+"""Queries on ``ast`` nodes that the standard library lacks, or answers too slowly."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _NODELESS_FIELDS = frozenset(
 _LEAF_NODES = (ast.Constant, ast.Name, ast.Global, ast.Nonlocal, ast.MatchSingleton, ast.alias)
 #: Nodes with lists that may hold None.
 _NODES_WITH_GAPS = (ast.Dict, ast.arguments)
-#: The fields of a statement, or of a part of one, that hold statements or such parts, in their order there.
+#: Fields of a statement, or of a part of a statement, that hold statements or such parts, in source order.
 _BLOCK_FIELDS = ("body", "handlers", "orelse", "finalbody", "cases")
 
 
 class _NodeFields(dict[type, tuple[str, ...]]):
-    """The fields of each kind of node that hold nodes, or lists of nodes.
+    """Fields of each kind of node that hold nodes or lists of nodes.
 
-    A field that only a newer Python has is recognized by its declared type. What is no node at all, such as a gap in a
-    list of a newer kind of node, has no fields.
+    A field of a newer Python is recognized by its declared type. An object that is no node, such as a gap in a list of
+    a newer kind of node, has no fields.
     """
 
     def __missing__(self, kind: type) -> tuple[str, ...]:
@@ -34,7 +34,7 @@ class _NodeFields(dict[type, tuple[str, ...]]):
 
 
 def _may_hold_nodes(kind: type, name: str) -> bool:
-    """Return True unless a field is declared to hold no node. Python declares the types of fields from 3.13 on."""
+    """Return True unless a field is declared to hold no node. Python 3.13 and later declare the types of fields."""
     declared = getattr(kind, "_field_types", {}).get(name)
     if declared is None:
         return True
@@ -46,7 +46,7 @@ _fields = _NodeFields(dict.fromkeys(_LEAF_NODES, ()))
 
 
 def children(node: ast.AST) -> list[ast.AST]:
-    """The child nodes of a node, operators and contexts left out."""
+    """Return the child nodes of a node, without operators and contexts."""
     kind = type(node)
     found: list[ast.AST] = []
     for name in _fields[kind]:
@@ -61,9 +61,9 @@ def children(node: ast.AST) -> list[ast.AST]:
 
 
 def walk(node: ast.AST) -> list[ast.AST]:
-    """A node and all below it."""
+    """Return a node and all nodes below."""
     found = [node]
-    # As in children, without a call and a list for each node: most have none.
+    # As in `children`, without a call and a list for each node: most nodes have no children.
     for one in found:
         kind = type(one)
         for name in _fields[kind]:
@@ -76,7 +76,7 @@ def walk(node: ast.AST) -> list[ast.AST]:
 
 
 def statements_in(body: list[ast.stmt]) -> list[ast.AST]:
-    """The statements of a body at any depth, with handlers and cases, in the order of :func:`walk`."""
+    """Return the statements of a body at any depth, with handlers and cases, in the order of :func:`walk`."""
     found: list[ast.AST] = [*body]
     for one in found:
         for name in _BLOCK_FIELDS:
@@ -85,12 +85,12 @@ def statements_in(body: list[ast.stmt]) -> list[ast.AST]:
 
 
 def tail_name(node: ast.AST) -> str:
-    """The name, or the attribute, that an expression ends in; nothing for any other."""
+    """Return the last name or attribute of an expression, or ""."""
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def bound_by_import(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str]]:
-    """The names that an import binds, with what they stand for."""
+    """Yield the names that an import binds, each with the imported dotted name."""
     for alias in node.names:
         if isinstance(node, ast.ImportFrom):
             yield alias.asname or alias.name, f"{node.module}.{alias.name}"
@@ -100,7 +100,7 @@ def bound_by_import(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, st
 
 
 def is_same_syntax(a: object, b: object) -> bool:
-    """Whether two nodes, or what their fields hold, are written alike."""
+    """Return True if two nodes, or the values of their fields, have the same syntax."""
     if type(a) is not type(b):
         return False
     if isinstance(a, ast.AST):
@@ -111,7 +111,7 @@ def is_same_syntax(a: object, b: object) -> bool:
 
 
 def root_name(node: ast.expr) -> str:
-    """The name that an expression begins with: of ``a`` in ``a.b[c]``; nothing for any other."""
+    """Return the first name of an expression, as ``a`` of ``a.b[c]``, or ""."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
     return node.id if isinstance(node, ast.Name) else ""

@@ -1,4 +1,4 @@
-"""Puts a new content in the place of a file: at once or not at all, and nothing else is left behind."""
+"""Atomic replacement of a file: the new content is complete or absent, and no temporary file stays behind."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-#: What the names of files begin with that are about to take the place of others.
+#: Prefix of the names of temporary files.
 TEMPORARY_PREFIX = ".amp-check-"
-#: What ends a process from outside and can be held back.
+#: Signals that end a process from outside and can be blocked.
 TERMINATION_SIGNALS = ("SIGHUP", "SIGINT", "SIGTERM")
 
 
 @contextmanager
 def blocked_signals() -> Iterator[None]:
-    """What would end this process from outside waits until this is done. Windows knows no such thing."""
+    """Block the signals that would end this process, until the ``with`` block ends. Windows has no such signals."""
     import signal
 
     if not hasattr(signal, "pthread_sigmask"):
@@ -30,17 +30,17 @@ def blocked_signals() -> Iterator[None]:
 
 
 def termination_signals() -> list[int]:
-    """The numbers of the signals that end a process from outside, as far as this system has them."""
+    """Return the numbers of the signals that end a process from outside, as far as this system has them."""
     import signal
 
     return [getattr(signal, name) for name in TERMINATION_SIGNALS if hasattr(signal, name)]
 
 
 def replace_file(path: str, data: bytes, *, is_synced: bool = True) -> list[str]:
-    """Write a file anew beside the old one, and put it in its place with the owner, group and mode of that.
+    """Write a new file beside the old file, and replace the old file; keep owner, group and mode.
 
-    Gives what could not be kept, in words. ``lasting`` waits until the disk has it. What lies there as a link is
-    replaced, and not what that leads to. Raises OSError.
+    Return sentences about metadata that is lost. ``is_synced`` waits until the data is on disk. A link at ``path`` is
+    replaced, not its target. Raise OSError.
     """
     old = _stat_of_old(path)
     lost: list[str] = []
@@ -63,7 +63,7 @@ def replace_file(path: str, data: bytes, *, is_synced: bool = True) -> list[str]
 
 
 def _stat_of_old(path: str) -> os.stat_result | None:
-    """The file that is to be replaced, if there is one."""
+    """Return the stat of the regular file to replace, or None."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -72,7 +72,7 @@ def _stat_of_old(path: str) -> os.stat_result | None:
 
 
 def _create_beside(path: str, mode: int) -> tuple[int, str]:
-    """A new file in the folder of another, open to be written, and its path: never one that lies there already."""
+    """Create a new file in the same folder and return an open handle and the path. Never open an existing file."""
     number = 0
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     while True:
@@ -84,7 +84,7 @@ def _create_beside(path: str, mode: int) -> tuple[int, str]:
 
 
 def _copy_metadata(handle: int, part: str, path: str, old: os.stat_result) -> list[str]:
-    """Give a new file what the old one has besides its content; what could not be kept of it."""
+    """Copy the metadata of the old file to the new file. Return sentences about metadata that is lost."""
     lost: list[str] = []
     if old.st_nlink > 1:
         others = f"{old.st_nlink - 1} other name{'s' if old.st_nlink > 2 else ''}"
@@ -95,10 +95,10 @@ def _copy_metadata(handle: int, part: str, path: str, old: os.stat_result) -> li
             os.chown(part, old.st_uid, old.st_gid)
         except OSError:
             lost.append("its owner and group could not be kept")
-    # Access that is given to further users, and what else hangs on a file.
+    # Access rights of further users (ACLs) and other extended attributes.
     for name in os.listxattr(path) if hasattr(os, "listxattr") else ():
         with suppress(OSError):
             os.setxattr(part, name, os.getxattr(path, name))
-    # Last: a change of the owner takes rights away.
+    # Set the mode last: a change of the owner removes rights.
     os.chmod(part, stat.S_IMODE(old.st_mode))
     return lost

@@ -1,4 +1,4 @@
-"""One program of a file, and where its lines stand in the file."""
+"""Code block: one program of a file, and the positions of its lines in the file."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from ...protocol.events import Site
 from ...protocol.finding import Finding, TraceStep
 from .newer_syntax import Rejection, explain_rejection
 
-#: Where a line of a program stands: its cell, its line there, and the characters that were cut off before it.
+#: Position of a line of a program: cell, line in the cell, and number of characters cut off before the line.
 LinePosition = tuple[int | None, int, int]
 
 
 class Block:
     """One program of a file.
 
-    ``places`` says for each line of ``text`` where it stands, and is None where that is the same line of the file.
-    ``broken`` says why the program is no Python.
+    ``line_positions`` holds the position of each line of ``text``; None means the same lines as in the file.
+    ``parse_error`` is the reason if the program is no valid Python.
     """
 
     __slots__ = ("line_positions", "parse_error", "text")
@@ -29,9 +29,9 @@ class Block:
         self.parse_error = parse_error
 
     def move_findings(self, findings: list[Finding], path: str) -> list[Finding]:
-        """Findings in this program of a file, moved to where its lines stand in the file.
+        """Move the findings in this program to the positions of its lines in the file, and return the findings.
 
-        What they say of other files stays as it is: nothing imports a notebook or a piece of documentation.
+        Locations in other files stay unchanged: nothing imports a notebook or documentation.
         """
         if self.line_positions is None:
             return findings
@@ -61,20 +61,20 @@ class Block:
         return self.line_positions[min(line, len(self.line_positions)) - 1]
 
 
-#: No future that Python knows: compiling ends there, right behind the parser, which is all that is wanted of it.
+#: An unknown future feature: compilation stops there, directly after the parser, so that only the parser runs.
 _PARSED_ONLY = "from __future__ import braces\n"
 
 
 def is_parsable(text: str) -> bool:
-    """Whether a text is Python, as far as the parser tells by itself; it may refuse more than is invalid.
+    """Return True if the parser accepts a text. The parser alone may reject more than is invalid.
 
-    A syntax tree takes as long to make as all of the parsing, and is not asked for. Nor are the parser's warnings,
-    which whoever has many texts switches off once for all of them.
+    No syntax tree is built, which would take as long as parsing. A caller with many texts switches off the parser's
+    warnings once for all texts.
     """
     try:
         compile(_PARSED_ONLY + text, "<unknown>", "exec", dont_inherit=True)
     except SyntaxError as error:
-        # What is wrong in the text stands behind the first line.
+        # An error in the text is behind the first line.
         return error.lineno == 1
     except (ValueError, RecursionError, MemoryError):
         return False
@@ -82,7 +82,7 @@ def is_parsable(text: str) -> bool:
 
 
 def find_parse_error(text: str) -> Rejection | None:
-    """Return why a text is no Python. None means that it is, or that only the analysis can tell."""
+    """Return the reason why a text is no valid Python, or None. None also means that only the analysis can tell."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if is_parsable(text):

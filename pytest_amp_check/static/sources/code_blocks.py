@@ -1,8 +1,8 @@
-"""Programs that stand among other things: the cells of a notebook are one, each fenced block of Markdown is one.
+"""Code blocks of a file: the cells of a notebook form one program, and each fenced Markdown block is a program.
 
-A notebook runs cell by cell in one namespace, so its Python cells in order are one program, without what IPython alone
-understands: magics, shell commands, help. A block of Markdown shows a piece of code and runs nowhere, so that each is a
-program of its own, and one that is not valid Python is no mistake. Other files are one program from end to end.
+A notebook runs cell by cell in one namespace, so its Python cells in order are one program. IPython syntax is removed:
+magics, shell commands, help. A Markdown block shows an excerpt and never runs, so each block is a separate program, and
+an invalid block is no mistake. Every other file is one program.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .tokens import is_dense, refuse_dense
 
 _TILDES = rb"~~~[^\n]*\n?"
 
-# Which files are what.
+# Kinds of files.
 
 
 def is_notebook(path: str) -> bool:
@@ -30,9 +30,9 @@ def is_markdown(path: str) -> bool:
 
 
 def decode_source(path: str, data: bytes) -> str:
-    """The text of a file, with a newline character at the end of each line; see :func:`.source_files.decode`."""
+    """Return the text of a file, with a newline character at each line end; see :func:`.source_files.decode_python`."""
     if is_markdown(path):
-        # Documentation in another encoding is documentation all the same, and its code is ASCII nearly always.
+        # Documentation in another encoding is still documentation, and its code is nearly always ASCII.
         return source_files.normalize_newlines(data.decode("utf-8-sig", "replace"))
     if is_notebook(path):
         return source_files.decode_utf8(data)
@@ -40,15 +40,15 @@ def decode_source(path: str, data: bytes) -> str:
 
 
 def load_source(path: str, largest: int) -> bytes:
-    """Return the bytes of a file. Raise :class:`Unreadable` for more of them than are parsed, or read of a document."""
+    """Return the bytes of a file. Raise :class:`Unreadable` above the size limit of source or documents."""
     return source_files.load_bytes(path, LARGEST_DOCUMENT if is_notebook(path) or is_markdown(path) else largest)
 
 
 def split_blocks(path: str, text: str, largest: int = 0) -> list[Block]:
-    """The programs in the text of a file.
+    """Return the code blocks in the text of a file.
 
-    Raises :class:`Unreadable` for a notebook that is none, and for more code than is parsed (0 is for no limit): what
-    else a document holds does not count.
+    Raise :class:`Unreadable` for an invalid notebook, and for code above ``largest`` bytes (0 is no limit). Only code
+    counts, not the rest of a document.
     """
     if is_notebook(path):
         from . import notebooks
@@ -67,7 +67,7 @@ def split_blocks(path: str, text: str, largest: int = 0) -> list[Block]:
             if not _may_have_findings(each.text):
                 continue
             each.parse_error = find_parse_error(each.text)
-            # What no Python accepts is an excerpt, and no program.
+            # A block that no Python accepts is an excerpt and no program.
             if each.parse_error is None or each.parse_error.python_version:
                 found.append(each)
         return found
@@ -81,10 +81,10 @@ def _may_have_findings(text: str) -> bool:
 
 
 def code_bytes(path: str, data: bytes) -> bytes:
-    """What of a file may be Python, to be looked at before it is parsed; all of it, where that cannot be told.
+    """Return the bytes of a file that may be Python, for the prescan; all bytes if the code cannot be located.
 
-    A notebook is mostly what its cells have put out, in megabytes of pictures. Its JSON is parsed all the same: that
-    takes 10 ms per megabyte, and searching it for every word that matters takes 20 ms.
+    A notebook consists mostly of cell outputs, such as megabytes of pictures. Its JSON is still parsed: parsing takes
+    10 ms per megabyte, and a search for all words takes 20 ms.
     """
     if is_notebook(path):
         from . import notebooks
@@ -94,7 +94,7 @@ def code_bytes(path: str, data: bytes) -> bytes:
         except Unreadable:
             return data
     elif is_markdown(path):
-        # Of tildes all that stand in a row are taken at once: each would be looked behind for itself.
+        # A run of tildes is matched as a whole; otherwise the search would scan from each tilde.
         if not (re.search(rb"```[^\n`]*[pP][yY]", data) or re.search(rb"(?i)py", b"".join(re.findall(_TILDES, data)))):
             return b""
         from . import markdown
@@ -106,9 +106,9 @@ def code_bytes(path: str, data: bytes) -> bytes:
 
 
 def is_valid(path: str, data: bytes, largest: int) -> bool:
-    """Whether reading a file would find it to be valid, which need not be read for anything else.
+    """Return True if the analysis of a file would find valid code; the file needs no analysis for another reason.
 
-    The parser may refuse more than is invalid: reading tells. Its warnings are left on.
+    The parser may reject more than is invalid; the analysis decides. Parser warnings stay enabled.
     """
     if is_markdown(path):
         return True
@@ -119,14 +119,14 @@ def is_valid(path: str, data: bytes, largest: int) -> bool:
             return False
     try:
         text = source_files.decode_python(data)
-        # Nothing in it matters, so that it is not worth a gigabyte to learn whether it is valid.
+        # Nothing in the text is relevant, so its validity is not worth a gigabyte of memory.
         return is_dense(text) or block.is_parsable(text)
     except Unreadable:
         return False
 
 
 def notebook_cells(text: str) -> dict[int, str]:
-    """The source of each code cell of a notebook by its number; none of a file that is no notebook."""
+    """Return the source of each code cell of a notebook by number; an empty dict for other files."""
     from . import notebooks
 
     try:

@@ -1,6 +1,6 @@
-"""git, asked of a repository that anybody may have written: nothing is started that its configuration names.
+"""Calls of git in untrusted repositories: git starts no program that the repository's configuration names.
 
-A pipe in the place of a file that git reads makes git wait for ever, so that git is ended after some time.
+A pipe in place of a file makes git wait forever, so git is killed after a time limit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from subprocess import Popen
 
-#: Neither a file system monitor nor hooks nor a pager.
+#: git command without a file system monitor, hooks and a pager.
 COMMAND = (
     "git",
     "--no-pager",
@@ -25,19 +25,20 @@ COMMAND = (
     "-c",
     f"core.hooksPath={os.devnull}",
 )
-#: Seconds that git is given for one answer: a cold file system may need many, and a pipe never answers.
+#: Seconds for one answer of git: a cold file system may need many seconds, and a pipe never answers.
 ANSWER_TIMEOUT = 60
-#: Seconds that git is given to show all files of a revision.
+#: Seconds for git to print all files of a revision.
 FILES_TIMEOUT = 600
-#: Seconds after which the cause is looked for: nearly every answer comes sooner.
+#: Seconds after which the cause of a delay is searched for. Nearly every answer is faster.
 FIRST_TIMEOUT = 2
-#: Files below ``.git``, and in each folder, that git opens to answer.
+#: Files below ``.git``, and in each folder, that git opens for an answer.
 _GIT_FILES = ("config", "HEAD", "index", os.path.join("info", "exclude"), "packed-refs")
 _IN_FOLDERS = (".gitignore", ".gitattributes", ".gitmodules")
-#: What a hook of git sets for its own repository, which need not be this one.
+#: Variables that a git hook sets for its own repository, which may be another repository.
 _HOOK_VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
-#: An object that is not there is not fetched: what does so is named by the configuration, too. That is the first
-#: variable from git 2.45 on, and the second one, which allows no way to fetch, before. The index stays as it is.
+#: Variables that forbid git to fetch missing objects, because the configuration names the program for it. The first
+#: variable works from git 2.45 on; the second forbids all protocols in earlier versions. The last variable keeps git
+#: from writing the index.
 _GIT_VARIABLES = {
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_ALLOW_PROTOCOL": ":",
@@ -47,18 +48,19 @@ _GIT_VARIABLES = {
 
 
 def git_environment() -> dict[str, str]:
-    """The variables that git is started with."""
+    """Return the environment variables for git."""
     return {name: value for name, value in os.environ.items() if name not in _HOOK_VARIABLES} | _GIT_VARIABLES
 
 
 class GitNotResponding(Exception):
-    """git does not answer; the message is one sentence without its subject, such as "does not answer"."""
+    """Error for a git that does not answer. The message lacks the subject, such as "does not answer"."""
 
 
 def run_git(folder: str, *words: str) -> bytes:
-    """Return what a command of git prints in a folder.
+    """Run a git command in a folder and return its output.
 
-    Raise OSError where git cannot be started, CalledProcessError where it refuses, :class:`Unanswered` where it hangs.
+    Raise OSError if git cannot be started, CalledProcessError if git refuses, and :class:`GitNotResponding` if git
+    hangs.
     """
     import subprocess
 
@@ -83,7 +85,7 @@ def run_git(folder: str, *words: str) -> bytes:
 
 @contextmanager
 def kill_after(process: Popen[bytes], seconds: float) -> Iterator[None]:
-    """Kill a process that is still under way after some seconds."""
+    """Kill a process that still runs after ``seconds``."""
     from threading import Timer
 
     timer = Timer(seconds, process.kill)
@@ -96,7 +98,7 @@ def kill_after(process: Popen[bytes], seconds: float) -> Iterator[None]:
         raise
     finally:
         timer.cancel()
-        # A thread under way would keep the next processes from being forked.
+        # A running thread would prevent the next processes from being forked.
         timer.join()
 
 
@@ -119,7 +121,7 @@ def _wait_for_output(process: Popen[bytes], folder: str) -> bytes:
 
 
 def _read_by_git(top: str) -> Iterator[str]:
-    """Iterate over the files that git opens in a work tree, whether they exist or not."""
+    """Yield the files that git opens in a work tree, existing or not."""
     yield from (os.path.join(top, ".git", name) for name in _GIT_FILES)
     for folder, inner, _ in os.walk(top):
         if ".git" in inner:
@@ -128,7 +130,7 @@ def _read_by_git(top: str) -> Iterator[str]:
 
 
 def _may_hang(path: str) -> bool:
-    """Return True if opening a path may wait for ever."""
+    """Return True if opening a path may block forever."""
     try:
         mode = os.stat(path).st_mode
     except OSError:

@@ -1,4 +1,4 @@
-"""The blocks of Markdown that are said to be Python."""
+"""Python code blocks in Markdown."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from .block import Block, LinePosition
 
 _FENCE = re.compile(r"((?:[ \t]|>|[-*+](?=[ \t])|\d{1,9}[.)](?=[ \t]))*)(`{3,}(?=[^`]*$)|~{3,})[ \t]*(.*)")
 _PYTHON = re.compile(r"\{?[ \t]*\.?(?:code(?:-block|-cell)?\}[ \t]*)?(?:python3?|py3?)(?![\w.+-])", re.IGNORECASE)
-#: Columns after which a tab ends.
+#: Width of a tab, in columns.
 _TAB = 4
 _QUOTE = re.compile(r"[ \t]{0,3}>[ \t]?")
 
 
 def python_blocks(text: str) -> list[Block]:
-    """The blocks that are fenced and said to be Python, valid or not. ``text`` has no line end but the newline."""
+    """Return the fenced blocks marked as Python, valid or not. ``text`` has only newline characters as line ends."""
     found: list[Block] = []
     lines = text.split("\n")
     number = 0
@@ -33,7 +33,7 @@ def python_blocks(text: str) -> list[Block]:
             row = lines[number]
             cut = _quote_width(row, quotes)
             if cut < 0:
-                # The quotation ends, and the block with it.
+                # The quotation ends, and the code block with it.
                 break
             number += 1
             if fence in row and row[cut:].strip().startswith(fence) and not row[cut:].strip().strip(fence[0]):
@@ -48,7 +48,7 @@ def python_blocks(text: str) -> list[Block]:
 
 
 def _quote_width(row: str, quotes: int) -> int:
-    """The characters that so many marks of quotation take at the head of a line; -1 where they are not there."""
+    """Return the number of characters of the quotation marks at the start of a line, or -1 without the marks."""
     position = 0
     for _ in range(quotes):
         mark = _QUOTE.match(row, position)
@@ -63,7 +63,7 @@ def _column_count(text: str) -> int:
 
 
 def _indent_width(row: str, width: int) -> int:
-    """The characters of white space that fill the columns of a container."""
+    """Return the number of white-space characters that fill the columns of a container."""
     position = columns = 0
     while position < len(row) and row[position] in " \t" and columns < width:
         columns += 1 if row[position] == " " else _TAB - columns % _TAB

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 from ...protocol.fast_namedtuple import NamedTuple
 
-#: A version of Python, such as (3, 14).
+#: Version of Python, such as (3, 14).
 Version = tuple[int, int]
 
-#: Constructs that begin a line, with the version that introduced them.
+#: Patterns of constructs that begin a line, with the version that introduced them.
 _STATEMENTS: tuple[tuple[Version, str], ...] = (
     ((3, 15), r"\s*lazy\s+(?:import|from)\s+[\w.]"),  # PEP 810
     ((3, 13), r"\s*(?:(?:async\s+)?def|class|type)\s+\w+\s*\[[^\]]*[^=!<>]=[^=]"),  # PEP 696
@@ -21,14 +21,14 @@ _STATEMENTS: tuple[tuple[Version, str], ...] = (
     ((3, 11), r".*\w\s*\[(?:[^\]]*,)?\s*\*\w"),  # PEP 646
     ((3, 11), r".*\*\w+\s*:\s*\*\w"),
 )
-#: Messages of the parser for what it knows and did not accept before a version.
+#: Messages of the parser for syntax that a later version accepts, with that version.
 _MESSAGES: tuple[tuple[Version, str], ...] = (
     ((3, 15), "iterable unpacking cannot be used in comprehension"),  # PEP 798
     ((3, 15), "dict unpacking cannot be used in dict comprehension"),
 )
-#: Python 2 wrote ``except ValueError, error``. Classes alone are the syntax of Python 3.14 (PEP 758).
+#: Python 2 wrote ``except ValueError, error``. Class names alone are the syntax of Python 3.14 (PEP 758).
 _UNPARENTHESIZED = re.compile(r"\s*except\*?\s+(?:[\w.]*\b[A-Z]\w*\s*,\s*)+[\w.]*\b[A-Z]\w*\s*:")
-#: Characters of a line that are matched. The patterns take quadratic time.
+#: Maximum number of matched characters of a line. The patterns take quadratic time.
 _LONGEST_LINE = 1000
 _FORMATTED: Version = (3, 12)  # PEP 701: any expression in a field of an f-string, its quotes included
 _TEMPLATE: Version = (3, 14)  # PEP 750
@@ -36,15 +36,15 @@ _DOUBLE = re.compile(r'[^"\\\n]*(?:\\.[^"\\\n]*)*"', re.DOTALL)
 _SINGLE = re.compile(r"[^'\\\n]*(?:\\.[^'\\\n]*)*'", re.DOTALL)
 _LONG_DOUBLE = re.compile(r'[^"\\]*(?:(?:\\.|"(?!""))[^"\\]*)*"""', re.DOTALL)
 _LONG_SINGLE = re.compile(r"[^'\\]*(?:(?:\\.|'(?!''))[^'\\]*)*'''", re.DOTALL)
-#: From behind the quotes that a string begins with to its end.
+#: Match from behind the opening quotes of a string to its end.
 _ENDS = {'"': _DOUBLE.match, "'": _SINGLE.match, '"""': _LONG_DOUBLE.match, "'''": _LONG_SINGLE.match}
 _TOKEN = re.compile(r"#[^\n]*|(?<!\w)([a-zA-Z]{0,2})(\"\"\"|'''|\"|')")
 
 
 class Rejection(NamedTuple):
-    """Why Python's parser rejects a text, and at which line, from 1.
+    """Rejection of a text by Python's parser: line, from 1, and reason.
 
-    ``python`` is the version whose syntax it is, such as "3.14", or empty if it is an error in each.
+    ``python_version`` is the version that accepts the syntax, such as "3.14", or empty for an error in every version.
     """
 
     line: int
@@ -53,7 +53,7 @@ class Rejection(NamedTuple):
 
 
 def explain_rejection(text: str, error: SyntaxError | ValueError) -> Rejection:
-    """Return what an error of the parser says of the text that it was given."""
+    """Return the rejection for an error of the parser on a text."""
     if not isinstance(error, SyntaxError):
         return Rejection(1, str(error))
     line = error.lineno or 1
@@ -63,19 +63,19 @@ def explain_rejection(text: str, error: SyntaxError | ValueError) -> Rejection:
 
 
 def needed_python(text: str, line: int, message: str) -> Version | None:
-    """Return the oldest Python whose syntax explains an error of the parser, or None if it is an error in each.
+    """Return the oldest Python whose syntax explains a parser error, or None for an error in every version.
 
-    ``line`` is the line of the error from 1, and ``message`` its text without a position.
+    ``line`` is the line of the error from 1, and ``message`` the message of the error without a position.
     """
     running = sys.version_info[:2]
     try:
         return next((version for version in _needed_versions(text, line, message) if version > running), None)
-    except RecursionError:  # f-strings nested in one another, which no Python accepts so deep
+    except RecursionError:  # nested f-strings, deeper than any Python accepts
         return None
 
 
 def _needed_versions(text: str, line: int, message: str) -> Iterator[Version]:
-    """Yield the versions whose new syntax stands where the parser stopped."""
+    """Yield the versions whose new syntax occurs at the position of the parser error."""
     yield from (version for version, known in _MESSAGES if known in message)
     lines = text.split("\n", line)
     written = lines[line - 1][:_LONGEST_LINE] if 0 < line <= len(lines) else ""
@@ -92,7 +92,7 @@ def _needed_versions(text: str, line: int, message: str) -> Iterator[Version]:
 
 
 def _string_spans(text: str) -> Iterator[tuple[str, int, int, bool]]:
-    """Yield the prefix, first and last line of each string, and whether Python rejected it before 3.12."""
+    """Yield the prefix, first and last line of each string, and True if Python rejected the string before 3.12."""
     position, line = 0, 1
     while found := _TOKEN.search(text, position):
         if found[2] is None:
@@ -105,7 +105,7 @@ def _string_spans(text: str) -> Iterator[tuple[str, int, int, bool]]:
             end = _end_of_formatted(text, found.end(), quote)
             newer = end != old or _has_newer_field(text[found.end() : end - len(quote)])
         if end < 0:
-            # Nothing behind a string without an end can be told apart.
+            # Behind an unterminated string, strings and code cannot be distinguished.
             return
         first = line + text.count("\n", position, found.start())
         last = first + text.count("\n", found.start(), end)
@@ -114,18 +114,18 @@ def _string_spans(text: str) -> Iterator[tuple[str, int, int, bool]]:
 
 
 def _has_newer_field(body: str) -> bool:
-    """Return True if a field of an f-string has a backslash or a comment, for which Python 3.12 is needed."""
+    """Return True if a field of an f-string has a backslash or a comment, which needs Python 3.12."""
     return any("\\" in field or "#" in field.partition(":")[0] for field in re.findall(r"(?<!\{)\{([^{}]*)\}", body))
 
 
 def _end_of_plain(text: str, position: int, quote: str) -> int:
-    """Return where a string that begins before a position ends, quote included, or -1."""
+    """Return the end of a string that begins before a position, quote included, or -1."""
     found = _ENDS[quote](text, position)
     return found.end() if found else -1
 
 
 def _end_of_formatted(text: str, position: int, quote: str) -> int:
-    """Return where an f-string with fields of any expression ends, quote included, or -1."""
+    """Return the end of an f-string with arbitrary expressions in its fields, quote included, or -1."""
     while position < len(text):
         if text.startswith(quote, position):
             return position + len(quote)
@@ -144,7 +144,7 @@ def _end_of_formatted(text: str, position: int, quote: str) -> int:
 
 
 def _end_of_field(text: str, position: int) -> int:
-    """Return where a field that begins at a position ends, brace included, or -1."""
+    """Return the end of a field that begins at a position, brace included, or -1."""
     depth, in_format = 0, False
     while position < len(text):
         character = text[position]

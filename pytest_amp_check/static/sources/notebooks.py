@@ -1,4 +1,4 @@
-"""The programs of a notebook: its cells as Python, without what IPython alone understands."""
+"""Programs of a notebook: the cells as Python, without IPython syntax."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def code_cells(text: str) -> Iterator[tuple[int, str]]:
-    """The number, among all cells, and the source of each cell that holds Python code."""
+    """Yield the source of each Python code cell, with the number of the cell among all cells."""
     notebook = _parse_notebook(text)
     if not _is_python(_as_dict(notebook.get("metadata"))):
         return
-    # Worksheets are those of the format 3, in which IPython wrote notebooks until 2015.
+    # Worksheets belong to format 3, in which IPython wrote notebooks until 2015.
     holders = [notebook, *map(_as_dict, _as_list(notebook.get("worksheets")))]
     found = [_as_dict(cell) for holder in holders for cell in _as_list(holder.get("cells"))]
     for number, cell in enumerate(found, 1):
@@ -37,7 +37,7 @@ def code_cells(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _parse_notebook(text: str) -> dict[str, Any]:
-    """The JSON of a notebook. Raises :class:`Unreadable` for any other."""
+    """Return the JSON object of a notebook. Raise :class:`Unreadable` for another text."""
     if not text.strip():
         raise Unreadable("a notebook is JSON, and this is empty")
     try:
@@ -63,7 +63,7 @@ def _as_dict(value: Any) -> dict[str, Any]:
 
 
 def _is_python(metadata: dict[str, Any]) -> bool:
-    """Whether a notebook says that it is in Python, or does not say in what."""
+    """Return True if a notebook declares Python, or declares no language."""
     language = _as_dict(metadata.get("language_info")).get("name") or _as_dict(metadata.get("kernelspec")).get(
         "language"
     )
@@ -71,9 +71,9 @@ def _is_python(metadata: dict[str, Any]) -> bool:
 
 
 def split_programs(text: str, largest: int = 0) -> list[Block]:
-    """The program that the cells of a notebook are, and after it the files that they write.
+    """Return the program of all cells, and the Python files that cells write.
 
-    Raise :class:`Unreadable` for more code than is parsed (0 is for no limit).
+    Raise :class:`Unreadable` for code above ``largest`` bytes (0 is no limit).
     """
     cells = list(code_cells(text))
     source_files.refuse_large(sum(len(source) for _, source in cells), largest)
@@ -99,27 +99,26 @@ def split_programs(text: str, largest: int = 0) -> list[Block]:
     return [whole, *written]
 
 
-#: Cell magics that run the rest of their cell as a part of the program.
+#: Cell magics that run the rest of the cell as part of the program.
 _RUNNING_MAGICS = frozenset(
     "capture debug heat ipytest local lprun memit mprun notify prun pyinstrument scalene snakeviz time timeit "
     "wandb".split()
 )
-#: Those that make a Python program of their own of it, or a file, which need not be Python.
+#: Cell magics that run the cell as a separate Python program, or write the cell to a file of any kind.
 _PROGRAM_MAGICS = frozenset("pypy python python3".split())
 _FILE_MAGICS = frozenset({"file", "writefile"})
-#: Commands that are often given without the sign that makes them one. IPython takes a line for one if it can be none
-#: of Python's.
+#: Commands that users often write without the percent sign. IPython runs a line as a command if the line is no Python.
 _AUTOMATIC = re.compile(
     r"(?:cat|cd|conda|cp|env|less|load_ext|ls|man|mamba|matplotlib|mkdir|more|mv|pip|pwd|reload_ext|rm|rmdir|run|uv)\s+[^\s=(,]"
 )
-#: Commands of a cell that are looked for one after the other: each time all of it is parsed again.
+#: Maximum number of commands removed from a cell. Each removal parses the whole cell again.
 MAX_COMMANDS = 50
-#: What a line of Python never begins with: magics, shell commands, help, automatic brackets and quotes.
+#: Characters that never begin a line of Python: magics, shell commands, help, automatic brackets and quotes.
 _ESCAPES = tuple("%!?/,;")
 _HELP_REQUEST = re.compile(r"[^'\"#]*[\w*\])]\?{1,2}\s*$")
 _ASSIGNED_MAGIC = re.compile(r"((?:[\w.,* \t]|\[[^\]]*\])+(?::[^=]+)?=[ \t]*)[%!](?!=)")
 _TIMED_MAGIC = re.compile(r"%(?:time|prun|timeit((?:[ \t]+-(?:[nrp][ \t]*\d+|[tcqo]+))*))[ \t]+(?=[^\s-])")
-#: What decides whether the next line begins a statement.
+#: Tokens that decide if the next line begins a statement.
 _LEXEMES = re.compile(
     r"""\#[^\n]*|\"{3}(?:\\.|[^\\])*?(?:\"{3}|\Z)|'{3}(?:\\.|[^\\])*?(?:'{3}|\Z)
     |"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|[(\[{]|[)\]}]|\\\n|\n""",
@@ -129,10 +128,10 @@ _UNKNOWN_VALUE = "get_ipython()"
 
 
 class _Cell:
-    """The lines of a cell as Python, and of each the line of the cell and the characters that were cut off before it.
+    """Cell as lines of Python; for each line, the line in the cell and the number of characters cut off before it.
 
-    ``writes`` says that the lines are a program of their own. ``error`` is a line among them, from 1, and why it is
-    no Python.
+    ``is_standalone`` says that the lines are a separate program. ``parse_error`` has a line among them, from 1, and the
+    reason why the lines are no valid Python.
     """
 
     __slots__ = ("is_standalone", "line_positions", "parse_error", "rows")
@@ -153,7 +152,7 @@ class _Cell:
             self._replace_ipython(first)
 
     def _dedent(self, first: int) -> None:
-        """Take the indentation of the first line from all, as IPython does."""
+        """Remove the indentation of the first line from all lines, as IPython does."""
         if first == len(self.rows):
             return
         row = self.rows[first]
@@ -169,7 +168,7 @@ class _Cell:
         self.line_positions[number] = (line, before + cut)
 
     def _remove_cell_magics(self, first: int) -> bool:
-        """Take away the cell magics at the head; whether what is left is Python."""
+        """Remove the cell magics at the top. Return True if the rest is Python."""
         for number in range(first, len(self.rows)):
             row = self.rows[number].strip()
             if not row:
@@ -186,7 +185,7 @@ class _Cell:
         return True
 
     def _replace_ipython(self, first: int) -> None:
-        """Put Python in the place of what only IPython understands."""
+        """Replace IPython syntax by Python."""
         before = list(self.rows)
         if find_parse_error("\n".join(before)) is None:
             return
@@ -201,7 +200,7 @@ class _Cell:
             self.rows[number] = ""
             error = find_parse_error("\n".join(self.rows))
         if error is not None and before[first].startswith("%"):
-            # A magic that stands above text of its own, such as ``%sql`` and ``%md`` where there are more languages.
+            # A magic for a text of its own, such as ``%sql`` or ``%md`` in notebooks with several languages.
             self.rows, self.line_positions, error = [], [], None
         self.parse_error = error
 
@@ -217,7 +216,7 @@ class _Cell:
             if timed and find_parse_error(code[timed.end() :]) is None:
                 self._cut_row(number, row[:start] + code[timed.end() :], timed.end())
             elif assigned or code.startswith(_ESCAPES) or _HELP_REQUEST.match(code):
-                # What stands alone leaves no statement: a comment for the whole file may follow.
+                # A line without indentation becomes empty, not a statement: a comment for the whole file may follow.
                 self.rows[number] = row[:start] + (
                     assigned.group(1) + _UNKNOWN_VALUE if assigned else "pass" if start else ""
                 )
@@ -232,7 +231,7 @@ class _Cell:
 
 
 def _statement_end(text: str, start: int) -> int:
-    """Where the line ends on which the Python statement does that begins at ``start``, as brackets and strings tell."""
+    """Return the end of the last line of the statement that begins at ``start``, found by brackets and strings."""
     depth = 0
     for lexeme in _LEXEMES.finditer(text, start):
         found = lexeme.group()

@@ -1,7 +1,7 @@
-"""Looking before parsing: what the bytes of code tell, so that most files need not be parsed.
+"""Byte patterns for the prescan: a search in the bytes of code, so that most files need no parsing.
 
-Parsing is most of the work, and few files of a project train. Names are taken as they are written: in ASCII, in one
-piece, a method's bracket right behind it.
+Parsing is most of the work, and few files of a project train. The search expects common spelling: names in ASCII, on
+one line, and the bracket directly behind the name of a method.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from collections.abc import Callable, Iterator
 
 from ...protocol import rules
 
-#: A Trainer of Lightning that trains in float16 with a scaler.
+#: A Lightning Trainer that trains in float16 with a scaler.
 _LIGHTNING16 = rb"precision\s*=\s*[\"']?16(?!-true)"
 
-#: A layer or a pretrained model is made in low precision.
+#: A layer or a pretrained model created in low precision.
 _LOW_DTYPE = (
     rb"(?:from_pretrained|nn\.[A-Z]\w*)\((?:[^()]|\([^()]*\)){0,300}?dtype\s*=\s*[\"']?(?:torch\.)?(?:half|b?float16)"
 )
 
-#: Something is taken out of a checkpoint: ``state["optimizer"]``.
+#: An item of a checkpoint: ``state["optimizer"]``.
 _CHECKPOINT_ITEM = rb"[\"'](\w*)[\"']\s*[\])](?!\s*=[^=])"
 _LOAD_METHOD = b".load_state_dict"
 _WORD_BYTES = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 
 
 class Code:
-    """The bytes of code, and which of :data:`SEARCHED` are in them."""
+    """Bytes of code, and the words of :data:`SEARCHED_WORDS` in the bytes."""
 
     __slots__ = ("_bare_code", "_has_no_docstrings", "_may_enter_autocast", "data", "words_found")
 
@@ -35,12 +35,12 @@ class Code:
         self.words_found = frozenset([word for word in SEARCHED_WORDS if word in data])
         self._bare_code: Code | None = None
         self._may_enter_autocast: bool | None = None
-        #: Whether there is no documentation string in it, as far as is known.
+        #: True if the code is known to have no docstring.
         self._has_no_docstrings = False
 
     @property
     def without_docstrings(self) -> Code:
-        """The same without documentation strings, whose examples are no code."""
+        """Same code without docstrings, whose examples are no code."""
         if self._bare_code is None and not self._has_no_docstrings:
             data = _strip_docstrings(self.data)
             self._has_no_docstrings = data is self.data
@@ -49,7 +49,7 @@ class Code:
 
     @property
     def may_enter_autocast(self) -> bool:
-        """Whether it may enter autocast, or do by hand what that does."""
+        """True if the code may enter autocast, or cast without autocast."""
         if self._may_enter_autocast is None:
             self._may_enter_autocast = b"autocast" in self.words_found or any(
                 word in self.data for word in MANUAL_LOW_WORDS
@@ -58,14 +58,14 @@ class Code:
 
     @property
     def may_use_float16(self) -> bool:
-        """Whether it speaks of float16."""
+        """True if the code contains a name of float16."""
         words, data = self.words_found, self.data
         half = b"half" in words and (b".half()" in data or b"torch.half" in data)
         return half or self.may_enter_autocast or b"float16" in words
 
     @property
     def has_lightning16(self) -> bool:
-        """Whether it has a Trainer of Lightning train in float16."""
+        """True if a Lightning Trainer in the code trains in float16."""
         if b"precision" not in self.words_found:
             return False
         data = self.data
@@ -73,15 +73,14 @@ class Code:
 
     @property
     def may_resume(self) -> bool:
-        """Whether it may load the state of an optimizer."""
+        """True if the code may load the state of an optimizer."""
         return b"load_state_dict" in self.data and _loads_optimizer_state(self.data)
 
     def may_have_findings(self) -> bool:
-        """Whether it may hold anything that a rule speaks of; where not, it gives no finding and need not be parsed.
+        """Return True if the code may contain a mistake. Code without a possible mistake needs no parsing.
 
-        What every rule needs is in the text by name (:data:`.rules.WORDS`). What holds one is looked at more
-        closely, documentation strings left out. True does not promise a finding, and False does not promise that it
-        parses.
+        The needs of every rule appear in the text by name (:data:`.rules.WORDS`). Code with such a name is searched
+        again without docstrings. True promises no finding, and False does not promise that the code parses.
         """
         if b"\0" in self.words_found:
             return True  # UTF-16 hides every name from this search, and is no Python source: AMP903.
@@ -91,7 +90,7 @@ class Code:
         return any(map(self.has_rule_need, rules.WORDS))
 
     def has_rule_need(self, need: str) -> bool:
-        """Whether it holds what a rule needs, by the name that rules give it (:attr:`~.protocol.rule.Rule.words`)."""
+        """Return True if the code has the words for a need of a rule (:attr:`~.protocol.rule.Rule.prescan_words`)."""
         look = CLOSER_SEARCHES.get(need)
         if look is not None:
             words, closely = look
@@ -100,7 +99,7 @@ class Code:
         return first in self.words_found and all(word in self.data for word in others)
 
     def may_cast_trained_module(self) -> bool:
-        """Whether a module may be cast to a low-precision dtype and trained."""
+        """Return True if the code may cast a module to a low-precision dtype and train the module."""
         data = self.data
         if self.words_found.isdisjoint((b"half", b"float16")):
             return False
@@ -117,13 +116,13 @@ class Code:
         return any(re.search(name + rb"\([^)]{0,200}?(?:half|float16|dtype)", data) for name in (rb"\.to", rb"\.type"))
 
     def class_names(self) -> set[bytes]:
-        """Names of the classes that it defines."""
+        """Return the names of the classes that the code defines."""
         return {name for name, _ in _class_definitions(self.data)}
 
     def base_names(self) -> set[bytes]:
-        """Last names of what its classes derive from, if a method of theirs may matter to what they inherit.
+        """Return the last names of base classes, if a method of the subclasses may affect inherited code.
 
-        What it defines itself, or has from torch, is left out: that inherits nothing from other files of the project.
+        Classes of the code itself and of torch are omitted: they inherit nothing from other files of the project.
         """
         if self.words_found.isdisjoint(_HOOK_WORDS) or self.without_docstrings.words_found.isdisjoint(_HOOK_WORDS):
             return set()
@@ -141,7 +140,7 @@ class Code:
         return found
 
     def imported_names(self) -> set[bytes]:
-        """Last names of what it imports, or imports from, if it may do something wrong with what it finds there."""
+        """Return the last names of imported names and modules, if the code may make a mistake with these imports."""
         if self.words_found.isdisjoint(_TRAINING_PART_WORDS) or self.without_docstrings.words_found.isdisjoint(
             _TRAINING_PART_WORDS
         ):
@@ -153,8 +152,7 @@ class Code:
         return found - {b""}
 
 
-#: What low precision without autocast is made by: layers that cast their weights, another dtype by default, a policy of
-#: FSDP, and apex.
+#: Low precision without autocast: layers that cast their weights, another default dtype, an FSDP policy, and apex.
 MANUAL_LOW_WORDS = (
     b".weight.t",
     b"set_default_tensor_type",
@@ -162,11 +160,11 @@ MANUAL_LOW_WORDS = (
     b"MixedPrecision",
     b"amp.initialize",
 )
-#: What a method that a class defines for another file's class may do wrong there.
+#: Words of methods that may make a mistake in a class of another file.
 _HOOK_WORDS = (b"clip_grad", b"backward(", b"autocast", b".step(", b"zero_grad")
-#: What a file does that leaves the training to another one, and yet may do something wrong.
+#: Words of files that leave the training to another file and may still make a mistake.
 _TRAINING_PART_WORDS = (b".state_dict(", b"clip_grad", b"training_step")
-#: What does something to the protocol, or makes something that does, has one of these.
+#: Words of all code that affects the protocol, or creates an object that does.
 _PROTOCOL_WORDS = (
     b"autocast",
     b"caler",
@@ -179,24 +177,27 @@ _PROTOCOL_WORDS = (
     b"optim",
 )
 
-#: What a class that trains has one of.
+#: Words of all classes that train.
 _TRAINING_WORDS = (b"caler", b"backward(", b"zero_grad", b"unscale_", b"update_params")
 
 
 def may_affect_importer(data: bytes) -> bool:
-    """Whether code may do something to the protocol for a file that imports it."""
+    """Return True if code may affect the protocol of a file that imports the code."""
     return any(word in data for word in _PROTOCOL_WORDS)
 
 
 def may_do_training(data: bytes) -> bool:
-    """Whether code may do a part of a training by itself."""
+    """Return True if code may do a part of a training itself."""
     return any(word in data for word in _TRAINING_WORDS)
 
 
 def _loads_optimizer_state(data: bytes) -> bool:
-    """Whether an optimizer loads a state, or one is taken out of a checkpoint: ``opts[0].load_state_dict``."""
+    """Return True if an optimizer loads a state, as in ``opts[0].load_state_dict``.
+
+    An item of a checkpoint with an optimizer's name also counts.
+    """
     if b"#" in data:
-        # A pattern that begins with a character is looked for much faster than one that begins with a line.
+        # A pattern with a fixed first character is much faster than a pattern with a line anchor.
         data = re.sub(rb"\n[ \t]*#[^\n]*", b"", b"\n" + data)
         if _LOAD_METHOD not in data:
             return False
@@ -215,7 +216,7 @@ _QUOTES = b'"""'
 
 
 def _strip_docstrings(data: bytes) -> bytes:
-    """Code without what stands between triple quotes; all of it, where it is not plain which of them begin a string."""
+    """Return code without triple-quoted strings. Return all code if the start of such a string is ambiguous."""
     if b"'''" in data:
         return data
     kept: list[bytes] = []
@@ -231,24 +232,28 @@ def _strip_docstrings(data: bytes) -> bytes:
 
 
 def _lines_with(word: bytes, data: bytes) -> Iterator[int]:
-    """Where a word begins a line, but for blanks: found by its bytes, which is much faster than by lines."""
+    """Yield the positions at which a word begins a line, after blanks.
+
+    The byte search is much faster than a line loop.
+    """
     position = data.find(word)
     while position >= 0:
         start = data.rfind(b"\n", 0, position) + 1
         if not data[start:position].strip(b" \t"):
             yield position
-        # No other of the line begins it.
+        # A later occurrence on the same line does not begin the line.
         end = data.find(b"\n", position)
         position = data.find(word, end) if end >= 0 else -1
 
 
-#: What stands in brackets up to the first that closes: past a few more that open, of which each may be a start, too.
+#: Text in brackets up to the first closing bracket, with at most three more opening brackets. The limit bounds the
+#: search, because each opening bracket may be a start.
 _IMPORT_LIST = rb"\([^()]*(?:\([^()]*){0,3}\)"
 _IMPORT = rb"from[ \t]+([.\w]+)[ \t]+import[ \t]+(" + _IMPORT_LIST + rb"|[^\n#]*)|import[ \t]+([^\n#]*)"
 
 
 def iterate_imports(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
-    """What code imports: the module, the name that is taken from it (none: itself), and what it is called here."""
+    """Yield the imports of code: module, imported name ("" for the module itself), and local name."""
     for module, names in imports_from(data):
         for words in _split_import_list(names):
             yield module, words[0], words[-1]
@@ -258,17 +263,17 @@ def iterate_imports(data: bytes) -> Iterator[tuple[bytes, bytes, bytes]]:
 
 
 def imports_from(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The modules that code takes names from, each with the text of these."""
+    """Yield the modules of ``from`` imports, each with the text of the imported names."""
     return _match_imports(b"from", data)
 
 
 def taken_names(names: bytes) -> list[bytes]:
-    """The names in the text of those that are taken from a module."""
+    """Return the imported names in the text of a ``from`` import."""
     return [words[0] for words in _split_import_list(names)]
 
 
 def _match_imports(word: bytes, data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The imports that begin with a word: the module that is taken from, if any, and the text of what is imported."""
+    """Yield the imports that begin with a word: the module of a ``from`` import or "", and the text of the names."""
     match = re.compile(_IMPORT).match
     for position in _lines_with(word, data):
         found = match(data, position)
@@ -278,7 +283,7 @@ def _match_imports(word: bytes, data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _split_import_list(text: bytes) -> Iterator[list[bytes]]:
-    """The words of each part of an import, which commas separate."""
+    """Yield the words of each part of an import, separated by commas."""
     for part in re.sub(rb"#[^\n]*", b"", text).strip(b"() ").split(b","):
         words = part.split()
         if words:
@@ -289,7 +294,7 @@ _CLASS = rb"class\s+(\w+)\s*(" + _IMPORT_LIST + rb")?"
 
 
 def _class_definitions(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The classes that code defines, with the text of their bases."""
+    """Yield the classes that code defines, each with the text of the bases."""
     for position in _lines_with(b"class", data):
         match = re.compile(_CLASS).match(data, position)
         if match is not None:
@@ -297,16 +302,16 @@ def _class_definitions(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 
 
 def is_torch(module: bytes) -> bool:
-    """Whether a module is torch, or one of its own."""
+    """Return True if a module is torch or a submodule of torch."""
     return module == b"torch" or module.startswith(b"torch.")
 
 
-#: Functions of torch that end in the word and enter no region of the program that calls them.
+#: Functions of torch whose names end in "autocast" and that enter no region of the calling program.
 _NO_REGION = (b"enter_autocast", b"exit_autocast", b"register_autocast")
 
 
 def _uses_autocast(data: bytes) -> bool:
-    """Whether autocast is called, imported, stored or used as a decorator, by this or a longer name that ends in it."""
+    """Return True if code calls, imports, stores or decorates with a name that ends in "autocast"."""
     last = line_end = 0
     commented = False
     for match in re.finditer(rb"autocast(?![\w'\"])", data):
@@ -316,7 +321,7 @@ def _uses_autocast(data: bytes) -> bool:
             line_end = data.find(b"\n", end) + 1 or len(data)
             commented = before.lstrip().startswith(b"#")
         else:
-            # One more on its line, which the one before it does not begin.
+            # Another occurrence on the same line; an earlier occurrence already tested the begin of the line.
             before = data[last - 1 : end]
         last = end
         if commented or before.endswith(_NO_REGION):
@@ -325,37 +330,37 @@ def _uses_autocast(data: bytes) -> bool:
             return True
         if re.search(rb"(?:^|[=(,.\[@:{*]|\b(?:with|return|import|if|else|or|and|in|from|yield))\s*\w*$", before):
             return True
-    # The old getters and setters of one device, AMP901.
+    # Deprecated getters and setters for one device, AMP901.
     return re.search(rb"_autocast_(?:cpu|gpu)_\w+(?![\w'\"])", data) is not None
 
 
 def _uses_scaler(data: bytes) -> bool:
-    """Whether a scaler is used: a name that ends in scaler, or a method by which one is known."""
-    # What does not follow is left out, so that each name is gone through once.
+    """Return True if code uses a scaler: a name that ends in "scaler", or a method that only a scaler has."""
+    # The group is optional, so that the search visits each name only once.
     if b"caler" in data and any(re.findall(rb"caler\w*\s*([.(\[,)=:]|as\b)?", data)):
         return True
     return b".unscale_" in data or (b"backward(" in data and b".scale(" in data)
 
 
-#: What may be more than float16 can hold: a number of that size, a power, the limits of a wider type.
+#: Numbers that may exceed float16: a large number, a power, or the limits of a wider type.
 _LARGE = (
     rb"(?:[0-9._]*[0-9.][eE]\+?0*(?:[4-9]|[1-3][0-9])(?!\w)|[0-9][0-9_]{4,}(?![\w.])"
     rb"|[0-9]{2,}\s*\*\*\s*[0-9]|[0-9]\s*\*\*\s*[0-9]{2}|\w*\.?finfo\()"
 )
 _SIGN = rb"[-'\"(\s]*(?:float\([-'\"(\s]*)?"
 _FILL_FUNCTIONS = (b"masked_fill", b"index_fill", b"full_like", b".fill_(", b"where(")
-#: One of these is in each of them.
+#: Each fill function contains one of these words.
 _FILL_WORDS = (b"fill", b"where(", b"full_like")
-#: What stands before a number that is assigned to items.
+#: Text before a number that is assigned to items.
 _ITEMS = b"] = "
-#: Bytes within which the bracket of a call stands behind its name.
+#: Maximum distance, in bytes, between the name of a call and its bracket.
 _BRACKET_DISTANCE = 40
-#: Brackets, two levels deep.
+#: Arguments with brackets up to two levels deep.
 _ARGUMENTS = rb"\((?:[^()#]|\((?:[^()#]|\([^()#]*\))*\)){0,400}\)"
 
 
 def _fills_large_number(code: Code) -> bool:
-    """Whether a tensor is filled with a number that float16 cannot hold, in place or by a name of this file."""
+    """Return True if code fills a tensor with a number above float16, written directly or by a name of this file."""
     data = code.data
     if _ITEMS in code.words_found and re.search(rb"\] = -?" + _LARGE, data) is not None:
         return True
@@ -363,7 +368,7 @@ def _fills_large_number(code: Code) -> bool:
         return False
     words = [word for word in _FILL_FUNCTIONS if word in data]
     names: set[bytes] = set()
-    # The look ahead makes no difference but in time: most assignments end there.
+    # The lookahead only saves time: most assignments fail there.
     for match in re.finditer(rb"= *(?=[-0-9.'\"(fnt])" + _SIGN + _LARGE, data):
         name = re.search(rb"(\w+) *(?::[^=\n]*)?$", data[max(0, match.start() - 100) : match.start()])
         if name:
@@ -384,30 +389,30 @@ def _fills_large_number(code: Code) -> bool:
 
 
 def _names_old_clip(code: Code) -> bool:
-    """Whether the old clip of the norm is named, whose new name ends in an underscore."""
+    """Return True if code names the deprecated ``clip_grad_norm``, whose new name ends in an underscore."""
     return re.search(rb"clip_grad_norm(?!\w)", code.data) is not None
 
 
 def _has_suppression(code: Code) -> bool:
-    """Whether a comment may silence a rule."""
+    """Return True if a comment may suppress a rule."""
     return re.search(rb"amp:\s*ignore", code.data) is not None or any(
         b"AMP" in codes for codes in re.findall(rb"(?i)noqa\s*:([^\n#]*)", code.data)
     )
 
 
-#: What rules need that is looked at more closely -> words without which it is not there, and the closer look.
+#: Needs of rules that require a closer search -> words that must occur, and the search.
 CLOSER_SEARCHES: dict[str, tuple[tuple[bytes, ...], Callable[[Code], bool]]] = {
     "autocast": ((b"autocast",), lambda code: _uses_autocast(code.data)),
     "scaler": ((b"cale",), lambda code: _uses_scaler(code.data)),
     "clip_grad_norm": ((b"clip_grad",), _names_old_clip),
     "low-precision weights": ((b"parameters(", b"Trainer"), Code.may_cast_trained_module),
-    # Wrong where any file of the tree trains in float16.
+    # A mistake if any file of the project trains in float16.
     "large fill": ((*_FILL_WORDS, _ITEMS), _fills_large_number),
     "suppression": ((b"amp:", b"AMP"), _has_suppression),
 }
-#: What rules need that is there where all of these words are.
+#: Needs of rules, each with words that must all occur.
 WORDS_OF_NEED = {what: what.encode().split() for what in rules.WORDS if what not in CLOSER_SEARCHES}
-#: What the first look asks besides: for float16, for Trainers, and whether another file may matter to this one.
+#: Further words for the prescan: float16, Trainers, and names that connect this file with other files.
 _PRESCAN_WORDS = (
     b"\0",
     b"half",
@@ -419,7 +424,7 @@ _PRESCAN_WORDS = (
     *_HOOK_WORDS,
     *_TRAINING_PART_WORDS,
 )
-#: What is searched for, once each: no finding without one of these, and nothing else that a first look tells.
+#: All searched words, each once. Without one of them, the code gives no finding and no other prescan result.
 SEARCHED_WORDS = tuple(
     dict.fromkeys(
         (

@@ -1,4 +1,4 @@
-"""A first look at a file: what its bytes say before anything is parsed."""
+"""Prescan of a file: a search in its bytes before parsing."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from .patterns import Code
 
 
 class Prescan:
-    """What a first look at one file has shown.
+    """Result of the prescan of one file.
 
-    ``speaks`` says whether it may hold a mistake by itself, or does not parse, ``autocast`` whether it may enter
-    autocast, ``float16`` and ``lightning16`` whether it speaks of float16, and has a Trainer of Lightning train in it,
-    ``resumes`` whether it may load the state of an optimizer. Of a file to be read,
-    ``classes`` are those that it defines. Another one is worth reading if a class of its derives from one of these
-    (``bases``), or if it imports one of these files (``imports``). What was not looked for is None. ``digest`` stands
-    for the content.
+    may_have_findings    the file may hold a mistake by itself, or does not parse
+    may_enter_autocast   the file may enter autocast
+    may_use_float16      the file contains a name of float16
+    has_lightning16      a Lightning Trainer in the file trains in float16
+    may_resume           the file may load the state of an optimizer
+    class_names          classes that the file defines, for a file to analyze
+    base_names           names of base classes: another file takes part if it derives from a class of an analyzed file
+    imported_names       names of imports: another file takes part if it imports an analyzed file
+    digest               digest of the content
+
+    None means that the prescan did not search for these names.
     """
 
     __slots__ = (
@@ -44,19 +49,19 @@ class Prescan:
         self.digest = ""
 
     def is_sufficient(self, *, named: bool) -> bool:
-        """Whether it has looked for all that matters of a file that the user names, or does not."""
+        """Return True if the prescan has all results for a file that the user names, or does not name."""
         return self.class_names is not None if named or self.may_have_findings else self.base_names is not None
 
 
 def prescan_file(path: str, *, largest: int, named: bool, valid: set[tuple[str, str]]) -> Prescan:
-    """Examine a file, which the user may have named. Raises :class:`.source_files.Unreadable`.
+    """Prescan a file; ``named`` says that the user named the file. Raise :class:`.source_files.Unreadable`.
 
-    ``largest`` is how many bytes of code are parsed. ``valid`` are those contents, by their digests and the kind of
-    file, that have turned out to be so: many repositories hold a good part of their files more than once.
+    ``largest`` is the maximum size of parsed code in bytes. ``valid`` holds the contents that are known to be valid, by
+    digest and suffix: many repositories contain many of their files more than once.
     """
     data = code_blocks.load_source(path, largest)
     code = Code(code_blocks.code_bytes(path, data))
-    # What documentation shows is no part of this project's programs.
+    # Code in documentation is no part of the programs of this project.
     shown = code_blocks.is_markdown(path)
     facts = (code.may_enter_autocast, code.may_use_float16, code.has_lightning16, code.may_resume)
     facts = (False, False, False, False) if shown else facts

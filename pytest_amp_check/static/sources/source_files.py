@@ -1,4 +1,4 @@
-"""What to read: finds the files below the given paths that hold Python, and decodes them."""
+"""Source files: find the files below the given paths that may hold Python, and decode them."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from itertools import groupby
 from ...protocol.byte_sizes import LARGEST_FILE
 from ...protocol.regular_files import LARGEST_DOCUMENT, FileTooLarge, NotRegularFile, read_regular
 
-#: What the files are called that may hold Python: source, stubs, notebooks, documentation.
+#: Suffixes of files that may hold Python: source, stubs, notebooks, documentation.
 SUFFIXES = (".py", ".pyi", ".ipynb", ".md")
-#: Those of them that are programs of a project.
+#: Suffixes of files that are programs of a project.
 PROGRAMS = (".py", ".ipynb")
 #: Directories that hold no source of the project, whatever they contain.
 SKIPPED_FOLDERS = frozenset(
     ".amp_check_cache .eggs .git .hg .ipynb_checkpoints .jj .mypy_cache .nox .pytest_cache .pytype .ruff_cache .svn "
     ".tox __pycache__ __pypackages__ node_modules".split()
 )
-#: Directories that a build writes, where they lie beside one of :data:`PROJECT_FILES` or directly below a root.
+#: Directories that a build writes, if they lie beside one of :data:`PROJECT_FILES` or directly below a root.
 BUILD_FOLDERS = frozenset({"build", "dist"})
 PROJECT_FILES = frozenset({"pyproject.toml", "setup.cfg", "setup.py"})
-#: What marks a directory as a virtual environment: of venv and virtualenv, of conda.
+#: Entries that mark a virtual environment, of venv and virtualenv or of conda.
 ENVIRONMENT_MARKS = frozenset({"conda-meta", "pyvenv.cfg"})
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
-#: Size, times of change in nanoseconds, and inode.
+#: Size in bytes, times of modification and of change in nanoseconds, and inode.
 Stat = list[int]
 
 
 class InputError(Exception):
-    """What the user asked to be checked cannot be: one sentence, with a next step."""
+    """Error in the user's input: one sentence, with a next step."""
 
 
 class Unreadable(Exception):
-    """Why a file cannot be read, in one sentence. ``line`` is where, from 1."""
+    """Error for a file that cannot be analyzed, in one sentence. ``line`` is the line of the problem, from 1."""
 
     def __init__(self, reason: str, line: int = 1) -> None:
         super().__init__(reason)
@@ -45,26 +45,26 @@ class Unreadable(Exception):
         self.line = line
 
 
-# Finding files.
+# Search for files.
 
 
 class SkippedPaths:
-    """What was left out on the way through folders, by the reason: paths as they are written."""
+    """Skipped paths by reason, as the user would write the paths."""
 
     __slots__ = ("circular_links", "excluded_paths", "git_ignored_paths")
 
     def __init__(self) -> None:
         #: Files and folders that patterns exclude.
         self.excluded_paths: list[str] = []
-        #: What git ignores.
+        #: Files and folders that git ignores.
         self.git_ignored_paths: list[str] = []
-        #: Symbolic links that lead to themselves, or to a folder around them.
+        #: Symbolic links to themselves, or to a folder around them.
         self.circular_links: list[str] = []
 
 
-#: A test of (name, absolute path) for what patterns exclude.
+#: Test of (name, absolute path) that returns True for an excluded path.
 ExclusionTest = Callable[[str, str], bool]
-#: From the real path of a folder to what is excluded from there on; None where what holds around it goes on.
+#: Function from the real path of a folder to the exclusions from there on; None keeps the exclusions of the parent.
 FolderExclusions = Callable[[str], ExclusionTest | None]
 
 
@@ -77,18 +77,19 @@ def find_sources(
     *,
     gitignore: bool = True,
 ) -> list[str]:
-    """The files to check, each once, in the user's own spelling; those of a directory are sorted.
+    """Return the files to check, each once, as the user wrote the paths; files of a directory are sorted.
 
-    A file that is named is taken as it is, and a directory that is named is walked wherever it lies; ``exclude``, git
-    and the lists above decide about what lies below it. A pattern of ``exclude`` without a slash matches a file or
-    directory of that name, one with a slash matches the end of a path, an absolute one the whole path, and one after
-    ``!`` takes back what an earlier one matches. Symbolic links are followed, except to a directory around the one that
-    is walked. A directory that cannot be listed is given back as if it were a file, so that reading it says why, and so
-    is a link that leads in a circle, and what lies behind a directory that may not be entered.
+    A file that the user names is always returned, and a directory that the user names is always walked. ``exclude``,
+    git and the lists above apply to the entries below a directory. A pattern of ``exclude`` without a slash matches a
+    file or directory of that name. A pattern with a slash matches the end of a path, and an absolute pattern the whole
+    path. A pattern after ``!`` includes paths that an earlier pattern matches.
 
-    ``left`` is told what was left out. ``nearer`` says what a folder excludes instead of ``exclude``, from itself on,
-    ``forced`` which of the files that are named are left out all the same. Without ``gitignore`` git is not
-    asked.
+    Symbolic links are followed, except to a directory around the walked directory. Three kinds of unreadable paths are
+    returned as files, so that reading them reports the reason. These are directories that cannot be listed, circular
+    links, and paths behind a directory that may not be entered.
+
+    ``skipped`` collects the skipped paths. ``nearer`` gives the exclusions that replace ``exclude`` from a folder on.
+    ``forced`` returns True for named files to skip. ``gitignore=False`` does not ask git.
     """
     everywhere = exclusion_test(exclude)
     skipped = skipped or SkippedPaths()
@@ -117,7 +118,7 @@ def find_sources(
 
 
 def _access_error(path: str) -> int:
-    """Why what may well be there cannot be looked at: a link leads back to itself, or a folder may not be entered."""
+    """Return the error number (ELOOP or EACCES) if a path may exist but cannot be accessed, else 0."""
     try:
         os.stat(path)
     except OSError as error:
@@ -126,7 +127,7 @@ def _access_error(path: str) -> int:
 
 
 class _DirectoryWalk:
-    """The way through a directory that the user named."""
+    """Walk through a directory that the user named."""
 
     def __init__(
         self,
@@ -146,12 +147,12 @@ class _DirectoryWalk:
         self._root_prefix = os.path.join(self._real_root, "")
         self._visited_folders: set[str] = set()
         self._pending_folders: deque[tuple[str, str, frozenset[str], ExclusionTest]] = deque()
-        #: Links wait for everything else, so that a file goes by its own path where it has one below the root.
+        #: Links wait until all other entries are done, so that a file has its own path if that is below the root.
         self._pending_links: deque[tuple[str, str]] = deque()
         self._found_files: dict[str, str] = {}
 
     def collect_files(self) -> list[tuple[str, str]]:
-        """The files below the directory: (path as written, real path), sorted."""
+        """Return the files below the directory, sorted: path as written, and real path."""
         tree = work_tree(self._real_root) if self._gitignore else None
         ignored = git_ignored(tree, self._real_root) if tree is not None else frozenset()
         written = "" if os.path.normpath(self._root) == os.curdir else self._root
@@ -172,7 +173,7 @@ class _DirectoryWalk:
             self._skipped_paths.circular_links.append(path)
 
     def _scan_folder(self, path: str, real: str, ignored: frozenset[str], excluded: ExclusionTest) -> None:
-        """Take the files of a directory, and have those below it wait; ``ignored`` is what git leaves out."""
+        """Add the files of a directory and queue its subdirectories; ``ignored`` are real paths that git ignores."""
         if real in self._visited_folders:
             return
         self._visited_folders.add(real)
@@ -218,7 +219,7 @@ class _DirectoryWalk:
                 self._found_files.setdefault(real, path)
         elif linked:
             target = os.path.realpath(real)
-            # What lies below the root is found there, or is left out on purpose.
+            # A target below the root is found there, or is skipped on purpose.
             if not (target.startswith(self._root_prefix) and (directory or target.endswith(SUFFIXES))):
                 self._pending_links.append((path, target))
         elif directory:
@@ -228,29 +229,29 @@ class _DirectoryWalk:
 
 
 def _is_directory(entry: os.DirEntry[str]) -> bool | None:
-    """Whether it is a directory; None for what is neither that nor a file that may hold Python."""
+    """Return True for a directory, False for a file that may hold Python, and None for other entries."""
     try:
         return entry.is_dir() or (False if entry.name.endswith(SUFFIXES) and entry.is_file() else None)
     except OSError:
-        # A link to itself, or into what may not be seen.
+        # A link to itself, or into a directory without access.
         return None
 
 
 def is_excluded_below(path: str, top: str, excluded: ExclusionTest) -> bool:
-    """Whether a file, or a folder around it below ``top``, is excluded. Both are real paths."""
+    """Return True if a file, or a folder around the file and below ``top``, is excluded. Both are real paths."""
     inside = os.path.join(top, "")
     return any(excluded(os.path.basename(above), above) for above in folders_upward(path) if above.startswith(inside))
 
 
 def import_stem(path: str) -> str:
-    """The last part of the name that a file is imported by."""
+    """Return the last part of the module name of a file."""
     name = os.path.basename(path).removesuffix(".py")
     return name if name != "__init__" else os.path.basename(os.path.dirname(os.path.abspath(path)))
 
 
 def exclusion_test(patterns: Iterable[str]) -> ExclusionTest:
-    """A test of (name, absolute path) for what the patterns exclude; of those that match, the last one decides."""
-    # Neighbours that say the same become one expression.
+    """Return a test of (name, absolute path) for excluded paths. The last matching pattern decides."""
+    # Adjacent patterns of the same kind become one expression.
     tests: list[tuple[bool, ExclusionTest]] = []
     for again, group in groupby(patterns, lambda pattern: pattern.startswith("!")):
         test = _pattern_test(pattern.removeprefix("!") for pattern in group)
@@ -265,7 +266,7 @@ def exclusion_test(patterns: Iterable[str]) -> ExclusionTest:
 
 
 def _pattern_test(patterns: Iterable[str]) -> ExclusionTest | None:
-    """A test for what any of the patterns matches; None where there are none."""
+    """Return a test for paths that match any pattern, or None without patterns."""
     names: list[str] = []
     tails: list[str] = []
     for pattern in patterns:
@@ -273,7 +274,7 @@ def _pattern_test(patterns: Iterable[str]) -> ExclusionTest | None:
         if os.path.isabs(pattern):
             tails.append(text)
         elif "/" in text:
-            # ``**/`` also stands for no directory at all.
+            # ``**/`` also stands for no directory.
             tails += ["*/" + text, "*/" + text.replace("**/", "")]
         elif text:
             names.append(text)
@@ -295,12 +296,12 @@ def _pattern_test(patterns: Iterable[str]) -> ExclusionTest | None:
 
 
 def work_tree(directory: str) -> str | None:
-    """The git work tree around a directory, given by its real path."""
+    """Return the git work tree around a directory, given by real path, or None."""
     return next((above for above in folders_upward(directory) if os.path.lexists(os.path.join(above, ".git"))), None)
 
 
 def folders_upward(directory: str) -> Iterator[str]:
-    """A directory and those that it lies in, the nearest first."""
+    """Yield a directory and all directories around it, the nearest first."""
     while True:
         yield directory
         parent = os.path.dirname(directory)
@@ -310,10 +311,12 @@ def folders_upward(directory: str) -> Iterator[str]:
 
 
 def git_ignored(top: str, directory: str) -> frozenset[str]:
-    """Real paths of what git ignores in a directory of the work tree ``top``; a directory stands for all it holds.
+    """Return the real paths that git ignores in a directory of the work tree ``top``.
 
-    Nothing, where git is missing or refuses, or where it ignores the directory itself: the user named it all the same.
-    Raise :class:`InputError` where git hangs.
+    A directory stands for its content.
+
+    The result is empty if git is missing or refuses, or if git ignores the directory itself: the user named that
+    directory. Raise :class:`InputError` if git hangs.
     """
     from subprocess import SubprocessError
 
@@ -331,13 +334,13 @@ def git_ignored(top: str, directory: str) -> frozenset[str]:
     return frozenset(found) if all(path.startswith(inside) for path in found) else frozenset()
 
 
-# Reading a file.
+# File content.
 
 
 class UnsavedFiles:
-    """While this is entered, files hold what ``texts`` says, by absolute path, whatever is on the disk.
+    """Context in which files have the content in ``texts``, by absolute path, instead of the content on disk.
 
-    For the whole process: nothing else may read files meanwhile.
+    The context applies to the whole process: no other code may read files in the meantime.
     """
 
     texts: Mapping[str, bytes] = {}
@@ -353,10 +356,10 @@ class UnsavedFiles:
 
 
 def file_stat(path: str) -> Stat | None:
-    """What changes when the content of a file, by its absolute path, does; None where there is no file."""
+    """Return a stat that changes with the content of a file, given by absolute path, or None without a file."""
     if path in UnsavedFiles.texts:
         data = UnsavedFiles.texts[path]
-        # Of no time: what it holds tells by itself whether it changed.
+        # An unsaved file has no times: the hash shows a change of the content.
         return [len(data), 0, 0, hash(data)]
     try:
         found = os.stat(path)
@@ -366,7 +369,7 @@ def file_stat(path: str) -> Stat | None:
 
 
 def load_bytes(path: str, largest: int = LARGEST_DOCUMENT) -> bytes:
-    """Return the bytes of a regular file. Raise :class:`Unreadable` for more than ``largest``; 0 is for no limit."""
+    """Return the bytes of a regular file. Raise :class:`Unreadable` above ``largest`` bytes; 0 is no limit."""
     if UnsavedFiles.texts:
         unsaved = UnsavedFiles.texts.get(os.path.abspath(path))
         if unsaved is not None:
@@ -391,7 +394,7 @@ def load_bytes(path: str, largest: int = LARGEST_DOCUMENT) -> bytes:
 
 
 def load_or_nothing(path: str, largest: int = LARGEST_FILE) -> bytes:
-    """Return the bytes of a regular file; none, where it cannot be read or has more than ``largest``."""
+    """Return the bytes of a regular file, or no bytes for an unreadable file or a file above ``largest`` bytes."""
     try:
         return load_bytes(path, largest)
     except Unreadable:
@@ -399,7 +402,7 @@ def load_or_nothing(path: str, largest: int = LARGEST_FILE) -> bytes:
 
 
 def content_digest(data: bytes) -> str:
-    """What stands for the content of a file."""
+    """Return a digest of the content of a file."""
     try:
         # hashlib loads OpenSSL, which takes longer than hashing most projects.
         from _blake2 import blake2b
@@ -414,16 +417,16 @@ def _error_text(error: OSError) -> str:
 
 
 def decode_python(data: bytes) -> str:
-    """The text of Python source, with a newline character where Python ends a line, and nowhere else.
+    """Return the text of Python source, with a newline character where Python ends a line, and nowhere else.
 
-    The encoding is UTF-8 or what a coding line names (PEP 263). A form feed, which ends a line for ``str.splitlines``,
-    ends none for Python.
+    The encoding is UTF-8 or the encoding in a coding line (PEP 263). A form feed ends a line for ``str.splitlines``,
+    but not for Python.
     """
     return normalize_newlines(decode_with_encoding(data)[0])
 
 
 def decode_with_encoding(data: bytes) -> tuple[str, str]:
-    """The text of Python source with the line ends that it has, and the encoding that gives these bytes back."""
+    """Return the text of Python source with its original line ends, and the encoding that gives the bytes back."""
     _refuse_null(data)
     marked = data.startswith(BYTE_ORDER_MARK)
     encoding = _coding_line(data)
@@ -441,7 +444,7 @@ def decode_with_encoding(data: bytes) -> tuple[str, str]:
 
 
 def encode_python(text: str) -> bytes:
-    """The bytes of a text as its own coding line wants them; what that cannot hold is replaced."""
+    """Return the bytes of a text in the encoding of its coding line, with replacements for missing characters."""
     data = text.encode("utf-8", "replace")
     try:
         return text.encode(_coding_line(data) or "utf-8")
@@ -450,7 +453,7 @@ def encode_python(text: str) -> bytes:
 
 
 def decode_utf8(data: bytes) -> str:
-    """The text of a file that is UTF-8 by its format, with a newline character at the end of each line."""
+    """Return the text of a file in a UTF-8 format, with a newline character at the end of each line."""
     _refuse_null(data)
     try:
         return normalize_newlines(data.decode("utf-8-sig"))
@@ -460,12 +463,12 @@ def decode_utf8(data: bytes) -> str:
 
 
 def normalize_newlines(text: str) -> str:
-    """The text with a newline character for each line end, as Python sees them."""
+    """Return the text with a newline character for each line end of Python."""
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def refuse_large(size: int, largest: int) -> None:
-    """Raises :class:`Unreadable` for so many bytes of code, unless there is no limit (0)."""
+    """Raise :class:`Unreadable` for code of more than ``largest`` bytes; 0 is no limit."""
     if 0 < largest < size:
         raise Unreadable(f"it has {size:,} bytes of code, which is more than max-file-size allows: {largest:,}")
 
@@ -478,7 +481,7 @@ def _refuse_null(data: bytes) -> None:
 
 
 def _coding_line(data: bytes) -> str:
-    """The encoding that the first or second line names (PEP 263), or nothing."""
+    """Return the encoding in the first or second line (PEP 263), or ""."""
     second = data.find(b"\n", data.find(b"\n") + 1)
     head = data if second < 0 else data[:second]
     if b"coding" not in head:
@@ -486,7 +489,7 @@ def _coding_line(data: bytes) -> str:
     for line in head.removeprefix(BYTE_ORDER_MARK).splitlines()[:2]:
         cookie = re.match(rb"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", line)
         if cookie:
-            # Emacs names the line ends along with the encoding.
+            # Emacs appends the kind of line end to the encoding.
             return re.sub(r"-(?:unix|dos|mac)$", "", cookie.group(1).decode("ascii"))
         if not re.match(rb"[ \t\f]*(?:#|$)", line):
             break
@@ -498,5 +501,5 @@ def _line_of_offset(data: bytes, offset: int) -> int:
 
 
 def read_python(path: str, largest: int = 0) -> str:
-    """The text of a file; see :func:`load` and :func:`decode`."""
+    """Return the text of a file; see :func:`load_bytes` and :func:`decode_python`."""
     return decode_python(load_bytes(path, largest))

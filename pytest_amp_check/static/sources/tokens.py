@@ -1,4 +1,4 @@
-"""The number of tokens in source, estimated before it is parsed: what parsing costs depends on it."""
+"""Estimate of the number of tokens in source before parsing. The cost of parsing depends on this number."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import re
 
 from .source_files import Unreadable
 
-#: Characters of source that are parsed whatever they hold. The densest take half a gigabyte and ten seconds.
+#: Number of characters of source that is parsed in any case. The densest source of this size takes half a gigabyte and
+#: ten seconds.
 ALWAYS_PARSED = 500_000
-#: Tokens that are parsed at most under the limit of :data:`~...protocol.byte_sizes.LARGEST_FILE`: those of 1.8 MB of
-#: common code. A token takes up to a kilobyte and 50 microseconds.
+#: Maximum number of parsed tokens under the limit of :data:`~...protocol.byte_sizes.LARGEST_FILE`: the tokens of 1.8 MB
+#: of common code. A token takes up to a kilobyte and 50 microseconds.
 MAX_TOKENS = 400_000
-#: Bytes of a higher limit that allow for one token more.
+#: Bytes of a higher size limit that allow one more token.
 BYTES_OF_TOKEN = 25
 _ESCAPED = re.compile(r"\\.", re.DOTALL)
-#: A string counts once, and so does a comment. Escapes are taken out before, so that each quote is looked behind at
-#: most once in a line.
+#: A string or a comment counts as one token. Escapes are removed first, so that the search visits each quote at most
+#: once in a line.
 _TOKEN = re.compile(r"""\"[^"\n]*"|'[^'\n]*'|\#[^\n]*|\d[\w.]*|\w+|[^\w\s]|\n""")
 
 
 def refuse_dense(text: str, largest: int) -> None:
-    """Raise :class:`Unreadable` for source with too many tokens, unless ``largest`` is no limit (0)."""
+    """Raise :class:`Unreadable` for source with too many tokens, unless ``largest`` is 0 (no limit)."""
     most = max(MAX_TOKENS, largest // BYTES_OF_TOKEN)
     if largest and is_dense(text, most):
         raise Unreadable(
@@ -29,7 +30,7 @@ def refuse_dense(text: str, largest: int) -> None:
 
 
 def is_dense(text: str, most: int = MAX_TOKENS) -> bool:
-    """Return True if source has more than ``most`` tokens, as far as they can be told without parsing."""
+    """Return True if source has more than ``most`` tokens, estimated without parsing."""
     if len(text) <= max(ALWAYS_PARSED, most):
         return False
     tokens = _TOKEN.finditer(_ESCAPED.sub("", text))
