@@ -159,7 +159,7 @@ class _OpDtypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _ModuleOutput:
-    """What was seen of one module's outputs: dtypes, each with autocast's dtype when the module returned, or None."""
+    """The output dtypes of one module, each with autocast's dtype at the module's return, or None without autocast."""
 
     __slots__ = ("class_name", "parameter_dtypes", "seen_dtypes")
 
