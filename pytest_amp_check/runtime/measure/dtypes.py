@@ -284,7 +284,7 @@ class Dtypes(Collector):
                 self._read_optimizer(optimizer)
 
     def before_step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, scale: float) -> None:
-        """Read the optimizer's parameters before its first step: they may include copies outside of the model."""
+        """Read the optimizer's parameters before its first step: some may be copies outside of the model."""
         if optimizer not in self._known_optimizers:
             self._known_optimizers.add(optimizer)
             self._read_optimizer(optimizer)

@@ -29,7 +29,7 @@ _aten = torch.ops.aten
 
 
 class _CudaKernels(TorchFunctionMode):
-    """Dropout as CUDA does it: a mask of one byte, and inside attention none at all."""
+    """A function mode with the memory of CUDA's dropout: a mask of one byte per element, but none inside attention."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

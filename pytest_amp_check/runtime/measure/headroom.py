@@ -1,4 +1,4 @@
-"""How near the outputs of modules, and products of activations as in attention, come to the most that float16 holds."""
+"""The largest magnitudes of module outputs and products of activations, as in attention: the headroom of float16."""
 
 from __future__ import annotations
 

@@ -253,7 +253,10 @@ class MetaReplay:
         return tuple(sizes)
 
     def _scale_shape(self, shape: Shape) -> Shape:
-        """Scale a shape that a program gives as numbers: the one dimension of the batch size changes with the batch."""
+        """Scale a shape that a program gives as numbers.
+
+        A single dimension of the batch size changes with the batch.
+        """
         batch, smaller = self._change.batch_size, self._change.smaller_size
         if batch == smaller:
             return shape

@@ -207,7 +207,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.assign_category(buffer, "other", name)
 
     def include_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Register an optimizer: its parameters, their gradients and its state."""
+        """Register an optimizer with parameters, gradients and state."""
         self._optimizers.add(optimizer)
         for group in optimizer.param_groups:
             for parameter in group["params"]:

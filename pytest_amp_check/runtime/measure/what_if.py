@@ -182,7 +182,7 @@ class WhatIfQuery:
             yield single
 
     def _kept_bytes(self) -> Counter[str]:
-        """Return for each module the bytes that its calls created and that were alive after the call."""
+        """Return for each module the bytes created in its calls that were alive after the call."""
         kept_bytes: Counter[str] = Counter()
         for step in self._steps:
             # Sorted by creation.
