@@ -1,1 +1,1 @@
-"""Runs of several processes: each records itself, and what they tell is laid side by side."""
+"""Runs of several processes: each process records itself, and the reports are merged."""

@@ -473,7 +473,7 @@ _CRITERIA = {*_CLASSIFIED, *_BY_ELEMENT, *_BY_ROW}
 
 @dataclass
 class _CriterionValue:
-    """The result of a loss function, its reduction, and its number of samples: elements, or rows of the batch."""
+    """The result of a loss function, with the reduction and the number of samples: elements, or rows of the batch."""
 
     name: str
     tensor: Tensor

@@ -26,12 +26,13 @@ def assert_resumes(
     at: int | None = None,
     rtol: float = 0.0,
 ) -> None:
-    """Training that is saved after ``at`` steps and loaded into a fresh state goes on as if it had not stopped.
+    """Fail if training that is saved after ``at`` steps and loaded into a fresh state differs from unbroken training.
 
-    ``load(save())``, or, if ``save`` takes an argument, ``save(path); load(path)`` with a path in a temporary folder.
-    ``at`` defaults to the end of the update nearest to the middle. Between the two, everything that the step holds goes
-    back to before the first step, as in a new process. Losses, parameters, buffers, and the states of optimizer, scaler
-    and scheduler must come out the same, bit for bit, or within ``rtol``.
+    The checkpoint goes through ``load(save())``, or through ``save(path); load(path)`` with a temporary path if
+    ``save`` takes an argument. ``at`` defaults to the end of the update nearest to the middle. Between save and load,
+    the whole state of the step is rewound to before the first step, as in a new process. Losses, parameters, buffers,
+    and the states of optimizer, scaler and scheduler must be equal, bit for bit or within ``rtol``. Raise ValueError
+    for unusable arguments.
     """
     __tracebackhide__ = True
     check_tolerance(rtol)

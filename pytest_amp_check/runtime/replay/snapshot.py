@@ -41,7 +41,7 @@ Named = tuple[str, Any]
 
 
 class StateParts:
-    """The parts of a training state, by the names under which the step knows them."""
+    """The parts of a training state, named as in the step."""
 
     def __init__(self, roots: Iterable[Named]) -> None:
         self.models: dict[str, nn.Module] = {}
