@@ -34,7 +34,7 @@ def _fill_tables_of_torch() -> None:
 
 
 class _EmulationState:
-    """The replacements in this process while any region is open."""
+    """Replacements in this process while any region is open."""
 
     def __init__(self) -> None:
         self.depth = 0

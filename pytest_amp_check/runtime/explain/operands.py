@@ -251,7 +251,7 @@ def find_producing_call(operand: Operand, line: int, *, autocast: bool) -> Produ
 
 
 def _explain_dtype(node: ast.expr, scope: Scope, result_dtype: torch.dtype, *, autocast: bool) -> str:
-    """Why a call gave a dtype, where it is what autocast does with such an op, or its weights have it."""
+    """Return the reason for the dtype of a call's result: the autocast policy of the op, or the dtype of weights."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult) and result_dtype in LOW:
         return f", which autocast runs in {dtype_name(result_dtype)}" if autocast else ""
     if isinstance(node, (ast.BinOp, ast.UnaryOp)):

@@ -1,4 +1,4 @@
-"""The calls of a tape, made again with what they were given, in their precision or in float32, and their backward."""
+"""The replay of a tape's calls, in their recorded precision or in float32, and of the backward pass."""
 
 from __future__ import annotations
 
