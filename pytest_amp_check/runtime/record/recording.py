@@ -141,7 +141,7 @@ class Recording:
         return result
 
     def update_watching(self) -> None:
-        """In-place changes concern the protocol in a region, and while gradients are scaled or were unscaled."""
+        """Watch in-place changes inside of regions, while gradients are scaled or unscaled, and after a skip."""
         watches = bool(self.regions) or self.watches_after_skip
         if not watches:
             for tracked in self.registry.optimizers.values():

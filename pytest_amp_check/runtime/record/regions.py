@@ -85,7 +85,7 @@ class RegionSpans:
         ]
 
     def dtype_at(self, node: Any) -> str | None:
-        """The dtype of the innermost region in which a node was made: "?" for an open one, None outside of all."""
+        """Return the dtype of the innermost region around a node: "?" for an open region, None outside of regions."""
         sequence_number = node._sequence_nr()
         # An inner region closes before its outer region, so the first match is the innermost.
         for start, end, _, dtype in self._closed_spans:
@@ -95,7 +95,7 @@ class RegionSpans:
 
 
 class Regions:
-    """The autocast regions that are open, the spans of those that were, and the dtypes since the last backward."""
+    """The open autocast regions, the spans of closed regions, and the region dtypes since the last backward pass."""
 
     def __init__(self) -> None:
         self.open_regions: list[Region] = []

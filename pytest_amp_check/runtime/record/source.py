@@ -203,7 +203,7 @@ def _has_remainder(node: ast.AST | None) -> bool:
 
 
 def _is_constant_condition(condition: ast.expr, path: str) -> bool:
-    """Whether a test has one answer for good: a constant, or a name that a file gives a constant, and nothing else."""
+    """Return True if a condition never changes: a constant, or a name that is assigned only once, to a constant."""
     if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
         return _is_constant_condition(condition.operand, path)
     if not isinstance(condition, ast.Name):
@@ -236,7 +236,7 @@ class WindowPredicate(NamedTuple):
 
 
 def find_window_predicate(site: Site) -> WindowPredicate:
-    """The comparison with a remainder under which a place is reached, or past which, where the others go on."""
+    """Return the comparison with a remainder on which a location depends, directly or by an earlier ``continue``."""
     for frame in reversed(site.list_frames()):
         statements = list(_enclosing_statements(frame))
         for node in reversed(statements):

@@ -1,4 +1,4 @@
-"""The accumulation windows of an optimizer: how many micro-batches each holds, and how many of them are thrown away."""
+"""The accumulation windows of an optimizer: the number of micro-batches, and of lost micro-batches, in each window."""
 
 from __future__ import annotations
 

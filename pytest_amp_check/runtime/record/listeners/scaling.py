@@ -1,4 +1,4 @@
-"""What GradScalers scale, and who asks for their scale."""
+"""The losses that GradScalers scale, and reads of their scale."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .scaler_construction import ScalerConstructionListener
 
 
 class ScalingListener(Listener):
-    """Listens to ``scaler.scale`` and ``scaler.get_scale``."""
+    """A listener for ``scaler.scale`` and ``scaler.get_scale``."""
 
     def __init__(
         self,
@@ -37,9 +37,9 @@ class ScalingListener(Listener):
         self._forwards = forwards
         self._construction = construction
         self._nonfinite = finite
-        #: The mode that sees ops, while it is aside since the scaler makes of one loss what is known.
+        #: The op mode while it is paused, because the op of scaling one loss is known without it.
         self._paused_ops: LooseOps | None = None
-        #: Places that scaled, with the dtypes of the regions before.
+        #: (``id`` of a scaling location, dtypes of the regions before) that were already examined.
         self._seen_sites: set[tuple[int, frozenset[str]]] = set()
         #: Keys of the scalers that have scaled.
         self._live_keys: set[int] = set()
@@ -58,7 +58,7 @@ class ScalingListener(Listener):
             self._paused_ops = ops
 
     def record_end(self) -> None:
-        """It has scaled, or failed."""
+        """Resume the op mode after the scaler has scaled or failed."""
         ops, self._paused_ops = self._paused_ops, None
         if ops is not None:
             ops.resume()

@@ -31,7 +31,7 @@ def patches() -> list[Patch]:
 
 
 def _wrap_call(original: Any) -> Any:
-    """Recorders are told of modules that no other module calls. All others are handed on as fast as can be."""
+    """Wrap the module call so that recorders see outermost calls. All other calls are passed on as fast as possible."""
 
     def __call__(*args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in that place
         if THREAD.in_module or not THREAD.active_recorders or is_compiling():
@@ -42,7 +42,10 @@ def _wrap_call(original: Any) -> Any:
 
 
 def _call_outermost(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call by code that is no module's. It stands apart: its comprehension makes each call of a function dearer."""
+    """Run and report a call from outside of modules.
+
+    This is a separate function because its comprehension would slow down every call of :func:`_wrap_call`'s function.
+    """
     recorders: tuple[Recorder, ...] = THREAD.active_recorders
     module, *arguments = args
     THREAD.in_module = True
@@ -79,7 +82,7 @@ def _notify_default_dtype(recorder: Recorder, result: object, dtype: torch.dtype
 
 
 def _make_cast_notifier(dtype: torch.dtype | None) -> After:
-    """Tell of a cast to a dtype, or to the one among the arguments."""
+    """Return a callback that reports a cast to ``dtype``, or to the dtype among the arguments."""
 
     def notify_cast(recorder: Recorder, result: object, module: Any, *args: Any, **kwargs: Any) -> None:
         cast_dtype = dtype
