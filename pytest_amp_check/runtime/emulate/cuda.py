@@ -34,7 +34,7 @@ def _fill_tables_of_torch() -> None:
 
 
 class _EmulationState:
-    """Replacements in this process while any region is open."""
+    """Attribute replacements of this process during open regions."""
 
     def __init__(self) -> None:
         self.depth = 0
@@ -154,7 +154,7 @@ def emulate_cuda() -> Iterator[None]:
 
 
 def _restore_default_device(original: Any) -> None:
-    # A default device that was set in the region would be the CPU after it, whatever its name.
+    # A default device that was set in the region would be the CPU after it, even if named "cuda".
     context = torch._GLOBAL_DEVICE_CONTEXT
     if getattr(context, "device_context", _MISSING) is not original:
         torch.set_default_device(getattr(original, "device", None))

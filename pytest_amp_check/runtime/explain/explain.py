@@ -91,8 +91,8 @@ def _recognize_exception(recorder: Recorder, error: BaseException) -> RaisedErro
         frames = frames_of(each)
         if not isinstance(each, Exception) or not any(frame.is_user for frame in frames):
             continue
-        # Exceptions raised by the program itself are ignored, whatever their text. Exceptions of a kernel library are
-        # not.
+        # Exceptions raised by the program itself are ignored, regardless of their text. Exceptions of a kernel library
+        # are not.
         if frames[-1].is_user and not is_library(frames[-1].path) and frames[-1].has_raised:
             continue
         # A test that asserts the text of a message has that text in its own exception.

@@ -1,4 +1,4 @@
-"""The frames of an exception: the code of each call, the failed operation in it, and the values of its names."""
+"""The frames of an exception: the code of each call, the failed operation, and the values of names in the call."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def site_of(frames: Sequence[Frame], sites: SiteFinder) -> Site:
 
 
 def scope_at(site: Site, frames: Sequence[Frame]) -> tuple[Scope | None, Sequence[Frame]]:
-    """Return the function that contains a location, and the frames down to it if it has not returned yet."""
+    """Return the function that contains a location, and the frames down to the function unless it has returned."""
     for index in range(len(frames) - 1, -1, -1):
         code = frames[index].python_frame.f_code
         if code.co_filename == site.path and site.function in (code.co_name, getattr(code, "co_qualname", "")):

@@ -30,7 +30,7 @@ def qualified_module_name(module: torch.nn.Module, holder: torch.nn.Module, name
 
 
 def format_parameter_names(parameters: Sequence[torch.Tensor], frames: Sequence[Frame]) -> str:
-    """Format parameters by their names in a module of the program, or by their number if no module has them."""
+    """Format parameters by name in a module of the program, or by their number if no module has them."""
     ids = {id(p) for p in parameters}
     for name, module in user_modules(frames):
         names = [f"{name}.{each}" for each, p in module.named_parameters() if id(p) in ids]

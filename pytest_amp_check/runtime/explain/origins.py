@@ -1,4 +1,4 @@
-"""The origins of a program's values: the assignments that gave a name its value, and the calls in them."""
+"""The origins of a program's values: the assignments of a name, and the calls in the assigned expressions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MANY = 200
 
 
 class Origin(NamedTuple):
-    """An expression from which a value came, with its function."""
+    """An expression from which a value came, with the enclosing function."""
 
     node: ast.expr
     scope: Scope

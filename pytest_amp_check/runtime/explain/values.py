@@ -1,4 +1,4 @@
-"""The values of a program's expressions when it stopped, determined without running any of its code."""
+"""The values of expressions when a program stopped, determined without running any code of the program."""
 
 from __future__ import annotations
 

@@ -345,7 +345,7 @@ class Dtypes(Collector):
                         if _is_measured(tensor.dtype):
                             self._state_dtypes.setdefault(f"{label}.{key}", set()).add(tensor.dtype)
 
-    # What was seen.
+    # Results.
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, with dtypes as "float16" or, if several were seen, "float16, float32".

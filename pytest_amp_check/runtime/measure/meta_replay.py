@@ -123,7 +123,7 @@ class MetaReplay:
             result = op.func(*args, **kwargs)
         except UnanswerableError:
             raise
-        except Exception as error:  # an operator of anybody's, given what it has not met
+        except Exception as error:  # any op may raise any error for unusual arguments
             error_text = next(iter(str(error).splitlines()), type(error).__name__)
             raise UnanswerableError(f"{op.func} cannot be told without values: {error_text}") from error
         results = [result] if isinstance(result, torch.Tensor) else result

@@ -226,7 +226,7 @@ class Numerics(Collector):
             self._table = torch.cat([self._table, more])
         return row
 
-    # What was seen.
+    # Results.
 
     @property
     def samples(self) -> int:

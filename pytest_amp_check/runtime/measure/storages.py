@@ -191,7 +191,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._pending_blocks.clear()
         self._cache_blocks.clear()
 
-    # What is known by name.
+    # Named objects.
 
     def include_module(self, module: nn.Module) -> None:
         """Register a model. Its parameters, gradients and buffers count as allocated before the start."""
@@ -249,7 +249,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self._is_paused = was_paused
 
-    # Births, deaths and changes.
+    # Allocations, frees and resizes.
 
     def _add_block(self, tensor: torch.Tensor, storage: torch.UntypedStorage, category: str, name: str) -> Block | None:
         if isinstance(tensor, FakeTensor):

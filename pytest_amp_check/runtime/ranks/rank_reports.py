@@ -68,7 +68,7 @@ def _has_shards(run: Run) -> bool:
 
 
 class RankFolder:
-    """A folder through which the ranks of one machine exchange data. Only its owner can read or write the files."""
+    """A folder through which the ranks of one machine exchange data. Only the owner can read or write the files."""
 
     def __init__(self, path: str) -> None:
         """Use a folder, and create it if missing.

@@ -120,7 +120,7 @@ def is_watching() -> bool:
 
 
 def set_watching(recording: object, *, should_watch: bool) -> None:
-    """Set if a recording watches in-place changes of tensors."""
+    """Enable or disable a recording's watch for in-place changes of tensors."""
     if should_watch:
         watching.add(recording)
     else:

@@ -60,7 +60,7 @@ def end_recording(recorder: Recorder, *, broken: bool = False) -> None:
 
 
 def keep_patches() -> Callable[[], None]:
-    """Patch torch until the returned function is called, whatever recordings begin and end in between.
+    """Patch torch until the returned function is called, no matter which recordings begin and end in between.
 
     A test session patches once, below all patches of its fixtures, such as ``monkeypatch`` or an emulation. Fixtures
     start and end in their own order and restore the functions that they found.

@@ -40,7 +40,7 @@ ONE = DeferredNumber(1.0)
 
 
 class ScaledValue:
-    """A loss of a backward pass or a norm of gradients: the tensor, and the scale by which it is multiplied.
+    """A loss of a backward pass or a norm of gradients: the tensor, and the scale of the tensor.
 
     ``value`` is the number in the tensor if already known, else None.
     """

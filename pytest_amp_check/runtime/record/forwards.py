@@ -1,4 +1,4 @@
-"""The forward pass behind a loss: its matrix products, and the module call that computed them."""
+"""The forward pass behind a loss: the matrix products, and the module call that computed them."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class _MultiplyingSite:
 
 
 class ManualClips:
-    """Measurements of multiplied gradients until the location is known to clip."""
+    """A detector of manual clips that measures multiplied gradients until the location is known to clip."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
@@ -73,13 +73,13 @@ class ManualClips:
         return was_reported
 
     def _gradient_norms(self, tracked: TrackedOptimizer, grad: torch.Tensor | None) -> list[float]:
-        """The norms by which the gradients may be clipped: of the optimizer's, of all, the largest value, its own."""
+        """Return the norms that a clip may use: of the optimizer's gradients, all gradients, the maximum, ``grad``."""
         optimizers = self._registry.optimizers.values()
         optimizer_grads = [p.grad for p in tracked.params if p.grad is not None]
         all_grads = [p.grad for other in optimizers for p in other.params if p.grad is not None]
         single_grad = [] if grad is None else [grad]
         if not all(type(each) is torch.Tensor and each.layout == torch.strided for each in (*all_grads, *single_grad)):
-            return []  # those of several ranks are measured by all of them together
+            return []  # norms of sharded gradients need all ranks
         if any(each.is_cuda for each in all_grads) and torch.cuda.is_current_stream_capturing():
             return []
         largest = max((float(each.detach().abs().max()) for each in optimizer_grads if each.numel()), default=0.0)

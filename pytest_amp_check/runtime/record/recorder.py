@@ -1,4 +1,4 @@
-"""The recorder of a run, which turns calls of torch into events for the checker."""
+"""The recorder of a run, which converts calls of torch into events for the checker."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class Regions:
         return self.open_regions.pop().site
 
     def dtypes_below(self, site: Site, roots: Sequence[torch.Tensor]) -> frozenset[str]:
-        """The dtypes of the regions in which what runs backward, or is scaled, at a place was computed."""
+        """Return the dtypes of the regions behind the tensors that run backward or are scaled at a location."""
         entered = frozenset(self.entered_dtypes)
         dtypes = self._computed_in.get((id(site), entered))
         if dtypes is None:

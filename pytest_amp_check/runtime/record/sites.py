@@ -136,7 +136,7 @@ class SiteFinder:
         self._spans_by_code: dict[CodeType, list[tuple[int | None, int | None, int | None, int | None]]] = {}
 
     def show_from(self, outermost: FrameType | None) -> None:
-        """Set the outermost visible frame, in which the recording began. Calls above it are hidden."""
+        """Set the outermost visible frame, in which the recording began. Calls above the frame are hidden."""
         self._outermost_code = None if outermost is None else outermost.f_code
 
     def current_site(self) -> Site:

@@ -1,4 +1,4 @@
-"""A tape of the calls since gradients were last used: modules, and ops outside of modules, for a later replay.
+"""A tape of calls for a later replay: modules, and ops outside of modules, since gradients were last used.
 
 Only calls from code outside of modules are kept, each with location, arguments and precision. A result of one call that
 is an argument of another call is stored as a slot, so no activation and no graph is kept alive. Other tensors, the
@@ -114,7 +114,7 @@ class TapedCall:
 
 
 class Tape:
-    """The calls since gradients were last used, oldest first."""
+    """A list of calls, oldest first, since gradients were last used."""
 
     def __init__(self) -> None:
         self.calls: dict[int, TapedCall] = {}

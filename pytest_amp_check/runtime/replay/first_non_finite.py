@@ -125,7 +125,7 @@ def _find_origin(
 
 
 def _named_modules(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
-    """Yield modules with their names. Inner modules have their path as name, the outermost "" or their class."""
+    """Yield modules with names. An inner module has its path as name, the outermost module "" or its class."""
     for number, outermost in enumerate(dict.fromkeys(modules)):
         for name, module in outermost.named_modules():
             yield (name or (type(module).__name__ if number else "")), module

@@ -53,7 +53,7 @@ class AutocastListener(Listener):
     @listener_method
     def record_enter(self, region: Any) -> None:
         if self.recording.backward_depth:
-            return  # torch restores autocast to compute a checkpoint again
+            return  # torch restores autocast to recompute a checkpoint
         enabled = bool(region._enabled)
         dtype = dtype_of(region)
         frame = calling_frame()

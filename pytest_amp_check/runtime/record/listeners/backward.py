@@ -56,7 +56,7 @@ class BackwardListener(Listener):
     def record_begin(self, outputs: Any) -> BackwardPass | None:
         self.recording.backward_depth += 1
         if self.recording.backward_depth > 1:
-            return None  # a checkpoint computes its part anew inside the pass
+            return None  # a checkpoint recomputes its part inside the pass
         site = self.sites.current_site()
         self.begun_counts[site] = self.begun_counts.get(site, 0) + 1
         self._find_cleared_gradients(site)
@@ -92,7 +92,7 @@ class BackwardListener(Listener):
         marks_before = [(tracked, tracked.sentinel_marks()) for tracked in self.registry.optimizers.values()]
         scale = ONE if scaled_loss is None else scaled_loss.scale
         loss = detach_tensor(roots[0]) if roots else None
-        # A scaled loss has the dtype of the scale, whatever the dtype of the loss.
+        # A scaled loss has the dtype of the scale, which may differ from the dtype of the loss.
         dtype = scaled_loss.dtype if scaled_loss is not None else None if loss is None else loss.dtype
         value = self._nonfinite.begin_backward(roots, site)
         scaled_value = None if loss is None else ScaledValue(loss, scale, value)

@@ -54,7 +54,7 @@ class ClippingListener(Listener):
             return
         measures_only = math.isinf(number)
         if measures_only and self.recording.query_source(site, mentions_scale):
-            return  # measured, and divided by the scale
+            return  # the program measures the norm and divides it by the scale
         if math.isnan(number):
             for tracked in clipped_optimizers:
                 tracked.edit_site = site

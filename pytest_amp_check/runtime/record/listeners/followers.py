@@ -103,7 +103,10 @@ class StepFollowersListener(Listener):
             )
 
     def _check_step_hooks(self, tracked: TrackedOptimizer, optimizer: Any, found_inf: FoundInf) -> None:
-        """The hooks of an optimizer that looks for overflows by itself are called in any case."""
+        """Check the step hooks and averager of an optimizer that skips updates by itself.
+
+        They also run after a skip.
+        """
         step_hooks = optimizer.__dict__.get("_optimizer_step_post_hooks") or {}
         if step_hooks and getattr(optimizer, "_step_supports_amp_scaling", False):
             hook = next(iter(step_hooks.values()))

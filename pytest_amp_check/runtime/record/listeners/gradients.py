@@ -63,7 +63,7 @@ class GradientListener(Listener):
         tracked.edit_site = site
         tracked.gradient_marks = []
         if effect == "zero" or (effect == "fill" and is_number(operand) and not plain_number(operand)):
-            tracked.has_zeroed_gradient = True  # that all were cleared is found when they are
+            tracked.has_zeroed_gradient = True  # a complete clear is detected later
         if effect in ("zero", "homogeneous"):
             return
         if effect not in ("divide", "multiply"):
@@ -170,7 +170,7 @@ class GradientListener(Listener):
         """Record an assignment to ``param.grad`` that is about to happen."""
         keys = self.registry.owner_keys.get(id(param))
         if not keys or self.recording.backward_depth or value is param.grad:
-            return  # ``p.grad *= x`` assigns what it has changed in place
+            return  # ``p.grad *= x`` assigns the tensor that it changed in place
         self.forget_storages()
         site = self.sites.current_site()
         for key in keys:
@@ -299,7 +299,7 @@ def _is_edited(old: torch.Tensor, new: torch.Tensor) -> bool:
     if not bool(torch.isfinite(before).all()) and bool(torch.isfinite(after).all()):
         return True
     if _common_factor(old, new) is not None or not bool(before.any()):
-        return False  # multiplied by a number, as averages are
+        return False  # multiplied by a number, as for an average
     return bool((before.sign() == after.sign()).all())
 
 

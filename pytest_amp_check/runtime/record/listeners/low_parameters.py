@@ -1,4 +1,4 @@
-"""Low-precision parameters: the locations of their casts or creation, and their training by optimizers."""
+"""Low-precision parameters: the locations of casts and creation, and the training by optimizers."""
 
 from __future__ import annotations
 

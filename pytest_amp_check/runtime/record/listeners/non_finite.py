@@ -48,7 +48,7 @@ LOSS, GRADIENTS, STATISTICS, PARAMETERS, SKIPPED = "loss", "gradients", "statist
 
 
 class TapedBackward(NamedTuple):
-    """A backward pass: its roots as slots of the tape (None for other roots), and its values."""
+    """A backward pass: the values, and the roots as slots of the tape (None for roots that are not on the tape)."""
 
     root_slots: tuple[Slot | None, ...]
     site: Site
@@ -96,9 +96,10 @@ class NonFiniteCause(NamedTuple):
 
 
 class PendingCause(NamedTuple):
-    """A cause that waits until the scale is known to recover.
+    """A cause that is reported unless the scale is found to sink.
 
-    ``is_reported``: report the cause. ``if_never_stepped``: report the cause only if the scaler never steps.
+    ``is_reported``: always report the cause. ``if_never_stepped``: report the cause only if the scaler never steps.
+    Without both flags the cause is never reported.
     """
 
     event: Event
@@ -152,7 +153,7 @@ class NonFiniteListener(Listener):
     def _may_report(self) -> bool:
         return self.explain is not None and self._reported_count < MOST
 
-    # What is called.
+    # Calls of the program.
 
     @listener_method
     def record_module_begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TapedCall | None:
@@ -545,7 +546,7 @@ def _any_nonfinite(tensors: Sequence[torch.Tensor | None]) -> bool:
 def _sum_of_roots(roots: Sequence[torch.Tensor]) -> float:
     """Return the sum of a backward pass's roots. The sum is finite only if all roots are."""
     with _without_dispatch_modes():
-        # Unlike item(), tolist() is not patched.
+        # A list is read from memory directly. The number of a single element would be fetched by an op.
         if len(roots) == 1 and roots[0].numel() == 1:
             numbers: list[float] = roots[0].detach().view(1).tolist()
         else:

@@ -45,7 +45,10 @@ class ScalingListener(Listener):
         self._live_keys: set[int] = set()
 
     def record_begin(self, scaler: Any, outputs: Any) -> None:
-        """A scaler is about to scale. To have each of its ops told of costs more than all that is recorded of it."""
+        """Pause the op mode before a scaler scales.
+
+        Reporting each op of the call costs more than all other records of it.
+        """
         ops = self.recording.loose_ops
         if (
             ops is not None

@@ -26,7 +26,7 @@ class ThreadListener(Listener):
         return watch
 
     def report_threads(self) -> None:
-        """The innermost region is left: report the threads that were given work in it and ran modules without it."""
+        """Report threads that ran modules without autocast on work from the innermost region, which is about to end."""
         depth = len(self.regions.open_regions)
         for watch in [w for w in self._watches if w.depth == depth]:
             self._watches.remove(watch)

@@ -41,7 +41,7 @@ def _notify_construction(name: str, cls: type) -> Before:
 
 
 def _is_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether autocast is constructed as nearly always: a device, a low-precision dtype, nothing to be judged."""
+    """Return True for the usual construction of autocast: a device and a low-precision dtype, nothing to check."""
     device = args[0] if args else kwargs.get("device_type")
     dtype = kwargs.get("dtype", torch.float16)
     return (

@@ -19,8 +19,7 @@ def patches() -> list[Patch]:
     # Every function of the module that clips, or computes a norm, calls this function first.
     rows = [Patch(clip_grad, "_group_tensors_by_device_and_dtype", on_call=_notify_grouping)]
     if not hasattr(clip_grad, "_get_total_norm"):
-        # Before torch 2.6 the norm is computed inside of clip_grad_norm_, and this is the only function called after
-        # it.
+        # Before torch 2.6 the norm is computed where it is used, and only this function is called in between.
         rows.append(Patch(clip_grad, "_has_foreach_support", on_call=_notify_multiplication))
     fully = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
     if fully is not None:

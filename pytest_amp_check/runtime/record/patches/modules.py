@@ -1,4 +1,4 @@
-"""Patches of modules: their gradients, their state, their dtype."""
+"""Patches of modules: gradients, state and dtype."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _notify_zero_grad(recorder: Recorder, result: object, module: Any, *args: An
 def _notify_load(
     recorder: Recorder, result: object, module: Any, state_dict: object, strict: bool = True, assign: bool = False
 ) -> None:
-    if not assign:  # else the module has other parameters, of which there are no copies
+    if not assign:  # with assign the module gets new parameters, which have no cached casts
         recorder.weights.record_write(module)
 
 
