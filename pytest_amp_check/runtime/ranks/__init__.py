@@ -1,1 +1,1 @@
-"""Runs of several processes: each process records itself, and the reports are merged."""
+"""Runs of several processes: each process makes a recording, and the reports are merged."""

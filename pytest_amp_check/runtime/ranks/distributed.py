@@ -1,4 +1,4 @@
-"""Recorded runs of a function on several ranks, each in its own process on this machine."""
+"""Recorded runs of a function on several ranks, each in a separate process on this machine."""
 
 from __future__ import annotations
 
@@ -121,10 +121,10 @@ def distributed(
 ) -> Ranks:
     """Call ``function(rank, *args)`` on ``nprocs`` ranks at once, recorded, in a process group of ``backend``.
 
-    The function is sent to new processes, so it must be defined at the top level of a module. With ``backend=None`` the
-    function must create the group itself. ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR`` and ``MASTER_PORT``
-    are set as torchrun sets them. ``emulated`` gives each rank CUDA's dtypes on the CPU. ``timeout`` is in seconds for
-    everything together. ``parts`` are the options of :class:`~pytest_amp_check.runtime.run.record`. Raise
+    The function is sent to new processes, so the function must be defined at the top level of a module. With
+    ``backend=None`` the function must create the group. ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR`` and
+    ``MASTER_PORT`` are set as by torchrun. ``emulated`` gives each rank CUDA's dtypes on the CPU. ``timeout`` is in
+    seconds for everything together. ``parts`` are the options of :class:`~pytest_amp_check.runtime.run.record`. Raise
     :class:`RankFailed` if a rank raises, dies or hangs, and ValueError for arguments that cannot be sent to a process.
     """
     __tracebackhide__ = True
@@ -172,9 +172,7 @@ def _free_port() -> int:
 
 
 def _wait_for_ranks(processes: Sequence[Any], folder: RankFolder, timeout: float) -> dict[int, str]:
-    """Wait until all ranks have ended or the time is over.
-
-    Return the failures by rank, in the order of their occurrence.
+    """Wait until all ranks have ended or the time is over. Return the failures by rank, first failure first.
 
     The order matters because later failures are mostly consequences of the first failure.
     """
@@ -225,7 +223,7 @@ def _end_processes(running: Mapping[int, Any], folder: RankFolder) -> dict[int, 
 
 
 def _show_output(folder: RankFolder, nprocs: int) -> None:
-    """Print the output of the ranks one after the other, each line with its rank."""
+    """Print the output of the ranks one after the other, each line with the rank."""
     for rank in range(nprocs):
         with contextlib.suppress(OSError), open(folder.path_of(_OUTPUT.format(rank)), encoding="utf-8") as file:
             for line in file:
@@ -301,7 +299,7 @@ def _join_process_group(task: _RankTask, backend: str, rank: int, folder: RankFo
 
 
 def _prepare_process(task: _RankTask, rank: int, port: str, folder: RankFolder, stack: contextlib.ExitStack) -> None:
-    """Set up the process as torchrun does, with its output redirected to a file for the test."""
+    """Set up the process as torchrun does, with the output redirected to a file for the test."""
     os.environ.clear()
     os.environ.update(task.environment)
     sys.path[:] = task.path

@@ -71,9 +71,9 @@ class RankFolder:
     """A folder through which the ranks of one machine exchange data. Only the owner can read or write the files."""
 
     def __init__(self, path: str) -> None:
-        """Use a folder, and create it if missing.
+        """Use a folder, and create the folder if missing.
 
-        Raise PermissionError if the folder belongs to or is open to other users.
+        Raise PermissionError if other users have access or own the folder.
         """
         self.path = path
         with contextlib.suppress(FileExistsError):
@@ -126,7 +126,7 @@ def has_ended(process: int) -> bool:
 
 
 def describe_exit(code: int | None) -> str:
-    """Describe the end of a process by its exit code from multiprocessing, which is negative for a signal."""
+    """Describe the end of a process by the exit code from multiprocessing. A negative exit code is a signal."""
     if code is None:
         return "had not ended"
     if code < 0:

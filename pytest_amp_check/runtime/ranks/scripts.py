@@ -1,4 +1,4 @@
-"""Ranks of a script: ranks that a launcher such as torchrun starts, and ranks that the script itself starts."""
+"""Ranks of a script: ranks that a launcher such as torchrun starts, and ranks that the script starts."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ class LaunchedRank:
         self._folder.write(_BEGUN.format(local_rank), os.getpid())
 
     def watch_progress(self, run: Run, on_stuck: Callable[[], object]) -> contextlib.AbstractContextManager[object]:
-        """Return a region in which this process ends if no rank makes progress.
+        """Return a region that ends this process if no rank makes progress.
 
         Works only if all ranks are on this machine.
 
-        Before the end the process writes a report of its recording. The first rank then calls ``on_stuck`` to report
+        Before the end the process writes a report of the recording. The first rank then calls ``on_stuck`` to report
         for all ranks.
         """
         if self._local_size < self.size:
@@ -160,7 +160,7 @@ class LaunchedRank:
 
 
 def find_launched_rank(limit: float) -> LaunchedRank | None:
-    """Return this process as a rank, or None if no launcher has started it as one of several.
+    """Return this process as a rank, or None unless a launcher has started several ranks.
 
     ``limit`` is in seconds: the longest wait for ranks, and the longest time without progress of any rank; 0 for no
     limit.
@@ -185,7 +185,7 @@ class StartedProcesses:
 
     @contextlib.contextmanager
     def record_started(self) -> Iterator[None]:
-        """Open a region in which started processes are recorded."""
+        """Open a region that records started processes."""
         original = BaseProcess.start
 
         def start(process: BaseProcess) -> None:
@@ -239,7 +239,7 @@ class StartedThreads:
 
     @contextlib.contextmanager
     def record_started(self) -> Iterator[None]:
-        """Open a region in which started threads are recorded."""
+        """Open a region that records started threads."""
         original = threading.Thread.start
 
         def start(thread: threading.Thread) -> None:
@@ -350,7 +350,7 @@ class _RecordingTarget:
 
 
 def _rank_of(run: Run, number: int) -> int:
-    """Return the rank as the program knows it, else the number of the process."""
+    """Return the rank according to the program, else the number of the process."""
     rank = run._recorder.replicas.rank
     return number if rank is None else rank
 
@@ -369,10 +369,11 @@ def _watch_progress(
     *,
     lets_go: bool = False,
 ) -> Iterator[None]:
-    """Open a region in which this process ends if no process of the folder makes progress for ``limit`` seconds.
+    """Open a region that ends this process if no process of the folder makes progress for ``limit`` seconds.
 
-    A limit of 0 disables the watch. The process also ends if it waits for a failed rank. ``on_stuck`` is called before
-    the end. With ``lets_go`` a failed rank may end first, because the parent of both processes reports its exception.
+    A limit of 0 disables the watch. The process also ends while waiting for a failed rank. ``on_stuck`` is called
+    before the end. With ``lets_go`` a failed rank may end first, because the parent of both processes reports the
+    exception of the failed rank.
     """
     if not limit:
         yield
@@ -482,7 +483,7 @@ def _is_waiting(frame: FrameType | None) -> bool:
 
 
 def _frame_marks(frame: FrameType | None) -> list[int]:
-    """Return the position of a thread in each of its calls, for comparison."""
+    """Return the position of a thread in each call, for comparison."""
     marks = []
     while frame is not None:
         marks += [id(frame.f_code), frame.f_lasti]

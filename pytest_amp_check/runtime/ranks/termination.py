@@ -13,9 +13,9 @@ TERMINATED = 143
 
 
 class TerminationRequest:
-    """A handler of SIGTERM that stores the request. Used as a region, it raises SystemExit in the code inside.
+    """A handler of SIGTERM that stores the request. The object is also a region that raises SystemExit inside.
 
-    The handler is only installed if the program has no handler of its own.
+    The handler is only installed if the program has no other handler.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class TerminationRequest:
 
     @contextlib.contextmanager
     def handle_signal(self) -> Iterator[None]:
-        """Open a region in which this object handles SIGTERM."""
+        """Open a region with this object as the handler of SIGTERM."""
         main = threading.current_thread() is threading.main_thread()
         if not main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
             yield

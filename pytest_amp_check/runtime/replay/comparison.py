@@ -48,7 +48,7 @@ def copy_parameters(replay: Replay) -> dict[str, Tensor]:
 
 @contextlib.contextmanager
 def autocast_off() -> Iterator[None]:
-    """Open a region in which every autocast region acts as with ``enabled=False``, whether created before or inside."""
+    """Open a region in which every autocast region, created before or inside, acts as with ``enabled=False``."""
     kind: Any = torch.amp.autocast_mode.autocast
     original = kind.__enter__
 

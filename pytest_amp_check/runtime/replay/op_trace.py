@@ -213,7 +213,7 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _find_ineffective(self, name: str, args: Any, kwargs: Any) -> IneffectiveConstant | None:
-        """Return the constant with which an op guards a low-precision tensor, if the dtype rounds it to 0, 1 or -1."""
+        """Return the constant by which an op guards a low-precision tensor, if the dtype makes the constant 0 or ±1."""
         purpose = _GUARDS.get(name.removesuffix("_"))
         tensor = args[0] if args else None
         if purpose is None or not isinstance(tensor, torch.Tensor) or tensor.dtype not in LOW:

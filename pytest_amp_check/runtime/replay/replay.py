@@ -136,9 +136,9 @@ def _describe_type(value: object) -> str:
 class Term:
     """The weight of one loss function value in a backward pass.
 
-    ``weights``: the sum of the sample weights, with one entry for each way to count samples that the reduction permits.
-    ``sample_weight``: the weight of one sample, if a sum or no reduction gives all samples the same weight; else None.
-    ``sample_count``: the number of samples.
+    ``weights``: the sum of the sample weights, with one entry for each method of counting samples that the reduction
+    permits. ``sample_weight``: the weight of one sample, if a sum or no reduction gives all samples the same weight;
+    else None. ``sample_count``: the number of samples.
     """
 
     name: str
@@ -190,8 +190,8 @@ class ReplayWatch:
     """A watch over backward passes, optimizer steps and skips of replayed steps. All patches are removed at the end.
 
     ``gradients`` keeps the gradients of every window. ``criteria`` keeps the weights of torch's loss functions.
-    ``dropout=False`` disables dropout, so that two ways to cut a batch can be compared. ``skips`` lists for each call
-    of ``scaler.step`` if the call must be skipped. ``scale`` is a constant loss scale that replaces the scalers' own.
+    ``dropout=False`` disables dropout, for a comparison of two cuts of a batch. ``skips`` lists for each call of
+    ``scaler.step`` if the call must be skipped. ``scale`` is a constant loss scale that replaces the scalers' own.
     """
 
     def __init__(

@@ -155,10 +155,11 @@ class BackwardListener(Listener):
             self._notify_collectors(running, optimizers)
 
     def _has_reached(self, tracked: TrackedOptimizer, running: BackwardPass) -> bool:
-        """Return True if a pass has reached an optimizer without visible changes of its gradients.
+        """Return True if a pass has reached an optimizer without visible changes of gradients.
 
         One line may run backward for several models, so the leaves of the first pass at the location are only a hint.
-        If they match, the graph of this pass is searched. It still exists, although its saved tensors are freed.
+        If the leaves match, the graph of this pass is searched. The graph still exists, although the saved tensors are
+        freed.
         """
         if not tracked.holds_any(running.leaf_ids):
             return False

@@ -137,7 +137,7 @@ class GradientListener(Listener):
     def _record_multiplication(
         self, tracked: TrackedOptimizer, site: Site, factor: float, grad: torch.Tensor | None, names: dict[str, Any]
     ) -> None:
-        """Gradients are multiplied by a number: by the inverse of the scale, by one from their norm, or by another."""
+        """Record a multiplication of gradients: by the inverse scale, by a factor of a clip, or by another number."""
         scale = self.registry.scale_for(tracked).value
         # Unscaled gradients may be divided by the scale of any scaler.
         scales = [scale] if scale != 1.0 else [scaler.scale.value for scaler in self.registry.scalers.values()]

@@ -41,7 +41,7 @@ def _notify_backward_call(recorder: Recorder, *args: Any, **kwargs: Any) -> None
 
 
 def _wrap_run_backward(original: Any) -> Any:
-    """Wrap the engine call so that each recorder gets its data from the start of a pass again at the end."""
+    """Wrap the engine call. At the end of a pass each recorder gets the data that it returned at the start."""
 
     def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         recorders: tuple[Recorder, ...] = THREAD.active_recorders

@@ -44,7 +44,7 @@ def _wrap_call(original: Any) -> Any:
 def _call_outermost(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run and report a call from outside of modules.
 
-    This is a separate function because its comprehension would slow down every call of :func:`_wrap_call`'s function.
+    The code is separate from :func:`_wrap_call`, because the comprehension would slow down every module call.
     """
     recorders: tuple[Recorder, ...] = THREAD.active_recorders
     module, *arguments = args

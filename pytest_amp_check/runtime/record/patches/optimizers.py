@@ -34,7 +34,7 @@ def patches() -> list[Patch]:
 def _averager_patches() -> list[Patch]:
     """Return patches of the classes that average weights over processes.
 
-    The classes are imported here, because a script that starts later has not imported them yet.
+    The import is here, because a script that starts later has not imported the classes yet.
     """
     if not torch.distributed.is_available():
         return []
@@ -48,7 +48,7 @@ def _averager_patches() -> list[Patch]:
 
 
 def register_hooks() -> list[Any]:
-    """Register torch's own step hooks, because each class of optimizers has its own ``step``."""
+    """Register torch's own step hooks, because each class of optimizers has a separate ``step``."""
     return [
         register_optimizer_step_pre_hook(_notify_before_step),
         register_optimizer_step_post_hook(_notify_after_step),
@@ -56,7 +56,7 @@ def register_hooks() -> list[Any]:
 
 
 def _scheduler_classes() -> list[type]:
-    """Return the scheduler classes of torch with their own ``step``, except for the class that steps by a metric."""
+    """Return the scheduler classes of torch that define ``step``, except for the class that steps by a metric."""
     return [
         cls
         for cls in vars(lr_scheduler).values()

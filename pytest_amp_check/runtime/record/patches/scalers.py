@@ -34,7 +34,7 @@ def patches() -> list[Patch]:
 
 
 def _scaler_classes() -> list[type]:
-    """Return GradScaler and the loaded scaler classes of torch that override its methods."""
+    """Return GradScaler and the loaded scaler classes of torch that override methods of GradScaler."""
     classes: list[type] = [grad_scaler.GradScaler]
     sharded = sys.modules.get("torch.distributed.fsdp.sharded_grad_scaler")
     if sharded is not None:

@@ -1,9 +1,9 @@
-"""The patches of torch: rows that define which calls a recorder is notified of, and their installation.
+"""The patches of torch: rows that define the calls a recorder is notified of, and the installation of the rows.
 
-Patches are set on classes, and on module globals that torch itself looks up at each call. So calls by names that a
-program has imported early (``from torch.nn.utils import clip_grad_norm_``) are also seen. If a program may keep a bound
-method (``step = scaler.step``), a lookup happens only once, so the code of the function is exchanged instead. In
-threads without a recording, a patch passes the call on immediately.
+Patches are set on classes, and on module globals that torch looks up at each call. So calls by names that a program has
+imported early (``from torch.nn.utils import clip_grad_norm_``) are also seen. If a program may keep a bound method
+(``step = scaler.step``), a lookup happens only once, so the code of the function is exchanged instead. In threads
+without a recording, a patch passes the call on immediately.
 """
 
 from __future__ import annotations
@@ -124,13 +124,13 @@ INSTALLED = PatchSet()
 
 
 def _script_ops() -> dict[int, str]:
-    """Return TorchScript's table: ``id`` of a function to its op."""
+    """Return TorchScript's table: ``id`` of a function to the op."""
     table: dict[int, str] = torch.jit._builtins._get_builtin_table()  # type: ignore[no-untyped-call]
     return table
 
 
 def never_compile(function: Any) -> None:
-    """Exclude a function and its callees from compilation.
+    """Exclude a function and all callees from compilation.
 
     Needed where compiled code returns untraceable calls to Python.
     """

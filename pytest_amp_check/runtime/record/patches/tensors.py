@@ -61,8 +61,8 @@ def _add_factor(keywords: dict[str, Any], **factor: Any) -> dict[str, Any]:
 def _wrap_in_place(name: str, effect: str) -> Callable[[Any], Any]:
     """Return a wrapper of an in-place method.
 
-    An optimizer calls the method for each of its parameters, with one operand and without a watching recorder, so this
-    case must be fast.
+    An optimizer calls the method for each parameter, with one operand and without a watching recorder, so this case
+    must be fast.
     """
 
     def wrap_addition(original: Any) -> Any:
