@@ -1,4 +1,4 @@
-"""What a run advises, each piece with what it was seen to rest on. Nothing of it is ever applied by itself."""
+"""The advice that a run gives, each with the measured evidence. The recorder never applies advice."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
     from .measure.numerics import Counts, Numerics
     from .record.steps import StepRecord
 
-#: The share of a module's gradients that float16 loses from which on it is told.
+#: Share of a module's gradients (0 to 1) that float16 must lose before the advice names the module.
 LOST = 0.01
-#: A module has room enough where its outputs may grow by this factor: training seldom makes them grow more at once.
+#: Factor by which a module's outputs may grow without overflow for its headroom to count as sufficient. Training rarely
+#: makes outputs grow more at once.
 ROOM = 4.0
-#: The part of a budget from which on it is told what needs most.
+#: Share of a memory budget from which on the advice names the largest consumers.
 NEAR = 0.9
-#: Modules of one kind that are told, and contributors to memory.
+#: Largest number of modules of one kind, and of contributors to memory, in the advice.
 _MOST = 5
 
 
 class Advice:
-    """One piece of advice: ``what`` to do, ``evidence`` that the run gives for it, and what it is ``about``."""
+    """One recommendation: the action ``what``, the measured ``evidence``, and the topic ``about``."""
 
     __slots__ = ("about", "evidence", "what")
 
@@ -51,12 +52,12 @@ class Advice:
 def advise(
     steps: Sequence[StepRecord], total: int, dtypes: Dtypes | None, numerics: Numerics | None, memory: Memory | None
 ) -> list[Advice]:
-    """What a run of ``total`` steps advises, as far as it has recorded what that rests on."""
+    """Return the advice for a run of ``total`` steps, limited to the data that the run recorded."""
     scaled = [step for step in steps if step.scaler is not None]
-    # Of a long run the first steps are no longer known.
+    # A long run drops its first steps, and the advice on the initial scale needs them.
     found = list(_initial_scale_advice(scaled)) if total == len(steps) else []
     if scaled and numerics is not None:
-        # Gradients are scaled for float16 alone.
+        # Only float16 gradients are scaled, so these two kinds of advice apply to scaled runs only.
         found += [*_underflow_advice(numerics), *_headroom_advice(numerics, dtypes)]
     if memory is not None:
         found += _budget_advice(memory)
@@ -64,7 +65,7 @@ def advise(
 
 
 def _initial_scale_advice(scaled: Sequence[StepRecord]) -> Iterator[Advice]:
-    """The scale at which the first steps would not have been skipped."""
+    """Recommend the initial scale at which the first steps are not skipped."""
     first_taken = next((index for index, step in enumerate(scaled) if not step.skipped), 0)
     if not first_taken or len({step.scaler for step in scaled}) > 1:
         return
@@ -83,7 +84,7 @@ def _initial_scale_advice(scaled: Sequence[StepRecord]) -> Iterator[Advice]:
 
 
 def _underflow_advice(numerics: Numerics) -> Iterator[Advice]:
-    """Modules whose gradients float16 rounds to zero, though they are scaled."""
+    """Recommend a remedy for modules whose gradients float16 rounds to zero despite the loss scale."""
     modules: dict[str, list[Counts]] = {}
     for name, parameter_counts in numerics.parameters(without_scaling=False).items():
         modules.setdefault(name.rpartition(".")[0] or name, []).append(parameter_counts)
@@ -104,11 +105,12 @@ def _underflow_advice(numerics: Numerics) -> Iterator[Advice]:
 
 
 def _headroom_advice(numerics: Numerics, dtypes: Dtypes | None) -> Iterator[Advice]:
-    """Modules whose outputs come near to the most that float16 holds."""
+    """Recommend a remedy for modules whose outputs are close to the largest float16 number."""
     outputs = numerics.headroom.as_dict()["outputs"].items()
     near_limit = [(name, most) for name, most in outputs if MOST <= most * ROOM < math.inf]
     if dtypes is not None:
-        # Where it is known: what another dtype holds is no matter of float16.
+        # If output dtypes are recorded, modules that do not output float16 are dropped: the float16 limit does not
+        # apply.
         known = dtypes.as_dict()["modules"]
         near_limit = [(name, most) for name, most in near_limit if "float16" in known.get(name, "").split(", ")]
     for name, most in near_limit[:_MOST]:
@@ -120,7 +122,7 @@ def _headroom_advice(numerics: Numerics, dtypes: Dtypes | None) -> Iterator[Advi
 
 
 def _budget_advice(memory: Memory) -> Iterator[Advice]:
-    """What needs most of a budget that is used up, or nearly so, and what would need less."""
+    """Recommend savings if the peak is near or above the memory budget, and name the largest consumers."""
     if not memory.budget or memory.peak < NEAR * memory.budget:
         return
     category = max(memory.at_peak, key=lambda name: memory.at_peak[name])

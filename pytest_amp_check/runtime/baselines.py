@@ -1,7 +1,7 @@
-"""Baselines: what a test recorded when somebody looked at it last, as JSON beside the tests, and what differs since.
+"""Baselines: JSON files beside the tests that hold the accepted results of a test, and the comparison with a new run.
 
-One file holds one test, so that processes which share out the tests never write the same one. In it stands an entry for
-each kind of device and version of torch, as both decide about dtypes and memory.
+One file holds one test, so parallel test processes never write the same file. The file has one entry for each kind of
+device and torch version, because dtypes and memory depend on both.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from .measure.memory import Memory
     from .record.steps import StepRecord
 
-#: The folder beside the tests.
+#: The folder of the baseline files, beside the test files.
 FOLDER = "amp_baselines"
 UPDATE = "--amp-update-baselines"
-#: How far memory may be from what it was, as a part of that: what a category has by rounding alone lies below.
+#: Largest accepted relative difference of a memory figure. Differences by rounding alone are smaller.
 MEMORY = 0.02
-#: Differences of one kind that a message names.
+#: Largest number of differences of one kind that a message lists.
 _SHOWN = 5
 _Entry = dict[str, Any]
 
 
 class Baselines:
-    """The baselines of one test: where they are, and which of them it has asked for."""
+    """The baselines of one test: the path of the file, and the names that the test has compared so far."""
 
     def __init__(self, test_file: str, test: str, nodeid: str, *, update: bool) -> None:
         self.path = baseline_path(test_file, test)
@@ -52,7 +52,11 @@ class Baselines:
         return f'pytest {UPDATE} "{self.nodeid}"'
 
     def compare(self, current: Mapping[str, Any], name: str, memory: float) -> None:
-        """Raise AssertionError where an entry is not what the baseline says; write it where updates are wanted."""
+        """Compare a run with its baseline, or write the run as the new baseline if updates are enabled.
+
+        Raise AssertionError if the run differs or the baseline is missing. Raise ValueError if the test compares one
+        name twice.
+        """
         __tracebackhide__ = True
         if name in self.compared_names:
             raise ValueError(
@@ -82,11 +86,11 @@ class Baselines:
             )
 
     def unused_names(self) -> list[str]:
-        """The baselines for this machine that the test has not asked for."""
+        """Return the names of this machine's baselines that the test has not compared."""
         return sorted(self.read().get(describe_environment(), {}).keys() - set(self.compared_names))
 
     def remove_names(self, names: Iterable[str]) -> None:
-        """Take baselines out, for every machine."""
+        """Remove baselines by name, for every machine."""
         entries = self.read()
         for runs in entries.values():
             for name in names:
@@ -94,7 +98,10 @@ class Baselines:
         self._write({each: runs for each, runs in entries.items() if runs})
 
     def read(self) -> dict[str, dict[str, _Entry]]:
-        """What the file says; ValueError where it is no baseline."""
+        """Return the content of the baseline file: environment to name to entry.
+
+        Raise ValueError if the file is no baseline.
+        """
         try:
             entries = parse_json(read_regular(self.path, LARGEST_DOCUMENT).decode())
         except FileNotFoundError:
@@ -118,17 +125,17 @@ class Baselines:
 
 
 def baseline_path(test_file: str, test: str) -> str:
-    """Where the baselines of a test are; ``test`` is what follows the file in the name that pytest has for it."""
+    """Return the path of a test's baseline file. ``test`` is the part of the pytest node ID after the file name."""
     plain = re.sub(r"[^\w.-]+", "-", test.replace("::", ".")).strip("-")
     if plain != test:
-        # Names that differ in what no file name may hold have files of their own.
+        # Two test names may differ only in characters that file names cannot contain; the hash keeps their files apart.
         plain += "-" + hashlib.sha256(test.encode()).hexdigest()[:6]
     folder, name = os.path.split(test_file)
     return os.path.join(folder, FOLDER, os.path.splitext(name)[0], f"{plain}.json")
 
 
 def describe_environment() -> str:
-    """The kind of device and the version of torch, on which the figures depend: "CUDA on the CPU, torch 2.13"."""
+    """Return the kind of device and the torch version, on which the figures depend: "CUDA on the CPU, torch 2.13"."""
     version = ".".join(torch.__version__.split(".")[:2])
     device = (
         "CUDA on the CPU" if is_emulating() else torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
@@ -139,7 +146,10 @@ def describe_environment() -> str:
 def make_entry(
     steps: Sequence[StepRecord], total: int, scales: Iterable[Any], dtypes: Dtypes | None, memory: Memory | None
 ) -> _Entry:
-    """What a baseline holds of a run: all of it was recorded, and is the same in every run of the same code."""
+    """Return the baseline entry of a run.
+
+    All figures are recorded, and repeat exactly in every run of the same code.
+    """
     new_entry: _Entry = {
         "steps": total,
         "skipped": [step.index for step in steps if step.skipped],
@@ -155,7 +165,7 @@ def make_entry(
 
 
 def find_differences(previous: Mapping[str, Any], current: Mapping[str, Any], memory: float) -> Iterator[str]:
-    """What is not as it was, in words."""
+    """Yield one line of text for each difference between two baseline entries."""
     for section in ("dtypes", "memory"):
         if section in previous and section not in current:
             yield f"{section}: the baseline has them, and this run was recorded without {section}=True"
@@ -210,7 +220,7 @@ def _format_scale_history(history: Iterable[Any]) -> str:
 
 
 def find_orphans(test_file: str, tests: Iterable[str]) -> list[str]:
-    """Files of baselines beside a test file that belong to none of its tests."""
+    """Return the baseline files beside a test file that belong to none of its tests."""
     folder = os.path.dirname(baseline_path(test_file, "x"))
     expected_paths = {baseline_path(test_file, test) for test in tests}
     try:
@@ -222,7 +232,7 @@ def find_orphans(test_file: str, tests: Iterable[str]) -> list[str]:
 
 
 def find_abandoned(folder: str) -> list[str]:
-    """Files of baselines in a folder of tests whose test files are gone."""
+    """Return the baseline files in a folder of tests whose test files no longer exist."""
     paths = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         for name in sorted(os.listdir(os.path.join(folder, FOLDER))):

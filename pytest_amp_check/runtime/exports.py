@@ -1,4 +1,4 @@
-"""What a run knows, for other programs: JSON, pandas, TensorBoard, Weights & Biases."""
+"""Exports of a run for other programs: JSON, pandas, TensorBoard, Weights & Biases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-#: What is drawn of each step, as it is called there, by its name in a row.
+#: Curves of TensorBoard and Weights & Biases: key of a row to the name of the curve.
 CURVES = {
     "scale_after": "amp/scale",
     "skipped": "amp/skipped",
@@ -21,7 +21,7 @@ Row = dict[str, Any]
 
 
 def as_json(data: Any) -> str:
-    """Plain data as JSON that every program can read: numbers that are not finite are the strings NaN and Infinity."""
+    """Return plain data as strict JSON. Non-finite numbers become the strings NaN, Infinity and -Infinity."""
     return json.dumps(_replace_nonfinite(data), indent=2, allow_nan=False) + "\n"
 
 
@@ -36,7 +36,7 @@ def _replace_nonfinite(value: Any) -> Any:
 
 
 def as_dataframe(rows: Sequence[Row]) -> Any:
-    """A pandas.DataFrame with a row for each step."""
+    """Return a pandas.DataFrame with one row for each step, indexed by "index". Raise ImportError without pandas."""
     try:
         import pandas as pd
     except ModuleNotFoundError:
@@ -51,7 +51,10 @@ def _row_scalars(row: Row) -> Iterator[tuple[str, float]]:
 
 
 def write_tensorboard(rows: Sequence[Row], target: Any) -> None:
-    """Write the curves of a run, into a folder or by a ``SummaryWriter`` that is there already."""
+    """Write the curves of a run to a folder or to an existing ``SummaryWriter``.
+
+    Raise ImportError without tensorboard.
+    """
     owns_writer = isinstance(target, (str, os.PathLike))
     writer = target
     if owns_writer:
@@ -70,7 +73,10 @@ def write_tensorboard(rows: Sequence[Row], target: Any) -> None:
 
 
 def write_wandb(rows: Sequence[Row], target: Any) -> None:
-    """Log the curves of a run to a run of Weights & Biases, that which is active where none is given."""
+    """Log the curves of a run to a Weights & Biases run. None stands for the active run.
+
+    Raise ImportError without wandb, and ValueError if no run is active.
+    """
     if target is None:
         try:
             import wandb
@@ -80,5 +86,5 @@ def write_wandb(rows: Sequence[Row], target: Any) -> None:
         if target is None:
             raise ValueError("no run of Weights & Biases is active: call wandb.init(), or give to_wandb() a run")
     for row in rows:
-        # The program may log steps of its own, so that theirs is a figure beside ours and not the step itself.
+        # The program may log steps of its own to wandb, so the step of a row is a figure and not the step of wandb.
         target.log({**dict(_row_scalars(row)), "amp/step": row["index"]})

@@ -1,4 +1,4 @@
-"""``record()``, and what is known of a run: findings, steps, dtypes, magnitudes, memory, and assertions about them."""
+"""``record()`` and its result: findings, steps, dtypes, magnitudes, memory, and assertions about a recorded run."""
 
 from __future__ import annotations
 
@@ -34,12 +34,15 @@ if TYPE_CHECKING:
     from .record.listeners.non_finite import NonFiniteCause, NonFiniteRecord
     from .replay.replay import Replay
 
-#: Findings that an assertion's message shows in full.
+#: Largest number of findings, skipped-step rows and scale changes that one assertion message lists.
 SHOWN = 10
 
 
 class Run:
-    """What a recording knows. It can be asked while the recording lasts and after it, also after an exception."""
+    """The data of one recording.
+
+    A run can be queried during the recording and after its end, also after an exception.
+    """
 
     def __init__(self, recorder: Recorder, *, title: str = "") -> None:
         self._recorder = recorder
@@ -47,23 +50,25 @@ class Run:
         self.dtypes: Dtypes | None = None
         self.numerics: Numerics | None = None
         self.memory: Memory | None = None
-        #: Whether each step has the norm of its gradients as it finds them, and not that which the program clipped by.
+        #: True if the gradient norm of each step is measured at the step. False: the norm is the value that the
+        #: program's clipping computed.
         self.norms = False
-        #: The message of torch that has ended it, where that is one that users of mixed precision meet.
+        #: The message for the torch exception that ended the run, if the exception is a known mixed-precision error;
+        #: else None.
         self.ended_by: Message | None = None
         self._stop_position: tuple[str, int] | None = None
-        #: Set by ``amp.run``: how to run the same steps again.
+        #: Set by ``amp.run``: runs the same steps again. None for a plain ``record()``.
         self.replay: Replay | None = None
-        #: Set by the fixture ``amp``: where the baselines of its test are.
+        #: Set by the fixture ``amp``: the baseline files of the running test. None without the fixture.
         self.baselines: Baselines | None = None
         self._selected_rules: frozenset[str] = resolve_for_runs(None, (), RULES)
-        #: Whether comments silence findings.
+        #: True if suppression comments in the source silence findings.
         self.suppress = True
         self._suppressions: dict[str, Suppressions] = {}
 
     @property
     def findings(self) -> list[Finding]:
-        """The mistakes found so far, by the rules that are on and without those that a comment silences, by place."""
+        """The findings so far, sorted by source location. Disabled rules and suppression comments remove findings."""
         found = self._recorder.findings(self._selected_rules)
         return [finding for finding in found if not self._is_suppressed(finding)]
 
@@ -76,42 +81,48 @@ class Run:
         return self._suppressions[path].suppresses_finding(finding)
 
     def select(self, *words: str) -> Run:
-        """Choose the rules that are on: codes, prefixes, names or ALL. An unknown word raises ``UnknownRule``."""
+        """Select the rules by codes, prefixes, names or ALL, and return this run.
+
+        Raise ``UnknownRule`` for an unknown word.
+        """
         self._selected_rules = resolve_codes(words, (), RULES)
         return self
 
     @property
     def failure(self) -> Exception | None:
-        """The error that ended the recording early, None as a rule. The program that was recorded went on."""
+        """The exception that ended the recording early, usually None.
+
+        The recorded program continues after such an exception.
+        """
         return self._recorder.recording.failure
 
     def _all_steps(self) -> StepLog:
-        """Steps and totals over them, complete: this waits for the device where it has to."""
+        """Return the complete log of steps and totals. Wait for the GPU if recorded numbers are still on the device."""
         self._recorder.recording.deferred_values.fetch_all()
         return self._recorder.recording.steps
 
     @property
     def steps(self) -> Sequence[StepRecord]:
-        """The latest steps of all optimizers, in order; the oldest of a long run are dropped."""
+        """The latest steps of all optimizers, in order. The oldest steps of a long run are dropped."""
         return self._all_steps().recent_steps
 
     @property
     def steps_total(self) -> int:
-        """How many steps there were, taken or skipped."""
+        """The number of steps of all optimizers, applied or skipped."""
         return self._all_steps().total
 
     @property
     def skipped_total(self) -> int:
-        """How many of them a scaler skipped."""
+        """The number of steps that a scaler skipped."""
         return self._all_steps().skipped_count
 
     @property
     def scale_history(self) -> list[tuple[int, float]]:
-        """(step, loss scale from there on), at changes only."""
+        """Pairs (step index, loss scale from this step on), one for each change of the scale."""
         return list(self._all_steps().scale_history)
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything that is known, as plain data."""
+        """Return all recorded data as plain data for JSON."""
         headroom = {} if self.numerics is None else {"headroom": self.numerics.headroom.as_dict()}
         return {
             **headroom,
@@ -134,20 +145,23 @@ class Run:
         }
 
     def advice(self) -> list[Advice]:
-        """What the run advises, with what it has shown: ``what`` to do, and the ``evidence``. Nothing is applied.
+        """Return the advice that follows from the run, each with an action ``what`` and the measured ``evidence``.
 
-        An initial scale at which the first steps are not skipped; with ``numerics`` modules whose gradients underflow,
-        or whose outputs come near to float16's end; with ``memory``, once a budget was asserted, what needs most of it.
+        Nothing is applied.
+
+        Possible advice: an initial scale at which the first steps are not skipped. With ``numerics``: modules whose
+        gradients underflow, or whose outputs are close to the float16 limit. With ``memory`` and a memory budget: the
+        largest memory consumers.
         """
         from .advice import advise
 
         return advise(self.steps, self.steps_total, self.dtypes, self.numerics, self.memory)
 
     def rows(self) -> list[dict[str, Any]]:
-        """What is known of each step that was kept, as plain data.
+        """Return one row of plain data for each kept step.
 
-        With ``numerics`` a step that was looked at has "underflow", the share (0 to 1) of its gradients that float16
-        loses at the loss scale; with ``memory`` each has "memory", the most bytes since the step before.
+        With ``numerics``, each sampled step has "underflow": the share (0 to 1) of its gradients that float16 rounds to
+        zero at the loss scale. With ``memory``, each step has "memory": the peak in bytes since the previous step.
         """
         lost = {} if self.numerics is None else self.numerics.lost_by_step
         peaks = {} if self.memory is None else self.memory.peak_by_step
@@ -162,7 +176,7 @@ class Run:
         return rows
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Everything that is known as JSON, which is written to a file too where one is named."""
+        """Return all recorded data as JSON, and also write the JSON to ``path`` if given."""
         from .exports import as_json
 
         text = as_json(self.as_dict())
@@ -172,22 +186,29 @@ class Run:
         return text
 
     def to_pandas(self) -> Any:
-        """A ``pandas.DataFrame`` with a row for each step, see :meth:`rows`. ImportError where there is no pandas."""
+        """Return a ``pandas.DataFrame`` with one row for each step; see :meth:`rows`.
+
+        Raise ImportError without pandas.
+        """
         from .exports import as_dataframe
 
         return as_dataframe(self.rows())
 
     def to_tensorboard(self, into: Any) -> None:
-        """Scale, skips, underflow, memory, loss and gradient norm of each step, for TensorBoard.
+        """Write scale, skips, underflow, memory, loss and gradient norm of each step for TensorBoard.
 
-        ``into`` is a folder, or a ``SummaryWriter``. ImportError where a folder is named and there is no tensorboard.
+        ``into`` is a folder or a ``SummaryWriter``. Raise ImportError if ``into`` is a folder and tensorboard is not
+        installed.
         """
         from .exports import write_tensorboard
 
         write_tensorboard(self.rows(), into)
 
     def to_wandb(self, into: Any = None) -> None:
-        """The same for Weights & Biases: ``into`` is a run of it, by default the active one, which has to be there."""
+        """Log the figures of :meth:`to_tensorboard` to Weights & Biases.
+
+        ``into`` is a wandb run. None stands for the active run; raise ValueError if no run is active.
+        """
         from .exports import write_wandb
 
         write_wandb(self.rows(), into)
@@ -195,9 +216,10 @@ class Run:
     # Assertions.
 
     def assert_no_findings(self, allow: Iterable[str] = (), *, allow_no_steps: bool = False) -> None:
-        """Fail if an error or a warning was found, of rules that ``allow`` (codes, prefixes or names) does not name.
+        """Fail if the run has an error or a warning of a rule that ``allow`` (codes, prefixes or names) does not list.
 
-        A recording in which no optimizer was stepped fails too, as nothing was judged, unless ``allow_no_steps``.
+        A recording without any optimizer step also fails, because nothing was checked. ``allow_no_steps=True`` permits
+        such a recording.
         """
         __tracebackhide__ = True
         words = [allow] if isinstance(allow, str) else list(allow)
@@ -225,10 +247,10 @@ class Run:
             )
 
     def assert_finite(self) -> None:
-        """Fail if a loss, a gradient, a parameter or a statistic was not finite; tells where that came from.
+        """Fail if a loss, gradient, parameter or statistic was not finite. The message names the cause.
 
-        A step that a scaler has skipped because its loss scale was too large is no such case; a loss that is not finite
-        at any scale is. ValueError for a recording that does not watch for it, as one with ``memory=True``.
+        A step that a scaler skipped because of a too large loss scale does not fail. A loss that is not finite at any
+        scale does. Raise ValueError if the recording does not watch for non-finite values, as with ``memory=True``.
         """
         __tracebackhide__ = True
         self._assert_recorded()
@@ -249,12 +271,12 @@ class Run:
 
     @property
     def bad_losses(self) -> int:
-        """How many backward passes ran from a loss that was not finite, skipped by a scaler or not."""
+        """The number of backward passes that started from a non-finite loss, including skipped steps."""
         return self._recorder.nonfinite.bad_losses
 
     @property
     def first_bad_loss(self) -> int | None:
-        """The step, counted from 0, of the first of them; None without any."""
+        """The index, counted from 0, of the first step with a non-finite loss; None if every loss was finite."""
         return self._recorder.nonfinite.first_bad_loss
 
     def assert_scale(
@@ -265,12 +287,12 @@ class Run:
         recovers_within: int | None = None,
         grows: bool | None = None,
     ) -> None:
-        """Fail unless the loss scale behaved.
+        """Fail if the loss scale leaves the given limits.
 
-        ``minimum`` and ``maximum`` bound the scale after every update; ``max_skipped`` the number of skipped steps in
-        all; ``recovers_within`` the length of any row of skipped steps; ``grows`` says whether it has to have grown
-        (True) or must not have (False). Without any step through an enabled scaler the assertion fails: there was
-        nothing to judge.
+        ``minimum`` and ``maximum`` bound the scale after every update. ``max_skipped`` bounds the total number of
+        skipped steps. ``recovers_within`` bounds the length of any run of consecutive skipped steps. ``grows``: True if
+        the scale must have grown, False if the scale must not have grown. The assertion fails if no step ran through an
+        enabled scaler, because nothing was checked.
         """
         __tracebackhide__ = True
         if all(x is None for x in (minimum, maximum, max_skipped, recovers_within, grows)):
@@ -320,14 +342,17 @@ class Run:
             raise AssertionError("\n".join(["The loss scale did not behave:", *wrong, f"scale: {history}"]))
 
     def assert_dtypes(self, expected: Mapping[str, Any]) -> None:
-        """Fail unless the dtypes are as expected; see :func:`.dtypes.assert_dtypes`. Needs ``record(dtypes=True)``."""
+        """Fail if a dtype differs from the expected dtype; see :func:`.dtypes.assert_dtypes`.
+
+        Needs ``record(dtypes=True)``.
+        """
         __tracebackhide__ = True
         from .measure.dtypes import assert_dtypes
 
         assert_dtypes(_require_part(self.dtypes, "dtypes"), expected)
 
     def assert_underflow(self, *, below: float, without_scaling: bool = False) -> None:
-        """Fail if float16 would lose too many gradients to zero; see :func:`.numerics.assert_underflow`."""
+        """Fail if float16 rounds too many gradients to zero; see :func:`.numerics.assert_underflow`."""
         __tracebackhide__ = True
         from .measure.numerics import assert_underflow
 
@@ -369,12 +394,13 @@ class Run:
         )
 
     def assert_baseline(self, name: str = "run", *, memory: float | None = None) -> None:
-        """Fail where dtypes, memory, skipped steps or the loss scale are not what the baseline of this test says.
+        """Fail if dtypes, memory, skipped steps or the loss scale differ from the baseline of this test.
 
-        Baselines lie beside the tests, in ``amp_baselines``, one for each kind of device and version of torch, and are
-        written by ``pytest --amp-update-baselines``. ``memory`` is how far each category may be from what it was, as a
-        part of that (0.02); everything else has to be the same. ``name`` tells several runs of a test apart. What the
-        run has recorded is compared: ``amp.record(model, dtypes=True, memory=True)``. Needs the fixture ``amp``.
+        Baselines are files beside the tests in ``amp_baselines``, with one entry for each kind of device and torch
+        version. ``pytest --amp-update-baselines`` writes the files. ``memory`` is the allowed relative difference of
+        each memory category (default 0.02); all other data must be equal. ``name`` distinguishes several runs of one
+        test. Only recorded data is compared: ``amp.record(model, dtypes=True, memory=True)``. Needs the fixture
+        ``amp``; raise ValueError without the fixture.
         """
         __tracebackhide__ = True
         self._assert_recorded()
@@ -395,7 +421,7 @@ class Run:
         updates: float = 0.2,
         what: Literal["both", "loss", "parameters"] = "both",
     ) -> None:
-        """Fail unless the same steps in float32 train the same; see :func:`.precision.assert_matches_fp32`."""
+        """Fail if the same steps in float32 train differently; see :func:`.precision.assert_matches_fp32`."""
         __tracebackhide__ = True
         from .replay.precision import assert_matches_fp32
 
@@ -406,7 +432,7 @@ class Run:
     def assert_accumulation_equivalent(
         self, k: int, *, whole: Callable[[Any], object] | None = None, rtol: float = 0.02
     ) -> None:
-        """Fail unless k micro-batches do what one batch of them does.
+        """Fail if k micro-batches train differently from one batch of the same data.
 
         See :func:`.accumulation.assert_accumulation_equivalent`.
         """
@@ -420,7 +446,7 @@ class Run:
     def assert_resumes(
         self, save: Callable[..., Any], load: Callable[[Any], object], *, at: int | None = None, rtol: float = 0.0
     ) -> None:
-        """Fail unless training goes on from a checkpoint as if it had not stopped; names what is missing from it.
+        """Fail if training from a checkpoint differs from uninterrupted training. The message names the missing state.
 
         See :func:`.resuming.assert_resumes`.
         """
@@ -430,7 +456,9 @@ class Run:
         assert_resumes(self._required_replay("assert_resumes"), save, load, at=at, rtol=rtol)
 
     def assert_speedup(self, *, over_fp32: float, pairs: int = 9) -> float:
-        """Fail unless the steps are faster than in float32 by this factor; gives the factor. Needs a GPU.
+        """Fail if the steps are not faster than in float32 by the factor ``over_fp32``. Return the measured factor.
+
+        Needs a GPU.
 
         See :func:`.speed.assert_speedup`.
         """
@@ -457,19 +485,19 @@ def _require_part(collector: Any, option: str) -> Any:
 
 
 def _format_scale(scale: float) -> str:
-    """A loss scale as scalers move it, in powers of two where it is one: "65536 (2^16)"."""
+    """Format a loss scale, with the power of two if the scale is one: "65536 (2^16)"."""
     fraction, exponent = math.frexp(scale)
     return f"{scale:g} (2^{exponent - 1})" if fraction == 0.5 and scale != 1.0 else f"{scale:g}"
 
 
 def _first_step_text(history: Sequence[tuple[int, float]], is_wrong: Callable[[float], bool]) -> str:
-    """From which step on the scale was first so, where that is still known."""
+    """Return ", first at step N" for the first scale that satisfies ``is_wrong``, or "" if no kept scale does."""
     first_index = next((index for index, scale in history if is_wrong(scale)), None)
     return "" if first_index is None else f", first at step {first_index}"
 
 
 def _format_steps(steps: Sequence[int]) -> str:
-    """The steps, consecutive ones taken together: " (steps 2, 5 to 8)"."""
+    """Format step numbers as ranges: " (steps 2, 5 to 8)". Return "" without steps."""
     rows: list[list[int]] = []
     for step in steps:
         if rows and rows[-1][-1] == step - 1:
@@ -482,7 +510,7 @@ def _format_steps(steps: Sequence[int]) -> str:
 
 
 def _longest_row(steps: Sequence[int]) -> Sequence[int]:
-    """The longest row of consecutive numbers, the first of several."""
+    """Return the longest run of consecutive numbers; the first run of several with equal length."""
     longest = range(0)
     start = 0
     for index, step in enumerate(steps):
@@ -500,7 +528,7 @@ def _device_name() -> str:
 
 
 def _explain_nonfinite(nonfinite: NonFiniteRecord) -> NonFiniteCause | None:
-    """Plays a step again that was not finite; loaded where that happens."""
+    """Replay a non-finite step to find its cause. The replay module is imported only for such a step."""
     from .replay.first_non_finite import explain_nonfinite
 
     return explain_nonfinite(nonfinite)
@@ -517,17 +545,21 @@ def finding_lines(finding: Finding) -> list[str]:
 
 
 class record:  # noqa: N801 - used like a function: `with record() as run:`
-    """Records what this thread trains, for as long as the ``with`` block lasts, and gives a :class:`Run`.
+    """A context manager that records the training of the current thread and returns a :class:`Run`.
 
-    The results of the training do not change: every call is handed on as it is, nothing draws random numbers, and all
-    that was patched is restored at the end, also after an exception. Recordings can be nested.
+    The results of the training do not change. Every call is passed on unchanged, and no random numbers are drawn. All
+    patches are removed at the end, also after an exception. Recordings can be nested.
 
-    ``model`` names parameters and modules in what is collected; with ``search`` it is looked for among all objects, as
-    what holds the parameters of the optimizers. ``dtypes``, ``ops``, ``numerics``, ``memory`` and
-    ``norms`` are parts that cost time, and are made only when asked for: the dtypes of module outputs, parameters,
-    gradients and optimizer state; those of every op; histograms of gradient magnitudes; memory by category; the
-    unscaled gradient norm of every step. ``numerics=10`` looks at every tenth step. ``memory="1.5 GiB"`` is a budget,
-    which reports draw as a line, and advice is about; ``run.assert_memory`` is what fails.
+    ``model`` gives the collected data parameter names and module names. With ``search`` the model is looked up among
+    all objects as the owner of the optimizers' parameters. ``dtypes``, ``ops``, ``numerics``, ``memory`` and ``norms``
+    cost time and are collected only on request:
+
+    - ``dtypes``: dtypes of module outputs, parameters, gradients and optimizer state.
+    - ``ops``: dtypes of every op.
+    - ``numerics``: histograms of gradient magnitudes. ``numerics=10`` samples every tenth step.
+    - ``memory``: memory by category. ``memory="1.5 GiB"`` is a budget: reports draw a line at the budget, and advice
+      refers to the budget. Only ``run.assert_memory`` fails.
+    - ``norms``: the unscaled gradient norm of every step.
     """
 
     def __init__(
@@ -547,7 +579,7 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
             raise TypeError(f"record() takes a torch.nn.Module, not {type(model).__name__}: pass the model, or nothing")
         frame = sys._getframe(1)
         self._recorder = Recorder(automatic=automatic, outermost=frame)
-        # What is recorded of memory is what the program holds, and nothing is kept to be played again.
+        # Replaying a step keeps tensors alive, and the memory figures would include these tensors.
         self._recorder.nonfinite.explain = None if memory else _explain_nonfinite
         self.run = Run(self._recorder, title=title)
         self._is_broken = False
@@ -571,17 +603,17 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
         if search and model is None:
             from .measure.discovery import Discovery
 
-            # It names what the others see.
+            # Discovery gives names to the data of the other collectors, so it must come first.
             collectors.insert(0, Discovery(collectors))
         if memory:
             from .measure.memory import Memory
 
             self.run.memory = Memory(model, budget=memory if isinstance(memory, str) else None)
-            # Its dispatch mode has to be the outermost, to see what the others do not.
+            # The dispatch mode of Memory must be the outermost mode to see the allocations that inner modes make.
             collectors.insert(0, self.run.memory)
 
     def show_from(self, frame: FrameType) -> None:
-        """Show no calls above this frame in the chain of calls that leads to a place."""
+        """Hide the frames above this frame in the call chains that lead to source locations."""
         self._recorder.recording.sites.show_from(frame)
 
     def __enter__(self) -> Run:
@@ -589,10 +621,11 @@ class record:  # noqa: N801 - used like a function: `with record() as run:`
         return self.run
 
     def broken_by(self, error: BaseException) -> None:
-        """An exception has ended what is recorded, also where it does not leave the ``with`` block."""
+        """Store the exception that ended the recorded program, also if the exception stays in the ``with`` block."""
         self._is_broken = True
         if isinstance(error, SystemExit) and error.__context__ is not None:
-            # What handles an exception by leaving, as torch.multiprocessing.spawn does, was ended by that.
+            # Code such as torch.multiprocessing.spawn handles an exception by exiting; the handled exception is the
+            # real cause.
             error = error.__context__
         from .explain.explain import explain_exception
 

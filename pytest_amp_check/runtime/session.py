@@ -1,4 +1,7 @@
-"""What a test needs to train in mixed precision: a device, a dtype, seeds, recordings. It works without pytest too."""
+"""The setup of a mixed-precision test: a device, a dtype, seeds and recordings.
+
+This module also works without pytest.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from .baselines import Baselines
     from .ranks.distributed import Ranks
 
-#: The seed of every random generator, the same in every test: a test that fails alone fails in every order.
+#: The seed of every random generator. All tests share the seed: a test that fails alone fails in every order.
 SEED = 0
 
 
@@ -33,11 +36,12 @@ def run_steps(
     model: torch.nn.Module | None = None,
     **parts: Any,
 ) -> Run:
-    """Records training steps that can run again, which is what the comparing assertions need.
+    """Record training steps that can be replayed. The assertions that compare runs need a replay.
 
-    ``step(batch)`` is called once a batch, ``steps`` times in all; ``state`` and ``also`` name what it trains where it
-    is not found from the function, see :class:`~pytest_amp_check.runtime.replay.replay.Replay`. ``parts`` are those of
-    :class:`~pytest_amp_check.runtime.run.record`. Raises ValueError for arguments with which nothing can run.
+    ``step(batch)`` is called once for each batch, ``steps`` times in total. ``state`` and ``also`` name the trained
+    objects that cannot be found from the function; see :class:`~pytest_amp_check.runtime.replay.replay.Replay`.
+    ``parts`` are the options of :class:`~pytest_amp_check.runtime.run.record`. Raise ValueError for arguments with
+    which no step can run.
     """
     replay, recording = _prepare_run(step, batches, steps, state, also, model, parts)
     with recording as run:
@@ -60,16 +64,18 @@ def _prepare_run(
         model = models[0]
     recording = record(model, **parts)
     recording.run.replay = replay
-    # The function that calls this one is still there when the steps run, and the step is all that a user wants to see.
+    # Frame 1 is the caller, and this frame is still on the stack while the steps run. Users only need to see the frames
+    # from the step on.
     recording.show_from(sys._getframe(1))
     return replay, recording
 
 
 class Session:
-    """A device, a dtype and seeded generators, with constructors that fit them; made by :func:`session`.
+    """A device, a dtype and seeded generators, with constructors that match them. :func:`session` creates a session.
 
-    ``device`` is a ``torch.device``, ``dtype`` float16 or bfloat16, ``emulated`` says whether the device is the CPU
-    with CUDA's dtypes, ``generator`` is a seeded ``torch.Generator`` on the device. ``runs`` are the recordings made.
+    ``device`` is a ``torch.device``. ``dtype`` is float16 or bfloat16. ``emulated`` is True if the device is the CPU
+    with the dtypes of CUDA. ``generator`` is a seeded ``torch.Generator`` on the device. ``runs`` lists the recordings
+    of the session.
     """
 
     def __init__(
@@ -82,19 +88,25 @@ class Session:
         self.runs: list[Run] = []
         self._rules = None if rules is None else sorted(rules)
         self._seed = seed
-        #: Where the baselines of its test are, set by the fixture.
+        #: Set by the fixture: the baseline files of the running test. None without the fixture.
         self.baselines: Baselines | None = None
 
     def autocast(self, **more: Any) -> torch.autocast:
-        """An autocast region for the device and the dtype; ``more`` are other arguments of ``torch.autocast``."""
+        """Return an autocast region for the device and the dtype.
+
+        ``more`` are further arguments of ``torch.autocast``.
+        """
         return torch.autocast(self.device.type, **{"dtype": self.dtype, **more})
 
     def scaler(self, **more: Any) -> torch.amp.GradScaler:
-        """A gradient scaler for the device: live for float16, disabled for bfloat16, which needs none."""
+        """Return a gradient scaler for the device. The scaler is disabled for bfloat16, which needs no scaling."""
         return torch.amp.GradScaler(self.device.type, **{"enabled": self.dtype is torch.float16, **more})
 
     def record(self, model: torch.nn.Module | None = None, **parts: Any) -> record:
-        """A recording for a ``with`` block; ``parts`` are those of :class:`~pytest_amp_check.runtime.run.record`."""
+        """Return a recording for a ``with`` block.
+
+        ``parts`` are the options of :class:`~pytest_amp_check.runtime.run.record`.
+        """
         recording = record(model, **parts)
         recording.show_from(sys._getframe(1))
         self._register_run(recording.run)
@@ -111,7 +123,7 @@ class Session:
         model: torch.nn.Module | None = None,
         **parts: Any,
     ) -> Run:
-        """Runs and records training steps; the arguments are those of :func:`run_steps`."""
+        """Run and record training steps. The arguments are the arguments of :func:`run_steps`."""
         replay, recording = _prepare_run(step, batches, steps, state, also, model, parts)
         self._register_run(recording.run)
         with recording as run:
@@ -119,10 +131,10 @@ class Session:
         return run
 
     def distributed(self, function: Callable[..., Any], nprocs: int = 2, args: Sequence[Any] = (), **how: Any) -> Ranks:
-        """Calls ``function(rank, *args)`` on several ranks at once, each a recorded process, and gives what they did.
+        """Call ``function(rank, *args)`` on several ranks, each in a recorded process, and return their results.
 
         ``how`` are the other arguments of :func:`~pytest_amp_check.runtime.ranks.distributed.distributed`: ``timeout``
-        in seconds, ``backend`` (gloo on the CPU), and the parts of a recording.
+        in seconds, ``backend`` (gloo on the CPU), and the options of a recording.
         """
         __tracebackhide__ = True
         from .ranks.distributed import distributed
@@ -137,7 +149,7 @@ class Session:
 
 
 def unavailable_reason(device: str) -> str:
-    """Why a device cannot be had on this machine, and what to do instead, or nothing."""
+    """Return the reason why this machine lacks a device, with an alternative, or "" if the device is available."""
     if device.partition(":")[0] != "cuda":
         return ""
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -149,9 +161,11 @@ def unavailable_reason(device: str) -> str:
 
 
 def worker_device(device: str, worker: str) -> str:
-    """The device for a worker of pytest-xdist ("gw0" and so on, or ""): workers take the GPUs in turn.
+    """Return the device for a worker of pytest-xdist ("gw0" and so on, or "").
 
-    That is so where any GPU would do; one that is named, as ``cuda:1``, is the one that is meant.
+    Workers are assigned to the GPUs round-robin.
+
+    Only "auto" and "cuda" are distributed. A device with an index, such as ``cuda:1``, stays as given.
     """
     if device not in {"auto", "cuda"} or not worker or not torch.cuda.is_available():
         return device
@@ -159,7 +173,7 @@ def worker_device(device: str, worker: str) -> str:
 
 
 def use_device(device: str) -> None:
-    """Make ``cuda`` or ``cuda:1``, which this machine has, the current device."""
+    """Set ``cuda`` or ``cuda:1`` as the current device. The device must exist on this machine."""
     torch.cuda.set_device(torch.device(device).index or 0)
 
 
@@ -171,11 +185,13 @@ def session(
     seed: int = SEED,
     rules: Iterable[str] | None = None,
 ) -> Iterator[Session]:
-    """A region in which the random generators of torch, Python and NumPy are seeded, and restored after it.
+    """Open a session in which the random generators of torch, Python and NumPy are seeded.
 
-    ``device`` is "cpu", "cuda", "cuda:1" and so on, "emulate" for the CPU under :func:`emulate_cuda` rules, or "auto"
-    for CUDA where there is one and the emulation elsewhere. ``rules`` are the codes that recordings look for, None for
-    the default ones. Raises :class:`Unavailable` where the device does not exist.
+    Restore the generators afterwards.
+
+    ``device`` is "cpu", "cuda", "cuda:1" and so on, "emulate" for the CPU under :func:`emulate_cuda`, or "auto". "auto"
+    selects CUDA if a GPU exists and the emulation otherwise. ``rules`` are the codes of the rules that recordings
+    check; None stands for the default rules. Raise :class:`UnavailableError` if the device does not exist.
     """
     reason = unavailable_reason(device)
     if reason:

@@ -1,7 +1,7 @@
-"""CUDA's autocast policy on CPU tensors: which op casts what, and kernels that do it.
+"""CUDA's autocast policy on CPU tensors: the cast of each op, and kernels that apply the casts.
 
-The policies of the ops are those of :mod:`..protocol.optable`; which overloads they apply to is asked of the torch that
-is installed.
+The policies of the ops come from :mod:`pytest_amp_check.protocol.optable`. The installed torch decides to which
+overloads they apply.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from ...protocol import optable
 
 _C: Any = torch._C
 
-#: On CUDA these run as one op of cuDNN, which is registered in CUDA builds alone; weights are cast anew on every call.
+#: On CUDA these run as one op of cuDNN, which only CUDA builds register. Their weights are cast again in every call.
 _CUDNN_RNN = frozenset(
     f"aten::{name}.{overload}" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu") for overload in ("input", "data")
 )
-#: CUDA runs these in the dtype that they are given and has kernels for low ones, which the CPU lacks for some.
+#: CUDA runs these ops in the input dtype and has low-precision kernels, some of which the CPU lacks.
 _AS_GIVEN = frozenset(
     "adaptive_avg_pool3d adaptive_max_pool3d avg_pool3d fractional_max_pool2d fractional_max_pool3d max_pool3d "
     "max_unpool2d max_unpool3d reflection_pad1d reflection_pad2d replication_pad1d replication_pad2d replication_pad3d "
     "trace".split()
 )
-#: Registered in CUDA builds, and never reached by a CPU tensor.
+#: Registered in CUDA builds, but never reached by a CPU tensor.
 _UNREACHABLE = frozenset({"_cudnn_rnn", "miopen_rnn"})
 
 _ONLY_AUTOCAST_CPU = _C.DispatchKeySet(_C.DispatchKey.AutocastCPU)
 _ONLY_AUTOCAST_CUDA = _C.DispatchKeySet(_C.DispatchKey.AutocastCUDA)
 _BELOW_AUTOCAST_CPU = _C._dispatch_keyset_full_after(_C.DispatchKey.AutocastCPU)
 
-# The names are looked up here once: inside the region some of them stand for something else.
+# Saved here once, because in the region some of these names are replaced.
 _is_enabled = torch.is_autocast_enabled
 _is_cache_enabled = torch.is_autocast_cache_enabled
 _low_dtype = torch.get_autocast_dtype
@@ -42,11 +42,12 @@ _to = _C.TensorBase.to
 _excluding = _C._ExcludeDispatchKeyGuard
 _library: Any = torch.library.Library
 
-#: Since 2.11 a cast that is cached under no_grad carries gradients, and inference mode neither reads nor fills the
-#: cache; before, a cast was cached as it was made (pytorch issue 165068).
+#: From torch 2.11 on, a cast that is cached under no_grad carries gradients, and inference mode neither reads nor fills
+#: the cache. Before, the cache kept the cast as computed (pytorch issue 165068).
 CACHE_KEEPS_GRADIENTS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 11)
 
-#: By id: a parameter, which is held so that its id stays its own, and its cast. One for all threads, as torch's own.
+#: ``id`` of a parameter to the parameter, which is kept alive so that its id stays valid, and its cast. Shared by all
+#: threads like torch's own cache.
 _casts: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
 _HALVES = (torch.float16, torch.bfloat16)
@@ -55,7 +56,7 @@ _Policy = Callable[[Any, str, tuple[Any, ...], dict[str, Any]], Any]
 
 
 def forget_casts() -> None:
-    """Empties the cache of cast weights; the next op casts them again."""
+    """Empty the cache of cast weights, so that the next op casts them again."""
     _casts.clear()
 
 
@@ -64,7 +65,7 @@ def _is_eligible(value: torch.Tensor) -> bool:
 
 
 def _cast_argument(value: Any, dtype: torch.dtype, low: torch.dtype | None) -> Any:
-    """The argument in ``dtype``; casts of weights to ``low`` are cached, and None caches nothing."""
+    """Return the argument in ``dtype``. Casts of weights to ``low`` are cached; with None nothing is cached."""
     if isinstance(value, torch.Tensor):
         if value.dtype is dtype or not _is_eligible(value):
             return value
@@ -85,7 +86,7 @@ def _cast_argument(value: Any, dtype: torch.dtype, low: torch.dtype | None) -> A
 
 
 def _cached_cast(value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    # As in torch the dtype is not part of the key: a bfloat16 region in a warm float16 region gets float16.
+    # As in torch, the dtype is not part of the key: a bfloat16 region inside a warm float16 region gets float16.
     entry = _casts.get(id(value))
     if entry is not None:
         return entry[1]
@@ -112,12 +113,12 @@ def _run_low(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _run_rnn(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    # float16 in a bfloat16 region too, as aten/src/ATen/cudnn/AutocastRNN.cpp casts for cuDNN's kernels.
+    # float16 even in a bfloat16 region: aten/src/ATen/cudnn/AutocastRNN.cpp casts so for cuDNN's kernels.
     return _run_in(torch.float16, None, op, args, kwargs)
 
 
 def _run_fp32(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    # float32 is the autocast dtype of a region that asks for it; nothing needs a cast then.
+    # If float32 is the autocast dtype of the region, no cast is needed and none is cached.
     return _run_in(torch.float32, None, op, args, kwargs)
 
 
@@ -147,12 +148,12 @@ def _run_keeping_dtype(op: Any, device: str, args: tuple[Any, ...], kwargs: dict
 
 
 def _raise_banned(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    # The kernel of CUDA says why, in the words of the torch that is installed.
+    # The CUDA kernel raises with the reason in the words of the installed torch.
     return op.redispatch(_ONLY_AUTOCAST_CUDA, *args, **kwargs)
 
 
 def _fp32_unless_dtype(op: Any) -> _Policy:
-    """The policy for an op whose schema has an optional argument ``dtype``."""
+    """Return the policy for an op with an optional argument ``dtype``: float32 unless the call gives a dtype."""
     names = [argument.name for argument in op._schema.arguments]
     keyword = op._schema.arguments[names.index("dtype")].kwarg_only
     dtype_index = len(names) if keyword else names.index("dtype")
@@ -168,13 +169,13 @@ def _fp32_unless_dtype(op: Any) -> _Policy:
 
 
 def _fp32_appended(op: Any) -> _Policy:
-    """The policy for ``norm``: its overload of the same arguments and a dtype."""
+    """Return the policy for ``norm``: the overload with the same arguments and a dtype."""
     packet = torch.ops.aten.norm
     target = getattr(packet, "ScalarOpt_dtype" if op._overloadname == "Scalar" else f"{op._overloadname}_dtype")
     arguments = op._schema.arguments
 
     def policy(op: Any, device: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        # The dispatcher leaves out trailing arguments that have their default value, which the target has not.
+        # The dispatcher omits trailing arguments with default values, but the target overload has no defaults.
         full = [*args, *(argument.default_value for argument in arguments[len(args) :])]
         dtype = torch.float32 if _is_eligible(args[0]) else args[0].dtype
         with _excluding(_ONLY_AUTOCAST_CPU):
@@ -188,7 +189,7 @@ def _op_name(name: str) -> str:
 
 
 def registered_ops(key: str) -> frozenset[str]:
-    """The aten overloads, like ``aten::norm.Scalar``, that have a kernel of their own for a dispatch key."""
+    """Return the aten overloads, such as ``aten::norm.Scalar``, with a kernel of their own for a dispatch key."""
     return frozenset(
         name
         for name in _C._dispatch_get_all_op_names()
@@ -197,9 +198,9 @@ def registered_ops(key: str) -> frozenset[str]:
 
 
 def cuda_policy(name: str) -> str | None:
-    """What CUDA's autocast does with an overload, or None where the table does not know it.
+    """Return the policy of CUDA's autocast for an overload, or None if the table lacks the overload.
 
-    One of ``low``, ``fp32``, ``fp32 unless dtype``, ``fp32 appended``, ``promote``, ``banned`` and ``rnn``.
+    The policy is ``low``, ``fp32``, ``fp32 unless dtype``, ``fp32 appended``, ``promote``, ``banned`` or ``rnn``.
     """
     if name in _CUDNN_RNN:
         return "rnn"
@@ -226,7 +227,7 @@ def _cuda_kernel_policy(op: Any, name: str) -> _Policy | None:
 
 
 def _cpu_kernel_policy(name: str) -> _Policy:
-    # What the CPU of a newer torch registers beside the table is most likely cast to float32.
+    # An op that a newer torch registers for the CPU, and that the table lacks, is most likely cast to float32.
     return {"low": _run_low, "promote": _run_promoted}.get(optable.OPS["cpu"].get(_op_name(name), ""), _run_fp32)
 
 
@@ -234,7 +235,7 @@ def _make_kernel(op: Any, on_cuda: _Policy | None, on_cpu: _Policy | None) -> Ca
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         device, policy = ("cuda", on_cuda) if _is_enabled("cuda") else ("cpu", on_cpu)
         if policy is None:
-            # Autocast stays on for the ops that this one is made of.
+            # Autocast stays enabled for the ops inside this op.
             return op.redispatch(keyset & _BELOW_AUTOCAST_CPU, *args, **kwargs)
         return policy(op, device, args, kwargs)
 
@@ -243,7 +244,7 @@ def _make_kernel(op: Any, on_cuda: _Policy | None, on_cpu: _Policy | None) -> Ca
 
 @functools.cache
 def _build_kernels() -> tuple[tuple[str, Callable[..., Any]], ...]:
-    """What replaces the CPU's autocast kernels, by overload; made once, before the first of them is replaced."""
+    """Return the replacements of the CPU's autocast kernels by overload, built once before the first replacement."""
     cuda, cpu = registered_ops("AutocastCUDA"), registered_ops("AutocastCPU")
     unknown = sorted(name for name in cuda if cuda_policy(name) is None)
     if unknown:
@@ -264,14 +265,15 @@ def _build_kernels() -> tuple[tuple[str, Callable[..., Any]], ...]:
 
 
 def install_kernels() -> Any:
-    """Replaces the CPU's autocast kernels; ``_destroy()`` of the library that is returned brings back torch's own.
+    """Replace the CPU's autocast kernels. Calling ``_destroy()`` on the returned library restores torch's own kernels.
 
-    The new ones follow CUDA's policy while autocast is on for "cuda", and the CPU's while it is on for "cpu" alone.
+    The new kernels follow CUDA's policy while autocast is enabled for "cuda", and the CPU's policy while it is enabled
+    for "cpu" only.
     """
     kernels = _build_kernels()
     library: Any = _library("aten", "IMPL")
     with warnings.catch_warnings():
-        # torch warns, once in a process, that a kernel is being replaced.
+        # torch warns once per process about a replaced kernel.
         warnings.simplefilter("ignore")
         for name, kernel in kernels:
             library.impl(name, kernel, "AutocastCPU", with_keyset=True)

@@ -1,4 +1,4 @@
-"""A region in which CUDA training code runs on the CPU, with CUDA's autocast dtypes and a live gradient scaler."""
+"""A region in which CUDA training code runs on the CPU, with CUDA's autocast dtypes and an enabled gradient scaler."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _MISSING = object()
 
 
 def _builtin_table() -> dict[int, str]:
-    """By the identity of a Python function, the operator that TorchScript takes it for."""
+    """Return the table of TorchScript: the ``id`` of a Python function to the operator."""
     table: Any = torch.jit._builtins
     return table._get_builtin_table()  # type: ignore[no-any-return]
 
 
 def _fill_tables_of_torch() -> None:
-    """Tables that torch fills on first use, with the functions as they are then, and keeps."""
-    # Every optimizer imports it.
+    """Fill the tables of torch that are built on first use and would keep replaced functions."""
+    # Every optimizer imports torch._dynamo.
     from torch._dynamo import trace_rules
     from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
@@ -34,13 +34,13 @@ def _fill_tables_of_torch() -> None:
 
 
 class _EmulationState:
-    """What is replaced in this process while it has a region open."""
+    """Attribute replacements of this process during open regions."""
 
     def __init__(self) -> None:
         self.depth = 0
         self._lock = threading.RLock()
         self._library: Any = None
-        #: Where, which name, and what stood there; the last replaced is restored first.
+        #: (owner, name, original value), restored in reverse order.
         self.replaced_attributes: list[tuple[Any, str, Any]] = []
 
     def enter(self) -> None:
@@ -61,7 +61,7 @@ class _EmulationState:
                 self._restore()
 
     def leave_in_child(self) -> None:
-        """A forked process, such as a worker of a DataLoader, is on the host."""
+        """Undo the emulation in a forked process, such as a DataLoader worker, because that process is on the host."""
         self.depth = 0
         self._restore_attributes()
 
@@ -99,7 +99,7 @@ class _EmulationState:
 
 
 class _ThreadState(threading.local):
-    """How many regions a thread has open."""
+    """The number of open regions of a thread."""
 
     depth = 0
 
@@ -111,29 +111,31 @@ if hasattr(os, "register_at_fork"):
 
 
 def is_emulating() -> bool:
-    """Whether this process is in an ``emulate_cuda()`` region, where ``torch.cuda.is_available()`` proves nothing."""
+    """Return True if this process is in an ``emulate_cuda()`` region.
+
+    There ``torch.cuda.is_available()`` proves nothing.
+    """
     return _machine.depth > 0
 
 
 @contextlib.contextmanager
 def emulate_cuda() -> Iterator[None]:
-    """A region in which CUDA code runs, unchanged, on the CPU with the dtypes that autocast has on CUDA.
+    """Open a region in which CUDA code runs unchanged on the CPU, with the dtypes of autocast on CUDA.
 
-    ``torch.autocast("cuda")`` casts by CUDA's op lists (float16 unless a dtype is given), ``GradScaler("cuda")`` is
-    enabled, ``torch.cuda.is_available()`` is true of one device, and what is moved to or made on "cuda" is made on the
-    CPU, with real values and a real backward. A CUDA device that the machine has is not used.
+    ``torch.autocast("cuda")`` casts by CUDA's op lists (float16 unless a dtype is given). ``GradScaler("cuda")`` is
+    enabled. ``torch.cuda.is_available()`` is true for one device. Tensors moved to or created on "cuda" are on the CPU,
+    with real values and a real backward. A real CUDA device of the machine is not used.
 
-    In the region every tensor says ``device="cuda:0"`` and ``is_cuda``, moved or not: with one device nothing can be on
-    the wrong one. As on CUDA, a move to "cuda" or to "cpu" makes a copy unless the tensor is known to be there.
-    ``torch.autocast("cpu")`` keeps the CPU's op lists while autocast is off for "cuda". LSTM, GRU and RNN give
-    float16, as cuDNN's do in bfloat16 regions too. Random numbers of the device come from the CPU's generator.
+    In the region every tensor reports ``device="cuda:0"`` and ``is_cuda``, moved or not, because with one device no
+    tensor can be on the wrong device. As on CUDA, a move to "cuda" or "cpu" creates a copy unless the tensor is known
+    to be there. ``torch.autocast("cpu")`` keeps the CPU's op lists while autocast is off for "cuda". LSTM, GRU and RNN
+    return float16, as cuDNN does even in bfloat16 regions. Random numbers of the device come from the CPU's generator.
 
-    Not emulated: more than one device, CUDA graphs, memory statistics (all zero), a ``torch.Generator`` imported by
-    name. An op for which the CPU has no kernel in a low
-    dtype raises. Inside compiled functions, and in fake tensors, a tensor says that it is on the CPU. Processes started
-    in the region are on the host, as the workers of a DataLoader are with CUDA.
+    Not emulated: several devices, CUDA graphs, memory statistics (all zero), and a ``torch.Generator`` imported by
+    name. An op without a low-precision CPU kernel raises. Inside compiled functions, and for fake tensors, a tensor
+    reports the CPU. Processes started in the region are on the host, as the workers of a DataLoader are with CUDA.
 
-    Regions may be nested and entered by several threads; the last that is left restores everything.
+    Regions may be nested and entered by several threads. Leaving the last region restores everything.
     """
     default = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", _MISSING)
     with contextlib.ExitStack() as leaving:
@@ -152,7 +154,7 @@ def emulate_cuda() -> Iterator[None]:
 
 
 def _restore_default_device(original: Any) -> None:
-    # One that was set in the region would be the CPU after it, whatever it was called.
+    # A default device that was set in the region would be the CPU after it, even if named "cuda".
     context = torch._GLOBAL_DEVICE_CONTEXT
     if getattr(context, "device_context", _MISSING) is not original:
         torch.set_default_device(getattr(original, "device", None))

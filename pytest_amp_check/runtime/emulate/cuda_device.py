@@ -1,8 +1,8 @@
-"""The one CUDA device of an emulated machine: what ``torch.cuda`` and ``torch.accelerator`` answer about it.
+"""The single CUDA device of an emulated machine: the replacements for ``torch.cuda`` and ``torch.accelerator``.
 
-Tensors lie in this machine's memory and random numbers come from the CPU's generator, so the device has the memory of
-this machine, and seeding it seeds that generator. Work is done when a call returns, so streams have nothing to order.
-Memory statistics are zero: nothing is allocated on a CUDA device.
+Tensors are in the memory of this machine, and random numbers come from the CPU's generator. So the device has the
+memory of this machine, and seeding the device seeds that generator. Work is complete when a call returns, so streams
+have nothing to order. Memory statistics are zero because nothing is allocated on a CUDA device.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import torch
 
 DEVICE = torch.device("cuda", 0)
 NAME = "CUDA device emulated on the CPU"
-#: Of an A100: the first that has bfloat16, so that what asks for it is not turned away.
+#: Compute capability of an A100, the first GPU with bfloat16, so that checks for bfloat16 pass.
 CAPABILITY = (8, 0)
 
 
 class Properties:
-    """What ``torch.cuda.get_device_properties`` gives; ``total_memory`` is this machine's, in bytes."""
+    """The result of ``torch.cuda.get_device_properties``; ``total_memory`` is the memory of this machine in bytes."""
 
     def __init__(self) -> None:
         self.name = NAME
@@ -38,7 +38,7 @@ class Properties:
 
 
 class NoContext:
-    """Stands for the contexts that choose a device or a stream: there is one of each."""
+    """A no-op replacement for contexts that select a device or a stream, because there is only one of each."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass
@@ -51,7 +51,7 @@ class NoContext:
 
 
 class Stream(NoContext):
-    """The stream of a device on which work is done when the call returns."""
+    """The stream of a device whose work is complete when the call returns."""
 
     device = DEVICE
     device_index = 0
@@ -80,7 +80,7 @@ class Stream(NoContext):
 
 
 class Event:
-    """A point in time; ``elapsed_time`` gives milliseconds of the CPU's clock."""
+    """A point in time. ``elapsed_time`` returns milliseconds of the CPU's clock."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._recorded_at: float | None = None
@@ -104,7 +104,7 @@ class Event:
 
 
 def memory_info(device: object = None) -> tuple[int, int]:
-    """Free and total bytes of this machine's memory; zeros where the system does not say."""
+    """Return free and total bytes of this machine's memory, or zeros if the system does not provide them."""
     try:
         page = os.sysconf("SC_PAGE_SIZE")
         return page * os.sysconf("SC_AVPHYS_PAGES"), page * os.sysconf("SC_PHYS_PAGES")
@@ -203,7 +203,7 @@ _MEMORY: dict[str, Any] = {
     "memory_stats": _memory_statistics,
 }
 
-#: What stands for the attributes of ``torch.cuda``.
+#: Replacements for attributes of ``torch.cuda``.
 CUDA: dict[str, Any] = {
     **_MEMORY,
     **dict.fromkeys(
@@ -239,7 +239,7 @@ CUDA: dict[str, Any] = {
     "set_rng_state_all": _set_rng_states,
     "default_generators": (torch.default_generator,),
 }
-#: What stands for the attributes of ``torch.accelerator``.
+#: Replacements for attributes of ``torch.accelerator``.
 ACCELERATOR: dict[str, Any] = {
     **_MEMORY,
     **dict.fromkeys(
@@ -255,7 +255,7 @@ ACCELERATOR: dict[str, Any] = {
     "device_index": NoContext,
     "get_memory_info": memory_info,
 }
-#: What stands for the attributes of ``torch.cuda.nvtx``.
+#: Replacements for attributes of ``torch.cuda.nvtx``.
 NVTX: dict[str, Any] = {
     **dict.fromkeys(["mark", "range_push", "range_pop", "range_start", "range_end"], _return_zero),
     "range": NoContext,

@@ -1,4 +1,4 @@
-"""What stands for the parts of torch that meet a device, while CUDA is emulated on the CPU."""
+"""Replacements for the parts of torch that handle devices, for the emulation of CUDA on the CPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CPU = torch.device("cpu")
 _Tensor: Any = torch._C.TensorBase
 _weak: Any = reductions.StorageWeakRef
 
-#: Functions that take a device, by where they are; nested and fft are modules of torch.
+#: Functions with a ``device`` argument, as paths below ``torch``.
 _FACTORIES = (
     "arange as_tensor asarray bartlett_window blackman_window empty empty_like empty_permuted empty_quantized "
     "empty_strided eye fft.fftfreq fft.rfftfreq full full_like hamming_window hann_window kaiser_window linspace "
@@ -30,7 +30,7 @@ _FACTORIES = (
     "randn randn_like randperm range scalar_tensor sparse_bsc_tensor sparse_bsr_tensor sparse_compressed_tensor "
     "sparse_coo_tensor sparse_csc_tensor sparse_csr_tensor tensor tril_indices triu_indices zeros zeros_like".split()
 )
-#: Where the real device of a tensor is needed.
+#: Modules that need the real device of a tensor.
 _COMPILERS = (
     "torch._decomp",
     "torch._dynamo",
@@ -47,7 +47,7 @@ _METHODS = "new_empty new_empty_strided new_full new_ones new_tensor new_zeros".
 
 
 def _host_device(device: Any) -> Any:
-    """The device on which a request for this one is met: the CPU for the emulated one, all others as they are."""
+    """Return the device that serves a request: the CPU for the emulated device, any other device unchanged."""
     if device is None or isinstance(device, bool):
         return device
     if isinstance(device, int):
@@ -67,13 +67,13 @@ def _host_device(device: Any) -> Any:
 
 
 class _ThreadState(threading.local):
-    """What is different in each thread."""
+    """State of the emulation in each thread."""
 
-    #: Autocast on the CPU as the thread's own code has set it, while it is on for the emulated device.
+    #: CPU autocast as the thread's own code has set it, while autocast is enabled for the emulated device.
     cpu_enabled = False
-    #: A method of tensors that was replaced is running.
+    #: True while a replaced tensor method runs.
     in_replaced_method = False
-    #: The function modes that were asked for the backward pass that is about to run, innermost last.
+    #: The function modes that saw the call of the backward pass about to run, innermost last.
     backward_modes: tuple[TorchFunctionMode, ...] = ()
 
 
@@ -81,14 +81,14 @@ _thread = _ThreadState()
 
 
 class _StorageSides:
-    """On which side tensors are known to be, by storage.
+    """The known side, "cuda" or "cpu", of tensors, by storage.
 
-    On CUDA a tensor that moves is a new one, and one that is there already is not: what is written into one of the two
-    must show, or not show, in the other as it does there.
+    On CUDA a move creates a new tensor, but a move to the current device does not. A write to one of two tensors must
+    be visible, or not visible, in the other as on CUDA.
     """
 
     def __init__(self) -> None:
-        # A weak reference keeps the address of a storage from being used again.
+        # A weak reference prevents the address of a storage from being reused.
         self._side_by_storage: dict[int, tuple[Any, str]] = {}
         self._purge_size = 1024
 
@@ -103,7 +103,7 @@ class _StorageSides:
             self._side_by_storage[storage._cdata] = (_weak(storage), side)
 
     def is_on(self, tensor: torch.Tensor, side: str) -> bool:
-        """Whether the tensor is there; what an op has made of other tensors is on the emulated device."""
+        """Return True if a tensor is on this side. The result of an op on other tensors is on the emulated device."""
         try:
             entry = self._side_by_storage.get(tensor.untyped_storage()._cdata)
         except (NotImplementedError, RuntimeError):
@@ -113,9 +113,9 @@ class _StorageSides:
         return side == "cuda" and tensor.grad_fn is not None
 
     def copy_if_moved(self, source: torch.Tensor, result: torch.Tensor, side: str) -> torch.Tensor:
-        """``result``, or a copy of it where a move would have made one."""
+        """Return ``result``, or a copy of it if a move would create a new tensor."""
         if result is source:
-            # Fake tensors have no values to share, and modules cannot take copies of theirs.
+            # Fake tensors have no values to share, and modules cannot replace their fake tensors by copies.
             if isinstance(source, FakeTensor) or self.is_on(source, side):
                 return source
             result = source.clone()
@@ -130,7 +130,7 @@ PLACES = _StorageSides()
 
 
 def _device_side(device: Any) -> str | None:
-    """``cuda`` or ``cpu`` where a request names one of the two."""
+    """Return "cuda" or "cpu" if a request names one of the two, else None."""
     if isinstance(device, bool):
         return None
     if isinstance(device, int):
@@ -140,7 +140,10 @@ def _device_side(device: Any) -> str | None:
 
 
 def _wrap_factory(function: Callable[..., Any], *, shares_memory: bool = False) -> Callable[..., Any]:
-    """The function on the emulated machine; one that ``shares`` may give back the memory that it was given."""
+    """Redirect a factory function to the host device.
+
+    With ``shares_memory`` the function may return the memory of its argument.
+    """
 
     @functools.wraps(function)
     def redirected_factory(*args: Any, **kwargs: Any) -> Any:
@@ -164,10 +167,10 @@ def _wrap_factory(function: Callable[..., Any], *, shares_memory: bool = False) 
 
 
 def _replace_method(original: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A method of tensors that does something else in the region.
+    """Replace a tensor method while the region is active.
 
-    A function mode or a subclass that sees the call of the original calls what the class has under its name, which is
-    this again; the device was dealt with then.
+    A function mode or a subclass that sees the call of the original method calls the method by name, which is the
+    replacement again. Such a nested call runs the original, because the outer call has already handled the device.
     """
 
     def decorate(replacement: Callable[..., Any]) -> Callable[..., Any]:
@@ -226,7 +229,7 @@ def _record_stream(self: torch.Tensor, stream: object) -> None:
     pass
 
 
-# Looked up once, here and below: in the region the names stand for something else.
+# Saved once, here and below, because in the region these names are replaced.
 _get_device_of = _Tensor.device.__get__
 _default_restore_location: Any = torch.serialization.default_restore_location
 _default_context_init: Any = torch.utils._device.DeviceContext.__init__
@@ -234,16 +237,16 @@ _default_packed_args: Any = torch.nn.utils.rnn._packed_sequence_init_args
 
 
 def _appears_on_cuda(kind: str) -> bool:
-    """Whether a tensor on a device of this kind says that it is on the emulated one."""
+    """Return True if a tensor on a device of this kind must report the emulated device."""
     if kind != "cpu":
         return False
-    # Two frames up is who asks. Compilers make fake tensors on the device that they are told, and one on CUDA ends the
-    # process.
+    # The frame two levels up is the caller that asks. Compilers create fake tensors on the reported device, and a fake
+    # tensor on CUDA ends the process.
     return not sys._getframe(2).f_globals.get("__name__", "").startswith(_COMPILERS)
 
 
 def _real_device(tensor: torch.Tensor) -> torch.device:
-    # A function mode would be asked, and would ask the property that asks this.
+    # A function mode would see this access, and would read the replaced property, which calls this function.
     with torch._C.DisableTorchFunction():
         return _get_device_of(tensor)  # type: ignore[no-any-return]
 
@@ -289,7 +292,7 @@ def _tensor_types() -> Iterator[tuple[str, _TensorType]]:
 
 
 def _host_type(kind: Any) -> Any:
-    """The type of the CPU's tensors that stands for one of the device's."""
+    """Return the CPU tensor type that replaces a tensor type of the device."""
     if isinstance(kind, _TensorType):
         return kind.host
     return "torch." + kind.removeprefix("torch.cuda.") if isinstance(kind, str) and "torch.cuda." in kind else kind
@@ -313,7 +316,7 @@ def _set_default_type(t: Any) -> None:
 
 
 def _wrap_histc(histc: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """``histc``, which the CPU has for floating numbers alone."""
+    """Wrap ``histc`` for integers, which the CPU supports only for floating-point numbers."""
 
     @functools.wraps(histc)
     def converting_histc(input: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -325,7 +328,7 @@ def _wrap_histc(histc: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
 
 
 class _NoGraph:
-    """What captures a CUDA graph."""
+    """A replacement for CUDA graph classes that raises."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         _refuse_graph()
@@ -352,7 +355,7 @@ class _GeneratorType(type):
 
 
 class _Generator(metaclass=_GeneratorType):
-    """Makes generators of the CPU; they are no instances of this class, and outlive the region."""
+    """A factory of CPU generators. The generators are instances of torch's own class and outlive the region."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
         return torch._C.Generator(_host_device(device))
@@ -363,12 +366,12 @@ def _context_init(self: Any, device: Any) -> None:
 
 
 def _scatter_inputs(self: Any, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
-    # There is one device, and what is on it already is not sent there.
+    # There is only one device, and inputs that are already there are not sent.
     return (tuple(inputs),), (dict(kwargs or {}),)
 
 
 def _packed_sequence_args(data: Any, batch_sizes: Any = None, sorted_indices: Any = None, unsorted: Any = None) -> Any:
-    # Batch sizes must say that they are on the CPU, which no tensor does in the region.
+    # Batch sizes must be on the CPU, but in the region no tensor reports the CPU.
     if batch_sizes is None:
         return _default_packed_args(data, batch_sizes, sorted_indices, unsorted)
     if unsorted is None:
@@ -385,7 +388,7 @@ def _autocast_device(device: str) -> str:
 
 
 def _set_autocast_enabled(*args: Any, **kwargs: Any) -> None:
-    # torch's own takes (device_type, enabled), or enabled alone for CUDA.
+    # torch's own function takes (device_type, enabled), or only enabled for CUDA.
     if len(args) + len(kwargs) == 1:
         args = ("cuda", *args)
     device = _autocast_device(kwargs.get("device_type", args[0] if args else "cuda"))
@@ -404,13 +407,13 @@ def _set_autocast_enabled(*args: Any, **kwargs: Any) -> None:
 
 
 def mirror_autocast() -> None:
-    """Puts autocast on for the CPU, whose kernels run what is autocast for the emulated device."""
+    """Enable autocast for the CPU, whose kernels run the ops of the emulated device."""
     _thread.cpu_enabled = _is_enabled("cpu")
     _set_enabled("cpu", True)
 
 
 def unmirror_autocast() -> None:
-    """Leaves autocast as this thread has set it, where it is still on for the emulated device."""
+    """Restore the CPU autocast state of this thread if autocast is still enabled for the emulated device."""
     if _is_enabled("cuda"):
         _set_enabled("cpu", _thread.cpu_enabled)
 
@@ -437,21 +440,22 @@ def _wrap_cache_clear(clear: Callable[[], None]) -> Callable[[], None]:
     return clear_autocast_cache
 
 
-#: What torch.cuda has from torch.cuda.random, where programs look for it too.
+#: Functions that torch.cuda imports from torch.cuda.random. Programs use both names.
 _RANDOM = (
     "get_rng_state get_rng_state_all initial_seed manual_seed manual_seed_all seed seed_all set_rng_state "
     "set_rng_state_all"
 ).split()
 
 
-#: Functions that run a backward pass, for which function modes are asked.
+#: Functions that run a backward pass and are visible to function modes.
 PASSES = (torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad)
 
 
 def run_backward_in(mode: TorchFunctionMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Call one of these for a mode that was asked for it.
+    """Call a backward function for a mode that saw the call.
 
-    A mode is off while it is asked, and what a checkpoint computes anew in the pass has to meet it as the forward did.
+    A mode is off while it handles a call. But a checkpoint that recomputes in the backward pass must see the same modes
+    as in the forward pass.
     """
     outer_modes = _thread.backward_modes
     _thread.backward_modes = (mode, *outer_modes)
@@ -462,7 +466,7 @@ def run_backward_in(mode: TorchFunctionMode, func: Any, args: Any, kwargs: Any) 
 
 
 def _wrap_backward(run: Callable[..., Any]) -> Callable[..., Any]:
-    """What runs a pass, with the modes on that were asked for it."""
+    """Wrap the engine call so that the modes that saw the backward call are active in it."""
 
     def run_backward(*args: Any, **kwargs: Any) -> Any:
         modes, _thread.backward_modes = _thread.backward_modes, ()
@@ -478,11 +482,11 @@ def _wrap_backward(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class RedirectMode(TorchFunctionMode):
-    """Sees calls of functions that were imported by name before the region, in the thread that has entered it."""
+    """A function mode for functions imported by name before the region, in the thread that entered it."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if args and type(args[0]) is int and getattr(func, "__name__", "") in ("_parse_to", "device"):
-            # The index of a device, which torch refuses where there is none.
+            # torch refuses a bare index if there is no such device.
             args = (torch.device("cuda", args[0]), *args[1:])
         if func in PASSES:
             return run_backward_in(self, func, args, kwargs or {})
@@ -494,7 +498,7 @@ class RedirectMode(TorchFunctionMode):
 
 
 def attribute_replacements() -> Iterator[tuple[Any, str, Any]]:
-    """Every attribute that stands for something else in the region: where it is, its name, and what it is then."""
+    """Yield every attribute that is replaced in the region: (owner, name, replacement)."""
     torch_: Any = torch
     for name in _FACTORIES:
         module_path, _, attribute = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""Why an operation was given dtypes that it does not take: which operands, from where, and whether autocast was on."""
+"""The reasons for dtypes that an operation does not accept: the operands, their origins, and the state of autocast."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .explanation import Explanation, RaisedError
 from .operands import Operand, Operation, dtype_name, failed_operation, find_producing_call, operand_expressions
 from .values import resolve_expression
 
-#: Where torch runs the backward of an ``autograd.Function``.
+#: File in which torch runs the backward of an ``autograd.Function``.
 _FUNCTION = os.path.join(os.path.dirname(torch.__file__), "autograd", "function.py")
 
 
@@ -44,14 +44,17 @@ def explain_mixed_dtypes(raised: RaisedError, recorder: Recorder) -> list[Explan
 
 
 def _runs_backward(frame: FrameType) -> bool:
-    """Whether a frame of torch runs the backward of a function: that of its forward is a method of the class."""
+    """Return True if a frame of torch runs the backward of a Function.
+
+    The ``apply`` of the forward is a class method.
+    """
     return frame.f_code.co_name == "apply" and frame.f_code.co_varnames[0] == "self"
 
 
 def _explain_float32_only(
     raised: RaisedError, recorder: Recorder, failed_op: Operation, region: LeftRegion | None
 ) -> list[Explanation] | None:
-    """Explain an operation that takes float32 alone, and was given what autocast has made half."""
+    """Explain an operation that only accepts float32, but received a low-precision result of autocast."""
     low = [operand for operand in failed_op.operands if operand.is_low]
     wanted = re.search(r"expected scalar type (Float|Double) but found", str(raised.error))
     if wanted is None or not low:
@@ -67,7 +70,7 @@ def _explain_float32_only(
 
 
 def explain_missing_kernel(raised: RaisedError, recorder: Recorder) -> list[Explanation] | None:
-    """Explain an operation that has no kernel for half precision."""
+    """Explain an operation without a kernel for half precision."""
     failed_op = failed_operation(raised)
     low = next((operand for operand in failed_op.operands if operand.is_low), None)
     if low is None:
@@ -117,7 +120,7 @@ def explain_unsafe_loss(raised: RaisedError, recorder: Recorder) -> list[Explana
 
 
 def _representative_operands(operands: Sequence[Operand]) -> list[Operand]:
-    """Of each dtype the first operand that no module holds, low ones first; else those that one holds."""
+    """Return one operand of each dtype, preferably not a module's weight or buffer; low precision first."""
     by_dtype: dict[torch.dtype, Operand] = {}
     for operand in sorted(operands, key=lambda operand: (operand.is_module_state, not operand.is_low)):
         by_dtype.setdefault(operand.dtype, operand)
@@ -125,7 +128,7 @@ def _representative_operands(operands: Sequence[Operand]) -> list[Operand]:
 
 
 def _format_operands(operands: Sequence[Operand]) -> str:
-    # Of several weights of one dtype the first says enough.
+    # One of several weights of the same dtype is enough.
     texts: dict[tuple[bool, torch.dtype] | str, str] = {}
     for operand in operands:
         key: Any = (True, operand.dtype) if operand.is_module_state else operand.text
@@ -135,17 +138,17 @@ def _format_operands(operands: Sequence[Operand]) -> str:
 
 
 def _covers_operands(region: LeftRegion, operands: Sequence[Operand]) -> bool:
-    """Whether a region is for the device that the operands are on."""
+    """Return True if a region is for the device of an operand."""
     return any(operand.value is not None and operand.value.device.type == region.device for operand in operands)
 
 
 def operand_history(
     raised: RaisedError, recorder: Recorder, operands: Sequence[Operand], region: LeftRegion | None
 ) -> tuple[str, tuple[TraceStep, ...]]:
-    """Where operands came from: in words, and as the steps that led to the failure."""
+    """Return the origins of operands as a clause of the message, and as the trace that led to the failure."""
     reasons: list[str] = []
     steps: list[TraceStep] = []
-    # What the recording has not seen entered is in force all the same where the call has left a region.
+    # If the call has left a region, autocast was active even if the recording did not see the region's start.
     autocast = region is not None or bool(recorder.recording.program.attributes["enters_autocast"])
     if region is not None:
         state = f"autocast of {region.dtype} for {region.device}" if region.is_enabled else "a region without autocast"

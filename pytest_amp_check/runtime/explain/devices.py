@@ -1,4 +1,4 @@
-"""Which device a program asked for that is not there, and what in it is made for another one."""
+"""The device that a program requested and that does not exist, and the scaler for another device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .explanation import Explanation, RaisedError
 
 
 def explain_missing_device(raised: RaisedError, recorder: Recorder) -> Sequence[Explanation] | None:
-    """Tell of a scaler that is for another device than the one that the program trains on."""
+    """Explain a missing device by a scaler for another device than the training device."""
     match = re.search(r"support for (\w+) devices|not compiled with (\w+) enabled", str(raised.error))
     if match is None:
         return None
@@ -21,7 +21,7 @@ def explain_missing_device(raised: RaisedError, recorder: Recorder) -> Sequence[
     for event in recorder.recording.run_checker.distinct_events.values():
         if event.kind == e.SCALER_NEW:
             device = event.attributes["arguments"].get("device", "cuda")
-            # What is off because of a condition, such as one about the dtype, is on where that is otherwise.
+            # A scaler that is disabled by a condition, such as a condition on the dtype, may be enabled in other runs.
             by_condition = "enabled=" in (text := text_at(event.site).replace(" ", "")) and "enabled=False" not in text
             is_disabled = device == "cpu" or (
                 event.attributes["arguments"].get("enabled") is False and not by_condition

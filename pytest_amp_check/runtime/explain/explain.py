@@ -1,4 +1,4 @@
-"""Names the cause of an exception of torch's that has ended a run, where the catalogue of messages knows it."""
+"""The cause of a torch exception that ended a run, if the catalog of messages knows the exception."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from . import clashes, devices, gradients, half_parameters, passes, sharding, st
 from .explanation import Explanation, RaisedError
 from .frames import frames_of, site_of
 
-#: Exceptions that caused one another, of which each is looked at.
+#: Largest number of chained exceptions that are examined.
 CHAIN = 8
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
-#: Gives nothing where the finding of a rule that it has asked for says all, and None where it does not know.
+#: Returns the explanations of an exception. Empty if a finding of a rule already says everything. None if unknown.
 Explainer = Callable[[RaisedError, Recorder], Sequence[Explanation] | None]
-#: Name of a message -> who finds out why it was raised.
+#: Name of a message to its explainer.
 EXPLAINERS: dict[str, Explainer] = {
     "unscale-float16-gradients": half_parameters.explain_half_parameters,
     "no-inf-checks": gradients.explain_missing_gradients,
@@ -60,9 +60,9 @@ EXPLAINERS: dict[str, Explainer] = {
 
 
 def explain_exception(recorder: Recorder, error: BaseException) -> Message | None:
-    """Add to what a recording has found why torch has ended it; gives the message where it is known.
+    """Add the reason for a torch exception to the findings. Return the message of the exception, or None if unknown.
 
-    Where a rule of the protocol has found the mistake already, that stays the one finding of it.
+    If a rule has already found the mistake, no second finding is added.
     """
     recording = recorder.recording
     raised = _recognize_exception(recorder, error)
@@ -86,15 +86,16 @@ def explain_exception(recorder: Recorder, error: BaseException) -> Message | Non
 
 
 def _recognize_exception(recorder: Recorder, error: BaseException) -> RaisedError | None:
-    """The exception among those that led to this one that the catalogue knows, the first that was raised."""
+    """Return the earliest chained exception that the catalog knows, or None."""
     for each in reversed(list(_exception_chain(error))):
         frames = frames_of(each)
         if not isinstance(each, Exception) or not any(frame.is_user for frame in frames):
             continue
-        # What the program raises itself is its own affair, whatever it says; not so what a library of kernels raises.
+        # Exceptions raised by the program itself are ignored, regardless of their text. Exceptions of a kernel library
+        # are not.
         if frames[-1].is_user and not is_library(frames[-1].path) and frames[-1].has_raised:
             continue
-        # A test that asserts something about a message has its words in its own exception.
+        # A test that asserts the text of a message has that text in its own exception.
         if isinstance(each, AssertionError) and not frames[-1].path.startswith(_TORCH):
             continue
         messages = find_messages(str(each))
@@ -115,7 +116,7 @@ def _exception_chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_explained_by(findings: Iterable[Finding], raised: RaisedError) -> bool:
-    """Whether what rules have found that the message belongs to leads to the place where it was raised."""
+    """Return True if the trace of a finding for this message contains a line of the exception's frames."""
     lines = {(frame.path, frame.line) for frame in raised.frames if frame.is_user}
     for finding in findings:
         sites = [finding.site, *(step.site for step in finding.witness)]
@@ -130,7 +131,7 @@ def _explain_generically(raised: RaisedError) -> Explanation:
 
 
 def _emit_explanation(recorder: Recorder, explanation: Explanation) -> None:
-    # A thing without a name is called by its role; a reason that is not known is left out.
+    # An unnamed object is named by its role, so empty values are dropped. Only an empty "because" stays.
     values = {
         name: text for name, value in explanation.message_values.items() if (text := str(value)) or name == "because"
     }
@@ -143,5 +144,5 @@ def _emit_explanation(recorder: Recorder, explanation: Explanation) -> None:
 
 
 def _adds_location(trace: tuple[TraceStep, ...], site: Site) -> bool:
-    """Whether a path says more than where the finding is."""
+    """Return True if a trace has a location other than the location of the finding."""
     return any((step.site.path, step.site.line) != (site.path, site.line) for step in trace)

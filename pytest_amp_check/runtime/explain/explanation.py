@@ -1,4 +1,4 @@
-"""An exception of torch's that has ended a run, and why it was raised."""
+"""A torch exception that ended a run, and its explanation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .frames import Frame
 
 
 class RaisedError(NamedTuple):
-    """An exception that the catalogue knows, and the calls that it has ended; ``site`` is the user's place."""
+    """An exception that the catalog of messages knows, and its frames. ``site`` is the user's source location."""
 
     error: BaseException
     message: Message
@@ -22,13 +22,13 @@ class RaisedError(NamedTuple):
 
     @property
     def user_frame(self) -> Frame:
-        """The innermost call of the user's own code, or of a library where there is none."""
+        """The innermost frame of the user's own code, or of a library if there is no user code."""
         user_frames = [frame for frame in self.frames if frame.is_user]
         return next((frame for frame in reversed(user_frames) if not is_library(frame.path)), user_frames[-1])
 
 
 class Explanation(NamedTuple):
-    """Why it was raised: the label of a fault, the place to put right, values of its message, and how it came about."""
+    """The reason for an exception: the label of a violation, the location to fix, values of the message, the trace."""
 
     label: str
     site: Site

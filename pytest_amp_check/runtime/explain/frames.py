@@ -1,4 +1,4 @@
-"""The calls that an exception has ended: whose code they run, what was called in each, and what its names stood for."""
+"""The frames of an exception: the code of each call, the failed operation, and the values of names in the call."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from ...protocol.events import Site
 from ..record.sites import SiteFinder, is_inner, is_ours
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
-#: What a failing operation may be.
+#: Syntax nodes that can be a failed operation.
 OPERATIONS = (ast.Call, ast.BinOp, ast.AugAssign, ast.Assign, ast.Compare, ast.UnaryOp)
 
 
 class Scope:
-    """The body of a function or a module, with what its names stand for.
+    """The body of a function or module, with the values of its names.
 
-    ``names`` are those of a call that is still known, or only the globals of a function whose calls have returned.
-    ``argument`` says of a parameter of the function what it was given, where that is known.
+    ``names`` are the namespaces of a call that is still known, or only the globals of a function that has returned.
     """
 
     def __init__(self, path: str, body: ast.AST, names: Sequence[Mapping[str, Any]]) -> None:
@@ -35,16 +34,16 @@ class Scope:
         return any(name in names for names in self._namespaces)
 
     def resolve_name(self, name: str) -> Any:
-        """What a name stands for; KeyError where that is not known."""
+        """Return the value of a name. Raise KeyError if the value is unknown."""
         for names in self._namespaces:
             if name in names:
                 return names[name]
         return vars(builtins)[name]
 
     def site_of_node(self, node: ast.AST, caller: Site | None = None) -> Site:
-        """The place of a piece of its source."""
+        """Return the source location of a node."""
         assert isinstance(node, (ast.expr, ast.stmt))
-        # Columns of the syntax count bytes, those of places characters.
+        # Columns of the syntax tree count bytes, and columns of source locations count characters.
         text = linecache.getline(self.path, node.lineno)
         end = linecache.getline(self.path, node.end_lineno or node.lineno)
         return Site(
@@ -58,7 +57,7 @@ class Scope:
         )
 
     def iter_statements(self) -> Iterator[ast.stmt]:
-        """Its statements, in their order, without those of functions and classes that it defines."""
+        """Yield the statements in order, without statements of nested functions and classes."""
         work: list[ast.AST] = list(reversed(getattr(self.body, "body", [])))
         while work:
             node = work.pop()
@@ -75,7 +74,7 @@ class Scope:
 
 
 class Frame:
-    """One call that the exception has gone through."""
+    """One call that the exception passed through."""
 
     def __init__(self, frame: FrameType, line: int, instruction: int) -> None:
         self.python_frame = frame
@@ -87,13 +86,13 @@ class Frame:
 
     @property
     def scope(self) -> Scope | None:
-        """Its function, None where the source cannot be had."""
+        """The function of the call, or None if the source is not available."""
         if self._scope is None:
             code, names = self.python_frame.f_code, [self.python_frame.f_locals]
             body = function_of(code)
             outer = self.python_frame.f_back
             if body is None and code.co_name.startswith("<") and outer is not None:
-                # A lambda or a comprehension: its own source is part of the function that it stands in.
+                # A lambda or a comprehension has no function node: its source is part of the enclosing function.
                 body = function_of(outer.f_code) if outer.f_code.co_filename == self.path else None
                 names.append(outer.f_locals)
             if body is not None:
@@ -102,7 +101,7 @@ class Frame:
 
     @property
     def has_raised(self) -> bool:
-        """Whether it has raised an exception itself, which no operation has then."""
+        """True if the call raised an exception by a ``raise`` statement, and not in an operation."""
         statements = () if self.scope is None else self.scope.iter_statements()
         return any(
             isinstance(statement, ast.Raise) and statement.lineno <= self.line <= (statement.end_lineno or 0)
@@ -110,7 +109,7 @@ class Frame:
         )
 
     def find_operation(self) -> ast.AST | None:
-        """What it was doing: the call or the operator at the place, or None."""
+        """Return the failed call or operator of this frame, or None."""
         scope = self.scope
         if scope is None:
             return None
@@ -123,13 +122,13 @@ class Frame:
         if not candidates:
             return None
         if span is None:
-            # Before Python 3.11 only the line is known: the last call that ends in it is the outermost.
+            # Before Python 3.11 only the line is known. The first call in the line is the outermost call.
             return next((node for node in candidates if isinstance(node, ast.Call)), candidates[0])
         return min(candidates, key=_node_extent)
 
 
 def frames_of(error: BaseException) -> list[Frame]:
-    """The calls of an exception, outermost first, without this package's own."""
+    """Return the frames of an exception, outermost first, without the frames of this package."""
     frames: list[Frame] = []
     trace: TracebackType | None = error.__traceback__
     while trace is not None:
@@ -140,14 +139,14 @@ def frames_of(error: BaseException) -> list[Frame]:
 
 
 def site_of(frames: Sequence[Frame], sites: SiteFinder) -> Site:
-    """The place of the user's that an exception came from, with the calls that led there."""
+    """Return the user's source location of an exception, with the calls that led there."""
     return sites.site_of_calls(
         [(frame.python_frame.f_code, frame.instruction) for frame in reversed(frames) if frame.is_user]
     )
 
 
 def scope_at(site: Site, frames: Sequence[Frame]) -> tuple[Scope | None, Sequence[Frame]]:
-    """The function that a place lies in, and the calls down to it where it has not returned yet."""
+    """Return the function that contains a location, and the frames down to the function unless it has returned."""
     for index in range(len(frames) - 1, -1, -1):
         code = frames[index].python_frame.f_code
         if code.co_filename == site.path and site.function in (code.co_name, getattr(code, "co_qualname", "")):
@@ -168,7 +167,7 @@ def scope_at(site: Site, frames: Sequence[Frame]) -> tuple[Scope | None, Sequenc
 
 
 def user_file_scopes(frames: Sequence[Frame]) -> Iterator[Scope]:
-    """The files of the user's functions that an exception has ended, each as a whole, the innermost first."""
+    """Yield the whole files of the user's functions in an exception's frames, innermost first."""
     seen: set[str] = set()
     for frame in reversed(frames):
         if frame.is_user and frame.path not in seen:
@@ -185,7 +184,7 @@ def _parse_file(path: str) -> ast.Module | None:
 
 @functools.lru_cache(maxsize=32)
 def _parse_text(text: str) -> ast.Module | None:
-    """The syntax of a text: that of a file is asked for again for each call in it."""
+    """Parse a text, or return None. The result is cached because each call in a file needs the file's syntax tree."""
     try:
         return ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
@@ -193,7 +192,7 @@ def _parse_text(text: str) -> ast.Module | None:
 
 
 def function_of(code: CodeType) -> ast.AST | None:
-    """The syntax of a function or of a module, or None where its source cannot be had."""
+    """Return the syntax tree of a function or module, or None if the source is not available."""
     tree = _parse_file(code.co_filename)
     if tree is None:
         return None
@@ -211,7 +210,7 @@ _Span = tuple[int, int, int, int]
 
 
 def _instruction_span(code: CodeType, instruction: int, line: int) -> _Span | None:
-    """First line, column, last line and column of an instruction, columns in bytes."""
+    """Return first line, column, last line and end column of an instruction; columns are in bytes. None if unknown."""
     positions = getattr(code, "co_positions", None)
     if positions is None:
         return None

@@ -1,4 +1,4 @@
-"""Why an optimizer has no gradient where a scaler wants to unscale it, from what was recorded."""
+"""The reasons why a scaler finds no gradients of an optimizer, derived from the recording."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .naming import LISTED, format_parameter_names
 from .origins import Origin, find_sources, trace_to_call
 from .values import resolve_expression
 
-#: Methods that give a tensor, or a number, without the graph.
+#: Methods that return a tensor or a number outside of the autograd graph.
 CUTS = frozenset({"detach", "detach_", "item", "numpy", "tolist"})
 
 
 def explain_missing_gradients(raised: RaisedError, recorder: Recorder) -> list[Explanation] | None:
-    """Explain a step of a scaler that found no gradient."""
+    """Explain a scaler's step that found no gradient."""
     tracked = find_stepped_optimizer(raised, recorder)
     optimizer = None if tracked is None else tracked.optimizer()
     return None if tracked is None or optimizer is None else [_explain_optimizer(raised, recorder, tracked, optimizer)]
@@ -52,7 +52,7 @@ def _explain_optimizer(
 
 
 def find_stepped_optimizer(raised: RaisedError, recorder: Recorder) -> TrackedOptimizer | None:
-    """The optimizer that a scaler was to step or to unscale."""
+    """Return the optimizer that a scaler was about to step or unscale, or None."""
     for frame in reversed(raised.frames):
         optimizer = frame.python_frame.f_locals.get("optimizer")
         if isinstance(optimizer, torch.optim.Optimizer) and not frame.is_user:
@@ -61,7 +61,7 @@ def find_stepped_optimizer(raised: RaisedError, recorder: Recorder) -> TrackedOp
 
 
 def _since_last_step(recorder: Recorder, tracked: TrackedOptimizer) -> tuple[Event | None, Event | None]:
-    """The last backward pass since an optimizer was stepped, and what has cleared its gradients after that."""
+    """Return the last backward event since an optimizer's step, and the event that cleared its gradients afterwards."""
     events, key = recorder.recording.run_checker, tracked.tracked_object.key
     clear_event: Event | None = None
     passed_failed_step = False
@@ -87,7 +87,7 @@ def _explain_by_leaves(
     names: dict[str, object],
     trace: tuple[TraceStep, ...],
 ) -> Explanation:
-    """Explain by what the backward pass has reached."""
+    """Explain missing gradients by the leaves that the backward pass reached."""
     reach = recorder.backward.reached_leaves
     leaves = reach.alive_leaves() if reach.event is backward_event else None
     if leaves is None:
@@ -128,7 +128,7 @@ def _explain_other_optimizers(
 
 
 def _find_graph_cuts(raised: RaisedError, backward_event: Event) -> Iterator[Origin]:
-    """Where what the loss is computed from is taken out of the graph, nearest to its backward first."""
+    """Yield the calls that detach inputs of the loss from the graph, nearest to the backward first."""
     for origin in _loss_sources(raised, backward_event):
         for node in ast.walk(origin.node):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CUTS:
@@ -143,12 +143,12 @@ def _explain_new_leaf(
     names: dict[str, object],
     trace: tuple[TraceStep, ...],
 ) -> Explanation:
-    """The loss is, or comes from, a tensor that no parameter has made."""
+    """Explain a loss that is, or depends on, a tensor computed from no parameter."""
     origin = next(_find_leaf_origins(raised, backward_event), None)
     site = backward_event.site if origin is None else origin.scope.site_of_node(origin.node)
     if origin is not None:
         trace = (TraceStep(site, "a new tensor is made"), *trace)
-    # What trained in an earlier turn is right in itself, so it is this batch.
+    # If the code trained in an earlier iteration, it is correct, and this batch is the cause.
     label = "raised:empty-batch" if tracked.steps else "raised:new-leaf"
     if origin is not None and label == "raised:new-leaf":
         names["call"] = SiteText(site) if isinstance(origin.node, ast.Call) else text_at(site)
@@ -156,7 +156,7 @@ def _explain_new_leaf(
 
 
 def _find_leaf_origins(raised: RaisedError, backward_event: Event) -> Iterator[Origin]:
-    """Where the loss may have been made anew, nearest to its backward first."""
+    """Yield the code that may have created the loss as a new leaf, nearest to the backward first."""
     for origin in _loss_sources(raised, backward_event):
         for node in ast.walk(origin.node):
             if (
@@ -169,7 +169,7 @@ def _find_leaf_origins(raised: RaisedError, backward_event: Event) -> Iterator[O
 
 
 def _loss_sources(raised: RaisedError, backward_event: Event) -> Iterator[Origin]:
-    """The expressions that the loss of a backward pass may have come from, nearest first."""
+    """Yield the expressions from which the loss of a backward pass may have come, nearest first."""
     scope, frames = scope_at(backward_event.site, raised.frames)
     try:
         root = ast.parse(str(backward_event.names.get("loss", "")), mode="eval").body
@@ -177,7 +177,7 @@ def _loss_sources(raised: RaisedError, backward_event: Event) -> Iterator[Origin
         return
     if scope is None:
         return
-    # The places of the root are those in its text, as the loss was written at its backward.
+    # Locations inside the parsed text are relative to the text, so all nodes get the location of the backward call.
     for node in ast.walk(root):
         if isinstance(node, ast.expr):
             node.lineno = node.end_lineno = backward_event.site.line
@@ -186,7 +186,7 @@ def _loss_sources(raised: RaisedError, backward_event: Event) -> Iterator[Origin
 
 
 def _find_requires_grad(name: str, origin: Origin) -> Origin | None:
-    """Where a tensor is told to ask for a gradient: ``loss.requires_grad = True``."""
+    """Return the assignment that makes a tensor require a gradient, such as ``loss.requires_grad = True``, or None."""
     for statement in origin.scope.iter_statements():
         for target in statement.targets if isinstance(statement, ast.Assign) else ():
             if isinstance(target, ast.Attribute) and find_access_path(target) == f"{name}.requires_grad":
@@ -195,7 +195,7 @@ def _find_requires_grad(name: str, origin: Origin) -> Origin | None:
 
 
 def _makes_leaf(call: ast.Call, origin: Origin) -> bool:
-    """Whether a call makes a tensor that asks for a gradient and comes from no other."""
+    """Return True if a call creates a tensor that requires a gradient and depends on no other tensor."""
     if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_":
         return True
     for keyword in call.keywords:
@@ -212,7 +212,7 @@ def _construction_site(recorder: Recorder, tracked: TrackedOptimizer) -> Site | 
 
 
 def explain_missing_graph(raised: RaisedError, recorder: Recorder) -> list[Explanation]:
-    """Explain a backward pass from a loss that nothing has made."""
+    """Explain a backward pass from a loss without a graph."""
     names: dict[str, object] = {
         "call": SiteText(raised.site),
         "loss": SiteText(raised.site, "inner argument", "outputs"),
@@ -233,7 +233,7 @@ def explain_missing_graph(raised: RaisedError, recorder: Recorder) -> list[Expla
 
 
 def explain_empty_update(raised: RaisedError, recorder: Recorder) -> list[Explanation]:
-    """Explain an update of a scaler for which nothing was unscaled or stepped."""
+    """Explain a scaler's update without an unscaled or stepped optimizer before."""
     names: dict[str, object] = {"call": SiteText(raised.site), "scaler": SiteText(raised.site, "receiver")}
     events = recorder.recording.run_checker
     final_step = TraceStep(raised.site, "the scaler is updated, and nothing was unscaled")

@@ -1,4 +1,4 @@
-"""Which parameters are in float16 where a scaler refuses their gradients, and where they came to be."""
+"""The float16 parameters whose gradients a scaler refuses, and the locations of their casts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from .naming import format_parameter_names
 
 
 def explain_half_parameters(raised: RaisedError, recorder: Recorder) -> Sequence[Explanation] | None:
-    """Have the rule of such weights blame where they were cast or made; tell of those that were there before."""
+    """Report casts and creations of float16 parameters through the rule for such weights.
+
+    If the parameters were float16 before the recording, return an explanation instead.
+    """
     tracked = find_stepped_optimizer(raised, recorder)
     if tracked is None:
         return None

@@ -1,4 +1,4 @@
-"""What a program calls parameters and modules, by the variables that lead to them."""
+"""The names of parameters and modules in a program, found through its variables."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 
 from .frames import Frame
 
-#: Names that a message lists.
+#: Largest number of names in a message.
 LISTED = 3
 
 
 def user_modules(frames: Sequence[Frame]) -> Iterator[tuple[str, torch.nn.Module]]:
-    """The modules in the variables of the calls that were ended, the innermost call first."""
+    """Yield (name, module) for the modules in the variables of the ended calls, innermost call first."""
     for frame in reversed(frames):
         if frame.is_user:
             variables: dict[str, Any] = {**frame.python_frame.f_globals, **frame.python_frame.f_locals}
@@ -24,13 +24,13 @@ def user_modules(frames: Sequence[Frame]) -> Iterator[tuple[str, torch.nn.Module
 
 
 def qualified_module_name(module: torch.nn.Module, holder: torch.nn.Module, name: str) -> str:
-    """What a module is called that another one holds, whose name is given."""
+    """Return the name of a module inside ``holder``, where ``name`` is the name of the holder."""
     path = next((path for path, each in holder.named_modules() if each is module), "")
     return f"{name}.{path}" if path else name
 
 
 def format_parameter_names(parameters: Sequence[torch.Tensor], frames: Sequence[Frame]) -> str:
-    """Some parameters by their names in a module of the program, or their number where none has them."""
+    """Format parameters by name in a module of the program, or by their number if no module has them."""
     ids = {id(p) for p in parameters}
     for name, module in user_modules(frames):
         names = [f"{name}.{each}" for each, p in module.named_parameters() if id(p) in ids]

@@ -1,4 +1,4 @@
-"""The tensors that a failing operation was given: what the program calls them, their dtypes, and who made them."""
+"""The tensors of a failed operation: source text, dtype, and the call that produced each tensor."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from .naming import qualified_module_name
 from .origins import Origin, operand_of_same_dtype, trace_to_call
 from .values import MISSING, find_dtype, find_tensor, resolve_expression
 
-#: Ops that their names stand for, where modules have names of their own.
+#: Translation of class names of modules to op names, such as "Softmax" to "_softmax".
 _CAPITALS = str.maketrans({letter: f"_{letter.lower()}" for letter in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"})
 
 
-#: What runs where a module is called.
+#: Code object that runs when a module is called.
 _CALL = torch.nn.Module._wrapped_call_impl.__code__
 
 
 class Operand(NamedTuple):
-    """One tensor of an operation; ``held`` says that a module has it, as its weight or a buffer."""
+    """One tensor of an operation. ``is_module_state`` is True for a weight or a buffer of a module."""
 
     text: str
     dtype: torch.dtype
@@ -47,7 +47,7 @@ class Operand(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """What failed: the words for it, and its operands as far as they are known."""
+    """A failed operation: the source text, and the known operands."""
 
     text: str
     operands: list[Operand]
@@ -58,7 +58,7 @@ def dtype_name(kind: torch.dtype) -> str:
 
 
 def failed_operation(raised: RaisedError) -> Operation:
-    """What the program did when it was stopped."""
+    """Return the operation of the user's code that raised the exception."""
     user = raised.user_frame
     node, scope = user.find_operation(), user.scope
     if node is None or scope is None:
@@ -80,11 +80,11 @@ def failed_operation(raised: RaisedError) -> Operation:
 
 
 def _find_called_object(raised: RaisedError, node: ast.Call, scope: Scope) -> Any:
-    """What was called, also where its name is known no more.
+    """Return the called object, also if its name can no longer be resolved, or MISSING.
 
-    Since Python 3.12 a comprehension is part of the function that it stands in (PEP 709), and its variables are gone
-    with the exception. A module that was called is held by the call below. Before 3.11 only the line of a call is
-    known, so that the one below may belong to another call in it. What ``super()`` gives is known by the call, too.
+    Since Python 3.12 a comprehension is part of its function (PEP 709), and its variables are gone after the exception.
+    The frame below the call then still holds a called module. Before 3.11 only the line of a call is known, so the
+    frame below may belong to another call in the same line. The frame also gives the object behind ``super()``.
     """
     callee = resolve_expression(node.func, scope)
     inner_frames = raised.frames[raised.frames.index(raised.user_frame) + 1 :]
@@ -104,7 +104,7 @@ def _operation_text(node: ast.AST) -> str:
 
 
 def _known_operands(node: ast.AST, scope: Scope, frames: Sequence[Frame]) -> list[Operand]:
-    """The operands of which the dtype is known."""
+    """Return the operands with a known dtype."""
     operands = []
     for part in operand_expressions(node, scope):
         operand_dtype = find_dtype(part, scope)
@@ -120,7 +120,10 @@ def _known_operands(node: ast.AST, scope: Scope, frames: Sequence[Frame]) -> lis
 def _operand_from_message(
     message: str, node: ast.AST, scope: Scope, frames: Sequence[Frame], known: Sequence[Operand]
 ) -> list[Operand]:
-    """The one operand of which the dtype is not known, where torch names two and all others have one of them."""
+    """Return the operand whose dtype follows from the error message, as a list of at most one.
+
+    torch must name two dtypes, all other operands must have one of the two, and exactly one operand must be unknown.
+    """
     named_dtypes = {kind for words, kind in _NAMED.items() if re.search(rf"\b{words}(?:Tensor)?\b", message)}
     others = named_dtypes - {operand.dtype for operand in known}
     if len(named_dtypes) != 2 or len(others) != 1:
@@ -139,7 +142,7 @@ def _operand_from_message(
     return [Operand(f"`{SourceText(unknown[0])}`", others.pop(), None, origin, is_module_state=False)]
 
 
-#: What torch calls dtypes in its messages.
+#: Patterns for the names of dtypes in torch's messages.
 _NAMED = {
     "(?:Half|c10::Half)": torch.float16,
     "(?:BFloat16|c10::BFloat16)": torch.bfloat16,
@@ -149,7 +152,7 @@ _NAMED = {
 
 
 def operand_expressions(node: ast.AST, scope: Scope) -> Iterator[ast.expr]:
-    """The expressions that an operation is given."""
+    """Yield the argument expressions of an operation."""
     if isinstance(node, ast.Call):
         if isinstance(node.func, ast.Attribute) and find_tensor(node.func.value, scope) is not None:
             yield node.func.value
@@ -168,13 +171,13 @@ def operand_expressions(node: ast.AST, scope: Scope) -> Iterator[ast.expr]:
 
 
 def _called_module_text(function: ast.expr) -> str:
-    """The words for the module that is called; its own forward, which ``super()`` gives, is that of ``self``."""
+    """Return the source text of the called module. A call of ``super().forward`` stands for ``self``."""
     is_super = isinstance(function, ast.Attribute) and isinstance(function.value, ast.Call)
     return "self" if is_super and str(SourceText(function)).startswith("super(") else str(SourceText(function))
 
 
 def _module_operation(raised: RaisedError, call: ast.Call, module: torch.nn.Module, scope: Scope) -> Operation:
-    """A module was called, and one that it holds has failed in torch's own code."""
+    """Return the operation of a called module in which torch's own code failed."""
     inner = raised.frames[-1]
     running = next(
         (
@@ -202,7 +205,7 @@ def _module_operation(raised: RaisedError, call: ast.Call, module: torch.nn.Modu
         text = f"`{SourceText(argument)}`" if argument is not None else "its input"
         operands.append(operand._replace(text=text, origin=origin, is_module_state=False))
     if not operands:
-        # It was refused before any op ran.
+        # The call failed before any op ran.
         frames = raised.frames[: user + 1]
         operands = [
             Operand(f"`{SourceText(arg)}`", value.dtype, value, Origin(arg, scope, frames), is_module_state=False)
@@ -215,18 +218,18 @@ def _module_operation(raised: RaisedError, call: ast.Call, module: torch.nn.Modu
     return Operation(str(SourceText(call.func)) if name == "self" else name, operands)
 
 
-# Where an operand came from.
+# Origins of operands.
 
 
 class ProducingCall(NamedTuple):
-    """The call that made an operand, and why it gave the dtype that it has, where that is known."""
+    """The call that produced an operand, with the reason for its dtype if known."""
 
     text: str
     trace_step: TraceStep
 
 
 def find_producing_call(operand: Operand, line: int, *, autocast: bool) -> ProducingCall | None:
-    """The call that an operand comes from, in a run that has entered autocast or not."""
+    """Return the call that produced an operand, or None. ``autocast`` is True if the run entered autocast."""
     if operand.origin is None:
         return None
     origins = trace_to_call(operand.origin, line)
@@ -242,13 +245,13 @@ def find_producing_call(operand: Operand, line: int, *, autocast: bool) -> Produ
     site = origin.scope.site_of_node(node)
     reason = _explain_dtype(node, origin.scope, operand.dtype, autocast=autocast)
     if text == operand.text and not reason:
-        # The operand is where it was made, and is shown already.
+        # The trace already shows the operand where it was produced.
         return None
     return ProducingCall(f"{text}{reason}", TraceStep(site, f"{operand.text} comes out in {dtype_name(operand.dtype)}"))
 
 
 def _explain_dtype(node: ast.expr, scope: Scope, result_dtype: torch.dtype, *, autocast: bool) -> str:
-    """Why a call gave a dtype, where it is what autocast does with such an op, or its weights have it."""
+    """Return the reason for the dtype of a call's result: the autocast policy of the op, or the dtype of weights."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult) and result_dtype in LOW:
         return f", which autocast runs in {dtype_name(result_dtype)}" if autocast else ""
     if isinstance(node, (ast.BinOp, ast.UnaryOp)):

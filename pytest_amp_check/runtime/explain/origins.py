@@ -1,4 +1,4 @@
-"""Where a value of a program came from: the assignments that gave a name what it stands for, and the calls in them."""
+"""The origins of a program's values: the assignments of a name, and the calls in the assigned expressions."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ...protocol.source_text import SourceText
 from .frames import Frame, Scope, function_of
 from .values import CASTS, MISSING, SHAPES, find_tensor, resolve_expression
 
-#: How many assignments, and how many functions, a value is followed through.
+#: Largest number of assignments and functions through which a value is traced.
 DEPTH = 6
-#: Expressions that are looked at in all.
+#: Largest number of visited expressions.
 MANY = 200
 
 
 class Origin(NamedTuple):
-    """An expression that a value came from, in the function where it stands."""
+    """An expression from which a value came, with the enclosing function."""
 
     node: ast.expr
     scope: Scope
@@ -34,7 +34,7 @@ class Origin(NamedTuple):
 
 
 def find_assignments(scope: Scope, name: str) -> Iterator[tuple[ast.stmt, ast.expr]]:
-    """The statements of a function that give a name a value, with the expression that it comes from, in their order."""
+    """Yield the statements of a function that assign a name, each with the assigned expression, in order."""
     for statement in scope.iter_statements():
         for target, value in _assignment_targets(statement):
             if assigned_part := _assigned_part(target, value, name):
@@ -57,7 +57,7 @@ def _assignment_targets(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.exp
 
 
 def _walrus_targets(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """What a statement assigns by ``:=``."""
+    """Yield the assignments by ``:=`` in a statement."""
     if isinstance(statement, (ast.Assign, ast.Expr, ast.If, ast.While, ast.Return)):
         head = statement.test if isinstance(statement, (ast.If, ast.While)) else statement.value
         for node in ast.walk(head) if head is not None else ():
@@ -66,7 +66,7 @@ def _walrus_targets(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _assigned_part(target: ast.expr, value: ast.expr, name: str) -> ast.expr | None:
-    """The part of a value that a name among the targets gets: the whole where it cannot be told."""
+    """Return the part of a value that a name in the targets receives: the whole value if the part is unknown."""
     if isinstance(target, ast.Name):
         return value if target.id == name else None
     if isinstance(target, (ast.Tuple, ast.List)):
@@ -79,7 +79,10 @@ def _assigned_part(target: ast.expr, value: ast.expr, name: str) -> ast.expr | N
 
 
 def latest_assignment(scope: Scope, name: str, line: int) -> ast.expr | None:
-    """What a name was given last before a line; where nothing was, what a loop around has given it after."""
+    """Return the last value assigned to a name before a line.
+
+    Without one, return a later value from the enclosing loop.
+    """
     before = after = None
     for statement, value in find_assignments(scope, name):
         if (statement.end_lineno or statement.lineno) < line or isinstance(statement, (ast.For, ast.With)):
@@ -90,7 +93,7 @@ def latest_assignment(scope: Scope, name: str, line: int) -> ast.expr | None:
 
 
 def parameter_index(scope: Scope, name: str) -> int | None:
-    """The place of a parameter of the function among those that a caller gives; None for what is no parameter."""
+    """Return the position of a parameter among a caller's arguments: -1 if keyword-only, None if not a parameter."""
     if not isinstance(scope.body, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return None
     arguments = scope.body.args
@@ -103,12 +106,12 @@ def parameter_index(scope: Scope, name: str) -> int | None:
 
 
 def _is_context(scope: Scope, name: str) -> bool:
-    """Whether a parameter is the context that torch gives the methods of an ``autograd.Function``."""
+    """Return True if a parameter is the context that torch passes to the methods of an ``autograd.Function``."""
     return scope.has_name(name) and isinstance(scope.resolve_name(name), torch.autograd.function.FunctionCtx)
 
 
 def caller_argument(origin: Origin, name: str) -> Origin | None:
-    """What the caller of a running function gave for a parameter."""
+    """Return the argument that the caller of a running function passed for a parameter."""
     index = parameter_index(origin.scope, name)
     caller_index = next((n for n in range(len(origin.frames) - 2, -1, -1) if origin.frames[n].is_user), None)
     if index is None or caller_index is None:
@@ -126,9 +129,9 @@ def caller_argument(origin: Origin, name: str) -> Origin | None:
 
 
 def trace_to_call(origin: Origin, line: int) -> list[Origin]:
-    """From an expression back to the call that made its value: what it was assigned from, step by step.
+    """Trace an expression back to the call that created its value. Return each assigned expression on the path.
 
-    Views and casts of a name, and names that a function was given by its caller, are followed.
+    Views and casts of a name, and parameters passed by a caller, are followed.
     """
     chain: list[Origin] = []
     current: Origin | None = origin
@@ -153,7 +156,7 @@ def trace_to_call(origin: Origin, line: int) -> list[Origin]:
 
 
 def _base_name(node: ast.expr, scope: Scope) -> str | None:
-    """The name that an expression is a view, a part or the like of."""
+    """Return the name of which an expression is a view, a part or similar, or None."""
     while not isinstance(node, ast.Name):
         operand_node = operand_of_same_dtype(node, scope)
         if operand_node is None:
@@ -163,7 +166,7 @@ def _base_name(node: ast.expr, scope: Scope) -> str | None:
 
 
 def operand_of_same_dtype(node: ast.expr, scope: Scope) -> ast.expr | None:
-    """The operand whose dtype an expression has: of views, parts, and ops that autocast leaves alone."""
+    """Return the operand whose dtype an expression inherits: for views, parts, and ops without an autocast policy."""
     if isinstance(node, ast.Subscript):
         return node.value
     if isinstance(node, ast.Attribute):
@@ -183,11 +186,11 @@ def operand_of_same_dtype(node: ast.expr, scope: Scope) -> ast.expr | None:
     return None
 
 
-# All that a value may have come from.
+# All possible origins of a value.
 
 
 def find_sources(origin: Origin) -> Iterator[Origin]:
-    """Every expression that a value may have come from, nearest first, also in functions that have returned."""
+    """Yield every expression from which a value may have come, nearest first, including returned functions."""
     pending = [origin]
     seen: set[int] = set()
     while pending and len(seen) < MANY:
@@ -207,7 +210,7 @@ def find_sources(origin: Origin) -> Iterator[Origin]:
 
 
 def _returned_origins(call: ast.Call, origin: Origin) -> Iterator[Origin]:
-    """What a function of the program returns that is called."""
+    """Yield the return expressions of a called function of the program."""
     function = resolve_callee(call, origin.scope)
     if function is None:
         return
@@ -221,7 +224,7 @@ def _returned_origins(call: ast.Call, origin: Origin) -> Iterator[Origin]:
 
 
 def resolve_callee(call: ast.Call, scope: Scope) -> types.FunctionType | None:
-    """The function of the program that a call runs, None where it is not one or not known."""
+    """Return the function of the program that a call runs, or None if unknown or not part of the program."""
     target: Any = resolve_expression(call.func, scope)
     if isinstance(target, torch.nn.Module):
         target = getattr(type(target), "forward", MISSING)

@@ -1,4 +1,4 @@
-"""Why a pass was given up: NaN that anomaly mode has met, a checkpoint that was computed otherwise the second time."""
+"""The reasons for a stopped pass: NaN found by anomaly mode, or a checkpoint whose recomputation differed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FILE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 def explain_anomaly(raised: RaisedError, recorder: Recorder) -> list[Explanation] | None:
-    """Explain NaN in a backward pass by the op that gave it; where gradients are scaled, AMP213 says what is wrong."""
+    """Explain NaN in a backward pass by the op that produced it. For scaled gradients AMP213 reports the mistake."""
     match = re.search(r"Function '(\w+)' returned nan", str(raised.error))
     if match is None:
         return None
@@ -48,7 +48,7 @@ def _was_scaled(recorder: Recorder) -> bool:
 
 
 def _forward_site(function: str, raised: RaisedError) -> Site | None:
-    """Where the forward of an op was computed, which anomaly mode has written down in its node."""
+    """Return the location of an op's forward, which anomaly mode stored in the op's node, or None."""
     for frame in reversed(raised.frames):
         for value in frame.python_frame.f_locals.values():
             if isinstance(value, torch.Tensor) and value.grad_fn is not None:
@@ -65,7 +65,7 @@ def _last_site(lines: Sequence[str]) -> Site | None:
 
 
 def explain_undecorated_forward(raised: RaisedError, recorder: Recorder) -> list[Explanation] | None:
-    """Explain the backward of a Function that asks for what only a decorated forward notes, at that forward."""
+    """Explain a Function's backward that needs data of a decorated forward. The location is the undecorated forward."""
     context = getattr(raised.error, "obj", None)
     function = getattr(type(context), "_forward_cls", None)
     code = getattr(inspect.unwrap(function.forward), "__code__", None) if function is not None else None
@@ -77,7 +77,7 @@ def explain_undecorated_forward(raised: RaisedError, recorder: Recorder) -> list
 
 
 def explain_recomputed_dtype(raised: RaisedError, recorder: Recorder) -> list[Explanation] | None:
-    """Explain a checkpointed part that gave other dtypes when it was computed again."""
+    """Explain a checkpointed function whose recomputation returned other dtypes."""
     text = str(raised.error)
     first = re.search(r"saved metadata: \{[^{}]*'dtype': torch\.(\w+)", text)
     second = re.search(r"recomputed metadata: \{[^{}]*'dtype': torch\.(\w+)", text)
@@ -90,7 +90,7 @@ def explain_recomputed_dtype(raised: RaisedError, recorder: Recorder) -> list[Ex
 
 
 def _find_call_sites(raised: RaisedError, functions: Sequence[Any]) -> Iterator[Site]:
-    """Where the files of the running functions call one of some functions."""
+    """Yield the locations in the files of the running functions that call one of ``functions``."""
     for scope in user_file_scopes(raised.frames):
         for node in ast.walk(scope.body):
             if isinstance(node, ast.Call) and _is_one_of(node.func, scope, functions):

@@ -1,4 +1,4 @@
-"""Which of the parameters that are sharded together have another dtype than the rest."""
+"""The parameters that are sharded together with other parameters of another dtype."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def explain_mixed_parameters(raised: RaisedError, recorder: Recorder) -> list[Explanation] | None:
-    """Explain parameters of two dtypes that are to lie in one buffer."""
+    """Explain parameters of two dtypes that must be in one buffer."""
     for _, module in user_modules(raised.frames):
         by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
         for p in module.parameters():

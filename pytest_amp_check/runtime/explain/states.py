@@ -1,4 +1,4 @@
-"""Tensors that belong together and have two dtypes: gradients of parameters, states of optimizers, sums of integers."""
+"""Related tensors with two dtypes: gradients and parameters, optimizer states and parameters, sums of integers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .values import find_dtype, find_tensor
 
 
 def explain_gradient_dtype(raised: RaisedError, recorder: Recorder) -> Sequence[Explanation] | None:
-    """Explain a gradient of another dtype than its parameter."""
+    """Explain a gradient whose dtype differs from the dtype of its parameter."""
     node, scope = raised.user_frame.find_operation(), raised.user_frame.scope
     if not isinstance(node, ast.Assign) or scope is None or not isinstance(node.targets[0], ast.Attribute):
         return None
@@ -50,7 +50,7 @@ def _user_frame_count(raised: RaisedError) -> int:
 
 
 def explain_integer_result(raised: RaisedError, recorder: Recorder) -> Sequence[Explanation] | None:
-    """Explain floating values that are written into integers."""
+    """Explain floating-point values that are written into integers."""
     node, scope = raised.user_frame.find_operation(), raised.user_frame.scope
     found = (
         []
@@ -68,7 +68,7 @@ def explain_integer_result(raised: RaisedError, recorder: Recorder) -> Sequence[
 
 
 def explain_numpy_dtype(raised: RaisedError, recorder: Recorder) -> Sequence[Explanation] | None:
-    """Explain a tensor of a dtype that NumPy does not have."""
+    """Explain a tensor of a dtype that NumPy does not support."""
     low = next((operand for operand in failed_operation(raised).operands if operand.is_low), None)
     if low is None:
         return None
@@ -78,7 +78,7 @@ def explain_numpy_dtype(raised: RaisedError, recorder: Recorder) -> Sequence[Exp
 
 
 def explain_optimizer_state(raised: RaisedError, recorder: Recorder) -> Sequence[Explanation] | None:
-    """Explain a state of an optimizer that has another dtype than its parameter."""
+    """Explain an optimizer state whose dtype differs from the dtype of its parameter."""
     for frame in reversed(raised.frames):
         optimizer = frame.python_frame.f_locals.get("self")
         if isinstance(optimizer, torch.optim.Optimizer):
@@ -96,7 +96,7 @@ def explain_optimizer_state(raised: RaisedError, recorder: Recorder) -> Sequence
 
 
 def explain_partial_sharding(raised: RaisedError, recorder: Recorder) -> Sequence[Explanation] | None:
-    """Explain an optimizer of which some parameters are sharded and some are not."""
+    """Explain an optimizer with both sharded and unsharded parameters."""
     tracked = find_stepped_optimizer(raised, recorder)
     if tracked is None:
         return None

@@ -1,4 +1,4 @@
-"""What expressions of a program stood for when it stopped, found without running any of its code."""
+"""The values of expressions when a program stopped, determined without running any code of the program."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 
 from .frames import Scope
 
-#: Stands for what is not known.
+#: Stands for an unknown value.
 MISSING = object()
-#: Methods and attributes of tensors that give the same values in another shape, so in the same dtype.
+#: Methods and attributes of tensors that return the same values in another shape, and so in the same dtype.
 SHAPES = frozenset(
     "T mT H mH view reshape transpose permute unsqueeze squeeze flatten unflatten contiguous t expand expand_as "
     "detach clone narrow select unfold movedim swapaxes repeat roll flip diagonal data unbind chunk split".split()
 )
-#: Methods that give a dtype by their name.
+#: Methods that determine a dtype by their name.
 CASTS = {
     "float": torch.float32,
     "half": torch.float16,
@@ -31,7 +31,7 @@ CASTS = {
 }
 
 
-#: What is computed of numbers, and the greatest of those that are raised to a power, or a power.
+#: Supported arithmetic of numbers. GREAT is the largest magnitude of a base or exponent of a power.
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -43,7 +43,7 @@ GREAT = 4096
 
 
 def resolve_expression(node: ast.AST, scope: Scope) -> Any:
-    """The object that an expression of names, attributes, items and numbers stands for, or ``MISSING``."""
+    """Return the value of an expression of names, attributes, items and numbers, or ``MISSING``."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
@@ -68,7 +68,7 @@ def resolve_expression(node: ast.AST, scope: Scope) -> Any:
 
 
 def _compute_number(op: ast.operator, left: Any, right: Any) -> Any:
-    """A number that is computed from two."""
+    """Compute a number from two numbers, or return ``MISSING``."""
     if not all(type(number) in (int, float) for number in (left, right)):
         return MISSING
     if isinstance(op, ast.Pow) and max(abs(left), abs(right)) > GREAT:
@@ -89,7 +89,7 @@ def _get_attribute(owner: Any, name: str) -> Any:
     if isinstance(owner, (ModuleType, torch.Tensor)) or owner is torch.Tensor:
         return getattr(owner, name, MISSING) if isinstance(owner, ModuleType) else MISSING
     member = inspect.getattr_static(owner, name, MISSING)
-    # A property, or anything else that is computed, is code of the program.
+    # A property or another computed attribute is code of the program, which must not run.
     return MISSING if isinstance(member, property) or hasattr(type(member), "__set__") else member
 
 
@@ -107,7 +107,7 @@ def _get_item(owner: Any, index: Any) -> Any:
 
 
 def find_tensor(node: ast.AST, scope: Scope) -> torch.Tensor | None:
-    """The tensor that an expression stands for, or one that it is a view or a part of."""
+    """Return the tensor that an expression stands for, or the tensor of which the expression is a view or a part."""
     resolved = resolve_expression(node, scope)
     if isinstance(resolved, torch.Tensor):
         return resolved
@@ -121,7 +121,7 @@ def find_tensor(node: ast.AST, scope: Scope) -> torch.Tensor | None:
 
 
 def find_dtype(node: ast.AST, scope: Scope) -> torch.dtype | None:
-    """The dtype of the tensor that an expression gives, where that is known."""
+    """Return the dtype of the tensor that an expression returns, or None if unknown."""
     found_tensor = find_tensor(node, scope)
     if found_tensor is not None:
         return found_tensor.dtype

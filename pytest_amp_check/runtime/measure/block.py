@@ -1,4 +1,4 @@
-"""The memory of one storage, and what it is for."""
+"""The memory of one storage and its category."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 class Block:
-    """The memory of one storage. ``settled``: its birth is summed up already, so that a new category is an event."""
+    """The memory of one storage.
+
+    ``is_summed_up``: the allocation is already summed up, so a new category is an event.
+    """
 
     __slots__ = ("category", "is_summed_up", "name", "reference", "size", "step_number")
 

@@ -1,4 +1,4 @@
-"""Finds the model that a program trains, where nobody has named it."""
+"""The search for the trained model if the user has not named a model."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class _ModelGroup(nn.ModuleDict):
 
 
 class Discovery(Collector):
-    """Looks for the modules that hold the parameters of optimizers, and gives them to other collectors.
+    """A collector that finds the modules with the optimizers' parameters, and passes the modules to other collectors.
 
-    It looks once for each new optimizer, after its first backward pass, through all objects of the process.
+    The search runs once for each new optimizer, after its first backward pass, through all objects of the process.
     """
 
     def __init__(self, collectors: Iterable[Collector]) -> None:
@@ -29,7 +29,7 @@ class Discovery(Collector):
     def after_backward(
         self, scaler: torch.amp.GradScaler | None, scale: float, optimizers: Sequence[torch.optim.Optimizer]
     ) -> None:
-        """New optimizers may be those of new models."""
+        """Search for models if one of the optimizers is new."""
         if all(optimizer in self._known_optimizers for optimizer in optimizers):
             return
         self._known_optimizers.update(optimizers)
@@ -38,21 +38,21 @@ class Discovery(Collector):
         )
         if not models:
             return
-        # Several models are told apart by their classes; being held together changes none of them.
+        # Several models are grouped under their class names. The group leaves the models unchanged.
         model = models[0] if len(models) == 1 else _ModelGroup(_name_models(models))
         for collector in self._collectors:
             collector.set_model(model)
 
 
 def _find_models(params: set[int]) -> list[nn.Module]:
-    """The outermost modules that hold any of these parameters."""
+    """Return the outermost modules that hold any of these parameters, given by ``id``."""
     holders = [each for each in gc.get_objects() if _holds_parameters(each, params)]
     inner = {id(child) for holder in holders for child in holder.modules() if child is not holder}
     return [holder for holder in holders if id(holder) not in inner]
 
 
 def _holds_parameters(each: object, params: set[int]) -> bool:
-    # Objects that only pretend to be modules may run code when they are asked for their class.
+    # Objects that only imitate modules may run code when their class is requested with isinstance.
     if not issubclass(type(each), nn.Module) or type(each) is _ModelGroup:
         return False
     assert isinstance(each, nn.Module)

@@ -1,4 +1,4 @@
-"""What dtype everything had while a recording ran: outputs, parameters, gradients, loss, optimizer state, ops."""
+"""The dtypes of a recording: module outputs, parameters, gradients, loss, optimizer state and ops."""
 
 from __future__ import annotations
 
@@ -23,26 +23,28 @@ from ..record.collector import Collector
 if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
-#: What stands for one or several dtypes in an expectation: "float16", "fp16", "half", torch.float16, or a set of those.
+#: One or several allowed dtypes in an expectation: "float16", "fp16", "half", torch.float16, or a collection of these
+#: values.
 Expected = str | torch.dtype | Collection[str | torch.dtype]
 
-#: Words that people use for dtypes, beside torch's own.
+#: Common abbreviations of dtypes, in addition to torch's own names.
 _SPELLINGS = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
-#: Parts of names that wrappers put in front of what users call their modules.
+#: Components of module names that wrappers insert: torch.compile, FSDP, checkpoint_wrapper.
 _WRAPPERS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
-#: Keys of an expectation that name a section; ``parameters:encoder.*`` is a pattern over the names in one.
+#: Keys of an expectation that name a section; ``parameters:encoder.*`` is a pattern over the names in one section.
 _SECTIONS = ("parameters", "gradients", "optimizer state", "ops")
 _LOW = frozenset({torch.float16, torch.bfloat16})
-#: What torch warns of where a compiled module is called and hooks are global: they see its output twice.
+#: A warning of torch when a compiled module is called while global hooks are registered: the hooks see its output
+#: twice.
 _TWICE = re.compile(r"Using `torch\.compile\(module\)` when there are global hooks on modules")
-#: How deep an output is searched for tensors: what holds itself must come to an end.
+#: Largest depth to which a nested output is searched for tensors; the limit ends cycles.
 _DEPTH = 8
-#: How many lines a failed assertion has at most for what is wrong.
+#: Largest number of mismatches that a failed assertion lists.
 _SHOWN = 10
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The name of a dtype as torch has it, without the prefix: "float16"."""
+    """Return torch's name of a dtype without the prefix: "float16"."""
     return str(dtype).removeprefix("torch.")
 
 
@@ -55,7 +57,7 @@ def _is_measured(dtype: torch.dtype) -> bool:
 
 
 def _iter_tensors(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
-    """The tensors in nested tuples, lists, mappings and dataclasses."""
+    """Yield the tensors in nested tuples, lists, mappings and dataclasses."""
     if isinstance(value, torch.Tensor):
         yield value
     elif depth == 0 or value is None or isinstance(value, (str, bytes, int, float)):
@@ -72,16 +74,16 @@ def _iter_tensors(value: Any, depth: int = _DEPTH) -> Iterator[torch.Tensor]:
 
 
 def _strip_wrappers(name: str) -> str:
-    """A module's or parameter's name without what wrappers add to it."""
+    """Return the name of a module or parameter without the components that wrappers insert."""
     return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
 
 
 class ParameterNames:
-    """What parameters and optimizers are called.
+    """The names of parameters and optimizers.
 
-    A parameter has its first name in the model; one that the model does not have has the name that its optimizer was
-    given (``named_parameters()``, torch 2.6), else its place: "group 0.param 3". An optimizer is called after its
-    class, "Adam", the second one that is alive "Adam 2".
+    A parameter of the model has its first name in the model. Any other parameter has the name that the optimizer was
+    given (``named_parameters()``, torch 2.6), else its index: "group 0.param 3". An optimizer is named after its class,
+    "Adam"; the second live optimizer of a class is "Adam 2".
     """
 
     def __init__(self, model: nn.Module | None) -> None:
@@ -91,16 +93,19 @@ class ParameterNames:
         self.refresh()
 
     def refresh(self) -> None:
-        """Reads the model's parameters again."""
+        """Read the names of the model's parameters again."""
         if self._model is not None:
             self._names = {id(p): (weakref.ref(p), _strip_wrappers(name)) for name, p in self._model.named_parameters()}
 
     def optimizer_label(self, optimizer: torch.optim.Optimizer) -> str:
-        """What an optimizer is called."""
+        """Return the name of an optimizer."""
         return self._label_entry(optimizer)[0]
 
     def _label_entry(self, optimizer: torch.optim.Optimizer) -> tuple[str, bool]:
-        """An optimizer's name, and whether it is the only one, whose places need no name before them."""
+        """Return the name of an optimizer, and True if the optimizer was seen first.
+
+        Parameter indices of the first optimizer need no optimizer name as prefix.
+        """
         label = self._labels.get(optimizer)
         if label is None:
             kind = type(optimizer).__name__
@@ -110,7 +115,7 @@ class ParameterNames:
         return label
 
     def named_parameters(self, optimizer: torch.optim.Optimizer) -> list[tuple[str, torch.Tensor]]:
-        """An optimizer's parameters in their order, each with its name."""
+        """Return pairs (name, parameter) of an optimizer's parameters in their order."""
         if any(id(p) not in self._names for group in optimizer.param_groups for p in group["params"]):
             self.refresh()
         label, first = self._label_entry(optimizer)
@@ -130,9 +135,12 @@ class ParameterNames:
 
 
 class _OpDtypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts ops by the dtype of their first output, below autocast; further ones are statistics such as a mean."""
+    """A dispatch mode that counts ops by the dtype of their first output, below autocast.
 
-    #: Attention variants and control flow are ops of a higher order; they are counted by name like any other.
+    Further outputs are ignored, because they are statistics such as a mean.
+    """
+
+    #: Attention variants and control flow are ops of a higher order. The counts list them by name like any other op.
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
@@ -151,14 +159,14 @@ class _OpDtypes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _ModuleOutput:
-    """What was seen of one module's outputs: dtypes, each with autocast's dtype when the module returned, or None."""
+    """The output dtypes of one module, each with autocast's dtype at the module's return, or None without autocast."""
 
     __slots__ = ("class_name", "parameter_dtypes", "seen_dtypes")
 
     def __init__(self) -> None:
-        #: The class of the module, not of what wraps it.
+        #: The class of the module without wrappers.
         self.class_name = ""
-        #: What the module's own parameters had last: it explains an output that autocast did not make.
+        #: The last dtypes of the module's own parameters. These dtypes explain an output that autocast did not produce.
         self.parameter_dtypes: set[torch.dtype] = set()
         self.seen_dtypes: set[tuple[torch.dtype, torch.dtype | None]] = set()
 
@@ -167,7 +175,7 @@ class _ModuleOutput:
 
 
 def _autocast_dtype(device: str) -> torch.dtype | None:
-    """The dtype that autocast lowers to on a type of device, or None where it is off or does not exist."""
+    """Return the dtype to which autocast lowers on a device type, or None if autocast is off or missing there."""
     try:
         return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     except RuntimeError:
@@ -175,17 +183,17 @@ def _autocast_dtype(device: str) -> torch.dtype | None:
 
 
 class Dtypes(Collector):
-    """The dtypes of a recording.
+    """The dtypes of a recording; only floating-point and complex dtypes.
 
-    ``model``: the module whose outputs, parameters and gradients are read, by their names; a module or parameter that
-    several names share stands under each of them. None: parameters and gradients of the optimizers that step, by their
-    place ("group 0.param 3"). ``ops``: count the output dtypes of every op too, forward and backward; this costs some
-    microseconds an op. Floating and complex dtypes only.
+    ``model``: the module whose outputs, parameters and gradients are recorded by name. A module or parameter with
+    several names is listed under each name. None: parameters and gradients of the optimizers that step, by index
+    ("group 0.param 3"). ``ops``: also count the output dtypes of every op, forward and backward. Counting costs some
+    microseconds for each op.
 
-    The hook is global to torch and none is put on the model: it can be copied, saved and compiled meanwhile, and
-    :class:`torch.nn.TransformerEncoderLayer` keeps its fast path. What happens inside compiled code is not seen: of
-    ``torch.compile(model)`` the output is; of a model that is compiled in place, or called from a compiled function,
-    parameters and gradients alone are.
+    The forward hook is global to torch, and the model itself gets no hook. So the model can be copied, saved and
+    compiled during the recording, and :class:`torch.nn.TransformerEncoderLayer` keeps its fast path. Code inside
+    compiled functions is not recorded. For ``torch.compile(model)`` only the final output is recorded. For a model that
+    is compiled in place or called from a compiled function, only parameters and gradients are recorded.
     """
 
     def __init__(self, model: nn.Module | None, *, ops: bool = False) -> None:
@@ -198,7 +206,8 @@ class Dtypes(Collector):
         self._gradient_dtypes: dict[str, set[torch.dtype]] = {}
         self._state_dtypes: dict[str, set[torch.dtype]] = {}
         self._loss_dtypes: set[torch.dtype] = set()
-        # Optimizers whose parameters were read before their first step, and whose state was after it.
+        # Optimizers whose parameters were read before their first step, and optimizers whose state was read after the
+        # first step.
         self._known_optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._stepped_optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._op_mode = _OpDtypes() if ops else None
@@ -209,7 +218,7 @@ class Dtypes(Collector):
     # Events.
 
     def start(self) -> None:
-        """Puts up the hook for module outputs and, for ops, the dispatch mode of this thread."""
+        """Register the hook for module outputs and, if ops are counted, enter the dispatch mode of this thread."""
         self._hook_model()
         self._read_model()
         if self._op_mode is not None:
@@ -217,7 +226,7 @@ class Dtypes(Collector):
         self._is_running = True
 
     def set_model(self, model: nn.Module) -> None:
-        """What was seen of parameters under other names is forgotten; outputs are seen from now on."""
+        """Record this model from now on. Parameter data under other names is discarded."""
         self._unhook_model()
         self._model, self._parameter_names = model, ParameterNames(model)
         self._parameter_dtypes.clear()
@@ -233,8 +242,8 @@ class Dtypes(Collector):
                 output = self._outputs.setdefault(plain, _ModuleOutput())
                 output.class_name = type(module).__name__
                 self._hooked_modules.setdefault(id(module), (weakref.ref(module), []))[1].append(output)
-            # Torch's warning is right and does not apply: dtypes that are seen twice are the same. Filters are plain
-            # data; warnings.filterwarnings() would take away the user's own equal one.
+            # The warning is correct but irrelevant: an output that is seen twice has the same dtype twice. The filter
+            # is inserted as plain data, because warnings.filterwarnings() would remove an equal filter of the user.
             self._warning_filter = ("ignore", _TWICE, UserWarning, None, 0)
             warnings.filters.insert(0, self._warning_filter)  # type: ignore[attr-defined]
             self._hook_handle = register_module_forward_hook(self._record_output)
@@ -247,7 +256,7 @@ class Dtypes(Collector):
         self._hooked_modules.clear()
 
     def stop(self) -> None:
-        """Takes hook and mode down again, and reads what stands then."""
+        """Remove the hook and the mode, and read the final dtypes."""
         if self._is_running and self._op_mode is not None:
             self._op_mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._is_running = False
@@ -258,13 +267,16 @@ class Dtypes(Collector):
             self._read_state(optimizer)
 
     def record_loss_dtype(self, dtype: torch.dtype) -> None:
-        """A loss runs backward that had this dtype before it was scaled."""
+        """Record the dtype, before scaling, of a loss that starts a backward pass."""
         self._loss_dtypes.add(dtype)
 
     def after_backward(
         self, scaler: torch.amp.GradScaler | None, scale: float, optimizers: Sequence[torch.optim.Optimizer]
     ) -> None:
-        """Reads parameters and gradients: the model's, or else those of the optimizers that the backward pass fed."""
+        """Read parameters and gradients of the model.
+
+        Without a model, read the optimizers that the backward pass affects.
+        """
         for name, parameter in self._watched_parameters:
             self._record_parameter(name, parameter)
         if self._model is None:
@@ -272,7 +284,7 @@ class Dtypes(Collector):
                 self._read_optimizer(optimizer)
 
     def before_step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, scale: float) -> None:
-        """Reads, before the first step, what the optimizer has beside the model's parameters, such as copies."""
+        """Read the optimizer's parameters before its first step: some may be copies outside of the model."""
         if optimizer not in self._known_optimizers:
             self._known_optimizers.add(optimizer)
             self._read_optimizer(optimizer)
@@ -280,7 +292,7 @@ class Dtypes(Collector):
     def after_step(
         self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, *, skipped: bool
     ) -> None:
-        """Reads the optimizer's state after its first step; it is read once more at the end."""
+        """Read the optimizer's state after its first step. The state is read once more at the end."""
         if not skipped and optimizer not in self._stepped_optimizers:
             self._stepped_optimizers.add(optimizer)
             self._read_state(optimizer)
@@ -300,7 +312,7 @@ class Dtypes(Collector):
                         out.parameter_dtypes.update(p.dtype for p in module.parameters(recurse=False))
 
     def _read_model(self) -> None:
-        """Reads the model's parameters, and notes which they are: to list them costs more than to read them."""
+        """Read the model's parameters and keep the list, because listing parameters costs more than reading them."""
         if self._model is not None:
             self._watched_parameters = [
                 (_strip_wrappers(name), p) for name, p in self._model.named_parameters(remove_duplicate=False)
@@ -333,13 +345,13 @@ class Dtypes(Collector):
                         if _is_measured(tensor.dtype):
                             self._state_dtypes.setdefault(f"{label}.{key}", set()).add(tensor.dtype)
 
-    # What was seen.
+    # Results.
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON, dtypes as "float16" or, where several were seen, "float16, float32".
+        """Return plain data for JSON, with dtypes as "float16" or, if several were seen, "float16, float32".
 
         Keys: "modules", "parameters", "gradients" and "optimizer state" (name to dtype), "loss" (dtype or None) and
-        "ops" (op to dtype to count, or None where ops were not recorded). The model itself is the module "".
+        "ops" (op to dtype to count, or None if ops were not recorded). The model itself is the module "".
         """
         ops = None
         if self._op_mode is not None:
@@ -358,7 +370,7 @@ class Dtypes(Collector):
 
 
 class _Mismatch:
-    """One line of a failed assertion, and what to do about it; lines with the same advice share it."""
+    """One line of a failed assertion, and advice. Lines with equal advice are grouped under it."""
 
     __slots__ = ("advice", "line")
 
@@ -368,16 +380,16 @@ class _Mismatch:
 
 
 def assert_dtypes(dtypes: Dtypes | None, expected: Mapping[str, Expected]) -> None:
-    """Fails where something had another dtype than expected.
+    """Fail if a recorded dtype differs from the expected dtype.
 
-    Keys of ``expected``: glob patterns over module names ("encoder.*", "*"; "" or "model" is the model's own output),
-    the words "loss", "parameters", "gradients" and "optimizer state", and "parameters:encoder.*", "gradients:*.bias",
-    "optimizer state:*.exp_avg", "ops:aten.mm" for patterns over the names in one section. Values: a dtype, or several
-    of which each is allowed; "float16", "fp16" and "half" are the same. A module that a key names exactly is left out
-    of the patterns that match it too.
+    Keys of ``expected``: glob patterns over module names ("encoder.*", "*"; "" or "model" is the output of the whole
+    model), the words "loss", "parameters", "gradients" and "optimizer state", and patterns over the names in one
+    section: "parameters:encoder.*", "gradients:*.bias", "optimizer state:*.exp_avg", "ops:aten.mm". Values: a dtype, or
+    a collection of allowed dtypes; "float16", "fp16" and "half" are the same. If a key names a module exactly, patterns
+    that also match the module ignore it.
 
-    :raises AssertionError: a dtype is another one, or a key matches nothing that was recorded.
-    :raises ValueError: ``expected`` is empty, a value is no dtype, or what is asked for was not recorded at all.
+    Raise AssertionError if a dtype differs, or if a key matches no recorded name. Raise ValueError if ``expected`` is
+    empty, a value is no dtype, or the data for a key was not recorded at all.
     """
     if dtypes is None:
         raise ValueError("Dtypes were not recorded: ask for them with record(model, dtypes=True).")
@@ -398,7 +410,7 @@ def assert_dtypes(dtypes: Dtypes | None, expected: Mapping[str, Expected]) -> No
 
 
 def _allowed_dtypes(key: str, value: Expected) -> frozenset[torch.dtype]:
-    """The dtypes that are allowed for a key."""
+    """Return the dtypes that are allowed for a key. Raise ValueError without any."""
     values = [value] if isinstance(value, (str, torch.dtype)) else list(value)
     if not values:
         raise ValueError(f"No dtype is allowed for {key!r}: name at least one.")
@@ -423,7 +435,7 @@ def _join_with_or(dtypes: AbstractSet[torch.dtype]) -> str:
 
 
 def _failure_message(wrong: list[_Mismatch]) -> str:
-    """Everything that is wrong, what has one cause under one advice."""
+    """Return the message for all mismatches, grouped by advice."""
     lines = [f"{len(wrong)} {'dtype is' if len(wrong) == 1 else 'dtypes are'} not as expected."]
     shown = wrong[:_SHOWN]
     for advice in dict.fromkeys(mismatch.advice for mismatch in shown):
@@ -474,7 +486,7 @@ def _check_section(
             )
 
 
-#: What to do where a section is empty.
+#: Advice for a section without any entry.
 _NONE = {
     "parameters": "No parameter was seen: give record() the model, or step an optimizer while recording.",
     "gradients": "No gradient was seen: run backward while recording.",
@@ -501,7 +513,7 @@ def _advice_on(section: str, seen: AbstractSet[torch.dtype], wanted: AbstractSet
 
 
 def _suggest_names(pattern: str, names: Collection[str], none: str) -> str:
-    """What a pattern may have meant."""
+    """Return a hint at names that are similar to a pattern. Return ``none`` if there are no names."""
     if not names:
         return none
     near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.4)
@@ -512,7 +524,7 @@ def _suggest_names(pattern: str, names: Collection[str], none: str) -> str:
 
 
 def _module_pattern(key: str, outputs: Collection[str]) -> str:
-    """A key as a pattern over module names: "model" is the model itself, unless a module has that name."""
+    """Return a key as a pattern over module names. "model" is the model itself unless a module has that name."""
     return "" if key == "model" and "model" not in outputs else key
 
 
@@ -554,7 +566,7 @@ def _check_modules(
 
 
 def _explain_output(output: _ModuleOutput, wanted: AbstractSet[torch.dtype]) -> str:
-    """Why a module's output has not the dtype that is wanted, and what to do."""
+    """Return the reason why a module's output differs from the wanted dtypes, with a remedy."""
     dtype, autocast = min(((d, a) for d, a in output.seen_dtypes if d not in wanted), key=str)
     if dtype in _LOW and wanted & _LOW and autocast == dtype:
         return (

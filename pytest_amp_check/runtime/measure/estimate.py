@@ -1,4 +1,4 @@
-"""What a model would need on a GPU, told from tensors without values: no memory, no GPU, no time."""
+"""Memory estimates for a GPU with fake tensors: without its memory, without a GPU, and in little time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from ..emulate.redirects import PASSES, run_backward_in
 from .memory import Memory
 from .stand_ins import StandIns, foreach_by_default, replace_attribute
 
-#: What cuBLAS keeps for each thread that multiplies matrices (:4096:2:16:8, see pytorch#95668); 32 MiB on Hopper.
+#: Bytes of cuBLAS's workspace for each thread that multiplies matrices (:4096:2:16:8, see pytorch#95668); 32 MiB on
+#: Hopper.
 CUBLAS_WORKSPACE = 8_519_680
 
 _aten = torch.ops.aten
 
 
 class _CudaKernels(TorchFunctionMode):
-    """Dropout as CUDA does it: a mask of one byte, and inside attention none at all."""
+    """A function mode with the memory of CUDA's dropout: a mask of one byte per element, but none inside attention."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -37,7 +38,7 @@ class _CudaKernels(TorchFunctionMode):
         if func is functional.dropout:
             return self._dropout(*args, **kwargs)
         if func is functional.scaled_dot_product_attention:
-            # On the CPU dropout forbids the kernel that does not hold all scores at once.
+            # On the CPU, dropout disables the attention kernel that avoids storing all scores at once.
             if len(args) > 4:
                 args = (*args[:4], 0.0, *args[5:])
             elif "dropout_p" in kwargs:
@@ -53,7 +54,10 @@ class _CudaKernels(TorchFunctionMode):
 
 
 def _without_move(move: Callable[..., Any]) -> Callable[..., Any]:
-    """``to`` or ``cuda`` that moves nothing: all that is made here is meant to be on the device, and counts once."""
+    """Wrap ``to`` or ``cuda`` so that it moves nothing.
+
+    All tensors stand for tensors of the device, so a move must not count twice.
+    """
 
     @functools.wraps(move)
     def stay_in_place(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -65,7 +69,7 @@ def _without_move(move: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _apply(self: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:
-    """``nn.Module._apply``, with which ``half()`` and ``to()`` work: torch's own cannot swap fake tensors."""
+    """Replace ``nn.Module._apply``, which ``half()`` and ``to()`` use. torch's own version cannot swap fake tensors."""
     if recurse:
         for child in self.children():
             child._apply(fn)  # type: ignore[no-untyped-call]
@@ -81,10 +85,10 @@ def _apply(self: nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse:
 
 @contextmanager
 def estimate_memory(*, cuda: bool = True, workspace: str | int = CUBLAS_WORKSPACE) -> Iterator[Memory]:
-    """Tell what training would need from tensors without values, also for models that this machine could not hold.
+    """Estimate the memory of training with fake tensors, also for models that are too large for this machine.
 
-    Everything is made inside the block, as on the machine that is meant: the model, the optimizer, the scaler, batches;
-    then two steps tell the peak (optimizer state exists from the first step on)::
+    Create everything inside the block, as on the target machine: the model, the optimizer, the scaler and the batches.
+    Run two steps to get the peak, because the optimizer state exists from the first step on::
 
         with estimate_memory() as memory:
             model = GPT().cuda()
@@ -93,16 +97,17 @@ def estimate_memory(*, cuda: bool = True, workspace: str | int = CUBLAS_WORKSPAC
                 train_step(model, optimizer, torch.randint(50000, (8, 1024), device="cuda"))
         assert_memory(memory, peak="80 GB")
 
-    ``cuda``: as on CUDA, with its autocast rules and a live scaler (see ``emulate_cuda``), its allocator's blocks, its
-    choice of foreach optimizers, and ``workspace`` bytes for cuBLAS in each of two threads. Otherwise as on the CPU. No
-    value is computed: ``.item()`` gives 1, or no for "is there an overflow". Code whose shapes depend on values raises
-    ValueError.
+    ``cuda``: estimate for CUDA, with its autocast rules and an enabled scaler (see ``emulate_cuda``), its allocator's
+    blocks, its default of foreach optimizers, and ``workspace`` bytes for cuBLAS in each of two threads. Otherwise
+    estimate for the CPU. No value is computed: ``.item()`` returns 1, and 0 for the overflow check. Code whose shapes
+    depend on values raises ValueError.
     """
     size = parse_size(workspace) if cuda else 0
     with ExitStack() as stack:
         if cuda:
             stack.enter_context(emulate_cuda())
-            # The emulated device would be taken for that of constants, and fake tensors say "cpu" by themselves.
+            # torch would take the emulated device as the device of constants. Fake tensors report "cpu" without the
+            # patch.
             stack.enter_context(replace_attribute(torch.Tensor, "device", torch._C.TensorBase.device))
             for name in ("to", "cuda"):
                 stack.enter_context(replace_attribute(torch.Tensor, name, _without_move(getattr(torch.Tensor, name))))

@@ -1,4 +1,4 @@
-"""How near the outputs of modules, and products of activations as in attention, come to the most that float16 holds."""
+"""The largest magnitudes of module outputs and products of activations, as in attention: the headroom of float16."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch.overrides import TorchFunctionMode
 from ..record.forwards import compiled_code_count
 from ..record.function_modes import push_mode, remove_mode
 
-#: The most that float16 holds.
+#: The largest float16 number.
 MOST = 65504.0
-#: Products of two tensors, by the names of the functions that torch is called by.
+#: Products of two tensors, by the names of torch's functions.
 _PRODUCTS = frozenset({"matmul", "__matmul__", "bmm", "baddbmm", "einsum"})
 
 
 class Headroom:
-    """The greatest magnitudes of a recording, by module; products stand under the module that makes them.
+    """The largest magnitudes of a recording, by module. A product is listed under the module that computes the product.
 
-    They stay on the device until they are asked for. What a fused attention keeps for itself is computed in float32
-    there, and not seen; nor is what compiled code does.
+    The magnitudes stay on the device until they are requested. Internal products of fused attention are computed in
+    float32 and not recorded. Compiled code is not recorded either.
     """
 
     def __init__(self, model: nn.Module | None) -> None:
@@ -35,13 +35,13 @@ class Headroom:
         self._hooks: list[Any] = []
         self._product_mode = _ProductMode(self._record_product)
         self._compiled_count = 0
-        #: Whether this step is looked at.
+        #: True if the current step is sampled.
         self.is_sampling = True
 
     def set_model(self, model: nn.Module) -> None:
-        """Modules are called as in this model."""
+        """Name modules as in this model from now on. Earlier data is discarded."""
         self._module_names = {id(module): (weakref.ref(module), name) for name, module in model.named_modules()}
-        # What was seen under the names of classes is seen again under these.
+        # The discarded data has class names; the next steps record the same modules under their names in the model.
         self._outputs.clear()
         self._products.clear()
 
@@ -55,7 +55,10 @@ class Headroom:
         push_mode(self._product_mode)
 
     def finish_step(self, *, sample_next: bool) -> None:
-        """A step was made; whether the next one is looked at. Code that is compiled is to see no mode from then on."""
+        """End a step, and enable or disable sampling of the next step.
+
+        Once code has been compiled, the product mode is removed, because compiled code should run without a mode.
+        """
         self.is_sampling = sample_next
         if compiled_code_count() != self._compiled_count:
             self._compiled_count = compiled_code_count()
@@ -89,12 +92,15 @@ class Headroom:
             )
 
     def as_dict(self) -> dict[str, dict[str, float]]:
-        """Of "outputs" and "products" the greatest magnitude by name, the greatest first; this waits for the device."""
+        """Return for "outputs" and "products" the largest magnitude by name, largest first. Waits for the device."""
         return {"outputs": _read_maxima(self._outputs), "products": _read_maxima(self._products)}
 
 
 class _ProductMode(TorchFunctionMode):
-    """Tells of products of activations: of tensors that both have a batch, and neither of which is a parameter."""
+    """A function mode that reports products of activations.
+
+    Such a product has several tensors with more than two dimensions, none of which is a parameter.
+    """
 
     def __init__(self, seen: Any) -> None:
         super().__init__()
@@ -123,5 +129,5 @@ def _record_maximum(maxima: dict[str, torch.Tensor], name: str, value: Any) -> N
 
 def _read_maxima(maxima: dict[str, torch.Tensor]) -> dict[str, float]:
     values = {name: float(greatest) for name, greatest in maxima.items()}
-    # What is not finite comes first.
+    # Non-finite magnitudes come first. NaN is unequal to itself.
     return dict(sorted(values.items(), key=lambda pair: (pair[1] == pair[1], -pair[1], pair[0])))

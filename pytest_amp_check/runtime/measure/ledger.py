@@ -1,4 +1,4 @@
-"""Bytes by category while code runs: how many there are now, were at the peak, and at the ends of phases."""
+"""Bytes by category while code runs: current bytes, bytes at the peak, and bytes at the ends of phases."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .block import Block
 if TYPE_CHECKING:
     from .step_recording import StepRecording
 
-#: A timeline with more points than this is thinned.
+#: Largest number of points of a timeline; a longer timeline is thinned.
 MOST_POINTS = 2000
 
-#: A category and what made the bytes.
+#: A category, and the name of the module, parameter or op that created the bytes.
 Place = tuple[str, str]
 
 
@@ -24,15 +24,16 @@ class Point(NamedTuple):
 
 
 class Ledger:
-    """Takes note of memory that comes and goes, and sums it up phase by phase.
+    """The list of allocations and frees, summed up phase by phase.
 
-    Until a phase is summed up a block may still turn out to be for something else, which is what counts then.
+    The category of a block may change until its phase is summed up; the last category counts.
     """
 
     def __init__(self, step_recording: StepRecording | None = None) -> None:
-        #: Told of every block, where the latest steps are kept.
+        #: Receives every block, for the recording of the latest steps; or None.
         self._step_recording = step_recording
-        #: (block, bytes that it has more than before, what they are for where that is not what the block is for).
+        #: (block, change of its bytes, source of the bytes). The source is None if the current source of the block
+        #: applies.
         self._events: list[tuple[Block, int, Place | None]] = []
         self._bytes: dict[str, int] = {}
         self._bytes_by_source: dict[Place, int] = {}
@@ -48,7 +49,7 @@ class Ledger:
         self.highest_sources: dict[str, dict[str, int]] = {}
 
     def __len__(self) -> int:
-        """How many events are not summed up yet."""
+        """Return the number of events that are not summed up yet."""
         return len(self._events)
 
     def record_allocation(self, block: Block) -> None:
@@ -57,7 +58,7 @@ class Ledger:
             self._step_recording.record_allocation(block)
 
     def record_final_allocation(self, block: Block) -> None:
-        """A block is there of which it is known what it is for now; if that changes, it is another event."""
+        """Add a block whose category is known now. A later change of category is an event of its own."""
         block.is_summed_up = True
         self._events.append((block, block.size, (block.category, block.name)))
         if self._step_recording is not None:
@@ -75,7 +76,7 @@ class Ledger:
             self._step_recording.record_resize()
 
     def relabel(self, block: Block, category: str, name: str) -> None:
-        """A block is for something else than before, or than was thought."""
+        """Change the category and name of a block. For a block that is summed up already, add events."""
         if (block.category, block.name) == (category, name):
             return
         if block.is_summed_up:
@@ -84,7 +85,7 @@ class Ledger:
         block.category, block.name = category, name
 
     def add_preexisting(self, block: Block) -> None:
-        """Add a block that was never seen and has been there since before the start."""
+        """Add an unseen block that was allocated before the start. All earlier figures increase by its size."""
         if self._step_recording is not None:
             self._step_recording.add_preexisting(block)
         category, size = block.category, block.size
@@ -100,7 +101,7 @@ class Ledger:
         names[block.name] = names.get(block.name, 0) + size
 
     def sum_up_phase(self, label: str | None) -> None:
-        """Sum up, at the end of a phase where that has a label."""
+        """Sum up the events so far. A label marks the end of a phase, which becomes a point of the timeline."""
         events, self._events = self._events, []
         peak_sums = dict(self._bytes)
         peak_at = -1
@@ -136,7 +137,7 @@ class Ledger:
             self._add_point(Point(label, dict(self._bytes)))
 
     def take_recent_peak(self) -> int:
-        """The most bytes since this was asked last, of what is summed up already."""
+        """Return the peak in bytes since the last call, as far as events are summed up."""
         recent_peak, self._recent_peak = self._recent_peak, self._total
         return recent_peak
 
@@ -150,7 +151,7 @@ class Ledger:
             self._peak_after //= 2
 
     def timeline(self) -> list[Point]:
-        """Bytes by category at the ends of phases, oldest first, and at the peak."""
+        """Return the bytes by category at the ends of phases, oldest first, and at the peak."""
         points = list(self._points)
         points.insert(self._peak_after, Point("peak", self.peak))
         return points

@@ -1,4 +1,4 @@
-"""What training needs memory for, and budgets for it."""
+"""Memory of training by category, and memory budgets."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 Named = nn.Module | torch.optim.Optimizer | torch.Tensor
 
-#: Of what needs most at the peak, how many a report names.
+#: Number of contributors to the peak that a report lists.
 TELLING = 20
-#: What to do about a category that needs too much.
+#: Remedy for each category.
 ADVICE = {
     "parameters": "keep frozen weights in bfloat16, or shard the model (torch.distributed.fsdp)",
     "gradients": "call zero_grad(set_to_none=True) before the forward pass, and freeze what need not be trained",
@@ -40,24 +40,31 @@ ADVICE = {
 
 
 class Memory(Collector):
-    """Memory by category while something runs: where its peak was and what it was made of.
+    """A collector of memory by category: the peak, and its composition.
 
-    ``named`` (models, optimizers, tensors) is what the code was given before it runs; what is not named is found when
-    it is used. ``device`` is where memory counts: that of the first parameter by default. ``as_cuda`` rounds sizes up
-    to the 512-byte blocks of CUDA's allocator; by default on CUDA, emulated or not. ``fake`` counts fake tensors;
-    ``workspace`` is what cuBLAS would keep for each thread, in bytes; ``budget`` is what the peak should not exceed.
+    ``named`` (models, optimizers, tensors) are objects that exist before the recorded code runs. Other objects are
+    found when they are used. ``device`` is the device whose memory counts, by default the device of the first
+    parameter. ``as_cuda`` rounds sizes up to the 512-byte blocks of CUDA's allocator; default: True on CUDA, emulated
+    or not. ``fake`` counts fake tensors. ``workspace`` is the workspace of cuBLAS for each thread, in bytes. ``budget``
+    is the limit that the peak should not exceed.
 
-    Without CUDA the figures are the bytes of tensors' storages, without temporaries inside operators. On CUDA the peak
-    is the allocator's own (its peak statistics are reset at the start), and what no tensor accounts for is "workspace":
-    run one step before, or the first use of cuBLAS and cuDNN is measured too.
+    Without CUDA the figures are the bytes of tensors' storages, without temporaries inside ops. On CUDA the peak is the
+    peak of the allocator (its peak statistics are reset at the start), and bytes without a tensor are "workspace". Run
+    one step before the recording; otherwise the first use of cuBLAS and cuDNN is measured too.
 
-    Training goes on as without it, bit by bit, but for gradients of ``prod``, ``cumprod``, ``det`` and the like: torch
-    computes those by another formula while any ``TorchDispatchMode`` is active, with other rounding.
+    The training gives bitwise the same results as without the collector, except for gradients of ``prod``, ``cumprod``,
+    ``det`` and the like. torch computes these gradients by another formula, with other rounding, while any
+    ``TorchDispatchMode`` is active.
 
-    Categories of the peak: "parameters", "gradients", "optimizer state"; "activations" (made outside backward and step,
-    and still there when the backward pass begins, the loss included), "inputs" (made outside modules and from no
-    parameter), "temporaries", "autocast cache" (casts of weights, until the outermost region ends), "workspace", and
-    "other" (buffers, a scaler's tensors, what outlives several steps).
+    Categories of the peak:
+
+    - "parameters", "gradients", "optimizer state";
+    - "activations": created outside of backward and step, and alive when the backward pass begins, including the loss;
+    - "inputs": created outside of modules and computed from no parameter;
+    - "temporaries";
+    - "autocast cache": casts of weights, until the outermost region ends;
+    - "workspace";
+    - "other": buffers, the tensors of a scaler, and storages that outlive several steps.
     """
 
     def __init__(
@@ -76,23 +83,28 @@ class Memory(Collector):
         self._uses_allocator = counted_device.type == "cuda" and not fake
         self.as_cuda = (counted_device.type == "cuda" or is_emulating()) if as_cuda is None else as_cuda
         self.fake = fake
-        #: Bytes of "at most", as :func:`assert_memory` was asked last; reports draw it as a line.
+        #: Budget in bytes: the ``peak`` limit of the last :func:`assert_memory`. Reports draw a line there. None: no
+        #: budget.
         self.budget: int | None = None if budget is None else parse_size(budget)
-        #: Peaks in bytes of CUDA's allocator ("allocated", "requested", "reserved"), and how often it had to retry.
+        #: Peaks in bytes of CUDA's allocator ("allocated", "requested", "reserved"), and the number of its "retries".
+        #: Empty without CUDA.
         self.allocator: dict[str, int] = {}
         self._workspace_bytes = workspace
-        #: The most bytes of tensors since the step before, by the number of the step, of the latest ones.
+        #: Step index to the peak, in bytes of tensors, since the previous step; only the latest steps.
         self.peak_by_step: dict[int, int] = {}
         self._step_count = 0
         self._storages = Storages(counted_device, as_cuda=self.as_cuda, fake=fake)
 
     @property
     def device(self) -> torch.device:
-        """Where memory counts; of CUDA without a number until a tensor was seen there, if nobody has named one."""
+        """The device whose memory counts.
+
+        A CUDA device without a given index gets its index from the first CUDA tensor.
+        """
         return self._storages.device
 
     def start(self) -> None:
-        """Begin. Everything alive that was named counts from here on."""
+        """Start the recording. All named live objects count from here on."""
         for each in self._named_objects:
             if isinstance(each, nn.Module):
                 self._storages.include_module(each)
@@ -100,7 +112,7 @@ class Memory(Collector):
                 self._storages.include_optimizer(each)
             elif isinstance(each, torch.Tensor):
                 self._storages.assign_category(each, "inputs", f"tensor of shape {tuple(each.shape)}")
-        # Which device it will be may not be known, and a program may have to fork before it uses any.
+        # The device index may be unknown yet, and CUDA must not be initialized here because the program may fork first.
         if self._uses_allocator and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             for index in range(torch.cuda.device_count()):
                 if self.device.index in (None, index):
@@ -108,7 +120,7 @@ class Memory(Collector):
         self._storages.start()
 
     def stop(self) -> None:
-        """End; the figures are complete from here on."""
+        """Stop the recording. Afterwards the figures are complete."""
         self._storages.stop()
         if self._uses_allocator and self.device.index is not None:
             stats = torch.cuda.memory_stats(self.device)
@@ -119,59 +131,60 @@ class Memory(Collector):
                 "retries": stats.get("num_alloc_retries", 0),
             }
             self._workspace_bytes = max(0, self.allocator["allocated"] - self._storages.ledger.peak_total)
-        # They are the user's, and not needed any more.
+        # These objects belong to the user and are no longer needed.
         self._named_objects = ()
 
     def set_model(self, model: nn.Module) -> None:
-        """What belongs to it is called as in it, also what was seen under other names."""
+        """Name the model's tensors as in the model, including tensors already seen under other names."""
         self._storages.include_module(model)
 
     def after_step(
         self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, *, skipped: bool
     ) -> None:
-        """Take note of what this step needed."""
+        """Store the peak of this step."""
         self.peak_by_step[self._step_count] = self._storages.ledger.take_recent_peak()
         self.peak_by_step.pop(self._step_count - KEPT, None)
         self._step_count += 1
 
     @property
     def how(self) -> str:
-        """What was counted."""
+        """The counting method, for reports."""
         if self._uses_allocator:
             return "CUDA's caching allocator"
         return f"storages of {'fake ' * self.fake}tensors{', as CUDA would allocate them' * self.as_cuda}"
 
     @property
     def peak(self) -> int:
-        """The most bytes that there were at one moment, of all together: what ``assert_memory(peak=)`` limits."""
+        """The peak of all memory in bytes, the figure that ``assert_memory(peak=)`` limits."""
         return self.allocator.get("allocated") or self._storages.ledger.peak_total + self._total_workspace()
 
     @property
     def at_peak(self) -> dict[str, int]:
-        """Bytes by category at that moment; they sum up to the peak."""
+        """Bytes by category at the peak; the sum is the peak."""
         return self._order_categories(self._storages.ledger.peak)
 
     @property
     def highest(self) -> dict[str, int]:
-        """The peak of each category by itself, in bytes: what ``assert_memory(activations=)`` and the like limit.
+        """The peak of each category by itself in bytes: the figures that ``assert_memory(activations=)`` limits.
 
-        These moments differ, so that they sum up to more than the peak.
+        The categories peak at different moments, so the sum is larger than the peak.
         """
         return self._order_categories(self._storages.ledger.highest)
 
     @property
     def timeline(self) -> list[Point]:
-        """Bytes by category at the ends of "forward", "backward", "unscale" and "step", and at the "peak"; in order."""
+        """Bytes by category at the ends of "forward", "backward", "unscale" and "step", and at the "peak", in order."""
         return [Point(label, self._order_categories(sums)) for label, sums in self._storages.ledger.timeline()]
 
     def alive(self) -> dict[str, int]:
-        """Bytes by category at this moment, while recording; activations are what may become such."""
+        """Return the bytes by category at this moment, during the recording. "activations" are provisional."""
         return self._order_categories(self._storages.alive())
 
     def contributors(self, category: str | None = None, most: int = 5) -> list[tuple[str, str, int]]:
-        """Category, name (of a parameter, a module or an operator) and bytes of what needed most, largest first.
+        """Return (category, name, bytes) of the largest contributors, largest first.
 
-        With a category at the peak of that category, else at the peak of everything.
+        The name is the name of a parameter, a module or an op. With a category the moment is the peak of that category,
+        else the overall peak.
         """
         if category is None:
             sources = [(*source, size) for source, size in self._storages.ledger.peak_sources.items()]
@@ -181,12 +194,13 @@ class Memory(Collector):
         return sorted(sources, key=lambda place: (-place[2], place))[:most]
 
     def what_if(self, *, checkpoint: Sequence[str] | None = None, batch_dim: int = 0) -> WhatIfs:
-        """What the recorded step with the highest peak would need if something were otherwise, without running it.
+        """Estimate the peak of the recorded step under several changes, without running the step again.
 
-        Each answer has a ``change``, the ``peak`` then and the bytes ``saved``, or the ``reason`` for which it cannot
-        be told: modules that are recomputed in the backward pass, weights in bfloat16, other ways for the optimizer to
-        step, half and a quarter of the micro-batch, whose dimension is ``batch_dim``. ``checkpoint`` asks about the
-        modules with these names, together, and about nothing else. ValueError where no step was recorded.
+        Each answer has a ``change``, the ``peak`` after the change and the bytes ``saved``, or the ``reason`` why there
+        is no estimate. Changes: modules that are recomputed in the backward pass, weights in bfloat16, other
+        implementations of the optimizer step, half and a quarter of the micro-batch (dimension ``batch_dim``).
+        ``checkpoint`` restricts the question to recomputing the modules with these names together. Raise ValueError if
+        no step was recorded.
         """
         steps = self._storages.step_recording.steps
         if not steps:
@@ -199,9 +213,10 @@ class Memory(Collector):
         )
 
     def options(self, enough: int) -> list[tuple[str, int, int]]:
-        """What to do for a lower peak, the bytes saved and the peak then: of each kind of change one.
+        """Return one (action, bytes saved, new peak) for each kind of change.
 
-        That is the one that saves least where ``enough`` bytes are not exceeded then, or else the one that saves most.
+        The change with the smallest saving is chosen whose peak is at most ``enough`` bytes. If there is none, the
+        change with the largest saving is chosen.
         """
         if not self._storages.step_recording.steps:
             return []
@@ -213,7 +228,7 @@ class Memory(Collector):
         ]
 
     def as_dict(self) -> dict[str, Any]:
-        """The figures as plain data, for reports."""
+        """Return the figures as plain data, for reports."""
         return {
             "how": self.how,
             "device": str(self.device),
@@ -233,7 +248,7 @@ class Memory(Collector):
     def _total_workspace(self) -> int:
         if self._uses_allocator:
             return self._workspace_bytes
-        # cuBLAS keeps one for each thread that multiplies matrices, and the backward pass has a thread of its own.
+        # cuBLAS keeps a workspace for each thread that multiplies matrices, and the backward pass has its own thread.
         return self._workspace_bytes * (self._storages.matmul_in_forward + self._storages.matmul_in_backward)
 
     def _order_categories(self, sums: dict[str, int]) -> dict[str, int]:
@@ -253,7 +268,7 @@ def _device_of(named: tuple[Named | None, ...]) -> torch.device:
         for tensor in tensors:
             for storage in iter_storages(tensor):
                 return storage.device
-    # Asked of the build, not of torch.cuda, which an emulation answers for.
+    # Query the build and not torch.cuda, because an emulation replaces torch.cuda.
     count = getattr(torch._C, "_cuda_getDeviceCount", None)
     return torch.device("cuda" if count is not None and count() else "cpu")
 
@@ -262,10 +277,11 @@ def _device_of(named: tuple[Named | None, ...]) -> torch.device:
 def measure_memory(
     *named: Named | None, device: torch.device | str | None = None, as_cuda: bool | None = None
 ) -> Iterator[Memory]:
-    """Measure the code of a ``with`` block; the figures are complete when it has ended.
+    """Measure the code of a ``with`` block. The figures are complete after the block.
 
-    The arguments are those of :class:`Memory`: ``with measure_memory(model, optimizer) as memory: train_step()``.
-    Raises RuntimeError, with the op and a remedy, where this processor has no kernel for an op in low precision.
+    The arguments are the arguments of :class:`Memory`: ``with measure_memory(model, optimizer) as memory:
+    train_step()``. Raise RuntimeError, with the op and a remedy, if this processor has no kernel for an op in low
+    precision.
     """
     memory = Memory(*named, device=device, as_cuda=as_cuda)
     memory.start()
@@ -296,10 +312,10 @@ def assert_memory(
     workspace: str | int | None = None,
     other: str | int | None = None,
 ) -> None:
-    """Raise AssertionError where memory was more than a size (bytes, or text such as "1.5 GiB").
+    """Raise AssertionError if memory exceeds a limit (bytes, or text such as "1.5 GiB").
 
-    ``peak`` is for everything together; a category's limit is for the peak of that category by itself. A size that
-    cannot be read raises ValueError.
+    ``peak`` limits all memory together. The limit of a category applies to the peak of that category by itself. Raise
+    ValueError for a size that cannot be parsed.
     """
     __tracebackhide__ = True
     given_limits = {
@@ -338,7 +354,7 @@ def _over_budget_message(memory: Memory, measured: dict[str, int], limits: dict[
         lines.append(f"  {name:<15} {format_size(size):>12}  of at most {format_size(limit):>12}  {verdict}")
     lines.append("At the peak:")
     lines += [f"  {category:<15} {format_size(size):>12}" for category, size in memory.at_peak.items()]
-    # A peak is reduced where most of it is.
+    # The largest categories at the peak offer the largest savings.
     categories = [name for name in exceeded if name != "peak"]
     largest = sorted(memory.at_peak, key=lambda name: -memory.at_peak[name])[:2]
     for category in categories or largest:

@@ -1,7 +1,8 @@
-"""A recorded step again, on tensors without values: what its blocks would need with other dtypes or a smaller batch.
+"""The replay of a recorded step on meta tensors, to compute the sizes of blocks with other dtypes or a smaller batch.
 
-torch's own kernels for the meta device tell the shapes and dtypes of results. What an op was given as plain numbers,
-the sizes of a view, follows from the shapes that its tensors have now; where it does not follow, there is no answer.
+torch's own kernels for the meta device compute the shapes and dtypes of results. Arguments that are plain numbers, such
+as the sizes of a view, are derived from the new shapes of the op's tensors. If they cannot be derived, there is no
+answer.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ from .recomputed import BlockUses, Interval, UnanswerableError
 from .step_recording import RecordedOp, RecordedStep, TensorSpec, values_in
 
 _aten = torch.ops.aten
-#: Ops whose sizes are those of the tensor that they are given, seen otherwise.
+#: Ops whose size argument is a new view of the sizes of their input.
 _VIEWS = {_aten.view.default, _aten._unsafe_view.default, _aten.reshape.default}
-#: How arguments are called that hold the sizes of a tensor.
+#: Names of arguments that hold the sizes of a tensor.
 _SIZES = {"size", "sizes", "input_size", "input_sizes", "self_sizes"}
-#: Backward formulas that are told the dtype which their forward was given.
+#: Backward ops with an argument for the input dtype of their forward op.
 _TOLD_DTYPE = {_aten._softmax_backward_data.default, _aten._log_softmax_backward_data.default}
-#: What torch computes otherwise where numbers are of low precision, so that other ops would run: recurrent layers of
-#: oneDNN, and attention by matrix products, which is then computed in float32.
+#: Ops that torch replaces by other ops in low precision: recurrent layers of oneDNN, and attention by matrix products,
+#: which is then computed in float32.
 _CHOSEN_BY_DTYPE = {"mkldnn_rnn_layer", "_safe_softmax"}
-#: What refuses operands of different dtypes, as the meta device does not.
+#: Ops that refuse operands of different dtypes. The meta device does not refuse them.
 _OF_ONE_DTYPE = {"mm", "addmm", "bmm", "baddbmm", "convolution"}
-#: Allocators round sizes up to as many bytes.
+#: Granularity in bytes to which allocators round sizes up.
 _ROUNDED = 512
 _GROUP_NORMS = {_aten.native_group_norm.default: 3, _aten.native_group_norm_backward.default: 5}
 
@@ -37,25 +38,29 @@ Shape = tuple[int, ...]
 
 
 class Change(NamedTuple):
-    """What is otherwise: blocks that hold ``low`` instead of float32, and the size of dimension ``dim`` of batches."""
+    """A change of a step.
+
+    ``lowered_blocks`` hold ``low_dtype`` instead of float32; batches have another size along ``dim``.
+    """
 
     lowered_blocks: frozenset[Block] = frozenset()
     low_dtype: torch.dtype = torch.bfloat16
     dim: int = 0
     batch_size: int = 1
-    #: What ``batch`` becomes.
+    #: The new size of the batch dimension, instead of ``batch_size``.
     smaller_size: int = 1
 
     def dtype_of(self, block: Block | None, dtype: torch.dtype) -> torch.dtype:
-        """What a tensor of this block is now of."""
+        """Return the dtype of a tensor of this block after the change."""
         return self.low_dtype if block in self.lowered_blocks and dtype is torch.float32 else dtype
 
 
 class ReplayResult(NamedTuple):
-    """Bytes of each block of the step, and for those that are not made any more the block that stands for them.
+    """The result of a replay: the new bytes of each block of the step.
 
-    ``worked_on`` are the bytes of the largest tensor that was given to what has made a block, and ``given_low`` by the
-    op the bytes of what it was given as float32 in forward passes, and is not any more.
+    ``replaced_by`` maps blocks that are no longer created to the block that takes their role. ``input_bytes`` are the
+    bytes of the largest input of the op that created a block. ``lowered_input_bytes`` are, for each op name, the bytes
+    of forward inputs that were float32 and are lower now.
     """
 
     sizes: dict[Block, int]
@@ -65,29 +70,32 @@ class ReplayResult(NamedTuple):
 
 
 class MetaReplay:
-    """Runs the ops of a step again, one after the other."""
+    """The replay of the ops of one step."""
 
     def __init__(self, step: RecordedStep, change: Change, reference: MetaReplay | None = None) -> None:
         self._step = step
-        #: The same without a change, which knows where kernels differ from what the meta device says of them.
+        #: The replay without a change. It knows the differences between real kernels and the meta device.
         self._reference = reference
-        #: By op and result: the dtype that the meta device told, and whether the shape was another one than recorded.
+        #: (op, index of the result) to (dtype on the meta device, True if the shape differs from the recorded shape).
         self.kernel_differences: dict[tuple[RecordedOp, int], tuple[torch.dtype, bool]] = {}
         self._change = change
         self._tensors: dict[TensorSpec, torch.Tensor] = {}
-        #: Bytes of the blocks that were seen so far.
+        #: Bytes of the blocks seen so far.
         self.nbytes: dict[Block, int] = {}
         self._replaced_by: dict[Block, Block] = {}
         self.input_bytes: dict[Block, int] = {}
-        #: The shapes that tensors of a recorded shape have now.
+        #: Recorded shape to the new shapes of tensors with this shape.
         self._current_shapes: dict[Shape, set[Shape]] = {}
-        #: By the op, float32 bytes that forward passes give it, and that are of low precision now.
+        #: Op name to bytes of forward inputs that were float32 and have low precision now.
         self.lowered_input_bytes: Counter[str] = Counter()
-        #: What the forward casts were given, by the nodes that they have made.
+        #: Number of an autograd node to the input dtype of the forward cast that created the node.
         self._cast_source_dtypes: dict[int, torch.dtype] = {}
 
     def run(self) -> ReplayResult:
-        """Sizes in bytes, not rounded, of every block that an op was given or has made."""
+        """Replay the step.
+
+        Return the sizes in bytes, not rounded, of every block that is an argument or result of an op.
+        """
         for op in self._step.ops:
             if op.results:
                 self._replay_op(op)
@@ -101,7 +109,7 @@ class MetaReplay:
             return
         made_from_nothing = not op.in_backward and next(iter(values_in((op.args, op.kwargs))), None) is None
         if made_from_nothing and _holds_batch(op.results[0].block):
-            # What makes a batch stands for whatever gives it.
+            # Outside of backward, the op that creates a batch stands for any source of batches.
             for value in op.results:
                 self._tensor_of(value)
             return
@@ -115,7 +123,7 @@ class MetaReplay:
             result = op.func(*args, **kwargs)
         except UnanswerableError:
             raise
-        except Exception as error:  # an operator of anybody's, given what it has not met
+        except Exception as error:  # any op may raise any error for unusual arguments
             error_text = next(iter(str(error).splitlines()), type(error).__name__)
             raise UnanswerableError(f"{op.func} cannot be told without values: {error_text}") from error
         results = [result] if isinstance(result, torch.Tensor) else result
@@ -138,7 +146,7 @@ class MetaReplay:
     def _match_kernel(
         self, op: RecordedOp, index: int, tensor: torch.Tensor, all_results: Sequence[torch.Tensor]
     ) -> torch.Tensor:
-        """A result as the recorded kernel makes it, where the meta device says something else."""
+        """Convert a result of the meta device to the result of the recorded kernel where the two differ."""
         value = op.results[index]
         if self._reference is None:
             if tensor.dtype is value.dtype and tuple(tensor.shape) == value.shape:
@@ -154,7 +162,7 @@ class MetaReplay:
         dtype = value.dtype if is_same_input and tensor.dtype is meta_dtype else tensor.dtype
         if not other_shape:
             return tensor.to(dtype)
-        # A workspace: as much less as the result beside it.
+        # A workspace: its size shrinks like the first result.
         new_size, old_size = all_results[0].numel(), math.prod(op.results[0].shape)
         return torch.empty(math.prod(value.shape) * new_size // max(1, old_size), dtype=dtype, device="meta")
 
@@ -167,7 +175,10 @@ class MetaReplay:
             self.nbytes[value.block] = max(size, self.nbytes.get(value.block, 0))
 
     def _is_noop_cast(self, op: RecordedOp) -> bool:
-        """A cast to the dtype that a tensor now has anyway: none is made, nor one of its gradient."""
+        """Return True if a cast has no effect after the change.
+
+        Such a cast, and the cast of its gradient, creates no tensor.
+        """
         source, result = op.args[0], op.results[0]
         source_tensor = self._tensor_of(source)
         if op.in_backward:
@@ -203,7 +214,7 @@ class MetaReplay:
         return args, kwargs
 
     def _resize_arguments(self, op: RecordedOp, args: list[Any], kwargs: dict[str, Any]) -> None:
-        """Give the sizes among the arguments that they have now."""
+        """Replace the sizes among the arguments by their new values."""
         if op.func in _GROUP_NORMS:
             args[_GROUP_NORMS[op.func]] = args[0].shape[0]
         schema = getattr(op.func, "_schema", None)
@@ -227,7 +238,10 @@ class MetaReplay:
         return next(iter(shapes)) if len(shapes) == 1 else self._scale_shape(sizes)
 
     def _expanded_sizes(self, old_shape: Shape, new_shape: Shape, result_shape: Shape, shapes: set[Shape]) -> Shape:
-        """Sizes of an expansion: its own dimensions follow the tensor, those that are new follow what is known."""
+        """Return the new sizes of an expansion.
+
+        Existing dimensions follow the tensor; added dimensions follow known shapes.
+        """
         guess = next(iter(shapes)) if len(shapes) == 1 else self._scale_shape(result_shape)
         ahead = len(result_shape) - len(old_shape)
         sizes = [
@@ -239,7 +253,10 @@ class MetaReplay:
         return tuple(sizes)
 
     def _scale_shape(self, shape: Shape) -> Shape:
-        """A shape that a program gives as numbers: the one dimension that is as large as the batch goes with it."""
+        """Scale a shape that a program gives as numbers.
+
+        A single dimension of the batch size changes with the batch.
+        """
         batch, smaller = self._change.batch_size, self._change.smaller_size
         if batch == smaller:
             return shape
@@ -265,7 +282,7 @@ class MetaReplay:
         return tensor
 
     def _make_tensor(self, value: TensorSpec) -> torch.Tensor:
-        """A tensor that was there before the step, or one that is seen in a way that no op has made."""
+        """Create a tensor that existed before the step, or a view that no recorded op created."""
         block = value.block
         if block is None:
             return torch.empty(value.shape, dtype=value.dtype, device="meta")
@@ -285,7 +302,7 @@ class MetaReplay:
         raise UnanswerableError(f"a part of a tensor of shape {value.shape} was not made by an operator")
 
     def _given_shape(self, value: TensorSpec) -> Shape:
-        """The shape of a tensor that the step was given."""
+        """Return the new shape of a tensor that is an input of the step."""
         change = self._change
         assert value.block is not None
         shape = value.shape
@@ -297,12 +314,12 @@ class MetaReplay:
 
 
 def _holds_batch(block: Block | None) -> bool:
-    """Whether a block holds a batch, or what else a step is given that is as long."""
+    """Return True if a block may hold a batch, or another input that scales with the batch."""
     return block is not None and block.category in {"inputs", "activations", "temporaries"}
 
 
 def _storage_bytes(value: TensorSpec, shape: Shape, dtype: torch.dtype, size: int) -> int:
-    """The bytes of the storage of a tensor, in proportion to those that it had."""
+    """Return the new bytes of a tensor's storage, in proportion to the recorded bytes."""
     part = math.prod(shape) * dtype.itemsize / max(1, math.prod(value.shape) * value.dtype.itemsize)
     return round(size * part)
 
@@ -318,7 +335,7 @@ def _flatten(nested: Any) -> list[Any]:
 
 
 def _fill_inferred_size(sizes: Shape, old_shape: Shape) -> Shape:
-    """Sizes with the number that -1 stands for."""
+    """Replace -1 in the sizes of a view by the number that -1 stands for."""
     if -1 not in sizes:
         return sizes
     rest = math.prod(size for size in sizes if size != -1)
@@ -326,11 +343,13 @@ def _fill_inferred_size(sizes: Shape, old_shape: Shape) -> Shape:
 
 
 def resize_view(old_shape: Shape, new_shape: Shape, sizes: Shape, batch: int) -> Shape:
-    """The sizes of a view, where the tensor that it is of has other sizes than it had.
+    """Return the sizes of a view whose base has ``new_shape`` instead of ``old_shape``.
 
-    Dimensions of both go together in groups of the same product, and what has changed of a group is changed in one
-    dimension of the view: where the changed one begins, or where only one is as large as the batch and the changed one
-    is not, as after a view that took dimensions together, in that one.
+    The dimensions of base and view are matched in groups with the same product. A change within a group changes one
+    dimension of the view. Usually the dimension is the view dimension at which the changed dimension begins. If exactly
+    one view dimension has the batch size and the changed dimension has another size, the view dimension with the batch
+    size changes. The latter happens after a view that merged dimensions. Raise UnanswerableError if the sizes are not
+    divisible.
     """
     if old_shape == new_shape:
         return sizes
@@ -363,7 +382,7 @@ def _changed_dimension(
 
 
 def _group_dimensions(old_shape: Shape, sizes: Shape) -> list[tuple[list[int], list[int]]]:
-    """The dimensions of a tensor and of its view, in the smallest groups with the same products."""
+    """Return the smallest groups of base dimensions and view dimensions that have the same products."""
     groups = []
     i = o = 0
     while i < len(old_shape) and o < len(sizes):
@@ -386,14 +405,17 @@ def _group_dimensions(old_shape: Shape, sizes: Shape) -> list[tuple[list[int], l
 
 
 def replay_unchanged(step: RecordedStep) -> MetaReplay:
-    """A step again as it was, with which every change of it is compared."""
+    """Replay a step without a change, as the reference for every change."""
     replay = MetaReplay(step, Change())
     replay.run()
     return replay
 
 
 def replay_changed(step: RecordedStep, change: Change, reference: MetaReplay) -> ReplayResult:
-    """What the blocks of a step would need; one that no op has touched, as old gradients, goes with the parameters."""
+    """Return the bytes of a step's blocks after a change.
+
+    Untouched blocks, such as old gradients, follow the parameters.
+    """
     changed = MetaReplay(step, change, reference).run()
     reference_bytes = reference.nbytes
     sizes = dict(step.sizes)
@@ -406,17 +428,20 @@ def replay_changed(step: RecordedStep, change: Change, reference: MetaReplay) ->
         if block in changed.replaced_by:
             sizes[block] = 0
         elif size != reference_bytes[block]:
-            # In proportion: a kernel may want more than its counterpart on the meta device.
+            # In proportion: a real kernel may need more than its counterpart on the meta device.
             sizes[block] = round(step.sizes[block] * size / reference_bytes[block]) if reference_bytes[block] else size
         elif step.sizes[block] >= size + _ROUNDED and reference.input_bytes.get(block):
-            # A sum in the room of what was summed up, as losses are on the CPU.
+            # A sum stored in the memory of its terms, as losses are on the CPU: the extra bytes scale with the terms.
             room = step.sizes[block] - size
             sizes[block] = size + round(room * changed.input_bytes.get(block, 0) / reference.input_bytes[block])
     return changed._replace(sizes=sizes)
 
 
 def intervals_of(step: RecordedStep, result: ReplayResult, round_size: Callable[[int], int]) -> list[Interval]:
-    """When each block is there, and its bytes: one that stands for another is there as long as that one was."""
+    """Return the lifetime and bytes of each block.
+
+    A block that replaces another block also lives as long as that block.
+    """
     ends = {block: lifetime.freed_at for block, lifetime in step.lifetimes.items()}
     for block, other in result.replaced_by.items():
         ends[other] = max(ends.get(other, 0), step.lifetimes[block].freed_at)
@@ -430,7 +455,10 @@ def intervals_of(step: RecordedStep, result: ReplayResult, round_size: Callable[
 def later_microbatch_intervals(
     uses: BlockUses, result: ReplayResult, round_size: Callable[[int], int]
 ) -> list[Interval]:
-    """When each block is there once a micro-batch went before: new gradients are added to those that it has left."""
+    """Return the lifetime and bytes of each block in a later micro-batch.
+
+    New gradients are added to the gradients of earlier micro-batches.
+    """
     step = uses.step
     intervals = []
     for (block, lifetime), interval in zip(step.lifetimes.items(), intervals_of(step, result, round_size), strict=True):
@@ -438,7 +466,7 @@ def later_microbatch_intervals(
         if block.category != "gradients" or lifetime.created_at > step.step_at:
             intervals.append(interval)
         elif lifetime.created_at < 0:
-            # Those of the step before, which are cleared before the first micro-batch if at all.
+            # Gradients of the previous step: if cleared at all, they are cleared before the first micro-batch.
             intervals += [interval] * (lifetime.freed_at > step.step_at)
         else:
             added_until = max(

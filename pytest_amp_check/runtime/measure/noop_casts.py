@@ -1,6 +1,6 @@
-"""Casts to float32 of what is float32 already: they do nothing, no op shows them, and with other weights they would.
+"""No-op casts to float32. With low-precision weights these casts would create copies.
 
-They are seen where Python calls them, while memory is measured, in the thread that measures.
+No op shows such a cast, so the Python functions are patched while memory is measured, for the measuring thread only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-#: Whatever casts where it is asked to, and whether it always casts to float32.
+#: (owner, function, True if the function always casts to float32) of every function that casts on request.
 _CASTS: tuple[tuple[Any, str, bool], ...] = (
     (torch.Tensor, "float", True),
     (torch.Tensor, "to", False),
@@ -22,14 +22,14 @@ _CASTS: tuple[tuple[Any, str, bool], ...] = (
     (functional, "log_softmax", False),
 )
 _LOCK = threading.Lock()
-#: Who is told, by thread.
+#: Thread to its callbacks.
 _watching: dict[int, list[Callable[[torch.Tensor], None]]] = {}
-#: What was there before, and whether the class had it itself or from a base class.
+#: (owner, function name, original function, True if the owner defines the function itself and does not inherit it).
 _before: list[tuple[Any, str, Any, bool]] = []
 
 
 def watch_casts(callback: Callable[[torch.Tensor], None]) -> Callable[[], None]:
-    """Tell of casts in this thread until the function that is returned is called."""
+    """Call ``callback`` with the tensor of each no-op cast in this thread. Return a function that ends the watch."""
     thread = threading.get_ident()
     with _LOCK:
         if not _watching:

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class Norms(Collector):
-    """Gives each step the total 2-norm of its optimizer's gradients, divided by the loss scale they carry."""
+    """A collector of the total 2-norm of an optimizer's gradients, divided by their loss scale, for each step."""
 
     def __init__(self, steps: StepLog) -> None:
         self.steps = steps
 
     def before_step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, scale: float) -> None:
-        """The gradients are as the step will find them."""
+        """Compute the norm of the gradients right before the step."""
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         norms = [torch.linalg.vector_norm(g.coalesce().values() if g.is_sparse else g.detach()) for g in grads]
         if norms:

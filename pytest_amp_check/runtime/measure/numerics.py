@@ -1,4 +1,4 @@
-"""How large gradients were, counted by powers of two, as backward held them (scaled) and as they are (unscaled)."""
+"""Gradient magnitudes, counted by powers of two, with the loss scale (as in the backward pass) and without it."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from ..record.steps import KEPT
 from .dtypes import ParameterNames
 from .headroom import Headroom
 
-#: The exponents that have a bin: those of float32's normal numbers. What is smaller or larger counts at the ends.
+#: The exponents that have a bin: the exponents of normal float32 numbers. Smaller and larger magnitudes count in the
+#: first and last bin.
 _LEAST, _MOST = -126, 127
 _BINS = _MOST - _LEAST + 1
 # Columns of a row of counts after its bins: exact zeros; magnitudes of exactly 2^-25, which float16 rounds to zero (to
-# even) while the rest of their bin becomes 2^-24; magnitudes from 65520 to 2^16, which it rounds to infinity; inf; NaN;
-# zeros that float16 made before we looked (see _flushed).
+# even) while the rest of their bin becomes 2^-24; magnitudes from 65520 to 2^16, which float16 rounds to infinity; inf;
+# NaN; zeros that float16 produced before the counting (see count_flushed).
 _ZERO, _TIE, _OVER, _INF, _NAN, _FLUSHED = range(_BINS, _BINS + 6)
 _WIDTH = _BINS + 6
-#: float16: everything up to 2^-25 rounds to zero, below 2^-14 is subnormal, 65520 and more rounds to infinity.
+#: float16: magnitudes up to 2^-25 round to zero, below 2^-14 are subnormal, and from 65520 round to infinity.
 _TIE_EXPONENT, _SUBNORMAL_EXPONENT, _NORMAL_EXPONENT, _LAST_EXPONENT = -25, -24, -14, 15
 #: The bits of a float32's fraction for 65520 = 1.99951171875 * 2^15.
 _OVER_FRACTION = 0x7FF000
 _SIGNLESS = 0x7FFFFFFF
-#: How far, in float32's last places, a gradient may be from what it was before it was divided by the loss scale.
+#: Tolerance, in units in the last place of float32, between a gradient and its value before the division by the scale.
 _PLACES = 16
-#: Elements in a piece, which stays in a CPU's caches; in a piece that is small enough to be copied to others, as each
-#: start of an op costs as much as a thousand elements; and in the pieces that are counted together, which bounds what
-#: is copied of gradients that are not float32 or not contiguous.
+#: Sizes in elements. _PIECE: a chunk that stays in a CPU's caches. _SMALL: a chunk that is copied together with others,
+#: because each launch of an op costs as much as a thousand elements. _BATCH: chunks that are counted together; the
+#: limit bounds the copies of gradients that are not float32 or not contiguous.
 _PIECE, _SMALL, _BATCH = 1 << 18, 1 << 12, 1 << 22
 
 
@@ -43,12 +44,14 @@ _COLUMNS = ("zero", "flushed", "lost", "subnormal", "normal", "above", "inf", "n
 
 
 class Counts(NamedTuple):
-    """Gradient elements by what float16 makes of them.
+    """The number of gradient elements by their representation in float16.
 
-    ``zero``: zero already; ``lost``: not zero, but float16 rounds it to zero (up to 2^-25); ``subnormal``: below 2^-14,
-    held with fewer digits; ``normal``; ``above``: finite, but float16 rounds it to infinity (from 65520); ``inf``;
-    ``nan``. Each element is in one. ``histogram``: finite non-zero elements by the exponent of the power of two at or
-    below their magnitude. ``flushed``: how many of ``zero`` are, at least, what float16 made of something smaller.
+    Each element is in one of these fields. ``zero``: already zero. ``lost``: not zero, but float16 rounds it to zero
+    (up to 2^-25). ``subnormal``: below 2^-14, stored with fewer digits. ``normal``. ``above``: finite, but float16
+    rounds it to infinity (from 65520). ``inf``. ``nan``.
+
+    ``histogram``: finite non-zero elements by the exponent of the power of two at or below their magnitude.
+    ``flushed``: lower bound for the elements in ``zero`` that float16 rounded from a smaller magnitude.
     """
 
     zero: int
@@ -63,23 +66,23 @@ class Counts(NamedTuple):
 
     @property
     def nonzero(self) -> int:
-        """The finite elements that are not zero."""
+        """The number of finite elements that are not zero."""
         return self.lost + self.subnormal + self.normal + self.above
 
     @property
     def share_lost(self) -> float:
-        """The share, 0 to 1, of the elements that are not zero which float16 rounds, or has rounded, to zero."""
+        """The share, 0 to 1, of non-zero elements that float16 rounds, or has rounded, to zero."""
         whole = self.nonzero + self.flushed
         return (self.lost + self.flushed) / whole if whole else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON; the histogram's exponents are strings."""
+        """Return plain data for JSON; the exponents of the histogram are strings."""
         columns = {name: getattr(self, name) for name in _COLUMNS}
         return {**columns, "histogram": {str(exponent): n for exponent, n in self.histogram.items()}}
 
 
 def _counts_of_row(row: torch.Tensor) -> Counts:
-    """One row of the table, read."""
+    """Convert one row of the table to counts."""
     numbers: list[int] = row.tolist()
 
     def sum_bins(first: int, last: int) -> int:
@@ -99,15 +102,16 @@ def _counts_of_row(row: torch.Tensor) -> Counts:
 
 
 class Numerics(Collector):
-    """Gradient magnitudes of a recording, by parameter.
+    """The gradient magnitudes of a recording, by parameter.
 
-    ``model`` names the parameters; others are called after their place in the optimizer. ``every``: look at every n-th
-    step of each optimizer, from its first.
+    ``model`` names the parameters. Other parameters are named by their index in the optimizer. ``every``: sample every
+    n-th step of each optimizer, from its first step on.
 
-    Gradients are looked at once a step, where they are whole and not yet clipped: after ``unscale_``, or else before
-    the step, so those of an accumulation window are its sum. "after" scaling is that times the loss scale, what float16
-    has to hold in backward; "before" is the true gradient, what it would have had to hold without scaling. Steps that
-    are skipped count too. Only running counts are kept, 4 KiB a parameter.
+    Gradients are sampled once per step, when they are complete and not yet clipped: after ``unscale_``, or else before
+    the step. So the gradients of an accumulation window are sampled as their sum. "before" scaling is the true
+    gradient, the number that float16 must hold without scaling. "after" scaling is the true gradient times the loss
+    scale, the number that float16 must hold in the backward pass. Skipped steps count too. Only running counts are
+    kept, 4 KiB for each parameter.
     """
 
     def __init__(self, model: nn.Module | None = None, *, every: int = 1) -> None:
@@ -117,15 +121,15 @@ class Numerics(Collector):
         self.headroom = Headroom(model)
         self._interval = every
         self._step_counts: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
-        # Optimizers whose gradients were looked at since their last step, and those that step at this moment.
+        # Optimizers whose gradients were sampled since their last step, and optimizers that are stepping right now.
         self._inspected_optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._stepping_optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._row_by_name: dict[str, int] = {}
-        # A parameter's place, then before or after scaling, then bins and columns.
+        # Axes: row of a parameter, before (0) or after (1) scaling, bins and further columns.
         self._table = torch.zeros(0, 2, _WIDTH, dtype=torch.int64, device="cpu")
         self._scratch = _ScratchBuffers()
         self._sample_count = 0
-        #: The share that float16 loses at the loss scale, by the number of the step, of the latest that were looked at.
+        #: Step index to the share of gradients that float16 loses at the loss scale, for the latest sampled steps.
         self.lost_by_step: dict[int, float] = {}
         self._lost_shares: weakref.WeakKeyDictionary[torch.optim.Optimizer, float] = weakref.WeakKeyDictionary()
         self._step_count = 0
@@ -135,7 +139,7 @@ class Numerics(Collector):
     # Events.
 
     def set_model(self, model: nn.Module) -> None:
-        """Parameters are called as in the model from now on."""
+        """Name parameters as in this model from now on."""
         self._parameter_names = ParameterNames(model)
         self.headroom.set_model(model)
 
@@ -148,18 +152,18 @@ class Numerics(Collector):
     def after_backward(
         self, scaler: torch.amp.GradScaler | None, scale: float, optimizers: Sequence[torch.optim.Optimizer]
     ) -> None:
-        """Forgets a step that an exception ended."""
+        """Discard the state of a step that an exception ended."""
         for optimizer in optimizers:
             self._stepping_optimizers.discard(optimizer)
 
     def after_unscale(self, scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
-        """Looks at the gradients before anyone clips them, unless a step unscales them itself."""
+        """Sample the gradients before clipping. A step that unscales by itself is sampled in :meth:`before_step`."""
         if optimizer not in self._stepping_optimizers:
             self._inspected_optimizers.add(optimizer)
             self._count_gradients(optimizer, scaler, scaler.get_scale(), grad_scale=1.0)
 
     def before_step(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, scale: float) -> None:
-        """Looks at the gradients of an optimizer that was not unscaled by the user."""
+        """Sample the gradients of an optimizer unless the user unscaled them explicitly."""
         if optimizer in self._inspected_optimizers:
             self._inspected_optimizers.discard(optimizer)
         else:
@@ -170,21 +174,21 @@ class Numerics(Collector):
     def after_step(
         self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, *, skipped: bool
     ) -> None:
-        """The next gradients are those of another step."""
+        """Finish the sample of this step: the next gradients belong to another step."""
         self._stepping_optimizers.discard(optimizer)
         if optimizer in self._lost_shares:
             self.lost_by_step[self._step_count] = self._lost_shares.pop(optimizer)
             self.lost_by_step.pop(self._step_count - KEPT, None)
         self._step_count += 1
-        # Outputs are looked at in the steps in which gradients are.
+        # Module outputs are sampled in the same steps as gradients.
         self.headroom.finish_step(sample_next=(self._step_counts.get(optimizer, -1) + 1) % self._interval == 0)
 
     def _count_gradients(
         self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler | None, scale: float, grad_scale: float
     ) -> None:
-        """Counts the gradients of an optimizer, which are multiplied by ``held`` as they stand."""
+        """Count the gradients of an optimizer. The stored gradients are true gradients times ``grad_scale``."""
         number = self._step_counts[optimizer] = self._step_counts.get(optimizer, -1) + 1
-        # Of a scale that fell to zero there is no way back to the true gradients.
+        # The true gradients cannot be recovered after a scale of zero.
         if number % self._interval or not 0.0 < scale < math.inf:
             return
         has_gradients = False
@@ -203,7 +207,10 @@ class Numerics(Collector):
             self._scale_range = min(low, scale), max(high, scale)
 
     def _gradient_chunks(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[int, torch.Tensor]]:
-        """The gradients of an optimizer's parameters with their places in the table, the large ones in pieces."""
+        """Yield pairs (row in the table, chunk) for the gradients of an optimizer.
+
+        Large gradients have several chunks.
+        """
         for name, parameter in self._parameter_names.named_parameters(optimizer):
             values = _stored_values(parameter.grad)
             if values is not None:
@@ -212,53 +219,53 @@ class Numerics(Collector):
                     yield row, chunk
 
     def _row_index(self, name: str) -> int:
-        """The place of a parameter in the table, which grows for a new one."""
+        """Return the row of a parameter in the table. The table grows for a new parameter."""
         row = self._row_by_name.setdefault(name, len(self._row_by_name))
         if row >= len(self._table):
             more = torch.zeros(max(16, len(self._table)), 2, _WIDTH, dtype=torch.int64, device="cpu")
             self._table = torch.cat([self._table, more])
         return row
 
-    # What was seen.
+    # Results.
 
     @property
     def samples(self) -> int:
-        """How many steps were looked at."""
+        """The number of sampled steps."""
         return self._sample_count
 
     @property
     def scales(self) -> tuple[float, float] | None:
-        """The smallest and the largest loss scale of the steps that were looked at, or None before the first."""
+        """The smallest and the largest loss scale of the sampled steps, or None before the first sample."""
         return self._scale_range
 
     def total(self, *, without_scaling: bool) -> Counts:
-        """All gradients together, times the loss scale or without it."""
+        """Return the counts of all gradients together, with or without the loss scale."""
         return _counts_of_row(self._table[:, 0 if without_scaling else 1].sum(0))
 
     def parameters(self, *, without_scaling: bool) -> dict[str, Counts]:
-        """The gradients of each parameter, times the loss scale or without it."""
+        """Return the counts of each parameter's gradients, with or without the loss scale."""
         side = 0 if without_scaling else 1
         return {name: _counts_of_row(self._table[row, side]) for name, row in self._row_by_name.items()}
 
     @property
     def lost_without_scaling(self) -> float:
-        """The share, 0 to 1, of the elements that are not zero which float16 would round to zero without scaling."""
+        """The share, 0 to 1, of non-zero elements that float16 rounds to zero without scaling."""
         return self.total(without_scaling=True).share_lost
 
     def worst(self, n: int = 5, *, without_scaling: bool = True) -> list[tuple[str, float]]:
-        """The ``n`` parameters that lose the largest share (0 to 1) of their gradients in float16, worst first.
+        """Return the ``n`` parameters that lose the largest share (0 to 1) of their gradients in float16, worst first.
 
-        Parameters that lose nothing are left out.
+        Parameters without losses are omitted.
         """
         shares = [(name, c.share_lost) for name, c in self.parameters(without_scaling=without_scaling).items()]
         return sorted((pair for pair in shares if pair[1] > 0), key=lambda pair: (-pair[1], pair[0]))[:n]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain data for JSON.
+        """Return plain data for JSON.
 
-        Keys: "exponents" (those that have a bin), "before" and "after" scaling (:class:`Counts`), "parameters" (name
-        to "before", "after" and "lost", the share lost without scaling), "lost_without_scaling" (a share, 0 to 1) and
-        "samples" (the steps that were looked at).
+        Keys: "exponents" (of the bins), "before" and "after" scaling (:class:`Counts`), "parameters" (name to "before",
+        "after" and "lost", the share lost without scaling), "lost_without_scaling" (a share, 0 to 1) and "samples" (the
+        number of sampled steps).
         """
         before, after = self.parameters(without_scaling=True), self.parameters(without_scaling=False)
         return {
@@ -279,7 +286,11 @@ class Numerics(Collector):
 
 
 def _stored_values(gradient: torch.Tensor | None) -> torch.Tensor | None:
-    """The stored elements of a gradient on this rank, flat, as float32, or None where there are none to read."""
+    """Return the stored elements of a gradient on this rank as flat float32, or None if there are no values.
+
+    A sharded gradient yields its local shard, a sparse gradient its coalesced values, and a complex gradient its real
+    and imaginary parts.
+    """
     if gradient is None or gradient.is_meta or isinstance(gradient, FakeTensor):
         return None
     gradient = gradient.detach()
@@ -299,7 +310,7 @@ def _stored_values(gradient: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def _to_float32(double: torch.Tensor) -> torch.Tensor:
-    """float64 as float32, where what is too small or too large stays non-zero and finite."""
+    """Convert float64 to float32 so that tiny values stay non-zero and huge values stay finite."""
     info = torch.finfo(torch.float32)
     single = double.to(torch.float32)
     single = torch.where((single == 0) & (double != 0), info.tiny, single)
@@ -307,7 +318,7 @@ def _to_float32(double: torch.Tensor) -> torch.Tensor:
 
 
 def _batch_chunks(chunks: Iterable[tuple[int, torch.Tensor]]) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
-    """Pieces of one device that are counted together, with their places in the table."""
+    """Group chunks of one device into batches that are counted together, each with the rows of its chunks."""
     open_: dict[torch.device, tuple[list[int], list[torch.Tensor]]] = {}
     sizes: dict[torch.device, int] = {}
     for row, chunk in chunks:
@@ -323,13 +334,13 @@ def _batch_chunks(chunks: Iterable[tuple[int, torch.Tensor]]) -> Iterator[tuple[
 
 
 class _ScratchBuffers:
-    """Buffers that are used again and again: to touch new memory costs more than to count what lies in it."""
+    """Reusable buffers by device and dtype: touching new memory costs more than counting its content."""
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[torch.device, torch.dtype], torch.Tensor] = {}
 
     def take_buffer(self, dtype: torch.dtype, part: torch.Tensor) -> torch.Tensor:
-        """A buffer as large as a part, whose last contents are gone."""
+        """Return a buffer with the length of ``part``. The previous content of the buffer is overwritten."""
         buffer = self._buffers.get((part.device, dtype))
         if buffer is None:
             buffer = self._buffers[part.device, dtype] = torch.empty(_PIECE, dtype=dtype, device=part.device)
@@ -339,11 +350,15 @@ class _ScratchBuffers:
 def _count_before_and_after(
     chunks: Sequence[torch.Tensor], before: float, after: float, scratch: _ScratchBuffers
 ) -> torch.Tensor:
-    """Two rows of counts for each of several tensors on one device: of it times ``before``, and times ``after``."""
+    """Return two rows of counts for each chunk: for the chunk times ``before`` and for the chunk times ``after``.
+
+    All chunks are on one device. The result has the shape (chunks, 2, columns) and is on the CPU.
+    """
     bits_by_fraction: dict[float, _FloatBits] = {}
     sides = []
     for factor in (before, after):
-        # By a power of two only exponents move. The other factor, 0.5 < fraction < 1, can neither overflow nor vanish.
+        # A power of two only moves exponents. The remaining factor, 0.5 < fraction < 1, can neither overflow nor
+        # vanish.
         fraction, shift = _split_factor(factor)
         if fraction not in bits_by_fraction:
             bits_by_fraction[fraction] = _FloatBits(
@@ -356,16 +371,16 @@ def _count_before_and_after(
 
 
 def _split_factor(factor: float) -> tuple[float, int]:
-    """A factor as a fraction, above 0.5 and up to 1, and a power of two."""
+    """Split a factor into a fraction, above 0.5 and up to 1, and the exponent of a power of two."""
     fraction, shift = math.frexp(factor)
     return (1.0, shift - 1) if fraction == 0.5 else (fraction, shift)
 
 
 class _FloatBits:
-    """Several tensors of float32 as integers, whose order without the sign is that of the magnitudes.
+    """Several float32 tensors viewed as integers. Without the sign bit the integers are ordered like the magnitudes.
 
-    Subnormal numbers are read as integers too, as a process may be set to flush them. What looks for single values
-    waits until it is known that there are some near.
+    Subnormal numbers are also handled as integers, because a process may be set to flush them. Searches for single
+    values run only if the coarse counts show candidates.
     """
 
     def __init__(self, chunks: Sequence[torch.Tensor], scratch: _ScratchBuffers) -> None:
@@ -386,24 +401,24 @@ class _FloatBits:
             filled += part.numel()
         if small_rows:
             self._count_small(small_rows, fields)
-        #: How many elements of each tensor have each of the 256 values of the exponent's field, on the CPU.
+        #: The number of elements of each tensor for each of the 256 values of the exponent field, on the CPU.
         self._fields = torch.stack([field for field in fields if field is not None]).cpu()
 
     def _exponent_fields(self, part: torch.Tensor) -> torch.Tensor:
-        """The eight bits of the exponent's field, which the conversion to eight bits parts from the sign."""
+        """Return the eight bits of the exponent field. The conversion to uint8 drops the sign bit."""
         shifted = self._scratch.take_buffer(torch.int32, part)
         torch.bitwise_right_shift(part, 23, out=shifted)
         return self._scratch.take_buffer(torch.uint8, part).copy_(shifted)
 
     def _count_small(self, rows: Sequence[int], fields: list[torch.Tensor | None]) -> None:
-        """Reads small parts together."""
+        """Count the exponent fields of several small chunks in one concatenated tensor."""
         parts = [self._int_views[row] for row in rows]
         exponents = torch.split(self._exponent_fields(torch.cat(parts)), [part.numel() for part in parts])
         for row, part in zip(rows, exponents, strict=True):
             fields[row] = torch.bincount(part, minlength=256)
 
     def _count_different(self, row: int, bits: int) -> torch.Tensor:
-        """How many elements of a tensor have other bits, but for the sign."""
+        """Count the elements of a tensor whose bits differ from ``bits``, ignoring the sign."""
         part = self._int_views[row]
         out = self._scratch.take_buffer(torch.int32, part)
         if bits:
@@ -412,7 +427,7 @@ class _FloatBits:
         return torch.count_nonzero(torch.bitwise_left_shift(part, 1, out=out))
 
     def _count_equal(self, bits: int, mask: torch.Tensor) -> torch.Tensor:
-        """How many elements have these bits, on the CPU, for each tensor ``where`` a condition holds, 0 elsewhere."""
+        """Count the elements with these bits for each tensor where ``mask`` is True, 0 for the others. On the CPU."""
         counts = torch.zeros(len(self._int_views), dtype=torch.int64, device="cpu")
         rows = mask.nonzero().flatten()
         if len(rows):
@@ -421,7 +436,7 @@ class _FloatBits:
         return counts
 
     def _count_between(self, low: int, high: int, mask: torch.Tensor) -> torch.Tensor:
-        """As :meth:`_equal`, for bits from ``low`` to below ``high``."""
+        """Count the elements with bits from ``low`` to below ``high``; see :meth:`_count_equal`."""
         counts = torch.zeros(len(self._int_views), dtype=torch.int64, device="cpu")
         for row in mask.nonzero().flatten().tolist():
             signless = self._int_views[row] & _SIGNLESS
@@ -429,7 +444,7 @@ class _FloatBits:
         return counts
 
     def count_rows(self, shift: int) -> torch.Tensor:
-        """Rows of counts, on the CPU, for each tensor times two to the power of ``shift``."""
+        """Return rows of counts, on the CPU, for each tensor times two to the power of ``shift``."""
         fields = self._fields
         counts = torch.zeros(len(fields), _WIDTH, dtype=torch.int64, device="cpu")
         target = (torch.arange(1, 255, device="cpu") - 127 + shift).clamp_(_LEAST, _MOST) - _LEAST
@@ -448,19 +463,20 @@ class _FloatBits:
         return counts
 
     def _count_subnormal(self, row: int, shift: int) -> torch.Tensor:
-        """The bins of float32's subnormal numbers, which have no exponent of their own, on the CPU."""
+        """Count the subnormal float32 numbers, which have no exponent field of their own, by exponent. On the CPU."""
         signless = self._int_views[row] & _SIGNLESS
         tiny = signless[(signless > 0) & (signless < 1 << 23)].double()
         exponents = torch.frexp(tiny).exponent - 1 - 149 + shift
         return torch.bincount(exponents.clamp_(_LEAST, _MOST) - _LEAST, minlength=_BINS).cpu()
 
     def count_flushed(self, shift: int, counts: torch.Tensor, *, power_of_two: bool) -> None:
-        """Counts the zeros that float16 made, at least, where a gradient came through float16 before it was stored.
+        """Count a lower bound of the zeros that float16 produced before a gradient was stored as float32.
 
-        Autocast's backward computes the gradient of a float32 parameter in float16: what got lost is a zero by now.
-        Such a gradient, summed over micro-batches or not, has multiples of 2^-24 alone, so each of its smallest
-        magnitudes is 2^-24 exactly. What float16 rounded to zero came from a gap as wide as what it rounded to +2^-24,
-        or to -2^-24; unless gradients are rarer the nearer they are to zero, it is half as many as both.
+        The backward pass under autocast computes the gradient of a float32 parameter in float16, so a lost element is
+        already zero. Such a gradient, summed over micro-batches or not, only has multiples of 2^-24, so its smallest
+        magnitudes are exactly 2^-24. The interval that float16 rounds to zero is as wide as the interval it rounds to
+        +2^-24, or to -2^-24. Unless gradients get rarer towards zero, the number of flushed zeros is therefore half of
+        the number of both.
         """
         field = _SUBNORMAL_EXPONENT - shift + 127
         smallest = counts[:, _SUBNORMAL_EXPONENT - _LEAST]
@@ -478,15 +494,15 @@ class _FloatBits:
 
 
 def assert_underflow(numerics: Numerics | None, *, below: float, without_scaling: bool = False) -> None:
-    """Fails where float16 loses the share ``below``, 0 to 1, or more of the gradient elements that are not zero.
+    """Fail if float16 loses the share ``below``, 0 to 1, or more of the non-zero gradient elements.
 
-    Lost is what float16 rounds to zero, at the loss scale in use or, with ``without_scaling``, with none. What float16
-    has lost already, as it does where autocast computes a gradient in it, is a zero among others; of those as many
-    count as the neighbouring magnitudes tell of, which is a lower bound. Exact is a run in bfloat16 or float32 with the
-    same scaler.
+    An element is lost if float16 rounds the element to zero, at the loss scale in use or, with ``without_scaling``,
+    without any scale. If autocast computes a gradient in float16, lost elements are already zeros. Of these zeros only
+    a lower bound is counted, estimated from the neighboring magnitudes. A run in bfloat16 or float32 with the same
+    scaler gives the exact count.
 
-    :raises AssertionError: the share is ``below`` or more, nothing was recorded, or every gradient is zero.
-    :raises ValueError: ``below`` is no share, or gradient magnitudes were not asked for.
+    Raise AssertionError if the share is ``below`` or more, nothing was recorded, or every gradient is zero. Raise
+    ValueError if ``below`` is no share, or gradient magnitudes were not recorded.
     """
     if not 0.0 < below <= 1.0:
         raise ValueError(f"below={below!r} is no share: give a fraction above 0 and up to 1, such as 0.01 for 1 %.")
@@ -534,7 +550,7 @@ def _describe_scale(numerics: Numerics, scales: tuple[float, float]) -> str:
 def _scaling_advice(
     numerics: Numerics, counts: Counts, scales: tuple[float, float], below: float, without_scaling: bool
 ) -> str:
-    """What keeps enough of the gradients: a larger scale where one fits, else another dtype."""
+    """Return a remedy that keeps enough of the gradients: a larger scale if one fits, else another dtype."""
     if without_scaling and numerics._was_scaled:
         return "Keep the GradScaler, or use bfloat16, which needs none."
     shift = _required_shift(counts, below)
@@ -552,12 +568,16 @@ def _scaling_advice(
 
 
 def _required_shift(counts: Counts, below: float) -> int | None:
-    """By how many powers of two gradients must grow so that float16 loses less than ``below``, if none overflows."""
+    """Return the power of two by which gradients must grow so that float16 loses less than ``below``.
+
+    Return None if no power of two up to the overflow limit is enough.
+    """
     most = _LAST_EXPONENT - 1 - max(counts.histogram)
     whole = counts.nonzero + counts.flushed
     for shift in range(1, most + 1):
         lost = sum(n for exponent, n in counts.histogram.items() if exponent + shift < _TIE_EXPONENT)
-        # What float16 has flushed may have been anything: 2^10 is as far as from its least number to its normal ones.
+        # The original magnitude of a flushed element is unknown. 2^10 is the distance from the smallest float16 number
+        # to its normal numbers, so a shift of 10 counts as sufficient.
         if (lost + (counts.flushed if shift < 10 else 0)) / whole < below:
             return shift
     return None

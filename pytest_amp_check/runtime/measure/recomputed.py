@@ -1,8 +1,8 @@
-"""When blocks would be there if modules were recomputed in the backward pass, told from a step in which they were not.
+"""The lifetime of blocks if modules were recomputed in the backward pass, derived from a step without recomputation.
 
-This is what ``torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False)`` does: the forward pass keeps what a
-module is given and not what it computes; the first node of its graph that wants something runs its forward again, up to
-the last thing that the graph has saved; from there on each thing lives until its node has run, as it was recorded.
+The model is ``torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False)``. The forward pass keeps the inputs of
+a module and not its results. The first node of the module's graph that needs a saved tensor reruns the forward, up to
+the last tensor that the graph has saved. From there on each block lives until its node has run, as recorded.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import NamedTuple
 from .block import Block
 from .step_recording import FOREVER, ModuleCall, RecordedOp, RecordedStep
 
-#: A moment of a step: a tick, and the tick of what runs again at that moment.
+#: A moment of a step: a tick, and the tick of the recomputed op at that moment (0 without recomputation).
 Moment = tuple[int, int]
-#: When a block was there, and its bytes.
+#: Start, end and bytes of a block.
 Interval = tuple[Moment, Moment, int]
 
 
 class UnanswerableError(Exception):
-    """What was recorded does not tell; says why."""
+    """An error for a question that the recording cannot answer. The message is the reason."""
 
 
 def peak_of(intervals: Iterable[Interval]) -> int:
-    """The most bytes at one moment."""
+    """Return the largest sum of bytes at one moment."""
     changes: list[tuple[Moment, int]] = []
     for start, end, size in intervals:
         changes.append((start, size))
         changes.append((end, -size))
-    # At one moment what goes goes first.
+    # Of equal moments the frees, with a negative size, sort before the allocations.
     changes.sort()
     total = highest = 0
     for _, change in changes:
@@ -40,7 +40,7 @@ def peak_of(intervals: Iterable[Interval]) -> int:
 
 
 def recorded_intervals(step: RecordedStep, sizes: dict[Block, int] | None = None) -> list[Interval]:
-    """When each block was there, with other sizes where some are given."""
+    """Return the lifetime and bytes of each block, with the given sizes instead of the recorded sizes if given."""
     sizes = step.sizes if sizes is None else sizes
     return [
         ((lifetime.created_at, 0), (lifetime.freed_at, 0), sizes[block]) for block, lifetime in step.lifetimes.items()
@@ -48,20 +48,20 @@ def recorded_intervals(step: RecordedStep, sizes: dict[Block, int] | None = None
 
 
 class BackwardRead(NamedTuple):
-    """A node of a backward pass, and when it was done with a block."""
+    """A read of a block in a backward pass: the node, and the tick at which the node was done with the block."""
 
     node: int | None
     end_tick: int
 
 
 class BlockUses:
-    """Who uses each block of a step, and when."""
+    """The uses of each block of a step."""
 
     def __init__(self, step: RecordedStep) -> None:
         self.step = step
-        #: The ends of the ops outside of backward passes that read a block.
+        #: Block to the end ticks of the ops outside of backward passes that read the block.
         self.forward_ends: dict[Block, list[int]] = {}
-        #: What reads it in backward passes.
+        #: Block to its reads in backward passes.
         self.backward_reads: dict[Block, list[BackwardRead]] = {}
         self.ops_by_node: dict[int, list[RecordedOp]] = {}
         for op in step.ops:
@@ -73,19 +73,25 @@ class BlockUses:
                 else:
                     self.forward_ends.setdefault(block, []).append(op.end)
         self._op_starts = [op.start for op in step.ops]
-        #: The calls of modules that were given a block.
+        #: Block to the module calls that received the block as input.
         self.receiving_calls: dict[Block, list[ModuleCall]] = {}
         for call in step.calls:
             for block in call.given_blocks:
                 self.receiving_calls.setdefault(block, []).append(call)
 
     def next_op(self, tick: int) -> int:
-        """When the first op after a moment began: what goes before that goes because of what has run until then."""
+        """Return the start tick of the first op after a moment, or FOREVER.
+
+        A free before the returned tick is an effect of the ops up to the moment.
+        """
         index = bisect_right(self._op_starts, tick)
         return self._op_starts[index] if index < len(self._op_starts) else FOREVER
 
     def forward_release(self, block: Block, within: ModuleCall | None = None) -> int:
-        """When the forward pass is done with a block: the last op that reads it, and the last call that is given it."""
+        """Return the tick at which the forward pass no longer needs a block.
+
+        The last reading op and the last receiving call decide, within one module call if ``within`` is given.
+        """
         until = FOREVER if within is None else within.end
         lifetime = self.step.lifetimes[block]
         ends = [end for end in self.forward_ends.get(block, ()) if end <= until]
@@ -95,7 +101,7 @@ class BlockUses:
 
 
 class _RecomputedCall:
-    """A call of a module that is computed again: what its nodes are, when that happens, and up to where."""
+    """A module call that is recomputed: its autograd nodes, and the start and end of the recomputation."""
 
     def __init__(self, call: ModuleCall, uses: BlockUses) -> None:
         self.call = call
@@ -105,15 +111,15 @@ class _RecomputedCall:
         backward = [op for node in call.node_range for op in uses.ops_by_node.get(node, ())]
         if any(op.grad for op in backward):
             raise UnanswerableError(f"{call.name} was recomputed already, or has a backward pass of its own")
-        #: When its backward pass is over.
+        #: Tick at which the backward pass of the call ends.
         self.backward_end = max((op.end for op in backward), default=-1)
-        #: What was there when its forward ended and its nodes read: what they have saved.
+        #: (start, node) of backward ops that read blocks from before the end of the forward: the saved tensors.
         needed_by = [
             (op.start, op.node_number)
             for op in backward
             if any(step.lifetimes[block].created_at < call.end for block in op.read_blocks() if block in step.lifetimes)
         ]
-        #: When it is computed again: when the first node wants something.
+        #: Tick at which the recomputation starts: the first node that needs a saved tensor. -1 if no node does.
         self.start_tick = min((start for start, _ in needed_by), default=-1)
         saving = {node for _, node in needed_by}
         makers = [op for op in self.ops if op.node_number in saving]
@@ -127,7 +133,7 @@ class _RecomputedCall:
 
     @property
     def has_work(self) -> bool:
-        """Whether there is anything to compute again."""
+        """True if there is anything to recompute."""
         return self.start_tick >= 0
 
     def has_node(self, node: int | None) -> bool:
@@ -135,12 +141,15 @@ class _RecomputedCall:
 
 
 def recomputed_intervals(uses: BlockUses, names: Iterable[str]) -> list[Interval]:
-    """When each block would be there if the modules with these names were recomputed."""
+    """Return the lifetime and bytes of each block if the modules with these names are recomputed.
+
+    Raise UnanswerableError if a module did not run in the step.
+    """
     step = uses.step
     wanted_names = set(names)
     calls: list[_RecomputedCall] = []
     for call in step.calls:
-        # A module within one that is recomputed is recomputed with it.
+        # A module inside a recomputed module is recomputed with it.
         inner = any(other.call.start < call.start and call.end <= other.call.end for other in calls)
         if call.name in wanted_names and call.end < FOREVER and not inner:
             recomputed_call = _RecomputedCall(call, uses)
@@ -161,7 +170,7 @@ def recomputed_intervals(uses: BlockUses, names: Iterable[str]) -> list[Interval
 
 
 def _freed_at(block: Block, uses: BlockUses, calls: list[_RecomputedCall], maker: _RecomputedCall | None) -> int:
-    """When a block goes that the first forward has made, or that was there before."""
+    """Return the tick at which a block is freed that the first forward created, or that existed before."""
     lifetime = uses.step.lifetimes[block]
     if block.category in {"parameters", "other", "optimizer state"} or lifetime.freed_at == FOREVER:
         return lifetime.freed_at
@@ -176,7 +185,7 @@ def _freed_at(block: Block, uses: BlockUses, calls: list[_RecomputedCall], maker
     others = [read.end_tick for read in reads if not maker.has_node(read.node)]
     by_graph = own_reads or maker.start_tick <= lifetime.freed_at <= uses.next_op(maker.backward_end)
     if not by_graph or lifetime.freed_at > uses.next_op(max([maker.backward_end, *(read.end_tick for read in reads)])):
-        # Somebody else keeps it, or its nodes never did.
+        # Another owner keeps the block, or its nodes never saved it.
         return max([lifetime.freed_at, *holder_ends])
     escapes = block in maker.call.output_blocks
     local = uses.forward_release(block, None if escapes else maker.call)
@@ -184,12 +193,12 @@ def _freed_at(block: Block, uses: BlockUses, calls: list[_RecomputedCall], maker
 
 
 def _is_outside_input(block: Block, call: _RecomputedCall, created_at: int) -> bool:
-    """Whether a call of a module is given a block from outside, which it keeps to compute with it again."""
+    """Return True if a module call receives a block from outside. The call keeps such a block for the recomputation."""
     return created_at <= call.call.start and block in call.given_blocks
 
 
 def _freed_again_at(block: Block, uses: BlockUses, maker: _RecomputedCall) -> Moment:
-    """When a block goes that was computed again."""
+    """Return the moment at which a recomputed block is freed."""
     lifetime = uses.step.lifetimes[block]
     if lifetime.freed_at <= maker.stop_tick:
         return (maker.start_tick, lifetime.freed_at)

@@ -1,4 +1,4 @@
-"""Tensors without values: what answers where code asks them for one, and how optimizers step them."""
+"""Tensors without values: replacements for requested values, and optimizer steps on such tensors."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _aten = torch.ops.aten
 
 
 class StandIns(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Answers where code asks a tensor without values for one: no overflow was found, and what was tested is fine.
+    """A dispatch mode that answers requests for values of fake tensors: no overflow occurred, and all checks passed.
 
-    ``found_inf`` is 0, ``.all()`` and products of truths (``torch.isfinite``) are True, other truths False, numbers 1.
+    ``found_inf`` is 0. ``.all()`` and products of booleans (``torch.isfinite``) are True, other booleans False. Numbers
+    are 1.
     """
 
     def __init__(self) -> None:
@@ -73,13 +74,13 @@ def replace_attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def foreach_by_default() -> Iterator[None]:
-    """Optimizers choose as on CUDA, though the tensors here are of another class and on another device."""
+    """Make optimizers choose foreach as on CUDA, although the tensors have another class and device."""
     with ExitStack() as stack:
         stack.enter_context(
             replace_attribute(optimizers, "_get_foreach_kernels_supported_devices", lambda: ["cuda", "cpu"])
         )
         for module in (optimizers, foreach):
-            # Older versions of torch have a list in the first alone.
+            # Older versions of torch have the list in the first module only.
             supported = getattr(module, "_foreach_supported_types", None)
             if supported is not None:
                 stack.enter_context(replace_attribute(module, "_foreach_supported_types", [*supported, FakeTensor]))
@@ -88,6 +89,9 @@ def foreach_by_default() -> Iterator[None]:
 
 @contextmanager
 def without_values() -> Iterator[None]:
-    """Tensors that are made have no values, optimizers choose as on CUDA, and numbers that are asked for are 1 or 0."""
+    """Create all tensors without values.
+
+    Optimizers choose as on CUDA, and :class:`StandIns` replaces requested values.
+    """
     with foreach_by_default(), FakeTensorMode(allow_non_fake_inputs=True), StandIns():
         yield

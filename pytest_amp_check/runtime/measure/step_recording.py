@@ -1,6 +1,6 @@
-"""One training step as it was recorded: what ran, on which storages, and how long each of them was there.
+"""The recording of one training step: ops, module calls, storages and the lifetime of each storage.
 
-Nothing here keeps a tensor alive: an op is known by the geometry of its tensors, and a storage by its block.
+A recording keeps no tensor alive. An op is described by the geometry of its tensors, and a storage by its block.
 """
 
 from __future__ import annotations
@@ -12,25 +12,28 @@ import torch
 
 from .block import Block
 
-#: Ops of a step that are kept; a step with more has no answers. An op takes some 2 KiB.
+#: Largest number of ops kept for a step; a step with more ops is marked incomplete. An op takes some 2 KiB.
 MOST_OPS = 50_000
-#: Optimizers whose steps are kept, those with the highest peaks.
+#: Largest number of optimizers with a kept step. The steps with the highest peaks are kept.
 MOST_STEPS = 8
-#: How long a block is there that outlives its step.
+#: Tick at which a block is freed that outlives its step.
 FOREVER = 2**62
 
-#: What is kept as it is.
+#: Types of arguments that are stored unchanged. Other values are stored as None.
 _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device, torch.layout, torch.memory_format)
-#: Stands for a learning rate that is a tensor.
+#: Stand-in for a learning rate that is a tensor.
 _RATE = 1e-3
 
-#: The number that torch gives to the next node of the graph, and the node that a backward pass is at.
+#: Private torch functions: the sequence number of the next autograd node, and the node that a backward pass executes.
 _next_node: Callable[[], int] = torch._C._autograd._get_sequence_nr
 _node_now: Callable[[], Any] = torch._C._current_autograd_node
 
 
 class TensorSpec(NamedTuple):
-    """A tensor as an op met it. ``block`` is None for one that does not count, as a number on the host."""
+    """The geometry of a tensor at an op.
+
+    ``block`` is None for a tensor that does not count, such as a number on the host.
+    """
 
     block: Block | None
     shape: tuple[int, ...]
@@ -40,7 +43,11 @@ class TensorSpec(NamedTuple):
 
 
 class RecordedOp:
-    """An op. ``node`` numbers the node of the graph that it made, or in a backward pass the one that called it."""
+    """One recorded op.
+
+    ``node_number`` is the sequence number of an autograd node. In a forward pass the op created the node; in a backward
+    pass the node called the op.
+    """
 
     __slots__ = ("args", "end", "func", "grad", "in_backward", "kwargs", "node_number", "results", "start")
 
@@ -50,19 +57,19 @@ class RecordedOp:
         self.end = start
         self.node_number = node
         self.in_backward = backward
-        #: Whether gradients were on: in a backward pass that is something computed anew.
+        #: True if gradients were enabled. Inside a backward pass such an op belongs to a recomputation.
         self.grad = grad
         self.args: Any = ()
         self.kwargs: Any = {}
         self.results: list[TensorSpec] = []
 
     def read_blocks(self) -> Iterable[Block]:
-        """The blocks of its arguments."""
+        """Return the blocks of the op's arguments."""
         return (value.block for value in values_in((self.args, self.kwargs)) if value.block is not None)
 
 
 class ModuleCall:
-    """A call of a module: when it began and ended, the nodes that it made, the blocks it was given and gave."""
+    """One call of a module: start and end tick, created autograd nodes, input blocks and output blocks."""
 
     __slots__ = ("end", "given_blocks", "input_shape", "name", "node_range", "output_blocks", "start")
 
@@ -74,25 +81,28 @@ class ModuleCall:
         self.end = FOREVER
         self.node_range = range(node, node)
         self.given_blocks = given_blocks
-        #: The shape of the first tensor that it was given.
+        #: The shape of the first input tensor; () without tensors.
         self.input_shape = input_shape
         self.output_blocks: list[Block] = []
 
 
 class Lifetime:
-    """When a block was there, in ticks of its step: from before it where ``born`` is -1."""
+    """The lifetime of a block in ticks of its step. ``created_at`` is -1 for a block that existed before the step."""
 
     __slots__ = ("created_at", "freed_at", "uncached_at")
 
     def __init__(self, created_at: int) -> None:
         self.created_at = created_at
         self.freed_at = FOREVER
-        #: When autocast's cache let go of it, where it was in there.
+        #: Tick at which the cache of autocast dropped the block; None for a block that was not in the cache.
         self.uncached_at: int | None = None
 
 
 class OptimizerSpec(NamedTuple):
-    """What an optimizer steps: its class, and for each of its groups the settings, shapes and dtypes."""
+    """The input of an optimizer step.
+
+    The fields are the class, and for each group its settings and, per parameter, (shape, dtype, has a gradient).
+    """
 
     optimizer_class: type[torch.optim.Optimizer]
     groups: list[tuple[dict[str, Any], list[tuple[tuple[int, ...], torch.dtype, bool]]]]
@@ -100,27 +110,27 @@ class OptimizerSpec(NamedTuple):
 
 
 class RecordedStep:
-    """From the end of one step of an optimizer to the end of the next."""
+    """The time from the end of one optimizer step to the end of the next."""
 
     def __init__(self, alive: dict[Block, int]) -> None:
         self.tick = 0
         self.alive_bytes = self.peak = sum(alive.values())
         self.lifetimes = {block: Lifetime(-1) for block in alive}
-        #: Bytes of each block. Categories are those of the block, which may become known later.
+        #: Bytes of each block. The category is an attribute of the block, because it may become known later.
         self.sizes = dict(alive)
         self.ops: list[RecordedOp] = []
         self.calls: list[ModuleCall] = []
         self.optimizer_spec: OptimizerSpec | None = None
-        #: When the optimizer began to step.
+        #: Tick at which the optimizer began to step.
         self.step_at = FOREVER
-        #: Bytes that the program has cast to float32 outside of backward passes, though they were of it.
+        #: Bytes of float32 tensors that the program cast to float32 outside of backward passes.
         self.noop_cast_bytes = 0
-        #: Where storages changed their sizes, or ops were too many: what is known is not all.
+        #: The reason why the recording is incomplete, or "". Possible reasons are resized storages and too many ops.
         self.incomplete_reason = ""
 
 
 class StepRecording:
-    """Keeps, for each optimizer, its step with the highest peak. Told of blocks, of ops and of calls of modules."""
+    """The step with the highest peak of each optimizer. The caller reports blocks, ops and module calls."""
 
     def __init__(self) -> None:
         self._current_step = RecordedStep({})
@@ -128,7 +138,7 @@ class StepRecording:
 
     @property
     def steps(self) -> Sequence[RecordedStep]:
-        """The steps that are kept, oldest first."""
+        """The kept steps, oldest first."""
         return list(self._kept_steps.values())
 
     # Blocks.
@@ -172,7 +182,7 @@ class StepRecording:
     # Ops and modules.
 
     def begin_op(self, func: Any, *, backward: bool, grad: bool, makes_node: bool) -> RecordedOp:
-        """An op is about to run."""
+        """Create the record of an op that is about to run."""
         step = self._current_step
         step.tick += 1
         node = None
@@ -184,13 +194,13 @@ class StepRecording:
         return RecordedOp(func, step.tick, node, backward=backward, grad=grad)
 
     def keep_arguments(self, op: RecordedOp, args: Any, block_of: Callable[[torch.Tensor], Block | None]) -> None:
-        """The arguments as they are before the op runs, where it gives a tensor other sizes in place."""
+        """Store the arguments before the op runs. Needed for ops that change the size of a tensor in place."""
         op.args = _to_spec(args, block_of)
 
     def end_op(
         self, op: RecordedOp, args: Any, kwargs: Any, result: Any, block_of: Callable[[torch.Tensor], Block | None]
     ) -> None:
-        """It has run, and its results are known."""
+        """Complete the record of an op that has run, and add the op to the current step."""
         step = self._current_step
         step.tick += 1
         op.end = step.tick
@@ -205,7 +215,7 @@ class StepRecording:
         step.ops.append(op)
 
     def enter_module(self, name: str, given_blocks: list[Block], shape: tuple[int, ...]) -> ModuleCall:
-        """A module is called."""
+        """Create the record of a module call that begins."""
         step = self._current_step
         step.tick += 1
         call = ModuleCall(name, step.tick, _next_node(), given_blocks, shape)
@@ -213,7 +223,7 @@ class StepRecording:
         return call
 
     def leave_module(self, call: ModuleCall, output_blocks: list[Block]) -> None:
-        """The module gives its output, or raises."""
+        """Complete the record of a module call that returned or raised."""
         step = self._current_step
         step.tick += 1
         call.end = step.tick
@@ -223,7 +233,7 @@ class StepRecording:
     # Steps.
 
     def begin_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """The optimizer begins to step, or goes on after a closure."""
+        """Store the optimizer's settings at the start of its step. A second call after a closure changes nothing."""
         step = self._current_step
         if step.optimizer_spec is None:
             step.step_at = step.tick
@@ -237,7 +247,7 @@ class StepRecording:
             step.optimizer_spec = OptimizerSpec(type(optimizer), groups, bool(optimizer.state))
 
     def finish_step(self, optimizer: torch.optim.Optimizer, alive: Iterable[Block]) -> None:
-        """The optimizer has stepped."""
+        """End the current step. Keep the step if its peak is the highest of this optimizer so far."""
         step, key = self._current_step, id(optimizer)
         kept_step = self._kept_steps.get(key)
         if kept_step is None or step.peak >= kept_step.peak:
@@ -248,7 +258,7 @@ class StepRecording:
 
 
 def values_in(spec: Any) -> Iterable[TensorSpec]:
-    """The tensors among an op's arguments or results."""
+    """Yield the tensor specs in nested arguments or results of an op."""
     if isinstance(spec, TensorSpec):
         yield spec
     elif isinstance(spec, (list, tuple)):
@@ -259,7 +269,7 @@ def values_in(spec: Any) -> Iterable[TensorSpec]:
 
 
 def _to_spec(value: Any, block_of: Callable[[torch.Tensor], Block | None]) -> Any:
-    """Arguments with values in the place of tensors, and nothing that a program may want to see go."""
+    """Replace tensors by tensor specs, and other objects by None so that the recording does not keep them alive."""
     if isinstance(value, torch.Tensor):
         is_strided = value.layout is torch.strided
         return TensorSpec(
@@ -275,7 +285,10 @@ def _to_spec(value: Any, block_of: Callable[[torch.Tensor], Block | None]) -> An
 
 
 def _plain_setting(value: Any) -> Any:
-    """A setting of an optimizer. Of a learning rate that is a tensor the memory is what counts, not the value."""
+    """Return a setting of an optimizer as plain data.
+
+    A learning rate that is a tensor becomes a fixed number, because only memory matters and not the value.
+    """
     if isinstance(value, tuple):
         return tuple(_plain_setting(each) for each in value)
     if isinstance(value, torch.Tensor):

@@ -1,8 +1,9 @@
-"""Which tensors' storages are alive while code runs, and what they are for.
+"""The storages that are alive while code runs, by category.
 
-torch's own ``torch.distributed._tools.mem_tracker.MemTracker`` is not used: with it a model that is called for a second
-time raises NotImplementedError in the user's own forward pass, temporaries of an optimizer count as its state, whatever
-a forward pass makes counts as activations, and the weight cache of autocast is not known.
+torch's own ``torch.distributed._tools.mem_tracker.MemTracker`` is not used for these reasons. With MemTracker, a model
+that is called twice raises NotImplementedError in the user's forward pass. MemTracker counts temporaries of an
+optimizer as optimizer state, and every result of a forward pass as an activation. MemTracker does not know the weight
+cache of autocast.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from .ledger import Ledger
 from .noop_casts import watch_casts
 from .step_recording import ModuleCall, StepRecording
 
-#: In the order in which a report shows them. "other": buffers, a scaler's tensors, and what outlives two steps.
+#: Categories in the order of reports. "other": buffers, tensors of a scaler, and storages that outlive two steps.
 CATEGORIES = (
     "parameters",
     "gradients",
@@ -40,10 +41,10 @@ CATEGORIES = (
     "workspace",
     "other",
 )
-#: CUDA's caching allocator hands out whole blocks of this many bytes (kMinBlockSize in CUDACachingAllocator).
+#: CUDA's caching allocator hands out multiples of this many bytes (kMinBlockSize in CUDACachingAllocator).
 CUDA_BLOCK = 512
-#: Events that are kept for one phase. A phase with more is summed up in parts: temporaries of an earlier part that are
-#: still alive at its end keep the category that they were guessed to have.
+#: Largest number of events kept for one phase. A longer phase is summed up in parts: temporaries of an earlier part
+#: that are alive at the end of the part keep their guessed category.
 MOST_EVENTS = 100_000
 
 _aten = torch.ops.aten
@@ -61,13 +62,13 @@ _LOW = (torch.float16, torch.bfloat16)
 
 _ANY_CUDA = torch.device("cuda")
 
-#: What a profiler marks and what asks for a property of a tensor.
+#: Namespaces of ops without tensors: markers of a profiler, and queries for properties of a tensor.
 _WITHOUT_TENSORS = ("prim", "profiler")
 
 
 def iter_storages(tensor: torch.Tensor) -> Iterable[torch.UntypedStorage]:
-    """Every storage that holds a tensor's values; none for a layout that has no storages."""
-    # Nearly all tensors are of these classes, and to ask for more costs as much as an operator.
+    """Return every storage that holds the values of a tensor; none for a layout without storages."""
+    # Nearly all tensors have one of these classes, and the general check costs as much as an op.
     if type(tensor) in _PLAIN:
         try:
             return (tensor.untyped_storage(),)
@@ -94,7 +95,7 @@ def _storages_within(tensor: Any) -> Iterator[torch.UntypedStorage]:
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
-    """The tensors among an operator's arguments or results, lists of them included."""
+    """Yield the tensors among the arguments or results of an op, including nested lists."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -109,24 +110,24 @@ def _autocast_depth() -> int:
 
 
 def _op_name(func: Any) -> str:
-    """An operator's name as users know it; operators of higher order have no overloads."""
+    """Return the name of an op as users know it. Higher-order ops have no overloads."""
     return str(getattr(func, "overloadpacket", func).__name__)
 
 
 class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees every operator of one thread, and keeps the storages that are alive by category.
+    """A dispatch mode that sees every op of one thread and tracks the live storages by category.
 
-    What something is for shows later than when it is made: an activation is what the forward pass made and is still
-    there when the backward pass begins, a gradient is what a parameter holds when the backward pass ends. So births and
-    deaths are listed, and summed up at the borders of phases, when the categories are known; peaks are exact with the
-    final categories.
+    The category of a storage becomes known after its creation. A storage is an activation if the forward pass created
+    it and it is alive when the backward pass begins. A storage is a gradient if a parameter holds it when the backward
+    pass ends. So allocations and frees are listed, and summed up at the ends of phases, when the categories are known.
+    Peaks are exact with the final categories.
 
-    ``device``: storages elsewhere do not count. ``as_cuda``: sizes are rounded up to the allocator's blocks, and
-    numbers that CUDA training keeps on the host (the step count of an optimizer) do not count. ``fake``: fake tensors
-    count.
+    ``device``: storages on other devices do not count. ``as_cuda``: sizes are rounded up to the blocks of the CUDA
+    allocator, and numbers that CUDA training keeps on the host (the step count of an optimizer) do not count. ``fake``:
+    fake tensors count.
     """
 
-    # Else operators of higher order (flex attention) raise while any mode is active.
+    # Without this flag, higher-order ops (flex attention) raise while any mode is active.
     supports_higher_order_operators = True
 
     def __init__(self, device: torch.device, *, as_cuda: bool, fake: bool) -> None:
@@ -144,7 +145,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.ledger = Ledger(self.step_recording)
         self._module_names: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._open_calls: list[tuple[int, str, ModuleCall]] = []
-        # Weak references to parameters themselves would keep torch from swapping them in module.to().
+        # Weak references to the parameters themselves would prevent torch from swapping them in module.to().
         self._root_modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._stepping_names: list[str] = []
@@ -156,18 +157,18 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.matmul_in_forward = self.matmul_in_backward = False
 
     def start(self) -> None:
-        """Begin; to be called in the thread that is to be watched."""
-        # Where a compiled module is called, torch before 2.5 compiles its hooks, too, and warns that it cannot.
+        """Start tracking in the current thread."""
+        # When a compiled module is called, torch before 2.5 also compiles its hooks, and warns that it cannot.
         never_compile(self._enter_module)
         never_compile(self._leave_module)
         self._hook_handles = [
             register_module_forward_pre_hook(self._enter_module),
-            # Without always_call a forward pass that raises would leave its names behind.
+            # Without always_call a forward pass that raises would leave its entries in _open_calls.
             register_module_forward_hook(self._leave_module, always_call=True),
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
-        # torch.compile warns of hooks that run once more for the compiled module; these here do not mind.
+        # torch.compile warns about hooks that run twice for the compiled module; a second run does no harm here.
         self._has_hooks = getattr(torch_modules, "_has_any_global_hook", None)
         if self._has_hooks is not None:
             torch_modules._has_any_global_hook = lambda: False
@@ -175,7 +176,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.__enter__()  # type: ignore[no-untyped-call]
 
     def stop(self) -> None:
-        """End, and sum up what is left."""
+        """Stop tracking, and sum up the remaining events."""
         self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         self._stop_watching()
         for handle in self._hook_handles:
@@ -185,15 +186,15 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._in_backward:
             self._leave_backward()
         self._sum_up_phase("end")
-        # Without their blocks the weak references call nobody.
+        # Once the blocks are dropped, the weak references to storages make no more callbacks.
         self._blocks.clear()
         self._pending_blocks.clear()
         self._cache_blocks.clear()
 
-    # What is known by name.
+    # Named objects.
 
     def include_module(self, module: nn.Module) -> None:
-        """A model: its parameters, gradients and buffers have been there since before the start."""
+        """Register a model. Its parameters, gradients and buffers count as allocated before the start."""
         for name, inner in module.named_modules():
             self._module_names[inner] = name or type(module).__name__
             self._root_modules.discard(inner)
@@ -206,7 +207,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.assign_category(buffer, "other", name)
 
     def include_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer: its parameters, their gradients and its state."""
+        """Register an optimizer with parameters, gradients and state."""
         self._optimizers.add(optimizer)
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -221,7 +222,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
                         self.assign_category(tensor, "optimizer state", f"{name}: {key}")
 
     def _include_parameter(self, parameter: torch.Tensor) -> str:
-        """The name of a parameter, which is one from now on if it was not before."""
+        """Register a tensor as a parameter, and return its name."""
         name = f"parameter of shape {tuple(parameter.shape)}"
         for storage in iter_storages(parameter):
             block = self._blocks.get(storage._cdata)
@@ -231,7 +232,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return name
 
     def assign_category(self, tensor: torch.Tensor, category: str, name: str) -> None:
-        """Say what a tensor is for. One that was never seen has been there since before the start."""
+        """Set the category and name of a tensor. An unseen tensor counts as allocated before the start."""
         was_paused, self._is_paused = self._is_paused, True
         try:
             for storage in iter_storages(tensor):
@@ -248,19 +249,19 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self._is_paused = was_paused
 
-    # Births, deaths and changes.
+    # Allocations, frees and resizes.
 
     def _add_block(self, tensor: torch.Tensor, storage: torch.UntypedStorage, category: str, name: str) -> Block | None:
         if isinstance(tensor, FakeTensor):
             device = tensor.fake_device if self._fake else None
         else:
-            # The storage's: where a device is emulated, tensors say that they are there. Beside fake tensors a real
-            # number is a constant, and a real tensor is a batch.
+            # The device of the storage is used: under device emulation a tensor reports the emulated device. Beside
+            # fake tensors a real number is a constant, and a real tensor is a batch.
             device = None if self._fake and not tensor.dim() else storage.device
         if device is None or device.type != self.device.type:
             return None
         if self.device == _ANY_CUDA:
-            # Of several the first that is used: the code that chooses one, as each rank does, may run later.
+            # The first used CUDA device is tracked: the code that selects a device, as each rank does, may run later.
             self.device = device
         if device.index != self.device.index:
             return None
@@ -291,14 +292,14 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self._has_stepped:
             self._has_stepped = False
             self._step_number += 1
-            # Two, not one: a graph of a second model may be built before the first model's step.
+            # Two steps, not one: the graph of a second model may be built before the first model's step.
             for block in self._blocks.values():
                 if block.category == "activations" and block.step_number < self._step_number - 2:
                     self.ledger.relabel(block, "other", block.name)
         if not torch.is_grad_enabled():
             self._confirm_pending()
         self._sum_up_phase("forward")
-        # Exact even where nothing runs between the end of backward and the removal of gradients.
+        # The callback gives an exact end even if nothing runs between the end of backward and the removal of gradients.
         torch.autograd.Variable._execution_engine.queue_callback(self._leave_backward)
 
     def _leave_backward(self) -> None:
@@ -320,10 +321,13 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
                         self.assign_category(parameter.grad, "gradients", self._include_parameter(parameter))
 
     def _confirm_pending(self) -> None:
-        """The backward pass reads what the forward pass left: what is alive now was made to be kept."""
+        """Mark the pending blocks as activations.
+
+        They are alive when the backward pass reads the results of the forward pass.
+        """
         for block in self._pending_blocks.values():
             block.step_number = self._step_number
-            # A border before this one has taken it for a temporary.
+            # The end of an earlier phase may have classified the block as a temporary.
             if block.category == "temporaries":
                 self.ledger.relabel(block, "activations", block.name)
         self._pending_blocks.clear()
@@ -424,23 +428,26 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.step_recording.record_noop_cast(tensor)
 
     def _block_of(self, tensor: torch.Tensor) -> Block | None:
-        """The block that a tensor is in: the first one of a tensor that has several storages."""
+        """Return the block of a tensor, or None.
+
+        For a tensor with several storages return the block of the first storage.
+        """
         return next((self._blocks.get(storage._cdata) for storage in iter_storages(tensor)), None)
 
     def _blocks_of(self, values: Iterable[Any]) -> list[Block]:
-        """The blocks of the tensors among the arguments or results of a module."""
+        """Return the blocks of the tensors among the arguments or results of a module."""
         blocks = (self._block_of(tensor) for tensor in tensors_in(values))
         return [block for block in blocks if block is not None]
 
     def _guess_category(self, func: Any, *, needs_grad: bool) -> tuple[str, str, bool]:
-        """Category, name and whether the category may turn out otherwise, of what an operator makes now."""
+        """Return category and name of a new result of an op, and True if the category may change later."""
         if self._in_backward and not torch.is_grad_enabled():
             return "temporaries", f"backward ({_op_name(func)})", False
         if self._stepping_names and not torch.is_grad_enabled():
             return "temporaries", f"{self._stepping_names[-1]}.step ({_op_name(func)})", False
         if self._open_calls:
             return "activations", self._open_calls[-1][1], True
-        # Outside every module and made from no parameter: a batch, a target, a mask.
+        # Outside of every module and computed from no parameter: a batch, a target or a mask.
         is_kept = needs_grad or self._in_backward
         name = f"{_op_name(func)} outside every module"
         return ("activations" if is_kept else "inputs"), name, True
@@ -486,7 +493,10 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # autocast's cache of low-precision weights.
 
     def _is_cached_cast(self, source: torch.Tensor, result: Any) -> bool:
-        """Whether autocast keeps a cast: the conditions of ``cached_cast`` in ATen/autocast_mode.cpp."""
+        """Return True if autocast caches a cast.
+
+        The conditions are the conditions of ``cached_cast`` in ATen/autocast_mode.cpp.
+        """
         return (
             isinstance(result, torch.Tensor)
             and result.dtype in _LOW
@@ -514,7 +524,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self.ledger.record_final_allocation(block)
 
     def _close_cache(self) -> None:
-        """The outermost region has ended: what is left of the casts is there because the backward pass needs it."""
+        """Reclassify the cached casts as activations: after the outermost region only the backward pass keeps them."""
         for block in self._cache_blocks.values():
             self.ledger.relabel(block, "activations", f"{block.name} in low precision")
             block.step_number = self._step_number
@@ -528,7 +538,7 @@ class Storages(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.ledger.sum_up_phase(label)
 
     def alive(self) -> dict[str, int]:
-        """Bytes by category of what is alive at this moment, with the categories as far as they are known by now."""
+        """Return the bytes of the live storages by category. Categories are as far as known now."""
         sums: dict[str, int] = {}
         for block in self._blocks.values():
             sums[block.category] = sums.get(block.category, 0) + block.size

@@ -1,4 +1,4 @@
-"""What a recorded step would need if something about it were otherwise, told without running it again."""
+"""Estimates of a recorded step's memory under changes, without running the step again."""
 
 from __future__ import annotations
 
@@ -30,29 +30,30 @@ from .stand_ins import without_values
 from .step_recording import FOREVER, OptimizerSpec, RecordedStep, values_in
 from .storages import Storages
 
-#: How many proposals to recompute modules are shown, and how many single modules are tried.
+#: Largest number of proposals to recompute modules, and largest number of single modules that are tried.
 SHOWN, TRIED = 3, 60
-#: Micro-batches that are told, as parts of the recorded one.
+#: Numbers of micro-batches into which the recorded batch is cut.
 PARTS = (2, 4)
-#: How much of a peak may be unknown for an answer to be right.
+#: Largest share of a peak that may be unknown in an answer.
 NEGLIGIBLE = 0.01
-#: A module whose name ends in a number is one of a row.
+#: A module name that ends in a number, such as "layers.3": one of a numbered row.
 _IN_ROW = re.compile(r"(?:(.*)\.)?(\d+)")
 
 
 class WhatIf(NamedTuple):
-    """What one change would do."""
+    """The effect of one change."""
 
-    #: What is otherwise.
+    #: The change in words.
     change: str
-    #: Bytes at the peak of the step then, and how many fewer they are; None where that cannot be told.
+    #: Peak of the step in bytes after the change, and bytes saved; None if there is no estimate.
     peak: int | None
     saved: int | None
-    #: What to write for it.
+    #: The code to write for the change.
     how: str
-    #: Why there is no answer.
+    #: The reason why there is no estimate, or "".
     reason: str = ""
-    #: What it changes: "checkpoint", "weights", "optimizer", "batch", or "accumulation", which trains on as much.
+    #: The kind of change: "checkpoint", "weights", "optimizer", "batch", or "accumulation", which keeps the amount of
+    #: data.
     kind: str = ""
 
     def __repr__(self) -> str:
@@ -60,7 +61,7 @@ class WhatIf(NamedTuple):
 
 
 class WhatIfs(list[WhatIf]):
-    """Answers, those that save most first. ``peak`` is that of the step as it was recorded, in bytes."""
+    """Answers, largest saving first. ``peak`` is the recorded peak of the step in bytes."""
 
     def __init__(self, answers: Iterable[WhatIf], peak: int) -> None:
         super().__init__(sorted(answers, key=lambda each: (each.saved is None, -(each.saved or 0))))
@@ -75,9 +76,10 @@ class WhatIfs(list[WhatIf]):
 
 
 def best_answers(answers: WhatIfs, enough: int) -> list[WhatIf]:
-    """Of each kind of change that trains on as much the smallest one with a peak of ``enough`` bytes, or the largest.
+    """Choose one answer of each kind of change that keeps the amount of training data.
 
-    Those that save most come first, and what saves next to nothing is left out.
+    The smallest change whose peak is at most ``enough`` bytes is chosen, or else the largest change. The result is
+    sorted, largest saving first. Negligible savings are omitted.
     """
     by_kind: dict[str, list[WhatIf]] = {}
     for each in answers:
@@ -99,9 +101,9 @@ def _format_row(answer: WhatIf) -> tuple[str, str, str]:
 
 
 class WhatIfQuery:
-    """The recorded steps that a question is about: what all of them need at the most is what training needs.
+    """The recorded steps of a question. The highest peak of all steps counts.
 
-    ``besides`` are bytes that no tensor accounts for.
+    ``extra_bytes`` are bytes without a tensor.
     """
 
     def __init__(self, steps: Sequence[RecordedStep], *, as_cuda: bool, extra_bytes: int) -> None:
@@ -113,7 +115,10 @@ class WhatIfQuery:
         self.peak = max((step.peak for step in steps), default=0) + extra_bytes
 
     def answer(self, kind: str, change: str, how: str, changed_peak: Callable[[RecordedStep], int]) -> WhatIf:
-        """What ``told`` says of the peaks of all steps."""
+        """Return the answer for one change.
+
+        ``changed_peak`` computes the new peak of a step or raises UnanswerableError.
+        """
         try:
             peaks = [self._checked_peak(step, changed_peak) for step in self._steps]
         except UnanswerableError as reason:
@@ -138,14 +143,14 @@ class WhatIfQuery:
         return replay_changed(step, change, self._unchanged_replays[id(step)])
 
     def module_names(self) -> list[str]:
-        """The modules that were called, in the order of their first calls."""
+        """Return the names of the called modules, in the order of their first calls."""
         return list(dict.fromkeys(call.name for step in self._steps for call in step.calls if call.end < FOREVER))
 
     def round_size(self, size: int) -> int:
         return -(-size // 512) * 512 if self.as_cuda else size
 
     def answer_checkpoint(self, names: Sequence[str], change: str = "") -> WhatIf:
-        """Modules that are computed again in the backward pass."""
+        """Estimate the effect of recomputing these modules in the backward pass."""
         called = set(self.module_names())
 
         def changed_peak(step: RecordedStep) -> int:
@@ -158,7 +163,7 @@ class WhatIfQuery:
         return self.answer("checkpoint", change or f"checkpoint {', '.join(names)}", how, changed_peak)
 
     def propose_checkpoints(self) -> Iterator[WhatIf]:
-        """Modules in rows, all of a row and every second, and the single module that saves most."""
+        """Yield the best checkpoint proposals: rows of modules, every second module of a row, and the best module."""
         names = self.module_names()
         proposals = []
         for row, inner in _numbered_rows(names).items():
@@ -177,10 +182,10 @@ class WhatIfQuery:
             yield single
 
     def _kept_bytes(self) -> Counter[str]:
-        """Bytes that were made in calls of each module, and were still there when the call had ended."""
+        """Return for each module the bytes created in its calls that were alive after the call."""
         kept_bytes: Counter[str] = Counter()
         for step in self._steps:
-            # In the order in which they were born.
+            # Sorted by creation.
             created = sorted(
                 (life.created_at, life.freed_at, step.sizes[block])
                 for block, life in step.lifetimes.items()
@@ -192,7 +197,7 @@ class WhatIfQuery:
         return kept_bytes
 
     def answer_low_weights(self) -> WhatIf:
-        """``model.to(torch.bfloat16)``; without autocast its inputs are then of bfloat16, too."""
+        """Estimate the effect of ``model.to(torch.bfloat16)``. Without autocast the inputs are then bfloat16, too."""
 
         def changed_peak(step: RecordedStep) -> int:
             if step.noop_cast_bytes > step.peak * NEGLIGIBLE:
@@ -204,7 +209,7 @@ class WhatIfQuery:
             try:
                 low = self._replay_step(step, Change(lowered_blocks))
             except UnanswerableError:
-                # As recurrent layers make their first state of the dtype of what they are given.
+                # For example, recurrent layers create their first state in the dtype of their input.
                 created_blocks = _blocks_made_in_modules(step)
                 if created_blocks <= lowered_blocks:
                     raise
@@ -216,7 +221,10 @@ class WhatIfQuery:
         return self.answer("weights", "weights in bfloat16", how, changed_peak)
 
     def _refuse_new_casts(self, step: RecordedStep, low: ReplayResult) -> None:
-        """Where autocast would cast to float32 what was of it, there is no answer: who keeps these is not known."""
+        """Raise UnanswerableError if autocast would cast lowered tensors back to float32.
+
+        The lifetime of such copies is unknown.
+        """
         if not _in_low_precision(step):
             return
         kind = "cuda" if self.as_cuda else "cpu"
@@ -228,7 +236,7 @@ class WhatIfQuery:
             raise UnanswerableError(f"autocast would cast {size} to float32 for {names} that are of it now")
 
     def answer_smaller_batches(self, part: int, dim: int) -> Iterator[WhatIf]:
-        """The batch that modules are given, cut along a dimension, and all of its parts one after the other."""
+        """Estimate the effect of a batch cut along a dimension: one of its parts alone, and all parts accumulated."""
         replays: dict[int, ReplayResult] = {}
 
         def replay_smaller(step: RecordedStep) -> ReplayResult:
@@ -257,7 +265,7 @@ class WhatIfQuery:
         yield self.answer("accumulation", f"{part} micro-batches, accumulated", how, peak_accumulated)
 
     def answer_optimizers(self) -> Iterator[WhatIf]:
-        """The other ways in which torch's own optimizers step."""
+        """Estimate the effect of the other step implementations of torch's own optimizers."""
         optimizer_specs = [step.optimizer_spec for step in self._steps if step.optimizer_spec is not None]
         kinds = {_step_implementation(each, as_cuda=self.as_cuda) for each in optimizer_specs}
         for implementation, settings in _WAYS.items():
@@ -293,7 +301,7 @@ class WhatIfQuery:
 
 
 def _peaks_around_step(step: RecordedStep) -> tuple[int, int]:
-    """The peak outside of the optimizer's step, and that within it."""
+    """Return the peak outside of the optimizer's step and the peak within the step."""
     outside: list[Interval] = []
     within: list[Interval] = []
     for start, end, size in recorded_intervals(step):
@@ -304,7 +312,7 @@ def _peaks_around_step(step: RecordedStep) -> tuple[int, int]:
     return peak_of(outside), peak_of(within)
 
 
-#: How optimizers step, and the arguments that say so.
+#: Implementations of optimizer steps, and the arguments that select them.
 _WAYS: dict[str, dict[str, bool]] = {
     "fused": {"fused": True},
     "foreach": {"foreach": True},
@@ -321,14 +329,14 @@ def _step_implementation(optimizer_spec: OptimizerSpec, *, as_cuda: bool) -> str
 
 
 class _StepBytes(NamedTuple):
-    #: The most bytes above those that were there when the step began.
+    #: Peak in bytes above the bytes at the start of the step.
     peak: int
     #: Bytes of the optimizer's state.
     state: int
 
 
 def _bytes_of_step(optimizer_spec: OptimizerSpec, implementation: str, *, as_cuda: bool) -> _StepBytes:
-    """What one step of an optimizer needs, told by stepping tensors without values."""
+    """Return the memory of one optimizer step, measured with fake tensors."""
     settings = _WAYS[implementation]
     if not optimizer_spec.optimizer_class.__module__.startswith("torch.optim."):
         raise UnanswerableError(f"{optimizer_spec.optimizer_class.__name__} is not one of torch's own optimizers")
@@ -371,7 +379,7 @@ def _bytes_of_step(optimizer_spec: OptimizerSpec, implementation: str, *, as_cud
 
 
 def _numbered_rows(names: Sequence[str]) -> dict[str, list[str]]:
-    """Names that end in numbers by what they begin with, where there are several."""
+    """Group names that end in numbers by their prefix; only groups of at least two names."""
     rows: dict[str, list[str]] = {}
     for name in names:
         match = _IN_ROW.fullmatch(name)
@@ -381,23 +389,23 @@ def _numbered_rows(names: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _batch_of(step: RecordedStep, dim: int) -> int | None:
-    """The size of the first tensor that a module is given, along a dimension."""
+    """Return the size along ``dim`` of the first tensor that a module received, or None."""
     shape = next((call.input_shape for call in step.calls if call.input_shape), ())
     return shape[dim] if len(shape) > dim else None
 
 
 def _in_low_precision(step: RecordedStep) -> bool:
-    """Whether something of the forward passes is of low precision already, as under autocast."""
+    """Return True if the forward passes already use low precision, as under autocast."""
     return any(
         value.dtype in (torch.float16, torch.bfloat16) for op in step.ops if not op.in_backward for value in op.results
     )
 
 
 def _lowered_blocks(step: RecordedStep) -> frozenset[Block]:
-    """The blocks that a cast of the model to low precision changes from outside of the step."""
+    """Return the blocks from outside of the step that a cast of the model to low precision changes."""
     entering: set[Block] = set()
     if not _in_low_precision(step):
-        # A loss refuses targets of another dtype than what the model gives.
+        # Losses refuse targets whose dtype differs from the dtype of the model's output.
         entering.update(block for block in step.lifetimes if block.category == "inputs")
         last_end = -1
         for call in step.calls:
@@ -411,7 +419,7 @@ def _lowered_blocks(step: RecordedStep) -> frozenset[Block]:
     for op in step.ops:
         for value in values_in((op.args, op.kwargs)):
             argument_block = value.block
-            # Not the numbers that optimizers and scalers count with.
+            # Single numbers are the counters of optimizers and scalers, which stay float32.
             if (
                 argument_block is None
                 or argument_block.category not in {"optimizer state", "other"}
@@ -424,7 +432,7 @@ def _lowered_blocks(step: RecordedStep) -> frozenset[Block]:
 
 
 def _blocks_made_in_modules(step: RecordedStep) -> frozenset[Block]:
-    """The blocks that modules make from nothing while they run forward."""
+    """Return the blocks that modules create without a tensor input during the forward pass."""
     calls = [(call.start, call.end) for call in step.calls]
     return frozenset(
         value.block
@@ -438,7 +446,7 @@ def _blocks_made_in_modules(step: RecordedStep) -> frozenset[Block]:
 def answer_what_if(
     steps: Sequence[RecordedStep], *, as_cuda: bool, extra_bytes: int, checkpoint: Sequence[str] | None, batch_dim: int
 ) -> WhatIfs:
-    """What the steps would need; see :meth:`.memory.Memory.what_if`."""
+    """Answer the questions of :meth:`.memory.Memory.what_if`."""
     query = WhatIfQuery(steps, as_cuda=as_cuda, extra_bytes=extra_bytes)
     if checkpoint is not None:
         return WhatIfs([query.answer_checkpoint(list(checkpoint))], query.peak)

@@ -1,1 +1,1 @@
-"""Runs of several processes: each records itself, and what they tell is laid side by side."""
+"""Runs of several processes: each process makes a recording, and the reports are merged."""

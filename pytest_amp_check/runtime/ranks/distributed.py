@@ -1,4 +1,4 @@
-"""Runs a function on several ranks, each a process of its own on this machine, and records all of them."""
+"""Recorded runs of a function on several ranks, each in a separate process on this machine."""
 
 from __future__ import annotations
 
@@ -30,22 +30,25 @@ from ..replay.snapshot import seed_all
 from ..run import Run, finding_lines, record
 from .rank_reports import RankFolder, describe_exit, indent_lines, make_rank_report, parse_position
 
-#: Seconds after which ranks are ended that have not come to their own end.
+#: Seconds after which unfinished ranks are killed.
 TIMEOUT = 120.0
-#: Seconds that the others have to end by themselves once one has failed, and that a rank has to say where it stands.
+#: Seconds that the other ranks have to end after a failure, and seconds that a rank has to report its position.
 _GRACE, _WORD = 5.0, 1.0
-#: What a rank leaves in the folder beside what it tells.
+#: Files of a rank in the folder, in addition to its report: the output, and the stack dump.
 _OUTPUT, _STANDS = "rank{}.out", "rank{}.stands"
 
 
 class RankFailed(AssertionError):
-    """A rank raised, died, or had not ended in time. The message names it, and what the ranks found until then."""
+    """An error for a rank that raised, died, or did not end in time.
+
+    The message names the rank and lists the findings so far.
+    """
 
 
 class Ranks:
-    """What several ranks did: ``findings`` of all of them with their ranks, ``results`` that the function returned.
+    """The results of several ranks: ``findings`` of all ranks, and ``results`` returned by the function.
 
-    ``runs`` holds what each recorded, as plain data (:meth:`Run.as_dict`), by rank.
+    ``runs`` holds the recorded data of each rank as plain data (:meth:`Run.as_dict`).
     """
 
     def __init__(self, findings: list[Finding], results: list[Any], runs: list[dict[str, Any]]) -> None:
@@ -54,7 +57,10 @@ class Ranks:
         self.runs = runs
 
     def assert_no_findings(self, allow: Iterable[str] = (), *, allow_no_steps: bool = False) -> None:
-        """Fail if some rank, or all together, made a mistake; the arguments are those of a run's own."""
+        """Fail if a rank, or all ranks together, made a mistake.
+
+        The arguments are the arguments of :meth:`Run.assert_no_findings`.
+        """
         __tracebackhide__ = True
         words = [allow] if isinstance(allow, str) else list(allow)
         allowed = resolve_codes(words, (), RULES) if words else frozenset()
@@ -72,7 +78,7 @@ class Ranks:
 
 
 class _RankTask:
-    """What a rank is given."""
+    """The input of a rank's process."""
 
     def __init__(
         self,
@@ -115,11 +121,11 @@ def distributed(
 ) -> Ranks:
     """Call ``function(rank, *args)`` on ``nprocs`` ranks at once, recorded, in a process group of ``backend``.
 
-    The function is given to new processes, so it stands at the top of a module. With ``backend=None`` it makes the
-    group itself; ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR`` and ``MASTER_PORT`` are set as torchrun sets
-    them. ``emulated`` gives each CUDA's dtypes on the CPU, ``timeout`` is in seconds, for everything together, and
-    ``parts`` are those of :class:`~pytest_amp_check.runtime.run.record`. Raises :class:`RankFailed` where a rank
-    raises, dies or hangs, and ValueError for what no process can be given.
+    The function is sent to new processes, so the function must be defined at the top level of a module. With
+    ``backend=None`` the function must create the group. ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR`` and
+    ``MASTER_PORT`` are set as by torchrun. ``emulated`` gives each rank CUDA's dtypes on the CPU. ``timeout`` is in
+    seconds for everything together. ``parts`` are the options of :class:`~pytest_amp_check.runtime.run.record`. Raise
+    :class:`RankFailed` if a rank raises, dies or hangs, and ValueError for arguments that cannot be sent to a process.
     """
     __tracebackhide__ = True
     if nprocs < 1:
@@ -135,16 +141,16 @@ def distributed(
 
 
 def _start_processes(task: _RankTask) -> list[Any]:
-    # A server that has torch loaded already forks ranks in no time. It has not trained, so forking it is safe.
+    # A server that has already loaded torch forks ranks quickly. The server has not trained, so a fork is safe.
     forks = "forkserver" in multiprocessing.get_all_start_methods()
     context: Any = multiprocessing.get_context("forkserver" if forks else "spawn")
     if forks:
-        # What torch itself loads when a replica or an optimizer is made takes as long as torch.
+        # These modules, which torch loads for the first replica or optimizer, take as long to load as torch itself.
         context.set_forkserver_preload([__name__, "torch._dynamo", "torch.distributed.fsdp"])
     port = str(_free_port())
     processes = [context.Process(target=_run_rank, args=(task, rank, port)) for rank in range(task.nprocs)]
     try:
-        # Before any rank waits for one that cannot be started.
+        # Checked before any process starts; otherwise started ranks would wait for ranks that cannot start.
         pickle.dumps(task)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ValueError(
@@ -166,9 +172,9 @@ def _free_port() -> int:
 
 
 def _wait_for_ranks(processes: Sequence[Any], folder: RankFolder, timeout: float) -> dict[int, str]:
-    """Wait until all ranks have ended, or it is no use any more; gives what went wrong, the first rank that did first.
+    """Wait until all ranks have ended or the time is over. Return the failures by rank, first failure first.
 
-    What a rank does after another has failed comes of that most often.
+    The order matters because later failures are mostly consequences of the first failure.
     """
     limit = time.monotonic() + timeout
     running = dict(enumerate(processes))
@@ -197,7 +203,7 @@ def _wait_for_ranks(processes: Sequence[Any], folder: RankFolder, timeout: float
 
 
 def _end_processes(running: Mapping[int, Any], folder: RankFolder) -> dict[int, str]:
-    """End what still runs; gives where each stood."""
+    """Kill the running processes. Return the position of each process."""
     for process in running.values():
         if hasattr(signal, "SIGUSR1"):
             with contextlib.suppress(ProcessLookupError):
@@ -217,7 +223,7 @@ def _end_processes(running: Mapping[int, Any], folder: RankFolder) -> dict[int, 
 
 
 def _show_output(folder: RankFolder, nprocs: int) -> None:
-    """What the ranks have written, one after the other, each line with its rank."""
+    """Print the output of the ranks one after the other, each line with the rank."""
     for rank in range(nprocs):
         with contextlib.suppress(OSError), open(folder.path_of(_OUTPUT.format(rank)), encoding="utf-8") as file:
             for line in file:
@@ -230,7 +236,7 @@ def _gather_results(folder: RankFolder, nprocs: int, failures: Mapping[int, str]
     reports: list[RankReport] = [each["told"] for each in by_rank.values() if each is not None]
     findings = merge_ranks(reports, nprocs)
     raising_ranks = [rank for rank, each in by_rank.items() if each is not None and each["raised"]]
-    # By when they raised: what the others have raised comes of the first most often.
+    # Sorted by time: later exceptions are mostly consequences of the first exception.
     raised_texts = {
         rank: by_rank[rank]["raised"] for rank in sorted(raising_ranks, key=lambda rank: by_rank[rank]["at"])
     }
@@ -242,7 +248,7 @@ def _gather_results(folder: RankFolder, nprocs: int, failures: Mapping[int, str]
 def _failure_message(
     failures: Mapping[int, str], raised_texts: Mapping[int, str], findings: Sequence[Finding], nprocs: int
 ) -> str:
-    # A rank that says nothing was not waited for by itself; what a rank has raised says more than that it ended.
+    # The exception of a rank says more than its exit code, so only ranks without an exception are listed by exit code.
     sentences = [f"rank {rank} {how}" for rank, how in failures.items() if rank not in raised_texts]
     sentences += [f"rank {rank} raised:\n{raised_text.strip()}" for rank, raised_text in raised_texts.items()]
     lines = [f"Not all of {nprocs} ranks came to their end:", indent_lines(sentences)]
@@ -251,7 +257,7 @@ def _failure_message(
     return "\n".join(lines)
 
 
-# In the process of a rank.
+# Code that runs in the process of a rank.
 
 
 def _run_rank(task: _RankTask, rank: int, port: str) -> None:
@@ -278,22 +284,22 @@ def _run_rank(task: _RankTask, rank: int, port: str) -> None:
         dist.destroy_process_group()
     sys.stdout.flush()
     sys.stderr.flush()
-    # Threads of a backend may wait for ranks that have failed.
+    # Threads of a backend may wait forever for failed ranks.
     os._exit(1 if raised else 0)
 
 
 def _join_process_group(task: _RankTask, backend: str, rank: int, folder: RankFolder) -> None:
-    """Make the process group."""
+    """Create the process group."""
     time_limit = dt.timedelta(seconds=task.timeout)
-    # A file needs no port that another program may take meanwhile.
+    # A file store needs no port, which another program could take meanwhile.
     store = dist.FileStore(folder.path_of("store"), task.nprocs)  # type: ignore[attr-defined]
     dist.init_process_group(backend, store=store, rank=rank, world_size=task.nprocs, timeout=time_limit)
-    # A rank that has nothing to do would be gone before the others have found it.
+    # Without the barrier, a rank without work could end before the others have connected to it.
     dist.barrier()
 
 
 def _prepare_process(task: _RankTask, rank: int, port: str, folder: RankFolder, stack: contextlib.ExitStack) -> None:
-    """Make the process look as one that torchrun starts, with its output kept for the test."""
+    """Set up the process as torchrun does, with the output redirected to a file for the test."""
     os.environ.clear()
     os.environ.update(task.environment)
     sys.path[:] = task.path
@@ -306,7 +312,7 @@ def _prepare_process(task: _RankTask, rank: int, port: str, folder: RankFolder, 
         MASTER_PORT=port,
     )
     if sys.platform == "linux":
-        # All ranks are on this machine, whose own name need not lead anywhere.
+        # All ranks are on this machine, and its host name may not resolve.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
     output = open(folder.path_of(_OUTPUT.format(rank)), "w", encoding="utf-8", buffering=1)  # noqa: SIM115
@@ -320,7 +326,7 @@ def _prepare_process(task: _RankTask, rank: int, port: str, folder: RankFolder, 
 
 
 def _format_traceback(error: BaseException) -> str:
-    """An exception as Python shows it, without the calls of this package among its own."""
+    """Format an exception as Python does, without the frames of this package."""
     summary = traceback.TracebackException.from_exception(error)
     summary.stack = traceback.StackSummary.from_list([frame for frame in summary.stack if not is_ours(frame.filename)])
     return "".join(summary.format())

@@ -1,4 +1,4 @@
-"""What a rank tells of its run, and how it comes to the process that asks."""
+"""Rank reports: the data that a rank sends about its run, and the transport through files."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from ..record.sites import innermost_user_site, is_inner, is_library
 from ..record.source import SiteText
 from ..run import Run
 
-#: Ends the name of what a rank has told; written under another name and then given this one, so it is whole.
+#: Suffix of a report file. A report is written under another name and then renamed, so a reader sees only whole
+#: reports.
 _TOLD = ".told"
 #: A frame as faulthandler writes it.
 _FRAME = re.compile(r'^  File "(.+)", line (\d+) in (.+)$')
 
 
 def make_rank_report(run: Run, rank: int, failure: str = "", *, stopped: bool = False) -> RankReport:
-    """What a recording that has ended tells, in the words that other processes understand.
+    """Return the report of a recording as data for other processes.
 
-    ``stopped`` says of one that has not ended that it stands still between two backward passes, by itself.
+    ``stopped`` is True for an unfinished recording that hangs between two backward passes without waiting for others.
     """
     recorder = run._recorder
     backwards: dict[tuple[str, int], tuple[Site, str, int]] = {}
@@ -47,19 +48,19 @@ def make_rank_report(run: Run, rank: int, failure: str = "", *, stopped: bool = 
         scaler_name="" if first is None else first.scaler or "",
         in_process_group=_is_grouped(run),
         averages_grads=recorder.replicas.averages_gradients or _has_shards(run),
-        # In a backward pass it waited for the others.
+        # An exception inside a backward pass does not count, because there the rank waited for the others.
         ended_by_exception=stopped or (run._stop_position is not None and run._stop_position not in backwards),
         failure=failure,
     )
 
 
 def _is_grouped(run: Run) -> bool:
-    """Whether what it has trained has belonged to several ranks."""
+    """Return True if the trained modules belong to several ranks."""
     return run._recorder.replicas.is_grouped or _has_shards(run)
 
 
 def _has_shards(run: Run) -> bool:
-    """Whether parameters that it steps are parts of larger ones, which all ranks gather together."""
+    """Return True if stepped parameters are shards of larger parameters, which all ranks gather together."""
     for tracked in run._recorder.recording.registry.optimizers.values():
         if are_shards(tracked.params) or any(type(p).__name__ == "DTensor" for p in tracked.params):
             return True
@@ -67,10 +68,13 @@ def _has_shards(run: Run) -> bool:
 
 
 class RankFolder:
-    """Where the ranks of one machine tell each other: files that none but their owner can write or read."""
+    """A folder through which the ranks of one machine exchange data. Only the owner can read or write the files."""
 
     def __init__(self, path: str) -> None:
-        """Use a folder, which is made where it is not there. Raises PermissionError where it is somebody else's."""
+        """Use a folder, and create the folder if missing.
+
+        Raise PermissionError if other users have access or own the folder.
+        """
         self.path = path
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, 0o700)
@@ -82,7 +86,7 @@ class RankFolder:
         return os.path.join(self.path, name)
 
     def write(self, name: str, value: Any) -> None:
-        """Leave something under a name. What cannot be written raises."""
+        """Write a value under a name, atomically. Raise if the value cannot be pickled."""
         data = pickle.dumps(value)
         temporary_path = self.path_of(f"{name}.{os.getpid()}")
         with open(temporary_path, "wb") as file:
@@ -90,7 +94,7 @@ class RankFolder:
         os.replace(temporary_path, self.path_of(name + _TOLD))
 
     def read(self, name: str) -> Any:
-        """What was left under a name, None where nothing is."""
+        """Return the value under a name, or None without a value."""
         try:
             with open(self.path_of(name + _TOLD), "rb") as file:
                 return pickle.load(file)  # noqa: S301 - the folder is this user's alone
@@ -98,7 +102,7 @@ class RankFolder:
             return None
 
     def report_names(self) -> list[str]:
-        """The names under which something was left."""
+        """Return the names with a value."""
         return sorted(each.removesuffix(_TOLD) for each in os.listdir(self.path) if each.endswith(_TOLD))
 
     def remove(self) -> None:
@@ -108,21 +112,21 @@ class RankFolder:
 
 
 def has_ended(process: int) -> bool:
-    """Whether a process of this user has ended, also one whose parent has not asked yet for its exit code."""
+    """Return True if a process of this user has ended, including a zombie whose exit code was not collected."""
     try:
         os.kill(process, 0)
         with open(f"/proc/{process}/stat", "rb") as file:
-            # Its name, between parentheses, may be any; after it stands the state, which is Z until it is asked.
+            # The process name in parentheses may contain anything. The state follows it, and is Z for a zombie.
             return file.read().rpartition(b")")[2].split()[:1] == [b"Z"]
     except ProcessLookupError:
         return True
     except OSError:
-        # Elsewhere than on Linux there is no such file.
+        # Only Linux has this file.
         return False
 
 
 def describe_exit(code: int | None) -> str:
-    """In words, how a process ended: by its exit code as multiprocessing tells it, negative for a signal."""
+    """Describe the end of a process by the exit code from multiprocessing. A negative exit code is a signal."""
     if code is None:
         return "had not ended"
     if code < 0:
@@ -132,8 +136,8 @@ def describe_exit(code: int | None) -> str:
 
 
 def parse_position(dump: str) -> str:
-    """Where the main thread of a process stands, from what faulthandler writes: "train.py:31 in step", or nothing."""
-    # The main thread is the last, and its innermost frame the first.
+    """Return the position of the main thread from a faulthandler dump: "train.py:31 in step", or ""."""
+    # The main thread comes last in the dump, with its innermost frame first.
     _, _, last = dump.rstrip().rpartition("(most recent call first):\n")
     for line in last.splitlines():
         frame = _FRAME.match(line)

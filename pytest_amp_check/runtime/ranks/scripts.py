@@ -1,4 +1,4 @@
-"""Ranks of a script: those that a launcher such as torchrun starts side by side, and those that the script starts."""
+"""Ranks of a script: ranks that a launcher such as torchrun starts, and ranks that the script starts."""
 
 from __future__ import annotations
 
@@ -25,32 +25,37 @@ from ..run import Run, record
 from .rank_reports import RankFolder, describe_exit, has_ended, make_rank_report
 from .termination import TerminationRequest
 
-#: Exit code of a rank that was ended because none moved any more: that of the command timeout.
+#: Exit code of a rank that ended because no rank made progress: the exit code of the command timeout.
 STUCK = 124
-#: Seconds for which a rank that is told to end waits for what the others have told; torchrun ends it after 30.
+#: Seconds for which a rank that is asked to end waits for the reports of the others; torchrun kills it after 30.
 _LAST_WORD = 15.0
-#: Seconds after which a rank that waits for others waits in vain, where one of them has failed: fewer than those.
+#: Seconds after which a rank stops waiting for a failed rank. Must be smaller than _LAST_WORD.
 _IN_VAIN = 8.0
-#: Seconds that a rank which has told has to end, and that one which has failed has before others do.
+#: Seconds that a rank has to end after its report, and seconds that a failed rank has to end before the others end.
 _LEAVING, _GOING = 5.0, 30.0
-#: Seconds that may be needed to tell what was recorded, for which no device that stands still as well is waited for.
+#: Seconds allowed for making a late report. A device that hangs is not waited for longer.
 _TELLING = 10.0
-#: How often, in seconds, one looks for what others have told, and at whether a rank moves: that so often in the limit.
+#: Seconds between two looks for reports, largest number of seconds between two progress checks, and number of progress
+#: checks within the limit.
 _LOOK, _GLANCE, _LOOKS = 0.05, 1.0, 20
-#: Of the standard library, and of torch, what starts processes that train nothing.
+#: Modules of the standard library and of torch that start processes without training.
 _WORKERS = ("torch.utils.data.", "torch._inductor.", "torch.distributed.elastic.")
-#: By what torch.multiprocessing.spawn calls the function that it is given.
+#: Qualified name of the function that torch.multiprocessing.spawn runs in each process.
 _SPAWNED = "torch.multiprocessing.spawn._wrap"
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 _BEGUN, _MOVES = "{}.begun", "{}.moves"
-#: Where torch waits for other ranks, in a backward pass, a forward pass of replicas, or a collective.
+#: Folders of torch code that waits for other ranks: a backward pass, a forward pass of replicas, or a collective.
 _WAITS = tuple(
     os.path.join(os.path.dirname(torch.__file__), part, "") for part in ("distributed", "autograd", "nn/parallel")
 )
 
 
 class GatheredRanks:
-    """What the ranks of a script told: ``told`` and ``runs`` by rank, ``missing`` why others did not, of ``size``."""
+    """The reports of a script's ranks.
+
+    ``rank_reports`` lists the reports and ``runs`` the run data by rank. ``missing_ranks`` has the reason for each
+    missing or failed rank. ``size`` is the number of ranks.
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -69,9 +74,9 @@ class GatheredRanks:
 
 
 class LaunchedRank:
-    """The process itself, as one of the ranks that a launcher has started on this machine.
+    """The current process as one of the ranks that a launcher started on this machine.
 
-    The first of them tells what all have found; ``first`` says whether this is that one.
+    The first of these ranks reports the findings of all; ``is_first`` is True for that rank.
     """
 
     def __init__(self, rank: int, size: int, local_rank: int, local_size: int, limit: float) -> None:
@@ -79,16 +84,19 @@ class LaunchedRank:
         self._local_rank, self._local_size = local_rank, local_size
         self.is_first = local_rank == 0
         self._limit_seconds = limit
-        # The launcher is the parent of all of them, and starts them anew after a failure.
+        # The launcher is the parent of all ranks, and restarts the ranks after a failure.
         parts = (os.getppid(), os.environ.get("MASTER_PORT", ""), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
         name = "-".join(["amp-check-ranks", *map(str, parts)])
         self._folder = RankFolder(os.path.join(tempfile.gettempdir(), name))
         self._folder.write(_BEGUN.format(local_rank), os.getpid())
 
     def watch_progress(self, run: Run, on_stuck: Callable[[], object]) -> contextlib.AbstractContextManager[object]:
-        """A region in which this rank ends where no rank of this machine, which has all of them, moves any more.
+        """Return a region that ends this process if no rank makes progress.
 
-        It tells what was recorded before. The first one calls ``last`` then, for what all of them have told.
+        Works only if all ranks are on this machine.
+
+        Before the end the process writes a report of the recording. The first rank then calls ``on_stuck`` to report
+        for all ranks.
         """
         if self._local_size < self.size:
             return contextlib.nullcontext()
@@ -102,7 +110,7 @@ class LaunchedRank:
         )
 
     def write_report(self, run: Run, *, failed: bool = False) -> bool:
-        """Tell what was recorded, and say whether the first rank may hear it, which may have given this one up."""
+        """Write the report of this rank. Return False if the first rank no longer waits for the report."""
         data = {"told": make_rank_report(run, self.rank), "run": run.as_dict(), "failed": failed}
         try:
             self._folder.write(str(self._local_rank), data)
@@ -111,7 +119,10 @@ class LaunchedRank:
         return True
 
     def gather_reports(self, is_ending: Callable[[], bool]) -> GatheredRanks:
-        """What all have told, in time; ``ending`` says whether somebody wants this process to end."""
+        """Wait for the reports of all ranks and return them.
+
+        ``is_ending`` returns True if this process is asked to end.
+        """
         gathered = GatheredRanks(self.size)
         until = time.monotonic() + (self._limit_seconds or float("inf"))
         waiting_ranks = list(range(self._local_size))
@@ -120,7 +131,7 @@ class LaunchedRank:
             if is_ending():
                 until = min(until, time.monotonic() + _LAST_WORD)
             for local in list(waiting_ranks):
-                # Asked first: one that ends now has told before.
+                # Checked before the read: a rank that ends in between has already written its report.
                 is_ended = self._has_ended(local)
                 data = self._folder.read(str(local))
                 if data is not None:
@@ -135,7 +146,7 @@ class LaunchedRank:
                 waiting_ranks.remove(local)
             if waiting_ranks:
                 time.sleep(_LOOK)
-        # The launcher takes the end of this one, where it fails, for a reason to end the others, which is no news then.
+        # A launcher that sees this rank fail would kill the others, so the others may end by themselves first.
         until = time.monotonic() + _LEAVING
         others = [local for local in range(self._local_size) if local != self._local_rank]
         while not is_ending() and time.monotonic() < until and not all(map(self._has_ended, others)):
@@ -149,9 +160,10 @@ class LaunchedRank:
 
 
 def find_launched_rank(limit: float) -> LaunchedRank | None:
-    """The process as a rank, None where no launcher has started it as one of several.
+    """Return this process as a rank, or None unless a launcher has started several ranks.
 
-    ``limit`` is in seconds: how long ranks are waited for, and how long they may all stand still; 0 for ever.
+    ``limit`` is in seconds: the longest wait for ranks, and the longest time without progress of any rank; 0 for no
+    limit.
     """
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
     try:
@@ -162,7 +174,7 @@ def find_launched_rank(limit: float) -> LaunchedRank | None:
 
 
 class StartedProcesses:
-    """Records the processes that the program starts to train in, as by ``torch.multiprocessing.spawn``."""
+    """A recorder of the processes that the program starts for training, as by ``torch.multiprocessing.spawn``."""
 
     def __init__(self, record_options: Mapping[str, Any], limit: float) -> None:
         self._record_options = dict(record_options)
@@ -173,7 +185,7 @@ class StartedProcesses:
 
     @contextlib.contextmanager
     def record_started(self) -> Iterator[None]:
-        """A region in which processes are recorded that are started in it."""
+        """Open a region that records started processes."""
         original = BaseProcess.start
 
         def start(process: BaseProcess) -> None:
@@ -196,7 +208,7 @@ class StartedProcesses:
             BaseProcess.start = original  # type: ignore[method-assign]
 
     def gather_reports(self) -> GatheredRanks | None:
-        """What those that trained have told, None where there were none; others may have been started beside them."""
+        """Return the reports of the processes that trained, or None without any. Other processes are ignored."""
         if self._folder is None:
             return None
         by_number = {number: self._folder.read(str(number)) for number in range(len(self._processes))}
@@ -218,7 +230,7 @@ class StartedProcesses:
 
 
 class StartedThreads:
-    """Records the threads that the program starts to train in, each by itself; ``runs`` are theirs, by their names."""
+    """A recorder of the threads that the program starts for training, with one run for each thread."""
 
     def __init__(self, record_options: Mapping[str, Any]) -> None:
         self._record_options = dict(record_options)
@@ -227,7 +239,7 @@ class StartedThreads:
 
     @contextlib.contextmanager
     def record_started(self) -> Iterator[None]:
-        """A region in which threads are recorded that are started in it."""
+        """Open a region that records started threads."""
         original = threading.Thread.start
 
         def start(thread: threading.Thread) -> None:
@@ -251,19 +263,19 @@ class StartedThreads:
             run()
 
     def join_threads(self) -> None:
-        """Wait for those that Python waits for before it ends."""
+        """Wait for the non-daemon threads, as Python does at its exit."""
         for thread in self._threads:
             if not thread.daemon:
                 thread.join()
 
     @property
     def runs(self) -> dict[str, Run]:
-        """What those have recorded that trained."""
+        """The runs of threads that trained, by the name of the thread."""
         return {name: run for name, run in self._named_runs if run.steps_total or run.findings}
 
 
 def _may_train_in(thread: threading.Thread) -> bool:
-    """Whether it runs what a program gave it, or a pool, and is none of a library's or of Python's own."""
+    """Return True if a thread runs a function of the program or a thread pool, and not code of a library or Python."""
     target = getattr(thread, "_target", None) or type(thread)
     module = str(getattr(target, "__module__", ""))
     file = str(getattr(sys.modules.get(module), "__file__", ""))
@@ -290,7 +302,7 @@ def _may_train(target: Callable[..., Any]) -> bool:
 
 
 class _RecordingTarget:
-    """What a started process calls in the place of its target."""
+    """The target of a started process, which records the original target."""
 
     def __init__(
         self, target: Callable[..., Any], folder: str, number: int, limit: float, record_options: Mapping[str, Any]
@@ -305,7 +317,7 @@ class _RecordingTarget:
         folder = RankFolder(self._folder)
         name = str(self._number)
         folder.write(_BEGUN.format(name), os.getpid())
-        # A process that is forked has the recordings of its parent, which nobody reads here.
+        # A forked process inherits the recordings of its parent, which nobody evaluates here.
         with hide_recorders():
             recording = record(**self._record_options)
             recording.run.select("ALL")
@@ -314,7 +326,7 @@ class _RecordingTarget:
                 stack.enter_context(
                     _watch_progress(folder, name, self._limit_seconds, recording.run, self._number, lets_go=True)
                 )
-                # Who started this one ends it, where another has failed, and leaves it some time.
+                # The parent process ends this process if another has failed, and grants it some time.
                 stack.callback(ending.end_process)
                 if _qualified_name(self._target) == _SPAWNED:
                     stack.enter_context(ending.handle_signal())
@@ -338,12 +350,12 @@ class _RecordingTarget:
 
 
 def _rank_of(run: Run, number: int) -> int:
-    """The rank as the program knows it, or else the number of the process."""
+    """Return the rank according to the program, else the number of the process."""
     rank = run._recorder.replicas.rank
     return number if rank is None else rank
 
 
-# A rank that stands still.
+# Ranks without progress.
 
 
 @contextlib.contextmanager
@@ -357,10 +369,11 @@ def _watch_progress(
     *,
     lets_go: bool = False,
 ) -> Iterator[None]:
-    """A region in which this process ends once no process of the folder has moved for some seconds; 0 for never.
+    """Open a region that ends this process if no process of the folder makes progress for ``limit`` seconds.
 
-    It ends, too, where it waits for one that has failed. ``last`` is called before. ``lets_go`` says that it lets one
-    that has failed end first, of which whoever started both tells the exception.
+    A limit of 0 disables the watch. The process also ends while waiting for a failed rank. ``on_stuck`` is called
+    before the end. With ``lets_go`` a failed rank may end first, because the parent of both processes reports the
+    exception of the failed rank.
     """
     if not limit:
         yield
@@ -368,7 +381,7 @@ def _watch_progress(
     is_over = threading.Event()
 
     def watch_folder() -> None:
-        # Whoever gathers what ranks tell may have given this one up, and taken the folder away.
+        # The process that gathers the reports may have given up on this rank and removed the folder.
         with contextlib.suppress(FileNotFoundError):
             _watch_until_over(folder, name, limit, run, rank, on_stuck, is_over, lets_go=lets_go)
 
@@ -419,12 +432,12 @@ def _watch_until_over(
                 on_stuck()
             sys.stdout.flush()
             sys.stderr.flush()
-            # Its main thread waits in native code, which no exception reaches.
+            # The main thread waits in native code, so an exception would not end it.
             os._exit(STUCK)
 
 
 def _reason_to_give_up(folder: RankFolder, name: str, seconds: float, limit: float, *, waits: bool) -> str:
-    """Why a rank that has not moved for some seconds never will, or nothing."""
+    """Return the reason why a rank without progress will never continue, or ""."""
     if seconds >= limit and _all_stand(folder, limit):
         return f"had not moved for {limit:g} s, nor had any other"
     if waits and seconds >= _IN_VAIN:
@@ -436,7 +449,7 @@ def _reason_to_give_up(folder: RankFolder, name: str, seconds: float, limit: flo
 
 
 def _is_failed_rank_running(folder: RankFolder, name: str) -> bool:
-    """Whether another rank has told that it failed, and has not ended yet."""
+    """Return True if another rank has reported a failure and has not ended yet."""
     names = folder.report_names()
     for other in _begun_names(folder):
         if other != name and other in names and not has_ended(folder.read(_BEGUN.format(other))):
@@ -447,14 +460,14 @@ def _is_failed_rank_running(folder: RankFolder, name: str) -> bool:
 
 
 def _make_late_report(run: Run, rank: int, failure: str, *, waits: bool) -> dict[str, Any]:
-    """What a recording tells whose thread stands still: all that it knows, or that it stands alone.
+    """Return the report of a recording whose thread does not continue: its data, or only the failure after a timeout.
 
-    ``waits`` says whether that is for other ranks.
+    ``waits`` is True if the thread waits for other ranks.
     """
     reports: list[dict[str, Any]] = []
 
     def make_report() -> None:
-        # What is recorded may have to wait for a device.
+        # Reading the recorded numbers may wait for a device.
         report = make_rank_report(run, rank, failure, stopped=not waits)
         reports.append({"told": report, "run": run.as_dict(), "failed": True})
 
@@ -465,12 +478,12 @@ def _make_late_report(run: Run, rank: int, failure: str, *, waits: bool) -> dict
 
 
 def _is_waiting(frame: FrameType | None) -> bool:
-    """Whether a thread stands where torch waits for other ranks."""
+    """Return True if a thread is in torch code that waits for other ranks."""
     return frame is not None and frame.f_code.co_filename.startswith(_WAITS)
 
 
 def _frame_marks(frame: FrameType | None) -> list[int]:
-    """Where a thread is, in each of its calls."""
+    """Return the position of a thread in each call, for comparison."""
     marks = []
     while frame is not None:
         marks += [id(frame.f_code), frame.f_lasti]
@@ -488,7 +501,7 @@ def _format_position(frame: FrameType | None) -> str:
 
 
 def _all_stand(folder: RankFolder, limit: float) -> bool:
-    """Whether this is one of several ranks, each of which has told at its end, or has not moved for some seconds."""
+    """Return True if each of several ranks has written its final report or made no progress for ``limit`` seconds."""
     if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
         return False
     names = folder.report_names()
@@ -500,6 +513,6 @@ def _all_stand(folder: RankFolder, limit: float) -> bool:
 
 
 def _begun_names(folder: RankFolder) -> list[str]:
-    """The names of the processes that have begun."""
+    """Return the names of the started processes."""
     end = _BEGUN.format("")
     return [each.removesuffix(end) for each in folder.report_names() if each.endswith(end)]

@@ -1,4 +1,4 @@
-"""Requests to end, as a launcher makes to all ranks where one has failed."""
+"""Termination requests, which a launcher sends to all ranks after the failure of one rank."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import signal
 import threading
 from collections.abc import Iterator
 
-#: The exit code of a process that was told to end.
+#: The exit code of a process that ended after SIGTERM (128 + 15).
 TERMINATED = 143
 
 
 class TerminationRequest:
-    """Takes note of a request to end. As a region it raises SystemExit then, in what runs there.
+    """A handler of SIGTERM that stores the request. The object is also a region that raises SystemExit inside.
 
-    A program that takes such requests itself goes on doing so.
+    The handler is only installed if the program has no other handler.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class TerminationRequest:
 
     @contextlib.contextmanager
     def handle_signal(self) -> Iterator[None]:
-        """A region in which it is this that hears of them."""
+        """Open a region with this object as the handler of SIGTERM."""
         main = threading.current_thread() is threading.main_thread()
         if not main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
             yield
@@ -42,15 +42,15 @@ class TerminationRequest:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def exit_cause(self, leave: SystemExit) -> BaseException:
-        """What a program that leaves was ended by: an interrupt, wherever it was, or what it does itself."""
+        """Return the cause of a SystemExit: KeyboardInterrupt after a request, else the SystemExit of the program."""
         return KeyboardInterrupt().with_traceback(leave.__traceback__) if self.is_requested else leave
 
     def end_process(self) -> None:
-        """End this process as the request would have, if there was one."""
+        """End this process with SIGTERM if a request arrived."""
         if self.is_requested:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    # A generator would stand in the traceback of what the program raises.
+    # Plain methods, because a generator would appear in the traceback of the program's exceptions.
     def __enter__(self) -> None:
         self._should_raise = True
 

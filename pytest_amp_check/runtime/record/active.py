@@ -1,10 +1,10 @@
-"""Which recordings see what a thread does.
+"""The recordings that are active in each thread.
 
-This module stands below the recorders, so it knows of them only that each has an ``automatic`` and a ``recording``.
+This module is below the recorders, so it only assumes that each recorder has ``is_automatic`` and ``recording``.
 
-Tasks of asyncio take turns in a thread. A recording that one of them has begun sees that task and those that it has
-started, not its siblings: each task has a copy of the context of the one that started it, where the recordings stand
-that were begun. As long as all were begun by the same task, or outside of any, nobody asks for that.
+Tasks of asyncio share a thread. A recording that a task begins sees this task and the tasks started from it, but not
+their siblings. Each task has a copy of the context of the task that started it, and the context holds the recordings
+begun so far. If all recordings belong to one task, or to none, the context is not read.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 
 class _OpenRecorder(NamedTuple):
-    """A recorder that was begun, its number, and the task that has begun it, if one was running."""
+    """An open recorder, its number, and the task that began the recording, or None without a task."""
 
     recorder: Any
     number: int
@@ -27,27 +27,27 @@ class _OpenRecorder(NamedTuple):
 
 
 _numbers = itertools.count()
-#: The numbers of the recorders that this task has begun, or one that it descends from.
+#: The numbers of the recorders that this task, or an ancestor, has begun.
 _BEGUN: ContextVar[frozenset[int]] = ContextVar("recorders that were begun", default=frozenset())
 
 
 class _ThreadState(threading.local):
-    """The recorders of a thread, and what torch does in it."""
+    """The recorders of a thread, and the state of torch in the thread."""
 
-    #: All that were begun in it, and those of them that may see what it does now, outermost first.
+    #: All recorders begun in the thread, and the eligible recorders, outermost first.
     open_recorders: tuple[_OpenRecorder, ...] = ()
     eligible_recorders: tuple[_OpenRecorder, ...] = ()
     recorders: tuple[Any, ...] = ()
-    #: Whether more than one task has begun them.
+    #: True if several tasks have begun recordings.
     has_several_tasks: bool = False
-    #: Whether torch is clearing gradients.
+    #: True while torch clears gradients.
     is_clearing: bool = False
-    #: Whether a module runs.
+    #: True while a module runs.
     in_module: bool = False
 
     @property
     def active_recorders(self) -> tuple[Any, ...]:
-        """The recorders that see what it does now, outermost first."""
+        """The recorders that see the current activity of the thread, outermost first."""
         if not self.has_several_tasks:
             return self.recorders
         begun = _BEGUN.get()
@@ -55,12 +55,12 @@ class _ThreadState(threading.local):
 
 
 THREAD = _ThreadState()
-#: The recordings that changes of tensors in place may concern now.
+#: The recordings for which in-place changes of tensors may be relevant now.
 watching: set[object] = set()
 
 
 def enter_recorder(recorder: Any) -> None:
-    """Let a recorder see what this thread does."""
+    """Activate a recorder in this thread."""
     opened = _OpenRecorder(recorder, next(_numbers), _current_task())
     _BEGUN.set(_BEGUN.get() | {opened.number})
     THREAD.open_recorders = (*THREAD.open_recorders, opened)
@@ -68,7 +68,7 @@ def enter_recorder(recorder: Any) -> None:
 
 
 def leave_recorder(recorder: Any) -> None:
-    """Let it see no more. Recordings need not end in the order in which they began."""
+    """Deactivate a recorder. Recordings may end in any order."""
     closed_numbers = {each.number for each in THREAD.open_recorders if each.recorder is recorder}
     THREAD.open_recorders = tuple(each for each in THREAD.open_recorders if each.number not in closed_numbers)
     _BEGUN.set(_BEGUN.get() - closed_numbers)
@@ -77,7 +77,10 @@ def leave_recorder(recorder: Any) -> None:
 
 
 def _update_eligible() -> None:
-    """An automatic recording sees nothing while somebody records for themselves."""
+    """Compute the eligible recorders.
+
+    An automatic recording sees nothing while an explicit recording is open inside it.
+    """
     opened = THREAD.open_recorders
     THREAD.eligible_recorders = tuple(
         each
@@ -89,14 +92,14 @@ def _update_eligible() -> None:
 
 
 def _current_task() -> Any:
-    """The task of asyncio that is running."""
+    """Return the running asyncio task, or None."""
     asyncio: Any = sys.modules.get("asyncio")
     return None if asyncio is None or asyncio._get_running_loop() is None else asyncio.current_task()
 
 
 @contextlib.contextmanager
 def hide_recorders() -> Iterator[None]:
-    """What this thread does in the ``with`` block is seen by no recording that is open."""
+    """Open a region in which no open recording sees this thread."""
     opened, THREAD.open_recorders = THREAD.open_recorders, ()
     _update_eligible()
     try:
@@ -107,17 +110,17 @@ def hide_recorders() -> Iterator[None]:
 
 
 def is_active(recording: object) -> bool:
-    """Whether a recording sees what this thread does."""
+    """Return True if a recording sees the activity of this thread."""
     return any(recorder.recording is recording for recorder in THREAD.active_recorders)
 
 
 def is_watching() -> bool:
-    """Whether a recording that sees what this thread does watches the changes of tensors in place."""
+    """Return True if an active recording of this thread watches in-place changes of tensors."""
     return any(recorder.recording in watching for recorder in THREAD.active_recorders)
 
 
 def set_watching(recording: object, *, should_watch: bool) -> None:
-    """Take note of whether a recording watches them."""
+    """Enable or disable a recording's watch for in-place changes of tensors."""
     if should_watch:
         watching.add(recording)
     else:

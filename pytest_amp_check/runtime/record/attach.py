@@ -1,6 +1,6 @@
-"""Recordings begin and end, and torch is patched while there is one.
+"""Start and end of recordings, and the patches of torch during a recording.
 
-Patches are installed when the first recording of the process begins and removed when the last one ends.
+Patches are installed when the first recording of the process begins and removed when the last recording ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .patches import (
 from .patches.table import INSTALLED
 from .recorder import Recorder
 
-#: Modules that say what is patched: each has ``patches()``.
+#: Modules with patches: each has a function ``patches()``.
 TABLES = (autocast, losses, scalers, backward, optimizers, tensors, clipping, modules, checkpoints, threads, replicas)
 
 _LOCK = threading.Lock()
@@ -36,7 +36,7 @@ _users = 0
 
 
 def begin_recording(recorder: Recorder) -> None:
-    """Let a recorder see what this thread does, and its collectors with it."""
+    """Activate a recorder and its collectors in this thread."""
     _acquire_patches()
     active.enter_recorder(recorder)
     try:
@@ -48,9 +48,9 @@ def begin_recording(recorder: Recorder) -> None:
 
 
 def end_recording(recorder: Recorder, *, broken: bool = False) -> None:
-    """The recording ends; ``broken`` says that an exception ends it."""
+    """End a recording. ``broken``: an exception ends the recording."""
     with ExitStack() as stack:
-        # Whatever fails, all that was patched is put back, and what the recorder gets wrong is its own affair.
+        # All patches are removed even if a step fails. A failure of the recorder must not affect the program.
         stack.callback(recorder.conclude, broken=broken)
         stack.callback(recorder.remove_hooks)
         stack.callback(_release_patches)
@@ -60,10 +60,10 @@ def end_recording(recorder: Recorder, *, broken: bool = False) -> None:
 
 
 def keep_patches() -> Callable[[], None]:
-    """Patch torch now and until the function that is returned is called, whatever recordings begin and end between.
+    """Patch torch until the returned function is called, no matter which recordings begin and end in between.
 
-    A test session patches once, below everything that its fixtures patch, such as ``monkeypatch`` or an emulation:
-    those come and go in their own order, and would put back what they found.
+    A test session patches once, below all patches of its fixtures, such as ``monkeypatch`` or an emulation. Fixtures
+    start and end in their own order and restore the functions that they found.
     """
     _acquire_patches()
     return _release_patches

@@ -1,4 +1,4 @@
-"""What a checkpoint holds: looked for in what is given to ``torch.save``, by shape and by type."""
+"""The contents of a checkpoint, found by shape and type in the argument of ``torch.save``."""
 
 from __future__ import annotations
 
@@ -8,30 +8,31 @@ from typing import Any
 
 import torch
 
-#: Containers within containers that are looked into.
+#: Largest nesting depth of searched containers.
 DEPTH = 6
-#: Objects that are looked at in one checkpoint.
+#: Largest number of searched objects in one checkpoint.
 MOST = 10_000
 #: The keys of ``GradScaler.state_dict()``.
 _SCALER_KEYS = frozenset({"scale", "growth_factor", "backoff_factor", "growth_interval"})
 
 
 class CheckpointContents:
-    """``states``: identities of optimizers' state dicts. ``scaler_states``: whether a scaler's state is among it.
+    """The training state found in a checkpoint.
 
+    ``state_ids``: ids of optimizers' state dicts. ``has_scaler_state``: True if a scaler's state dict was found.
     ``scalers``: GradScalers that are saved as whole objects.
     """
 
     def __init__(self) -> None:
         self.state_ids: set[int] = set()
-        #: For each of them how many parameters each group has, by which a copy is recognised.
+        #: For each optimizer state the number of parameters of each group, which identifies copies.
         self.group_sizes: set[tuple[int, ...]] = set()
         self.has_scaler_state = False
         self.scalers: list[Any] = []
 
 
 def find_contents(obj: Any) -> CheckpointContents:
-    """What an object that is saved holds of the training's state."""
+    """Return the training state in an object that is saved."""
     contents = CheckpointContents()
     seen_ids: set[int] = set()
     _search_value(obj, contents, seen_ids, 0)

@@ -1,4 +1,4 @@
-"""Numbers that lie on a device: they are read many at a time and some steps later, so that no step waits for a GPU."""
+"""Numbers on a device, fetched in batches some steps later, so that no step waits for a GPU."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable
 
 import torch
 
-#: Numbers that wait to be read; then there are enough of them to wait for the device once.
+#: Number of pending numbers at which they are fetched, with one wait for the device.
 WAITING = 256
 
 
 class DeferredNumber:
-    """A number that a device has computed, or is about to. Who asks for its value may have to wait for the device."""
+    """A number that a device has computed or is about to compute. Reading ``value`` may wait for the device."""
 
     __slots__ = ("_deferred_values", "_value", "tensor")
 
@@ -20,7 +20,7 @@ class DeferredNumber:
     ) -> None:
         self._value = value
         self._deferred_values = deferred_values
-        #: What it is read from, as long as it is not.
+        #: The source of the number until it is fetched, else None.
         self.tensor = tensor
 
     @property
@@ -35,14 +35,14 @@ class DeferredNumber:
         self._value, self._deferred_values, self.tensor = value, None, None
 
 
-#: The scale of what no scaler has scaled.
+#: The scale of values that no scaler has scaled.
 ONE = DeferredNumber(1.0)
 
 
 class ScaledValue:
-    """A loss that ran backward, or a norm of gradients: the tensor, and the scale it is multiplied by.
+    """A loss of a backward pass or a norm of gradients: the tensor, and the scale of the tensor.
 
-    ``value`` is the number in the tensor, where that is known already.
+    ``value`` is the number in the tensor if already known, else None.
     """
 
     __slots__ = ("scale", "tensor", "value")
@@ -54,7 +54,7 @@ class ScaledValue:
 
 
 class FoundInf:
-    """Whether a scaler has found values that are not finite in an optimizer's gradients, and skips its step."""
+    """The flag that a scaler found non-finite gradients of an optimizer and skips its step."""
 
     __slots__ = ("_deferred_numbers",)
 
@@ -69,9 +69,9 @@ class FoundInf:
 
 
 class DeferredValues:
-    """Numbers that are not read yet, and what is to be done once they are, all in the order in which they came.
+    """Pending numbers, and callbacks for the time when they are known, both in order of arrival.
 
-    Numbers of the CPU are there at once, and what depends on nothing else is done at once.
+    Numbers on the CPU are available immediately. A callback without pending numbers runs immediately.
     """
 
     def __init__(self) -> None:
@@ -79,8 +79,8 @@ class DeferredValues:
         self._callbacks: list[Callable[[], None]] = []
 
     def defer_number(self, tensor: torch.Tensor) -> DeferredNumber:
-        """The number in a tensor as it is now, or the sum of its numbers."""
-        # Numbers of several ranks, and others of a class of their own, cannot be read together with plain ones.
+        """Return the current number in a tensor, or the sum of its numbers, as a deferred number."""
+        # Numbers of several ranks, and of other tensor subclasses, cannot be stacked with plain numbers.
         if type(tensor) is torch.Tensor and tensor.numel() == 1 and tensor.device.type == "cpu":
             return DeferredNumber(read_item(tensor))
         tensor = tensor.detach()
@@ -89,14 +89,15 @@ class DeferredValues:
         if tensor.device.type == "cpu":
             return DeferredNumber(read_item(_sum_tensor(tensor)))
         if not _is_captured(tensor):
-            # The program may change it in place. What a graph captures is there, and read, when the graph has run.
+            # The program may change the tensor in place. A captured graph computes the number when it runs, and the
+            # tensor is read after that.
             tensor = _sum_tensor(tensor).clone()
         number = DeferredNumber(None, tensor=tensor, deferred_values=self)
         self._pending_numbers.append(number)
         return number
 
     def run_when_known(self, callback: Callable[[], None]) -> None:
-        """Do something as soon as all numbers that were asked for are known."""
+        """Run a callback as soon as all numbers requested so far are known."""
         if not self._pending_numbers:
             callback()
             return
@@ -106,12 +107,12 @@ class DeferredValues:
 
     @property
     def can_fetch(self) -> bool:
-        """Whether what is waiting may be waited for: not while a graph is captured."""
+        """True unless the pending numbers belong to a graph that is being captured."""
         first = self._pending_numbers[0].tensor if self._pending_numbers else None
         return first is None or not _is_captured(first)
 
     def fetch_all(self) -> None:
-        """Read what is waiting, for which each device is waited for once, and do what was to be done then."""
+        """Fetch all pending numbers with one wait per device, and run the callbacks."""
         numbers, self._pending_numbers = self._pending_numbers, []
         callbacks, self._callbacks = self._callbacks, []
         by_device: dict[torch.device, list[tuple[DeferredNumber, torch.Tensor]]] = {}
@@ -119,7 +120,7 @@ class DeferredValues:
             if number.tensor is not None:
                 by_device.setdefault(number.tensor.device, []).append((number, _sum_tensor(number.tensor)))
         for device, pending in by_device.items():
-            # MPS has no float64; float32 holds a loss scale, found_inf and a growth tracker exactly, too.
+            # MPS has no float64. float32 also holds a loss scale, found_inf and a growth tracker exactly.
             dtype = torch.float32 if device.type == "mps" else torch.float64
             values = torch.stack([total.reshape(()).to(dtype) for _, total in pending]).tolist()
             for (number, _), value in zip(pending, values, strict=True):
@@ -129,7 +130,7 @@ class DeferredValues:
 
 
 def read_item(tensor: torch.Tensor) -> float:
-    """The number in a tensor of one, past the patch that programs come by."""
+    """Return the number in a tensor of one element, without the patched ``item`` that observes programs."""
     return float(torch._C.TensorBase.item(tensor))
 
 

@@ -1,6 +1,6 @@
-"""What a device has to say of a backward pass, read one step later, so that no step waits for the work of its own.
+"""Results of a backward pass on a device, read one step later, so that no step waits for its own work.
 
-Until then the weights are kept that the pass ran with: its step changes them, and it is to be played again with them.
+Until then the weights of the pass are kept: its step changes the weights, and a replay of the pass needs them.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-#: The share of the device's free memory that weights are kept in at most.
+#: Weights may use at most 1/SHARE of the device's free memory.
 SHARE = 8
 
 Weights = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 class DeviceTransfer:
-    """Numbers on their way from a device."""
+    """Numbers in transfer from a device."""
 
     def __init__(self, numbers: torch.Tensor) -> None:
         self._done_event: Any = None
@@ -35,7 +35,7 @@ class DeviceTransfer:
         return self._done_event is None or bool(self._done_event.query())
 
     def wait_for_numbers(self) -> list[float]:
-        """The numbers, waited for where they are not there."""
+        """Wait for the transfer and return the numbers."""
         if self._done_event is not None:
             self._done_event.synchronize()
         numbers: list[float] = self._host_copy.tolist()
@@ -43,7 +43,7 @@ class DeviceTransfer:
 
 
 class PreviousWeights:
-    """The parameters of optimizers as they were before their latest steps, where there is room for that."""
+    """Copies of optimizers' parameters before their latest steps, if memory permits."""
 
     def __init__(self) -> None:
         self._by_optimizer: weakref.WeakKeyDictionary[torch.optim.Optimizer, tuple[int, Weights]] = (
@@ -51,7 +51,7 @@ class PreviousWeights:
         )
 
     def save_weights(self, optimizer: torch.optim.Optimizer, step: int) -> None:
-        """An optimizer is about to make a step of that number."""
+        """Copy the parameters of an optimizer that is about to make step number ``step``."""
         params = [p for group in optimizer.param_groups for p in group["params"]]
         entry = self._by_optimizer.get(optimizer)
         weights = entry[1] if entry is not None else []
@@ -65,7 +65,7 @@ class PreviousWeights:
         self._by_optimizer[optimizer] = step, weights
 
     def weights_before(self, step: int) -> Weights:
-        """Parameters that have changed since a backward pass before a step, with what they were."""
+        """Return (parameter, old value) for the parameters that have changed since the backward pass before a step."""
         return [pair for number, weights in list(self._by_optimizer.values()) if number >= step for pair in weights]
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""Where the forward behind a loss ran: which matrix products it is made of, and which call of a module made them."""
+"""The forward pass behind a loss: the matrix products, and the module call that computed them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ...protocol.events import Site
 from .graph import FAR, iter_nodes
 from .regions import LOW, number
 
-#: Calls of modules that are remembered at once.
+#: Largest number of remembered module calls.
 CALLS = 4096
-#: Ops that autocast runs in low precision, by the names of their nodes without the number.
+#: Ops that autocast runs in low precision, by their node names without the trailing number.
 PRODUCTS = frozenset(
     f"{name}Backward"
     for name in "Mm Addmm Bmm Addbmm Baddbmm Mv Addmv Convolution MkldnnConvolution CudnnConvolution Linear".split()
@@ -26,20 +26,20 @@ _CALL = torch.nn.Module._call_impl.__code__
 
 
 def is_product(node: Any) -> bool:
-    """Whether autocast would have run the op of a node in low precision."""
+    """Return True if autocast would run the op of a node in low precision."""
     return type(node).__name__.rstrip("0123456789") in PRODUCTS
 
 
 def output_dtypes(node: Any) -> Iterator[torch.dtype]:
-    """The dtypes of what a node of the graph gave; none where torch does not tell, as before 2.5."""
+    """Yield the dtypes of a graph node's results. torch before 2.5 does not provide them."""
     for metadata in getattr(node, "_input_metadata", ()):
         yield metadata.dtype
 
 
 def float32_products(losses: Iterable[torch.Tensor], start_number: int) -> list[Any]:
-    """The matrix products behind some losses, nearest first, where everything ran in float32.
+    """Return the matrix products behind some losses, nearest first, if everything ran in float32.
 
-    There are none where code has part in it that the graph does not show, or what was made before a number.
+    Return [] if hidden code takes part in the graph, or if a product is older than ``start_number``.
     """
     products = []
     for node in iter_nodes(losses, FAR):
@@ -56,7 +56,7 @@ def float32_products(losses: Iterable[torch.Tensor], start_number: int) -> list[
 
 
 class ModuleCalls:
-    """Calls of modules by code that is no module's, while it watches for them."""
+    """The module calls from code outside of modules, recorded while the watch is on."""
 
     def __init__(self) -> None:
         self._compiled_count = compiled_code_count()
@@ -67,7 +67,10 @@ class ModuleCalls:
         return self._hook is not None
 
     def start_watching(self, forward: Any) -> None:
-        """Have a function told of the calls from now on, unless code is compiled: it would have to be once more."""
+        """Call ``forward`` for each module call from now on.
+
+        Do nothing after code was compiled, to avoid a recompilation.
+        """
         self._recent_calls.clear()
         if self._hook is None and compiled_code_count() == self._compiled_count:
             self._hook = torch.nn.modules.module.register_module_forward_pre_hook(forward)
@@ -82,21 +85,21 @@ class ModuleCalls:
         self._recent_calls.append((number(), site))
 
     def site_of_product(self, products: Sequence[Any]) -> Site | None:
-        """The place of the call that made the nearest of some nodes."""
+        """Return the location of the call that created the nearest of some nodes, or None."""
         sequence_number = products[0]._sequence_nr()
         return next((site for start, site in reversed(self._recent_calls) if start <= sequence_number), None)
 
 
 def compiled_code_count() -> int:
-    """How many pieces of code this process has compiled."""
+    """Return the number of code objects that this process has compiled."""
     dynamo: Any = sys.modules.get("torch._dynamo.utils")
-    # Of what no code was compiled in there is nothing to count: this is asked twice a step.
+    # Without the "frames" counter nothing was compiled. The function runs twice per step, so it must be fast.
     frames = None if dynamo is None else getattr(dynamo, "counters", {}).get("frames")
     return sum(frames.values()) if frames else 0
 
 
 def is_outermost() -> bool:
-    """Whether a hook that is asked now is told of a module that no other module calls."""
+    """Return True if the calling hook runs for a module that no other module calls."""
     calls = 0
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and calls < 2:

@@ -1,4 +1,7 @@
-"""Where on torch's stack of function modes ours stand: below those of the program, whose regions take the top one."""
+"""The position of our modes on torch's stack of function modes.
+
+They are below the modes of the program, because leaving a region removes the top mode.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _at: Any = torch._C._get_function_stack_at
 
 
 def push_mode(mode: Any) -> None:
-    """Put a mode on the stack, once. Only the mode of a default device stands below, where torch expects that."""
+    """Put a mode on the stack, once, at the bottom. Only the mode of a default device is below, as torch expects."""
     if not _len():
         _STACK._push_mode(mode)
         return
@@ -26,7 +29,7 @@ def push_mode(mode: Any) -> None:
 
 
 def remove_mode(mode: Any) -> None:
-    """Take a mode from the stack, wherever it is, if it is there."""
+    """Remove a mode from the stack at any position, if present."""
     if not _len() or pop_if_alone(mode):
         return
     for each in _pop_all_but(mode):
@@ -34,7 +37,7 @@ def remove_mode(mode: Any) -> None:
 
 
 def pop_if_alone(mode: Any) -> bool:
-    """Take a mode from the stack if it is all that stands there; whether it was."""
+    """Remove a mode from the stack if no other mode is on it. Return True if the mode was removed."""
     alone = _is_alone(mode)
     if alone:
         _STACK._pop_mode()
@@ -42,11 +45,11 @@ def pop_if_alone(mode: Any) -> bool:
 
 
 def _is_alone(mode: Any) -> bool:
-    """Whether a mode is all that stands on the stack."""
+    """Return True if a mode is the only mode on the stack."""
     return bool(_len() == 1 and _at(0) is mode)
 
 
 def _pop_all_but(mode: Any) -> list[Any]:
-    """All other modes of the stack, which is empty then, the lowest first."""
+    """Empty the stack and return all modes except ``mode``, lowest first."""
     modes = [_STACK._pop_mode() for _ in range(_len())]
     return [each for each in reversed(modes) if each is not mode]

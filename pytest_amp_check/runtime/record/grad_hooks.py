@@ -1,4 +1,4 @@
-"""Hooks on gradients: what those of a parameter do to its gradient in a backward pass."""
+"""The effect of a parameter's hooks on its gradient in a backward pass."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ if TYPE_CHECKING:
 
 
 class HookedGradient:
-    """The gradient of a parameter before and after the hooks that the program has registered on the parameter.
+    """The gradient of a parameter before and after the program's hooks on the parameter.
 
-    ``writing`` are ids of parameters whose hooks write to the gradient that they get, which has to be copied for them.
+    ``writing_param_ids`` are ids of parameters whose hooks write to the gradient in place; such a gradient must be
+    copied first.
     """
 
     __slots__ = (
@@ -29,24 +30,24 @@ class HookedGradient:
 
     def __init__(self, param: torch.Tensor, writing_param_ids: set[int]) -> None:
         hooks: Any = param._backward_hooks
-        #: The first of them.
+        #: The first hook of the program.
         self.first_hook: Callable[..., object] = next(iter(hooks.values()))
         self._param_id, self._writing_param_ids = id(param), writing_param_ids
         self.grad_before: torch.Tensor | None = None
         self.grad_after: torch.Tensor | None = None
-        #: What the gradient was before them, where one of them writes to it.
+        #: Copy of the gradient before the hooks, if a hook writes to the gradient.
         self.grad_copy: torch.Tensor | None = None
         self.version_before = 0
         register: Any = param.register_hook
         others = list(hooks.items())
-        # torch calls them in the order in which they came into the dict, whatever order that has by now.
+        # torch calls hooks in the insertion order of the dict, so ours are inserted first and last.
         hooks.clear()
         first = register(functools.partial(_record_gradient, self, "before"))
         hooks.update(others)
         self._handles = [first, register(functools.partial(_record_gradient, self, "after"))]
 
     def finish_pass(self) -> bool:
-        """The pass has ended; gives whether a hook has changed the gradient, or put another one in its place."""
+        """Remove the hooks after the pass. Return True if a hook changed or replaced the gradient."""
         for handle in self._handles:
             handle.remove()
         before, after = self.grad_before, self.grad_after
@@ -59,7 +60,7 @@ class HookedGradient:
         return self.grad_copy is not None
 
     def record_before(self, grad: torch.Tensor) -> None:
-        """The gradient comes to the hooks."""
+        """Store the gradient before the program's hooks."""
         self.grad_before, self.version_before = grad, grad._version
         if self._param_id in self._writing_param_ids:
             self.grad_copy = grad.detach().clone()
@@ -73,7 +74,7 @@ def _record_gradient(gradient: HookedGradient, when: str, grad: torch.Tensor) ->
 
 
 def find_hooked_params(params: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """Those of some parameters on which hooks of the program are registered, and that are not watched yet."""
+    """Return the parameters with hooks of the program that are not watched yet."""
     return list(
         {id(p): p for p in params if p._backward_hooks and not any(map(_is_ours, p._backward_hooks.values()))}.values()
     )

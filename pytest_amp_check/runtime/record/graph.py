@@ -1,4 +1,4 @@
-"""The autograd graph, as far as the recorder looks at it."""
+"""Traversal of the autograd graph."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from .deferred_values import DeferredNumber
 
-#: Nodes of a graph that are looked at to find the scaled loss below what runs backward.
+#: Largest number of visited nodes in a search for the scaled loss below a backward root.
 NEAR = 64
-#: Nodes of a graph that are looked at to find the parameters it leads to.
+#: Largest number of visited nodes in a search for the parameters of a graph.
 FAR = 200_000
-#: Loss scales below this are numbers that a loss may be weighted with.
+#: Loss scales below this value may also be weights of a loss term.
 SMALL = 256.0
 
 
@@ -29,7 +29,7 @@ def find_tensors(value: Any) -> list[torch.Tensor]:
 
 
 def detach_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor without its graph."""
+    """Return a tensor without its graph."""
     return tensor.detach() if tensor.requires_grad else tensor
 
 
@@ -51,9 +51,9 @@ def is_number(value: Any) -> bool:
 
 
 def plain_number(value: Any) -> float:
-    """The value of a number, or of a tensor with one element."""
+    """Return the value of a number, or of a tensor with one element."""
     if type(value) is torch.Tensor:
-        # A dispatch mode of the program would be given the number that a tensor of the graph stands for, and no tensor.
+        # A dispatch mode of the program would otherwise get the bare number instead of a tensor.
         with _disable_current_modes():
             return float(value.detach())
     return float(value.detach()) if isinstance(value, torch.Tensor) else float(value)
@@ -62,14 +62,17 @@ def plain_number(value: Any) -> float:
 def iter_nodes(
     roots: Iterable[torch.Tensor], limit: int, should_stop: Callable[[Any], bool] = lambda node: False
 ) -> Iterator[Any]:
-    """The nodes of the graph below some tensors, nearest first; not those that lie below a node to stop at."""
+    """Yield at most ``limit`` nodes of the graph below some tensors, nearest first.
+
+    Skip all nodes below a stop node.
+    """
     return iter_nodes_below((root.grad_fn for root in roots if root.grad_fn is not None), limit, should_stop)
 
 
 def iter_nodes_below(
     start_nodes: Iterable[Any], limit: int, should_stop: Callable[[Any], bool] = lambda node: False
 ) -> Iterator[Any]:
-    """Some nodes of the graph and those below them, as :func:`nodes` gives them."""
+    """Yield some nodes of the graph and the nodes below them, in the order of :func:`iter_nodes`."""
     pending: deque[Any] = deque(start_nodes)
     seen = {id(node) for node in pending}
     held_nodes = list(pending)
@@ -87,7 +90,7 @@ def iter_nodes_below(
 
 
 def find_leaf_ids(roots: Sequence[torch.Tensor]) -> Iterator[int]:
-    """Identities of the parameters that a backward of these tensors reaches."""
+    """Yield the ids of the parameters that a backward pass from these tensors reaches."""
     for node in iter_nodes(roots, FAR):
         variable = getattr(node, "variable", None)
         if variable is not None:
@@ -95,14 +98,14 @@ def find_leaf_ids(roots: Sequence[torch.Tensor]) -> Iterator[int]:
 
 
 def multiplies_by_scale(node: Any, scale: DeferredNumber) -> bool:
-    """Whether a graph node multiplies what it is given by the loss scale; a small one may be any other number."""
+    """Return True if a graph node multiplies its input by the loss scale. A small scale may be any other number."""
     if not type(node).__name__.startswith("Mul"):
         return False
     return any(number >= SMALL and math.isclose(number, scale.value, rel_tol=1e-6) for number in _saved_numbers(node))
 
 
 def divides_by_scale(node: Any, scale: DeferredNumber) -> bool:
-    """Whether a graph node divides what it is given by the loss scale, or multiplies by its inverse."""
+    """Return True if a graph node divides its input by the loss scale, or multiplies it by the inverse."""
     name = type(node).__name__
     if name.startswith("Mul"):
         return any(math.isclose(factor * scale.value, 1.0, rel_tol=1e-3) for factor in _saved_numbers(node))
@@ -114,7 +117,7 @@ def divides_by_scale(node: Any, scale: DeferredNumber) -> bool:
 def _saved_numbers(
     node: Any, attributes: tuple[str, ...] = ("_saved_other", "_saved_self", "_saved_scalar")
 ) -> Iterator[float]:
-    """The numbers that a graph node keeps of its operands."""
+    """Yield the numbers that a graph node has saved of its operands."""
     for attribute in attributes:
         try:
             number = getattr(node, attribute, None)

@@ -1,4 +1,4 @@
-"""Ops that a program calls outside of modules, as for its loss, seen by a mode of torch's functions."""
+"""Ops that a program calls outside of modules, for example for its loss, seen by a function mode."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from torch.overrides import TorchFunctionMode
 from .function_modes import pop_if_alone, push_mode, remove_mode
 from .tape import TapedCall, user_frame
 
-#: Ops that are seen between two calls of modules or backward passes, which bounds what seeing them costs.
+#: Largest number of observed ops between two module calls or backward passes, to bound the cost.
 MOST = 64
 #: Attributes of a tensor that are ops.
 VIEWS = frozenset({"T", "mT", "H", "mH", "real", "imag"})
 
-#: Told of an op that is about to run; what it gives, unless that is None, is handed to who is told of its result.
+#: Callback before an op. A result other than None is passed to the callback for the op's result.
 Seen = Callable[[Any, tuple[Any, ...], dict[str, Any], FrameType | None], TapedCall | None]
 Ended = Callable[[TapedCall, Any], None]
 
 
 class LooseOps(TorchFunctionMode):
-    """Tells of the ops while it stands on torch's stack of modes.
+    """A function mode that reports ops while the mode is on torch's stack of modes.
 
-    Nothing is seen while a module runs, or a backward pass.
+    Nothing is reported while a module or a backward pass runs.
     """
 
     def __init__(self, on_op: Seen, on_result: Ended) -> None:
@@ -34,9 +34,9 @@ class LooseOps(TorchFunctionMode):
         self._on_op = on_op
         self._on_result = on_result
         self._remaining_ops = 0
-        #: How many ops it is telling of: torch has taken it off the stack meanwhile, and will put it back.
+        #: Number of running ops. During an op torch has removed the mode from its stack, and restores it afterwards.
         self._running_ops = 0
-        #: Whether it is meant to stand on the stack, and whether a listener has taken it off for a while.
+        #: True if the mode should be on the stack; True if a listener has temporarily removed the mode.
         self.is_on = self._is_paused = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -66,28 +66,28 @@ class LooseOps(TorchFunctionMode):
             self._running_ops -= 1
 
     def may_report(self) -> bool:
-        """Whether one more op may be told of, by somebody who knows of it while this mode is aside."""
+        """Count one more op, and return True if the op may be reported. For callers that replace the paused mode."""
         self._remaining_ops -= 1
         return self._remaining_ops >= 0
 
     def start_watching(self) -> None:
-        """Tell of ops from now on, in this thread."""
+        """Report ops of this thread from now on."""
         self._remaining_ops = MOST
         self.is_on = True
         if not self._running_ops and not self._is_paused:
             push_mode(self)
 
     def stop_watching(self) -> None:
-        """Tell of no more. From within an op, it stays on the stack until it is told to end once more."""
+        """Stop the reports. If called within an op, the mode stays on the stack until the next stop."""
         self._remaining_ops = 0
         self.is_on = False
         if not self._running_ops and not self._is_paused:
             remove_mode(self)
 
     def try_pause(self) -> bool:
-        """Leave the stack if nothing else is there, until :meth:`comes_back`: torch asks a mode about each attribute.
+        """Leave the stack until :meth:`resume` if no other mode is on it. torch calls a mode for each attribute access.
 
-        What begins or ends meanwhile does so then.
+        A start or stop during the pause takes effect at its end. Return True if the mode was paused.
         """
         if self._is_paused or not pop_if_alone(self):
             return False

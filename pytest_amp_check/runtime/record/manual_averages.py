@@ -1,4 +1,4 @@
-"""Averages of weights that a program computes by itself, beside steps that a scaler has skipped."""
+"""Manual averages of weights around steps that a scaler skipped."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from .deferred_values import FoundInf
 from .graph import storage_pointer
 from .tracked import TrackedOptimizer
 
-#: How far a term may be from being a share of the weights, and the numbers that it takes for that to be no chance.
+#: Largest relative deviation of a term from a share of the weights, and smallest number of elements that excludes
+#: chance.
 NEAR, MANY = 1e-3, 8
 
 
 class AfterSkip:
-    """What a program does to other tensors from a step that was skipped on, until the second step after it.
+    """The changes of other tensors from a skipped step until the second step after it.
 
-    What it does in both turns, at the same places, it does in each turn.
+    A change at the same location in both iterations happens in every iteration.
     """
 
     def __init__(self, tracked: TrackedOptimizer, found_inf: FoundInf, trained_params: Sequence[torch.Tensor]) -> None:
         self.tracked_optimizer = tracked
         self.found_inf = found_inf
-        #: Whether the step after the skipped one is made.
+        #: True if the step after the skipped step has run.
         self.next_step_made = False
-        #: Identities of the places that have averaged weights since the skipped step.
+        #: Ids of the locations that averaged weights since the skipped step.
         self.averaging_site_ids: set[int] = set()
         self._weight_storages = {storage_pointer(p) for p in tracked.params}
         self._trained_params = trained_params
 
     def is_averaging(self, tensor: torch.Tensor, effect: str, operands: Sequence[Any]) -> bool:
-        """Whether a tensor that is about to be changed moves a part of the way to the weights."""
+        """Return True if a tensor that is about to change moves a part of the distance to the weights."""
         term = next((x for x in operands if isinstance(x, torch.Tensor)), None)
         if term is None or term.shape != tensor.shape or not (_is_plain(tensor) and _is_plain(term)):
             return False
-        # What is added to a gradient is a decay of the weights.
+        # A term added to a gradient is weight decay.
         changed_storage = storage_pointer(tensor)
         if any(
             storage_pointer(p) == changed_storage
@@ -49,7 +50,7 @@ class AfterSkip:
         return storage_pointer(term) not in self._weight_storages and self._is_share(term, tensor)
 
     def _is_share(self, term: torch.Tensor, start: torch.Tensor | None) -> bool:
-        """Whether a term is a part of the weights, or of the way to them from a start."""
+        """Return True if a term is a share of the weights, or of the distance from ``start`` to the weights."""
         if term.numel() < MANY:
             return False
         with torch.no_grad():
@@ -60,7 +61,7 @@ class AfterSkip:
                 direction = p.detach().float() if start is None else p.detach().float() - start.detach().float()
                 size = float((direction * direction).sum())
                 share = float((change * direction).sum()) / size if size else 0.0
-                # Of a hundredth of a difference between numbers that are alike rounding takes its part.
+                # Rounding dominates a hundredth of the difference between similar numbers.
                 if 0.0 < share < 1.0 and float((change - share * direction).norm()) <= NEAR * float(direction.norm()):
                     return True
         return False

@@ -1,4 +1,4 @@
-"""What the latest backward pass has reached, where it left an optimizer without gradients."""
+"""The leaves that the latest backward pass reached, if the pass left an optimizer without gradients."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     from ...protocol.events import Event
     from .tracked import TrackedOptimizer
 
-#: Nodes of the graph that are looked at where no optimizer got a gradient, as seldom happens twice.
+#: Largest number of visited nodes if no optimizer got a gradient, which is rare.
 WIDE = 4096
 
 
 class ReachedLeaves:
-    """The leaves of a graph that is gone when a step finds no gradient.
+    """The leaves of a graph that no longer exists when a step finds no gradient.
 
-    Most passes feed every optimizer and are not looked at. One that feeds some of them, as a discriminator's does, is
-    followed a little way: far enough for a loss that no parameter has made.
+    Most passes reach every optimizer and are not searched. A pass that reaches only some optimizers, such as the pass
+    of a discriminator, is searched to a small depth: far enough for a loss that depends on no parameter.
     """
 
     def __init__(self) -> None:
-        #: The pass that was looked at, None where the latest one was not.
+        #: The searched pass, or None if the latest pass was not searched.
         self.event: Event | None = None
         self._leaf_refs: list[weakref.ref[torch.Tensor]] | None = None
 
     def note_backward(
         self, event: Event, roots: Sequence[torch.Tensor], optimizers: Iterable[TrackedOptimizer]
     ) -> None:
-        """A backward pass from these tensors has ended."""
+        """Search the graph of a finished backward pass if the pass left an optimizer without gradients."""
         has_gradients = [any(p._grad is not None for p in tracked.sentinels) for tracked in optimizers]
         self.event = self._leaf_refs = None
         if not has_gradients or all(has_gradients):
@@ -50,7 +50,7 @@ class ReachedLeaves:
         self._leaf_refs = leaf_refs
 
     def alive_leaves(self) -> list[torch.Tensor] | None:
-        """The leaves that it has reached and that still exist; None where they are not known."""
+        """Return the reached leaves that still exist, or None if unknown."""
         if self._leaf_refs is None:
             return None
         return [leaf for reference in self._leaf_refs if (leaf := reference()) is not None]

@@ -1,4 +1,4 @@
-"""Records a run: turns what torch is asked to do into the events that the protocol judges."""
+"""The recorder of a run, which converts calls of torch into events for the checker."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from .scaled_losses import ScaledLosses
 
 
 class Recorder:
-    """The listeners of one recording, which patches call, each given what it works with.
+    """The listeners of one recording, called by patches.
 
-    ``automatic`` says that nobody has asked for this recording by name: it yields to those that somebody has.
+    ``is_automatic`` is True for an implicit recording, which is inactive while an explicit recording is open.
     """
 
     def __init__(self, *, automatic: bool = False, outermost: Any = None) -> None:
@@ -71,25 +71,25 @@ class Recorder:
 
     @property
     def in_region(self) -> bool:
-        """Whether an autocast region is open."""
+        """True if an autocast region is open."""
         return bool(self.recording.regions)
 
     def findings(self, select: frozenset[str] | None = None) -> list[Finding]:
-        """What has been found so far."""
+        """Return the findings so far."""
         return self.recording.run_checker.collect_findings(select)
 
     def region_left_by(self, error: BaseException) -> LeftRegion | None:
-        """The innermost autocast region that an exception was raised in, None where it was in none."""
+        """Return the innermost autocast region in which an exception was raised, or None."""
         left_region = self.recording.regions.left_region
         return left_region if left_region is not None and left_region.error_id == id(error) else None
 
     def remove_hooks(self) -> None:
-        """Take away what stands in modules."""
+        """Remove the hooks from modules."""
         self.weights.unwatch_forwards()
         self._forward_listener.stop_watching()
 
     def conclude(self, *, broken: bool) -> None:
-        """Judge what is left; ``broken`` says that an exception has ended the run."""
+        """Check the remaining events. ``broken``: an exception has ended the run."""
         recording = self.recording
         if recording.failure is not None:
             return

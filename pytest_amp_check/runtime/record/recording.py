@@ -1,4 +1,4 @@
-"""The core of a recording: what it has met, and the chain of events that it makes of a run."""
+"""The core of a recording: its state, and the event sequence of the run."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _STEPS = (e.STEP, e.SCALER_STEP)
 
 
 class _RecordingChecker(RunChecker):
-    """Events are judged once the numbers are known that they speak of, and what they do to gradients is noted."""
+    """A run checker that checks events once their deferred numbers are known, and records the history of gradients."""
 
     def __init__(self, program: Program, deferred_values: DeferredValues, steps: StepLog) -> None:
         super().__init__(program, innermost_user_site, calling_framework)
         self._deferred_values = deferred_values
         self._steps = steps
-        #: The numbers of the steps that are not judged yet.
+        #: Numbers of the steps whose events are not checked yet.
         self._step_numbers: deque[int] = deque()
         self.gradient_history = GradientHistory()
 
@@ -73,38 +73,39 @@ class _RecordingChecker(RunChecker):
         )
 
     def history_data(self) -> dict[str, Any]:
-        """What :meth:`.States.as_dict` tells, of all that has happened so far."""
+        """Return :meth:`.GradientHistory.as_dict` for all events so far."""
         self.flush()
         return self.gradient_history.as_dict(lambda key: self.path_findings.get(key) or self.event_findings.get(key))
 
 
 class Recording:
-    """What the listeners of one recording share."""
+    """The shared state of the listeners of one recording."""
 
     def __init__(self, outermost: Any = None) -> None:
-        #: The error that ended the recording early, and whether a listener is at work, which is not recorded itself.
+        #: The error that ended the recording early, or None; and True while a listener runs, whose own calls are not
+        #: recorded.
         self.failure: Exception | None = None
         self.is_busy = False
-        #: Whether a collector watches ops by a dispatch mode.
+        #: True if a collector watches ops by a dispatch mode.
         self.has_dispatch_watcher = False
-        #: The mode that sees ops outside of modules, if any does.
+        #: The function mode that sees ops outside of modules, or None.
         self.loose_ops: LooseOps | None = None
         self.sites = SiteFinder(outermost)
         self.program = Program()
-        #: Numbers that lie on a device.
+        #: Numbers that are on a device.
         self.deferred_values = DeferredValues()
         self.steps = StepLog(self.deferred_values)
         self.run_checker = _RecordingChecker(self.program, self.deferred_values, self.steps)
         self.collectors: list[Collector] = []
         self.registry = Registry(self.program, self.run_checker, self.deferred_values)
         self.regions = Regions()
-        #: How many backward passes are running, one inside another.
+        #: Nesting depth of running backward passes.
         self.backward_depth = 0
-        #: Whether in-place changes of tensors may concern the protocol now.
+        #: True if in-place changes of tensors may be relevant now.
         self.watches_tensors = False
-        #: Whether they concern what a program does beside a step that was skipped.
+        #: True if in-place changes are relevant because code may average weights after a skipped step.
         self.watches_after_skip = False
-        #: What was read in the source at a place.
+        #: Cache of answers about the source code at a location.
         self._source_answers: dict[tuple[Callable[[Site], object], Site], Any] = {}
         self.program.attributes["live_scalers"] = []
         self.program.attributes["trained_modules"] = set()
@@ -129,7 +130,10 @@ class Recording:
         return event
 
     def query_source(self, site: Site, query: Callable[[Site], Read]) -> Read:
-        """What the source says at a place. It is read once, so nobody may change what is returned."""
+        """Return the answer of ``query`` about the source at a location.
+
+        Answers are cached, so callers must not change them.
+        """
         answer = self._source_answers.get((query, site))
         if answer is None:
             answer = self._source_answers[query, site] = query(site)
@@ -137,7 +141,7 @@ class Recording:
         return result
 
     def update_watching(self) -> None:
-        """In-place changes concern the protocol in a region, and while gradients are scaled or were unscaled."""
+        """Watch in-place changes inside of regions, while gradients are scaled or unscaled, and after a skip."""
         watches = bool(self.regions) or self.watches_after_skip
         if not watches:
             for tracked in self.registry.optimizers.values():
@@ -150,7 +154,7 @@ class Recording:
 
 
 def plain_argument(value: Any) -> object:
-    """An argument as the protocol's facts hold it."""
+    """Return an argument in the form that event attributes hold."""
     if isinstance(value, torch.dtype):
         return Symbol(torch_api.canonical_name(str(value)))
     if isinstance(value, torch.device):

@@ -1,7 +1,7 @@
-"""The autocast regions of a run, and what was computed in which of them.
+"""The autocast regions of a run, and the autograd nodes created in each region.
 
-Nodes of an autograd graph are numbered in the order in which a thread makes them. The numbers at which regions are
-entered and left tell what was computed where, at no cost for the ops in between.
+A thread numbers the nodes of an autograd graph in the order of creation. The numbers at the start and end of a region
+show which nodes belong to the region, at no cost for the ops in between.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ...protocol import frameworks
 from ...protocol.events import Site
 from .graph import FAR, NEAR, iter_nodes
 
-#: Regions that are remembered.
+#: Largest number of remembered regions.
 KEPT = 256
-#: Low-precision dtypes that autocast and master weights can have.
+#: Low-precision dtypes of autocast and of parameters, with their names.
 LOW = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
-#: The number of the next node that this thread makes.
+#: Function that returns the number of the next node of this thread.
 number = _get_sequence_nr
 
 
 class Region(NamedTuple):
-    """An autocast region that is open: where it was entered, and for which device."""
+    """An open autocast region: the location of the entry, and the device."""
 
     site: Site
     device: str
@@ -45,7 +45,7 @@ class LeftRegion(NamedTuple):
 
 
 class RegionSpans:
-    """The regions of a run, each from the node that was made first in it to the one that was made first after it."""
+    """The regions of a run as ranges of node numbers, from the first node inside to the first node after."""
 
     def __init__(self) -> None:
         self.start_number = number()
@@ -59,25 +59,25 @@ class RegionSpans:
         self._open_spans.append((number(), enabled))
 
     def leave(self, dtype: str) -> None:
-        """A region is left whose dtype that is; none where autocast is off in it."""
+        """Leave the innermost region. ``dtype`` is its dtype, or "" for a disabled region."""
         start, enabled = self._open_spans.pop()
         end = number()
         if end > start:
             self._closed_spans.append((start, end, enabled, dtype))
 
     def is_enabled_at(self, node: Any) -> bool:
-        """Whether a node was made in regions that were all enabled."""
+        """Return True if all regions around a node were enabled, and there was at least one region."""
         enabled = [] if node is None else self.enabled_around(node)
         return bool(enabled) and all(enabled)
 
     def is_from_closed_region(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor was made in an enabled region, as far as that is near, and none is open now."""
+        """Return True if a nearby node of a tensor is from an enabled region, and no enabled region is open now."""
         if any(enabled for _, enabled in self._open_spans) or torch.is_autocast_enabled(tensor.device.type):
             return False
         return any(any(self.enabled_around(node)) for node in iter_nodes([tensor], NEAR))
 
     def enabled_around(self, node: Any) -> list[bool]:
-        """Of each region in which a node was made: whether it was enabled."""
+        """Return for each region around a node True if the region was enabled."""
         sequence_number = node._sequence_nr()
         open_enabled = [enabled for start, enabled in self._open_spans if start <= sequence_number]
         return open_enabled + [
@@ -85,9 +85,9 @@ class RegionSpans:
         ]
 
     def dtype_at(self, node: Any) -> str | None:
-        """The dtype of the innermost region in which a node was made: "?" for an open one, None outside of all."""
+        """Return the dtype of the innermost region around a node: "?" for an open region, None outside of regions."""
         sequence_number = node._sequence_nr()
-        # A region that lies in another one was closed before it.
+        # An inner region closes before its outer region, so the first match is the innermost.
         for start, end, _, dtype in self._closed_spans:
             if start <= sequence_number < end:
                 return dtype
@@ -95,18 +95,18 @@ class RegionSpans:
 
 
 class Regions:
-    """The autocast regions that are open, the spans of those that were, and the dtypes since the last backward."""
+    """The open autocast regions, the spans of closed regions, and the region dtypes since the last backward pass."""
 
     def __init__(self) -> None:
         self.open_regions: list[Region] = []
         self.spans = RegionSpans()
-        #: Whether a context was switched off by something that may have switched it on.
+        #: True if a context was disabled by code that may also enable it.
         self.is_autocast_chosen = False
-        #: The innermost region that the latest exception has left; its own identity says which one that was.
+        #: The innermost region that the latest exception left. Its error_id identifies the exception.
         self.left_region: LeftRegion | None = None
-        #: The dtypes of the enabled regions that were entered since the last backward pass.
+        #: The dtypes of the enabled regions entered since the last backward pass.
         self.entered_dtypes: set[str] = set()
-        #: What was found at a place after regions of some dtypes: those of the regions in which its graph was made.
+        #: Cache: (id of a location, entered dtypes) to the dtypes of the regions in which the graph was created.
         self._computed_in: dict[tuple[int, frozenset[str]], frozenset[str]] = {}
 
     def __bool__(self) -> bool:
@@ -119,12 +119,12 @@ class Regions:
         self.spans.enter(enabled=enabled)
 
     def leave(self, dtype: str) -> Site:
-        """The innermost region is left; gives where it was entered."""
+        """Leave the innermost region and return the location of its entry."""
         self.spans.leave(dtype)
         return self.open_regions.pop().site
 
     def dtypes_below(self, site: Site, roots: Sequence[torch.Tensor]) -> frozenset[str]:
-        """The dtypes of the regions in which what runs backward, or is scaled, at a place was computed."""
+        """Return the dtypes of the regions behind the tensors that run backward or are scaled at a location."""
         entered = frozenset(self.entered_dtypes)
         dtypes = self._computed_in.get((id(site), entered))
         if dtypes is None:
@@ -139,12 +139,12 @@ class Regions:
 
 
 def dtype_of(region: Any) -> str:
-    """The low precision that a region of torch is for, also where it is disabled."""
+    """Return the name of a region's low-precision dtype, also for a disabled region."""
     return LOW.get(region.fast_dtype) or str(region.fast_dtype).removeprefix("torch.")
 
 
 def in_float8() -> bool:
-    """Whether code runs in a region of TransformerEngine, as that itself knows."""
+    """Return True if code runs in a float8 region, according to TransformerEngine itself."""
     for name in frameworks.FLOAT8_STATES:
         state = getattr(sys.modules.get(name), "FP8GlobalStateManager", None)
         if state is not None:

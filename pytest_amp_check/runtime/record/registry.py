@@ -1,4 +1,4 @@
-"""The optimizers and scalers that a recording has met, and which parameters are whose."""
+"""The optimizers and scalers of a recording, and the owners of parameters."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .tracked import TrackedOptimizer, TrackedScaler
 if TYPE_CHECKING:
     import torch
 
-#: Different sets of parameters that were clipped and are remembered.
+#: Largest number of parameter sets whose owners are cached.
 CLIPPED_KEPT = 64
 
 
 class Registry:
-    """Finds what is remembered of an optimizer or a scaler; the first time that it is asked for one, it meets it."""
+    """The tracked optimizers and scalers. An unseen object is tracked from the first request on."""
 
     def __init__(self, program: Program, run_checker: RunChecker, deferred_values: DeferredValues) -> None:
         self._program = program
@@ -29,14 +29,14 @@ class Registry:
         self._run_checker = run_checker
         self.optimizers: dict[int, TrackedOptimizer] = {}
         self.scalers: dict[int, TrackedScaler] = {}
-        #: id of a parameter -> keys of the optimizers that hold it.
+        #: ``id`` of a parameter to the keys of the optimizers that own it.
         self.owner_keys: dict[int, tuple[int, ...]] = {}
-        #: The last backward pass and the loss that it ran from, for optimizers that are met only when they step.
+        #: The last backward pass and its loss, for optimizers that are first seen when they step.
         self.last_backward: tuple[Event, ScaledValue] | None = None
-        #: What is gone and not forgotten yet, and the things of what is.
+        #: (id, tracked object) of freed objects that are not forgotten yet; and tracked objects for reuse by role.
         self.dead_objects: deque[tuple[int, TrackedObject]] = deque()
         self._spare_objects: dict[str, list[TrackedObject]] = {"optimizer": [], "scaler": []}
-        #: ids of parameters that belong to optimizers, all of them -> keys of those optimizers.
+        #: Cache: ids of parameters, all owned by optimizers, to the keys of these optimizers.
         self._owners_cache: dict[frozenset[int], frozenset[int]] = {}
 
     def track_optimizer(self, optimizer: Any) -> TrackedOptimizer:
@@ -51,7 +51,7 @@ class Registry:
         return tracked
 
     def _catch_up(self, tracked: TrackedOptimizer) -> None:
-        """Attribute what has happened to the parameters of an optimizer before it was met."""
+        """Attribute earlier events on its parameters to an optimizer that was just seen for the first time."""
         key = tracked.tracked_object.key
         ids = {id(p) for p in tracked.params}
         pending = self._run_checker.pending_events
@@ -70,7 +70,7 @@ class Registry:
             self._run_checker.adopt_optimizer(key, tracked.backward)
 
     def refresh_optimizer(self, optimizer: Any) -> None:
-        """The parameters of an optimizer have changed."""
+        """Read the parameters of an optimizer again after a change."""
         tracked = self.optimizers.get(id(optimizer))
         alive_optimizer = None if tracked is None else tracked.optimizer()
         if tracked is not None and alive_optimizer is not None and alive_optimizer is optimizer:
@@ -103,7 +103,10 @@ class Registry:
 
     @contextmanager
     def preserve_marks(self) -> Iterator[None]:
-        """What happens meanwhile writes to gradients and puts back what they were, which only their marks show."""
+        """Open a region whose code writes to gradients and restores them.
+
+        Only the gradient marks are updated afterwards.
+        """
         unchanged = [
             each
             for each in self.optimizers.values()
@@ -120,7 +123,7 @@ class Registry:
         return None
 
     def scaler_of(self, tracked: TrackedOptimizer) -> TrackedScaler | None:
-        """The scaler of the latest backward that fed an optimizer, else the one that stepped it."""
+        """Return the scaler of the latest backward pass into an optimizer, else the scaler that stepped it, or None."""
         subject = tracked.backward.subject if tracked.backward is not None else None
         for scaler in self.scalers.values():
             if scaler.tracked_object.key == subject:
@@ -132,7 +135,7 @@ class Registry:
         return ONE if scaler is None else scaler.scale
 
     def current_scale(self, scaler: Any) -> DeferredNumber:
-        """The scale of a GradScaler as it is now."""
+        """Return the current scale of a GradScaler."""
         return (
             DeferredNumber(float(scaler._init_scale))
             if scaler._scale is None
@@ -140,7 +143,7 @@ class Registry:
         )
 
     def owners_of(self, params: Sequence[torch.Tensor]) -> tuple[set[int], frozenset[int]]:
-        """Keys of the optimizers that hold parameters, and those with a gradient that none holds."""
+        """Return the keys of the optimizers that own parameters, and ids of unowned parameters with a gradient."""
         ids = frozenset(map(id, params))
         cached = self._owners_cache.get(ids)
         if cached is not None:
@@ -154,13 +157,16 @@ class Registry:
         return owners, frozenset([id(p) for p in params if id(p) not in holders and p.grad is not None])
 
     def is_within(self, key: int, tracked: TrackedOptimizer) -> bool:
-        """Whether an optimizer, by its key, holds no parameter that another one does not."""
+        """Return True if all parameters of an optimizer, given by key, also belong to ``tracked``."""
         other = self.find_by_key(key)
         ids = {id(p) for p in tracked.params}
         return other is not None and all(id(p) in ids for p in other.params)
 
     def _new_tracked_object(self, role: str, **facts: Any) -> TrackedObject:
-        """A thing for a new object; those of objects that are gone are used again, so that they do not pile up."""
+        """Return a tracked object for a new optimizer or scaler.
+
+        Tracked objects of freed objects are reused, so that their number stays bounded.
+        """
         spare_objects = self._spare_objects[role]
         if not spare_objects:
             return self._program.add_object(role, f"the {role}", None, **facts)
@@ -169,12 +175,12 @@ class Registry:
         return tracked_object
 
     def _on_death(self, identity: int, tracked_object: TrackedObject) -> Callable[[object], None]:
-        """What takes note that an object is gone. It may be called at any time, so it does no more."""
+        """Return a callback that notes a freed object. The callback may run at any time, so it does nothing else."""
         append_dead = self.dead_objects.append
         return lambda _: append_dead((identity, tracked_object))
 
     def forget_dead(self) -> None:
-        """Forget what is gone, once all that it has done is judged."""
+        """Forget freed objects after all of their events are checked."""
         self._run_checker.flush()
         while self.dead_objects:
             identity, tracked_object = self.dead_objects.popleft()

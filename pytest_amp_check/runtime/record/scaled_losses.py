@@ -1,4 +1,4 @@
-"""Which tensors carry a loss scale: those that came out of ``scaler.scale``, and what was made of them."""
+"""The tensors that carry a loss scale: results of ``scaler.scale``, and tensors computed from them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from .tracked import TrackedScaler
 if TYPE_CHECKING:
     import torch
 
-#: Tensors that came out of ``scaler.scale`` and are remembered.
+#: Largest number of remembered results of ``scaler.scale``.
 KEPT = 64
-#: The mark on the graph node of a scaled loss.
+#: Metadata key on the graph node of a scaled loss.
 MARK = "pytest_amp_check"
 
 
 class ScaledLoss(NamedTuple):
-    """What a scaler has scaled: its scale then, and the dtype of the loss, which the scaled one need not have."""
+    """A scaled loss: the scaler, its scale at that time, and the dtype of the loss before scaling.
+
+    The scaled loss may have another dtype.
+    """
 
     scaler: TrackedScaler
     scale: DeferredNumber
@@ -30,14 +33,14 @@ class ScaledLoss(NamedTuple):
 
 
 class ScaledLosses:
-    """Marks what scalers scale, and finds it again below what runs backward."""
+    """The marks on scaled losses, and the search for marks below a backward root."""
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
         self._recent_losses: deque[tuple[weakref.ref[torch.Tensor], ScaledLoss]] = deque(maxlen=KEPT)
 
     def mark_losses(self, losses: Sequence[torch.Tensor], scaled: object, scaler: TrackedScaler) -> None:
-        """A scaler has scaled losses."""
+        """Mark losses that a scaler has scaled."""
         for loss, tensor in zip(losses, find_tensors(scaled), strict=True):
             scaled_loss = ScaledLoss(scaler, scaler.scale, loss.dtype)
             self._recent_losses.append((weakref.ref(tensor), scaled_loss))
@@ -46,7 +49,7 @@ class ScaledLosses:
                 metadata[MARK] = (weakref.ref(self), scaled_loss)
 
     def find_below(self, roots: Sequence[torch.Tensor]) -> ScaledLoss | None:
-        """The scaled loss that runs backward, or that what runs backward was made of."""
+        """Return the scaled loss that runs backward, or from which the backward roots were computed, or None."""
         if not self._recent_losses:
             return None
         for tensor, scaled_loss in reversed(self._recent_losses):
@@ -57,19 +60,19 @@ class ScaledLosses:
         return next(filter(None, map(self._mark_of, iter_nodes(roots, NEAR))), None)
 
     def has_several_scalers(self, roots: Sequence[torch.Tensor]) -> bool:
-        """Whether what runs backward was made of what more than one scaler has scaled."""
+        """Return True if the backward roots were computed from losses of several scalers."""
         if len(self._registry.scalers) < 2:
             return False
         marks = map(self._mark_of, iter_nodes(roots, NEAR))
         return len({mark.scaler.tracked_object.key for mark in marks if mark is not None}) > 1
 
     def _mark_of(self, node: Any) -> ScaledLoss | None:
-        """What a node of the graph is, where a scaler's ``scale`` made it."""
+        """Return the scaled loss of a graph node, or None if no ``scale`` call created the node."""
         entry = node.metadata.get(MARK)
         return entry[1] if entry is not None and entry[0]() is self else None
 
     def is_scaled_already(self, roots: Sequence[torch.Tensor], scale: DeferredNumber) -> bool:
-        """Whether a loss that is about to be scaled holds a scale that nothing has divided it by again."""
+        """Return True if a loss that is about to be scaled already contains a scale without a later division."""
 
         def should_stop(node: Any) -> bool:
             return divides_by_scale(node, scale)
@@ -78,9 +81,9 @@ class ScaledLosses:
         return any(self._mark_of(node) is not None or multiplies_by_scale(node, scale) for node in found)
 
     def is_uneven(self, roots: Sequence[torch.Tensor], scale: DeferredNumber) -> bool:
-        """Whether a sum runs backward of which some terms are scaled and others not, or by another scaler.
+        """Return True if a sum runs backward whose terms are partly unscaled, or scaled by different scalers.
 
-        Terms that feed no optimizer in common may be scaled as they like.
+        Terms without a common optimizer may have different scales.
         """
         if len(roots) == 1 and roots[0].grad_fn is not None and self._mark_of(roots[0].grad_fn) is not None:
             return False
@@ -107,6 +110,6 @@ class ScaledLosses:
         return False
 
     def _owners_at(self, node: Any) -> tuple[int, ...]:
-        """The optimizers of the parameter whose gradient a node of the graph accumulates."""
+        """Return the optimizers that own the parameter of an accumulating graph node, or ()."""
         variable = getattr(node, "variable", None)
         return () if variable is None else self._registry.owner_keys.get(id(variable), ())

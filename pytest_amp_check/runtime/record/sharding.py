@@ -1,4 +1,4 @@
-"""Modules that are sharded: those of whose gradients a rank holds a part, and those with a precision of their own."""
+"""Sharded modules: modules whose gradients are distributed over ranks, and modules with a precision policy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .regions import LOW
 
 
 def are_shards(params: Iterable[Any]) -> bool:
-    """Whether some parameters are what FullyShardedDataParallel leaves on this rank of larger ones."""
+    """Return True if a parameter is this rank's part of a larger parameter of FullyShardedDataParallel."""
     if "torch.distributed.fsdp._flat_param" not in sys.modules or not _is_distributed():
         return False
     for p in params:
@@ -25,12 +25,12 @@ def are_shards(params: Iterable[Any]) -> bool:
 
 
 def _is_distributed() -> bool:
-    """Whether the ranks of a group can share anything; what torch imports by itself does not say so."""
+    """Return True if a process group exists. torch imports the modules for it even without a group."""
     return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def unsynchronized_reason(scaler: Any, optimizer: Any, params: Sequence[Any]) -> str:
-    """Why ranks can disagree about whether a step is skipped: "" where they cannot."""
+    """Return the reason why ranks may disagree about skipping a step, or "" if they cannot."""
     if not are_shards(params):
         return ""
     sharded = sys.modules.get("torch.distributed.fsdp.sharded_grad_scaler")
@@ -40,19 +40,19 @@ def unsynchronized_reason(scaler: Any, optimizer: Any, params: Sequence[Any]) ->
 
 
 def policy_low_dtypes(leaves: frozenset[int]) -> frozenset[str]:
-    """The low precisions in which ``fully_shard`` has modules compute, of those whose parameters are leaves here."""
+    """Return the low-precision dtypes of ``fully_shard`` policies whose parameters are among the leaves."""
     composed = sys.modules.get("torch.distributed._composable_state") if _is_distributed() else None
     return frozenset(
         LOW[group.mp_policy.param_dtype]
         for group in (_sharded_groups(composed) if composed is not None else ())
         if group.mp_policy.param_dtype in LOW
-        # The leaves of a graph are the parameters as they were brought together for the forward.
+        # The leaves of a graph are the unsharded parameters, as gathered for the forward pass.
         and any(id(getattr(p, "_unsharded_param", None)) in leaves for p in group.fsdp_params)
     )
 
 
 def _sharded_groups(composed: Any) -> Iterator[Any]:
-    """The parameters that are sharded together, of each module that is."""
+    """Yield the groups of jointly sharded parameters of all sharded modules."""
     for reference in list(composed._module_state_mapping.values()):
         state = reference() if isinstance(reference, weakref.ref) else reference
         groups = getattr(state, "_fsdp_param_groups", None)

@@ -1,4 +1,4 @@
-"""Where in the user's source a call comes from."""
+"""Source locations of calls in the user's code."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import torch
 
 from ...protocol.events import Site
 
-#: Calls that are kept of the chain that leads to a place.
+#: Largest number of calls that a location keeps of its call chain.
 DEPTH = 40
 
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _DISTRIBUTED = os.path.join(_TORCH, "distributed") + os.sep
-#: What stands between a user's line and what it calls, and is neither.
+#: Path prefixes of code between a user's line and the called function: torch, this package, and parts of Python.
 _INNER = (
     _OURS,
     _TORCH,
@@ -35,7 +35,7 @@ _INNER = (
     os.path.dirname(concurrent.futures.__file__) + os.sep,
 )
 
-#: Packages of frameworks that train for a program.
+#: Package names of frameworks that run the training loop for a program.
 _FRAMEWORKS = {
     "accelerate": "accelerate",
     "lightning.pytorch": "lightning",
@@ -48,7 +48,7 @@ Span = tuple[int, int, int, int]
 
 
 class _InnerPathCache(dict[str, bool]):
-    """Of each source file that was asked about, whether it belongs to torch or to this package, and not to a user."""
+    """A cache of source paths: True if the file belongs to torch or this package and not to the user."""
 
     def __missing__(self, path: str) -> bool:
         internal = self[path] = path.startswith(_INNER)
@@ -59,12 +59,12 @@ _inner_paths = _InnerPathCache()
 
 
 def is_inner(path: str) -> bool:
-    """Whether a source file belongs to torch or to this package, and not to a user."""
+    """Return True if a source file belongs to torch or this package and not to the user."""
     return _inner_paths[path]
 
 
 def stop_position(error: BaseException) -> tuple[str, int] | None:
-    """Where the program stood when an exception of its own ended it; None where other processes are the cause."""
+    """Return the position at which an exception ended the program, or None if other processes are the cause."""
     position = None
     frames = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     if isinstance(error, SystemExit) or any(path.startswith(_DISTRIBUTED) for path, _ in frames):
@@ -76,12 +76,12 @@ def stop_position(error: BaseException) -> tuple[str, int] | None:
 
 
 def is_ours(path: str) -> bool:
-    """Whether a source file is this package's own."""
+    """Return True if a source file belongs to this package."""
     return path.startswith(_OURS)
 
 
 def innermost_user_site(site: Site) -> Site:
-    """The innermost place of a chain of calls that is not in an installed library; the place itself where all are."""
+    """Return the innermost location of a call chain outside of installed libraries, or ``site`` if there is none."""
     each: Site | None = site
     while each is not None:
         if not is_library(each.path):
@@ -91,7 +91,7 @@ def innermost_user_site(site: Site) -> Site:
 
 
 def calling_framework(site: Site) -> str:
-    """The framework whose code calls torch at a place, called by the program; "" where none does."""
+    """Return the framework whose code calls torch at a location on behalf of the program, or ""."""
     name = ""
     each: Site | None = site
     while each is not None and is_library(each.path):
@@ -102,7 +102,7 @@ def calling_framework(site: Site) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _framework_of(path: str) -> str:
-    """The framework that a source file belongs to, if it is loaded."""
+    """Return the loaded framework to which a source file belongs, or ""."""
     for package, name in _FRAMEWORKS.items():
         folders = getattr(sys.modules.get(package), "__path__", ())
         if any(path.startswith(os.path.join(folder, "")) for folder in folders):
@@ -111,14 +111,14 @@ def _framework_of(path: str) -> str:
 
 
 def is_library(path: str) -> bool:
-    """Whether a source file is part of a framework that is loaded, or of an installed distribution."""
+    """Return True if a source file belongs to a loaded framework or an installed distribution."""
     if _framework_of(path):
         return True
     return f"{os.sep}site-packages{os.sep}" in path or f"{os.sep}dist-packages{os.sep}" in path
 
 
 def calling_frame() -> FrameType:
-    """The frame, of a user or of torch, that has called into this package."""
+    """Return the frame, of a user or of torch, that called into this package."""
     frame = sys._getframe(1)
     while frame.f_code.co_filename.startswith(_OURS) and frame.f_back is not None:
         frame = frame.f_back
@@ -126,23 +126,24 @@ def calling_frame() -> FrameType:
 
 
 class SiteFinder:
-    """Finds the place of the running call. The same place, reached by the same calls, is the same object."""
+    """A finder of the location of the running call. Equal locations with equal call chains are the same object."""
 
     def __init__(self, outermost: FrameType | None) -> None:
         self.show_from(outermost)
-        #: Identities of code objects and offsets in them, innermost first. The code objects are kept alive below.
+        #: Ids of code objects with offsets, innermost first, to the location. _kept_codes keeps the code objects alive.
         self._sites_by_calls: dict[tuple[int, ...], Site] = {}
         self._kept_codes: dict[int, CodeType] = {}
         self._spans_by_code: dict[CodeType, list[tuple[int | None, int | None, int | None, int | None]]] = {}
 
     def show_from(self, outermost: FrameType | None) -> None:
-        """The recording was begun in this frame: calls above it are not shown."""
+        """Set the outermost visible frame, in which the recording began. Calls above the frame are hidden."""
         self._outermost_code = None if outermost is None else outermost.f_code
 
     def current_site(self) -> Site:
-        """The user's place that is running now."""
+        """Return the user's current location."""
         inner = _inner_paths
-        # The three frames above are always ours: the listener that asks, its guard, and what a patch or a hook calls.
+        # The three innermost frames are always ours: the listener, its guard, and the function that a patch or hook
+        # calls.
         innermost = sys._getframe(3)
         frame: FrameType | None = innermost
         outermost = self._outermost_code
@@ -154,12 +155,12 @@ class SiteFinder:
             if code is outermost:
                 break
             frame = frame.f_back
-        # Cut off at the end: it is asked for at every event, and most chains are shorter.
+        # The chain is cut at the end, because this code runs at every event and most chains are shorter than DEPTH.
         site = self._sites_by_calls.get(tuple(key[: 2 * DEPTH]))
         return site if site is not None else self.site_of_calls(list(self._iter_calls(innermost)))
 
     def _iter_calls(self, frame: FrameType | None) -> Iterator[tuple[CodeType, int]]:
-        """The calls that lead to a frame, innermost first, as far as they are shown and no code of torch or ours."""
+        """Yield the visible calls that lead to a frame, innermost first, without code of torch and this package."""
         while frame is not None:
             if not is_inner(frame.f_code.co_filename):
                 yield frame.f_code, frame.f_lasti
@@ -168,7 +169,7 @@ class SiteFinder:
             frame = frame.f_back
 
     def site_of_calls(self, calls: Sequence[tuple[CodeType, int]]) -> Site:
-        """The place of a chain of calls, innermost first, each a function and the instruction that it is at."""
+        """Return the location of a call chain: (code object, instruction offset) pairs, innermost first."""
         key: list[int] = []
         codes: list[CodeType] = []
         for code, instruction in calls[:DEPTH]:
@@ -180,7 +181,7 @@ class SiteFinder:
         return site if site is not None else self._make_site(key, codes)
 
     def site_of_definition(self, code: CodeType) -> Site:
-        """The place of a function's definition, or of its first decorator."""
+        """Return the location of a function's definition, or of its first decorator."""
         self._kept_codes[id(code)] = code
         key = (id(code),)
         site = self._sites_by_calls.get(key)
@@ -216,7 +217,7 @@ class SiteFinder:
                 spans = self._spans_by_code[code] = list(positions())
             line, end_line, column, end_column = spans[lasti // 2]
             if line is not None and end_line is not None and column is not None and end_column is not None:
-                # Columns of code objects count bytes, those of places characters.
+                # Columns of code objects count bytes, and columns of locations count characters.
                 return (
                     line,
                     _character_column(code, line, column),

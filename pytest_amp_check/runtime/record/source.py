@@ -1,4 +1,4 @@
-"""What the source says at a place: the user's own words for what is called, and what stands around the call."""
+"""The source code at a location: the text of a call as the user wrote it, and the statements around the call."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ...protocol.source_text import SourceText, find_access_path
 
 
 class SiteText:
-    """The user's own words for the call at a place, or for a part of it. The source is read when they are asked for.
+    """The source text of the call at a location, or of a part of the call. The source is only read on demand.
 
-    ``part`` is ``call`` (what is called), ``receiver`` (what the method belongs to, or what ``+=`` adds to),
-    ``argument`` (the first one, or the one named ``keyword``), ``inner argument`` or ``inner receiver`` (the same of
-    the call that a backward runs from).
+    ``role`` is ``call`` (the called function), ``receiver`` (the object of the method, or the target of ``+=``),
+    ``argument`` (the first argument, or the argument named ``keyword``), ``inner argument`` or ``inner receiver`` (the
+    same parts of the call whose result runs backward).
     """
 
     __slots__ = ("keyword", "role", "site")
@@ -37,7 +37,7 @@ class SiteText:
         if not isinstance(call, ast.Call):
             return ""
         if self.role.startswith("inner "):
-            # CPython 3.11 and later place a method call at the line of the method's name, without what stands above.
+            # CPython 3.11 and later locate a method call at the line of the method's name, without the lines above.
             is_cut = linecache.getline(self.site.path, self.site.line)[: self.site.column].rstrip().endswith(".")
             inner = None if is_cut else _backward_root(call)
             if not isinstance(inner, ast.Call):
@@ -47,7 +47,11 @@ class SiteText:
 
 
 def _backward_root(call: ast.Call) -> ast.expr | None:
-    """Return what a backward runs from: the receiver of the method, or the argument of ``torch.autograd.backward``."""
+    """Return the root expression of a backward call.
+
+    The root is the receiver of the method, or the argument of ``torch.autograd.backward``. Return None if there is
+    none.
+    """
     if (
         isinstance(call.func, ast.Attribute)
         and (find_access_path(call.func.value) or "").rpartition(".")[2] != "autograd"
@@ -69,12 +73,12 @@ def _text_of_role(call: ast.Call, role: str, keyword: str) -> SourceText | None:
 
 
 def _parse_site(site: Site) -> ast.AST | None:
-    """The syntax of what stands at a place, or None where the source cannot be had."""
+    """Return the syntax node at a location, or None if the source is not available or cannot be parsed."""
     lines = linecache.getlines(site.path)[site.line - 1 : site.end_line]
     if not lines:
         return None
     if (site.line, site.column) == (site.end_line, site.end_column):
-        # Before Python 3.11 only the line is known: the whole of it may be the call.
+        # Before Python 3.11 only the line is known, so the whole line may be the call.
         text = lines[0].strip()
     else:
         lines[-1] = lines[-1][: site.end_column]
@@ -90,7 +94,7 @@ def _parse_site(site: Site) -> ast.AST | None:
 
 
 class ContextText:
-    """The words for the context of a ``with`` statement, or of a decorator."""
+    """The source text of the context in a ``with`` statement, or of a decorator."""
 
     def __init__(self, site: Site, *, is_decorator: bool) -> None:
         self.site = site
@@ -102,7 +106,10 @@ class ContextText:
         return text.partition("(")[0].strip()
 
     def _with_item_text(self, line: str) -> str:
-        """The one context of a ``with`` statement, whose span some versions of Python give as a whole."""
+        """Return the text of the context in a ``with`` statement.
+
+        Some Python versions give the span of the whole statement.
+        """
         entered = _parse_site(self.site)
         if isinstance(entered, ast.With):
             return ast.unparse(entered.items[0].context_expr) if len(entered.items) == 1 else ""
@@ -110,18 +117,18 @@ class ContextText:
 
 
 def text_at(site: Site) -> str:
-    """What stands at a place of one line, as it is written."""
+    """Return the source text at a location within one line, or "" for several lines."""
     line = linecache.getline(site.path, site.line)
     return line[site.column : site.end_column] if site.line == site.end_line else ""
 
 
 def is_in_try(site: Site) -> bool:
-    """Whether the call at a place stands in the body of a ``try`` that handles errors."""
+    """Return True if the call at a location is in the body of a ``try`` with error handlers."""
     return any(isinstance(node, ast.Try) and node.handlers for node in _enclosing_statements(site))
 
 
 def is_expected_to_raise(site: Site) -> bool:
-    """Whether the call at a place stands where a test expects it to raise."""
+    """Return True if a test expects the call at a location to raise."""
     return any(
         isinstance(item.context_expr, ast.Call)
         and (find_access_path(item.context_expr.func) or "").rpartition(".")[2]
@@ -133,18 +140,19 @@ def is_expected_to_raise(site: Site) -> bool:
 
 
 def is_conditional(site: Site) -> bool:
-    """Whether the call at a place is made under a condition that may ask whether the gradients are finite.
+    """Return True if the call at a location depends on a condition that may check for finite gradients.
 
-    One that asks for a remainder, as the end of an accumulation window does, asks for nothing else.
+    A condition on a remainder, such as the end of an accumulation window, checks nothing else.
     """
     return any(isinstance(node, ast.If) and not _compares_remainder(node.test) for node in _enclosing_statements(site))
 
 
 def enclosing_conditions(site: Site) -> frozenset[tuple[str, int, bool]]:
-    """The conditions under which a place is reached, and the handlers of errors, in the calls that lead there.
+    """Return the conditions and error handlers around a location, in all calls that lead to the location.
 
-    Each is a file, a line, and whether it is the other branch. What asks for a remainder is the end of a window, and
-    what asks for a setting that the file itself makes once is answered in the same way each time.
+    Each entry is (file, line, True for the else branch). Two kinds of conditions are ignored: conditions on a
+    remainder, which mark the end of a window, and conditions on a setting that the file assigns only once, which never
+    change.
     """
     conditions = set()
     for frame in site.list_frames():
@@ -161,7 +169,7 @@ def enclosing_conditions(site: Site) -> frozenset[tuple[str, int, bool]]:
 
 
 def is_chosen(site: Site, backward: Site) -> bool:
-    """Whether a step is made under a condition that its backward is not, and that is no count of micro-batches."""
+    """Return True if a step has a condition that its backward does not have, other than a count of micro-batches."""
     backward_conditions = enclosing_conditions(backward)
     return any(
         (frame.path, node.lineno, frame.line > (node.body[-1].end_lineno or node.lineno)) not in backward_conditions
@@ -174,7 +182,7 @@ def is_chosen(site: Site, backward: Site) -> bool:
 
 
 def _is_of_count(condition: ast.expr, path: str) -> bool:
-    """Whether a test asks for a remainder, or for what a file counts up or makes from a remainder."""
+    """Return True if a condition tests a remainder, or a name that the file increments or assigns from a remainder."""
     counted = set(_counted_names(_parse_module(path)))
     names = (part for part in ast.walk(condition) if isinstance(part, (ast.Name, ast.Attribute)))
     return _has_remainder(condition) or any(ast.unparse(part) in counted for part in names)
@@ -195,7 +203,7 @@ def _has_remainder(node: ast.AST | None) -> bool:
 
 
 def _is_constant_condition(condition: ast.expr, path: str) -> bool:
-    """Whether a test has one answer for good: a constant, or a name that a file gives a constant, and nothing else."""
+    """Return True if a condition never changes: a constant, or a name that is assigned only once, to a constant."""
     if isinstance(condition, ast.UnaryOp) and isinstance(condition.op, ast.Not):
         return _is_constant_condition(condition.operand, path)
     if not isinstance(condition, ast.Name):
@@ -218,14 +226,17 @@ def _is_constant_condition(condition: ast.expr, path: str) -> bool:
 
 
 class WindowPredicate(NamedTuple):
-    """What a program asks at the end of an accumulation window: where, and in its own words. None where it does not."""
+    """The condition at the end of an accumulation window: location and source text.
+
+    The site is None without a condition.
+    """
 
     site: Site | None
     text: str
 
 
 def find_window_predicate(site: Site) -> WindowPredicate:
-    """The comparison with a remainder under which a place is reached, or past which, where the others go on."""
+    """Return the comparison with a remainder on which a location depends, directly or by an earlier ``continue``."""
     for frame in reversed(site.list_frames()):
         statements = list(_enclosing_statements(frame))
         for node in reversed(statements):
@@ -257,13 +268,13 @@ def _make_window_predicate(frame: Site, condition: ast.expr) -> WindowPredicate:
 
 
 def has_calling_condition(site: Site) -> bool:
-    """Whether the call at a place is made under a condition that calls something, which may look at gradients."""
+    """Return True if the call at a location depends on a condition with a call, which may check gradients."""
     conditions = [node.test for node in _enclosing_statements(site) if isinstance(node, ast.If)]
     return any(isinstance(part, ast.Call) for test in conditions for part in ast.walk(test))
 
 
 def refusal_text(site: Site) -> str:
-    """What asks at a place whether gradients are finite before the program raises, in the user's words."""
+    """Return the source text of the check for finite gradients at a location before the program raises, or ""."""
     for node in ast.walk(_parse_module(site.path)):
         if (
             isinstance(node, (ast.If, ast.Assert))
@@ -276,7 +287,10 @@ def refusal_text(site: Site) -> str:
 
 
 def mentions_scale(site: Site) -> bool:
-    """Whether the function in which a place lies asks for the scale, as one does that divides what it reads by it."""
+    """Return True if the function around a location reads the scale.
+
+    Such a function may divide gradients by the scale.
+    """
     lines = linecache.getlines(site.path)
     function = _enclosing_function(site)
     first, last = (function.lineno, function.end_lineno) if function is not None else (1, len(lines))
@@ -284,10 +298,10 @@ def mentions_scale(site: Site) -> bool:
 
 
 def chooses_autocast(site: Site) -> bool:
-    """Whether something decides about autocast in the file of a call, or in one beside it that the call comes through.
+    """Return True if code decides about autocast in the file of a call, or in a calling file of the same folder.
 
-    That is a name with autocast in it that is more than a call without a condition, or a call with a value for
-    ``enabled`` that is no constant: whoever runs the program may have switched it off.
+    Such code is a name with "autocast" that is more than an unconditional call, or a call whose ``enabled`` is no
+    constant. In this case the user of the program may have disabled autocast on purpose.
     """
     folder = os.path.dirname(site.path)
     paths = {frame.path for frame in site.list_frames() if os.path.dirname(frame.path) == folder}
@@ -295,7 +309,7 @@ def chooses_autocast(site: Site) -> bool:
 
 
 def _node_chooses_autocast(node: ast.AST, *, in_condition: bool) -> bool:
-    """Whether a piece of source, or of one that a condition decides about, chooses whether autocast is entered."""
+    """Return True if a syntax node decides about entering autocast. ``in_condition``: the node is conditional."""
     if isinstance(node, ast.Call) and "autocast" in (find_access_path(node.func) or "").rpartition(".")[2]:
         enabled = next((k.value for k in node.keywords if k.arg == "enabled"), None)
         return in_condition or not (enabled is None or isinstance(enabled, ast.Constant))
@@ -313,12 +327,12 @@ def _node_chooses_autocast(node: ast.AST, *, in_condition: bool) -> bool:
 
 
 def _is_main(node: ast.If) -> bool:
-    """Whether a condition asks whether the module is run as a program."""
+    """Return True if a condition tests for execution as the main module."""
     return any(isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(node.test))
 
 
 def _compares_remainder(condition: ast.expr) -> bool:
-    """Whether a condition is a comparison with a remainder."""
+    """Return True if a condition is a comparison with a remainder."""
     return isinstance(condition, ast.Compare) and any(
         isinstance(side, ast.BinOp) and isinstance(side.op, ast.Mod)
         for side in (condition.left, *condition.comparators)
@@ -326,8 +340,8 @@ def _compares_remainder(condition: ast.expr) -> bool:
 
 
 def _parse_module(path: str) -> ast.Module:
-    """The syntax of a file; that of an empty one where it cannot be had."""
-    # A SystemError is a fault of CPython 3.11, deep in the stack: the same text parses afterwards.
+    """Return the syntax tree of a file, or an empty module if the file cannot be read or parsed."""
+    # A SystemError is a bug of CPython 3.11 deep in the stack; the same text parses at the second attempt.
     for _ in range(2):
         try:
             return ast.parse("".join(linecache.getlines(path)))
@@ -350,7 +364,7 @@ def _enclosing_function(site: Site) -> ast.FunctionDef | ast.AsyncFunctionDef | 
 
 
 def _enclosing_statements(site: Site) -> Iterator[ast.AST]:
-    """The statements whose body holds a place, within the function it stands in."""
+    """Yield the statements whose body contains a location, within the enclosing function."""
     node: ast.AST = _parse_module(site.path)
     statements: list[ast.AST] = []
     while True:

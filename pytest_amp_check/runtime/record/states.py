@@ -1,4 +1,4 @@
-"""What the gradients of each optimizer went through from step to step, and where faults were committed on that way."""
+"""The history of each optimizer's gradients from step to step, and the steps with violations."""
 
 from __future__ import annotations
 
@@ -9,42 +9,41 @@ from typing import Any
 from ...protocol.finding import Finding
 from ...protocol.run_checker import Identity
 
-#: States of one step that are kept: a loop that goes round in them says nothing new.
+#: Largest number of kept states of one step. A loop through the same states adds no information.
 LONGEST = 24
-#: Rows of equal steps that are kept of each optimizer, the latest ones, and rows of steps of each fault, the first.
+#: Largest number of kept spans of each optimizer (the latest), and of step spans of each violation (the first).
 SPANS, FAULTY = 2048, 64
 
 Span = list[Any]
-#: The label of a fault, and the event that is to blame.
+#: The label of a violation, and the event at which the violation is reported.
 Fault = tuple[str, Identity]
 
 
 class GradientHistory:
-    """The states that a chain has moved through, in bounded memory: steps in a row that are alike are one span.
+    """The gradient states of a run in bounded memory. Consecutive equal steps form one span.
 
-    A step is all that happened since the step before it of the same optimizer, and ends in that which the step made of
-    the gradients.
+    A step is everything since the previous step of the same optimizer. Its last state is the state after the step.
     """
 
     def __init__(self) -> None:
         self._open_paths: dict[int, list[str]] = {}
-        #: Of each optimizer the spans, each the first step, the last, and the states.
+        #: Key of an optimizer to its spans: first step, last step, and states.
         self._step_spans: dict[int, deque[Span]] = {}
-        #: Of each fault the optimizer, the state that it was committed in, the spans of steps, and how many there were.
+        #: Violation to the optimizer, the gradient state at the violation, the spans of steps, and the number of steps.
         self._violations: dict[Fault, tuple[int | None, str, list[Span], list[int]]] = {}
-        #: What the program calls each optimizer where it steps it.
+        #: Source text of each optimizer at its step.
         self._optimizer_names: dict[int, object] = {}
-        #: The step that goes on.
+        #: The number of the current step.
         self.step_number = 0
 
     def record_state(self, optimizer: int, grads: str) -> None:
-        """The gradients of an optimizer are something else than before."""
+        """Record a new state of an optimizer's gradients."""
         states = self._open_paths.setdefault(optimizer, [])
         if len(states) < LONGEST and (not states or states[-1] != grads):
             states.append(grads)
 
     def record_step(self, optimizer: int, name: object) -> None:
-        """A step of an optimizer is made, which the program calls so there."""
+        """Record a step of an optimizer. ``name`` is the optimizer's source text at the step."""
         self._optimizer_names[optimizer] = name
         states = self._open_paths.pop(optimizer, [])
         spans = self._step_spans.setdefault(optimizer, deque(maxlen=SPANS))
@@ -55,7 +54,7 @@ class GradientHistory:
         self.step_number += 1
 
     def record_violation(self, key: Fault, optimizer: int | None, grads: str) -> None:
-        """A fault was committed, in this state of the gradients; "" where it is about no optimizer's."""
+        """Record a violation in this state of the gradients; "" if the violation concerns no optimizer."""
         _, _, spans, count = self._violations.setdefault(key, (optimizer, grads, [], [0]))
         if spans and spans[-1][1] == self.step_number:
             return
@@ -66,11 +65,11 @@ class GradientHistory:
             spans.append([self.step_number, self.step_number])
 
     def as_dict(self, find_finding: Callable[[Fault], Finding | None]) -> dict[str, Any]:
-        """Plain data.
+        """Return plain data.
 
-        "optimizers": their names, and of each the spans of steps that are alike (first step, last step, states).
-        "faults": of each finding that was committed at a step its code and place, the optimizer's number in that list
-        or None, the state of the gradients, the spans of steps (first, last), and how many steps these are in all.
+        "optimizers": the name and the spans of equal steps (first step, last step, states) of each optimizer. "faults":
+        for each finding at a step, its code and location, the optimizer's index in that list or None, the state of the
+        gradients, the spans of steps (first, last), and the total number of steps.
         """
         keys = list(self._step_spans)
         violations = []

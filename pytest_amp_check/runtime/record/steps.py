@@ -1,4 +1,4 @@
-"""The steps of a run: what each did to the scale, in bounded memory."""
+"""The recorded steps of a run and their effect on the loss scale, in bounded memory."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 
 from .deferred_values import DeferredNumber, DeferredValues, FoundInf, ScaledValue
 
-#: Steps that are kept; older ones are counted and dropped.
+#: Largest number of kept steps; older steps are only counted.
 KEPT = 20_000
-#: Changes of the scale that are kept.
+#: Largest number of kept changes of the scale.
 CHANGES = 4096
 
 
 class StepRecord:
-    """One step of one optimizer, taken or skipped.
+    """One step of one optimizer, applied or skipped.
 
-    ``loss`` is the value that last ran backward, without the loss scale; ``grad_norm`` the total norm of the unscaled
-    gradients: that which the program has clipped by, before it did, and with ``norms`` that which the step finds, after
-    it. ``scale_before`` and ``scale_after`` are the
-    loss scale at the step and after the ``update()`` that followed it; None for steps without a scaler.
-    ``found_inf`` says that this optimizer's gradients held values that are not finite. It is read from the scaler
-    itself, so it is right for fused optimizers too, whose ``step`` runs even when it is skipped.
+    ``loss`` is the value of the last backward pass, without the loss scale. ``grad_norm`` is the total norm of the
+    unscaled gradients: the norm that the program's clipping computed before it clipped, or, with ``norms``, the norm at
+    the step, after clipping. ``scale_before`` and ``scale_after`` are the loss scale at the step and after the
+    following ``update()``; None for steps without a scaler. ``found_inf`` is True if this optimizer's gradients had
+    non-finite values. The flag is read from the scaler itself, so the flag is also right for fused optimizers, whose
+    ``step`` runs even if skipped.
     """
 
     __slots__ = (
@@ -47,23 +47,23 @@ class StepRecord:
         self._growth_tracker: DeferredNumber | None = None
         self._found_inf = FoundInf()
         self._site = site
-        #: A number and the scale that it is multiplied by.
+        #: A number and the scale by which it is multiplied.
         self._loss: tuple[DeferredNumber, DeferredNumber] | None = None
         self._norm: tuple[DeferredNumber, DeferredNumber] | None = None
 
     @property
     def optimizer(self) -> str:
-        """What the program calls the optimizer."""
+        """The source text of the optimizer."""
         return str(self._optimizer) or "the optimizer"
 
     @property
     def scaler(self) -> str | None:
-        """What the program calls the scaler, None for a step without one."""
+        """The source text of the scaler, or None for a step without a scaler."""
         return None if self._scaler is None else str(self._scaler) or "the scaler"
 
     @property
     def site(self) -> str:
-        """Where the program steps: ``train.py:31``."""
+        """The location of the step: ``train.py:31``."""
         return f"{self._site.path}:{self._site.line}"
 
     @property
@@ -84,7 +84,7 @@ class StepRecord:
 
     @property
     def growth_tracker(self) -> int | None:
-        """Steps since the scale last changed, as the scaler counts them; None for steps without one."""
+        """The scaler's own count of steps since the scale last changed; None for steps without a scaler."""
         return None if self._growth_tracker is None else int(self._growth_tracker.value)
 
     @property
@@ -96,7 +96,7 @@ class StepRecord:
         return bool(self._found_inf)
 
     def record_update(self, scale: DeferredNumber, tracker: DeferredNumber | None) -> None:
-        """The scaler was updated after this step."""
+        """Store the scale and growth tracker after the scaler's update."""
         self._scale_after, self._growth_tracker = scale, tracker
 
     def as_dict(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def _unscale_value(pair: tuple[DeferredNumber, DeferredNumber] | None) -> float 
 
 
 class StepLog:
-    """The latest steps, and totals over all of them, which are complete once the readings are settled."""
+    """The latest steps, and totals over all steps. Totals are complete once all deferred values are fetched."""
 
     def __init__(self, deferred_values: DeferredValues) -> None:
         self._deferred_values = deferred_values
@@ -125,7 +125,7 @@ class StepLog:
         self.lowest_scale: float | None = None
         self.highest_scale: float | None = None
         self.pending_step: StepRecord | None = None
-        #: Runs of skips: the longest so far, and the one that lasts.
+        #: Longest run of consecutive skips so far, and length of the current run.
         self.longest_skip_run = 0
         self._skip_run = 0
 
@@ -138,7 +138,7 @@ class StepLog:
         norm: ScaledValue | None,
         site: Any,
     ) -> None:
-        """A step is about to be made."""
+        """Create the record of a step that is about to run."""
         record = self.pending_step = StepRecord(self.total, optimizer, scaler, scale, site)
         record._loss, record._norm = self._with_scale(loss), self._with_scale(norm)
         if scale is not None:
@@ -157,12 +157,12 @@ class StepLog:
         return number, value.scale
 
     def set_norm(self, norm: ScaledValue) -> None:
-        """The norm of the gradients of the step that is about to be made."""
+        """Set the gradient norm of the step that is about to run."""
         if self.pending_step is not None:
             self.pending_step._norm = self._with_scale(norm)
 
     def drop_step(self) -> None:
-        """It raised."""
+        """Drop the record of a step that raised."""
         self.pending_step = None
 
     def finish_step(self, found_inf: FoundInf) -> None:
@@ -183,14 +183,14 @@ class StepLog:
     def record_update(
         self, records: Sequence[StepRecord], scale: DeferredNumber, tracker: DeferredNumber | None
     ) -> None:
-        """The scaler that made these steps was updated."""
+        """Record the update of the scaler that made these steps."""
         for record in records:
             record.record_update(scale, tracker)
         if records:
             self._deferred_values.run_when_known(functools.partial(self._record_scale, records[-1].index, scale))
 
     def _record_scale(self, index: int, number: DeferredNumber) -> None:
-        """The scale after an update."""
+        """Record the scale after an update."""
         scale = number.value
         if not self.scale_history or self.scale_history[-1][1] != scale:
             self.scale_history.append((index, scale))

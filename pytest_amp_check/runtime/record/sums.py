@@ -1,4 +1,4 @@
-"""Running sums of low precision, each beside the same sum in float32, and averages that stand still."""
+"""Running sums in low precision, each compared with the same sum in float32, and averages that no longer change."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from typing import Any
 
 import torch
 
-#: Sums that are followed at once.
+#: Largest number of sums that are tracked at once.
 KEPT = 256
-#: Terms after which a sum is looked at first, and again each time that they have doubled.
+#: Number of terms after which a sum is first checked; the next checks follow when the number has doubled.
 FIRST = 16
-#: The share of its terms that a sum must have lost.
+#: Share of its terms that a sum must have lost.
 LOST = 0.01
-#: Steps of averages that are looked at, in all and of one that stands still; each may wait for the device.
+#: Largest number of checked average steps in total, and number of consecutive unchanged steps of one average. Each
+#: check may wait for the device.
 LOOKS, STILL = 64, 3
-#: The share of its numbers up to which an average that stands still may have changed.
+#: Largest share of an average's elements that may change in an unchanged step.
 FEW = 0.1
 
 
 def can_observe(tensor: torch.Tensor) -> bool:
-    """Whether a tensor counts its changes and its value may be asked for."""
+    """Return True if a tensor has a version counter and its value may be read now."""
     return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and not tensor.is_inference()
@@ -40,14 +41,14 @@ class RunningSum:
         self.restart(tensor)
 
     def restart(self, tensor: torch.Tensor) -> None:
-        """Take the sum as it is."""
+        """Start again from the current value."""
         self.term_count = 0
         self.exact_sum = tensor.detach().float().reshape(())
         self.absolute_sum = self.exact_sum.abs()
         self.version = tensor._version
 
     def add_term(self, tensor: torch.Tensor, term: Any, factor: float) -> None:
-        """Take note of a term that was added."""
+        """Add a term to the reference sum."""
         term = term.detach().float().reshape(()) * factor if isinstance(term, torch.Tensor) else term * factor
         self.exact_sum = self.exact_sum + term
         self.absolute_sum = self.absolute_sum + abs(term)
@@ -55,7 +56,7 @@ class RunningSum:
         self.version = tensor._version
 
     def has_lost(self, tensor: torch.Tensor) -> bool:
-        """Whether the tensor, where it is time to look, has lost what was added. This waits for the device."""
+        """Return True if a check is due and the tensor has lost too much of its terms. Waits for the device."""
         if self.term_count < FIRST or self.term_count & (self.term_count - 1):
             return False
         error = (self.exact_sum - tensor.detach().float().reshape(())).abs()
@@ -69,7 +70,7 @@ class RunningSums:
         self._sums: dict[int, RunningSum] = {}
 
     def record_addition(self, tensor: torch.Tensor, term: Any, factor: float) -> bool:
-        """A term was added to a tensor in place; whether the sum has lost too much by now."""
+        """Record that a term was added to a tensor in place. Return True if the sum has lost too much."""
         running_sum = self._sums.get(id(tensor))
         if running_sum is None or running_sum.tensor_ref() is not tensor:
             if len(self._sums) >= KEPT:
@@ -78,7 +79,7 @@ class RunningSums:
                 self._sums[id(tensor)] = RunningSum(tensor)
             return False
         if running_sum.version + 1 != tensor._version:
-            # Something else has changed it, as a new epoch does that starts from zero.
+            # Other code has changed the tensor, for example a new epoch that starts from zero.
             running_sum.restart(tensor)
             return False
         running_sum.add_term(tensor, term, factor)
@@ -86,20 +87,20 @@ class RunningSums:
 
 
 class RunningAverages:
-    """Tensors of low precision that are changed a little again and again."""
+    """Low-precision tensors that change a little in each step."""
 
     def __init__(self) -> None:
         self._look_count = 0
-        #: How often in a row a tensor was left as it was.
+        #: ``id`` of a tensor to a reference and the number of consecutive unchanged steps.
         self._still_counts: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
 
     @property
     def should_look(self) -> bool:
-        """Whether to look at more of them."""
+        """True if the limit of checked steps is not reached."""
         return self._look_count < LOOKS
 
     def stands_still(self, tensor: torch.Tensor, value_before: torch.Tensor, term: torch.Tensor) -> bool:
-        """Whether a term that is not zero has left a tensor as it was, not for the first time."""
+        """Return True if repeated non-zero terms have left a tensor unchanged."""
         self._look_count += 1
         changed, moved = int((tensor.detach() != value_before).sum()), int((term.detach() != 0).sum())
         reference, count = self._still_counts.get(id(tensor), (None, 0))

@@ -1,8 +1,8 @@
-"""What a program has called since gradients were last used: modules, and ops outside of them, so that it can run again.
+"""A tape of calls for a later replay: modules, and ops outside of modules, since gradients were last used.
 
-Only calls by code that is no module's are kept, each with where it stands, what it was given and the precision that it
-ran in. What one call has made and another was given is kept as a slot, so that no activation and no graph is held; of
-the rest, the inputs, the tensors themselves are kept until the gradients are found in order.
+Only calls from code outside of modules are kept, each with location, arguments and precision. A result of one call that
+is an argument of another call is stored as a slot, so no activation and no graph is kept alive. Other tensors, the
+inputs, are kept until the gradients are known to be finite.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from torch import nn
 
 from .sites import is_inner
 
-#: Calls after which those are dropped whose results are gone.
+#: Number of kept calls at which calls without live results are first dropped.
 MANY = 64
-#: Backward passes for which a call is kept at most: what is used later than that is taken as it is.
+#: Largest number of backward passes for which a call is kept. A result that is used later is kept as a tensor.
 PASSES = 4
-#: Calls of modules that no gradient flows through, as of a frozen encoder, of which so many are kept at most.
+#: Largest number of kept module calls without gradients, such as calls of a frozen encoder.
 ASIDE = 4
-#: How deep containers of arguments and results are looked into.
+#: Largest depth to which containers of arguments and results are searched for tensors.
 DEEP = 4
-#: The way to a tensor in a result: places in sequences, keys, names of attributes.
+#: The access path to a tensor in a result: indices, keys and attribute names.
 Path = tuple[int | str, ...]
 _PLAIN = (int, float, bool, str)
-#: Types of most of what functions are given besides tensors, which holds no tensor.
+#: Types of most arguments that are not tensors and contain none.
 _SIMPLE = frozenset({*_PLAIN, type(None), torch.dtype, torch.device})
 _PATHS = dict[int, tuple["weakref.ref[torch.Tensor]", "Slot"]]
 
 
 class Slot(NamedTuple):
-    """One tensor of what a call has made: the number of the call, and the way to the tensor in its result."""
+    """A tensor in the result of a call: the number of the call, and the access path to the tensor."""
 
     call_number: int
     access_path: Path
 
 
 class Precision(NamedTuple):
-    """What decides in which precision an op runs, and whether it is differentiated.
+    """The state that determines an op's precision and differentiation.
 
-    ``autocast`` tells of each device whether it is on, and its dtype.
+    ``autocast_states`` has (device, enabled, dtype) for each device type.
     """
 
     grad: bool
@@ -53,16 +53,17 @@ class Precision(NamedTuple):
     @classmethod
     def current(cls) -> Precision:
         enabled, dtype = torch.is_autocast_enabled, torch.get_autocast_dtype
-        # Written out: each call of a step asks for it.
+        # Written out instead of a loop for speed, because every call of a step needs it.
         autocast = ("cpu", enabled("cpu"), dtype("cpu")), ("cuda", enabled("cuda"), dtype("cuda"))
         return cls(torch.is_grad_enabled(), torch.is_autocast_cache_enabled(), autocast)
 
 
 class TapedCall:
-    """One call: of a module, or of a function of torch.
+    """A call of a module or of a torch function.
 
-    ``place`` is the innermost line of the user that made it, as a code object and an offset in it. ``attributes`` are
-    the plain values that a module's own code may count with, as they were.
+    ``code_position`` is the user's innermost position in the call stack, as a code object and an offset.
+    ``attribute_values`` are the plain attributes of user modules before the call, because the modules may count with
+    them.
     """
 
     __slots__ = (
@@ -81,31 +82,31 @@ class TapedCall:
     )
 
     def __init__(self, function: Any, code_position: tuple[CodeType, int] | None, precision: Precision) -> None:
-        # A module may be gone before its outputs are. One without weights, as that of a loss that a function makes for
-        # one call, is held as its arguments are.
+        # A module may be freed before its outputs. A module without weights, such as a temporary loss module, is kept
+        # alive like an argument.
         self._is_weak = isinstance(function, nn.Module) and _has_weights(function)
         self._function = weakref.ref(function) if self._is_weak else function
         self.code_position = code_position
         self.precision = precision
-        #: Before which backward pass it was made.
+        #: Number of backward passes before the call.
         self.pass_number = 0
         self.args: tuple[Any, ...] = ()
         self.kwargs: dict[str, Any] = {}
         self.random: tuple[torch.Tensor, torch.Tensor | None] | None = None
         self.attribute_values: list[tuple[weakref.ref[nn.Module], dict[str, Any]]] = []
-        #: The tensors that it has made, and their identities then.
+        #: The tensors of the result, and their ids at that time.
         self.result_refs: list[weakref.ref[torch.Tensor]] = []
         self.result_ids: list[int] = []
         self.used_calls: set[int] = set()
 
     @property
     def function(self) -> Any:
-        """What was called; None for a module that is gone."""
+        """The called function or module; None for a module that was freed."""
         return self._function() if self._is_weak else self._function
 
     @property
     def has_live_result(self) -> bool:
-        """Whether the program holds anything that it has made."""
+        """True if the program still holds a tensor of the result."""
         for reference in self.result_refs:  # noqa: SIM110 - each call of a step is asked, which a generator makes thrice as slow
             if reference() is not None:
                 return True
@@ -113,12 +114,12 @@ class TapedCall:
 
 
 class Tape:
-    """The calls since gradients were last used, the oldest first."""
+    """A list of calls, oldest first, since gradients were last used."""
 
     def __init__(self) -> None:
         self.calls: dict[int, TapedCall] = {}
         self._next_serial = 0
-        #: Backward passes so far.
+        #: Number of backward passes so far.
         self.pass_count = 0
         self._slots_by_id: _PATHS = {}
         self._counted_attributes: weakref.WeakKeyDictionary[
@@ -129,7 +130,7 @@ class Tape:
     def begin_call(
         self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None
     ) -> TapedCall:
-        """A call is about to be made."""
+        """Create the record of a call that is about to run."""
         call = TapedCall(function, None if frame is None else (frame.f_code, frame.f_lasti), Precision.current())
         call.pass_number = self.pass_count
         call.args = self._encode(args, call.used_calls, DEEP)
@@ -141,7 +142,7 @@ class Tape:
         return call
 
     def end_call(self, call: TapedCall, result: Any) -> None:
-        """It has been made."""
+        """Add a finished call to the tape if its result contains tensors."""
         serial = self._next_serial
         self._next_serial += 1
         for path, tensor in (((), result),) if type(result) is torch.Tensor else tensors_of(result, DEEP):
@@ -156,12 +157,12 @@ class Tape:
                 self._prune_size = max(MANY, 2 * len(self.calls))
 
     def slot_of(self, tensor: torch.Tensor) -> Slot | None:
-        """Which call has made a tensor."""
+        """Return the slot of a tensor if a call on the tape produced the tensor, else None."""
         entry = self._slots_by_id.get(id(tensor))
         return entry[1] if entry is not None and entry[0]() is tensor and entry[1].call_number in self.calls else None
 
     def prune_calls(self) -> None:
-        """Drop calls of whose results nothing is left, neither in the program nor for other calls."""
+        """Drop calls whose results are neither alive in the program nor used by other kept calls."""
         oldest = self.pass_count - PASSES
         needed: set[int] = set()
         dropped: list[int] = []
@@ -173,9 +174,9 @@ class Tape:
         self._drop_calls(dropped)
 
     def drop_gradless_calls(self) -> None:
-        """Drop calls that no gradient flows through, and those of whose results nothing is left, but the latest.
+        """Drop calls without gradients, except for the latest, and calls without live results.
 
-        What a call that is differentiated was given is kept.
+        Arguments of differentiated calls are kept.
         """
         self.prune_calls()
         needed: set[int] = set()
@@ -194,7 +195,7 @@ class Tape:
     def _drop_calls(self, dropped: list[int]) -> None:
         for serial in dropped:
             for key in self.calls.pop(serial).result_ids:
-                # Another tensor may have come to lie at the same place since.
+                # Another tensor may have got the same id since then.
                 entry = self._slots_by_id.get(key)
                 if entry is not None and entry[1].call_number == serial:
                     del self._slots_by_id[key]
@@ -209,17 +210,17 @@ class Tape:
             return value
         if isinstance(value, torch.Tensor):
             slot = self.slot_of(value)
-            # What no gradient flows through is taken as it is, but where the same step has made it.
+            # A tensor without a graph is kept as a tensor, unless a call of the same step produced it.
             if slot is not None and (
                 value.grad_fn is not None or self.calls[slot.call_number].pass_number == self.pass_count
             ):
                 used_calls.add(slot.call_number)
                 return slot
-            # What was made out of sight is held without its graph.
+            # A tensor that no call on the tape produced is kept without its graph.
             return value if value.grad_fn is None else value.detach().requires_grad_()
         if depth and (kind is tuple or kind is list):
-            # No comprehensions: each call of this would pay for what they share with it. And most of what an op is
-            # given is simple, which is seen here without a call.
+            # No comprehensions, because shared cell variables would slow down every call. Most arguments are simple,
+            # and the inline check avoids a recursive call.
             items: list[Any] = []
             for x in value:
                 items.append(x if type(x) in _SIMPLE else self._encode(x, used_calls, depth - 1))  # noqa: PERF401 - as above
@@ -232,7 +233,7 @@ class Tape:
         return value
 
     def _plain_attributes(self, module: nn.Module) -> list[tuple[weakref.ref[nn.Module], dict[str, Any]]]:
-        """The plain values among the attributes of modules whose classes are not torch's."""
+        """Return the plain attribute values of modules whose classes are not from torch."""
         cached = self._counted_attributes.get(module)
         if cached is None or any((each := reference()) is None or len(vars(each)) != n for reference, _, n in cached):
             cached = []
@@ -252,7 +253,7 @@ class Tape:
 
 
 def _has_weights(module: nn.Module) -> bool:
-    """Whether a module, or one in it, has a parameter: most are asked no further than their first layer."""
+    """Return True if a module or a submodule has a parameter. Plain loops, because most modules answer at once."""
     for p in module._parameters.values():
         if p is not None:
             return True
@@ -267,7 +268,7 @@ def _random_of_device() -> torch.Tensor | None:
 
 
 def tensors_of(value: Any, depth: int = DEEP) -> Iterator[tuple[Path, torch.Tensor]]:
-    """The tensors in a result, each with the way to it."""
+    """Yield the tensors in a result, each with its access path."""
     if isinstance(value, torch.Tensor):
         yield (), value
     elif depth:
@@ -285,7 +286,7 @@ def tensors_of(value: Any, depth: int = DEEP) -> Iterator[tuple[Path, torch.Tens
 
 
 def get_at_path(value: Any, path: Path) -> Any:
-    """What lies in a result at the end of a way."""
+    """Return the object at an access path in a result."""
     for key in path:
         holder: Any = value
         value = holder[key] if isinstance(value, (tuple, list, dict)) else getattr(value, str(key))
@@ -293,7 +294,7 @@ def get_at_path(value: Any, path: Path) -> Any:
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame, from one on outwards, that is the user's."""
+    """Return the innermost frame, from ``frame`` outwards, that belongs to the user, or None."""
     while frame is not None and is_inner(frame.f_code.co_filename):
         frame = frame.f_back
     return frame

@@ -1,4 +1,4 @@
-"""Threads that are given work while autocast is on: they do not inherit it."""
+"""Threads that receive work while autocast is enabled. Threads do not inherit autocast."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ _CAST = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)
 
 
 class ThreadWatch:
-    """A thread that was given work in a region: ``on`` and ``off`` say whether modules ran there with autocast.
+    """A thread that received work in a region.
 
-    ``depth`` is how many regions were open, ``site`` where the work was given.
+    ``ran_with_autocast`` and ``ran_without_autocast`` are True if modules ran in the thread with or without autocast.
+    ``depth`` is the number of open regions, and ``site`` the location where the work was submitted.
     """
 
     __slots__ = ("depth", "device", "ran_with_autocast", "ran_without_autocast", "site")
@@ -31,7 +32,7 @@ class ThreadWatch:
         self.ran_without_autocast = False
 
     def check_module(self, module: torch.nn.Module, args: Any) -> None:
-        """A module runs in the thread."""
+        """Record that a module runs in the thread."""
         if isinstance(module, _CAST) and module.weight.dtype == torch.float32:
             if torch.is_autocast_enabled(self.device):
                 self.ran_with_autocast = True
@@ -40,7 +41,7 @@ class ThreadWatch:
 
 
 class _ThreadState(threading.local):
-    #: What watches this thread for the regions in which it was given work.
+    #: The watches of this thread, one for each recording.
     watches: Sequence[ThreadWatch] = ()
 
 
@@ -48,13 +49,13 @@ _THREAD = _ThreadState()
 
 
 def note_autocast() -> None:
-    """Note that this thread enters autocast by itself."""
+    """Record that this thread enters autocast by itself."""
     for watch in _THREAD.watches:
         watch.ran_with_autocast = True
 
 
 def watch_function(function: Callable[..., Any], watches: Sequence[ThreadWatch]) -> Callable[..., Any]:
-    """The function, watched in the thread that runs it."""
+    """Wrap a function so that the watches are active in the thread that runs it."""
 
     def check_modules(module: torch.nn.Module, args: Any) -> None:
         if _THREAD.watches is watches and not torch.compiler.is_compiling():
@@ -64,7 +65,7 @@ def watch_function(function: Callable[..., Any], watches: Sequence[ThreadWatch])
     @functools.wraps(function)
     def watched_run(*args: Any, **kwargs: Any) -> Any:
         outer_watches, _THREAD.watches = _THREAD.watches, watches
-        # The hook is called in every thread, and looks in this one alone.
+        # The hook runs in every thread, but only checks modules of this thread.
         hook = torch.nn.modules.module.register_module_forward_pre_hook(check_modules)
         try:
             return function(*args, **kwargs)

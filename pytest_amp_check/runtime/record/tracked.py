@@ -1,4 +1,4 @@
-"""What a recording remembers of an optimizer, a scaler, and a backward pass."""
+"""The recorded state of an optimizer, a scaler, and a backward pass."""
 
 from __future__ import annotations
 
@@ -16,60 +16,62 @@ if TYPE_CHECKING:
     from .source import SiteText
     from .steps import StepRecord
 
-#: Parameters of an optimizer that are looked at to see whether a backward fed it, before all are.
+#: Number of parameters that are sampled to see if a backward pass reached an optimizer.
 SENTINELS = 4
 
 
 class TrackedOptimizer:
-    """What is remembered of an optimizer."""
+    """The recorded state of an optimizer."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, tracked_object: TrackedObject) -> None:
         self.optimizer = weakref.ref(optimizer)
         self.tracked_object = tracked_object
-        #: What the program calls it.
+        #: The source text of the optimizer, or None.
         self.name: SiteText | None = None
         self.params: list[torch.Tensor] = []
         self.sentinels: list[torch.Tensor] = []
-        #: The latest backward that fed it, and whether the step before was skipped.
+        #: The latest backward pass that accumulated into the optimizer, its loss, the gradient norm, and the flag of
+        #: the last step.
         self.backward: Event | None = None
         self.loss: ScaledValue | None = None
         self.norm: ScaledValue | None = None
         self.last_found_inf = FoundInf()
         self.skips_in_a_row = 0
         self.steps = 0
-        #: Whether its gradients have been used by a step, and not cleared since.
+        #: True if a step used the gradients and nothing cleared them since.
         self.is_used = False
         self.scaler: TrackedScaler | None = None
-        #: Whether its gradients are multiplied by a scale now, were unscaled by the user, were edited since then.
+        #: True if the gradients are scaled now; True if the user has unscaled them; location of the last edit since
+        #: then.
         self.is_scaled = False
         self.is_unscaled = False
         self.edit_site: Site | None = None
-        #: Whether a gradient was set to zero in place since the gradients were cleared or stepped.
+        #: True if a gradient was set to zero in place since the gradients were cleared or stepped.
         self.has_zeroed_gradient = False
-        #: Whether the program has asked for a number of any tensor since it unscaled the gradients.
+        #: True if the program read a number of any tensor since it unscaled the gradients.
         self.has_taken_number = False
-        #: Optimizer steps, skipped or not, and backwards that were not given up, since its scheduler last moved.
+        #: Steps, skipped or not, and backward passes without a clear, since the optimizer's scheduler last stepped.
         self.steps_since = 0
         self.backwards_since = 0
-        #: Its accumulation windows.
+        #: The optimizer's accumulation windows.
         self.windows = Windows()
-        #: The identity of the state that ``state_dict()`` gave last, and where it was asked for.
+        #: ``id`` of the last result of ``state_dict()``, and the location of the call.
         self.state_id = 0
         self.state_site: Site | None = None
-        #: That its state was loaded.
+        #: The event that loaded the optimizer's state, until the next step of a scaler.
         self.load_event: Event | None = None
-        #: The marks of its sentinels when its gradients were looked at last.
+        #: The sentinels' marks at the last look at the gradients.
         self.gradient_marks: list[tuple[int, int]] = []
         self.refresh_params(optimizer)
 
     def refresh_params(self, optimizer: torch.optim.Optimizer) -> None:
-        """Read its parameters again."""
+        """Read the optimizer's parameters again."""
         self.params = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         step = max(1, len(self.params) // SENTINELS)
         self.sentinels = [*self.params[::step], *self.params[-1:]]
 
     def is_saved_in(self, contents: CheckpointContents) -> bool:
-        """Whether its state, or a copy of it, is among what is saved."""
+        """Return True if a checkpoint contains the optimizer's state, or a copy of the state."""
         if self.state_id in contents.state_ids:
             return True
         optimizer = self.optimizer()
@@ -78,25 +80,25 @@ class TrackedOptimizer:
         return tuple(len(group["params"]) for group in optimizer.param_groups) in contents.group_sizes
 
     def sentinel_marks(self) -> list[tuple[int, int]]:
-        """What changes when a gradient is replaced or edited in place."""
-        # _grad is the same as grad, which is patched.
+        """Return (id, version) of the sentinels' gradients. A replaced or edited gradient has other marks."""
+        # _grad is the same as grad, but is not patched.
         return [(0, 0) if (grad := p._grad) is None else (id(grad), grad._version) for p in self.sentinels]
 
     def holds_any(self, leaves: frozenset[int]) -> bool:
-        """Whether one of its parameters is among those that a backward reaches."""
+        """Return True if one of the optimizer's parameters is among the leaves of a backward pass."""
         return any(id(p) in leaves for p in self.params)
 
 
 class TrackedScaler:
-    """What is remembered of a GradScaler."""
+    """The recorded state of a GradScaler."""
 
     def __init__(self, scaler: Any, tracked_object: TrackedObject) -> None:
         self.scaler = weakref.ref(scaler)
         self.tracked_object = tracked_object
-        #: What the program calls it.
+        #: The source text of the scaler, or None.
         self.name: SiteText | None = None
         self.scale = ONE
-        #: Whether the program has asked for the scale since the last update.
+        #: True if the program read the scale since the last update.
         self.has_read_scale = False
         self.steps = 0
         self.skips = 0
@@ -106,11 +108,12 @@ class TrackedScaler:
 
 
 class BackwardPass:
-    """A backward pass that is running.
+    """A running backward pass.
 
-    ``leaves`` are identities of the parameters that it reaches, of its own graph if they are ``exact``, else of that of
-    the first pass at its place, ``before`` the marks of each optimizer's gradients when it began, ``scale`` what the
-    loss was multiplied by, ``dtype`` what it was before, ``roots`` the tensors that it runs from.
+    ``leaf_ids`` are the ids of the reached parameters. If ``is_exact``, they are from the pass's own graph, else from
+    the first pass at the same location. ``marks_before`` are the marks of each optimizer's gradients at the start.
+    ``scale`` is the loss scale, ``loss_dtype`` the dtype of the loss before scaling, and ``roots`` the tensors that run
+    backward.
     """
 
     def __init__(

@@ -1,19 +1,20 @@
-"""The accumulation windows of an optimizer: how many micro-batches each holds, and how many of them are thrown away."""
+"""The accumulation windows of an optimizer: the number of micro-batches, and of lost micro-batches, in each window."""
 
 from __future__ import annotations
 
 from ...protocol.events import Site
 
-#: Windows in a row that throw away the same, which no chance does.
+#: Number of consecutive windows with the same loss of micro-batches that cannot be chance.
 ALIKE = 3
-#: Windows from the beginning on that tell whether the first of them is another one.
+#: Number of windows at the start that show if the first window differs from the others.
 FIRST = 3
 
 
 class Windows:
-    """What has gone into the window of one optimizer, and how the windows before it were.
+    """The state of an optimizer's current window, and the pattern of its previous windows.
 
-    A window that is fed from several places, or whose gradients the program puts together by itself, tells nothing.
+    A window with backward passes from several locations, or with gradients that the program assembles itself, is
+    inconclusive.
     """
 
     __slots__ = (
@@ -31,7 +32,7 @@ class Windows:
     )
 
     def __init__(self) -> None:
-        #: Whether the first of them was seen from its beginning on.
+        #: True if the first window was seen from its beginning.
         self.is_complete = False
         self._first_sizes: list[int] = []
         self._last_pattern: tuple[Site, Site, int] | None = None
@@ -45,14 +46,14 @@ class Windows:
         self._clear_site: Site | None = None
 
     def record_backward(self, site: Site) -> None:
-        """A backward pass has added a micro-batch."""
+        """Record that a backward pass has added a micro-batch."""
         self._is_inconclusive |= self._backward_site is not None and self._backward_site is not site
         self._backward_site = site
         self._pass_count += 1
         self._has_microbatch = True
 
     def record_clear(self, site: Site, *, is_discarded: bool) -> None:
-        """Gradients are cleared that no step has used; ``given_up`` says that they are lost on purpose."""
+        """Record a clearing of unused gradients. ``is_discarded``: the gradients are discarded on purpose."""
         if self._has_microbatch:
             self._is_inconclusive |= (
                 is_discarded or self._is_used or (self._clear_site is not None and self._clear_site is not site)
@@ -62,24 +63,31 @@ class Windows:
         self._has_microbatch = False
 
     def record_other_step(self) -> None:
-        """Another optimizer has stepped, and may have used what this one was given beside it."""
+        """Record a step of another optimizer, which may have used gradients of this optimizer, too."""
         self._is_used |= self._has_microbatch
 
     def record_update(self) -> None:
-        """The scale is updated, which ends the turn: what was not stepped then was left out."""
+        """Record an update of the scale, which ends the iteration.
+
+        Gradients without a step were left out on purpose.
+        """
         self._is_used |= self._has_microbatch
         self._is_inconclusive |= self._lost_count > 0
 
     def record_replacement(self) -> None:
-        """The program writes gradients of its own."""
+        """Record that the program writes gradients of its own."""
         self._is_inconclusive = True
 
     def record_empty_clear(self) -> None:
-        """Gradients are cleared that a step has used, or none."""
+        """Record a clearing of gradients that a step has used, or of empty gradients."""
         self._has_microbatch = False
 
     def end_window(self) -> tuple[Site | None, bool]:
-        """The window ends in a step: where its windows throw micro-batches away, and whether the first held but one."""
+        """End the window with a step. Return the location of the lossy clear, and True if the first window ended early.
+
+        The location is None unless enough consecutive windows lost micro-batches there. The first window is early if it
+        held one micro-batch and the following windows held more.
+        """
         backward_site, clear_site, passes, lost_count, has_microbatch = (
             self._backward_site,
             self._clear_site,
@@ -89,8 +97,8 @@ class Windows:
         )
         is_conclusive = backward_site is not None and not self._is_inconclusive
         self._begin_window()
-        # Where all of them are lost, the step has nothing to learn from, which is another mistake; where several are
-        # lost at once, a whole window was given up.
+        # If all micro-batches are lost, the step has no gradients, which is another mistake. If several are lost at
+        # once, a whole window was discarded.
         single = has_microbatch and passes == lost_count + 1
         pattern = (
             (backward_site, clear_site, lost_count)

@@ -1,4 +1,4 @@
-"""The assertion that several micro-batches do what one batch of them does."""
+"""The assertion that several micro-batches train like one batch of the same data."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .replay import Backward, Replay, ReplayWatch, Window
 def assert_accumulation_equivalent(
     replay: Replay, k: int, *, whole: Callable[[Any], object] | None = None, rtol: float = 0.02
 ) -> None:
-    """``k`` micro-batches give the update of one batch that holds them all.
+    """Fail if ``k`` micro-batches give another update than one batch that holds them all.
 
-    With ``whole``, the user's own step for a full batch, the gradients that the optimizer gets for the first window
-    that is not skipped are compared with those of ``whole(joined micro-batches)`` from the same state, dropout off, by
-    the norm of the difference: at most ``rtol`` of the full batch's. Gradients rather than updates, since Adam's
-    updates hide a factor.
+    ``whole`` is the user's own step for a full batch. With ``whole``, the gradients of the first window that is not
+    skipped are compared with the gradients of ``whole(joined micro-batches)`` from the same state, without dropout. The
+    norm of the difference must be at most ``rtol`` of the norm for the full batch. Gradients are compared rather than
+    updates, because Adam's updates hide a factor.
 
-    Without it, the factor of each micro-batch is read from autograd: the derivative of what runs backward by what
-    torch's loss functions returned, without the loss scale. Weighted by samples or tokens, the factors of a window
-    must add up to 1 within ``rtol``. Raises ValueError where that decides nothing: no loss function of torch is seen,
-    or several losses leave it open.
+    Without ``whole``, autograd gives the factor of each micro-batch. The factor is the derivative of the backward root
+    by the results of torch's loss functions, without the loss scale. Weighted by samples or tokens, the factors of a
+    window must add up to 1 within ``rtol``. Raise ValueError if the factors decide nothing: no loss function of torch
+    ran, or several losses are ambiguous.
     """
     __tracebackhide__ = True
     check_tolerance(rtol)
@@ -52,7 +52,7 @@ def assert_accumulation_equivalent(
 
 
 def _window_problem(replay: Replay, watch: ReplayWatch, k: int) -> str:
-    """What is wrong with the places where the windows end, or nothing."""
+    """Return the problem with the ends of the windows, or ""."""
     closed = watch.closed_windows()
     if not closed:
         return (
@@ -89,7 +89,7 @@ def _window_problem(replay: Replay, watch: ReplayWatch, k: int) -> str:
 
 
 def _factor_problem(taken: Sequence[Sequence[Window]], k: int, rtol: float) -> str:
-    """What is wrong with the weights of the micro-batches, or nothing, by torch's loss functions alone."""
+    """Return the problem with the weights of the micro-batches according to torch's loss functions, or ""."""
     ask = "pass whole=, your own step for one full batch"
     shapes = {tuple(len(window.backwards) for window in windows) for windows in taken}
     if len(shapes) > 1:
@@ -138,7 +138,7 @@ def _factor_problem(taken: Sequence[Sequence[Window]], k: int, rtol: float) -> s
 
 
 def _group_terms(backwards: Sequence[Backward]) -> dict[tuple[str, int, int], list[Any]]:
-    """The terms of a window's losses, together where they stand at the same place of a micro-batch."""
+    """Group the loss terms of a window by their position within a micro-batch."""
     groups: dict[tuple[str, int, int], list[Any]] = {}
     calls = {each.call_index for each in backwards}
     occurrences: dict[int, int] = {}
@@ -159,7 +159,7 @@ def _ratio_message(ratio: float, k: int, doubt: str = "") -> str:
 
 
 def _whole_problem(replay: Replay, window: Window, k: int, whole: Callable[[Any], object], rtol: float) -> str:
-    """What differs between a window and one full batch, or nothing."""
+    """Return the difference between a window and one full batch, or ""."""
     calls = sorted({each.call_index for each in window.backwards})
     batch = _join_batches([replay.batches[call % len(replay.batches)] for call in calls])
     replay.start_snapshot.restore()
@@ -210,7 +210,7 @@ def _whole_problem(replay: Replay, window: Window, k: int, whole: Callable[[Any]
 
 
 def _join_batches(batches: Sequence[Any]) -> Any:
-    """Batches as one, joined along the first dimension."""
+    """Join batches along the first dimension. Raise ValueError for batches of other objects than tensors."""
     first = batches[0]
     if len(batches) == 1:
         return first

@@ -1,4 +1,4 @@
-"""Why a value is not finite, in words: from the op that made it, its operands, and what the optimizer has done."""
+"""The causes of non-finite values, in words: from the producing op, its operands, and the optimizer's last step."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ..record.listeners.non_finite import GRADIENTS, PARAMETERS, SKIPPED, STATIS
 from .magnitudes import Magnitudes, is_finite, measure_magnitudes
 from .op_trace import BUFFER, OP, PARAMETER, ModuleEntry, NonFiniteOrigin
 
-#: Magnitudes that no weight has which a sound learning rate has led to.
+#: Magnitude that no weight reaches with a sound learning rate.
 GROWN = 1e4
-#: What float16 rounds to zero.
+#: Largest magnitude that float16 rounds to zero.
 _VANISHES = 2.0**-25
-#: The same of what an optimizer keeps of gradients.
+#: Magnitude that no entry of an optimizer's gradient statistics reaches with sound gradients.
 _KEPT = 1e6
 
 OVERFLOW, DOMAIN, MASK, DATA, WEIGHT, STATE, RATE, STATISTIC, BACKWARD, UNKNOWN = (
@@ -27,18 +27,18 @@ OVERFLOW, DOMAIN, MASK, DATA, WEIGHT, STATE, RATE, STATISTIC, BACKWARD, UNKNOWN 
 
 
 class Evidence:
-    """What is known beside the op: the alarm, the names of modules, and those that ran last."""
+    """The known data besides the op: the recorded non-finite value, the named modules, and the last called modules."""
 
     def __init__(self, nonfinite: NonFiniteRecord, modules: dict[str, nn.Module]) -> None:
         self.nonfinite = nonfinite
         self.modules = modules
         self.last_modules: list[ModuleEntry] = []
-        #: Why the step could not be played again.
+        #: The reason why the step could not be replayed, or "".
         self.failure = ""
 
 
 class OptimizerDamage(NamedTuple):
-    """What an optimizer has done to the parameters: a cause, the step since when, and words for it."""
+    """Damage to the parameters by an optimizer: the label of the cause, the first affected step, and the reason."""
 
     label: str
     since_step: int
@@ -46,7 +46,7 @@ class OptimizerDamage(NamedTuple):
 
 
 def cause_of(evidence: Evidence, origin: NonFiniteOrigin | None) -> NonFiniteCause:
-    """What is said of an origin; without one, of parameters that the last step has spoilt."""
+    """Return the cause for an origin. None stands for parameters that the last optimizer step made non-finite."""
     if origin is None:
         name, parameter = _first_nonfinite(evidence)
         return _cause_of_parameter(evidence, name, parameter, None)
@@ -54,12 +54,12 @@ def cause_of(evidence: Evidence, origin: NonFiniteOrigin | None) -> NonFiniteCau
 
 
 def is_low(origin: NonFiniteOrigin) -> bool:
-    """Whether an op in float16 or bfloat16 made it."""
+    """Return True if an op in float16 or bfloat16 produced the value."""
     return origin.kind == OP and origin.result is not None and origin.result.dtype in (torch.float16, torch.bfloat16)
 
 
 def is_scale_product(origin: NonFiniteOrigin, scale: float) -> bool:
-    """Whether an op has multiplied a loss that was finite by the loss scale."""
+    """Return True if the op multiplied a finite loss by the loss scale."""
     return origin.kind == OP and any(
         size.shape in ((), (1,)) and size.largest == scale for _, size in origin.operands[1:]
     )
@@ -96,7 +96,7 @@ def _cause_of_origin(evidence: Evidence, origin: NonFiniteOrigin) -> NonFiniteCa
 
 
 def unexplained_cause(evidence: Evidence) -> NonFiniteCause:
-    """What is said where the step did not show it again, or could not be played again."""
+    """Return the cause for a step whose replay failed or did not reproduce the non-finite value."""
     nonfinite = evidence.nonfinite
     what = {GRADIENTS: "gradients", SKIPPED: "gradients", STATISTICS: "statistics"}.get(nonfinite.kind, "loss")
     if nonfinite.kind == STATISTICS and nonfinite.buffers:
@@ -115,7 +115,7 @@ def unexplained_cause(evidence: Evidence) -> NonFiniteCause:
     )
 
 
-# The parts of a step that go bad.
+# Causes by the part of the step that is not finite first.
 
 
 def _cause_of_parameter(
@@ -160,7 +160,7 @@ def _cause_of_statistic(evidence: Evidence, origin: NonFiniteOrigin, names: dict
 
 
 def _cause_of_masked(origin: NonFiniteOrigin, names: dict[str, str]) -> NonFiniteCause:
-    """An op got infinities that were meant, and gave NaN."""
+    """Return the cause for an op that got intended infinities and produced NaN."""
     if "softmax" in origin.name or "attention" in origin.name:
         names["reason"] = "a row of its input is -inf as a whole"
         return NonFiniteCause(
@@ -175,7 +175,7 @@ def _cause_of_masked(origin: NonFiniteOrigin, names: dict[str, str]) -> NonFinit
     )
 
 
-# What the optimizer did.
+# Damage by the optimizer.
 
 
 def _first_nonfinite(evidence: Evidence) -> tuple[str, torch.Tensor]:
@@ -195,7 +195,7 @@ def _param_groups(evidence: Evidence) -> Iterator[tuple[torch.optim.Optimizer, d
 
 
 def _optimizer_damage(evidence: Evidence, parameter: torch.Tensor) -> OptimizerDamage | None:
-    """What the latest step did to make a parameter what it is, as far as it shows."""
+    """Return the damage of the latest optimizer step to a parameter, or None if no damage is visible."""
     nonfinite = evidence.nonfinite
     since_step = nonfinite.step if nonfinite.kind == PARAMETERS else nonfinite.step - 1
     if since_step < 0:
@@ -226,7 +226,7 @@ def _optimizer_damage(evidence: Evidence, parameter: torch.Tensor) -> OptimizerD
 
 
 def _grown_weights(evidence: Evidence) -> OptimizerDamage | None:
-    """That weights which are finite have become too large for anything."""
+    """Return the damage if finite weights have become too large for any computation, else None."""
     greatest = _greatest_weight(evidence)
     if greatest < GROWN or not evidence.nonfinite.step:
         return None
@@ -262,7 +262,7 @@ def _is_same_tensor(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one is other or one.data_ptr() == other.data_ptr()
 
 
-# Words.
+# Texts.
 
 _Operands = list[Magnitudes]
 
@@ -303,7 +303,7 @@ def _spread_reason(operands: _Operands) -> str:
     return "a spread of a single value, or of none"
 
 
-#: Ops by what their operands must not be.
+#: Op to a function that returns the reason why the operands are outside of the op's domain, or "".
 _DOMAINS: dict[str, Callable[[_Operands], str]] = {
     "log": _reason_of_zero("logarithm"),
     "log2": _reason_of_zero("logarithm"),
@@ -328,12 +328,12 @@ _DOMAINS: dict[str, Callable[[_Operands], str]] = {
     "native_batch_norm": lambda given: "a variance over a single value",
     "_native_batch_norm_legit": lambda given: "a variance over a single value",
 }
-#: Those that give NaN then: infinities they give of other values, which are too large.
+#: Ops that produce NaN outside of their domain. Infinities of these ops come from other, too large values.
 _OF_NOTHING = frozenset({"nll_loss_forward", "nll_loss2d_forward", "native_batch_norm", "_native_batch_norm_legit"})
 
 
 def _explain_op(origin: NonFiniteOrigin) -> tuple[str, str]:
-    """Why an op with finite operands gave what is not finite."""
+    """Return the label and the reason why an op with finite operands produced a non-finite result."""
     operands = [magnitude for _, magnitude in origin.operands]
     name = origin.name.removesuffix("_").removeprefix("_foreach_")
     domain = _DOMAINS.get(name)
@@ -394,6 +394,6 @@ def _module_trace(modules: list[ModuleEntry]) -> tuple[tuple[Site, str], ...]:
 
 
 def _build_trace(origin: NonFiniteOrigin, last: str) -> tuple[tuple[Site, str], ...]:
-    """The modules before an origin with the magnitudes of what they gave, and the origin."""
+    """Return the trace of an origin: the modules before the origin with their output magnitudes, and the origin."""
     steps = _module_trace(origin.modules_before)
     return steps if origin.site is None else (*steps, (origin.site, last))

@@ -1,4 +1,4 @@
-"""What the assertions that run the same steps again have in common: playing them, tolerances, words."""
+"""Shared parts of the assertions that replay steps: the replay itself, tolerances, and texts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .replay import Replay, ReplayWatch
 
 
 class UnavailableError(Exception):
-    """An assertion cannot be decided on this machine; the text says what is missing."""
+    """An error for an assertion that this machine cannot decide. The message names the missing part."""
 
 
 UNREPEATABLE = (
@@ -35,7 +35,7 @@ def is_number(value: object) -> bool:
 
 
 def play_steps(replay: Replay, *, gradients: bool = False) -> ReplayWatch:
-    """All steps from the present state, watched."""
+    """Run all steps from the present state under a watch, and return the watch."""
     watch = ReplayWatch(replay, gradients=gradients)
     with watch.observe():
         watch.play_calls(range(replay.steps))
@@ -48,7 +48,7 @@ def copy_parameters(replay: Replay) -> dict[str, Tensor]:
 
 @contextlib.contextmanager
 def autocast_off() -> Iterator[None]:
-    """A region in which every autocast region is entered as if it said ``enabled=False``, made before or in it."""
+    """Open a region in which every autocast region, created before or inside, acts as with ``enabled=False``."""
     kind: Any = torch.amp.autocast_mode.autocast
     original = kind.__enter__
 

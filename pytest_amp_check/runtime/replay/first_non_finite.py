@@ -1,4 +1,4 @@
-"""Where a loss, a gradient or a statistic that is not finite comes from: the step is played again, with all watched."""
+"""The search for the origin of a non-finite loss, gradient or statistic: a replay of the step that traces all ops."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from .op_trace import BUFFER, PARAMETER, NonFiniteOrigin, OpTrace, storage_of
 from .snapshot import Snapshot
 from .tape_player import InFloat32, TapePlayer, suppress_output
 
-#: The most that float16 holds: an op of larger operands is not the first that is out of range.
+#: Largest float16 number. An op with larger operands is not the first op out of range.
 _MOST = torch.finfo(torch.float16).max
 
 
 def explain_nonfinite(nonfinite: NonFiniteRecord) -> NonFiniteCause | None:
-    """Plays the step again and says what it shows; None where nothing is wrong but the loss scale.
+    """Replay the step and return the cause of a non-finite value. Return None if only the loss scale is too large.
 
-    All is put back: parameters, buffers, attributes of modules, and random generators.
+    The replay restores parameters, buffers, attributes of modules, and random generators.
     """
     modules = [call.function for call in nonfinite.calls.values() if isinstance(call.function, nn.Module)]
     evidence = Evidence(nonfinite, dict(_named_modules(modules)))
@@ -74,14 +74,17 @@ def _restore_weights(nonfinite: NonFiniteRecord) -> None:
 
 
 def _find_exemption(nonfinite: NonFiniteRecord, backward: TapedBackward, origin: NonFiniteOrigin) -> str:
-    """Why a scaler may well skip an overflow: it is not there in float32, or it is one of numbers that are large."""
+    """Return the reason why a scaler may skip an overflow, or "".
+
+    Reasons: the overflow does not occur in float32, or the operands are already too large for float16.
+    """
     if _is_finite_in_float32(nonfinite, backward, origin):
         return ONLY_LOW
     return OF_LARGE if any((size.largest or 0.0) > _MOST for _, size in origin.operands) else ""
 
 
 def _is_finite_in_float32(nonfinite: NonFiniteRecord, backward: TapedBackward, origin: NonFiniteOrigin) -> bool:
-    """Whether the loss is finite where all is computed in float32."""
+    """Return True if the loss is finite when everything is computed in float32."""
     _restore_weights(nonfinite)
     player = TapePlayer(nonfinite.calls)
     try:
@@ -102,7 +105,7 @@ def _find_origin(
     )
     player = TapePlayer(nonfinite.calls, op_trace)
     for module, name in nonfinite.buffers:
-        # As they are now they would hide what has made them so.
+        # The non-finite buffers would hide the op that made them non-finite.
         module._buffers[name].fill_(1.0 if name.endswith("var") else 0.0)  # type: ignore[union-attr]
     with op_trace.observe(sys._getframe().f_code):
         player.run_forward()
@@ -122,7 +125,7 @@ def _find_origin(
 
 
 def _named_modules(modules: Sequence[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
-    """Modules by what they are called: those within others by their way, the outermost by nothing or their class."""
+    """Yield modules with names. An inner module has its path as name, the outermost module "" or its class."""
     for number, outermost in enumerate(dict.fromkeys(modules)):
         for name, module in outermost.named_modules():
             yield (name or (type(module).__name__ if number else "")), module
@@ -137,7 +140,7 @@ def _named_tensors(modules: Sequence[nn.Module]) -> Iterator[tuple[torch.Tensor,
 
 
 def _is_distributed() -> bool:
-    """Whether other processes take part in what would run again, and do not know of it."""
+    """Return True if other processes take part in the computation. They would not take part in a replay."""
     return (
         torch.distributed.is_available()
         and torch.distributed.is_initialized()

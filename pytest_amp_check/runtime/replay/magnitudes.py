@@ -1,4 +1,4 @@
-"""What the values of a tensor are like, in a few numbers: what is not finite, and how large the others are."""
+"""A summary of a tensor's values in a few numbers: non-finite values, and the magnitudes of the others."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from typing import Any, NamedTuple
 
 import torch
 
-#: How deep the arguments of an op hold tensors.
+#: Largest depth to which the arguments of an op are searched for tensors.
 DEEP = 3
 
 
 class Magnitudes(NamedTuple):
-    """``least`` and ``greatest`` are finite magnitudes, of those that are not zero; None where there are none."""
+    """The value range of a tensor.
+
+    ``smallest`` and ``largest`` are the extreme finite non-zero magnitudes, and ``minimum`` the lowest finite value
+    with its sign. Each is None without such values.
+    """
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -30,7 +34,7 @@ class Magnitudes(NamedTuple):
 
     @property
     def is_only_negative_inf(self) -> bool:
-        """Whether all that is not finite is -inf, as in masks."""
+        """True if all non-finite values are -inf, as in masks."""
         return self.has_negative_inf and not (self.has_nan or self.has_inf)
 
     def __str__(self) -> str:
@@ -49,7 +53,7 @@ class Magnitudes(NamedTuple):
 
 
 def measure_magnitudes(tensor: torch.Tensor) -> Magnitudes:
-    """Reads a tensor. This waits for its device."""
+    """Summarize the values of a tensor. Waits for the tensor's device."""
     values = tensor.detach()
     if values.layout is not torch.strided:
         values = values.coalesce().values() if values.layout is torch.sparse_coo else values.to_dense()
@@ -74,7 +78,7 @@ def measure_magnitudes(tensor: torch.Tensor) -> Magnitudes:
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Whether a tensor holds no NaN and no infinity."""
+    """Return True if a tensor holds no NaN and no infinity."""
     values = tensor.detach()
     if values.layout is not torch.strided:
         values = values.coalesce().values() if values.layout is torch.sparse_coo else values.to_dense()
@@ -82,7 +86,7 @@ def is_finite(tensor: torch.Tensor) -> bool:
 
 
 def floats_in(value: Any, depth: int = DEEP) -> Iterator[torch.Tensor]:
-    """The tensors among arguments or results that can hold what is not finite."""
+    """Yield the floating-point and complex tensors among nested arguments or results."""
     if isinstance(value, torch.Tensor):
         if value.is_floating_point() or value.is_complex():
             yield value

@@ -1,4 +1,7 @@
-"""Every op and every module of steps that run again, and of each value that is not finite the op that made it first."""
+"""A trace of every op and module of replayed steps.
+
+It finds for each non-finite value the first op that produced it.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,15 @@ from ..record.regions import LOW, number
 from ..record.sites import is_inner
 from .magnitudes import Magnitudes, floats_in, is_finite, measure_magnitudes
 
-#: Modules that are remembered before an op.
+#: Number of modules before an op that the trace keeps.
 BEFORE = 4
-#: What tensors are made with before anything is written to them.
+#: Ops that create tensors with uninitialized memory.
 _UNWRITTEN = frozenset("empty empty_like empty_strided new_empty new_empty_strided resize_ set_".split())
-#: Ops that keep a tensor away from something by a constant, and what that is called.
+#: Ops that keep a tensor away from a limit by a constant, and the name of the constant.
 _GUARDS = {**dict.fromkeys("clamp clamp_min clamp_max hardtanh".split(), "bound"), "add": "epsilon"}
-#: Ops after which what such a constant has done to a tensor is no reason any more.
+#: Number of ops after which the effect of such a constant no longer counts as a reason.
 NEAR = 4
-#: Where autograd keeps the lines that made a node, in anomaly mode.
+#: Key in a node's metadata for the lines that created the node; set by autograd in anomaly mode.
 _TRACEBACK = "traceback_"
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _LIBRARY = f"{os.sep}site-packages{os.sep}"
@@ -38,7 +41,7 @@ Place = tuple[CodeType, int]
 
 
 class ModuleEntry(NamedTuple):
-    """A call of a module: what it is called and its class, where, and its output."""
+    """A call of a module: the name, the class, the source location, and the magnitudes of the output."""
 
     name: str
     class_name: str
@@ -50,7 +53,10 @@ class ModuleEntry(NamedTuple):
 
 
 class IneffectiveConstant(NamedTuple):
-    """Constants that keep a tensor from nothing: each as the program gives it and as the tensor's dtype holds it."""
+    """Constants without effect, because the tensor's dtype rounds them.
+
+    Each pair holds the constant of the program and the rounded constant.
+    """
 
     purpose: str
     constants: tuple[tuple[float, float], ...]
@@ -66,11 +72,11 @@ class IneffectiveConstant(NamedTuple):
 
 
 class NonFiniteOrigin:
-    """The first value of a chain that was not finite.
+    """The first non-finite value of a chain.
 
-    ``kind`` says what held it, ``name`` the op, the parameter or the buffer. ``mask`` is whether it was meant: an
-    infinity that the program fills in. ``masked`` are the operands that hold only such. ``vain`` was to keep
-    an operand from what it is.
+    ``kind`` is the kind of the holder, and ``name`` is the name of the op, parameter or buffer. ``is_mask`` is True if
+    the program filled in an infinity on purpose. ``mask_origins`` are the origins of operands with only such
+    infinities. ``ineffective_constant`` is a constant that should have kept an operand from its value.
     """
 
     def __init__(self, kind: str, name: str, index: int) -> None:
@@ -90,7 +96,11 @@ class NonFiniteOrigin:
 
 
 class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Watches ops and modules. ``names`` are those of parameters and buffers, and of modules, by identity."""
+    """A dispatch mode that watches ops and modules.
+
+    ``tensors`` maps storages of parameters and buffers to (kind, name), and ``modules`` maps the ``id`` of modules to
+    names.
+    """
 
     def __init__(
         self, tensors: dict[int, tuple[str, str]], modules: dict[int, str], locate: Callable[[list[Place]], Site]
@@ -101,28 +111,32 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._locate = locate
         self._origins: dict[int, NonFiniteOrigin] = {}
         self._leaf_origins: dict[int, NonFiniteOrigin] = {}
-        #: Storages of what was made from tensors that constants were to keep from something, and how many ops later.
+        #: Storage of a tensor that depends on an ineffective constant, to the constant and the number of ops since.
         self._ineffective: dict[int, tuple[IneffectiveConstant, int]] = {}
         self._op_count = 0
         self._open_modules: list[ModuleEntry] = []
         self._recent_modules: deque[ModuleEntry] = deque(maxlen=BEFORE)
-        #: The numbers of the nodes that a call of a module has made, and where calls of the tape stand.
+        #: (first node number, end node number, module) of each module call; and the code position of each call of the
+        #: tape.
         self._node_spans: list[tuple[int, int, ModuleEntry]] = []
         self._open_starts: list[int] = []
         self._call_positions: list[tuple[int, Place]] = []
         self._outermost_code: CodeType | None = None
         self.call_position: Place | None = None
         self.in_backward = False
-        #: Buffers that an op has spoilt.
+        #: ``id`` of buffers that an op made non-finite, to the origin.
         self.nonfinite_buffers: dict[int, NonFiniteOrigin] = {}
-        #: What went bad in a backward pass, the first first.
+        #: Origins in a backward pass, in order.
         self.gradient_origins: list[NonFiniteOrigin] = []
 
     # Modules.
 
     @contextlib.contextmanager
     def observe(self, outermost: CodeType) -> Iterator[None]:
-        """A region in which it sees what happens; frames above the one of this code are not the user's."""
+        """Open a region in which the trace is active.
+
+        Frames above the frame of ``outermost`` do not belong to the user.
+        """
         self._outermost_code = outermost
         hooks = [
             nn.modules.module.register_module_forward_pre_hook(self._enter_module),
@@ -151,14 +165,14 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._recent_modules.append(entry)
 
     def begin_call(self, position: Place | None) -> None:
-        """A call of the tape begins."""
+        """Begin a call of the tape."""
         self.call_position = position
         if position is not None:
             self._call_positions.append((number(), position))
 
     @property
     def last_modules(self) -> list[ModuleEntry]:
-        """The modules that have run last."""
+        """The modules that ran last, oldest first."""
         return list(self._recent_modules)
 
     # Ops.
@@ -173,7 +187,7 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._op_count += 1
         name = func._schema.name.partition("::")[2]
         if name in _UNWRITTEN or not inputs:
-            # What is made from nothing is an input, and belongs to who reads it first.
+            # A tensor without tensor inputs is an input, and its first reader determines its origin.
             self._forget_origins(floats_in(result))
             return result
         results = list(floats_in(result))
@@ -199,7 +213,7 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _find_ineffective(self, name: str, args: Any, kwargs: Any) -> IneffectiveConstant | None:
-        """What an op gives a tensor of low precision to keep it from something, where it is 0 or 1 in that dtype."""
+        """Return the constant by which an op guards a low-precision tensor, if the dtype makes the constant 0 or ±1."""
         purpose = _GUARDS.get(name.removesuffix("_"))
         tensor = args[0] if args else None
         if purpose is None or not isinstance(tensor, torch.Tensor) or tensor.dtype not in LOW:
@@ -216,7 +230,7 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _ineffective_of(
         self, name: str, args: Any, kwargs: Any, inputs: Iterable[torch.Tensor]
     ) -> tuple[IneffectiveConstant, int] | tuple[None, int]:
-        """What was to keep an op's operands from something, or its result, and how many ops before."""
+        """Return the ineffective constant that affects an op's operands or result, and the number of ops since."""
         ineffective = self._find_ineffective(name, args, kwargs)
         if ineffective is not None:
             return ineffective, 0
@@ -238,7 +252,7 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         bad: list[torch.Tensor],
         operands: list[tuple[str, Magnitudes]] | None,
     ) -> NonFiniteOrigin:
-        """Where the values that are not finite in a result come from."""
+        """Return the origin of the non-finite values in a result."""
         origins = [self.origin_of(tensor) for tensor in nonfinite_inputs]
         real = [origin for origin in origins if not origin.is_mask]
         if real:
@@ -274,7 +288,7 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         origin.site = self._site_of_node(node) or self._site_at_number(sequence_number)
 
     def origin_of(self, tensor: torch.Tensor) -> NonFiniteOrigin:
-        """Where a tensor that is not finite has it from."""
+        """Return the origin of a non-finite tensor."""
         origin = self._origins.get(storage_of(tensor))
         if origin is not None:
             return origin
@@ -285,7 +299,7 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             leaf = self._leaf_origins[key] = NonFiniteOrigin(kind, name, self._op_count)
             leaf.result = measure_magnitudes(tensor)
             leaf.tensor = tensor
-            # Masks are made once and passed in, or kept in a buffer.
+            # Masks are created once and passed in, or kept in a buffer.
             leaf.is_mask = leaf.result.is_only_negative_inf and kind != PARAMETER
             leaf.module = self._open_modules[-1] if self._open_modules else None
             leaf.modules_before = list(self._recent_modules)
@@ -301,7 +315,7 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for t in list(floats_in((args, list(kwargs.values()))))[:4]
         ]
 
-    # Places.
+    # Source locations.
 
     def _current_site(self) -> Site | None:
         positions: list[Place] = []
@@ -315,12 +329,12 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._locate(positions) if positions else None
 
     def _site_of_node(self, node: Any) -> Site | None:
-        """The line of the forward that made a node, from the lines that autograd has kept."""
+        """Return the source line of the forward pass that created a node, from the lines that autograd stored."""
         for text in reversed(node.metadata.get(_TRACEBACK) or []):
             head, _, rest = text.strip().partition('", line ')
             path = head.removeprefix('File "')
             if path.startswith(_HERE):
-                # What lies further out is the program as it waits for this.
+                # Lines further out belong to the program that waits for this replay.
                 return None
             digits = rest.partition(",")[0].partition("\n")[0]
             if digits.isdigit() and not is_inner(path) and _LIBRARY not in path:
@@ -335,7 +349,7 @@ class OpTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """What identifies the memory of a tensor, which its views share."""
+    """Return an identifier of the memory of a tensor. Views of one tensor share the identifier."""
     if tensor.layout is not torch.strided:
         return id(tensor)
     return int(tensor.untyped_storage()._cdata)

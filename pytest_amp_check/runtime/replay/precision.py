@@ -20,7 +20,8 @@ from .comparison import (
 )
 from .replay import Replay, ReplayWatch
 
-#: A parameter that moves less than this share of the average is compared with that share, not with its own noise.
+#: Smallest update size, as a share of the average update, for the comparison of one parameter. Smaller updates would be
+#: compared with their own noise.
 _STILL = 0.1
 
 
@@ -32,14 +33,16 @@ def assert_matches_fp32(
     updates: float = 0.2,
     what: Literal["both", "loss", "parameters"] = "both",
 ) -> None:
-    """The steps give what they give in float32: same state, seeds and data, every autocast region off, loss scale 1.
+    """Fail if the steps differ from the same steps in float32: same state, seeds and data, no autocast, loss scale 1.
 
-    Losses (what the step returns; else what ran backward, unscaled) may differ by ``atol + rtol * |float32|`` at every
-    step. The update of each parameter, from first to last step, may differ in norm by ``updates`` of its float32 update
-    plus ``atol`` an element; parameters that hardly move are measured against a tenth of the average update. So may the
-    gradients that each optimizer's first step gets. Both show mistakes that a loss hides, such as clipping scaled
-    gradients, but are noisier: a right trainer of ours was 4 % off after eight steps whose losses agreed to 0.01 %.
-    Steps that the scaler skipped are left out in float32 too. Raises ValueError if there is nothing to compare.
+    Losses (the result of the step; else the unscaled backward losses) may differ by ``atol + rtol * |float32|`` at
+    every step. The update of each parameter, from first to last step, may differ in norm by ``updates`` of its float32
+    update plus ``atol`` per element. Parameters that hardly move are compared with a tenth of the average update. The
+    same limit holds for the gradients of each optimizer's first step.
+
+    Updates and gradients show mistakes that a loss hides, such as clipping scaled gradients, but are noisier. A correct
+    trainer of ours differed by 4 % after eight steps whose losses agreed to 0.01 %. Steps that the scaler skipped are
+    also skipped in float32. Raise ValueError if there is nothing to compare.
     """
     __tracebackhide__ = True
     check_tolerance(rtol, atol, updates)
@@ -66,7 +69,7 @@ def assert_matches_fp32(
                     "let autocast choose, or cast with `.to(weight.dtype)`."
                 ) from error
         fp32_end = copy_parameters(replay)
-        # The gradients first: losses part only after the updates that these make.
+        # The gradients are compared first, because losses differ only after the updates from these gradients.
         difference = _gradient_difference(amp, fp32, updates) if what != "loss" else ""
         if what != "parameters" and not difference:
             difference = _loss_difference(amp.losses, fp32.losses, rtol, atol)
@@ -90,7 +93,7 @@ def assert_matches_fp32(
 
 
 def _loss_difference(amp: Sequence[float | None], fp32: Sequence[float | None], rtol: float, atol: float) -> str:
-    """Where the losses part, or nothing."""
+    """Return the first difference between the losses in words, or ""."""
     if all(loss is None for loss in amp):
         raise ValueError(
             'the step returns no loss and runs nothing backward: return the loss, or pass what="parameters"'
@@ -105,7 +108,10 @@ def _loss_difference(amp: Sequence[float | None], fp32: Sequence[float | None], 
 
 
 def _gradient_difference(amp: ReplayWatch, fp32: ReplayWatch, allowed: float) -> str:
-    """Whether an optimizer's first step gets other gradients, or nothing: Adam's updates would hide a factor."""
+    """Return the difference of the gradients at an optimizer's first step, or "".
+
+    Adam's updates would hide a factor.
+    """
     for key, windows in amp.windows.items():
         pairs = [
             (window.step_grads, other.step_grads)
@@ -125,7 +131,7 @@ def _gradient_difference(amp: ReplayWatch, fp32: ReplayWatch, allowed: float) ->
 
 
 def _loss_table(amp: Sequence[float | None], fp32: Sequence[float | None], rtol: float, atol: float) -> str:
-    """The steps around the first one that differs, and the last one."""
+    """Return a table of the losses around the first difference, and of the last step."""
     rows = [(number, one, other) for number, (one, other) in enumerate(zip(amp, fp32, strict=True), 1)]
     known = [(number, one, other) for number, one, other in rows if one is not None and other is not None]
     first = next((n for n, (_, one, other) in enumerate(known) if not abs(one - other) <= atol + rtol * abs(other)), 0)
@@ -137,7 +143,7 @@ def _loss_table(amp: Sequence[float | None], fp32: Sequence[float | None], rtol:
 def _update_errors(
     begin: Mapping[str, Tensor], amp: Mapping[str, Tensor], fp32: Mapping[str, Tensor], rtol: float, atol: float
 ) -> list[tuple[str, float, float, float]]:
-    """For each parameter the error of its update, what is allowed, and what the update is measured against."""
+    """Return (name, error, allowed error, reference size) of each parameter's update, largest relative error first."""
     moves = {name: (fp32[name].double() - start.double()) for name, start in begin.items()}
     elements = sum(move.numel() for move in moves.values())
     average = math.sqrt(sum(float((move**2).sum()) for move in moves.values()) / max(1, elements))

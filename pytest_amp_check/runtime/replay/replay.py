@@ -1,4 +1,4 @@
-"""The same training steps again, from the same state and on the same data, and watched while they run."""
+"""The replay of training steps from the same state and on the same data, and a watch over the replayed steps."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ from .snapshot import Named, Snapshot, StateParts, UnfollowedFunction, holds_sta
 
 
 class Replay:
-    """Training steps that can run again: the step function, its data, and the state as it was before the first step.
+    """Training steps that can be replayed: the step function, its data, and the state before the first step.
 
-    ``step(batch)`` is called once a batch, ``steps`` times in all (once through ``batches`` if None, in circles if
-    there are fewer batches than that). ``state`` lists what the steps train: models, optimizers, scalers, schedulers,
-    generators. If it is None, they are found from the function: its closure, the globals and helpers that it uses,
-    its ``self``, the arguments of a ``functools.partial``, its defaults. Plain values beside them, such as a counter of
-    micro-batches, are rewound too; with ``state``, only those that the function holds itself. ``also`` names what is
-    rewound in either case. Raises ValueError for arguments with which nothing can run again.
+    ``step(batch)`` is called once for each batch, ``steps`` times in total. None stands for one pass through
+    ``batches``; with fewer batches than steps the batches repeat. ``state`` lists the trained objects: models,
+    optimizers, scalers, schedulers, generators. None stands for a search from the function: its closure, the used
+    globals and helpers, its ``self``, the arguments of a ``functools.partial``, its defaults. Plain values found in the
+    search, such as a counter of micro-batches, are rewound too. With ``state``, only plain values in the function's own
+    closure are rewound. ``also`` names further objects to rewind in either case. Raise ValueError for arguments with
+    which no step can be replayed.
     """
 
     def __init__(
@@ -51,11 +52,11 @@ class Replay:
         if steps is None and isinstance(batches, (itertools.count, itertools.cycle, itertools.repeat)):
             raise ValueError("batches never ends: pass steps, how many times the step is to run")
         self.step = step
-        #: Drawn once, so that every replay sees the same data.
+        #: The batches, drawn once so that every replay gets the same data.
         self.batches = list(itertools.islice(batches, steps))
         if not self.batches:
             raise ValueError("batches is empty: pass at least one batch")
-        #: How many times the step runs.
+        #: Number of calls of the step.
         self.steps = len(self.batches) if steps is None else steps
         self._state_roots: list[Named] | None = None
         if state is not None:
@@ -76,25 +77,28 @@ class Replay:
             )
 
     def run(self) -> None:
-        """Runs the steps from the present state, as the user's own run."""
+        """Run the steps from the present state, as the user's own run."""
         for number in range(self.steps):
             self.call_step(number)
 
     def call_step(self, number: int) -> Any:
-        """What the step returns for its batch ``number``, counted from 0."""
+        """Call the step with batch ``number``, counted from 0, and return its result."""
         return self.step(self.batches[number % len(self.batches)])
 
     def find_state(self) -> StateParts:
-        """The parts of the state as the step would find them now: a loaded model may be a new object."""
+        """Return the parts of the state as the step finds them now: a loaded model may be a new object."""
         return StateParts(self._roots())
 
     def take_snapshot(self) -> Snapshot:
-        """The state as it is now."""
+        """Return a snapshot of the present state."""
         return Snapshot(self._roots())
 
     @contextlib.contextmanager
     def rewind(self) -> Iterator[None]:
-        """A region that begins in the state before the first step, and after which all is as it was before it."""
+        """Open a region that begins in the state before the first step, and restore the present state afterwards.
+
+        Raise ValueError if the step draws from an iterator, which cannot be rewound.
+        """
         unrepeatable = self.find_state().iterators
         if unrepeatable:
             raise ValueError(
@@ -104,7 +108,7 @@ class Replay:
         present = self.take_snapshot()
         try:
             self.start_snapshot.restore()
-            # Steps that run again to be compared are not what a program trains.
+            # Recorders ignore replayed steps, because only the first run is the training of the program.
             with hide_recorders():
                 yield
         finally:
@@ -120,7 +124,7 @@ class Replay:
 
 
 def _state_name(step: object, item: object, number: int) -> str:
-    """The name by which the step knows an object that was given in a list."""
+    """Return the name by which the step refers to an object of the ``state`` list, else "state[number]"."""
     return next((name for name, each in iter_reachable([("", step)]) if each is item and name), f"state[{number}]")
 
 
@@ -130,10 +134,11 @@ def _describe_type(value: object) -> str:
 
 @dataclass
 class Term:
-    """What one value of a loss function counts for in a backward pass.
+    """The weight of one loss function value in a backward pass.
 
-    ``weights``: the sum of its samples' weights, once for each way to count samples that the reduction leaves open.
-    ``each``: the weight of one sample, where a sum or no reduction gave all the same. ``count``: samples.
+    ``weights``: the sum of the sample weights, with one entry for each method of counting samples that the reduction
+    permits. ``sample_weight``: the weight of one sample, if a sum or no reduction gives all samples the same weight;
+    else None. ``sample_count``: the number of samples.
     """
 
     name: str
@@ -144,7 +149,7 @@ class Term:
 
 @dataclass
 class Backward:
-    """One backward pass: the call of the step in which it ran, the unscaled loss, and what that consists of."""
+    """One backward pass: the index of its step call, the unscaled loss, and the terms of the loss."""
 
     call_index: int
     loss: float
@@ -153,11 +158,11 @@ class Backward:
 
 @dataclass
 class Window:
-    """The backward passes since an optimizer's previous step, and the step, which may have been skipped.
+    """The backward passes since an optimizer's previous step, and the step, which may be skipped.
 
-    ``accumulated`` are the unscaled gradients after the last backward pass, ``used`` those that the optimizer got,
-    by ``id`` of the parameter; both only where asked for. ``cleared`` is the call whose backward pass found the
-    gradients of the one before it gone.
+    ``accumulated_grads`` are the unscaled gradients after the last backward pass, and ``step_grads`` the gradients at
+    the optimizer's step, by ``id`` of the parameter. Both are empty unless the watch keeps gradients. ``clear_call`` is
+    the index of the call whose backward pass found the previous gradients cleared.
     """
 
     backwards: list[Backward] = field(default_factory=list)
@@ -169,11 +174,11 @@ class Window:
 
     @property
     def call_count(self) -> int:
-        """In how many calls of the step its backward passes ran."""
+        """The number of step calls with backward passes of this window."""
         return len({each.call_index for each in self.backwards})
 
     def grad_factor(self) -> float:
-        """By what the gradients were multiplied between the last backward pass and the step; 1.0 if unknown."""
+        """Return the factor applied to the gradients between the last backward pass and the step; 1.0 if unknown."""
         pairs = [
             (self.step_grads[key], value) for key, value in self.accumulated_grads.items() if key in self.step_grads
         ]
@@ -182,11 +187,11 @@ class Window:
 
 
 class ReplayWatch:
-    """Sees backward passes, optimizer steps and skips while steps are replayed; restores all that it patches.
+    """A watch over backward passes, optimizer steps and skips of replayed steps. All patches are removed at the end.
 
-    ``gradients`` keeps gradients of every window, ``criteria`` what torch's loss functions count for, ``dropout=False``
-    turns dropout off, so that two ways to cut a batch can be compared. ``skips`` are the calls of ``scaler.step``, by
-    number, that must be skipped, and ``scale`` a constant loss scale in place of the scalers' own.
+    ``gradients`` keeps the gradients of every window. ``criteria`` keeps the weights of torch's loss functions.
+    ``dropout=False`` disables dropout, for a comparison of two cuts of a batch. ``skips`` lists for each call of
+    ``scaler.step`` if the call must be skipped. ``scale`` is a constant loss scale that replaces the scalers' own.
     """
 
     def __init__(
@@ -200,11 +205,11 @@ class ReplayWatch:
         scale: float | None = None,
     ) -> None:
         self.losses: list[float | None] = []
-        #: Whether each call of ``scaler.step`` was skipped.
+        #: For each call of ``scaler.step``: True if the call was skipped.
         self.skipped_steps: list[bool] = []
         #: The dtypes of the enabled autocast regions that were entered.
         self.dtypes: set[torch.dtype] = set()
-        #: Closed windows by ``id`` of the optimizer, and the open one last.
+        #: ``id`` of the optimizer to its closed windows, followed by the open window.
         self.windows: dict[int, list[Window]] = {}
         self._replay = replay
         self._keeps_gradients, self._sees_criteria, self._allows_dropout, self._forced_skips, self._forced_scale = (
@@ -223,7 +228,7 @@ class ReplayWatch:
         self._optimizers: list[torch.optim.Optimizer] = []
 
     def play_calls(self, calls: Iterable[int]) -> None:
-        """Runs calls of the step, watched."""
+        """Run the step calls with these indices under the watch."""
         for self._call_index in calls:
             self._call_backwards.clear()
             returned = self._replay.call_step(self._call_index)
@@ -232,13 +237,13 @@ class ReplayWatch:
             self._values.clear()
 
     def play_function(self, function: Callable[[Any], Any], batch: Any) -> None:
-        """Runs another function on a batch, watched."""
+        """Run another function on a batch under the watch."""
         function(batch)
         self._scaled_losses.clear()
         self._values.clear()
 
     def closed_windows(self) -> list[list[Window]]:
-        """For every optimizer that stepped, or was skipped, the windows that ended so."""
+        """Return the closed windows of every optimizer that has any. A step or a skip closes a window."""
         ended_windows = [
             [window for window in windows if window.step_call is not None] for windows in self.windows.values()
         ]
@@ -246,7 +251,7 @@ class ReplayWatch:
 
     @contextlib.contextmanager
     def observe(self) -> Iterator[None]:
-        """A region in which it sees what happens."""
+        """Open a region in which the watch is active."""
         with contextlib.ExitStack() as stack:
             self._optimizers = list(self._replay.find_state().optimizers.values())
             self.windows = {id(optimizer): [Window()] for optimizer in self._optimizers}
@@ -317,7 +322,7 @@ class ReplayWatch:
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         window = self.windows.setdefault(id(optimizer), [Window()])[-1]
         if self._keeps_gradients:
-            # Fused optimizers divide by the scale themselves, in the step.
+            # Fused optimizers divide by the scale inside their step.
             scale = getattr(optimizer, "grad_scale", None)
             window.step_grads = _copy_gradients(optimizer, 1.0 if scale is None else float(scale))
         if id(optimizer) not in self._stepping_ids:
@@ -348,7 +353,7 @@ class ReplayWatch:
         if self._values:
             tensors = tuple(value.tensor for value in self._values)
             fractions = tuple(weight / scale for weight in weights)
-            # Only from the root to the loss functions: the model's own graph is not walked.
+            # This backward pass runs only from the root to the loss functions, and not through the model.
             factors = original(
                 roots,
                 fractions,
@@ -376,7 +381,7 @@ class ReplayWatch:
         return result
 
     def _find_cleared(self) -> None:
-        """Notes the windows whose gradients are gone although more of them are to come."""
+        """Mark the windows whose gradients were cleared before a further backward pass."""
         if not self._keeps_gradients:
             return
         for optimizer in self._optimizers:
@@ -390,7 +395,7 @@ class ReplayWatch:
                 window.clear_call = self._call_index
 
     def _loss_of_call(self, result: Any) -> float | None:
-        """The loss of a call: what it returned, or what ran backward."""
+        """Return the loss of a call: the returned loss, else the sum of the backward losses, else None."""
         if isinstance(result, collections.abc.Mapping):
             result = result.get("loss")
         elif not isinstance(result, (Tensor, float, int)):
@@ -411,7 +416,7 @@ class ReplayWatch:
 
 
 class _CriterionMode(TorchFunctionMode):
-    """Sees calls of torch's functions by any name that they were imported by."""
+    """A function mode that sees calls of torch's functions under any imported name."""
 
     def __init__(self, watch: ReplayWatch) -> None:
         super().__init__()
@@ -439,11 +444,11 @@ class _CriterionMode(TorchFunctionMode):
 
 
 def _existing_functions(*names: str) -> list[Callable[..., Any]]:
-    """Functions of torch.nn.functional, without those that this torch does not have."""
+    """Return functions of torch.nn.functional, without functions that are missing in this torch version."""
     return [getattr(functional, name) for name in names if hasattr(functional, name)]
 
 
-#: Where a function's switch for dropout is, what it is called, and what turns it off.
+#: Function to the position and name of its dropout argument, and the value that disables dropout.
 _DROPOUTS: dict[Callable[..., Any], tuple[int, str, bool | float]] = {
     **dict.fromkeys(
         _existing_functions(*"dropout alpha_dropout dropout1d dropout2d dropout3d feature_alpha_dropout".split()),
@@ -468,7 +473,7 @@ _CRITERIA = {*_CLASSIFIED, *_BY_ELEMENT, *_BY_ROW}
 
 @dataclass
 class _CriterionValue:
-    """What a loss function returned, how it was reduced, and over how many samples: elements, or rows of the batch."""
+    """The result of a loss function, with the reduction and the number of samples: elements, or rows of the batch."""
 
     name: str
     tensor: Tensor
@@ -477,7 +482,7 @@ class _CriterionValue:
     row_count: int
 
     def make_term(self, factor: Tensor) -> Term:
-        """What it counts for in a loss whose derivative by it is ``factor``."""
+        """Return the weight of this value in a loss whose derivative by the value is ``factor``."""
         total = float(factor.double().sum())
         if self.reduction in ("mean", "batchmean"):
             return Term(
@@ -516,19 +521,19 @@ def _make_criterion_value(
 
 
 def _scaler_classes() -> list[type]:
-    """The classes that define a scaler's methods: those of torch, as far as they are loaded."""
+    """Return the loaded torch classes that define a scaler's methods."""
     sharded = sys.modules.get("torch.distributed.fsdp.sharded_grad_scaler")
     return [torch.amp.GradScaler, *([sharded.ShardedGradScaler] if sharded else [])]
 
 
 def _copy_gradients(optimizer: torch.optim.Optimizer, scale: float) -> dict[int, Tensor]:
-    """Copies of an optimizer's gradients, divided by the scale, by ``id`` of the parameter."""
+    """Return copies of an optimizer's gradients, divided by the scale, by ``id`` of the parameter."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return {id(p): p.grad.detach().float() / scale for p in parameters if p.grad is not None}
 
 
 def _force_overflow(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimizer) -> None:
-    """Makes the scaler skip its next step, whether or not it has looked at the gradients yet."""
+    """Make the scaler skip its next step, also if the scaler has already checked the gradients."""
     for found_inf in scaler._found_inf_per_device(optimizer).values():
         found_inf.fill_(1.0)
     gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
@@ -537,7 +542,7 @@ def _force_overflow(scaler: torch.amp.GradScaler, optimizer: torch.optim.Optimiz
 
 
 def _is_near_root(root: Tensor, tensor: Tensor) -> bool:
-    """Whether a tensor is the root of a backward pass, or a few operations away from it."""
+    """Return True if a tensor is the root of a backward pass, or at most 64 graph nodes away from the root."""
     if root is tensor:
         return True
     target, pending = tensor.grad_fn, [root.grad_fn]

@@ -1,4 +1,4 @@
-"""The assertion that training goes on from a checkpoint as if it had not stopped."""
+"""The assertion that training from a checkpoint equals uninterrupted training."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ def assert_resumes(
     at: int | None = None,
     rtol: float = 0.0,
 ) -> None:
-    """Training that is saved after ``at`` steps and loaded into a fresh state goes on as if it had not stopped.
+    """Fail if training that is saved after ``at`` steps and loaded into a fresh state differs from unbroken training.
 
-    ``load(save())``, or, if ``save`` takes an argument, ``save(path); load(path)`` with a path in a temporary folder.
-    ``at`` defaults to the end of the update nearest to the middle. Between the two, everything that the step holds goes
-    back to before the first step, as in a new process. Losses, parameters, buffers, and the states of optimizer, scaler
-    and scheduler must come out the same, bit for bit, or within ``rtol``.
+    The checkpoint goes through ``load(save())``, or through ``save(path); load(path)`` with a temporary path if
+    ``save`` takes an argument. ``at`` defaults to the end of the update nearest to the middle. Between save and load,
+    the whole state of the step is rewound to before the first step, as in a new process. Losses, parameters, buffers,
+    and the states of optimizer, scaler and scheduler must be equal, bit for bit or within ``rtol``. Raise ValueError
+    for unusable arguments.
     """
     __tracebackhide__ = True
     check_tolerance(rtol)
@@ -69,7 +70,7 @@ def assert_resumes(
 
 
 def _middle_update_end(straight: ReplayWatch, steps: int) -> int:
-    """After which step to save: the end of the update nearest to the middle."""
+    """Return the number of steps before the save: the end of the update nearest to the middle."""
     ends = {
         window.step_call + 1
         for windows in straight.closed_windows()
@@ -80,7 +81,7 @@ def _middle_update_end(straight: ReplayWatch, steps: int) -> int:
 
 
 def _make_checkpoint(save: Callable[..., Any], path: str) -> Any:
-    """What load() is to get: the path that save() wrote to, or what it returned, as it is at that moment."""
+    """Return the argument for load(): the path that save() wrote to, or a copy of the returned checkpoint."""
     if _takes_path(save):
         save(path)
         return path
@@ -106,7 +107,7 @@ _Parts = dict[tuple[str, str], dict[str, Any]]
 
 
 def _copy_parts(replay: Replay) -> _Parts:
-    """Copies of everything that training consists of, by kind and name."""
+    """Return copies of all parts of the training state, by kind and name."""
     state_parts = replay.find_state()
     parts: _Parts = {}
     for name, model in state_parts.models.items():
@@ -130,7 +131,7 @@ def _copy_parts(replay: Replay) -> _Parts:
 
 
 def _flatten(value: Any, path: str = "") -> dict[str, Any]:
-    """The plain values and copies of the tensors in nested containers, by their path."""
+    """Return the plain values and copies of the tensors in nested containers, by path."""
     if isinstance(value, Tensor):
         return {path: value.detach().clone()}
     if isinstance(value, Mapping):
@@ -147,7 +148,10 @@ def _flatten(value: Any, path: str = "") -> dict[str, Any]:
 def _find_differences(
     one: _Parts, other: _Parts, rtol: float, *, outcome: bool = False
 ) -> dict[tuple[str, str], list[str]]:
-    """The parts that differ, with the names of the values that do; as an outcome, only those that decide training."""
+    """Return the parts that differ, with the names of the differing values.
+
+    With ``outcome``, only parts that are results of the training are compared.
+    """
     excluded = ("generator", "gradients", "random", "values") if outcome else ()
     differences: dict[tuple[str, str], list[str]] = {}
     for key in [*one, *(key for key in other if key not in one)]:
@@ -187,7 +191,7 @@ def _resume_message(
     first: int | None,
     ends: Mapping[tuple[str, str], Sequence[str]],
 ) -> str:
-    """What is missing after loading, or what else may be the matter."""
+    """Return the message: the state that is missing after loading, or other possible reasons."""
     missing = _find_differences(saved, loaded, 0.0)
     values = missing.pop(("values", ""), [])
     if first is not None:
@@ -233,7 +237,7 @@ def _describe_part(kind: str, name: str) -> str:
 
 
 def _describe_change(kind: str, saved: Mapping[str, Any], loaded: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The values that differ, where they say something."""
+    """Describe the changed values if they are informative."""
     if kind in ("generator", "random"):
         return ""
     plain = [name for name in names if isinstance(saved.get(name), (bool, int, float)) and name in loaded]
@@ -254,7 +258,7 @@ _RANDOM = {
 
 
 def _suggest_remedy(kind: str, name: str) -> str:
-    """What to save and load."""
+    """Return the code that saves and loads a part."""
     if kind == "random":
         get, put = _RANDOM[name]
         return f'Save "{name}": {get}, and load it with {put}'

@@ -1,4 +1,4 @@
-"""A training state: found from the function that touches it, kept exactly, and put back in place."""
+"""A training state: found from the training function, saved exactly, and restored in place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-#: Whose objects hold no training state, or are not ours to rewind: a test's fixtures, loggers, locks, open files.
+#: Packages whose objects hold no training state, or must not be rewound: fixtures of a test, loggers, locks, open
+#: files.
 _NOT_FOLLOWED = frozenset(sys.stdlib_module_names) | {
     "_pytest",
     "numpy",
@@ -31,16 +32,16 @@ _NOT_FOLLOWED = frozenset(sys.stdlib_module_names) | {
     "torch",
     "xdist",
 }
-#: Objects of torch that are followed all the same.
+#: Classes of torch whose objects are followed in spite of _NOT_FOLLOWED.
 _KNOWN = (nn.Module, torch.optim.Optimizer, torch.amp.GradScaler, torch.optim.lr_scheduler.LRScheduler)
-#: What holds values and nothing else.
+#: Classes that only hold values.
 _BAGS = (types.SimpleNamespace,)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 Named = tuple[str, Any]
 
 
 class StateParts:
-    """The parts of a training state, by the names that the step knows them by."""
+    """The parts of a training state, named as in the step."""
 
     def __init__(self, roots: Iterable[Named]) -> None:
         self.models: dict[str, nn.Module] = {}
@@ -48,7 +49,7 @@ class StateParts:
         self.scalers: dict[str, torch.amp.GradScaler] = {}
         self.schedulers: dict[str, Any] = {}
         self.generators: dict[str, torch.Generator] = {}
-        #: Names of iterators, whose position cannot be put back.
+        #: Names of iterators, whose position cannot be restored.
         self.iterators: list[str] = []
         #: Numbers and strings that the step holds, such as a counter.
         self.values: dict[str, Any] = {}
@@ -74,12 +75,12 @@ class StateParts:
             elif isinstance(item, (_NamedCell, _UsedGlobals, dict)) or holds_state(item):
                 values = [pair for pair in _child_objects(name, item) if isinstance(pair[1], (bool, int, float, str))]
                 self.values.update((key, value) for key, value in values if not key.startswith(torch_prefixes))
-        # A module that was met before the one that holds it.
+        # A module may have been found before its parent module.
         outer = {id(m) for model in self.models.values() for m in model.modules() if m is not model}
         self.models = {name: model for name, model in self.models.items() if id(model) not in outer}
 
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Everything that is trained, by name; the model's name stands in front only where there are several."""
+        """Return all trained parameters by name. The model's name is a prefix only if there are several models."""
         several = sum(any(True for _ in model.parameters()) for model in self.models.values()) > 1
         names: dict[str, nn.Parameter] = {}
         for model_name, model in self.models.items():
@@ -93,34 +94,34 @@ class StateParts:
 
 
 class Snapshot:
-    """A training state, kept exactly: the objects stay the same ones, and :meth:`restore` puts their contents back.
+    """An exact copy of a training state. The objects stay the same, and :meth:`restore` resets their contents.
 
-    Parameters, buffers, gradients and other tensors bit for bit, attributes of modules, optimizers, scalers and
-    schedulers with what did not exist yet, plain containers and counters, and the random generators of torch, Python
-    and numpy.
+    The copy includes parameters, buffers, gradients and other tensors bit for bit. It includes attributes of modules,
+    optimizers, scalers and schedulers; attributes created later are deleted on restore. It also includes plain
+    containers and counters, and the random generators of torch, Python and numpy.
     """
 
     def __init__(self, roots: Iterable[Named]) -> None:
         self._random_states = random_state()
         storages: dict[int, Callable[[], None]] = {}
-        # What is kept here is no part of what a program needs, where its memory is measured meanwhile.
+        # While memory is measured, the copies must not count as memory of the program.
         with _disable_current_modes():
             restorers = [_make_restorer(item, storages) for _, item in iter_reachable(roots)]
         self._restorers = [restorer for restorer in restorers if restorer is not None]
         self._restorers += storages.values()
 
     def restore(self) -> None:
-        """Puts everything back, as often as it is called."""
+        """Restore the whole state. May be called any number of times."""
         with torch.no_grad():
             for restorer in self._restorers:
                 restorer()
-        # Inside an autocast region of the caller, low-precision copies of the weights may be cached.
+        # An autocast region of the caller may have cached low-precision copies of the weights.
         torch.clear_autocast_cache()
         restore_random(self._random_states)
 
 
 def random_state() -> dict[str, Any]:
-    """The state of every global random generator that is in use, by its name."""
+    """Return the state of every used global random generator, by the generator's name."""
     state: dict[str, Any] = {"torch": torch.get_rng_state(), "random": random.getstate()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["torch.cuda"] = torch.cuda.get_rng_state_all()
@@ -132,7 +133,7 @@ def random_state() -> dict[str, Any]:
 
 
 def restore_random(state: dict[str, Any]) -> None:
-    """Puts back what :func:`random_state` returned."""
+    """Restore the state that :func:`random_state` returned."""
     torch.set_rng_state(state["torch"])
     random.setstate(state["random"])
     if "torch.cuda" in state:
@@ -144,7 +145,7 @@ def restore_random(state: dict[str, Any]) -> None:
 
 
 def seed_all(seed: int) -> None:
-    """Seed the global generators of torch (on every device), of Python, and of NumPy where it is loaded."""
+    """Seed the global generators of torch (on every device), of Python, and of NumPy if loaded."""
     torch.manual_seed(seed)
     random.seed(seed)
     if (numpy := sys.modules.get("numpy")) is not None:
@@ -152,14 +153,14 @@ def seed_all(seed: int) -> None:
 
 
 class _NamedCell:
-    """A variable that a function keeps from where it was defined."""
+    """A closure variable of a function."""
 
     def __init__(self, name: str, cell: types.CellType) -> None:
         self.name, self.cell = name, cell
 
 
 class _UsedGlobals:
-    """The globals of a module that a function names."""
+    """The globals of a module that a function uses."""
 
     def __init__(self, namespace: dict[str, Any], names: Iterable[str], prefix: str = "") -> None:
         self.namespace, self.prefix = namespace, prefix
@@ -167,14 +168,14 @@ class _UsedGlobals:
 
 
 class UnfollowedFunction:
-    """A function whose own variables are rewound, without following what they hold."""
+    """A function whose own variables are rewound, but whose objects are not followed."""
 
     def __init__(self, function: object) -> None:
         self.function = function
 
 
 def iter_reachable(roots: Iterable[Named]) -> Iterator[Named]:
-    """Every object that may hold state, once, with the name under which it was met first."""
+    """Yield every object that may hold state once, with the name under which the object was found first."""
     seen: dict[Any, object] = {}
     pending = [(name, item) for name, item in roots][::-1]
     while pending:
@@ -186,18 +187,18 @@ def iter_reachable(roots: Iterable[Named]) -> Iterator[Named]:
             key = ("globals", id(item.namespace), *item.names)
         if key in seen or isinstance(item, (*_PLAIN, type)):
             continue
-        # Kept, or another object could get its id.
+        # The object is kept alive; otherwise another object could get its id.
         seen[key] = item
         yield name, item
         pending += list(_child_objects(name, item))[::-1]
 
 
 def _child_objects(name: str, item: Any) -> Iterable[Named]:
-    """What an object leads to, under the names that its user would write."""
+    """Return the objects that an object refers to, with the names that a user would write."""
     if isinstance(item, Tensor):
         return [(f"{name}.grad", item.grad)] if item.is_leaf and item.grad is not None else []
     if isinstance(item, dict):
-        # The keys of an optimizer's state are parameters, which take long to print.
+        # The keys of an optimizer's state are parameters, and their repr is slow.
         keys = [repr(key) if isinstance(key, (str, int)) else "..." for key in item]
         return [(f"{name}[{key}]", value) for key, value in zip(keys, item.values(), strict=True)]
     if isinstance(item, (list, tuple, set, collections.deque)):
@@ -225,7 +226,7 @@ def _child_objects(name: str, item: Any) -> Iterable[Named]:
 
 
 def _function_children(function: types.FunctionType) -> list[Named]:
-    """The variables, defaults and globals that a function reads."""
+    """Return the variables, defaults and globals that a function reads."""
     children: list[Named] = [
         (name, _NamedCell(name, cell))
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
@@ -234,7 +235,7 @@ def _function_children(function: types.FunctionType) -> list[Named]:
     if wrapped is not None:
         children.append(("", wrapped))
     if _is_library_function(function):
-        # A decorator of a library leads to the user's function; what the library's globals hold is not state.
+        # A library decorator leads to the user's function, but the library's globals are not training state.
         return children
     defaults = function.__defaults__ or ()
     arguments = function.__code__.co_varnames[: function.__code__.co_argcount]
@@ -251,7 +252,7 @@ def _function_children(function: types.FunctionType) -> list[Named]:
 
 
 def _own_plain_cells(function: object) -> list[Named]:
-    """The function's own cells and plain attributes, where another list says what the state is."""
+    """Return the function's own closure variables with plain values. Used if a list gives the state."""
     while isinstance(function, functools.partial):
         function = function.func
     if isinstance(function, types.MethodType):
@@ -270,7 +271,7 @@ def _is_plain(cell: types.CellType) -> bool:
 
 
 def _used_names(code: types.CodeType, *kinds: str) -> set[str]:
-    """The names that code reads or writes as globals or as attributes, nested functions included."""
+    """Return the names that code, including nested functions, reads or writes as globals or attributes."""
     names = {each.argval for each in dis.get_instructions(code) if each.opname.endswith(kinds)}
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -279,7 +280,7 @@ def _used_names(code: types.CodeType, *kinds: str) -> set[str]:
 
 
 def _user_methods(kind: type) -> list[types.FunctionType]:
-    """The methods of a user's class, which may use globals."""
+    """Return the methods of a user's class, because methods may use globals."""
     functions = []
     for each in kind.__mro__:
         if _is_foreign_module(each.__module__):
@@ -292,7 +293,7 @@ def _user_methods(kind: type) -> list[types.FunctionType]:
 
 
 def _is_library_function(function: types.FunctionType) -> bool:
-    """Whether a function is not the user's: what it names is not the state of this training."""
+    """Return True if a function belongs to a library. The names in such a function are not training state."""
     return _is_foreign_module(function.__module__ or "") or "site-packages" in function.__code__.co_filename
 
 
@@ -301,7 +302,7 @@ def _is_foreign_module(module: str) -> bool:
 
 
 def holds_state(item: object) -> bool:
-    """Whether an object's attributes are part of the state."""
+    """Return True if the attributes of an object are part of the state."""
     if isinstance(item, (*_KNOWN, *_BAGS)):
         return True
     excluded = (
@@ -322,7 +323,7 @@ def holds_state(item: object) -> bool:
 
 
 def _state_attributes(item: object) -> dict[str, Any]:
-    """The attributes of an object, from its dictionary and its slots, without hooks, which are not state."""
+    """Return the attributes of an object from its dictionary and slots, without hooks, which are not state."""
     attributes = {
         key: value
         for key, value in getattr(item, "__dict__", {}).items()
@@ -333,7 +334,7 @@ def _state_attributes(item: object) -> dict[str, Any]:
 
 
 def _slot_names(item: object) -> list[str]:
-    """The attributes of an object that are not in its dictionary."""
+    """Return the attributes of an object that are not in its dictionary."""
     slots: list[str] = []
     for kind in type(item).__mro__:
         named = vars(kind).get("__slots__", ())
@@ -342,7 +343,7 @@ def _slot_names(item: object) -> list[str]:
 
 
 def _make_restorer(item: Any, storages: dict[int, Callable[[], None]]) -> Callable[[], None] | None:
-    """What puts an object's own contents back, or None if it has none."""
+    """Return a function that restores an object's own contents, or None if the object has none."""
     numpy = sys.modules.get("numpy")
     if isinstance(item, Tensor):
         return _keep_tensor(item, storages)
@@ -373,7 +374,7 @@ def _make_restorer(item: Any, storages: dict[int, Callable[[], None]]) -> Callab
 
 def _keep_tensor(tensor: Tensor, storages: dict[int, Callable[[], None]]) -> Callable[[], None] | None:
     if not tensor.is_leaf or tensor.is_inference():
-        # The result of a computation: its name may be bound to another one, but it is not written to.
+        # The result of a computation: the name may be rebound, but nothing writes to the tensor.
         return None
     gradient, trained = tensor.grad, tensor.requires_grad
     content = _keep_content(tensor, storages)
@@ -389,7 +390,11 @@ def _keep_tensor(tensor: Tensor, storages: dict[int, Callable[[], None]]) -> Cal
 
 
 def _keep_content(tensor: Tensor, storages: dict[int, Callable[[], None]]) -> Callable[[], None]:
-    """Bytes are kept by storage: views share one, expanded tensors cannot be written to, NaNs stay the same NaNs."""
+    """Save the storage of a tensor and return a function that restores the tensor's geometry.
+
+    Bytes are saved by storage for three reasons: views share a storage, expanded tensors cannot be written to, and NaNs
+    keep their bits.
+    """
     data = tensor.detach()
     try:
         storage = data.untyped_storage()
@@ -516,7 +521,7 @@ def _keep_attributes(item: object) -> Callable[[], None]:
             if name not in saved:
                 object.__delattr__(item, name)
         for name, value in saved.items():
-            # Not through the class: nn.Module files away what it is given.
+            # Bypass the class, because nn.Module moves assigned parameters and modules to its own tables.
             if name in slots:
                 object.__setattr__(item, name, value())
             else:
@@ -526,15 +531,16 @@ def _keep_attributes(item: object) -> Callable[[], None]:
 
 
 def _kept_value(value: Any) -> Callable[[], Any]:
-    """What gives a value back; a counter counts on from where it was."""
+    """Return a function that returns the saved value. An ``itertools.count`` continues from the saved number."""
     if isinstance(value, itertools.count):
-        # Neither copied nor pickled from Python 3.14 on; what it prints is how to make it.
+        # From Python 3.14 on, itertools.count can neither be copied nor pickled, but its repr holds the constructor
+        # arguments.
         arguments = ast.literal_eval(repr(value).removeprefix("count"))
         return lambda: itertools.count(*(arguments if isinstance(arguments, tuple) else (arguments,)))
     return lambda: value
 
 
 def _add_numbered(table: dict[str, Any], name: str, item: object) -> None:
-    """Files an object under its name, or under the name with a number where that is taken."""
+    """Add an object under its name, or under the name with a number if the name is taken."""
     free_name = next(each for n in itertools.count(1) if (each := name if n == 1 else f"{name} ({n})") not in table)
     table[free_name] = item

@@ -13,15 +13,16 @@ from ..emulate.cuda import is_emulating
 from .comparison import UnavailableError, autocast_off, format_count, is_number
 from .replay import Replay
 
-#: Seconds that one timed stretch lasts at least, so that the clock and the synchronisation do not show.
+#: Minimum length of a timed run in seconds, so that the clock and the synchronization do not matter.
 _STRETCH = 0.1
 
 
 def assert_speedup(replay: Replay, *, over_fp32: float, pairs: int = 9) -> float:
-    """The steps are ``over_fp32`` times as fast as in float32, on a GPU; the measured factor.
+    """Fail if the steps are not ``over_fp32`` times as fast as in float32 on a GPU. Return the measured factor.
 
-    Both run in turns, warmed up, synchronised, ``pairs`` times; the median of the paired ratios counts. In float32
-    autocast is off and scalers are disabled. Raises :class:`Unavailable` where the model is not on a CUDA device.
+    Both variants run alternately ``pairs`` times, warmed up and synchronized. The median of the paired ratios counts.
+    In float32, autocast is off and scalers are disabled. Raise :class:`UnavailableError` if the model is not on a CUDA
+    device.
     """
     __tracebackhide__ = True
     if not is_number(over_fp32) or not 0 < over_fp32 < math.inf:
@@ -59,7 +60,7 @@ def assert_speedup(replay: Replay, *, over_fp32: float, pairs: int = 9) -> float
 
 
 def _measure_seconds(replay: Replay, half: bool, rounds: int) -> float:
-    """Seconds that the steps take, as they are or in float32, from the first state on."""
+    """Return the seconds that the steps take from the first state on, unchanged or in float32."""
     replay.start_snapshot.restore()
     with contextlib.ExitStack() as stack:
         if not half:

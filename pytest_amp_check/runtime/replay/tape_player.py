@@ -1,4 +1,4 @@
-"""The calls of a tape, made again with what they were given, in their precision or in float32, and their backward."""
+"""The replay of a tape's calls, in their recorded precision or in float32, and of the backward pass."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .op_trace import OpTrace
 
 
 class TapePlayer:
-    """Runs the calls of a tape. What it gives is kept until the end, so that identities stay what they are.
+    """A player of the calls of a tape. All results are kept until the end, so that identities stay unique.
 
-    ``watch`` sees them, and without one they run in float32: no region of autocast is entered.
+    With ``op_trace`` the trace sees the calls. Without it the calls run in float32: no autocast region is entered.
     """
 
     def __init__(self, calls: dict[int, TapedCall], op_trace: OpTrace | None = None) -> None:
@@ -31,7 +31,7 @@ class TapePlayer:
         self._kept_tensors: dict[int, torch.Tensor] = {}
 
     def run_forward(self) -> None:
-        """Run them all, oldest first."""
+        """Run all calls, oldest first."""
         for serial, call in self._calls.items():
             if self._op_trace is not None:
                 self._op_trace.begin_call(call.code_position)
@@ -45,7 +45,7 @@ class TapePlayer:
                     torch.cuda.set_rng_state(call.random[1])
             args, kwargs = self._decode(call.args), self._decode(call.kwargs)
             if _changes_input(call, args):
-                # The tensor was changed for good when the program ran this.
+                # The original run has already changed the tensor permanently.
                 self._results[serial] = args[0]
                 continue
             with _restore_precision(call.precision, autocast=self._op_trace is not None):
@@ -53,7 +53,7 @@ class TapePlayer:
             self._results[serial] = args[0] if getattr(call.function, "__name__", "") == "__setitem__" else result
 
     def backward_roots(self, backward: TapedBackward) -> list[torch.Tensor]:
-        """What the backward pass ran from, as far as it came from these calls."""
+        """Return the roots of a recorded backward pass that are results of these calls."""
         tensors = [
             self._slot_value(slot)
             for slot in backward.root_slots
@@ -64,7 +64,10 @@ class TapePlayer:
     def compute_gradients(
         self, roots: Sequence[torch.Tensor], scale: float, params: Sequence[torch.Tensor]
     ) -> list[torch.Tensor | None]:
-        """The gradients of parameters, without the loss scale. No hook of a parameter is run, and nothing is kept."""
+        """Return the gradients of parameters without the loss scale.
+
+        No hook of a parameter runs, and no ``.grad`` changes.
+        """
         roots = [root for root in roots if root.requires_grad]
         inputs = [p for p in params if p.requires_grad]
         if not roots or not inputs:
@@ -89,7 +92,7 @@ class TapePlayer:
 
 
 def _changes_input(call: TapedCall, args: tuple[Any, ...]) -> bool:
-    """Whether a call writes to a tensor that the program gave, and that stays changed."""
+    """Return True if a call writes to a tensor that the program passed in, because such a change is permanent."""
     name = getattr(call.function, "__name__", "")
     if isinstance(call.function, nn.Module) or not call.args or isinstance(call.args[0], Slot):
         return False
@@ -116,13 +119,13 @@ def _restore_precision(precision: Precision, *, autocast: bool) -> Iterator[None
 
 
 class InFloat32(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A region in which ops compute in float32 what they would in float16 or bfloat16, also where a call asks for it.
+    """A region in which ops compute in float32 instead of float16 or bfloat16, also if a call requests low precision.
 
-    What an op writes to stays what it is.
+    The target of an in-place op keeps its dtype.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # What an op gives may be a view of what it was given, or that itself.
+        # The result of such an op may be a view of an argument, or the argument itself.
         if not any(argument.alias_info is not None for argument in func._schema.arguments):
             args, kwargs = tree_map(_to_float32, (args, kwargs))
         elif kwargs and kwargs.get("dtype") in _LOW:
@@ -141,11 +144,11 @@ def _to_float32(value: Any) -> Any:
 
 @contextlib.contextmanager
 def suppress_output() -> Iterator[None]:
-    """What is printed in the region was printed already."""
+    """Suppress output in the region, because the original run has already printed it."""
     with contextlib.redirect_stdout(io.StringIO()):
         yield
 
 
 def caller_code() -> Any:
-    """The code of the function that calls this: the program's own frames lie above it."""
+    """Return the code object of the calling function. The frames of the program are above the frame of this code."""
     return sys._getframe(1).f_code

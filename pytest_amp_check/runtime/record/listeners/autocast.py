@@ -1,4 +1,4 @@
-"""Autocast: how contexts are made, and where regions are entered and left."""
+"""Autocast: construction of contexts, and entry and exit of regions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .weights import KEEPS_DETACHED, WeightListener
 
 
 class AutocastListener(Listener):
-    """Listens to autocast contexts."""
+    """A listener for autocast contexts."""
 
     def __init__(
         self, recording: Recording, weights: WeightListener, threads: ThreadListener, finite: NonFiniteListener
@@ -27,7 +27,7 @@ class AutocastListener(Listener):
         self._weights = weights
         self._threads = threads
         self._nonfinite = finite
-        #: Places where an autocast was constructed.
+        #: Ids of the locations at which an autocast was constructed.
         self._construction_site_ids: set[int] = set()
 
     @listener_method
@@ -46,14 +46,14 @@ class AutocastListener(Listener):
 
     @listener_method
     def record_disabled(self) -> None:
-        """A context is constructed that is switched off."""
+        """Record the construction of a disabled context."""
         if not self.regions.is_autocast_chosen:
             self.regions.is_autocast_chosen = self.recording.query_source(self.sites.current_site(), chooses_autocast)
 
     @listener_method
     def record_enter(self, region: Any) -> None:
         if self.recording.backward_depth:
-            return  # torch restores autocast to compute a checkpoint again
+            return  # torch restores autocast to recompute a checkpoint
         enabled = bool(region._enabled)
         dtype = dtype_of(region)
         frame = calling_frame()

@@ -1,4 +1,4 @@
-"""Backward passes: what they run from, and which optimizers they feed."""
+"""Backward passes: their roots, and the optimizers that receive gradients."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .sizes import SizeListener
 
 
 class BackwardListener(Listener):
-    """Listens to backward passes."""
+    """A listener for backward passes."""
 
     def __init__(
         self,
@@ -44,19 +44,19 @@ class BackwardListener(Listener):
         self._scaled_losses = scaled_losses
         self._penalties = penalties
         self.reached_leaves = ReachedLeaves()
-        #: id of a backward's site -> the parameters that it reached at first.
+        #: ``id`` of a backward's location to the parameters that the first pass there reached.
         self._leaves_by_site: dict[int, frozenset[int]] = {}
-        #: Where anomaly detection was switched on last, and whether it was found to be on.
+        #: Location at which anomaly detection was last enabled; and True once it was reported.
         self._anomaly_mode_site: Site | None = None
         self._anomaly_mode_reported = False
-        #: How many have begun at each place, whether they have come to their end or not.
+        #: Number of passes that began at each location, finished or not.
         self.begun_counts: dict[Site, int] = {}
 
     @listener_method
     def record_begin(self, outputs: Any) -> BackwardPass | None:
         self.recording.backward_depth += 1
         if self.recording.backward_depth > 1:
-            return None  # a checkpoint computes its part anew inside the pass
+            return None  # a checkpoint recomputes its part inside the pass
         site = self.sites.current_site()
         self.begun_counts[site] = self.begun_counts.get(site, 0) + 1
         self._find_cleared_gradients(site)
@@ -74,9 +74,9 @@ class BackwardListener(Listener):
             "feeds": set(),
             "divided": True,
             "scaled": scaled_loss is not None,
-            # More than one number runs backward from gradients that are given, and may be scaled already.
+            # Roots with several elements run backward from given gradients, which may already be scaled.
             "opaque": scaled_loss is None and any(root.numel() != 1 for root in roots),
-            # A region has its way with what a policy has cast.
+            # A region decides about the dtype also for modules with a precision policy.
             "dtypes": self.regions.dtypes_below(site, roots) or policy_low_dtypes(leaf_ids),
             "float8": in_float8(),
             "several": scaled_loss is not None and self._scaled_losses.has_several_scalers(roots),
@@ -92,14 +92,14 @@ class BackwardListener(Listener):
         marks_before = [(tracked, tracked.sentinel_marks()) for tracked in self.registry.optimizers.values()]
         scale = ONE if scaled_loss is None else scaled_loss.scale
         loss = detach_tensor(roots[0]) if roots else None
-        # A scaled loss has the scale's dtype, whatever its own was.
+        # A scaled loss has the dtype of the scale, which may differ from the dtype of the loss.
         dtype = scaled_loss.dtype if scaled_loss is not None else None if loss is None else loss.dtype
         value = self._nonfinite.begin_backward(roots, site)
         scaled_value = None if loss is None else ScaledValue(loss, scale, value)
         return BackwardPass(event, marks_before, scale, leaf_ids, scaled_value, dtype, roots, is_exact=first)
 
     def _report_anomaly_mode(self, site: Site, scaler: TrackedScaler) -> None:
-        """Find that anomaly detection is on, wherever that was said."""
+        """Report enabled anomaly detection, at the location that enabled it if known."""
         if torch.is_anomaly_enabled() and torch.is_anomaly_check_nan_enabled() and not self._anomaly_mode_reported:
             self._anomaly_mode_reported = True
             anomaly_site = self._anomaly_mode_site or site
@@ -109,16 +109,16 @@ class BackwardListener(Listener):
 
     @listener_method
     def record_anomaly_mode(self) -> None:
-        """Anomaly detection is switched on."""
+        """Record the location that enables anomaly detection."""
         self._anomaly_mode_site = self.sites.current_site()
 
     def _find_cleared_gradients(self, site: Site) -> None:
-        """Find what has happened to gradients since the last step."""
+        """Find changes of gradients since the last step."""
         for tracked in self.registry.optimizers.values():
             if tracked.edit_site is not None:
                 self._gradients.check_gradients(tracked)
             if tracked.is_used and not any(has_nonzero(p.grad) for p in tracked.sentinels):
-                # Cleared in a way that was not seen.
+                # The gradients were cleared by unobserved code.
                 self.recording.emit(e.ZERO_GRAD, site, owners=(tracked.tracked_object.key,), guessed=True)
             tracked.is_used = False
 
@@ -131,7 +131,7 @@ class BackwardListener(Listener):
         event = running.event
         feeds: set[int] = event.attributes["feeds"]
         if not feeds:
-            # An optimizer that has stepped inside the pass, by hooks, has used its gradients already.
+            # An optimizer that has stepped inside the pass, by hooks, has already used its gradients.
             self.reached_leaves.note_backward(event, running.roots, self.registry.optimizers.values())
         optimizers: list[torch.optim.Optimizer] = []
         for tracked, marks in running.marks_before:
@@ -155,10 +155,11 @@ class BackwardListener(Listener):
             self._notify_collectors(running, optimizers)
 
     def _has_reached(self, tracked: TrackedOptimizer, running: BackwardPass) -> bool:
-        """Whether a pass has reached an optimizer that nothing shows to have new gradients.
+        """Return True if a pass has reached an optimizer without visible changes of gradients.
 
-        One line may run backward for several models: what was reached from there at first is looked up, and where it
-        says so the graph is asked, which is still there without what it had kept of the forward.
+        One line may run backward for several models, so the leaves of the first pass at the location are only a hint.
+        If the leaves match, the graph of this pass is searched. The graph still exists, although the saved tensors are
+        freed.
         """
         if not tracked.holds_any(running.leaf_ids):
             return False
@@ -182,7 +183,7 @@ class BackwardListener(Listener):
         tracked.backwards_since += 1
         tracked.windows.record_backward(event.site)
         tracked.gradient_marks = marks
-        # Gradients of an unscaled loss that are added to scaled ones leave these multiplied.
+        # Unscaled gradients that are added to scaled gradients leave the sum scaled.
         tracked.is_scaled = event.subject is not None or tracked.is_scaled
         if running.loss is not None:
             tracked.loss = running.loss

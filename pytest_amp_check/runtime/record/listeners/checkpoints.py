@@ -1,4 +1,4 @@
-"""Checkpoints: the states that are asked for, saved, and loaded."""
+"""Checkpoints: states that are requested, saved and loaded."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .listener import Listener, listener_method
 
 
 class CheckpointListener(Listener):
-    """Listens to ``state_dict``, ``load_state_dict``, ``torch.save`` and ``torch.load``."""
+    """A listener for ``state_dict``, ``load_state_dict``, ``torch.save`` and ``torch.load``."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
-        #: Identities of the states of optimizers in checkpoints that hold a scaler's, too.
+        #: Ids of optimizers' states from checkpoints that also hold a scaler's state.
         self._resumable_state_ids: set[int] = set()
 
     @listener_method
     def record_optimizer_state(self, optimizer: Any, state: Any) -> None:
-        """``optimizer.state_dict()`` has given a state."""
+        """Record a state that ``optimizer.state_dict()`` returned."""
         tracked = self.registry.track_optimizer(optimizer)
         tracked.state_id = id(state)
         tracked.state_site = self.sites.current_site()
@@ -72,7 +72,7 @@ class CheckpointListener(Listener):
         site = self.sites.current_site()
         owners = self._saved_optimizers(contents)
         state_site = next((tracked.state_site for tracked in owners if tracked.state_site is not None), None)
-        # Names, since the objects may be gone when the run is judged as a whole.
+        # Names and not objects, because the objects may be freed before the end of the run.
         self.recording.emit(
             e.SAVE,
             state_site or site,
@@ -86,7 +86,7 @@ class CheckpointListener(Listener):
             self._record_whole_scalers(contents, site)
 
     def _saved_optimizers(self, contents: CheckpointContents) -> list[TrackedOptimizer]:
-        """The optimizers that a scaler has stepped and whose state is saved."""
+        """Return the optimizers whose state is saved and that a scaler has stepped."""
         optimizers = self.registry.optimizers.values()
         return [tracked for tracked in optimizers if tracked.scaler is not None and tracked.is_saved_in(contents)]
 
@@ -96,7 +96,7 @@ class CheckpointListener(Listener):
         return tuple(_name_of(scaler, "the scaler") for scaler in live)
 
     def _record_whole_scalers(self, contents: CheckpointContents, site: Site) -> None:
-        """Scalers are saved as objects, not by their state."""
+        """Record scalers that are saved as objects instead of their state."""
         whole = tuple(_name_of(self.registry.track_scaler(scaler), "the scaler") for scaler in contents.scalers)
         self.recording.emit(e.SAVE, site, optimizers=(), scalers=(), whole_scalers=whole, scope_scalers=(), open=False)
 

@@ -1,4 +1,4 @@
-"""Gradients that are clipped or measured, and numbers of tensors that the program looks at."""
+"""Clips and norms of gradients, and numbers that the program reads from tensors."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .listener import Listener, listener_method
 
 
 class ClippingListener(Listener):
-    """Listens to clips, and to norms of gradients."""
+    """A listener for clips, and for norms of gradients."""
 
     def __init__(self, recording: Recording, gradients: GradientListener) -> None:
         super().__init__(recording)
         self._gradients = gradients
-        #: Checks that raise where gradients are not finite -> the backward whose gradients they looked at last.
+        #: Location of a check that raises for non-finite gradients, to the backward pass of its last report.
         self._checked_backwards: dict[Site, Event | None] = {}
 
     @listener_method
@@ -39,7 +39,7 @@ class ClippingListener(Listener):
         nonfinite_error: bool,
         norm: bool = False,
     ) -> None:
-        """Gradients are about to be clipped: those of parameters, or ones that are given themselves."""
+        """Record a clip of the gradients of parameters, or of given gradients, that is about to run."""
         owners, unknown = self.registry.owners_of(params)
         owners.update([key for grad in grads for key in self._gradients.owners_of(grad)])
         if not owners and not unknown:
@@ -54,7 +54,7 @@ class ClippingListener(Listener):
             return
         measures_only = math.isinf(number)
         if measures_only and self.recording.query_source(site, mentions_scale):
-            return  # measured, and divided by the scale
+            return  # the program measures the norm and divides it by the scale
         if math.isnan(number):
             for tracked in clipped_optimizers:
                 tracked.edit_site = site
@@ -65,19 +65,19 @@ class ClippingListener(Listener):
             touches=unknown,
             nonfinite_error=nonfinite_error and not self.recording.query_source(site, is_in_try),
             measures_only=measures_only,
-            # Of a generator that torch 2.4 has used up, the gradients are left: those of these optimizers.
+            # torch 2.4 has exhausted a generator of parameters, but the gradients identify the optimizers.
             local=norm and are_shards(params or (p for tracked in clipped_optimizers for p in tracked.params)),
             names=self.recording.query_source(site, _clip_names),
         )
 
     def _is_scaled(self, limit: float, clipped_optimizers: Sequence[TrackedOptimizer]) -> bool:
-        """Whether a limit was multiplied by the scale, as the gradients are."""
+        """Return True if a limit was multiplied by the scale, like the gradients."""
         scalers = [scaler for tracked in clipped_optimizers if (scaler := self.registry.scaler_of(tracked)) is not None]
         return any(scaler.has_read_scale and limit >= scaler.scale.value * 1e-3 for scaler in scalers)
 
     @listener_method
     def record_norm_read(self, tensors: Any) -> None:
-        """The norm of some tensors is computed, to be used by the program itself."""
+        """Record a norm of tensors that the program computes for itself."""
         owners = {key for tensor in tensors or () for key in self._gradients.owners_of(tensor)}
         site = self.sites.current_site()
         if owners and not self.recording.query_source(site, mentions_scale):
@@ -86,7 +86,7 @@ class ClippingListener(Listener):
 
     @listener_method
     def record_norm(self, norm: Any) -> None:
-        """The norm by which gradients are clipped."""
+        """Record the norm by which gradients are clipped."""
         if isinstance(norm, torch.Tensor):
             for tracked in self.registry.optimizers.values():
                 if tracked.is_unscaled or tracked.is_scaled:
@@ -95,7 +95,7 @@ class ClippingListener(Listener):
 
     @listener_method
     def record_number_taken(self) -> None:
-        """The program turns a tensor into a number or a truth value."""
+        """Record that the program converts a tensor to a number or a boolean."""
         live = []
         for tracked in self.registry.optimizers.values():
             tracked.has_taken_number = True

@@ -1,4 +1,4 @@
-"""What a program does beside each step of an optimizer, which goes on where a scaler skips the step."""
+"""Actions after each step of an optimizer that also run if a scaler skips the step."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from .listener import Listener, listener_method
 if TYPE_CHECKING:
     import torch
 
-#: Skipped steps of an optimizer after which averages are looked for.
+#: Number of skipped steps of an optimizer after which averages are searched.
 LOOKS = 8
 
 
 class StepFollowersListener(Listener):
-    """Listens to weights that are averaged over time or over processes, and to hooks on an optimizer's steps."""
+    """A listener for averages of weights over time or processes, and for hooks on an optimizer's steps."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
-        #: What averages -> how many steps the optimizer had made when it did so last.
+        #: Averaging object to the optimizer's number of steps at the last average.
         self._steps_at_average: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
-        #: Set while what a program averages by hand is looked for.
+        #: Set while manual averages are searched, else None.
         self.after_skip: AfterSkip | None = None
-        #: Keys of the optimizers after whose skipped steps enough was looked at.
+        #: Key of an optimizer to the number of its examined skips.
         self._look_counts: dict[int, int] = {}
 
     @listener_method
     def record_average(self, averaging: Any, model: Any) -> None:
-        """The weights of a model are averaged over time."""
+        """Record an average of a model's weights over time."""
         tracked = self._optimizer_of(model)
         if tracked is not None and self._is_next(averaging, tracked):
             self._emit_followed(
@@ -44,20 +44,20 @@ class StepFollowersListener(Listener):
 
     @listener_method
     def record_process_average(self, averager: Any) -> None:
-        """The program averages weights over processes, of all models."""
+        """Record an average of the weights of all models over processes."""
         tracked = self._optimizer_of(None)
         if tracked is not None and self._is_next(averager, tracked) and _is_averaging(averager):
             call = str(SiteText(self.sites.current_site())) or "the averager"
             self._emit_followed(tracked, tracked.last_found_inf, call, "averaged")
 
     def _is_next(self, averaging: object, tracked: TrackedOptimizer) -> bool:
-        """Whether the optimizer has made one step, or skipped it, since this averaged the last time."""
+        """Return True if the optimizer has made or skipped exactly one step since the last average."""
         since = tracked.steps - self._steps_at_average.get(averaging, tracked.steps - 1)
         self._steps_at_average[averaging] = tracked.steps
         return since == 1
 
     def _optimizer_of(self, model: Any) -> TrackedOptimizer | None:
-        """The one optimizer that a scaler steps and that trains a model, if there is one."""
+        """Return the only optimizer that steps and trains a model, or None if there is not exactly one."""
         ids = None if model is None else {id(p) for p in model.parameters()}
         optimizers = [
             tracked
@@ -67,7 +67,7 @@ class StepFollowersListener(Listener):
         return optimizers[0] if len(optimizers) == 1 else None
 
     def record_step(self, tracked: TrackedOptimizer, optimizer: Any, found_inf: FoundInf) -> None:
-        """A scaler has stepped an optimizer, or skipped its step."""
+        """Record a step of an optimizer that a scaler applied or skipped."""
         self._check_step_hooks(tracked, optimizer, found_inf)
         after_skip = self.after_skip
         if after_skip is not None and after_skip.tracked_optimizer is tracked:
@@ -88,7 +88,7 @@ class StepFollowersListener(Listener):
 
     @listener_method
     def record_change(self, tensor: torch.Tensor, effect: str, operands: Sequence[Any]) -> None:
-        """A tensor is about to be changed in place, or to be given other values, while :attr:`after_skip` is set."""
+        """Record a tensor that is about to change in place or get other data, while :attr:`after_skip` is set."""
         after_skip = self.after_skip
         if after_skip is None or self.recording.backward_depth or not after_skip.is_averaging(tensor, effect, operands):
             return
@@ -103,7 +103,10 @@ class StepFollowersListener(Listener):
             )
 
     def _check_step_hooks(self, tracked: TrackedOptimizer, optimizer: Any, found_inf: FoundInf) -> None:
-        """The hooks of an optimizer that looks for overflows by itself are called in any case."""
+        """Check the step hooks and averager of an optimizer that skips updates by itself.
+
+        They also run after a skip.
+        """
         step_hooks = optimizer.__dict__.get("_optimizer_step_post_hooks") or {}
         if step_hooks and getattr(optimizer, "_step_supports_amp_scaling", False):
             hook = next(iter(step_hooks.values()))
@@ -123,6 +126,9 @@ class StepFollowersListener(Listener):
 
 
 def _is_averaging(averager: Any) -> bool:
-    """Whether one of torch's averagers averages weights with other processes: before that, all have the same."""
+    """Return True if an averager of torch averages weights over processes now.
+
+    During its warm-up the weights are equal.
+    """
     group = getattr(averager, "process_group", None)
     return group is not None and group.size() > 1 and averager.step >= getattr(averager, "warmup_steps", 0)

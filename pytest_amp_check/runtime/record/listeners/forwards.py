@@ -1,4 +1,4 @@
-"""Losses that are scaled though their forward ran in float32, without autocast."""
+"""Losses that are scaled although their forward pass ran in float32 without autocast."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from ..recording import Recording
 from ..source import chooses_autocast
 from .listener import Listener, listener_method
 
-#: How often a scaler may scale until the forward behind a loss that it has scaled is seen.
+#: Largest number of scale calls until the forward pass of an earlier scaled loss is found.
 TURNS = 8
 
 
 class ForwardListener(Listener):
-    """Finds the call of a module behind a loss, while it looks for one."""
+    """A listener that finds the module call behind a loss while a search is active."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
-        #: Events of scaling whose forward is sought, and how often scalers have scaled since.
+        #: Scale events whose forward pass is searched, and number of scale calls since the last of them.
         self._sought_events: list[Event] = []
         self._scale_count = 0
         self._calls = ModuleCalls()
 
     def seek_forward(self, event: Event, losses: list[torch.Tensor]) -> None:
-        """Look for the forward of a loss that was scaled for the first time, if that ran in float32."""
+        """Search the forward pass of a loss that was scaled for the first time, if the forward ran in float32."""
         if self._float32_products(event.site, losses):
             self._sought_events.append(event)
             self._scale_count = 0
             self._calls.start_watching(self._hook_forward)
 
     def record_scaling(self, site: Site, losses: list[torch.Tensor]) -> None:
-        """Find the calls of the modules behind losses that are scaled once more.
+        """Find the module calls behind losses that are scaled again.
 
-        What is scaled once may be a trial, and by then its forward has been.
+        A loss that is scaled only once may be a trial, and its forward pass is already over.
         """
         if not self._sought_events:
             return
@@ -61,10 +61,10 @@ class ForwardListener(Listener):
         self._calls.stop_watching()
 
     def _float32_products(self, site: Site, losses: list[torch.Tensor]) -> list[Any]:
-        """The matrix products behind losses that ran without autocast, nearest first.
+        """Return the matrix products behind losses that ran without autocast, nearest first.
 
-        A program that chooses whether to enter autocast, and has not, was told so. Where autocast is entered elsewhere,
-        what runs in a region that switches it off does so on purpose.
+        If the program chooses about autocast and has not entered it, the choice is on purpose. If autocast is entered
+        elsewhere, ops in a region that disables it also run in float32 on purpose. Return [] in both cases.
         """
         spans = self.regions.spans
         products = float32_products(losses, spans.start_number)

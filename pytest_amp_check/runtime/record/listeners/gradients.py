@@ -1,4 +1,4 @@
-"""Gradients that are edited outside of torch's own steps."""
+"""Edits of gradients outside of torch's own steps."""
 
 from __future__ import annotations
 
@@ -21,25 +21,28 @@ from .weights import WeightListener
 
 
 class GradientListener(Listener):
-    """Listens to tensors that are changed in place, and to assignments to ``p.grad``."""
+    """A listener for in-place changes of tensors, and for assignments to ``p.grad``."""
 
     def __init__(self, recording: Recording, weights: WeightListener) -> None:
         super().__init__(recording)
         self._weights = weights
-        #: Storage of a gradient -> keys of the optimizers whose parameter has it; None where it has to be made anew.
+        #: Storage of a gradient to the keys of its optimizers. None: must be computed again.
         self._owners_by_storage: dict[int, tuple[int, ...]] | None = None
         self._manual_clips = ManualClips(recording.registry)
-        #: The gradients of a scaled backward that is running and hooks on them, and how often such were looked at.
+        #: Hooked gradients of the running scaled backward pass; and the number of examined hook changes by location.
         self._hooked_gradients: list[tuple[TrackedOptimizer, HookedGradient]] = []
         self._look_counts: dict[Site, int] = {}
-        #: ids of parameters whose hooks write to the gradients that they are given.
+        #: Ids of parameters whose hooks write to their gradient.
         self._writing_param_ids: set[int] = set()
-        #: Whether a scaled backward is running after which hooks of parameters are called.
+        #: True during a scaled backward pass with post-accumulate hooks of parameters.
         self._has_later_hooks = False
 
     @listener_method
     def record_change(self, tensor: torch.Tensor, effect: str, operand: Any) -> None:
-        """A tensor is about to be changed in place; ``effect`` is what the table of ops says that does to gradients."""
+        """Record a tensor that is about to change in place.
+
+        ``effect`` is the op's effect on gradients in the table of ops.
+        """
         if self.recording.backward_depth:
             self._record_change_in_hook(tensor, effect, operand)
             return
@@ -60,7 +63,7 @@ class GradientListener(Listener):
         tracked.edit_site = site
         tracked.gradient_marks = []
         if effect == "zero" or (effect == "fill" and is_number(operand) and not plain_number(operand)):
-            tracked.has_zeroed_gradient = True  # that all were cleared is found when they are
+            tracked.has_zeroed_gradient = True  # a complete clear is detected later
         if effect in ("zero", "homogeneous"):
             return
         if effect not in ("divide", "multiply"):
@@ -79,7 +82,7 @@ class GradientListener(Listener):
             self.recording.emit(e.GRAD_EDIT, site, owners=(tracked.tracked_object.key,), names=names)
 
     def begin_backward(self) -> None:
-        """A scaled backward begins: watch what hooks do to the gradients that it gives."""
+        """Watch the effect of hooks on gradients in a scaled backward pass."""
         for tracked in self.registry.optimizers.values():
             for p in find_hooked_params(tracked.sentinels):
                 self._hooked_gradients.append((tracked, HookedGradient(p, self._writing_param_ids)))
@@ -98,7 +101,7 @@ class GradientListener(Listener):
                 self._record_hook_change(tracked, site, each)
 
     def _record_hook_change(self, tracked: TrackedOptimizer, site: Site, each: HookedGradient) -> None:
-        """A hook has put another gradient in the place of a scaled one."""
+        """Record a scaled gradient that a hook has replaced."""
         assert each.grad_before is not None
         assert each.grad_after is not None
         names = {**self._names_of_edit(tracked, site), "call": "this hook"}
@@ -110,7 +113,7 @@ class GradientListener(Listener):
                 self._is_clipped(tracked, site, factor, each.grad_before, names)
 
     def _record_change_in_hook(self, tensor: torch.Tensor, effect: str, operand: Any) -> None:
-        """A tensor is changed in place while a backward runs: by a hook that follows a gradient, perhaps."""
+        """Record an in-place change during a backward pass, possibly by a post-accumulate hook of a parameter."""
         if not self._has_later_hooks:
             return
         for tracked in self.registry.optimizers.values():
@@ -134,13 +137,13 @@ class GradientListener(Listener):
     def _record_multiplication(
         self, tracked: TrackedOptimizer, site: Site, factor: float, grad: torch.Tensor | None, names: dict[str, Any]
     ) -> None:
-        """Gradients are multiplied by a number: by the inverse of the scale, by one from their norm, or by another."""
+        """Record a multiplication of gradients: by the inverse scale, by a factor of a clip, or by another number."""
         scale = self.registry.scale_for(tracked).value
-        # Of gradients that no scaler has scaled, it may be any scaler's scale.
+        # Unscaled gradients may be divided by the scale of any scaler.
         scales = [scale] if scale != 1.0 else [scaler.scale.value for scaler in self.registry.scalers.values()]
         divides = any(math.isclose(factor * scale, 1.0, rel_tol=1e-3) for scale in scales if scale != 1.0)
         if scale == factor == 1.0 and tracked.is_scaled:
-            # A scale that has fallen to one divides as any other does.
+            # A scale that has fallen to 1 divides like any other scale, but only the source code shows the division.
             divides = self.recording.query_source(site, mentions_scale)
         if divides:
             tracked.is_scaled = False
@@ -153,7 +156,7 @@ class GradientListener(Listener):
     def _is_clipped(
         self, tracked: TrackedOptimizer, site: Site, factor: float, grad: torch.Tensor | None, names: dict[str, Any]
     ) -> bool:
-        """Whether multiplying scaled gradients by a number clips them by their own norm."""
+        """Return True if a multiplication of scaled gradients is a manual clip. Report the clip once."""
         scaled = tracked.is_scaled or self.recording.backward_depth
         if not scaled or self.recording.query_source(site, mentions_scale):
             return False
@@ -164,10 +167,10 @@ class GradientListener(Listener):
 
     @listener_method
     def record_assignment(self, param: torch.Tensor, value: Any) -> None:
-        """``param.grad`` is about to be set."""
+        """Record an assignment to ``param.grad`` that is about to happen."""
         keys = self.registry.owner_keys.get(id(param))
         if not keys or self.recording.backward_depth or value is param.grad:
-            return  # ``p.grad *= x`` assigns what it has changed in place
+            return  # ``p.grad *= x`` assigns the tensor that it changed in place
         self.forget_storages()
         site = self.sites.current_site()
         for key in keys:
@@ -183,7 +186,7 @@ class GradientListener(Listener):
 
     @listener_method
     def record_data_assignment(self, tensor: torch.Tensor, value: Any) -> None:
-        """``tensor.data`` is about to be set."""
+        """Record an assignment to ``tensor.data`` that is about to happen."""
         if isinstance(tensor, torch.nn.Parameter) or self.recording.backward_depth:
             return
         if any(tracked.is_scaled for tracked in self.registry.optimizers.values()):
@@ -198,7 +201,7 @@ class GradientListener(Listener):
     def _record_replacement(
         self, tracked: TrackedOptimizer, site: Site, old: torch.Tensor | None, new: Any, names: dict[str, Any]
     ) -> None:
-        """A scaled gradient is replaced by another one."""
+        """Record the replacement of a scaled gradient."""
         key = tracked.tracked_object.key
         scale = self.registry.scale_for(tracked).value
         if old is None or not isinstance(new, torch.Tensor):
@@ -213,7 +216,7 @@ class GradientListener(Listener):
                 self.recording.emit(e.HANDOFF, site, things=(key,))
 
     def owners_of(self, tensor: torch.Tensor) -> tuple[int, ...]:
-        """The optimizers whose parameter has this tensor, or a view of it, as its gradient."""
+        """Return the optimizers whose parameter has this tensor, or a view of the tensor, as its gradient."""
         storages = self._owners_by_storage
         if storages is None:
             registry = self.registry
@@ -226,11 +229,11 @@ class GradientListener(Listener):
         return storages.get(storage_pointer(tensor), ())
 
     def forget_storages(self) -> None:
-        """Parameters may have other gradients now."""
+        """Drop the cached storages, because parameters may have other gradients now."""
         self._owners_by_storage = None
 
     def check_gradients(self, tracked: TrackedOptimizer) -> None:
-        """Find what has happened to gradients unseen: all cleared one by one, or edited by code that is not patched."""
+        """Find unseen changes of gradients: clears of single gradients, or edits by code that is not patched."""
         marks = tracked.sentinel_marks()
         edited = tracked.edit_site
         if edited is not None and not any(identity for identity, _ in marks):
@@ -260,9 +263,9 @@ class GradientListener(Listener):
         self.recording.emit(e.ZERO_GRAD, site, owners=(tracked.tracked_object.key,), rescue=rescue, names=names)
 
     def are_discarded(self, tracked: TrackedOptimizer, site: Site) -> bool:
-        """Whether gradients that are cleared at a place are lost on purpose.
+        """Return True if gradients that are cleared at a location are discarded on purpose.
 
-        They are cleared under a condition that the backward which made them does not stand under.
+        In that case the clear depends on a condition that the backward does not depend on.
         """
         backward = tracked.backward
         if backward is None or not (tracked.is_scaled or tracked.is_unscaled):
@@ -273,35 +276,35 @@ class GradientListener(Listener):
 
 
 def _any_nonzero(params: list[torch.Tensor]) -> bool:
-    """Whether the gradient of a parameter has a value that is not zero."""
+    """Return True if the gradient of a parameter has a non-zero value."""
     return any(has_nonzero(p.grad) for p in params)
 
 
 def _is_scale_free(value: Any) -> bool:
-    """Whether what gradients are filled with is the same with and without a scale: zero, or an overflow on purpose."""
+    """Return True if a fill value does not depend on the scale: zero, or a deliberate overflow."""
     return is_number(value) and (plain_number(value) == 0 or not math.isfinite(plain_number(value)))
 
 
 def _is_divided(old: torch.Tensor, new: torch.Tensor, scale: float) -> bool:
-    """Whether a gradient was made from another by dividing it by the scale."""
+    """Return True if a gradient is another gradient divided by the scale."""
     before, after = float(old.detach().norm()), float(new.detach().norm())
     return math.isfinite(before) and math.isclose(after * scale, before, rel_tol=1e-2)
 
 
 def _is_edited(old: torch.Tensor, new: torch.Tensor) -> bool:
-    """Whether a gradient was made from another by changing some of its values, as clamp and nan_to_num do."""
+    """Return True if a gradient differs from another in some values only, as after clamp or nan_to_num."""
     if old.shape != new.shape or old.is_sparse or new.is_sparse:
         return False
     before, after = old.detach(), new.detach()
     if not bool(torch.isfinite(before).all()) and bool(torch.isfinite(after).all()):
         return True
     if _common_factor(old, new) is not None or not bool(before.any()):
-        return False  # multiplied by a number, as averages are
+        return False  # multiplied by a number, as for an average
     return bool((before.sign() == after.sign()).all())
 
 
 def _common_factor(old: torch.Tensor, new: torch.Tensor) -> float | None:
-    """The number by which one gradient was multiplied to make another one, if it was."""
+    """Return the factor between two gradients, or None if there is no common factor."""
     if old.shape != new.shape or old.is_sparse or new.is_sparse:
         return None
     before, after = old.detach(), new.detach()

@@ -1,4 +1,4 @@
-"""What every listener is: called while the program runs, in a way that cannot reach it."""
+"""The base of all listeners. Listeners run inside the program and must not affect it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class Listener:
-    """Makes events of one kind of calls."""
+    """A recorder of events for one kind of calls."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
@@ -24,15 +24,15 @@ class Listener:
 
 
 def listener_method(method: Method) -> Method:
-    """A method that patches and hooks call. Its own errors end the recording, and the program that is recorded goes on.
+    """Guard a method that patches and hooks call. Its own errors end the recording, and the program continues.
 
-    What a listener does with torch itself is recorded by none: one listener calls another by methods without this.
+    A listener's own use of torch is not recorded, so listeners call each other through methods without this guard.
     """
     return _guard_method(method, asks_tensors=True)
 
 
 def call_listener_method(method: Method) -> Method:
-    """The same for a method that asks no tensor for anything, so that the mode that sees ops may stay where it is."""
+    """Guard a method that reads no tensor, so the op mode may stay on the stack; see :func:`listener_method`."""
     return _guard_method(method, asks_tensors=False)
 
 
@@ -49,7 +49,7 @@ def _guard_method(method: Method, *, asks_tensors: bool) -> Method:
             if recording.registry.dead_objects and not recording.backward_depth:
                 recording.registry.forget_dead()
             if recording.has_dispatch_watcher:
-                # What a listener computes is no part of what dispatch modes watch.
+                # Dispatch modes must not see the computations of a listener.
                 with _disable_current_modes():
                     return method(self, *args, **kwargs)
             return method(self, *args, **kwargs) if kwargs else method(self, *args)

@@ -1,4 +1,4 @@
-"""Losses that are computed in low precision, and sums of them that are kept in it."""
+"""Losses that are computed in low precision, and low-precision sums of losses."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .listener import Listener, listener_method
 
 
 class LossListener(Listener):
-    """Listens to loss functions, and to what is added to tensors with one element."""
+    """A listener for loss functions, and for additions to tensors with one element."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
-        #: Places that computed a loss of low precision outside of any region.
+        #: Ids of the locations that computed a low-precision loss outside of any region.
         self._low_loss_site_ids: set[int] = set()
         self._sums = RunningSums()
         self._averages = RunningAverages()
@@ -33,7 +33,7 @@ class LossListener(Listener):
 
     @listener_method
     def record_low_loss(self, output: torch.Tensor) -> None:
-        """A loss of low precision was computed, from an output that must be as well."""
+        """Record a loss computed in low precision from a low-precision output."""
         if self.recording.backward_depth or not output.requires_grad or not torch.is_grad_enabled():
             return
         if output.dtype not in LOW:
@@ -46,7 +46,7 @@ class LossListener(Listener):
         self.recording.emit(e.LOSS, site, low_precision=LOW[output.dtype], names=names)
 
     def should_watch_averages(self, tensor: torch.Tensor) -> bool:
-        """Whether to look at what changes a tensor of low precision a little."""
+        """Return True if small changes of a low-precision tensor should be checked."""
         return (
             not (self.recording.backward_depth or self.recording.is_busy)
             and can_observe(tensor)
@@ -55,7 +55,7 @@ class LossListener(Listener):
 
     @listener_method
     def record_low_average(self, tensor: torch.Tensor, before: torch.Tensor, term: Any) -> None:
-        """A tensor of low precision was changed a little, as averages are."""
+        """Record a small change of a low-precision tensor, as in averages."""
         if isinstance(term, torch.Tensor) and self._averages.stands_still(tensor, before, term):
             site = self.sites.current_site()
             names = {"sum": SiteText(site, "receiver")}
@@ -63,7 +63,7 @@ class LossListener(Listener):
 
     @listener_method
     def record_low_sum(self, tensor: torch.Tensor, term: Any, factor: float) -> None:
-        """Something was added in place to a tensor of low precision with one element."""
+        """Record an in-place addition to a low-precision tensor with one element."""
         if (
             not self.recording.backward_depth
             and can_observe(tensor)

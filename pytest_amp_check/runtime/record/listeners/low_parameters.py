@@ -1,4 +1,4 @@
-"""Parameters of low precision: where they were cast or made so, and whether an optimizer trains them."""
+"""Low-precision parameters: the locations of casts and creation, and the training by optimizers."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from ..source import SiteText, text_at
 from ..tracked import TrackedOptimizer
 from .listener import Listener, listener_method
 
-#: Words in the options of optimizers that keep what rounding would lose: by chance, or by a sum of the rests.
+#: Words in option names of optimizers that preserve small updates: stochastic rounding, or Kahan summation.
 KEEPS = ("stochastic", "kahan")
-#: Parameters of an optimizer whose state is looked at for copies in float32.
+#: Number of parameters of an optimizer whose state is searched for float32 copies.
 LOOKED_AT = 4
 
 
 class LowPrecisionListener(Listener):
-    """Listens to modules that are cast, and to parameters that they are given."""
+    """A listener for casts of modules, and for new parameters of modules."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
-        #: id of a parameter -> how it came to be in low precision.
+        #: ``id`` of a parameter to the event that brought it to low precision.
         self._cast_events: dict[int, Event] = {}
-        #: Where parameters are made, and of what dtype -> the event of all that are.
+        #: (``id`` of a location, dtype) to the common event of all parameters created there.
         self._creation_events: dict[tuple[int, str], Event] = {}
-        #: Where the program made a low precision the default of what is made.
+        #: Location at which the program made low precision the default dtype, or None.
         self._default_site: Site | None = None
-        #: How often parameters were noted, and of each optimizer how often that was when it was looked at last.
+        #: Number of notes of parameters so far; and for each optimizer that number at its last check.
         self._note_count = 0
         self._decided_at_count: dict[int, int] = {}
-        #: The random states before a step that is being made of parameters which are still to be decided about.
+        #: Random states before the running step, if its parameters are not decided about yet.
         self._states_before_step: list[torch.Tensor] = []
 
     @listener_method
@@ -46,13 +46,13 @@ class LowPrecisionListener(Listener):
 
     @listener_method
     def record_data_cast(self, param: torch.Tensor, dtype: str) -> None:
-        """A parameter is given values of low precision."""
+        """Record a parameter whose data becomes low precision."""
         site = self.sites.current_site()
         self._note_params([param], self._make_event(site, dtype, "cast", {"call": text_at(site)}))
 
     @listener_method
     def record_parameter(self, module: torch.nn.Module, param: torch.Tensor) -> None:
-        """A module is given a parameter of low precision."""
+        """Record a new low-precision parameter of a module."""
         by_default = self._default_site is not None and torch.get_default_dtype() is param.dtype
         site = self._default_site if by_default and self._default_site is not None else self.sites.current_site()
         dtype = LOW[param.dtype]
@@ -76,16 +76,19 @@ class LowPrecisionListener(Listener):
         self._cast_events.update((id(p), event) for p in params)
 
     def site_of(self, param: Any) -> Site | None:
-        """Where a parameter was brought to low precision, if that was seen."""
+        """Return the location at which a parameter was brought to low precision, or None if not seen."""
         event = self._cast_events.get(id(param))
         return None if event is None else event.site
 
     def prepare_step(self, tracked: TrackedOptimizer) -> None:
-        """An optimizer is about to be stepped: one that draws random numbers in it rounds with them."""
+        """Save random states before a step.
+
+        An optimizer that draws random numbers in its step uses stochastic rounding.
+        """
         self._states_before_step = [] if self._is_decided(tracked) else _random_states()
 
     def note_step(self, tracked: TrackedOptimizer) -> None:
-        """An optimizer was stepped: blame what brought its parameters to a low precision."""
+        """Report, after a step, the casts and creations of the optimizer's low-precision parameters."""
         if self._is_decided(tracked):
             return
         self._decided_at_count[tracked.tracked_object.key] = self._note_count
@@ -101,7 +104,7 @@ class LowPrecisionListener(Listener):
         return not self._note_count or self._decided_at_count.get(tracked.tracked_object.key) == self._note_count
 
     def report_casts(self, params: Iterable[torch.Tensor]) -> bool:
-        """Tell of what brought parameters to a low precision that they are trained in; whether all of it is known."""
+        """Report casts and creations of trained parameters. Return True if the events of all parameters are known."""
         trained: set[int] = self.recording.program.attributes["trained_modules"]
         is_all_known = True
         for p in params:
@@ -114,7 +117,7 @@ class LowPrecisionListener(Listener):
 
 
 def _random_states() -> list[torch.Tensor]:
-    """The states of the generators that ops draw from by default."""
+    """Return the states of the default random generators."""
     generators = [torch.default_generator]
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         generators += torch.cuda.default_generators
@@ -122,9 +125,10 @@ def _random_states() -> list[torch.Tensor]:
 
 
 def keeps_precision(optimizer: torch.optim.Optimizer, low: list[torch.Tensor]) -> bool:
-    """Whether an optimizer trains parameters of low precision without losing small updates, as far as it shows.
+    """Return True if an optimizer visibly trains low-precision parameters without losing small updates.
 
-    It says so by an option, as torchao's and optimi's do, or it has a copy of them in float32.
+    The optimizer either has an option for it, like the optimizers of torchao and optimi, or a float32 copy of the
+    parameters.
     """
     options = [vars(optimizer), optimizer.defaults, *optimizer.param_groups]
     enabled_options = (name for each in options for name, value in each.items() if value is True)
@@ -138,7 +142,7 @@ def keeps_precision(optimizer: torch.optim.Optimizer, low: list[torch.Tensor]) -
 
 
 def _is_copy(value: Any, p: torch.Tensor) -> bool:
-    """Whether a tensor of an optimizer's state is a parameter with more digits."""
+    """Return True if a tensor of an optimizer's state is a float32 copy of a parameter."""
     if not isinstance(value, torch.Tensor) or value.dtype is not torch.float32 or value.shape != p.shape:
         return False
     return torch.equal(value.detach().to(p.dtype), p.detach())

@@ -1,4 +1,4 @@
-"""Losses, gradients and statistics that are not finite, and what a program called since gradients were last used."""
+"""Non-finite losses, gradients and statistics, and the tape of the program's calls since gradients were last used."""
 
 from __future__ import annotations
 
@@ -31,36 +31,36 @@ from .listener import Listener, listener_method
 if TYPE_CHECKING:
     from ..tracked import BackwardPass
 
-#: Findings of one recording: what comes later is mostly a consequence.
+#: Largest number of findings of one recording, because later non-finite values are mostly consequences.
 MOST = 4
-#: Losses that a scaler skipped, each for a cause that is not told, after which no more are looked into.
+#: Number of skipped non-finite losses with an unreported cause after which no more are examined.
 QUIET = 16
-#: Steps that a scaler has skipped without cause for an alarm, after which only long rows of skips are looked into.
+#: Number of examined skips without a mistake after which only long runs of skips are examined.
 TRIALS = 4
-#: Elements of a gradient up to which all are looked at.
+#: Largest number of elements of a gradient for a check of all elements.
 LARGE = 1 << 14
-#: Skips in a row that no scaler needs once it has found its scale, and none before it has, see AMP801.
+#: Consecutive skips that no scaler needs after its first applied step, and before it; see AMP801.
 IN_A_ROW, WARM_UP = 8, 18
 
-#: Overflows that the same step does not have in float32, and those of operands that are large already.
+#: Exemptions: overflows that do not occur in float32, and overflows of operands that are already large.
 ONLY_LOW, OF_LARGE = "only low", "of large"
 LOSS, GRADIENTS, STATISTICS, PARAMETERS, SKIPPED = "loss", "gradients", "statistics", "parameters", "skipped"
 
 
 class TapedBackward(NamedTuple):
-    """A backward pass: what it ran from, as slots of the tape, and the values that were not given by the tape."""
+    """A backward pass: the values, and the roots as slots of the tape (None for roots that are not on the tape)."""
 
     root_slots: tuple[Slot | None, ...]
     site: Site
     scale: float
     loss_value: float | None
     is_scaled: bool
-    #: The scale, where it lies on a device.
+    #: The scale if it is on a device, else None.
     device_scale: DeferredNumber | None = None
 
 
 class NonFiniteRecord(NamedTuple):
-    """Something is not finite: ``what``, in which step, counted from 0, and what has been called until then."""
+    """A non-finite value: its ``kind``, the step, counted from 0, and the calls so far."""
 
     kind: str
     step: int
@@ -69,13 +69,13 @@ class NonFiniteRecord(NamedTuple):
     params: Sequence[torch.Tensor]
     optimizers: Sequence[torch.optim.Optimizer]
     buffers: Sequence[tuple[nn.Module, str]]
-    #: Parameters that have changed since then, with what they were.
+    #: Parameters that have changed since then, with their old values.
     previous_weights: Weights
     locate: Callable[[Sequence[tuple[CodeType, int]]], Site]
 
 
 class PendingCheck(NamedTuple):
-    """A backward pass of a device that has yet to say whether it was finite."""
+    """A backward pass on a device whose check for finite values is not finished."""
 
     transfer: DeviceTransfer
     backward: TapedBackward
@@ -85,34 +85,38 @@ class PendingCheck(NamedTuple):
 
 
 class NonFiniteCause(NamedTuple):
-    """What has been found out: a label of the rule, where, the words of its message, and the path that led there."""
+    """The cause of a non-finite value: the label of a violation, location, values of the message, and trace."""
 
     label: str
     site: Site | None
     names: dict[str, str]
     trace: tuple[tuple[Site, str], ...]
-    #: Of a loss that is scaled: why its overflow may be what a scaler is there for.
+    #: The reason why a scaler may handle the overflow of a scaled loss, or "".
     exemption: str = ""
 
 
 class PendingCause(NamedTuple):
-    """A cause that is told unless the scale is found to sink: always, if the scaler never steps, or never."""
+    """A cause that is reported unless the scale is found to sink.
+
+    ``is_reported``: always report the cause. ``if_never_stepped``: report the cause only if the scaler never steps.
+    Without both flags the cause is never reported.
+    """
 
     event: Event
     is_reported: bool
     if_never_stepped: bool
 
 
-#: Finds out where something that is not finite came from; None where that is no mistake.
+#: Finds the cause of a non-finite value. None if there is no mistake.
 Explain = Callable[[NonFiniteRecord], NonFiniteCause | None]
 
 
 class NonFiniteListener(Listener):
-    """Looks at each backward pass whether loss and gradients are finite, and has it explained where they are not."""
+    """A listener that checks loss and gradients of each backward pass, and explains non-finite values."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
-        #: Set by whoever makes the recording; without it nothing is watched.
+        #: Set by the creator of the recording. None disables the watch.
         self.explain: Explain | None = None
         self._tape = Tape()
         self._loose_ops = recording.loose_ops = LooseOps(self._record_op, self._tape.end_call)
@@ -121,34 +125,35 @@ class NonFiniteListener(Listener):
         self._last_backward: TapedBackward | None = None
         self._reported_count = 0
         self._skip_trials = self._silent_losses = 0
-        #: Whether a scaler has made a step: its scale was found.
+        #: True after the first applied step of a scaler, which shows that its scale fits.
         self._has_stepped = False
-        #: Steps whose loss was not finite: how many, and the first, counted from 0.
+        #: Number of steps with a non-finite loss, and index of the first, counted from 0.
         self.bad_losses = 0
         self.first_bad_loss: int | None = None
-        #: What a scaler may still show to be a scale that sinks, which says the same.
+        #: Causes that are dropped if the scaler's scale turns out to sink, because that finding says the same.
         self._pending_causes: list[PendingCause] = []
-        #: Modules with statistics, by the outermost module that was called.
+        #: Outermost called module to the statistics buffers of its submodules.
         self._statistics: weakref.WeakKeyDictionary[nn.Module, list[tuple[weakref.ref[nn.Module], str]]] = (
             weakref.WeakKeyDictionary()
         )
         self._has_statistics = False
         self._reported_statistics: set[tuple[int, str]] = set()
-        #: Passes of a device, the oldest first, the loss of the one that runs, and the weights before the latest steps.
+        #: Pending checks on a device, oldest first; the loss of the running pass; and the weights before the latest
+        #: steps.
         self._pending_checks: list[PendingCheck] = []
         self._running_root: torch.Tensor | None = None
         self._previous_weights = PreviousWeights()
 
     @property
     def is_watching(self) -> bool:
-        """Whether anything is watched."""
+        """True if the watch is enabled."""
         return self.explain is not None
 
     @property
     def _may_report(self) -> bool:
         return self.explain is not None and self._reported_count < MOST
 
-    # What is called.
+    # Calls of the program.
 
     @listener_method
     def record_module_begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TapedCall | None:
@@ -158,7 +163,7 @@ class NonFiniteListener(Listener):
         if torch.is_inference_mode_enabled() or torch._C._get_tracing_state() is not None:
             return None
         if not torch.is_grad_enabled():
-            # As a frozen encoder; an evaluation has many of them, and may keep all that they make.
+            # For example a frozen encoder. An evaluation has many of these calls and may keep all of their results.
             self._tape.drop_gradless_calls()
         elif module not in self._statistics:
             statistics = self._statistics[module] = list(_iter_statistics(module))
@@ -173,12 +178,12 @@ class NonFiniteListener(Listener):
         self._watch_ops()
 
     def note_region(self) -> None:
-        """An autocast region is entered, in which the forward follows."""
+        """Start watching ops when an autocast region is entered, because the forward pass follows."""
         if self._may_report and not self.recording.backward_depth and not THREAD.in_module:
             self._watch_ops()
 
     def _watch_ops(self) -> None:
-        """See ops outside of modules, unless code is compiled, which would have to be done anew."""
+        """Watch ops outside of modules, unless code was compiled, which would have to be compiled again."""
         if compiled_code_count() == self._compiled_count:
             self._loose_ops.start_watching()
 
@@ -196,7 +201,7 @@ class NonFiniteListener(Listener):
             return None
 
     def record_scaling(self, loss: torch.Tensor, scale: torch.Tensor, result: Any) -> None:
-        """A scaler has multiplied a loss by its scale, while :class:`LooseOps` was aside."""
+        """Record the multiplication of a loss by the scale, while :class:`.LooseOps` is paused."""
         if self._loose_ops.may_report():
             factor = scale.to(device=loss.device, non_blocking=True)
             call = self._tape.begin_call(torch.Tensor.mul, (loss, factor), {}, user_frame(sys._getframe(1)))
@@ -210,7 +215,10 @@ class NonFiniteListener(Listener):
             self._loose_ops.stop_watching()
 
     def begin_backward(self, outputs: Sequence[torch.Tensor], site: Site) -> float | None:
-        """Called by the listener of backward passes, as those below are by others; gives a loss that it has read."""
+        """Prepare for a backward pass. Return the value of a single loss on the CPU, else None.
+
+        The listener of backward passes calls this method; other listeners call the methods below.
+        """
         self._loose_ops.stop_watching()
         self._running_backward = self._running_root = None
         if self.explain is None:
@@ -218,7 +226,7 @@ class NonFiniteListener(Listener):
         roots = [root for root in outputs if root.is_floating_point()]
         if not roots or not all(map(can_observe, roots)):
             return None
-        # On a GPU this number would have to be waited for.
+        # On a GPU, reading this number would wait for the device.
         value = _sum_of_roots(roots) if all(map(_is_on_cpu, roots)) else None
         if not self._may_report:
             if value is not None and not math.isfinite(value):
@@ -248,7 +256,7 @@ class NonFiniteListener(Listener):
         if not math.isfinite(ended.loss_value):
             self._count_bad_loss(self.recording.steps.total)
             self._report_nonfinite(LOSS, optimizers)
-            # The same forward has spoilt them.
+            # The same forward pass has also made these statistics non-finite.
             self._reported_statistics.update((id(module), name) for module, name in self._bad_statistics())
         elif not is_scaled and _has_nonfinite([p._grad for p in _optimizer_params(optimizers)]):
             self._report_nonfinite(GRADIENTS, optimizers)
@@ -260,7 +268,7 @@ class NonFiniteListener(Listener):
     def _start_check(
         self, last: TapedBackward, running: BackwardPass, optimizers: Sequence[torch.optim.Optimizer]
     ) -> None:
-        """Ask a device whether loss and gradients are finite."""
+        """Start an asynchronous check for finite loss and gradients on a device."""
         assert self._running_root is not None
         totals = [self._running_root.float().sum()]
         sampled = [] if last.is_scaled else _sampled_gradients([p._grad for p in _optimizer_params(optimizers)])
@@ -276,7 +284,7 @@ class NonFiniteListener(Listener):
         )
 
     def _finish_checks(self, before_step: int | None) -> None:
-        """Read what is there, and wait for what is about steps before one."""
+        """Finish the checks that are ready, and wait for the checks of steps before ``before_step``."""
         while self._pending_checks and self._may_report:
             check = self._pending_checks[0]
             if not check.transfer.is_ready and (before_step is None or check.step >= before_step):
@@ -333,7 +341,7 @@ class NonFiniteListener(Listener):
     def begin_step(self, optimizer: torch.optim.Optimizer) -> None:
         self._loose_ops.stop_watching()
         if self._pending_checks:
-            # What is kept for the step before gives way to what is kept for this one.
+            # The weights kept for the previous step are replaced by the weights for this step.
             total = self.recording.steps.total
             self._finish_checks(before_step=total)
             if self._pending_checks:
@@ -342,7 +350,7 @@ class NonFiniteListener(Listener):
     def check_skip(
         self, tracked: TrackedOptimizer, tracked_scaler: TrackedScaler, optimizer: torch.optim.Optimizer
     ) -> None:
-        """A scaler has made a step, or skipped it because of its loss scale, or because of a gradient that is bad."""
+        """Examine a step that a scaler applied, or skipped because of its scale or a non-finite gradient."""
         if not tracked.last_found_inf:
             self._has_stepped = True
             self._report_pending()
@@ -352,7 +360,7 @@ class NonFiniteListener(Listener):
         if scaler is not None and tracked.last_found_inf and math.isfinite(self._last_backward.loss_value):
             tracker = scaler._growth_tracker
             is_settled = tracker is not None and int(tracker.item()) > 0 and self._skip_trials < TRIALS
-            # After this one the scale is below 1, and AMP801 says why.
+            # After this skip the scale is below 1, and AMP801 reports the cause.
             sinks = scaler.get_backoff_factor() <= scaler.get_backoff_factor() * self._last_backward.scale < 1.0
             if is_settled or sinks or tracked.skips_in_a_row == (IN_A_ROW if self._has_stepped else WARM_UP):
                 self._skip_trials += 1
@@ -360,7 +368,7 @@ class NonFiniteListener(Listener):
 
     @property
     def pending_cause(self) -> Event | None:
-        """The latest cause of steps that a scaler has skipped since it last made one."""
+        """The most recent cause of skipped steps since the scaler's last applied step, or None."""
         return self._pending_causes[-1].event if self._pending_causes else None
 
     def _report_pending(self) -> None:
@@ -370,7 +378,7 @@ class NonFiniteListener(Listener):
         self._pending_causes.clear()
 
     def conclude(self) -> None:
-        """The recording ends: what the last step has spoilt is seen by no later one."""
+        """Finish at the end of the recording. Also check parameters that the last step may have made non-finite."""
         self._loose_ops.stop_watching()
         self._check_at_end()
         chain = self.recording.run_checker
@@ -405,7 +413,7 @@ class NonFiniteListener(Listener):
     ) -> None:
         assert self.explain is not None
         total = self.recording.steps.total
-        # What is seen when a step has ended belongs to that step.
+        # A value that is found after a step belongs to that step.
         step = late_step if late_step is not None else total - 1 if kind in (PARAMETERS, SKIPPED) and total else total
         locate = self.sites.site_of_calls
         weights = [] if late_step is None else self._previous_weights.weights_before(late_step)
@@ -427,17 +435,18 @@ class NonFiniteListener(Listener):
             cause = self.explain(nonfinite)
         if cause is None:
             return
-        # The first scales may be too large for what is low, until one is found.
+        # In low precision the first scales may be too large until the scaler has found its scale.
         if_never_stepped = is_scaled and kind == LOSS and cause.exemption == ONLY_LOW and not self._has_stepped
         is_reported = not is_scaled or kind == SKIPPED or (self._is_worth_reporting(cause) and not if_never_stepped)
         follows = self._reported_count > 0
-        # What a scaler is there for is looked into again and again only where it is told.
+        # Only reported causes count against the limit of findings. Overflows that scalers handle have a limit of their
+        # own.
         self._reported_count += is_reported
         self._silent_losses += not is_reported
         if cause.label in LASTING:
             self._reported_count = MOST
             if follows:
-                # Gradients that were not finite, and told of, have been applied.
+                # Non-finite gradients, which are already reported, were applied.
                 return
         site = cause.site or (self._last_backward.site if self._last_backward is not None else None)
         if site is None:
@@ -460,14 +469,14 @@ class NonFiniteListener(Listener):
             self.recording.run_checker.add_event(event)
 
     def _is_worth_reporting(self, cause: NonFiniteCause) -> bool:
-        """Whether a loss that a scaler skips is more than a large number."""
+        """Return True if a loss that a scaler skips is more than a large number."""
         value = self._last_backward.loss_value if self._last_backward is not None else None
         if cause.label == "unexplained":
             return value is not None and math.isnan(value)
         return cause.exemption != OF_LARGE
 
 
-#: Causes that lie in what the steps leave behind, and spoil all that follow.
+#: Labels of causes in state that outlives the step, so that all later steps fail, too.
 LASTING = frozenset({"parameter", "state", "rate"})
 _RUNS_BACKWARD = frozenset({torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad})
 
@@ -477,7 +486,7 @@ def _optimizer_params(optimizers: Sequence[torch.optim.Optimizer]) -> list[torch
 
 
 def _iter_statistics(module: nn.Module) -> Iterator[tuple[weakref.ref[nn.Module], str]]:
-    """The running statistics of a module and of those in it."""
+    """Yield the running statistics of a module and its submodules."""
     for each in module.modules():
         for name, buffer in each._buffers.items():
             if name.startswith("running_") and buffer is not None and buffer.is_floating_point() and _is_on_cpu(buffer):
@@ -485,7 +494,7 @@ def _iter_statistics(module: nn.Module) -> Iterator[tuple[weakref.ref[nn.Module]
 
 
 def _is_on_cpu(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's numbers may be asked for without waiting for a device."""
+    """Return True if a tensor can be read without waiting for a device."""
     return tensor.layout is torch.strided and tensor.untyped_storage().device.type == "cpu"
 
 
@@ -498,10 +507,10 @@ def _is_finite(tensor: torch.Tensor) -> bool:
 
 
 def _has_nonfinite(gradients: Sequence[torch.Tensor | None]) -> bool:
-    """Whether gradients are not finite, as far as the first row and column of large ones show it.
+    """Return True if gradients are non-finite, according to the first row and column of large gradients.
 
-    A value of a layer's output that is not finite spoils a row of the gradient of its weight, and one of its input a
-    column: 0 times NaN is NaN.
+    A non-finite value in a layer's output makes a row of its weight's gradient non-finite, and a non-finite value in a
+    layer's input makes a column non-finite: 0 times NaN is NaN.
     """
     return _any_nonfinite(_sampled_gradients(gradients))
 
@@ -519,7 +528,7 @@ def _sampled_gradients(gradients: Sequence[torch.Tensor | None]) -> list[torch.T
 
 
 def _any_nonfinite(tensors: Sequence[torch.Tensor | None]) -> bool:
-    """Whether any of some tensors holds a value that is not finite."""
+    """Return True if any tensor holds a non-finite value."""
     floating = [tensor for tensor in tensors if tensor is not None and tensor.is_floating_point()]
     if not floating:
         return False
@@ -530,14 +539,14 @@ def _any_nonfinite(tensors: Sequence[torch.Tensor | None]) -> bool:
                 norms = tuple(norm.float() for norm in norms)
             if math.isfinite(float(torch.stack(norms).sum(dtype=torch.float32))):
                 return False
-        # The square of a large number may not be finite where the number is.
+        # The norm may overflow although all numbers are finite, so the elements are checked, too.
         return not all(_is_finite(tensor) for tensor in floating)
 
 
 def _sum_of_roots(roots: Sequence[torch.Tensor]) -> float:
-    """The sum of what a backward pass runs from, which is finite if all of it is."""
+    """Return the sum of a backward pass's roots. The sum is finite only if all roots are."""
     with _without_dispatch_modes():
-        # Of a list no number has to be fetched from a device, as of a tensor with one number.
+        # A list is read from memory directly. The number of a single element would be fetched by an op.
         if len(roots) == 1 and roots[0].numel() == 1:
             numbers: list[float] = roots[0].detach().view(1).tolist()
         else:
@@ -546,5 +555,5 @@ def _sum_of_roots(roots: Sequence[torch.Tensor]) -> float:
 
 
 def _without_dispatch_modes() -> AbstractContextManager[None]:
-    """A region whose ops no dispatch mode of the program sees."""
+    """Return a region whose ops no dispatch mode of the program sees."""
     return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()

@@ -1,4 +1,4 @@
-"""Optimizers: how they are made, and stepped without a scaler."""
+"""Optimizers: construction, and steps without a scaler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .weights import WeightListener
 
 
 class OptimizerListener(Listener):
-    """Listens to optimizers."""
+    """A listener for optimizers."""
 
     def __init__(
         self,
@@ -35,9 +35,9 @@ class OptimizerListener(Listener):
         self._gradients = gradients
         self._weights = weights
         self._construction = construction
-        #: How many steps of scalers are running: optimizers that step in them are theirs.
+        #: Number of running steps of scalers. Optimizer steps inside belong to the scaler.
         self.inside_scaler_step = 0
-        #: The optimizer that a scaler steps which is switched off, in the user's words.
+        #: Source text of the optimizer that a disabled scaler is stepping, or None.
         self.stepped_by_disabled_scaler: SiteText | None = None
 
     @listener_method
@@ -79,7 +79,10 @@ class OptimizerListener(Listener):
             collector.before_step(optimizer, None, scale.value)
 
     def _accumulate_in_backward(self, tracked: TrackedOptimizer) -> None:
-        """A hook steps while the pass still runs, and clears the gradient that would show that it was fed."""
+        """Attribute the running pass to an optimizer that a hook steps before the pass ends.
+
+        Such a hook clears the gradients that would show that the pass reached the optimizer.
+        """
         if self.recording.backward_depth and self.recording.run_checker.pending_events:
             running = next(
                 (x for x in reversed(self.recording.run_checker.pending_events) if x.kind == e.BACKWARD), None
@@ -89,13 +92,13 @@ class OptimizerListener(Listener):
                 tracked.backward = running
 
     def _is_checked(self, tracked: TrackedOptimizer, optimizer: Any, scaler: TrackedScaler | None, site: Site) -> bool:
-        """Whether the program looks for an overflow by itself before it steps."""
+        """Return True if the program itself checks for an overflow before the step."""
         if not tracked.is_unscaled or _has_overflow(optimizer, scaler):
             return False
         return self.recording.query_source(site, is_conditional if tracked.has_taken_number else has_calling_condition)
 
     def _is_unscaled_float16(self, backward: Event) -> bool:
-        """Whether a backward of float16 was never scaled, which no scaler that is switched off has asked for."""
+        """Return True if a float16 backward pass was never scaled, and no disabled scaler took part."""
         facts = backward.attributes
         return (
             not self._construction.disabled_scales
@@ -113,7 +116,7 @@ class OptimizerListener(Listener):
             collector.after_step(optimizer, None, skipped=False)
 
     def note_step(self, tracked: TrackedOptimizer, found_inf: FoundInf) -> None:
-        """A step was made, by itself or by a scaler, or the scaler has skipped it."""
+        """Update the state after a step of an optimizer, with or without a scaler, or after a skip."""
         self._check_windows(tracked)
         tracked.last_found_inf = found_inf
         tracked.is_used = True
@@ -134,7 +137,7 @@ class OptimizerListener(Listener):
                 other.windows.record_other_step()
         discarded_site, early = tracked.windows.end_window()
         backward = tracked.backward
-        # A step that something else than a count decides about leaves batches out on purpose.
+        # A step with a condition other than a count leaves batches out on purpose.
         if discarded_site is not None and (backward is None or not is_chosen(self.sites.current_site(), backward.site)):
             names: dict[str, object] = {"optimizer": tracked.name or ""}
             self.recording.emit(e.WINDOW, discarded_site, None, tracked.tracked_object.key, how="zero", names=names)
@@ -148,7 +151,7 @@ class OptimizerListener(Listener):
 
 
 def _has_overflow(optimizer: Any, tracked: TrackedScaler | None) -> bool:
-    """Whether unscale_ has found values that are not finite in gradients that are about to be stepped."""
+    """Return True if unscale_ has found non-finite values in the gradients of the next step."""
     scaler = tracked.scaler() if tracked is not None else None
     if scaler is None:
         return False

@@ -1,4 +1,4 @@
-"""Gradients that are part of a loss: scaled ones have to be divided by the scale first."""
+"""Gradients in a loss. Scaled gradients must first be divided by the scale."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Penalty:
-    """Scaled gradients that ``torch.autograd.grad`` made to be differentiated once more."""
+    """Scaled gradients from ``torch.autograd.grad`` that will be differentiated again."""
 
     def __init__(self, event: Event, grads: list[torch.Tensor], scale: DeferredNumber) -> None:
         self.event = event
@@ -31,7 +31,7 @@ class Penalty:
         self._hooks: list[Any] = []
 
     def watch_backward(self) -> None:
-        """Learn, in the backward pass that follows, how the loss depends on these gradients."""
+        """Register hooks that measure, in the next backward pass, how the loss depends on these gradients."""
         for grad in self.grads:
             register: Any = grad.register_hook
             self._hooks.append(register(functools.partial(self._record_derivative, grad.detach())))
@@ -42,10 +42,10 @@ class Penalty:
         self._absolute_sum += float(product.abs().sum())
 
     def depends_on_scale(self) -> bool:
-        """Whether the scale matters.
+        """Return True if the loss depends on the scale of the gradients. Remove the hooks.
 
-        A loss that does not change with a common factor of them, as one that uses their direction alone, has a
-        derivative of zero along it (Euler).
+        A loss that does not change with a common factor of the gradients, such as a loss of their direction, has a
+        derivative of zero along them (Euler).
         """
         for hook in self._hooks:
             hook.remove()
@@ -54,7 +54,7 @@ class Penalty:
 
 
 class PenaltyListener(Listener):
-    """Listens to ``torch.autograd.grad``."""
+    """A listener for ``torch.autograd.grad``."""
 
     def __init__(self, recording: Recording, scaled_losses: ScaledLosses) -> None:
         super().__init__(recording)
@@ -77,13 +77,13 @@ class PenaltyListener(Listener):
         )
 
     def begin_backward(self, roots: Sequence[torch.Tensor]) -> None:
-        """Watch those whose gradients run backward now without having been divided by the scale."""
+        """Watch the penalties whose gradients run backward now without a division by the scale."""
         penalties, self._new_penalties = self._new_penalties, []
         for penalty in penalties:
-            # A node is known by its identity as long as it is held.
+            # The nodes are kept alive, because an id is only unique for live objects.
             grad_nodes = [grad.grad_fn for grad in penalty.grads]
             sources = {id(node) for node in grad_nodes}
-            # Whatever lies below a division by the scale is right.
+            # Nodes below a division by the scale are correct.
             if any(
                 id(node) in sources
                 for node in iter_nodes(roots, FAR, functools.partial(divides_by_scale, scale=penalty.scale))

@@ -1,4 +1,4 @@
-"""Modules whose gradients are averaged over ranks: that there are any, and what their gradients are cast to for it."""
+"""Modules whose gradients are averaged over ranks, and casts of gradients for the communication."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from ..recording import Recording
 from ..source import SiteText
 from .listener import Listener, listener_method
 
-#: Names of the hooks that cast gradients to float16, as torch calls them, the one that wraps another too.
+#: Names of torch's communication hooks that cast gradients to float16, including the wrapper of another hook.
 _FP16_HOOKS = frozenset({"fp16_compress_hook", "fp16_compress_wrapper_hook"})
 
 
 class ReplicaListener(Listener):
-    """Listens to DistributedDataParallel."""
+    """A listener for DistributedDataParallel."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
-        #: Whether some module has run that averages gradients in every backward, with no rank left out.
+        #: True if a module ran that averages gradients in every backward pass over all ranks.
         self.averages_gradients = False
-        #: Whether this process has belonged to a group of several when it stepped.
+        #: True if this process belonged to a group of several processes at a step.
         self.is_grouped = False
-        #: Its number in that group.
+        #: The rank of this process in that group, or None.
         self.rank: int | None = None
 
     @listener_method
     def record_forward(self, module: Any) -> None:
-        """A replica runs forward. Under its ``join()`` ranks may have different numbers of batches."""
+        """Record a replica's forward pass. Inside its ``join()`` ranks may have different numbers of batches."""
         joined = getattr(getattr(module, "_join_config", None), "enable", False)
         self.averages_gradients = self.averages_gradients or not joined
 
     def record_step(self) -> None:
-        """A scaler is about to step."""
+        """Record the process group before a scaler's step."""
         if not self.is_grouped:
             self.is_grouped = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
             if self.is_grouped:
@@ -42,7 +42,7 @@ class ReplicaListener(Listener):
 
     @listener_method
     def record_comm_hook(self, hook: Any) -> None:
-        """Gradients are to be averaged by a function of the program's choice."""
+        """Record that the program chooses a function to average gradients."""
         if getattr(hook, "__name__", "") in _FP16_HOOKS:
             site = self.sites.current_site()
             self.recording.emit(e.COMM_HOOK, site, names={"call": SiteText(site)})

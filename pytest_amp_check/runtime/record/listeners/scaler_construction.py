@@ -1,4 +1,4 @@
-"""How GradScalers are made, and which of them are switched off."""
+"""The construction of GradScalers, and disabled scalers."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .listener import Listener, listener_method
 
 
 class ScalerConstructionListener(Listener):
-    """Listens to scalers that are made."""
+    """A listener for the construction of scalers."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
         #: Scalers whose construction was seen.
         self._known_scalers: weakref.WeakSet[Any] = weakref.WeakSet()
-        #: Whether it was said that a scaler has switched itself off.
+        #: True once a scaler that disabled itself was reported.
         self._reported_disabled = False
-        #: Whether a scaler that is switched off has scaled: what trains unscaled beside it does so on purpose.
+        #: True if a disabled scaler has scaled. Unscaled training beside it is then on purpose.
         self.disabled_scales = False
 
     @listener_method
@@ -45,16 +45,16 @@ class ScalerConstructionListener(Listener):
 
     @listener_method
     def record_created(self, scaler: Any, event: Event) -> None:
-        """Its constructor has returned."""
+        """Record that the constructor of a scaler has returned."""
         self._known_scalers.add(scaler)
         enabled = event.attributes["arguments"].get("enabled", True)
         if enabled is True and not scaler.is_enabled() and not self._reported_disabled:
             self._reported_disabled = event.attributes["disabled_itself"] = True
-            # It may be judged already.
+            # The event may already be checked, so it is checked again.
             self.recording.run_checker.check_event(event)
 
     def record_disabled_scale(self, scaler: Any) -> None:
-        """Tell, once, of a scaler for CUDA that is off where there is no CUDA; it may have been made before this."""
+        """Report, once, a CUDA scaler that is disabled for lack of CUDA. It may be older than the recording."""
         self.disabled_scales = True
         if (
             self._reported_disabled

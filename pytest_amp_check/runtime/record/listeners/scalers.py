@@ -1,4 +1,4 @@
-"""GradScalers: what they unscale, step and update."""
+"""The calls of GradScalers: unscale, step and update."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from .weights import WeightListener
 
 
 class ScalerListener(Listener):
-    """Listens to ``unscale_``, ``step`` and ``update``."""
+    """A listener for ``unscale_``, ``step`` and ``update``."""
 
-    #: What a scaler was asked to do last.
+    #: The event of the latest call.
     _last_event: Event
 
     def __init__(
@@ -109,7 +109,7 @@ class ScalerListener(Listener):
             collector.before_step(optimizer, scaler, scale.value)
 
     def _find_invalid(self, scaler: Any, optimizer: Any, tracked: TrackedOptimizer, edit_site: Site) -> None:
-        """Gradients were edited after unscale_: whatever is not finite now was not before."""
+        """Find gradients that became non-finite by an edit after unscale_."""
         found_inf = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
         if any(value.item() for value in found_inf.values()):
             return
@@ -130,7 +130,7 @@ class ScalerListener(Listener):
         if not done or record is None:
             steps.drop_step()
             self._drop_expected_refusal()
-            # torch has refused: what the gradients are now is not known.
+            # torch raised an error, so the state of the gradients is unknown.
             tracked_optimizer = self.registry.track_optimizer(optimizer)
             self.recording.emit(e.HANDOFF, self.sites.current_site(), things=(tracked_optimizer.tracked_object.key,))
             self._weights.low_precision.note_step(tracked_optimizer)
@@ -153,11 +153,11 @@ class ScalerListener(Listener):
 
     @listener_method
     def record_refusal(self) -> None:
-        """Torch has raised what it was asked to do back at the program."""
+        """Record that torch raised an error for the latest call."""
         self._drop_expected_refusal()
 
     def _drop_expected_refusal(self) -> None:
-        """Forget what torch has refused where a test expects that."""
+        """Drop the event of a refused call if a test expects the error."""
         pending = self.recording.run_checker.pending_events
         if self._last_event in pending and is_expected_to_raise(self._last_event.site):
             pending.remove(self._last_event)
@@ -198,7 +198,7 @@ class ScalerListener(Listener):
 
 def _count_skips(tracked: TrackedOptimizer, tracked_scaler: TrackedScaler, skipped: FoundInf) -> None:
     tracked_scaler.skips += bool(skipped)
-    # Counted for the optimizer: a loop may make a new scaler in every turn.
+    # Counted for the optimizer, because a loop may create a new scaler in every iteration.
     tracked.skips_in_a_row = tracked.skips_in_a_row + 1 if skipped else 0
     tracked_scaler.skips_in_a_row = tracked.skips_in_a_row
 
@@ -216,6 +216,6 @@ def _update_names(site: Site) -> dict[str, SiteText]:
 
 
 def _leaves_unscaled(optimizer: Any) -> bool:
-    """Whether a step of the scaler leaves the gradients unscaled; an optimizer that divides by itself may not."""
+    """Return True if a scaler's step leaves the gradients unscaled. An optimizer that divides by itself may not."""
     scales_itself = getattr(optimizer, "_step_supports_amp_scaling", False)
     return not scales_itself or type(optimizer).__module__.startswith("torch.")

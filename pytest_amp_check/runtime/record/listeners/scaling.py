@@ -1,4 +1,4 @@
-"""What GradScalers scale, and who asks for their scale."""
+"""The losses that GradScalers scale, and reads of their scale."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .scaler_construction import ScalerConstructionListener
 
 
 class ScalingListener(Listener):
-    """Listens to ``scaler.scale`` and ``scaler.get_scale``."""
+    """A listener for ``scaler.scale`` and ``scaler.get_scale``."""
 
     def __init__(
         self,
@@ -37,15 +37,18 @@ class ScalingListener(Listener):
         self._forwards = forwards
         self._construction = construction
         self._nonfinite = finite
-        #: The mode that sees ops, while it is aside since the scaler makes of one loss what is known.
+        #: The op mode while it is paused, because the op of scaling one loss is known without it.
         self._paused_ops: LooseOps | None = None
-        #: Places that scaled, with the dtypes of the regions before.
+        #: (``id`` of a scaling location, dtypes of the regions before) that were already examined.
         self._seen_sites: set[tuple[int, frozenset[str]]] = set()
         #: Keys of the scalers that have scaled.
         self._live_keys: set[int] = set()
 
     def record_begin(self, scaler: Any, outputs: Any) -> None:
-        """A scaler is about to scale. To have each of its ops told of costs more than all that is recorded of it."""
+        """Pause the op mode before a scaler scales.
+
+        Reporting each op of the call costs more than all other records of it.
+        """
         ops = self.recording.loose_ops
         if (
             ops is not None
@@ -58,7 +61,7 @@ class ScalingListener(Listener):
             self._paused_ops = ops
 
     def record_end(self) -> None:
-        """It has scaled, or failed."""
+        """Resume the op mode after the scaler has scaled or failed."""
         ops, self._paused_ops = self._paused_ops, None
         if ops is not None:
             ops.resume()

@@ -10,7 +10,7 @@ from .listener import Listener, listener_method
 
 
 class SchedulerListener(Listener):
-    """Listens to steps of schedulers."""
+    """A listener for steps of schedulers."""
 
     @listener_method
     def record_step(self, scheduler: Any) -> None:

@@ -1,4 +1,4 @@
-"""Matrix products in low precision, of sizes that Tensor Cores take less well."""
+"""Matrix products in low precision with sizes that Tensor Cores handle less efficiently."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from ..regions import LOW
 from ..source import SiteText
 from .listener import Listener, listener_method
 
-#: Ops between a weight and the product that takes it, and how many: it is cast, and seen in another shape.
+#: Nodes between a weight and its product: casts and changes of shape; and their largest number.
 _CASTS = ("ToCopy", "TBackward", "Transpose", "Permute", "View", "UnsafeView")
 BETWEEN = 6
-#: What nodes of products keep of the shape of what is multiplied with a weight.
+#: Attributes of product nodes with the shape of the factor that is multiplied with a weight.
 _ROWS = ("_saved_mat1_sym_sizes", "_saved_self_sym_sizes")
 
 
 class SizeListener(Listener):
-    """Listens to layers that are made, and looks at the products of the first backward at each place."""
+    """A listener for new layers that checks the products of the first backward pass at each location."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
-        #: id of a layer's weight -> that, and where it was made.
+        #: ``id`` of a layer's weight to a reference and the location of the layer's creation.
         self._weight_sites: dict[int, tuple[weakref.ref[Any], Site]] = {}
         self._reported_sites: set[Site] = set()
 
     @listener_method
     def record_weight(self, module: nn.Module, param: torch.Tensor) -> None:
-        """A layer is given a weight whose sizes matter."""
+        """Record a new weight of a layer with relevant sizes."""
         if getattr(module, "groups", 1) == 1 and isinstance(module, (nn.Linear, nn.Embedding, nn.modules.conv._ConvNd)):
             self._weight_sites[id(param)] = weakref.ref(param), self.sites.current_site()
 
     def check_products(self, roots: Sequence[torch.Tensor], site: Site) -> None:
-        """Tell of the products behind a backward: by where their layers were made, of batches by where it runs."""
+        """Report odd products behind a backward pass: layers at their creation, batches at the backward pass."""
         rows: list[int] = []
         for node in iter_nodes(roots, FAR):
             if not is_product(node) or LOW.keys().isdisjoint(output_dtypes(node)):
@@ -66,12 +66,12 @@ class SizeListener(Listener):
 
 
 def has_odd_size(param: torch.Tensor) -> bool:
-    """Whether the sizes of a weight are such that somebody wants to know where it was made."""
+    """Return True if the sizes of a weight make its creation worth a record."""
     return param.dim() > 1 and bool(sizes.find_odd_sides(param.shape[:2]))
 
 
 def _product_weights(product: Any) -> Iterator[torch.Tensor]:
-    """The matrices that a product takes from parameters."""
+    """Yield the matrices that a product takes from parameters."""
     for input_edge in product.next_functions:
         node: Any = input_edge[0]
         for _ in range(BETWEEN):
@@ -84,7 +84,7 @@ def _product_weights(product: Any) -> Iterator[torch.Tensor]:
 
 
 def _odd_rows(product: Any, weight: torch.Tensor) -> list[int]:
-    """How many rows a product multiplies with a weight, where that is odd and all else is not."""
+    """Return the number of rows that a product multiplies with a weight if only that number is odd, else []."""
     shape: Sequence[int] = next(filter(None, (getattr(product, name, None) for name in _ROWS)), ())
     if len(shape) != 2 or weight.dim() != 2 or sizes.find_odd_sides(weight.shape):
         return []

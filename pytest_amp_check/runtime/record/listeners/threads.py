@@ -1,4 +1,4 @@
-"""Threads that are given work in an autocast region."""
+"""Threads that receive work in an autocast region."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .listener import Listener, listener_method
 
 
 class ThreadListener(Listener):
-    """Listens to threads that are given work."""
+    """A listener for threads that receive work."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
@@ -18,7 +18,7 @@ class ThreadListener(Listener):
 
     @listener_method
     def record_work(self) -> ThreadWatch | None:
-        """Another thread is given work, in a region."""
+        """Record work for another thread, submitted inside a region. Return the watch for the thread."""
         watch = ThreadWatch(
             self.sites.current_site(), len(self.regions.open_regions), self.regions.open_regions[-1].device
         )
@@ -26,7 +26,7 @@ class ThreadListener(Listener):
         return watch
 
     def report_threads(self) -> None:
-        """The innermost region is left: report the threads that were given work in it and ran modules without it."""
+        """Report threads that ran modules without autocast on work from the innermost region, which is about to end."""
         depth = len(self.regions.open_regions)
         for watch in [w for w in self._watches if w.depth == depth]:
             self._watches.remove(watch)
@@ -34,5 +34,5 @@ class ThreadListener(Listener):
                 self.recording.emit(e.THREAD, watch.site, how="thread", names={"call": SiteText(watch.site)})
 
     def clear_watches(self) -> None:
-        """No region is open any more."""
+        """Drop all watches when no region is open any more."""
         self._watches.clear()

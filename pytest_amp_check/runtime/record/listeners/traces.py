@@ -1,4 +1,4 @@
-"""What torch.jit.trace makes of a module that autocast runs in."""
+"""Failures of torch.jit.trace for modules under autocast."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from ....protocol import events as e
 from ..source import SiteText
 from .listener import Listener, listener_method
 
-#: What torch says of a trace that finds a cast weight in the cache of a region.
+#: Part of torch's message for a trace that finds a cast weight in the cache of a region.
 CONSTANT = "requires grad as a constant"
 
 
 class TraceListener(Listener):
-    """Listens to traces that fail."""
+    """A listener for failed traces."""
 
     @listener_method
     def record_failure(self, error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""Weights that change while autocast holds casts of them."""
+"""Weights that change while autocast caches casts of them."""
 
 from __future__ import annotations
 
@@ -15,52 +15,52 @@ from ..source import SiteText
 from .listener import Listener, listener_method
 from .low_parameters import LowPrecisionListener
 
-#: Before torch 2.11 the weight cache kept what a forward without gradients had cast, for the next one with them.
+#: Before torch 2.11 the weight cache kept casts from a forward without gradients for the next forward with gradients.
 KEEPS_DETACHED = tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 11)
 
 
 class WeightListener(Listener):
-    """Listens to parameters that are written."""
+    """A listener for writes to parameters."""
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
         self._forward_hook: Any = None
-        #: Identities of the parameters that were written since the outermost region was entered.
+        #: Ids of the parameters that were written since the outermost region was entered.
         self._written_ids: set[int] = set()
-        #: Identities of modules whose weights were cast in this region while gradients were off.
+        #: Ids of modules whose weights were cast in this region while gradients were disabled.
         self._cast_detached: set[int] = set()
-        #: Those of low precision, and who trains them.
+        #: The listener for low-precision parameters and their training.
         self.low_precision = LowPrecisionListener(recording)
 
-    # Weights that the cache of a region holds casts of.
+    # Weights with cached casts in a region.
 
     @listener_method
     def record_write(self, target: Any) -> None:
-        """A parameter, or all of a module's, have been given new values."""
+        """Record new values of a parameter, or of all parameters of a module."""
         if self.regions and not self.recording.backward_depth:
             params = list(target.parameters()) if isinstance(target, torch.nn.Module) else [target]
             if any(self.is_weight(p) for p in params):
                 self.note_written(params)
 
     def is_weight(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is a parameter, or an optimizer's."""
+        """Return True if a tensor is a parameter of a module or of an optimizer."""
         return isinstance(tensor, torch.nn.Parameter) or id(tensor) in self.registry.owner_keys
 
     def note_written(self, params: Iterable[torch.Tensor]) -> None:
-        """The program writes parameters, in a region."""
+        """Note that the program writes parameters inside a region."""
         self._written_ids.update(id(p) for p in params)
         site = self.sites.current_site()
         self.recording.emit(e.PARAM_WRITE, site, names={"call": SiteText(site)})
         self.watch_forwards()
 
     def note_step(self, params: Iterable[torch.Tensor]) -> None:
-        """An optimizer has stepped parameters."""
+        """Note that an optimizer has stepped parameters."""
         if self.regions:
             self._written_ids.update(id(p) for p in params)
             self.watch_forwards()
 
     def watch_forwards(self) -> None:
-        # The compiler enters regions as it traces them. It would take the hook for a part of what it compiles.
+        # The compiler enters regions while it traces, and would treat the hook as part of the compiled code.
         if self._forward_hook is None and self.regions and torch._guards.TracingContext.try_get() is None:
             self._forward_hook = torch.nn.modules.module.register_module_forward_pre_hook(self._hook_forward)
 
@@ -70,7 +70,7 @@ class WeightListener(Listener):
             self._forward_hook = None
 
     def clear_region(self) -> None:
-        """No region is open any more: the cache is empty."""
+        """Reset when no region is open any more, because the cache is then empty."""
         self.unwatch_forwards()
         self._written_ids.clear()
         self._cast_detached.clear()
@@ -85,7 +85,7 @@ class WeightListener(Listener):
             return
         dynamo = sys.modules.get("torch._dynamo")
         if dynamo is not None and isinstance(module, dynamo.OptimizedModule):
-            # A compiled forward casts its weights anew; the module in it would be seen as well.
+            # A compiled forward casts its weights again in each call, but the hook would also see the module inside.
             self.unwatch_forwards()
             self._written_ids.clear()
             return
@@ -98,7 +98,7 @@ class WeightListener(Listener):
         self.recording.emit(e.FORWARD, site, cached=True, names={"module": SiteText(site)})
 
     def _find_detached(self, module: torch.nn.Module) -> None:
-        """Find a module whose weights were cast in this region while gradients were off, and are used with them now."""
+        """Find a module whose weights were cast without gradients in this region and are now used with gradients."""
         if not torch.is_grad_enabled():
             self._cast_detached.add(id(module))
         elif id(module) in self._cast_detached and any(p.requires_grad for p in module.parameters()):

@@ -1,4 +1,4 @@
-"""Gradients that are cleared by a call of zero_grad."""
+"""Gradients that a call of zero_grad clears."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ClearingListener(Listener):
-    """Listens to ``zero_grad`` of optimizers and modules."""
+    """A listener for ``zero_grad`` of optimizers and modules."""
 
     def __init__(self, recording: Recording, gradients: GradientListener) -> None:
         super().__init__(recording)
@@ -47,9 +47,9 @@ class ClearingListener(Listener):
         discarded = [self._gradients.are_discarded(tracked, site) for tracked in cleared_optimizers]
         rescue = any(discarded)
         for tracked, is_discarded in zip(cleared_optimizers, discarded, strict=True):
-            # Of gradients that no scaler has scaled it is not seen what the program makes of them.
+            # The use of unscaled gradients by the program is not observed, so only scaled gradients can count as lost.
             if tracked.is_scaled or tracked.is_unscaled:
-                # What is unscaled was meant for a step, which was then left out.
+                # Gradients that the user unscaled were meant for a step, which was then left out on purpose.
                 tracked.windows.record_clear(site, is_discarded=is_discarded or tracked.is_unscaled)
             else:
                 tracked.windows.record_empty_clear()

@@ -1,4 +1,4 @@
-"""Patches of autocast: contexts that are made, entered and left."""
+"""Patches of autocast: contexts that are created, entered and left."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def patches() -> list[Patch]:
 
 def _notify_construction(name: str, cls: type) -> Before:
     def notify_construction(recorder: Recorder, region: Any, *args: Any, **kwargs: Any) -> None:
-        # A subclass calls the constructor of its base: the outer one is the user's.
+        # A subclass calls the constructor of its base, so only the outer constructor is the user's call.
         if type(region) is cls:
             if not _is_plain(args, kwargs):
                 recorder.autocast.record_construction(name, args, kwargs)
@@ -41,7 +41,7 @@ def _notify_construction(name: str, cls: type) -> Before:
 
 
 def _is_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether autocast is constructed as nearly always: a device, a low-precision dtype, nothing to be judged."""
+    """Return True for the usual construction of autocast: a device and a low-precision dtype, nothing to check."""
     device = args[0] if args else kwargs.get("device_type")
     dtype = kwargs.get("dtype", torch.float16)
     return (
@@ -55,12 +55,12 @@ def _is_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _wrap_enter(original: Any) -> Any:
-    """Also threads that do not record are asked whether they enter autocast."""
+    """Wrap the entry of a region. Threads without a recording are checked for autocast, too."""
 
     def enter_region(region: Any) -> Any:
         result = original(region)
         if torch.compiler.is_compiling():
-            # Dynamo enters it while it traces, and nothing runs in it.
+            # Dynamo enters the region while it traces, and nothing runs inside.
             return result
         recorders: tuple[Recorder, ...] = THREAD.active_recorders
         for recorder in recorders:

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def patches() -> list[Patch]:
-    # Tensor.backward, torch.autograd.backward and torch.autograd.grad all end here.
+    # Tensor.backward, torch.autograd.backward and torch.autograd.grad all call this function.
     return [
         Patch(torch.autograd, "_engine_run_backward", make_wrapper=_wrap_run_backward),
         Patch(anomaly_mode.set_detect_anomaly, "__init__", on_call=_notify_set_anomaly_mode),
         Patch(anomaly_mode.detect_anomaly, "__init__", on_call=_notify_anomaly_mode),
-        # A mode that watches ops has to leave torch's stack before torch asks it about these.
+        # A function mode that watches ops must leave torch's stack before torch calls the mode for these functions.
         Patch(torch.Tensor, "backward", on_call=_notify_backward_call),
         Patch(torch.autograd, "backward", on_call=_notify_backward_call),
     ]
@@ -41,7 +41,7 @@ def _notify_backward_call(recorder: Recorder, *args: Any, **kwargs: Any) -> None
 
 
 def _wrap_run_backward(original: Any) -> Any:
-    """What a recorder has learned when a pass begins is given back to it when the pass ends."""
+    """Wrap the engine call. At the end of a pass each recorder gets the data that it returned at the start."""
 
     def _engine_run_backward(t_outputs: Any, *args: Any, **kwargs: Any) -> Any:
         recorders: tuple[Recorder, ...] = THREAD.active_recorders

@@ -1,4 +1,4 @@
-"""Patches of what writes and reads checkpoints."""
+"""Patches of functions that write and read checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def patches() -> list[Patch]:
-    # torch.save ends in one of these, and torch.load in one of those.
+    # torch.save calls one of the two save functions, and torch.load one of the two load functions.
     return [
         *(Patch(torch.serialization, name, on_call=_notify_save) for name in ("_save", "_legacy_save")),
         *(Patch(torch.serialization, name, on_return=_notify_load) for name in ("_load", "_legacy_load")),

@@ -1,4 +1,4 @@
-"""Patches of what clips gradients, or computes norms of them."""
+"""Patches of functions that clip gradients, or compute norms of gradients."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def patches() -> list[Patch]:
-    # Every function of the module that clips, or computes a norm, groups the gradients first.
+    # Every function of the module that clips, or computes a norm, calls this function first.
     rows = [Patch(clip_grad, "_group_tensors_by_device_and_dtype", on_call=_notify_grouping)]
     if not hasattr(clip_grad, "_get_total_norm"):
-        # Before torch 2.6 the norm is computed where it is used, and asked for between the two is this alone.
+        # Before torch 2.6 the norm is computed where it is used, and only this function is called in between.
         rows.append(Patch(clip_grad, "_has_foreach_support", on_call=_notify_multiplication))
     fully = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
     if fully is not None:
@@ -28,8 +28,8 @@ def patches() -> list[Patch]:
 
 
 def _notify_grouping(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
-    """Notify of the norm that a function of ``torch.nn.utils.clip_grad`` computes, or of the clip that it does."""
-    # Between that function and this one stands the patch.
+    """Report the norm that a function of ``torch.nn.utils.clip_grad`` computes, or the clip that it makes."""
+    # Frame 2 skips the patch between that function and this one.
     frame = sys._getframe(2)
     name = frame.f_code.co_name
     if name == "_clip_grads_with_norm_":
@@ -42,14 +42,14 @@ def _notify_grouping(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
 
 
 def _notify_multiplication(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
-    """Notify of the norm by which ``clip_grad_norm_`` is about to multiply gradients."""
+    """Report the norm by which ``clip_grad_norm_`` is about to multiply gradients."""
     values = sys._getframe(2).f_locals
     if "clip_coef" in values:
         recorder.clipping_listener.record_norm(values.get("total_norm"))
 
 
 def _clipping_frame(frame: FrameType) -> FrameType | None:
-    """The call of clip_grad_norm_, which computes the norm and then clips; between them stand torch's own wrappers."""
+    """Return the frame of clip_grad_norm_ around a helper, or None. torch's own wrappers are skipped."""
     caller = frame.f_back
     while caller is not None and caller.f_code.co_name == "_no_grad_wrapper":
         caller = caller.f_back
@@ -64,7 +64,7 @@ def _notify_clip(recorder: Recorder, frame: FrameType) -> None:
     parameters = values.get("parameters")
     if isinstance(parameters, torch.Tensor):
         parameters = [parameters]
-    # A generator has been used up by now; what it gave is in the gradients.
+    # A generator is exhausted by now; its gradients are in the list of grads.
     params = parameters if isinstance(parameters, (list, tuple)) else []
     grads = values.get("grads")
     recorder.clipping_listener.record_clip(

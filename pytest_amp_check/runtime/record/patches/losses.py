@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def patches() -> list[Patch]:
-    #: What no float32 target of the output's shape promotes, under the names by which torch.nn.functional calls it.
+    #: Losses whose result no float32 target of the output's shape promotes, under the names that torch.nn.functional
+    #: calls.
     low = ((torch._C._nn, "cross_entropy_loss"), (torch._C._nn, "nll_loss_nd"), (torch, "ctc_loss"))
     return [
         Patch(torch._C._nn, "binary_cross_entropy", on_call=_notify_bce, may_be_compiled=True),

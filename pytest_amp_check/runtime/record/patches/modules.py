@@ -1,4 +1,4 @@
-"""Patches of modules: their gradients, their state, their dtype."""
+"""Patches of modules: gradients, state and dtype."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def patches() -> list[Patch]:
 
 
 def _wrap_call(original: Any) -> Any:
-    """Recorders are told of modules that no other module calls. All others are handed on as fast as can be."""
+    """Wrap the module call so that recorders see outermost calls. All other calls are passed on as fast as possible."""
 
     def __call__(*args: Any, **kwargs: Any) -> Any:  # noqa: N807 - it stands in that place
         if THREAD.in_module or not THREAD.active_recorders or is_compiling():
@@ -42,7 +42,10 @@ def _wrap_call(original: Any) -> Any:
 
 
 def _call_outermost(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call by code that is no module's. It stands apart: its comprehension makes each call of a function dearer."""
+    """Run and report a call from outside of modules.
+
+    The code is separate from :func:`_wrap_call`, because the comprehension would slow down every module call.
+    """
     recorders: tuple[Recorder, ...] = THREAD.active_recorders
     module, *arguments = args
     THREAD.in_module = True
@@ -63,7 +66,7 @@ def _notify_zero_grad(recorder: Recorder, result: object, module: Any, *args: An
 def _notify_load(
     recorder: Recorder, result: object, module: Any, state_dict: object, strict: bool = True, assign: bool = False
 ) -> None:
-    if not assign:  # else the module has other parameters, of which there are no copies
+    if not assign:  # with assign the module gets new parameters, which have no cached casts
         recorder.weights.record_write(module)
 
 
@@ -79,7 +82,7 @@ def _notify_default_dtype(recorder: Recorder, result: object, dtype: torch.dtype
 
 
 def _make_cast_notifier(dtype: torch.dtype | None) -> After:
-    """Tell of a cast to a dtype, or to the one among the arguments."""
+    """Return a callback that reports a cast to ``dtype``, or to the dtype among the arguments."""
 
     def notify_cast(recorder: Recorder, result: object, module: Any, *args: Any, **kwargs: Any) -> None:
         cast_dtype = dtype

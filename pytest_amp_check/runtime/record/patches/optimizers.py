@@ -24,7 +24,7 @@ def patches() -> list[Patch]:
         Patch(optimizer, "add_param_group", on_return=_notify_params_change),
         Patch(optimizer, "state_dict", on_return=_notify_state_dict),
         Patch(optimizer, "load_state_dict", on_return=_notify_load),
-        # A constructor steps once, and a scheduler that holds others steps those.
+        # Only user calls count: a constructor steps once, and a scheduler that contains others steps them.
         *(Patch(cls, "step", on_return=_notify_scheduler_step, only_user_calls=True) for cls in _scheduler_classes()),
         Patch(swa_utils.AveragedModel, "update_parameters", on_call=_notify_average),
         *_averager_patches(),
@@ -32,7 +32,10 @@ def patches() -> list[Patch]:
 
 
 def _averager_patches() -> list[Patch]:
-    """What averages weights over processes. A script that is run has yet to import it."""
+    """Return patches of the classes that average weights over processes.
+
+    The import is here, because a script that starts later has not imported the classes yet.
+    """
     if not torch.distributed.is_available():
         return []
     from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
@@ -45,7 +48,7 @@ def _averager_patches() -> list[Patch]:
 
 
 def register_hooks() -> list[Any]:
-    """Steps are seen by torch's own hooks, since each class of optimizers has a step of its own."""
+    """Register torch's own step hooks, because each class of optimizers has a separate ``step``."""
     return [
         register_optimizer_step_pre_hook(_notify_before_step),
         register_optimizer_step_post_hook(_notify_after_step),
@@ -53,7 +56,7 @@ def register_hooks() -> list[Any]:
 
 
 def _scheduler_classes() -> list[type]:
-    """The classes of torch's schedulers that step in their own way, but for the one that steps by a metric."""
+    """Return the scheduler classes of torch that define ``step``, except for the class that steps by a metric."""
     return [
         cls
         for cls in vars(lr_scheduler).values()
@@ -69,7 +72,7 @@ def _notify_before_step(optimizer: Any, args: Any, kwargs: Any) -> None:
     for recorder in recorders:
         if not recorder.optimizers.inside_scaler_step:
             recorder.optimizers.before_step(optimizer)
-        # What an optimizer changes is no change by the program.
+        # Changes by an optimizer are not changes by the program.
         active.set_watching(recorder.recording, should_watch=False)
 
 
@@ -86,7 +89,7 @@ def _notify_construction(recorder: Recorder, result: object, optimizer: Any, *ar
 
 
 def _wrap_zero_grad(original: Any) -> Any:
-    """The assignments that torch makes meanwhile are passed over."""
+    """Wrap ``zero_grad`` so that torch's assignments to gradients inside it are ignored."""
 
     def zero_grad(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         recorders: tuple[Recorder, ...] = THREAD.active_recorders
@@ -125,6 +128,6 @@ def _notify_average(recorder: Recorder, averaged_model: Any, model: Any) -> None
 
 
 def _notify_process_average(recorder: Recorder, averager: Any, params: Any) -> None:
-    # What averages in its own step has not skipped that.
+    # An optimizer that averages in its own step has not skipped the average.
     if not recorder.optimizers.inside_scaler_step:
         recorder.followers.record_process_average(averager)

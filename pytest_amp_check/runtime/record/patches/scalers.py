@@ -34,7 +34,7 @@ def patches() -> list[Patch]:
 
 
 def _scaler_classes() -> list[type]:
-    """GradScaler and those of torch's scalers that are loaded and do things their own way."""
+    """Return GradScaler and the loaded scaler classes of torch that override methods of GradScaler."""
     classes: list[type] = [grad_scaler.GradScaler]
     sharded = sys.modules.get("torch.distributed.fsdp.sharded_grad_scaler")
     if sharded is not None:
@@ -47,7 +47,7 @@ def _patches_of(cls: type) -> list[Patch]:
     rows = [
         Patch(cls, "__init__", make_wrapper=functools.partial(_wrap_init, cls, name)),
         Patch(cls, "scale", on_call=_notify_before_scale, on_return=_notify_scaling, on_error=_notify_scale_failure),
-        # step() unscales by itself where the user has not.
+        # step() calls unscale_ itself if the user has not, so calls by torch are ignored.
         Patch(
             cls,
             "unscale_",
@@ -74,7 +74,7 @@ def _wrap_init(cls: type, name: str, original: Any) -> Any:
             if outermost is cls:
                 events = [recorder.construction.record_construction(name, args, kwargs) for recorder in recorders]
             elif outermost in _scaler_classes() and not INSTALLED.has_patches(outermost):
-                # It was imported after the recording began, and its own constructor is running already.
+                # The class was imported after the recording began, and its own constructor is already running.
                 with _LOCK:
                     INSTALLED.install_patches(_patches_of(outermost))
                 caller_locals = sys._getframe(1).f_locals

@@ -1,9 +1,9 @@
-"""How torch is patched: rows that say which calls a recorder is notified of, and one way to install them.
+"""The patches of torch: rows that define the calls a recorder is notified of, and the installation of the rows.
 
-Patches stand on classes, and on module globals that torch itself looks up when it is called, so that names which a
-program has imported early (``from torch.nn.utils import clip_grad_norm_``) are seen as well. Where a program may keep
-a bound method (``step = scaler.step``), which looks nothing up, the code of the function is exchanged. Each hands a
-call on at once in threads that do not record.
+Patches are set on classes, and on module globals that torch looks up at each call. So calls by names that a program has
+imported early (``from torch.nn.utils import clip_grad_norm_``) are also seen. If a program may keep a bound method
+(``step = scaler.step``), a lookup happens only once, so the code of the function is exchanged instead. In threads
+without a recording, a patch passes the call on immediately.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ _REDIRECTS = os.path.join(_RUNTIME, "emulate", "redirects.py")
 
 #: Called with a recorder and the arguments of the call.
 Before = Callable[..., object]
-#: Called with a recorder, what the call returned or raised, and its arguments.
+#: Called with a recorder, the result or exception of the call, and its arguments.
 After = Callable[..., object]
 
 
 class Patch(NamedTuple):
-    """A function of torch, and how recorders are notified of its calls.
+    """A function of torch, and the notifications of its calls.
 
-    ``before`` is called first, then the function, then ``after`` with the result or ``failed`` with the error.
+    ``on_call`` is called first, then the function, then ``on_return`` with the result or ``on_error`` with the
+    exception.
     """
 
     owner: Any
@@ -41,27 +42,27 @@ class Patch(NamedTuple):
     on_call: Before | None = None
     on_return: After | None = None
     on_error: After | None = None
-    #: Whether torch's own calls are passed over.
+    #: True if calls by torch itself are ignored.
     only_user_calls: bool = False
-    #: Whether code that is being compiled may call it, which is passed over.
+    #: True if code that is being compiled may call the function. Such calls are ignored.
     may_be_compiled: bool = False
-    #: Makes what stands in its place, where that is more than telling of calls; none of the above counts then.
+    #: Creates the replacement if more than notifications is needed. The callbacks above are then not used.
     make_wrapper: Callable[[Any], Any] | None = None
-    #: Whether a program may keep the method bound to its object.
+    #: True if a program may keep the method bound to its object.
     may_be_bound: bool = False
 
 
 class PatchSet:
-    """What is patched now."""
+    """The currently installed patches."""
 
     def __init__(self) -> None:
-        #: (object, name, what stood there, what stands there), in the order of installation.
+        #: (owner, name, original, replacement), in the order of installation.
         self._replacements: list[tuple[Any, str, Any, Any]] = []
-        #: Functions whose code is exchanged, and their own.
+        #: Functions with exchanged code, and their original code.
         self._swapped_code: list[tuple[FunctionType, CodeType]] = []
 
     def install_patches(self, patches: Iterable[Patch]) -> None:
-        """Patch what exists in this version of torch."""
+        """Install the patches of functions that exist in this version of torch."""
         for patch in patches:
             original = getattr(patch.owner, patch.name, None)
             if patch.may_be_bound and isinstance(original, FunctionType) and original.__closure__ is None:
@@ -75,18 +76,19 @@ class PatchSet:
                 )
 
     def has_patches(self, owner: Any) -> bool:
-        """Whether anything of a class or a module is patched."""
+        """Return True if an attribute of a class or module is patched."""
         return any(row[0] is owner for row in self._replacements)
 
     def _swap_code(self, function: FunctionType, patch: Patch) -> None:
-        """Put other code into a function, which calls what stands in its place."""
+        """Exchange the code of a function for code that calls the replacement."""
         original = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
         original.__kwdefaults__, original.__annotations__ = function.__kwdefaults__, function.__annotations__
         value = _make_notifier(original, patch, depth=3)
         self._swapped_code.append((function, function.__code__))
-        # It is what signatures are read from.
+        # Signatures are read from __wrapped__.
         function.__wrapped__ = original  # type: ignore[attr-defined]
-        # Code that is being compiled calls it as it calls what torch.compiler.disable has marked: not as a part of it.
+        # Code that is being compiled treats the function like a function marked by torch.compiler.disable: it is not
+        # inlined.
         function._torchdynamo_disable = True  # type: ignore[attr-defined]
         consts = tuple(value if const == _VALUE else const for const in _call_replacement.__code__.co_consts)
         function.__code__ = _call_replacement.__code__.replace(co_consts=consts)
@@ -98,13 +100,13 @@ class PatchSet:
         self._replacements.append((owner, name, original, value))
         setattr(owner, name, value)
         never_compile(value)
-        # TorchScript knows builtin functions by their identity: what stands there meanwhile is the same op.
+        # TorchScript identifies builtin functions by id, so the replacement is registered as the same op.
         op = _script_ops().get(id(original))
         if op is not None:
             _script_ops()[id(value)] = op
 
     def remove_patches(self) -> None:
-        """Put back all, the latest first."""
+        """Remove all patches in reverse order."""
         while self._swapped_code:
             function, code = self._swapped_code.pop()
             function.__code__ = code
@@ -122,13 +124,16 @@ INSTALLED = PatchSet()
 
 
 def _script_ops() -> dict[int, str]:
-    """The functions that TorchScript knows, by their identities, and the ops that they are."""
+    """Return TorchScript's table: ``id`` of a function to the op."""
     table: dict[int, str] = torch.jit._builtins._get_builtin_table()  # type: ignore[no-untyped-call]
     return table
 
 
 def never_compile(function: Any) -> None:
-    """Have a function, and what it calls, run as they are where compiled code hands back what it cannot trace."""
+    """Exclude a function and all callees from compilation.
+
+    Needed where compiled code returns untraceable calls to Python.
+    """
     eval_frame: Any = torch._C._dynamo.eval_frame
     code = getattr(function, "__code__", None)
     if code is None:
@@ -140,20 +145,20 @@ def never_compile(function: Any) -> None:
         eval_frame.skip_code(code)
 
 
-#: A constant that no other piece of code has.
+#: A constant that no other code contains.
 _VALUE: Any = "what stands in the place of a function"
 
 
 def _call_replacement(*args: Any, **kwargs: Any) -> Any:
-    """What a function does whose code is exchanged: its constant is another function then."""
+    """Call the replacement of a function. The constant in this code is replaced by the replacement function."""
     value: Any = "what stands in the place of a function"
     return value(*args, **kwargs)
 
 
 def _make_notifier(original: Any, patch: Patch, depth: int = 2) -> Callable[..., Any]:
-    """A function that calls another one and notifies the recorders of this thread.
+    """Return a function that calls ``original`` and notifies the recorders of this thread.
 
-    ``depth`` is how many frames above what looks for it the caller is.
+    ``depth`` is the number of frames from :func:`is_called_by_torch` up to the caller.
     """
     _, _, on_call, on_return, on_error, only_user_calls, may_be_compiled, _, _ = patch
 
@@ -168,7 +173,8 @@ def _make_notifier(original: Any, patch: Patch, depth: int = 2) -> Callable[...,
                 for recorder in recorders:
                     on_call(recorder, *args, **kwargs)
             except TypeError:
-                # A listener raises nothing: the arguments do not fit, and torch is to say so itself.
+                # A listener never raises, so a TypeError means that the arguments do not fit. torch raises its own
+                # error.
                 return original(*args, **kwargs)
         try:
             result = original(*args, **kwargs) if kwargs else original(*args)
@@ -186,7 +192,7 @@ def _make_notifier(original: Any, patch: Patch, depth: int = 2) -> Callable[...,
 
 
 def is_called_by_torch(depth: int = 2) -> bool:
-    """Whether the patched function was called by torch itself; what an emulation puts around it does not count."""
+    """Return True if torch itself called the patched function. Wrappers of the emulation do not count."""
     frame = sys._getframe(depth)
     if frame.f_code.co_filename == _REDIRECTS and frame.f_back is not None:
         frame = frame.f_back

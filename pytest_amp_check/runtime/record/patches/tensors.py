@@ -1,4 +1,4 @@
-"""Patches of tensors: changed in place, turned into numbers, given gradients and data."""
+"""Patches of tensors: in-place changes, conversions to numbers, and assignments of gradients and data."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .table import Patch, is_called_by_torch
 if TYPE_CHECKING:
     from ..recorder import Recorder
 
-#: Methods in place that take one operand and nothing else, and those that take two and a factor: Python calls a
-#: function with fixed arguments faster.
+#: In-place methods with exactly one operand, and with two operands and a factor. They get wrappers with fixed
+#: arguments, because Python calls such functions faster.
 ONE_OPERAND = frozenset({"mul_", "multiply_", "__imul__"})
 TWO_OPERANDS = frozenset({"addcmul_", "addcdiv_"})
-#: What stands for an argument that was not given.
+#: Stands for an argument that was not given.
 _NONE: Any = object()
-#: Those that a running sum is made with, and the sign of what they add.
+#: Methods that can form a running sum, with the sign of the term.
 ADDING = {"add_": 1.0, "__iadd__": 1.0, "sub_": -1.0, "__isub__": -1.0}
-#: Methods of tensors by which a program gets at their values.
+#: Methods of tensors through which a program reads their values.
 NUMBERS = ("item", "__bool__", "__float__", "__int__", "numpy", "__array__")
 
 
@@ -39,12 +39,12 @@ def patches() -> list[Patch]:
 
 
 def _notify_change(tensor: Any, effect: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Tell of a tensor that a patched function is about to change in place."""
+    """Report a tensor that a patched function is about to change in place."""
     if is_watching() and not torch.compiler.is_compiling() and not is_called_by_torch(3):
         if kwargs.get("rounding_mode"):
             effect = "edit"
         operands = [*args, *(kwargs[name] for name in ("value", "other", "src") if name in kwargs)]
-        # What is copied comes first, and with what a part is filled last.
+        # The copied tensor is the first operand, and a fill value is the last operand.
         operand = operands[0 if effect == "replace" else -1] if operands else None
         recorders: tuple[Recorder, ...] = THREAD.active_recorders
         for recorder in recorders:
@@ -54,12 +54,16 @@ def _notify_change(tensor: Any, effect: str, args: tuple[Any, ...], kwargs: dict
 
 
 def _add_factor(keywords: dict[str, Any], **factor: Any) -> dict[str, Any]:
-    """What was given by name, with a factor if that was."""
+    """Return the keyword arguments, plus the factor if given."""
     return {**keywords, **{name: value for name, value in factor.items() if value is not _NONE}}
 
 
 def _wrap_in_place(name: str, effect: str) -> Callable[[Any], Any]:
-    """An optimizer comes by for each of its parameters, with one operand and nobody watching: that has to be fast."""
+    """Return a wrapper of an in-place method.
+
+    An optimizer calls the method for each parameter, with one operand and without a watching recorder, so this case
+    must be fast.
+    """
 
     def wrap_addition(original: Any) -> Any:
         sign = ADDING[name]
@@ -68,7 +72,7 @@ def _wrap_in_place(name: str, effect: str) -> Callable[[Any], Any]:
             if watching:
                 _notify_change(self, effect, () if other is _NONE else (other, *more), named)
             if other is _NONE or named:
-                # Torch has more names for an operand than one, and says itself what it does not take.
+                # torch has several names for an operand, and raises its own error for unknown arguments.
                 operands = () if other is _NONE else (other, *more)
                 return original(self, *operands, **_add_factor(named, alpha=alpha))
             if alpha is _NONE and not more and self.dtype not in LOW:
@@ -136,14 +140,14 @@ def _wrap_in_place(name: str, effect: str) -> Callable[[Any], Any]:
 
 
 def _run_average_step(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A step of an average that is kept in low precision: ``add_`` with an ``alpha``, or ``lerp_``."""
+    """Run a step of a low-precision average: ``add_`` with an ``alpha``, or ``lerp_``."""
     tensor = args[0]
     recorders: tuple[Recorder, ...] = THREAD.active_recorders
     if torch.compiler.is_compiling() or not any(
         recorder.losses.should_watch_averages(tensor) for recorder in recorders
     ):
         return original(*args, **kwargs)
-    # Between the program and this function stands the patch.
+    # The depth counts the frame of the patch between the program and this function.
     value_before = None if is_called_by_torch(3) else tensor.detach().clone()
     result = original(*args, **kwargs)
     if value_before is not None:
@@ -160,12 +164,12 @@ def _notify_addition(tensor: Any, term: Any, factor: float) -> None:
 
 
 def _wrap_foreach_in_place(effect: str) -> Callable[[Any], Any]:
-    """The first tensor stands for all."""
+    """Return a wrapper of a foreach function. Only the first tensor is reported, for all tensors."""
 
     def wrap_foreach(original: Any) -> Any:
         def patched_change(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             for tensor in tensors[:1] if watching else ():
-                # What is copied is a list, too.
+                # The source of a copy is a list, too.
                 operands = (next(iter(args[0]), None),) if effect == "replace" and args else args
                 _notify_change(tensor, effect, operands, kwargs)
             return original(tensors, *args, **kwargs)
@@ -177,7 +181,7 @@ def _wrap_foreach_in_place(effect: str) -> Callable[[Any], Any]:
 
 def _wrap_number_taken(original: Any) -> Any:
     def patched_number(*args: Any, **kwargs: Any) -> Any:
-        # What torch looks at by itself decides about no step.
+        # Reads by torch itself do not decide about a step.
         if watching and is_watching() and not torch.compiler.is_compiling() and not is_called_by_torch():
             recorders: tuple[Recorder, ...] = THREAD.active_recorders
             for recorder in recorders:
@@ -188,7 +192,7 @@ def _wrap_number_taken(original: Any) -> Any:
 
 
 class _SlotProperty(property):
-    """A property in the place of a slot that tensors have in C++; torch asks those for their class and name."""
+    """A property that replaces a C++ slot of tensors. torch reads the class and the name of such slots."""
 
     __objclass__ = torch._C.TensorBase
 
@@ -208,8 +212,8 @@ def _patch_grad(original: Any) -> Any:
                     recorder.gradients.record_assignment(self, value)
         assign(self, value)
 
-    # Tensors have the same slot twice. Asking for the other one is twice as fast as calling the one that is covered,
-    # and torch reads gradients many times a step.
+    # Tensors have the same slot under two names. Reading the other name is twice as fast as calling the covered slot,
+    # and torch reads gradients many times per step.
     return _SlotProperty("grad", operator.attrgetter("_grad"), set_grad, original.__delete__)
 
 

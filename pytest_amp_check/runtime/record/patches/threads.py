@@ -1,4 +1,4 @@
-"""Patches of what starts threads, gives work to pools, and traces."""
+"""Patches of thread starts, submissions to pools, and traces."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .table import Patch
 if TYPE_CHECKING:
     from ..recorder import Recorder
 
-#: Where pools of threads are.
+#: Folder of Python's thread pools.
 _POOLS = os.path.dirname(os.path.abspath(concurrent.futures.__file__))
 
 
 def patches() -> list[Patch]:
     return [
-        # torch.jit.trace looks it up in its own module.
+        # torch.jit.trace looks the function up in its own module.
         *(Patch(module, "trace_module", on_error=_notify_trace_failure) for module in (torch.jit._trace, torch.jit)),
         Patch(threading.Thread, "start", make_wrapper=_wrap_start),
         Patch(ThreadPoolExecutor, "submit", make_wrapper=_wrap_submit),
@@ -38,7 +38,7 @@ def _notify_trace_failure(recorder: Recorder, error: BaseException, *args: Any, 
 
 
 def _make_watches(frame: FrameType | None) -> list[ThreadWatch]:
-    """What watches a thread that is given work by a frame, if that is a user's, or a pool's for one."""
+    """Return watches for a thread that receives work from a user's frame, directly or through a pool."""
     recorders: list[Recorder] = [recorder for recorder in THREAD.active_recorders if recorder.in_region]
     if not recorders:
         return []
@@ -53,7 +53,7 @@ def _make_watches(frame: FrameType | None) -> list[ThreadWatch]:
 def _wrap_start(original: Any) -> Any:
     def start(self: Any) -> None:
         frame = sys._getframe(1)
-        # A pool's threads go on when the region of the one who asks is left; what they are given is watched.
+        # A pool's threads outlive the region of the submitting code, so each submitted function is watched instead.
         watches = [] if frame.f_code.co_filename.startswith(_POOLS) else _make_watches(frame)
         if watches:
             self.run = watch_function(self.run, watches)
