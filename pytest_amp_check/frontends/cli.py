@@ -32,7 +32,7 @@ PIPE_CLOSED = 141
 #: Objects that may be made before the garbage collector looks for cycles among them.
 YOUNG = 100_000
 
-EPILOG = "exit codes: 0 nothing found, 1 something found that fails (--fail-level), 2 amp-check or its input failed"
+EPILOG = "exit codes: 0 no failing findings, 1 failing findings (--fail-level), 2 usage, input or internal error"
 #: What the name of a file with arguments, one in each line, begins with.
 ARGUMENTS = "@"
 
@@ -105,7 +105,7 @@ def _describe_error(error: Exception, *, full: bool) -> str:
         )
     reason = (error.strerror or type(error).__name__).lower()
     if full:
-        return f"what there is to say could not be written to its end: {reason}"
+        return f"output could not be written completely: {reason}"
     return f"{os.fsdecode(error.filename)}: {reason}" if isinstance(error.filename, (str, bytes)) else reason
 
 
@@ -229,7 +229,7 @@ def _make_parser() -> ArgumentParser:
         metavar="PATH",
         help="files and folders; - reads standard input, @FILE arguments from a file",
     )
-    check.add_argument("--stdin-filename", metavar="PATH", help="what standard input is called in findings")
+    check.add_argument("--stdin-filename", metavar="PATH", help="file name to report for standard input")
     table.add_flags(check.add_argument, table.CLI)
     recorded = commands.add_parser(
         "run",
@@ -243,9 +243,9 @@ def _make_parser() -> ArgumentParser:
         "-m", dest="module", action="store_true", help="SCRIPT is the name of a module, as for python -m"
     )
     recorded.add_argument("script", metavar="SCRIPT", help="the script that trains")
-    arguments = recorded.add_argument("arguments", nargs=REMAINDER, metavar="ARGUMENT", help="what the script is given")
+    arguments = recorded.add_argument("arguments", nargs=REMAINDER, metavar="ARGUMENT", help="arguments of the script")
     arguments.required = False
-    explain = commands.add_parser("explain", help="say everything about a rule, or about an exception of torch")
+    explain = commands.add_parser("explain", help="explain a rule or a PyTorch exception")
     explain.add_argument(
         "words",
         nargs="+",
@@ -398,7 +398,7 @@ def _check_now(request: _CheckRequest, options: table.Options) -> int:
         if not empty:
             text.write_warning(message)
         elif not options.silent:
-            _write_error(f"{message}: --allow-no-files, where that is right")
+            _write_error(f"{message}: use --allow-no-files if this is expected")
     code = _finish_check(check, write_guard.WriteGuard(request.given_paths, options))
     return FAILED if empty else code
 

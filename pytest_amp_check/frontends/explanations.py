@@ -54,14 +54,14 @@ def _describe_unknown(given: str) -> str:
             return str(UnknownRule(word, near))
     like = find_similar(word)
     if not like:
-        known = "`amp-check rules` lists the rules, and a message of torch is found by its words"
+        known = "`amp-check rules` lists the rules, and a PyTorch message is found by its text"
         return (
             f"unknown rule {word!r}: {known}"
             if " " not in word
-            else f"{_shorten_text(word)!r} is no message known here: {known}"
+            else f"{_shorten_text(word)!r} matches no known PyTorch message: {known}"
         )
     shown = "; ".join(f"{message.name} ({message.text})" for message in like)
-    return f"{_shorten_text(word)!r} is no message known here: the nearest are {shown}: give explain one of these names"
+    return f"{_shorten_text(word)!r} matches no known PyTorch message; closest: {shown}: pass one of these names"
 
 
 def _shorten_text(word: str) -> str:
@@ -72,7 +72,7 @@ def message_markdown(message: Message) -> str:
     """Everything about a message."""
     parts = [
         f"# {message.text}",
-        f"{message.raised_by[0].upper()}{message.raised_by[1:]}. Its name here is `{message.name}`.",
+        f"{message.raised_by[0].upper()}{message.raised_by[1:]}. Name in this catalogue: `{message.name}`.",
         "## What it means",
         message.meaning,
         "## Where it comes from, and what to do",

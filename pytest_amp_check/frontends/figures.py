@@ -227,7 +227,7 @@ def _make_values_panel(runs: Mapping[str, Mapping[str, Any]], key: str, title: s
 
 #: What the states of gradients are, in words, and their colours; in the order in which a step goes through them.
 STATES = {
-    "unknown": ("changed by code that cannot be followed", "var(--line-4)"),
+    "unknown": ("modified by unanalyzed code", "var(--line-4)"),
     "clean": ("none, or zero", "var(--line-4)"),
     "fed": ("a scaled loss may have reached them", "var(--before)"),
     "exposed": ("an unscaled loss may have reached them", "var(--line-5)"),
@@ -242,7 +242,7 @@ STATES = {
     "uneven": ("scaled by two scalers and added up", "var(--bad)"),
     "outdated": ("scaled by a scale that has changed since", "var(--bad)"),
     "aged": ("scaled, perhaps, by a scale that has changed since", "var(--bad)"),
-    "lapsed": ("unscaled, which the scaler has forgotten", "var(--bad)"),
+    "lapsed": ("unscaled, but update() reset the scaler state", "var(--bad)"),
     "early": ("unscaled too early, with scaled ones added", "var(--bad)"),
     "stepped": ("used by scaler.step()", "var(--good)"),
     "spent": ("used by optimizer.step()", "var(--good)"),

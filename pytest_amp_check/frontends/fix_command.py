@@ -89,7 +89,7 @@ def write_fixes(
     if harmful:
         for outcome in harmful:
             text.write_warning(
-                f"{outcome.path}: its fixes were taken back: they would lead to findings in what goes with it"
+                f"{outcome.path}: fixes reverted, because they would cause findings in related files"
             )
         wrong += _save_files([outcome.make_inverse() for outcome in harmful])[0]
         after = check()

@@ -318,7 +318,7 @@ def finding_data(finding: Finding, sources: SourceLines) -> dict[str, Any]:
         else:
             some = "only on some paths" + (f", {_make_printable(finding.condition)}" if finding.condition else "")
     if finding.witness:
-        lead = f"how it comes about{lead}"
+        lead = f"trace{lead}"
         before = ""
         for step in finding.witness:
             called = _describe_caller(step.site)
@@ -613,7 +613,7 @@ def rule_markdown(rule: Rule) -> str:
         "\n".join(f"- {source}" for source in rule.sources),
     ]
     if rule.negative_examples:
-        parts.append("## Not found, because it is right")
+        parts.append("## Correct code that is not reported")
         for reason, code in rule.negative_examples:
             parts += [f"- {reason.strip()}", _fence_code(code)]
     return "\n\n".join(parts) + "\n"
@@ -626,11 +626,11 @@ def _list_measured_harm(code: str) -> list[str]:
     run = f"on the CPU with torch {TORCH}"
     said: list[str] = []
     if code in SHOWN:
-        said.append(f"A program made to show it, with the mistake and without it, {run}: {SHOWN[code]}.")
+        said.append(f"Measured on a demonstration program with and without the mistake, {run}: {SHOWN[code]}.")
     if code in MEASURED:
         said.append(f"The bad example below beside the good one, {run}: {MEASURED[code]}.")
     if code in NOT_HERE:
-        said.append(f"Nothing was run for this page: {NOT_HERE[code]}.")
+        said.append(f"Not measured: {NOT_HERE[code]}.")
     return said
 
 

@@ -23,7 +23,7 @@ BAD = RULES["AMP201"].bad_example
 GOOD = RULES["AMP201"].good_example
 FULL = "/dev/full"
 needs_full = pytest.mark.skipif(not os.path.exists(FULL), reason="there is no device that is always full")
-LOST = "amp-check: error: what there is to say could not be written to its end: no space left on device"
+LOST = "amp-check: error: output could not be written completely: no space left on device"
 
 
 @pytest.fixture(autouse=True)

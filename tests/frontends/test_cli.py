@@ -86,7 +86,7 @@ def test_a_folder_without_python_is_said_and_is_no_success() -> None:
     done = amp_check("check", ".")
     assert done.returncode == 2
     said = "no Python file, notebook or Markdown was found in ."
-    assert done.stderr == f"amp-check: error: {said}: --allow-no-files, where that is right\n"
+    assert done.stderr == f"amp-check: error: {said}: use --allow-no-files if this is expected\n"
     done = amp_check("check", ".", "--allow-no-files")
     assert (done.returncode, done.stderr) == (0, f"amp-check: warning: {said}\n")
 

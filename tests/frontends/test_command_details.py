@@ -13,7 +13,7 @@ from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.fix import SAFE, UNSAFE, Fix
 from pytest_amp_check.protocol.rules import RULES
 
-KNOWN = "`amp-check rules` lists the rules, and a message of torch is found by its words"
+KNOWN = "`amp-check rules` lists the rules, and a PyTorch message is found by its text"
 BAD, GOOD = RULES["AMP201"].bad_example, RULES["AMP201"].good_example
 
 

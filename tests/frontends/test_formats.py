@@ -87,7 +87,7 @@ def test_full_shows_frame_marks_witness_and_the_next_command() -> None:
         "  |     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n"
         "6 |     scaler.step(optimizer)\n"
         "  |\n"
-        "  how it comes about:\n"
+        "  trace:\n"
         "    1. train.py:4: the loss is scaled\n"
         "         scaler.scale(model(x)).backward()\n"
         "    2. train.py:5: the gradients are clipped\n"
@@ -107,7 +107,7 @@ def test_full_says_on_which_paths_it_holds_and_from_where_a_helper_was_called() 
     assert "only on some paths\n" in full(finding(certain=False))
     shown = full(finding(certain=False, witness=(step,)))
     assert shown.count("paths") == 1
-    assert "\n  how it comes about, on some paths, such as this one:\n    1. " in shown
+    assert "\n  trace, on some paths, such as this one:\n    1. " in shown
     assert "paths" not in full(finding())
 
 

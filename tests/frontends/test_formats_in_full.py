@@ -337,7 +337,7 @@ def test_full() -> None:
         "2 | clip(é); y = 1\n"
         "  | ^^^^^^^\n"
         "  |\n"
-        "  how it comes about:\n"
+        "  trace:\n"
         "    1. a.py:1: scales\n"
         "         é = scale(x)\n"
         "  fix: Unscale first (--fix)\n"

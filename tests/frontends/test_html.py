@@ -323,7 +323,7 @@ def hostile_run() -> dict[str, Any]:
     told = {
         "frame": [[("31 |", "dim"), (" clip_grad_norm_()", "source")]],
         "some": "only on some paths",
-        "lead": "how it comes about",
+        "lead": "trace",
         "events": [{"place": "train.py:31", "called": " (called from a.py:1)", "text": "clips", "source": "clip()"}],
         "help": [[("help: ", "dim"), ("amp-check explain AMP201", "command")]],
     }

@@ -265,7 +265,7 @@ def test_a_check_that_found_no_file_is_no_success() -> None:
     for flags in ((), ("--fix",), ("--diff",), ("--exit-zero",), ("--add-ignores",)):
         code, _, err = amp_check("docs", *flags)
         assert code == 2
-        assert err[0] == f"amp-check: error: {said}: --allow-no-files, where that is right"
+        assert err[0] == f"amp-check: error: {said}: use --allow-no-files if this is expected"
     code, out, err = amp_check("docs", "--allow-no-files")
     assert (code, out, err) == (0, "No AMP mistakes found in 0 files.\n", [f"amp-check: warning: {said}"])
     command = [sys.executable, "-m", "pytest_amp_check", "check", "docs", "--output-format", "json"]

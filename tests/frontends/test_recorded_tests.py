@@ -104,7 +104,7 @@ def test_a_mistake_turns_a_passed_test_into_a_failed_one(project: pytest.Pyteste
             "train.py:16:13: AMP201 [[]error[]] clip-before-unscale: *call `scaler.unscale_(optimizer)` before it",
             "16 |             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # line 16",
             "   |             ^^^^^^^^^^^^^^*",
-            "  how it comes about:",
+            "  trace:",
             "    1. train.py:14 (called from test_a.py:5): the gradients become multiplied by the loss scale",
             "         scaler.scale(loss).backward()",
             "    2. train.py:16: *",
@@ -227,7 +227,7 @@ def test_junit_xml(project: pytest.Pytester) -> None:
 def test_shared_code_is_told_once_in_full_with_the_number_of_tests(project: pytest.Pytester) -> None:
     result = run(project, "@pytest.mark.parametrize('n', range(4))\ndef test_bad(n):\n    train('clip')\n")
     result.assert_outcomes(failed=4)
-    assert result.outlines.count("  how it comes about:") == 1
+    assert result.outlines.count("  trace:") == 1
     assert result.outlines.count("  in full at test_a.py::test_bad[0]") == 3
     counted, told, total = summary(result)
     assert counted == "1  AMP201  [error]  clip-before-unscale"
@@ -484,7 +484,7 @@ def test_workers(project: pytest.Pytester) -> None:
     )
     result = run_pytest(project, *FLAGS, "-p", "xdist", "-n", "2", "-v", "--amp-report=amp.html", "test_a.py")
     result.assert_outcomes(failed=5, passed=1)
-    assert result.outlines.count("  how it comes about:") == 1
+    assert result.outlines.count("  trace:") == 1
     counted, told, first, *_, total, report = summary(result)
     assert counted == "1  AMP201  [error]  clip-before-unscale"
     assert told.endswith(" (in 4 tests)")

@@ -216,7 +216,7 @@ def test_a_page_of_a_rule_says_how_its_fix_is_made_and_who_finds_it() -> None:
         assert ("It is off unless selected" in page) is (not rule.on_by_default)
         assert (" Found in source only." in page) is (rule.detected_by == "static")
         assert (" Found in runs only." in page) is (rule.detected_by == "runtime")
-        assert ("## Not found, because it is right\n\n- " in page) is bool(rule.negative_examples)
+        assert ("## Correct code that is not reported\n\n- " in page) is bool(rule.negative_examples)
         assert f'```toml\n[tool.amp-check]\nignore = ["{rule.code}"]\n```\n\n## Sources\n\n- ' in page
 
 
@@ -256,7 +256,7 @@ def test_a_fix_says_with_which_flags_it_is_made(applicability: str, flags: str) 
     [
         (None, False, "  only on some paths\n"),
         ("when use_amp is true", False, "  only on some paths, when use_amp is true\n"),
-        (None, True, "  how it comes about, on some paths, such as this one:\n"),
+        (None, True, "  trace, on some paths, such as this one:\n"),
     ],
 )
 def test_a_finding_that_is_not_certain_says_on_which_paths(condition: str | None, witness: bool, lead: str) -> None:

@@ -1478,7 +1478,7 @@ def test_what_does_harm_elsewhere_is_taken_back(
     assert cli.main(["check", ".", "--fix", "--no-cache"]) == 0
     assert Path("shared.py").read_text() == shared
     assert capsys.readouterr().err == (
-        "amp-check: warning: shared.py: its fixes were taken back: they would lead to findings in what goes with it\n"
+        "amp-check: warning: shared.py: fixes reverted, because they would cause findings in related files\n"
     )
 
 

@@ -242,7 +242,7 @@ def _parse_seconds(value: Any) -> float:
     except (TypeError, ValueError):
         number = float("nan")
     if not 0 <= number < float("inf"):
-        raise InvalidValue("a number of seconds, 0 for no limit")
+        raise InvalidValue("a number of seconds, 0 = no limit")
     return number
 
 
@@ -258,7 +258,7 @@ def _parse_file_size(value: Any) -> int:
     try:
         return parse_size(int(value) if isinstance(value, str) and value.isdecimal() else value)
     except (ValueError, TypeError):
-        raise InvalidValue("a number of bytes or a size such as 20MB, 0 for no limit") from None
+        raise InvalidValue("a number of bytes or a size such as 20MB, 0 = no limit") from None
 
 
 WORDS = OptionKind(

@@ -63,7 +63,7 @@ def _make_finding_data(finding: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "frame": [],
         "some": "" if finding["certain"] else f"only on some paths{condition}",
-        "lead": "how it comes about" if events else "",
+        "lead": "trace" if events else "",
         "events": events,
         "help": [],
     }
