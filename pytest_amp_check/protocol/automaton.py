@@ -117,24 +117,18 @@ PERHAPS = frozenset({FED, EXPOSED, SHARED, EITHER})
 class OptimizerState(NamedTuple):
     """State of the gradients of one optimizer.
 
-      grads       content of the gradients, one of ``GRADS``
-      stage       stage of the scaler, one of ``STAGES``
-      scaler_key  key of the scaler that last scaled, unscaled or stepped the gradients; -1 before
-      clipped_while_scaled
-                  the gradients were clipped while scaled
-      clipped_mixed
-                  the clip also covered gradients that were no longer scaled
-      window_open the accumulation window was found open since the last backward: no step in this iteration
-      several_backwards
-                  more than one backward ran in this window
-      loss_undivided
-                  no loss of this window was divided
-      grads_discarded
-                  scaled gradients were zeroed and no backward ran since
-      stepped_before
-                  a scaler has stepped this optimizer since construction
-      loop_kind   kind of the loop of the last backward, if the step follows after the loop
-      no_sync     the last backward ran without averaging over ranks
+    - ``grads``: content of the gradients, one of ``GRADS``
+    - ``stage``: stage of the scaler, one of ``STAGES``
+    - ``scaler_key``: key of the scaler that last scaled, unscaled or stepped the gradients; -1 before
+    - ``clipped_while_scaled``: the gradients were clipped while scaled
+    - ``clipped_mixed``: the clip also covered gradients that were no longer scaled
+    - ``window_open``: the accumulation window was found open since the last backward: no step in this iteration
+    - ``several_backwards``: more than one backward ran in this window
+    - ``loss_undivided``: no loss of this window was divided
+    - ``grads_discarded``: scaled gradients were zeroed and no backward ran since
+    - ``stepped_before``: a scaler has stepped this optimizer since construction
+    - ``loop_kind``: kind of the loop of the last backward, if the step follows after the loop
+    - ``no_sync``: the last backward ran without averaging over ranks
     """
 
     grads: str = UNKNOWN
@@ -294,12 +288,12 @@ def _always_true(opt: OptimizerState, scaler_key: int) -> bool:
 class Transition(NamedTuple):
     """A violation of an input in some states.
 
-      label           label of the violation
-      grads           gradient contents of these states
-      stages          stages of these states
-      guard           further condition on these states
-      next_grads      next gradient content; "" to use MOVES
-      is_additional   the violation from MOVES is also reported
+    - ``label``: label of the violation
+    - ``grads``: gradient contents of these states
+    - ``stages``: stages of these states
+    - ``guard``: further condition on these states
+    - ``next_grads``: next gradient content; "" to use MOVES
+    - ``is_additional``: the violation from MOVES is also reported
     """
 
     label: str

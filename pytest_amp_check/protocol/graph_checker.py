@@ -705,8 +705,7 @@ class _GraphChecker(Checker):
         return self._assume_predicate(known, truth, key, answer)
 
     def _assume_predicate(self, known: int, truth: int, key: int, answer: bool) -> tuple[int, int] | None:
-        """Return the path condition with an additional predicate, or None if the condition contradicts the predicate.
-        """
+        """Return the path condition with a further predicate, or None if the condition contradicts the predicate."""
         true, false = self._find_implied(key, answer)
         if known & true & ~truth or truth & false or true & false:
             return None

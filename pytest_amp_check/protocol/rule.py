@@ -20,49 +20,41 @@ STATIC, RUNTIME, BOTH = "static", "runtime", "both"
 class ViolationKind:
     """A kind of violation of a rule: the label from the checker, and all attributes of this label.
 
-      message     message for the user: a template over source texts, ``{scaler}``, ``{optimizer}``, ``{call}``, ...
-                  The problem comes first, the remedy after the colon.
-      severity    severity instead of the rule's.
-      cause_kinds kinds of the event to report: the latest such event before the event that detects the violation. Empty:
-                  the detecting event is reported.
-      every_cause every such event since the last use of the gradients is reported.
-      unscaled_only
-                  only backwards of unscaled losses are reported.
-      trace_kinds kinds of events that the trace shows beside the cause and the detecting event; the first begins the trace.
-      needs_every_path
-                  the violation counts only if every path to the node has the violation.
-      in_next_iteration
-                  the violation lies between an event of one iteration and an event of a later iteration. The first
-                  iteration cannot have the violation.
-      yields_to   labels of the same cause that say more, if they report the same event.
-      yields_where_detected
-                  labels of the same cause that say more, if the same event detects the violation.
-      exemption   name of the exemption, a key of ``EXCUSES`` in :mod:`.effects.violations`.
-      is_possible the violation depends on unknown facts, and is never definite.
-      label_overrides
-                  pairs of an attribute of the cause and the label used if the attribute is true.
-      needs_update
-                  the violation follows from a scaler that is never updated. Without any update, the step is reported instead.
-      any_precision
-                  the violation is as wrong without mixed precision.
-      always_possible
-                  unanalyzed code may prevent the violation, so the violation is never definite.
-      cause_only_reads
-                  the cause only reads. A cause in a helper is reported at the caller of the helper.
-      consequence_of
-                  prefix of rule codes. If such a rule is found, this violation is a consequence and is not reported.
-      concerns_training
-                  the violation concerns the result of training. A test that steps no optimizer is not affected.
-      concerns_loss
-                  the violation concerns the computation of the loss. If a helper in another file receives the loss, the
-                  caller is reported.
-      missing_method
-                  method of a scaler or optimizer that is never called. The violation is definite only for a local object.
-      is_proven   a run that finds the violation proves the harm, and reports the violation even if the rule is off by default.
-      sparing_kinds
-                  kinds of events that would have prevented the violation. The predicates that led past such an event are
-                  the condition of the violation.
-      names_skip  a statement skips the rest of an iteration, and the message names this statement.
+    - ``message``: message for the user: a template over source texts, ``{scaler}``, ``{optimizer}``, ``{call}``, ...
+      The problem comes first, the remedy after the colon.
+    - ``severity``: severity instead of the rule's.
+    - ``cause_kinds``: kinds of the event to report: the latest such event before the event that detects the violation.
+      Empty: the detecting event is reported.
+    - ``every_cause``: every such event since the last use of the gradients is reported.
+    - ``unscaled_only``: only backwards of unscaled losses are reported.
+    - ``trace_kinds``: kinds of events that the trace shows beside the cause and the detecting event; the first begins
+      the trace.
+    - ``needs_every_path``: the violation counts only if every path to the node has the violation.
+    - ``in_next_iteration``: the violation lies between an event of one iteration and an event of a later iteration. The
+      first iteration cannot have the violation.
+    - ``yields_to``: labels of the same cause that say more, if they report the same event.
+    - ``yields_where_detected``: labels of the same cause that say more, if the same event detects the violation.
+    - ``exemption``: name of the exemption, a key of ``EXCUSES`` in :mod:`.effects.violations`.
+    - ``is_possible``: the violation depends on unknown facts, and is never definite.
+    - ``label_overrides``: pairs of an attribute of the cause and the label used if the attribute is true.
+    - ``needs_update``: the violation follows from a scaler that is never updated. Without any update, the step is
+      reported instead.
+    - ``any_precision``: the violation is as wrong without mixed precision.
+    - ``always_possible``: unanalyzed code may prevent the violation, so the violation is never definite.
+    - ``cause_only_reads``: the cause only reads. A cause in a helper is reported at the caller of the helper.
+    - ``consequence_of``: prefix of rule codes. If such a rule is found, this violation is a consequence and is not
+      reported.
+    - ``concerns_training``: the violation concerns the result of training. A test that steps no optimizer is not
+      affected.
+    - ``concerns_loss``: the violation concerns the computation of the loss. If a helper in another file receives the
+      loss, the caller is reported.
+    - ``missing_method``: method of a scaler or optimizer that is never called. The violation is definite only for a
+      local object.
+    - ``is_proven``: a run that finds the violation proves the harm, and reports the violation even if the rule is off
+      by default.
+    - ``sparing_kinds``: kinds of events that would have prevented the violation. The predicates that led past such an
+      event are the condition of the violation.
+    - ``names_skip``: a statement skips the rest of an iteration, and the message names this statement.
     """
 
     __slots__ = (
@@ -164,39 +156,32 @@ WholeJudge = Callable[[Program], Verdicts]
 class Rule:
     """A rule of the catalogue.
 
-      code        ``AMPnnn``; the hundreds name the family, a folder of ``protocol/rules``; never reused.
-      name        kebab-case name of the mistake; reads after "allow".
-      severity    ``error``, ``warning`` or ``info``.
-      summary     one sentence for lists.
-      violations  label -> :class:`ViolationKind`. Labels of the automaton (``clip@scaled``) or of the rule's own checks.
-      rationale   why the mistake is wrong, a short paragraph in Markdown.
-      harm        measured effect, with figures.
-      bad_example, good_example
-                  runnable Python; each line that must be found carries ``# AMPnnn``. ``good_example`` is the corrected
-                  ``bad_example``.
-      negative_examples
-                  pairs (reason, Python) that must give no finding of this rule: programs in the folder ``lookalikes``
-                  beside the rule, which the catalogue reads.
-      fix_advice  how to fix the mistake, one sentence.
-      applicability
-                  of the fix by ``check --fix``, if the right code is certain: ``safe``, or ``unsafe`` for a fix that may
-                  change tuned values. Empty if the rule has no fix.
-      sources     sources of the claim.
-      detected_by ``static``, ``runtime`` or ``both``.
-      prescan_words
-                  texts of which a file must contain one to be analyzed for the rule. An entry is a word, several words
-                  that must all occur, or a name of a closer test in ``static``. Empty if the rule is found in files that
-                  are analyzed for other rules, or only in runs.
-      event_checks
-                  event kind -> check of a single event.
-      program_checks
-                  event kind -> check of a whole program, called if the program has an event of this kind.
-      on_by_default
-                  True if the rule is on without being selected.
-      grouped_message
-                  one sentence for all findings of the rule in one file, if separate findings would be too many;
-                  ``{places}`` are the lines. Empty if each finding is shown separately. Machine formats always list
-                  separate findings.
+    - ``code``: ``AMPnnn``; the hundreds name the family, a folder of ``protocol/rules``; never reused.
+    - ``name``: kebab-case name of the mistake; reads after "allow".
+    - ``severity``: ``error``, ``warning`` or ``info``.
+    - ``summary``: one sentence for lists.
+    - ``violations``: label -> :class:`ViolationKind`. Labels of the automaton (``clip@scaled``) or of the rule's own
+      checks.
+    - ``rationale``: why the mistake is wrong, a short paragraph in Markdown.
+    - ``harm``: measured effect, with figures.
+    - ``bad_example``, ``good_example``: runnable Python; each line that must be found carries ``# AMPnnn``.
+      ``good_example`` is the corrected ``bad_example``.
+    - ``negative_examples``: pairs (reason, Python) that must give no finding of this rule: programs in the folder
+      ``lookalikes`` beside the rule, which the catalogue reads.
+    - ``fix_advice``: how to fix the mistake, one sentence.
+    - ``applicability``: of the fix by ``check --fix``, if the right code is certain: ``safe``, or ``unsafe`` for a fix
+      that may change tuned values. Empty if the rule has no fix.
+    - ``sources``: sources of the claim.
+    - ``detected_by``: ``static``, ``runtime`` or ``both``.
+    - ``prescan_words``: texts of which a file must contain one to be analyzed for the rule. An entry is a word, several
+      words that must all occur, or a name of a closer test in ``static``. Empty if the rule is found in files that are
+      analyzed for other rules, or only in runs.
+    - ``event_checks``: event kind -> check of a single event.
+    - ``program_checks``: event kind -> check of a whole program, called if the program has an event of this kind.
+    - ``on_by_default``: True if the rule is on without being selected.
+    - ``grouped_message``: one sentence for all findings of the rule in one file, if separate findings would be too
+      many; ``{places}`` are the lines. Empty if each finding is shown separately. Machine formats always list separate
+      findings.
     """
 
     __slots__ = (

@@ -69,8 +69,7 @@ def apply_transition(
 
 
 def _is_step_bypassed(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """Return True if this path bypassed the step of scaled gradients, and the step's predicates vary between
-    iterations.
+    """Return True if this path bypassed the step of scaled gradients, under predicates that vary by iteration.
 
     With several optimizers, another optimizer may step when this optimizer does not.
     """
@@ -118,8 +117,7 @@ def _is_unscaled_early(checker: Checker, ctx: EventContext, i: int) -> bool:
 
 
 def is_cleared_elsewhere(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """Return True if gradients left for the next backward are cleared at another location, or possibly by other code.
-    """
+    """Return True if gradients left for the next backward are cleared elsewhere, or possibly by other code."""
     key = checker.optimizer_keys[i]
     facts = checker.program.objects[key].attributes
     hooked = bool(facts.get("hooked"))

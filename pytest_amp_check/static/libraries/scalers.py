@@ -58,7 +58,7 @@ def _call_scaler_method(
         interp.graph_data(RepeatedCosts).scale_reads[id(node)] = scaler.tracked_object
         return ScaleValue(scaler.tracked_object.key, interp.current_loops())
     if name == "state_dict":
-        if not interp.state.handler_depth:  # An error may occur at any time, so a save in a handler stores the current state.
+        if not interp.state.handler_depth:  # An error may occur at any time: the current state is saved.
             interp.emit(e.SCALER_STATE, node, scaler.tracked_object.key, names={"scaler": receiver_text(node)})
         return take_state(interp, scaler, node)
     if name == "load_state_dict":
