@@ -18,7 +18,7 @@ _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 
 
 class JsonTooLarge(ValueError):
-    """A JSON text with too many values, or with too deep nesting."""
+    """Error for a JSON text with too many values, or with too deep nesting."""
 
 
 def parse_json(text: str) -> Any:

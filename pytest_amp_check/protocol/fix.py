@@ -16,7 +16,7 @@ APPLICABILITIES = (SAFE, UNSAFE)
 
 
 class UnwritableFix(Exception):
-    """The edits of a fix cannot be written; the message gives the reason."""
+    """Error for the edits of a fix that cannot be written; the message gives the reason."""
 
 
 class Edit:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # Roles of framework callables.
 ENGINE = "engine"  # creates the object that scales, unscales and steps
-WRAP = "wrap"  # gives back what it is given
+WRAP = "wrap"  # returns the argument
 APEX_INITIALIZE = "apex-initialize"
 APEX_SCALE = "apex-scale"
 APEX_MASTER = "apex-master"

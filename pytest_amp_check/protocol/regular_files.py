@@ -18,14 +18,14 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)
 
 
 class NotRegularFile(OSError):
-    """The path of a pipe, a socket or a device. A read may block or never end."""
+    """Error for the path of a pipe, a socket or a device. A read may block or never end."""
 
     def __init__(self, path: str) -> None:
         super().__init__(errno.EINVAL, "it is no regular file, and pipes, sockets and devices are not read", path)
 
 
 class FileTooLarge(OSError):
-    """A file above the size limit. ``size`` is a lower bound of the file size."""
+    """Error for a file above the size limit. ``size`` is a lower bound of the file size."""
 
     def __init__(self, path: str, size: int, largest: int) -> None:
         super().__init__(errno.EFBIG, f"it has {size:,} bytes, and at most {largest:,} are read", path)

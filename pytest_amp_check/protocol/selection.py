@@ -13,7 +13,7 @@ _PROVEN = " proven"
 
 
 class UnknownRule(ValueError):
-    """A word that names no rule. ``word`` is the given word, ``nearest`` the most similar rule."""
+    """Error for a word that names no rule. ``word`` is the given word, ``nearest`` the most similar rule."""
 
     def __init__(self, word: str, nearest_name: str) -> None:
         self.word = word
