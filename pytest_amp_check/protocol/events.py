@@ -281,25 +281,19 @@ SCHEDULER_STEP = EventKind("scheduler-step", "idle skipped", description="the le
 # An action of the program beside an optimizer step. In a run: skipped: the step before was skipped.
 STEP_FOLLOWED = EventKind("step-followed", "skipped how", description="the weights are averaged", has_loops=True)
 WINDOW = EventKind("window", "how")  # In a run: the windows of an optimizer lose microbatches; how: "zero" or "early"
-GRAD_INVALID = EventKind(
-    "grad-invalid"
-)  # an optimizer whose gradients became non-finite after unscale_
+GRAD_INVALID = EventKind("grad-invalid")  # an optimizer whose gradients became non-finite after unscale_
 # A non-finite loss, gradient, parameter or statistic of a run; how: the cause, witness: trace as (location, text).
 NOT_FINITE = EventKind("not-finite", "how witness")
 # Scaled gradients from autograd.grad are part of a new loss; outdated: divided by a scale that update() changed since.
 PENALTY = EventKind("penalty", "outdated")
 DEPRECATED = EventKind("deprecated", "new old")
 # Effects of low precision on values. dtype: "half" for either low dtype; guessed: unanalyzed code returned the tensor.
-EPSILON = EventKind(
-    "epsilon", "divides dtype guessed how value"
-)  # a small constant is added, or is a lower bound
+EPSILON = EventKind("epsilon", "divides dtype guessed how value")  # a small constant is added, or is a lower bound
 FRAGILE_MATH = EventKind("fragile-math", "dtype guessed how")  # an expression that overflows or cancels
 # A running sum in low precision; stands: further additions no longer change the sum.
 LOW_SUM = EventKind("low-sum", "dtype guessed stands")
 LOW_POSITIONS = EventKind("low-positions", "dtype guessed how")  # positions lose their last digits
-LATE_SCALE = EventKind(
-    "late-scale", "dtype guessed"
-)  # attention scores are scaled after the product
+LATE_SCALE = EventKind("late-scale", "dtype guessed")  # attention scores are scaled after the product
 LOW_OP = EventKind("low-op", "dtype guessed how")  # an op without low-precision kernel receives a low-precision tensor
 DTYPE_CLASH = EventKind(
     "dtype-clash", "dtype guessed how"

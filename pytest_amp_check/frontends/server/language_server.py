@@ -248,7 +248,7 @@ class CheckServer:
     def find_hover(self, uri: str, position: types.Position) -> tuple[str, types.Range] | None:
         """Return a short text about the rules at a position, and the range. None if there is none.
 
-        The rules are those with a finding at the position, or with a code in the text there.
+        A rule is included if a finding of the rule covers the position, or if the text there contains the code.
         """
         document = self.documents.get(uri)
         if document is None:

@@ -208,7 +208,7 @@ def _get_engine_attribute(interp: Interpreter, engine: FrameworkEngine, name: st
     if name == "mixed_precision":
         return engine.precision
     if name == "state":
-        return engine  # An accelerator has no further models; attributes belong to the engine.
+        return engine  # `state` has no methods, and its attributes are also the accelerator's.
     if name == "deepspeed_plugin":
         return NONE  # DeepSpeed trains without a torch scaler, so nothing is checked.
     if name == "sync_gradients":

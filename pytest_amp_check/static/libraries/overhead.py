@@ -170,7 +170,7 @@ def _mentions_any(node: ast.AST, names: frozenset[str]) -> bool:
 
 
 def _changes_in_loop(node: ast.AST, loop: Loop) -> bool:
-    """Return True if a call may run another module in each iteration of a loop, judging by assigned names."""
+    """Return True if a call may run another module in each iteration of a loop, according to the assigned names."""
     if loop.node is None:
         return True
     stored = set(stored_names(loop.node.body)[0])
