@@ -1,8 +1,8 @@
-"""Finds the mistakes that PyTorch mixed-precision training code makes silently."""
+"""Detection of silent mistakes in PyTorch mixed-precision training code."""
 
 from __future__ import annotations
 
-# Not the one of typing, here and elsewhere: importing typing takes a quarter of the time of starting Python.
+# Not typing.TYPE_CHECKING, here and elsewhere: importing typing takes a quarter of the time of starting Python.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -30,7 +30,7 @@ __all__ = [
     "run_steps",
 ]
 
-#: Where each name is. Loaded on first use: pytest imports this package in every run of every project that has it.
+#: Module of each public name, imported on first use: pytest imports this package in every run of each project with it.
 _HOMES = {
     "Finding": "protocol.finding",
     "Run": "runtime.run",

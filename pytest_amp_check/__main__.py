@@ -1,4 +1,4 @@
-"""``python -m pytest_amp_check`` is ``amp-check``."""
+"""Entry point of ``python -m pytest_amp_check``, equivalent to ``amp-check``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 
 
 def run() -> NoReturn:
-    """The command, from its first moment on: loading it takes longest, and may be interrupted as well."""
+    """Run the command. Signals are handled from the start, because loading takes longest and may be interrupted."""
     from .frontends import signals
 
     signals.end_at_once()

@@ -1,7 +1,7 @@
-"""Known findings: a file that holds those of an old code base, so that a check fails for new ones alone.
+"""Baselines: a file with the known findings of an old code base, so that a check fails only for new findings.
 
-A finding is known by its file, rule, function and the text of its line, so that lines may move. The file is written
-once, and only shrinks from then on.
+File, rule, function and the text of the line identify a finding, so lines may move. The file is written once, and only
+shrinks afterwards.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 VERSION = 1
-#: What a finding is known by: its file as seen from a folder, rule, function, and the text of its line.
+#: Identity of a finding: file relative to a folder, rule, function, and text of the line.
 Key = tuple[str, str, str, str]
 
 
 class BaselineError(ValueError):
-    """A baseline that cannot be read or written; the message is one sentence."""
+    """Error for a baseline that cannot be read or written; the message is one sentence."""
 
 
 def make_finding_key(finding: Finding, sources: SourceLines, folder: str) -> Key:
-    """What a finding is known by, seen from a folder: the place of the mistake, wherever it is shown."""
+    """Return the identity of a finding relative to a folder. The location is the mistake's, not the display's."""
     site = finding.elsewhere or finding.site
     text = " ".join((sources.find_line_at(site, site.line) or "").split())
     return _relative_name(folder, site.path), finding.code, site.function, text
@@ -40,16 +40,16 @@ def _relative_name(folder: str, path: str) -> str:
     try:
         return os.path.relpath(real, top).replace(os.sep, "/")
     except ValueError:
-        # Another drive.
+        # The path is on another drive.
         return real.replace(os.sep, "/")
 
 
 def split_new(
     findings: Iterable[Finding], sources: SourceLines, folder: str, known_counts: Counter[Key]
 ) -> tuple[list[Finding], Counter[Key]]:
-    """The findings that are not among the known ones, and what of these was found again.
+    """Return the new findings, and the counts of known findings that were found again.
 
-    Of findings that are known by the same, the first ones are the known ones.
+    Of findings with equal identity, the first ones count as known.
     """
     from collections import Counter
 
@@ -65,7 +65,7 @@ def split_new(
 
 
 class Baseline:
-    """The known findings that a file holds."""
+    """The known findings of a baseline file."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -96,13 +96,13 @@ class Baseline:
         return found
 
     def find_new(self, findings: Iterable[Finding], sources: SourceLines) -> list[Finding]:
-        """The findings that are new."""
+        """Return the findings that are not in the baseline."""
         return split_new(findings, sources, self.folder, self.known_counts)[0]
 
     def match_findings(
         self, findings: Sequence[Finding], sources: SourceLines, checked: Collection[str]
     ) -> list[Finding]:
-        """The same, and what is gone: what the files lack that were looked at, which are ``checked``."""
+        """Return the new findings, and record the known findings that disappeared from the ``checked`` files."""
         fresh, met = split_new(findings, sources, self.folder, self.known_counts)
         names = {_relative_name(self.folder, path) for path in checked}
         self.gone_counts = {
@@ -114,14 +114,14 @@ class Baseline:
         return fresh
 
     def remove_gone(self) -> int:
-        """Write the file without what is gone; how much that is."""
+        """Write the file without disappeared findings, and return the number of removed findings."""
         if self.gone_counts:
             write_baseline(self.path, self.known_counts - _make_counter(self.gone_counts))
         return sum(self.gone_counts.values())
 
 
 def create_baseline(path: str, findings: Sequence[Finding], sources: SourceLines) -> None:
-    """Write a baseline of all that was found."""
+    """Write a baseline of all findings."""
     folder = os.path.dirname(os.path.abspath(path))
     write_baseline(
         path, _make_counter({}) + _count_keys(make_finding_key(finding, sources, folder) for finding in findings)
@@ -141,7 +141,7 @@ def _count_keys(keys: Iterable[Key]) -> Counter[Key]:
 
 
 def write_baseline(path: str, known_counts: Counter[Key]) -> None:
-    """Write a baseline in the place of the one before, at once or not at all; a line for each file and finding."""
+    """Replace a baseline file atomically, with one line for each file and finding."""
     import json
 
     from ..static.sources.atomic_replace import replace_file
@@ -149,7 +149,7 @@ def write_baseline(path: str, known_counts: Counter[Key]) -> None:
     by_path: dict[str, list[dict[str, Any]]] = {}
     for (name, code, function, text), count in sorted(known_counts.items()):
         by_path.setdefault(name, []).append({"code": code, "function": function, "text": text, "count": count})
-    # ASCII, which holds halves of characters in odd file names, too.
+    # ASCII can also represent surrogates in unusual file names.
     held = json.dumps({"version": VERSION, "findings": by_path}, indent=1) + "\n"
     try:
         replace_file(path, held.encode("ascii"))

@@ -1,6 +1,6 @@
-"""What is new since a revision of git: the files of that revision are checked too, and what they had is left out.
+"""New findings since a git revision: the files of the revision are also checked, and their findings are removed.
 
-So a finding counts as new wherever it stands: in a changed line, or in an unchanged caller of a changed function.
+A finding counts as new at any location: in a changed line, or in an unchanged caller of a changed function.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 
     from ..protocol.finding import Finding
 
-#: Files that say which torch a project asks for, and where it begins.
+#: Suffixes of files that declare a project's torch version, and the project root.
 DECLARING = (".toml", ".cfg", ".txt", ".in", ".yml", ".yaml")
 
 
-#: Bytes of a file that is too large to be read which are passed over at once.
+#: Block size in bytes for skipping the content of a file that is too large.
 PIECE = 1_000_000
 
 
 class NoRevision(ValueError):
-    """What changed cannot be told; the message is one sentence."""
+    """Error for changes that cannot be determined; the message is one sentence."""
 
 
 class GitTimeout(NoRevision):
-    """git hangs, so that asking again is of no use."""
+    """Error for a git process that does not respond. Repeated calls are useless."""
 
 
 def find_new_since(
@@ -42,9 +42,9 @@ def find_new_since(
     sources: SourceLines,
     check: Callable[[list[str]], list[Finding]],
 ) -> list[Finding]:
-    """The findings that files had not at a revision of git: where it and this work tree went apart.
+    """Return the findings that did not exist at the merge base of a git revision and this work tree.
 
-    ``check`` gives the findings in files and folders.
+    ``check`` returns the findings in files and folders.
     """
     import tempfile
 
@@ -55,13 +55,13 @@ def find_new_since(
     commit = _run_git(
         top, "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}", problem=f"git knows no revision {revision!r}"
     ).strip()
-    # What the other side has done since is no change of this one. A shallow clone may lack where they parted.
+    # Later commits of the other branch are no changes of this branch. A shallow clone may lack the merge base.
     base = _try_git(top, "merge-base", commit, "HEAD").strip() or commit
     if not findings:
         return []
     renamed = dict(_find_renamed(top, base))
     with tempfile.TemporaryDirectory(prefix="amp-check-") as made:
-        # The way to it leads over links in places.
+        # The path of the temporary folder contains links on some systems.
         folder = os.path.realpath(made)
         _write_revision(top, base, folder)
         former = {now: then for then, now in renamed.items()}
@@ -75,13 +75,13 @@ def find_new_since(
 
 
 def _find_revision_path(path: str, top: str, folder: str, former: dict[str, str]) -> str:
-    """The place of a path of the work tree in the folder of a revision, in which it may have a former name."""
+    """Return the path in the folder of a revision for a work tree path, with the former name of a renamed file."""
     name = os.path.relpath(os.path.realpath(path), top).replace(os.sep, "/")
     return os.path.normpath(os.path.join(folder, former.get(name, name)))
 
 
 def _write_revision(top: str, commit: str, folder: str) -> None:
-    """Write the files of a commit that hold source, or say what a project needs: as they are, no filter runs."""
+    """Write the source files and project files of a commit, unchanged and without git filters."""
     from ..static.sources.source_files import SUFFIXES
 
     inside = os.path.join(folder, "")
@@ -90,14 +90,14 @@ def _write_revision(top: str, commit: str, folder: str) -> None:
         for name in _run_git(top, "ls-tree", "-r", "-z", "--name-only", commit, problem="git cannot list it").split(
             "\0"
         )
-        # git itself refuses to look up a name that leads out of its tree, which no git makes.
+        # git itself refuses names that lead out of the tree, and never creates such names.
         if name.endswith(SUFFIXES + DECLARING) and ".." not in name.split("/")
     ]
     os.mkdir(os.path.join(folder, ".git"))
     for name, data in _read_contents(top, commit, names):
         path = os.path.normpath(os.path.join(folder, *name.split("/")))
         if not path.startswith(inside):
-            # No git makes such a tree, and none has to read one.
+            # git never creates such a tree, so the entry is skipped.
             continue
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb") as file:
@@ -105,7 +105,7 @@ def _write_revision(top: str, commit: str, folder: str) -> None:
 
 
 def _read_contents(top: str, commit: str, names: list[str]) -> Iterator[tuple[str, bytes]]:
-    """What files of a commit hold."""
+    """Yield the contents of files of a commit."""
     from ..static.sources import git
 
     with (
@@ -143,17 +143,17 @@ def _read_contents(top: str, commit: str, names: list[str]) -> Iterator[tuple[st
             left = size + 1 - len(data)
             while left > 0 and (more := process.stdout.read(min(left, PIECE))):
                 left -= len(more)
-            # What is not read of the work tree is not read of a revision.
+            # The same limits apply as for the work tree.
             if head[1] == b"blob" and size <= LARGEST_DOCUMENT:
                 yield name, data
         process.stdin.close()
 
 
 def _find_renamed(top: str, commit: str) -> Iterator[tuple[str, str]]:
-    """Files that were renamed since a commit: the old name and the new one.
+    """Yield the old and new names of files renamed since a commit, according to the index.
 
-    As the index has them: to look at the work tree, git would run the filters that its configuration names, and a name
-    that it has not been told of it does not know there either.
+    A comparison with the work tree would run the filters in git's configuration, and would not know untracked names
+    either.
     """
     words = _try_git(
         top,

@@ -1,4 +1,4 @@
-"""What a run looks like, in a few lines of a terminal: the loss scale, memory, underflow and dtypes."""
+"""Terminal charts of a run in a few lines: loss scale, memory, underflow and dtypes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from .text import Line
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-#: Columns of the words on the left, and the widest that a sparkline and a bar get.
+#: Width in columns of the labels, and maximum width of a sparkline and of a bar.
 LABEL, SPARK, BAR = 10, 60, 40
-#: Modules that the lists of underflow and of headroom show.
+#: Maximum number of modules in the lists of underflow and headroom.
 WORST = 5
-#: The most that float16 holds, and how many times more than a value it is where that is worth a line.
+#: Largest finite float16 number, and the ratio to a value below which the value is listed.
 MOST, NEAR = 65504, 64
 
 
 class _BlockCharacters:
-    """The characters that a chart is blocks with."""
+    """Block characters of charts."""
 
     def __init__(self, levels: str, full: str, rest: str) -> None:
         self.levels = levels
@@ -38,12 +38,12 @@ SKIP = "x"
 
 
 def find_encoding(stream: TextIO | None) -> str | None:
-    """What an output is encoded in, as :func:`lines` wants it: None where it shows ASCII at best."""
+    """Return the encoding of an output for :func:`render_charts`, or None for an output with ASCII only."""
     return None if stream is None or os.environ.get("TERM") == "dumb" else stream.encoding
 
 
 def _choose_blocks(encoding: str | None) -> _BlockCharacters:
-    """Blocks where the encoding of the output has them, ASCII elsewhere."""
+    """Return Unicode blocks if the encoding supports them, else ASCII."""
     try:
         f"{UNICODE.levels}{UNICODE.full_block}{UNICODE.empty_block}".encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -52,9 +52,9 @@ def _choose_blocks(encoding: str | None) -> _BlockCharacters:
 
 
 def render_charts(run: Mapping[str, Any], width: int, encoding: str | None = "utf-8") -> list[Line]:
-    """The charts of one run, given as ``Run.as_dict()``, in lines of at most ``width`` columns where names allow it.
+    """Return the charts of one run in the format of ``Run.as_dict()``, in lines of about ``width`` columns.
 
-    Parts that were not recorded have no line. ``encoding`` is that of the output.
+    Long names may exceed the width. Data that was not recorded has no line. ``encoding`` is the encoding of the output.
     """
     blocks = _choose_blocks(encoding)
     return [
@@ -67,7 +67,7 @@ def render_charts(run: Mapping[str, Any], width: int, encoding: str | None = "ut
 
 
 def render_run(run: Mapping[str, Any], width: int, encoding: str | None) -> list[Line]:
-    """What a terminal shows of one run: its charts, and what the run advises."""
+    """Return the terminal output of one run: charts and advice."""
     advice: list[Line] = [
         [("advice: ", "dim"), (text._make_printable(f"{each['what']}: {each['evidence']}"), "")]
         for each in run.get("advice", ())
@@ -76,14 +76,14 @@ def render_run(run: Mapping[str, Any], width: int, encoding: str | None) -> list
 
 
 def describe_size(count: int) -> str:
-    """Bytes in the unit that fits, in the words of the assertions: ``1.21 GiB``."""
+    """Return bytes in a fitting unit, as in assertion messages: ``1.21 GiB``."""
     from ..protocol.byte_sizes import format_size
 
     return format_size(count)
 
 
 def find_unit(largest: float) -> tuple[int, str]:
-    """How many bytes the unit has in which this number of bytes is read best, and its name."""
+    """Return the bytes of the best unit for a number of bytes, and the name of the unit."""
     power = 0
     while power < len(UNITS) - 1 and largest >= 1024 ** (power + 1):
         power += 1
@@ -91,7 +91,7 @@ def find_unit(largest: float) -> tuple[int, str]:
 
 
 def format_scale(value: float) -> str:
-    """A loss scale: in full as long as it is short, a large power of two as one."""
+    """Return a loss scale as text: short numbers in full, large powers of two as a power."""
     if abs(value) < 2**24 and value == int(value):
         return str(int(value))
     mantissa, exponent = math.frexp(value)
@@ -99,7 +99,7 @@ def format_scale(value: float) -> str:
 
 
 def format_percent(share: float) -> str:
-    """A share in percent, in which something is never shown as nothing nor almost all as all."""
+    """Return a share in percent. A nonzero share is never shown as zero, and an incomplete share never as 100 %."""
     value = share * 100
     if 0 < value < 0.05:
         return "<0.1 %"
@@ -113,7 +113,7 @@ def format_count(count: int, noun: str) -> str:
 
 
 def collect_scales(run: Mapping[str, Any]) -> dict[str, list[tuple[int, float]]]:
-    """For each scaler the scale with which each step was made, by step, and the scale after the last one."""
+    """Return, for each scaler, the scale of each step and the scale after the last step."""
     found: dict[str, list[tuple[int, float]]] = {}
     last: dict[str, tuple[int, float]] = {}
     for step in run["steps"]:
@@ -125,22 +125,22 @@ def collect_scales(run: Mapping[str, Any]) -> dict[str, list[tuple[int, float]]]
     for name, point in last.items():
         found[name].append(point)
     if len(found) == 1:
-        # Steps that were dropped to bound the record have left their changes of the scale.
+        # Dropped steps of a bounded record are still in the history of scale changes.
         for points in found.values():
             points[:0] = [(index, scale) for index, scale in run["scale_history"] if index < points[0][0]]
     return found
 
 
 def rank_lost_parameters(run: Mapping[str, Any]) -> list[tuple[str, float]]:
-    """The share of each parameter's gradient that fp16 would lose without scaling, the worst first."""
+    """Return the share of each parameter's gradient that fp16 loses without scaling, largest first."""
     shares = [(name, each["lost"]) for name, each in run["numerics"]["parameters"].items()]
     return sorted(shares, key=lambda pair: (-pair[1], pair[0]))
 
 
 def rank_lost_modules(run: Mapping[str, Any]) -> list[tuple[str, float, float]]:
-    """The share of each module's gradients that float16 loses without scaling, and with it, the worst first.
+    """Return the share of each module's gradients that float16 loses, without and with scaling, largest first.
 
-    A module is that which holds the parameters itself, "" where that is the model.
+    A module is the direct owner of parameters; the model itself is "".
     """
     modules: dict[str, list[Mapping[str, Any]]] = {}
     for name, each in run["numerics"]["parameters"].items():
@@ -165,7 +165,7 @@ def _compute_lost_share(counts: Iterable[Mapping[str, int]]) -> float:
 
 
 def rank_peak_categories(memory: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """What the peak was made of, the largest first."""
+    """Return the memory categories at the peak, largest first."""
     return sorted(
         ((name, count) for name, count in memory["peak"].items() if name != "total"),
         key=lambda pair: (-pair[1], pair[0]),
@@ -173,7 +173,7 @@ def rank_peak_categories(memory: Mapping[str, Any]) -> list[tuple[str, int]]:
 
 
 def count_dtypes(dtypes: Iterable[str]) -> list[tuple[str, int]]:
-    """How often each dtype occurs, the most frequent first; ``float16, float32`` counts for both."""
+    """Return the number of occurrences of each dtype, most frequent first; ``float16, float32`` counts for both."""
     found: dict[str, int] = {}
     for each in dtypes:
         for dtype in filter(None, each.split(", ")):
@@ -191,7 +191,7 @@ def _render_scale(run: Mapping[str, Any], width: int, blocks: _BlockCharacters) 
     shown: list[Line] = []
     for name, points in series.items():
         own = [step for step in run["steps"] if step["scaler"] == name]
-        # The totals also count the steps that were dropped, but not by scaler.
+        # The totals include dropped steps, but not by scaler.
         steps = total if len(series) == 1 else len(own)
         skipped = run["skipped_total"] if len(series) == 1 else sum(step["skipped"] for step in own)
         first, last = format_scale(points[0][1]), format_scale(points[-1][1])
@@ -218,7 +218,7 @@ def _render_scale(run: Mapping[str, Any], width: int, blocks: _BlockCharacters) 
 def _make_sparkline(
     points: Sequence[tuple[int, float]], skips: set[int], room: int, blocks: _BlockCharacters
 ) -> list[tuple[str, bool]]:
-    """A level for each group of neighbouring steps, its lowest scale, and whether one of them was skipped."""
+    """Return a level for each group of neighboring steps (the lowest scale), and True if a step was skipped."""
     count = min(len(points), max(room, 1))
     heights: list[tuple[float, bool]] = []
     for cell in range(count):
@@ -247,7 +247,7 @@ def _render_memory(run: Mapping[str, Any], width: int, blocks: _BlockCharacters)
     head: Line = [_make_label("memory"), (f"{describe_size(total)} at the peak", "")]
     if budget is not None:
         over = total > budget
-        # 100 % is what was allowed: a share that is over must not be rounded down to it.
+        # A share above the limit must not be rounded down to 100 %.
         share = f"{total / budget * 100:.1f} %" if budget else "no memory allowed"
         state = f", {describe_size(total - budget)} over" if over else ""
         head = [
@@ -271,7 +271,7 @@ def _render_memory(run: Mapping[str, Any], width: int, blocks: _BlockCharacters)
 
 
 def _count_cells(count: int, whole: int, room: int) -> int:
-    """Cells of a bar; what is there has one."""
+    """Return the number of cells of a bar, at least one if the count is positive."""
     return max(round(count / whole * room), 1) if count else 0
 
 
@@ -299,7 +299,7 @@ def _render_underflow(run: Mapping[str, Any], width: int) -> list[Line]:
 
 
 def _render_headroom(run: Mapping[str, Any], width: int) -> list[Line]:
-    """The modules whose outputs, and the products of activations, that come nearest to the end of float16."""
+    """Return lines about the modules whose outputs or activation products are closest to the float16 limit."""
     known = run.get("headroom") or {}
     reached = [(float(most), name) for part in known.values() for name, most in part.items()]
     near = sorted(((most, name) for most, name in reached if most * NEAR >= MOST), key=lambda p: (-p[0], p[1]))
@@ -308,7 +308,7 @@ def _render_headroom(run: Mapping[str, Any], width: int) -> list[Line]:
     shown: list[Line] = [[_make_label("headroom"), (f"float16 ends at {MOST}, so many times what was reached", "")]]
     for most, name in near[:WORST]:
         times = MOST / most
-        # What is almost over must not be rounded up to where float16 ends.
+        # A value close to the limit must not be rounded up to the limit.
         amount = f"{math.floor(times * 10) / 10:.1f}" if times >= 0.1 else "<0.1"
         start = f"{amount:>8}  "
         style = "error" if times < 1 else "warning"
@@ -319,7 +319,7 @@ def _render_headroom(run: Mapping[str, Any], width: int) -> list[Line]:
 
 
 def _shorten_name(name: str, room: int) -> str:
-    """A name whose end is kept: what tells parameters apart stands there."""
+    """Return a name with a shortened start, because parameter names differ at the end."""
     name = text._make_printable(name)
     room = max(room, 8)
     return name if text._count_columns(name) <= room else f"...{name[3 - room :]}"

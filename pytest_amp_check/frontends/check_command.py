@@ -1,4 +1,4 @@
-"""One check: what is asked of the engine, and what of its findings is left where some are known already."""
+"""One check: the request to the engine, and the findings that are not baselined."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class InputFailure(Exception):
-    """What was given cannot be used; the message is one sentence."""
+    """Error for unusable input; the message is one sentence."""
 
 
 class CheckRun:
-    """One check: what it has found, and what is known of what it has read."""
+    """One check: the findings, and data about the analyzed input."""
 
     def __init__(
         self, paths: list[str], options: table.Options, stdin_filename: str | None, flags: dict[str, Any]
@@ -31,18 +31,18 @@ class CheckRun:
         self.options = options
         self.flags = flags
         self.settings = table.make_settings(options)
-        #: Paths by why nothing was read in them.
+        #: Skipped paths, by reason.
         self.passed_over: dict[str, list[str]] = {}
         self.from_stdin = paths == ["-"]
         self.source_bytes: dict[str, bytes] = {}
         self.stdin_name = stdin_filename or "<stdin>"
         self.sources = text.SourceLines()
-        #: Sentences about what else was done, and those about what could not be.
+        #: Sentences about other actions, and about failed actions.
         self.notices: list[str] = []
         self.errors: list[str] = []
-        #: Findings that are known and not told of.
+        #: Number of known findings that are not reported.
         self.known_count = 0
-        #: How many findings were put right, and where what is left is shown.
+        #: Number of fixed findings, and the stream for the remaining findings.
         self.fixed_count = 0
         self.output_stream: TextIO = sys.stdout
         write_guard.check_baseline_path(options)
@@ -70,14 +70,14 @@ class CheckRun:
             self.summary = f"{self.summary.removesuffix('.')} ({self.known_count:,} known)."
 
     def recheck_source(self, source: str) -> list[Finding]:
-        """What standard input holds, or would hold."""
+        """Check a source text in place of standard input."""
         from ..static import engine
 
         self.sources = text.SourceLines({self.stdin_name: source})
         return self.remove_known(engine.check_in_project(source, self.stdin_name, self.settings, self.project))
 
     def recheck_files(self) -> list[Finding]:
-        """What is found in the files now."""
+        """Check the files again."""
         found = self._check_files().findings
         self.sources = text.SourceLines()
         return self.remove_known(found)
@@ -92,19 +92,19 @@ class CheckRun:
         return _run_engine(paths, settings, self.options, nearer, cached=cached)
 
     def are_all_excluded(self) -> bool:
-        """Whether there were files, and patterns left them out."""
+        """Return True if files exist but patterns exclude them."""
         from ..static import engine
 
         return bool(self.passed_over.get(engine.EXCLUDED_REASON))
 
     def remove_known(self, findings: list[Finding], *, first: bool = False) -> list[Finding]:
-        """The findings without those that are known: of a revision, and of a baseline."""
+        """Return the findings without known findings of a revision and of a baseline."""
         self.known_count = 0
         if self.options.diff_base is not None and not self.from_stdin:
             from . import changes
 
             before = table.make_settings(self.options)
-            # Its paths are not those of the work tree, and git is not at hand there.
+            # The revision has other paths than the work tree, and git is not available there.
             before.gitignore, before.exclude = False, ()
             try:
                 fresh = changes.find_new_since(
@@ -155,15 +155,15 @@ class CheckRun:
         return fresh
 
     def has_no_input(self) -> bool:
-        """Whether there was no file to look at, and nobody has said that this is right.
+        """Return True if there was no file to check, and no option allows this.
 
-        Who names files together with ``force-exclude``, as pre-commit does, says that none of them may be left.
+        Naming files together with ``force-exclude``, as pre-commit does, allows that no file remains.
         """
         left_out = self.options.force_exclude and not any(map(os.path.isdir, self.paths))
         return not (self.file_count or left_out or self.options.allow_no_files)
 
     def has_failing(self) -> bool:
-        """Whether anything was found that fails."""
+        """Return True if a finding fails the check."""
         return any(table.is_failing(self.options, finding.severity) for finding in self.findings)
 
 
@@ -179,7 +179,7 @@ def _run_engine(
 
     show, wipe = text.make_progress(sys.stderr)
     try:
-        # A few files are read as soon as what is known of them.
+        # Analyzing a few files is as fast as reading the cache.
         cache = write_guard.find_cache_folder(options) if cached and any(map(os.path.isdir, paths)) else None
         jobs = options.jobs or processes.count_processors()
         return engine.check_paths(paths, settings, show, jobs=jobs, cache=cache, nearer=nearer)

@@ -1,4 +1,4 @@
-"""What a check would do and what it has done, besides its findings: settings, files, and what was followed."""
+"""Additional output of a check: settings, files, and inlined functions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from typing import TextIO
 
 _NAMED = r"\s*(?:async\s+def|def|class)\s+(\w+)"
-#: Lines between the first decorator of a function and its name.
+#: Maximum number of lines between the first decorator of a function and the name.
 DECORATED = 20
 
 
 def show_settings(options: table.Options, stream: TextIO) -> None:
-    """Every option with its value as TOML has it, and where that comes from."""
+    """Write every option with the value as in TOML, and the source of the value."""
     import json
 
     for option in table.OPTIONS:
@@ -28,12 +28,12 @@ def show_settings(options: table.Options, stream: TextIO) -> None:
 
 
 def show_files(paths: Iterable[str], stream: TextIO) -> None:
-    """The files that would be checked, one in each line."""
+    """Write the files to check, one in each line."""
     stream.writelines(f"{make_single_line(relative_path(path))}\n" for path in paths)
 
 
 def show_reached(reached: Mapping[tuple[str, int], Iterable[tuple[str, int]]], stream: TextIO) -> None:
-    """What was read on its own, and the functions that reading it has led to."""
+    """Write the entry points, and the functions reached by the analysis of each entry point."""
     sources = SourceLines()
     for entry in sorted(reached):
         led = sorted(set(reached[entry]) - {entry})

@@ -1,4 +1,4 @@
-"""Findings as hosts of code and reviewers read them: JUnit, GitLab, reviewdog, Azure, pylint, GitHub's summary."""
+"""Output formats of CI hosts and review tools: JUnit, GitLab, reviewdog, Azure, pylint, GitHub's summary."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from ..protocol.events import Site
 
-#: Severities as each of them names these. Azure knows no third one, and fails for none of the two.
+#: Severity names of each format. Azure has only two levels, and neither level fails a build.
 _GITLAB = {ERROR: "major", WARNING: "minor", INFO: "info"}
 _REVIEWDOG = {ERROR: "ERROR", WARNING: "WARNING", INFO: "INFO"}
 _AZURE = {ERROR: "error", WARNING: "warning", INFO: "warning"}
-#: Rows of a summary of GitHub, which keeps a megabyte of it.
+#: Maximum number of rows in a GitHub summary, which is limited to one megabyte.
 ROWS = 200
 
 
@@ -38,7 +38,7 @@ def format_json_lines(findings: Iterable[Finding]) -> str:
 
 
 def format_pylint(findings: Iterable[Finding], sources: SourceLines) -> str:
-    """As pylint's own parseable format, and flake8's of that name."""
+    """Return the findings in pylint's parseable format, also known as pylint format in flake8."""
     lines = []
     for finding in findings:
         line = _find_region(finding.site, sources)[0]
@@ -48,7 +48,7 @@ def format_pylint(findings: Iterable[Finding], sources: SourceLines) -> str:
 
 
 def format_azure(findings: Iterable[Finding], sources: SourceLines) -> str:
-    """Logging commands of Azure Pipelines."""
+    """Return the findings as logging commands of Azure Pipelines."""
     lines = []
     for finding in findings:
         line, column, _, _ = _find_region(finding.site, sources)
@@ -74,7 +74,7 @@ def _escape_azure_property(text: str) -> str:
 
 
 def format_gitlab(findings: Sequence[Finding], sources: SourceLines) -> str:
-    """A report of code quality, as GitLab shows it in a merge request."""
+    """Return the findings as code quality report for a GitLab merge request."""
     prints = _compute_fingerprints(findings, sources)
     issues = []
     for finding, fingerprint in zip(findings, prints, strict=True):
@@ -99,7 +99,7 @@ def format_gitlab(findings: Sequence[Finding], sources: SourceLines) -> str:
 
 
 def format_rdjson(findings: Iterable[Finding], sources: SourceLines) -> str:
-    """Reviewdog's diagnostic format, whose columns count the bytes of UTF-8."""
+    """Return the findings in reviewdog's diagnostic format, with columns in bytes of UTF-8."""
     return dump_json(
         {
             "source": {"name": "amp-check"},
@@ -126,7 +126,7 @@ def _make_diagnostic(finding: Finding, sources: SourceLines) -> dict[str, Any]:
             for step in finding.witness
         ]
     if finding.fix is not None and finding.cell is None:
-        # What a fix counts in a notebook is no line of its file. Reviewdog makes each suggestion by itself.
+        # The lines of a fix in a notebook are no lines of the file. Reviewdog applies each suggestion separately.
         edits = finding.fix.edits
         if len(edits) == 1:
             edit = edits[0]
@@ -148,20 +148,23 @@ def _make_range(site: Site, span: tuple[int, int, int, int], sources: SourceLine
 
 
 def _byte_column(site: Site, line: int, column: int, sources: SourceLines) -> int:
-    """A column in bytes of UTF-8, from 1; of a notebook, whose JSON is not at hand, it stays in characters."""
+    """Return a column in bytes of UTF-8, from 1.
+
+    In a notebook the column stays in characters, without the JSON text.
+    """
     text = sources.find_line(site.path, line) if site.cell is None else None
     return column if text is None else len(text[: column - 1].encode("utf-8", "surrogatepass")) + 1
 
 
 def format_junit(findings: Sequence[Finding], sources: SourceLines) -> str:
-    """A test suite for each file, in which each finding is a test that failed."""
+    """Return a JUnit report with a test suite for each file, and a failed test for each finding."""
     from xml.sax.saxutils import quoteattr
 
     by_path: dict[str, list[Finding]] = {}
     for finding in findings:
         by_path.setdefault(_relative_path(finding.filename), []).append(finding)
     number = len(findings)
-    # What found nothing is one test that passed: a report without tests counts as a failure in places.
+    # A check without findings is one passed test: some hosts treat a report without tests as a failure.
     lines = [
         '<?xml version="1.0" encoding="utf-8"?>\n',
         f'<testsuites name="amp-check" tests="{number or 1}" failures="{number}" errors="0">\n',
@@ -198,7 +201,7 @@ def _format_test_case(path: str, finding: Finding, sources: SourceLines) -> str:
 
 
 def _escape_xml(text: str) -> str:
-    """The text without what XML cannot hold, such as halves of characters, and without what nobody is to be shown."""
+    """Return a text without characters that XML cannot contain, such as surrogates, and without hidden characters."""
     kept = (
         c if c == "\r" or not (is_hidden(c) or "\ud800" <= c < "\ue000" or c in "\f\ufffe\uffff") else "?" for c in text
     )
@@ -206,7 +209,7 @@ def _escape_xml(text: str) -> str:
 
 
 def summary_markdown(findings: Sequence[Finding], summary: str, sources: SourceLines) -> str:
-    """What GitHub shows on the page of a run: the findings as a table, and the sentence about all of them."""
+    """Return the Markdown summary of a GitHub run: a table of findings, and the summary sentence."""
     lines = [f"### amp-check\n\n{summary}\n"]
     if findings:
         lines.append("\n| Rule | Severity | Place | What is wrong |\n| --- | --- | --- | --- |\n")
@@ -227,7 +230,7 @@ def summary_markdown(findings: Sequence[Finding], summary: str, sources: SourceL
 
 
 def write_step_summary(findings: Sequence[Finding], summary: str, sources: SourceLines) -> str:
-    """Add to the file that a step of GitHub is given for its summary; why that cannot be, or nothing."""
+    """Append the summary to the file of a GitHub step. Return the reason for a failure, or ""."""
     import os
 
     path = os.environ.get("GITHUB_STEP_SUMMARY")

@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from .script_runs import RecordedScript
 
 CLEAN, FOUND, FAILED = 0, 1, 2
-#: Why output cannot be written, though nobody has closed it: the disk is full, or the quota is, or it fails.
+#: Errors of output that nobody closed: the disk or quota is full, or the device fails.
 UNWRITABLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 PIPE_CLOSED = 141
-#: Objects that may be made before the garbage collector looks for cycles among them.
+#: Number of new objects before the garbage collector searches for cycles.
 YOUNG = 100_000
 
 EPILOG = "exit codes: 0 no failing findings, 1 failing findings (--fail-level), 2 usage, input or internal error"
-#: What the name of a file with arguments, one in each line, begins with.
+#: Prefix of the name of a file with arguments, one in each line.
 ARGUMENTS = "@"
 
 
 def run() -> NoReturn:
-    """The command as a process: runs it and ends the process with its exit code."""
+    """Run the command as a process, and end the process with the exit code."""
     import gc
 
-    # A run makes many objects and few cycles: it looks for them less often.
+    # A run creates many objects and few cycles, so cycles are searched less often.
     gc.set_threshold(YOUNG)
-    # The script that is run gets arguments of its own in their place.
+    # A recorded script replaces sys.argv by its own arguments.
     recorded = sys.argv[1:2] == ["run"]
     signals.raise_on_signals()
     code = main()
@@ -52,18 +52,18 @@ def run() -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
     except OSError:
-        # Whoever read the output is gone, or the disk is full; main has said so by its exit code where it could tell.
+        # The reader of the output is gone, or the disk is full; main returned an exit code for this if possible.
         code = code or PIPE_CLOSED
     if recorded:
-        # A script's own threads are waited for, and what it wants done at exit is done.
+        # Wait for threads of the script, and run its exit handlers.
         signals.restore_defaults()
         sys.exit(code)
-    # Taking the interpreter apart, object by object, takes longer than checking a small file.
+    # Normal interpreter shutdown takes longer than checking a small file.
     os._exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit code."""
+    """Run the command and return the exit code."""
     text.configure_streams()
     text.configure_output(color_mode=table.AUTO, is_silent=False)
     try:
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except signals.EndRequested as end:
         return _end_by_signal(end.signal_number)
     except BrokenPipeError:
-        # Whoever read the output is gone.
+        # The reader of the output is gone.
         _close_output()
         return PIPE_CLOSED
     except Exception as error:
@@ -90,12 +90,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_disk_full(error: Exception) -> bool:
-    """Whether output could not be written. What is about a file has its name."""
+    """Return True if output could not be written. Errors about a file have a file name."""
     return isinstance(error, OSError) and error.errno in UNWRITABLE and error.filename is None
 
 
 def _describe_error(error: Exception, *, full: bool) -> str:
-    """What has ended the command, in one sentence: the system, or a mistake of its own."""
+    """Describe the error that ended the command in one sentence: a system error or an internal error."""
     if isinstance(error, MemoryError):
         return "memory ran out: give --jobs 1, or fewer files at a time"
     if not isinstance(error, OSError):
@@ -110,7 +110,7 @@ def _describe_error(error: Exception, *, full: bool) -> str:
 
 
 def _end_by_signal(number: int) -> int:
-    # Whoever asks again cannot wait.
+    # A second signal ends the process immediately.
     signals.stop_raising()
     with suppress(OSError):
         sys.stderr.write(signals.describe_signal(number))
@@ -119,13 +119,13 @@ def _end_by_signal(number: int) -> int:
 
 
 def _close_output() -> None:
-    """Has nothing written to standard output again, at exit either."""
+    """Redirect standard output to the null device, so that nothing is written at exit."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _write_error(message: str) -> int:
-    # Where standard error cannot be written either, the exit code says it.
+    # If standard error cannot be written either, only the exit code reports the error.
     with suppress(OSError):
         sys.stderr.write(f"amp-check: error: {text.make_single_line(' '.join(message.split()))}\n")
         sys.stderr.flush()
@@ -144,7 +144,7 @@ def _dispatch(argv: list[str]) -> int:
     if argv[:1] == ["check"]:
         argv = _expand_arguments(argv)
     if argv[:1] == ["check"] and not any(word.startswith("-") and word != "-" for word in argv):
-        # Paths alone need no parser, and loading and making one takes a third of the time of starting Python.
+        # Paths alone need no parser; loading and creating a parser takes a third of the start time of Python.
         return COMMANDS["check"](_PathArguments(argv[1:]))
     parser = _make_parser()
     try:
@@ -152,7 +152,7 @@ def _dispatch(argv: list[str]) -> int:
         if unknown:
             parser.error(f"unrecognized arguments: {' '.join(unknown)}{_suggest_flag(unknown[0], namespace.parser)}")
     except SystemExit as leave:
-        # argparse leaves by itself after --help and --version and on a wrong flag.
+        # argparse exits itself after --help and --version and on an invalid flag.
         return leave.code if isinstance(leave.code, int) else CLEAN
     if namespace.command is None:
         parser.print_help()
@@ -161,7 +161,7 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _expand_arguments(argv: list[str]) -> list[str]:
-    """The arguments, with those that a file holds, one in each line, in the place of its name."""
+    """Return the arguments, with argument files replaced by their lines."""
     found: list[str] = []
     for word in argv:
         if not word.startswith(ARGUMENTS) or word == ARGUMENTS:
@@ -181,7 +181,7 @@ def _expand_arguments(argv: list[str]) -> list[str]:
 
 
 class _PathArguments:
-    """What the parser makes of a command line of paths and nothing else."""
+    """The parsed result of a command line with paths only."""
 
     __slots__ = ("paths", "stdin_filename")
 
@@ -198,7 +198,7 @@ def _make_parser() -> ArgumentParser:
 
     class HelpStyle(HelpFormatter):
         def __init__(self, prog: str) -> None:
-            # A width of its own, so that help reads the same everywhere.
+            # A fixed width, so that help looks the same everywhere.
             super().__init__(prog, width=96, max_help_position=34)
 
     class CommandParser(ArgumentParser):
@@ -210,7 +210,7 @@ def _make_parser() -> ArgumentParser:
             self.exit(FAILED, f"amp-check: error: {text.make_single_line(message + _nearest_choice(message))}\n")
 
         def _print_message(self, message: str, file: Any = None) -> None:
-            # That of argparse says nothing where it cannot be written.
+            # The method of argparse ignores write errors.
             (file or sys.stderr).write(message)
 
     parser = CommandParser(
@@ -218,7 +218,7 @@ def _make_parser() -> ArgumentParser:
         description="Finds the mistakes that PyTorch mixed-precision training code makes silently.",
         epilog=EPILOG,
     )
-    # Each command says by which parser it was read.
+    # Each command stores its own parser.
     parser.set_defaults(parser=parser)
     parser.add_argument("--version", action="version", version=f"amp-check {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -268,7 +268,7 @@ def _make_parser() -> ArgumentParser:
 
 
 def _suggest_flag(word: str, parser: ArgumentParser) -> str:
-    """The flag that is nearest to a word, among those that a parser knows."""
+    """Return a suggestion of the parser's flag nearest to a word."""
     import re
 
     return table.suggest_nearest(
@@ -277,7 +277,7 @@ def _suggest_flag(word: str, parser: ArgumentParser) -> str:
 
 
 def _nearest_choice(message: str) -> str:
-    """The choice that is nearest to the word that a message of the parser names, as the end of a sentence."""
+    """Return a suggestion of the choice nearest to the invalid word in a parser message, as the end of a sentence."""
     import difflib
     import re
 
@@ -319,7 +319,7 @@ def _run_check(namespace: Any) -> int:
 
 
 class _CheckRequest:
-    """What the command line asks of a check: the same each time, whatever configuration files say by then."""
+    """The request of a check command line. Repeated checks use the same request with current configuration files."""
 
     def __init__(self, namespace: Any) -> None:
         self.stdin_filename: str | None = namespace.stdin_filename
@@ -336,11 +336,11 @@ class _CheckRequest:
         return table.resolve_options(self.flags, start=start)
 
     def resolve_paths(self, options: table.Options) -> list[str]:
-        """The files and folders to check; those of the configuration, where none are given."""
+        """Return the files and folders to check, by default the paths of the configuration."""
         return self.given_paths or [text.relative_path(path) for path in options.paths] or [os.curdir]
 
     def find_files(self, options: table.Options) -> list[str]:
-        """The files that these come to."""
+        """Return the files that the paths contain."""
         from ..static import engine
 
         settings = table.make_settings(options)
@@ -356,12 +356,12 @@ class _CheckRequest:
 def _watch_files(request: _CheckRequest) -> int:
     from . import watch_mode
 
-    # What is wrong at the start ends it.
+    # An error at the start ends the command.
     last = request.find_files(request.resolve_options())
 
     def list_files() -> list[str]:
         nonlocal last
-        # While a path is gone, as between two saves, or settings are wrong, the last ones are looked at.
+        # While a path is missing, for example between two saves, or settings are invalid, the last files are watched.
         with suppress(ConfigError, InputFailure):
             last = request.find_files(request.resolve_options())
         return [*last, *table.list_candidates(last or [os.curdir])]
@@ -404,7 +404,7 @@ def _check_now(request: _CheckRequest, options: table.Options) -> int:
 
 
 def _finish_check(check: CheckRun, write_guard: write_guard.WriteGuard) -> int:
-    """What is asked for besides looking, and the exit code of that."""
+    """Run the requested actions after a check, and return the exit code."""
     options = check.options
     if options.add_ignores:
         return _add_ignores(check, write_guard)
@@ -420,7 +420,7 @@ def _finish_check(check: CheckRun, write_guard: write_guard.WriteGuard) -> int:
 
 
 def _compute_fixes(check: CheckRun, write_guard: write_guard.WriteGuard) -> list[FixResult]:
-    """What becomes of the files that hold something to be fixed, nothing written yet; what may not be, is said."""
+    """Return the fixed files without writing. Warn about files that must not be written."""
     from . import fix_command
 
     allowed = table.find_fixable_codes(check.options)
@@ -435,13 +435,13 @@ def _compute_fixes(check: CheckRun, write_guard: write_guard.WriteGuard) -> list
 
 
 def _apply_fixes(check: CheckRun, write_guard: write_guard.WriteGuard) -> None:
-    """Make the fixes."""
+    """Apply the fixes."""
     from . import fix_command
 
     outcomes = _compute_fixes(check, write_guard)
     before = len(check.findings)
     if check.from_stdin:
-        # The source is what is asked for; what is left to say goes where it is in nobody's way.
+        # The fixed source is the requested output; findings go to standard error.
         check.output_stream = sys.stderr
         sys.stdout.buffer.write(
             outcomes[0].fixed_document.encode_text() if outcomes else check.source_bytes[check.stdin_name]
@@ -463,7 +463,7 @@ def _apply_fixes(check: CheckRun, write_guard: write_guard.WriteGuard) -> None:
 
 
 def _show_findings(check: CheckRun, write_guard: write_guard.WriteGuard) -> int:
-    """Show what is left to show, and say how that ends."""
+    """Show the remaining findings, and return the exit code."""
     options = check.options
     shown = OutputData(check.findings, check.summary, check.sources, include_unsafe=options.unsafe_fixes)
     shown.passed_over = check.passed_over
@@ -508,14 +508,14 @@ def _write_check_report(check: CheckRun, path: str) -> None:
 
 
 def _write_findings(shown: OutputData, options: table.Options, stream: TextIO) -> None:
-    """Write what there is to show where it is wanted."""
+    """Write the findings to the configured output."""
     form = FORMATS[options.output_format]
     if not options.silent:
         _write_output(lambda page: form.write(shown, page), options.output_file, stream)
 
 
 def _write_output(write: Callable[[TextIO], object], path: str | None, stream: TextIO) -> None:
-    """Have something written to a file, or to a stream where none is given."""
+    """Write output to a file, or to a stream if no path is given."""
     if path is None:
         write(stream)
         return
@@ -526,7 +526,7 @@ def _write_output(write: Callable[[TextIO], object], path: str | None, stream: T
     try:
         files.write_file(path, page.getvalue())
     except OSError as error:
-        # A check takes its time and a training more: what they have found is not lost with the file.
+        # A check, or a whole training, took time: the findings are not lost with the file.
         stream.write(page.getvalue())
         stream.flush()
         raise InputFailure(f"{path} cannot be written: {(error.strerror or 'error').lower()}") from None
@@ -546,7 +546,7 @@ def _add_ignores(check: CheckRun, write_guard: write_guard.WriteGuard) -> int:
 
 
 def _find_common_folder(paths: list[str]) -> str:
-    """From where the configuration of the whole run is looked for: what all paths lie in, a single path itself."""
+    """Return the start folder for the run's configuration: the common folder of all paths, or a single path itself."""
     if len(paths) == 1:
         return paths[0]
     here = os.getcwd()
@@ -554,7 +554,7 @@ def _find_common_folder(paths: list[str]) -> str:
         around = os.path.commonpath([os.path.abspath(path) for path in paths])
         return here if os.path.commonpath([here, around]) == around else around
     except ValueError:
-        # They lie on several drives.
+        # The paths are on several drives.
         return here
 
 
@@ -587,7 +587,7 @@ def _run_script(namespace: Any) -> int:
 def _report_run(
     recorded: RecordedScript, options: table.Options, settings: Settings, others: list[dict[str, Any]], code: int
 ) -> int:
-    """Tell what a script that left with a code has shown; gives the code to leave with."""
+    """Report the recorded run of a script that ended with a code, and return the exit code."""
     form = FORMATS[options.output_format]
     if options.data:
         recorded.write_data(options.data)
@@ -611,7 +611,7 @@ def _report_run(
 
 
 def _prepare_report(options: table.Options) -> list[dict[str, Any]]:
-    """Says before a long run what would keep its report from being written; gives the runs that are compared."""
+    """Check before a long run that the report can be written, and return the runs to compare."""
     if options.report:
         from . import html
 

@@ -1,4 +1,4 @@
-"""Scripts that complete the commands and flags of amp-check in a shell."""
+"""Shell completion scripts for the commands and flags of amp-check."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import ArgumentParser
 
-#: The shells that shtab writes scripts for.
+#: Shells supported by shtab.
 SHELLS = ("bash", "zsh", "fish", "tcsh", "powershell")
 
 
 class CompletionUnavailable(Exception):
-    """What writes the scripts is not installed; the message is one sentence."""
+    """Error for a missing script generator; the message is one sentence."""
 
 
 def make_script(parser: ArgumentParser, shell: str) -> str:
-    """The script for one shell, made from the parser itself."""
+    """Return the completion script of a shell, generated from the parser."""
     try:
         import shtab
     except ImportError:

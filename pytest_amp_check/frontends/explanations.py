@@ -1,4 +1,4 @@
-"""``amp-check explain``: the page of a rule, or of a message of torch, found from the text that somebody pastes."""
+"""``amp-check explain``: the page of a rule, or of a torch message found in pasted text."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
     from ..protocol.rule import Rule
 
-#: Characters of an unknown text that an error repeats.
+#: Maximum number of characters of an unknown text in an error message.
 REPEATED = 60
 
 
 class NothingToExplain(Exception):
-    """There is no page for what was given; the message is one sentence."""
+    """Error for a text without a page; the message is one sentence."""
 
 
 def write_explanation(words: Sequence[str], *, as_json: bool) -> None:
-    """Write the page of the rule, or the pages of the messages, that these words name; ``-`` reads standard input."""
+    """Write the page of the rule, or the pages of the messages, in these words. ``-`` reads standard input."""
     given = text.open_standard_input().read() if list(words) == ["-"] else " ".join(words)
     rule = find_rule(given)
     found = [] if rule is not None else find_messages(given)
@@ -43,7 +43,7 @@ def write_explanation(words: Sequence[str], *, as_json: bool) -> None:
 
 
 def _describe_unknown(given: str) -> str:
-    """Why there is no page, and which one may be meant."""
+    """Return a sentence about an unknown text, with suggestions."""
     word = given.strip()
     if " " not in word and "\n" not in word:
         prefix = word.upper()
@@ -69,7 +69,7 @@ def _shorten_text(word: str) -> str:
 
 
 def message_markdown(message: Message) -> str:
-    """Everything about a message."""
+    """Return the full page of a message as Markdown."""
     parts = [
         f"# {message.text}",
         f"{message.raised_by[0].upper()}{message.raised_by[1:]}. Name in this catalogue: `{message.name}`.",
@@ -94,7 +94,7 @@ def _format_rule_reference(rule: Rule) -> str:
 
 
 def catalogue_markdown() -> str:
-    """The pages of all messages, for the web."""
+    """Return the pages of all messages for the website."""
     head = (
         "<!-- Written by benchmarks/readme.py from pytest_amp_check/protocol/messages. -->\n\n"
         'Messages of torch that mixed precision leads to. `amp-check explain "TEXT"` finds a page from the text of an '

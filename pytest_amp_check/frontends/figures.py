@@ -1,8 +1,8 @@
-"""Figures of a run as plain data, which the page draws: the loss scale, states of gradients, magnitudes, and memory.
+"""Figures of a run as plain data for the page: loss scale, gradient states, magnitudes, and memory.
 
 A figure has panels over one axis ``x``. Traces of a panel are lines, steps, stacks, bars, points or rows of states,
-each with ``x``, ``y`` and, where a number does not say enough, ``words`` for each point. Colours are names of the style
-sheet's variables (``var(--line-0)``), so that they are those of the reader's scheme.
+each with ``x``, ``y`` and optional ``words`` for each point. Colors are variables of the style sheet
+(``var(--line-0)``), so that they follow the reader's color scheme.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     Figure = dict[str, Any]
 
-#: float16: what is at most half its smallest number becomes zero; its smallest normal and its largest number.
+#: Powers of two of float16: values up to half the smallest number become zero; smallest normal number; overflow limit.
 LOST, NORMAL, LARGEST = -25, -14, 16
-#: Colours that series of one kind have before they repeat.
+#: Number of colors for one kind of series before they repeat.
 LINES = 6
 CATEGORIES = (
     "parameters",
@@ -34,12 +34,12 @@ CATEGORIES = (
     "workspace",
     "other",
 )
-#: Pixels of the tallest panel, of each further one, and of a row of states.
+#: Height in pixels of the tallest panel, of each further panel, and of a row of states.
 TALL, SHORT, ROW = 190, 110, 24
 
 
 def decimate(values: Sequence[float | None], limit: int) -> list[int]:
-    """Indices of at most ``limit`` values that look like all of them: extremes and gaps stay, as do both ends."""
+    """Return the indices of at most ``limit`` values with the same appearance. Extremes, gaps and both ends stay."""
     count = len(values)
     if count <= limit:
         return list(range(count))
@@ -63,7 +63,7 @@ def _log2_or_none(value: float) -> float | None:
 
 
 def _round_coordinate(value: float | None) -> float | None:
-    """A coordinate with the digits that a screen can show: half the size of a file is digits."""
+    """Return a coordinate with the digits that a screen can show, because digits are half of the file size."""
     if value is None:
         return None
     short = float(f"{value:.5g}")
@@ -74,9 +74,11 @@ def _round_coordinate(value: float | None) -> float | None:
 
 
 def make_steps_figure(runs: Mapping[str, Mapping[str, Any]], limit: int) -> Figure | None:
-    """The loss scale with its skips, the states of the gradients, and below them loss and gradient norm, as known.
+    """Return the figure of loss scale with skips, gradient states, loss and gradient norm, as far as recorded.
 
-    ``runs`` are those that are drawn into each other, by what tells them apart: "" where there is one.
+    None if empty.
+
+    ``runs`` are drawn over each other, by name; the name of a single run is "".
     """
     panels = [
         _make_scale_panel(runs, limit),
@@ -95,7 +97,7 @@ def make_steps_figure(runs: Mapping[str, Mapping[str, Any]], limit: int) -> Figu
 
 
 def _make_norm_title(runs: Mapping[str, Mapping[str, Any]]) -> str:
-    """Which gradients the norms are of, where that is the same in all runs."""
+    """Return the title of the gradient norm, with the kind of norm if equal in all runs."""
     found = {run.get("grad_norm") for run in runs.values()}
     when = found.pop() if len(found) == 1 else None
     return f"gradient norm {when}, unscaled" if when else "gradient norm, unscaled"
@@ -139,13 +141,13 @@ def _make_scale_panel(runs: Mapping[str, Mapping[str, Any]], limit: int) -> Figu
 
 
 def _find_changes(values: Sequence[float | None]) -> list[int]:
-    """Where a value differs from the one before it, and both ends: a line of steps is the same by these alone."""
+    """Return the indices of changed values, and both ends, which are sufficient to draw a step line."""
     last = len(values) - 1
     return [n for n, value in enumerate(values) if n in (0, last) or value != values[n - 1]]
 
 
 def _make_skip_traces(run: Mapping[str, Any], scaler: str, title: str) -> list[Figure]:
-    """The skipped steps of a scaler, every one of them; what is said of them is kept once."""
+    """Return the traces of all skipped steps of a scaler. Equal descriptions are stored once."""
     skips = [step for step in run["steps"] if step["skipped"] and step["scaler"] == scaler and step["scale_before"]]
     if not skips:
         return []
@@ -177,7 +179,7 @@ def _describe_skip(step: Mapping[str, Any], title: str) -> str:
 
 
 def _make_values_panel(runs: Mapping[str, Mapping[str, Any]], key: str, title: str, limit: int) -> Figure | None:
-    """A panel of one value of each step, a line for each optimizer; steps without a finite value are marked below."""
+    """Return a panel of one value of each step, with a line for each optimizer. Non-finite values are marked below."""
     found: dict[tuple[str, str], list[tuple[int, float]]] = {}
     for run, run_data in runs.items():
         for step in run_data["steps"]:
@@ -223,9 +225,9 @@ def _make_values_panel(runs: Mapping[str, Mapping[str, Any]], key: str, title: s
     return {"title": title, "height": SHORT, "y": {"kind": kind, "low": low, "high": high}, "data": data}
 
 
-# States of gradients.
+# Gradient states.
 
-#: What the states of gradients are, in words, and their colours; in the order in which a step goes through them.
+#: Descriptions and colors of gradient states, in the order of a step.
 STATES = {
     "unknown": ("modified by unanalyzed code", "var(--line-4)"),
     "clean": ("none, or zero", "var(--line-4)"),
@@ -250,7 +252,7 @@ STATES = {
 
 
 def make_state_panels(run: Mapping[str, Any]) -> list[Figure]:
-    """A panel for each optimizer: a row for each state that its gradients were in, by step, and the findings there."""
+    """Return a panel for each optimizer, with a row for each gradient state by step, and the findings."""
     state_data = run.get("states")
     if state_data is None:
         return []
@@ -284,22 +286,22 @@ def make_state_panels(run: Mapping[str, Any]) -> list[Figure]:
 
 
 def match_violations(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What is known of when the findings of a run were made: of those that the page shows, in their order."""
+    """Return the recorded violations of the findings that the page shows, in order."""
     known = (run.get("states") or {}).get("faults", ())
     found = []
     for finding in run["findings"]:
         for fault in known:
             same = fault["code"] == finding["code"] and fault["row"] == finding["location"]["row"]
-            # Places of findings are shown from the working folder on.
+            # Paths of findings are shown relative to the working folder.
             if same and fault["filename"].endswith(finding["filename"]) and fault not in found:
                 found.append(fault)
     return found
 
 
 def _make_finding_trace(fault: Mapping[str, Any], rows: Sequence[str], spans: Sequence[Sequence[Any]]) -> Figure:
-    """A finding where it was made: at the first step of each row of steps, and the last."""
+    """Return the marks of a finding, at the first and last step of each range of steps."""
     steps = sorted({step for span in fault["spans"] for step in span})
-    # What is about no state of the gradients stands above all of them.
+    # A finding without gradient state is placed above all states.
     row = rows.index(fault["state"]) if fault["state"] in rows else -0.5
     place = [_position_in_step(step, fault["state"], spans) for step in steps]
     return {
@@ -316,20 +318,20 @@ def _make_finding_trace(fault: Mapping[str, Any], rows: Sequence[str], spans: Se
 
 
 def _position_in_step(step: int, state: str, spans: Sequence[Sequence[Any]]) -> float:
-    """Which part of a step its gradients are half through a state."""
+    """Return the fraction of a step in the middle of a gradient state."""
     path: Sequence[str] = next((path for first, last, path in spans if first <= step <= last), ())
     return (path.index(state) + 0.5) / len(path) if state in path else 0.5
 
 
-# Magnitudes of gradients.
+# Gradient magnitudes.
 
 
 def make_gradients_figure(numerics: Mapping[str, Any]) -> Figure | None:
-    """The shares of gradient values by their exponent, before and after scaling; zero, inf and NaN have own columns."""
+    """Return the figure of gradient exponents, before and after scaling. Zero, inf and NaN have separate columns."""
     counts = [("before", "before scaling", numerics["before"]), ("after", "after scaling", numerics["after"])]
     exponents = [int(exponent) for _, _, each in counts for exponent, count in each["histogram"].items() if count]
     left, right = min([*exponents, LOST - 5]) - 1, max([*exponents, LARGEST + 3]) + 2
-    # Far enough apart for their names, on a phone too.
+    # The distance leaves room for the names, also on a phone.
     ends = {"zero": left - 3, "inf": right + 4, "nan": right + 12}
     columns = {key: x for key, x in ends.items() if any(each[key] for _, _, each in counts)}
     data: list[Figure] = []
@@ -339,7 +341,7 @@ def make_gradients_figure(numerics: Mapping[str, Any]) -> Figure | None:
         if not total:
             continue
         bars = [
-            # A bin reaches from its power of two to the next.
+            # A bin extends from its power of two to the next.
             (int(exponent) + 0.5, count, _describe_bin(int(exponent), count))
             for exponent, count in each["histogram"].items()
             if count
@@ -402,7 +404,7 @@ def _describe_bin(exponent: int, count: int) -> str:
 
 
 def format_power(exponent: int) -> str:
-    """A power of two as text: 2⁻²⁵."""
+    """Return a power of two as text: 2⁻²⁵."""
     return "2" + str(exponent).translate(_RAISED)
 
 
@@ -410,7 +412,7 @@ _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def describe_band(exponent: int) -> str:
-    """What float16 makes of a value of this exponent."""
+    """Return a description of values of an exponent in float16."""
     if exponent < LOST:
         return "rounded to zero in float16"
     if exponent < NORMAL:
@@ -419,7 +421,7 @@ def describe_band(exponent: int) -> str:
 
 
 def count_values(counts: Mapping[str, Any]) -> int:
-    """How many values were counted."""
+    """Return the number of counted values."""
     return sum([*counts["histogram"].values(), counts["zero"], counts["inf"], counts["nan"]])
 
 
@@ -427,7 +429,7 @@ def count_values(counts: Mapping[str, Any]) -> int:
 
 
 def order_categories(names: Iterable[str]) -> list[str]:
-    """Categories of memory from the one that stays to the one that comes and goes."""
+    """Return memory categories in order, permanent categories first."""
     found = set(names)
     return [name for name in CATEGORIES if name in found] + sorted(found.difference(CATEGORIES))
 
@@ -437,7 +439,7 @@ def choose_color(category: str) -> str:
 
 
 def make_memory_figure(memory: Mapping[str, Any], limit: int) -> Figure | None:
-    """Bytes of each category over the moments of a run, stacked, with the budget as a line."""
+    """Return the figure of bytes of each category over time, stacked, with the limit as a line. None if empty."""
     timeline, budget = memory["timeline"], memory["budget"]
     if not timeline:
         return None
@@ -474,5 +476,5 @@ def make_memory_figure(memory: Mapping[str, Any], limit: int) -> Figure | None:
     if budget is not None:
         panel["lines"] = [{"y": _round_coordinate(budget / factor), "text": f"budget {charts.describe_size(budget)}"}]
     axis = {"title": "moment", "word": "moment", "low": 0, "high": len(timeline), "last": len(timeline) - 1}
-    # Each moment reaches to the next; the places are those of all traces.
+    # Each moment extends to the next moment. All traces share the positions.
     return {"x": axis, "places": kept, "panels": [panel]}

@@ -1,4 +1,4 @@
-"""Files that are written: all of one at once, or nothing, so that a full disk costs nobody what lay there before."""
+"""Atomic file writes: the whole file or nothing, so that a full disk destroys no old content."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from io import StringIO
 
 
 class OutputBuffer(StringIO):
-    """What a file is to hold, by the name of that file: no terminal, which might get colour."""
+    """Buffer for the content of a file, with the name of the file. The buffer is no terminal and gets no color."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -15,14 +15,14 @@ class OutputBuffer(StringIO):
 
 
 def write_file(path: str, text: str) -> None:
-    """Write a text in the place of what lies at a path. Raises OSError, and then that lies there as it did.
+    """Write a text atomically to a path. Raise OSError and keep the old content on failure.
 
-    What is there and is no file, such as a pipe or a terminal, is written to.
+    An existing path that is no file, such as a pipe or a terminal, is written directly.
     """
     from ..static.sources.atomic_replace import replace_file
 
     real = os.path.realpath(path)
-    # A path may hold bytes that are no text.
+    # A path may contain bytes that are no valid text.
     data = text.encode("utf-8", "backslashreplace")
     if os.path.isfile(real) or not os.path.exists(real):
         replace_file(real, data)

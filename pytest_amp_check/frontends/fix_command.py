@@ -1,4 +1,4 @@
-"""Fixes as the command makes and shows them: in files, on standard output, or as a diff."""
+"""Fixes of the command: written to files, to standard output, or as a diff."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def offer_fixes(
     *,
     edits: bool,
 ) -> None:
-    """Say of each finding how it can be put right, where a rule has a fix; with ``edits``, in edits, too.
+    """Attach fixes to findings of rules with a fix; with ``edits``, compute the edits, too.
 
-    ``writes`` says whether fixes of a file would be written: nothing is offered where they would not.
+    ``writes`` returns True if fixes of a file may be written. Other files get no fixes.
     """
     mendable = [finding for finding in findings if _find_applicability(finding)]
     if mendable:
@@ -44,7 +44,7 @@ def offer_fixes(
 def compute_fixes(
     findings: Sequence[Finding], data: Mapping[str, bytes], settings: Settings, project: Project, *, unsafe: bool
 ) -> list[FixResult]:
-    """What becomes of each file that has a finding with a fix, nothing written yet; what is refused is said."""
+    """Return the fixed version of each file with a fixable finding, without writing. Warn about refused fixes."""
     from ..protocol.fix import APPLICABILITIES, SAFE
     from ..static.fixes import fix_files
     from ..static.fixes.edited_file import EditedFile
@@ -64,7 +64,7 @@ def compute_fixes(
             source = data[path] if path in data else source_files.load_bytes(path)
             document = EditedFile.from_bytes(path, source, surroundings)
         except source_files.Unreadable:
-            # That is a finding of its own.
+            # The unreadable file is a separate finding.
             continue
         outcome = fix_files.fix_file(document, found, settings, project, unsafe=unsafe)
         for sentence in outcome.refusals:
@@ -77,9 +77,9 @@ def compute_fixes(
 def write_fixes(
     outcomes: Sequence[FixResult], before: Sequence[Finding], tree: Project, check: Callable[[], list[Finding]]
 ) -> tuple[list[str], list[Finding], list[FixResult]]:
-    """Write the files, check everything again, and take back what has done harm elsewhere.
+    """Write the files, check again, and revert files whose fixes cause findings elsewhere.
 
-    Why what could not be written could not, what is found now, and what was made.
+    Return sentences about failures, the current findings, and the applied results.
     """
     from ..static.fixes import fix_files
 
@@ -97,7 +97,7 @@ def write_fixes(
 
 
 def _save_files(outcomes: Iterable[FixResult]) -> tuple[list[str], list[FixResult]]:
-    """Write every file that can be written: why, for those that cannot, and those that were."""
+    """Write every writable file. Return the reasons for failures, and the written results."""
     from ..static.fixes import fix_files
 
     wrong: list[str] = []
@@ -113,7 +113,7 @@ def _save_files(outcomes: Iterable[FixResult]) -> tuple[list[str], list[FixResul
 
 
 def show_made(outcomes: Sequence[FixResult]) -> None:
-    """What was put right, by file and rule, where it is in the way of no format."""
+    """Write the fixed findings by file and rule to standard error, outside the output format."""
     from ..protocol.rules import RULES
 
     number = sum(sum(outcome.fixed_counts.values()) for outcome in outcomes)
@@ -127,7 +127,7 @@ def show_made(outcomes: Sequence[FixResult]) -> None:
 
 
 def show_difference(outcomes: Sequence[FixResult], findings: Sequence[Finding]) -> None:
-    """The diff on standard output, and on standard error how much it is, and what could not be read."""
+    """Write the diff to standard output, and the summary and unreadable files to standard error."""
     from ..static.fixes import fix_files
 
     for outcome in outcomes:
@@ -149,7 +149,7 @@ def show_difference(outcomes: Sequence[FixResult], findings: Sequence[Finding]) 
 
 
 def summarize_fixable(findings: Iterable[Finding], *, unsafe: bool) -> str:
-    """One sentence on what of the findings can be fixed, with which flag; nothing, where nothing can."""
+    """Return one sentence about the fixable findings and the flags, or ""."""
     from ..protocol.fix import SAFE
 
     found = [finding.fix.applicability for finding in findings if finding.fix is not None]
@@ -178,7 +178,7 @@ def _split_diff(diff: str) -> list[str]:
 def _color_line(line: str) -> text.Line:
     line = text.make_visible(line)
     if line.startswith(" "):
-        # Unlike a plus or a minus, a blank does not keep GitHub from taking the line for a command.
+        # A leading blank, unlike plus or minus, does not prevent GitHub from treating the line as a command.
         line = text.make_single_line(line)
     style = {"+": "good", "-": "mark", "@": "command"}.get(line[:1], "")
     return [(line, "path" if line.startswith(("+++", "---")) else style)]

@@ -1,4 +1,4 @@
-"""The fixture ``amp``, and the markers ``amp``, ``amp_memory`` and ``amp_allow``: they need no ``--amp-check``."""
+"""The fixture ``amp``, and the markers ``amp``, ``amp_memory`` and ``amp_allow``, available without ``--amp-check``."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ MARKERS = (
     'amp_memory(limit): fail the test where its memory is more than a size such as "1.5 GiB" (or bytes) at its peak.',
     'amp_allow(*rules, reason=): findings of these rules, such as "AMP503", do not fail the test.',
 )
-#: What pytest puts before the reason of a test that passed and must not.
+#: Prefix of the reason of a strict xfail test that passed.
 _STRICT = "[XPASS(strict)]"
 _resolved = pytest.StashKey[table.Options]()
 _session = pytest.StashKey["Session"]()
 _random = pytest.StashKey[dict[str, Any]]()
 _excess = pytest.StashKey[str]()
 _refused = pytest.StashKey[str]()
-#: Files of baselines whose tests are gone.
+#: Baseline files of deleted tests.
 _orphans = pytest.StashKey[list[str]]()
-#: The folder of baselines, as pytest_amp_check.runtime.baselines calls it, which needs torch.
+#: Folder of baselines, as in pytest_amp_check.runtime.baselines, which needs torch.
 BASELINES = "amp_baselines"
-#: What a test with a budget needed.
+#: Measured memory of a test with a limit.
 measured = pytest.StashKey[Any]()
 
 
 def resolve_options(config: pytest.Config) -> table.Options:
-    """Every option, resolved when it is first asked for; UsageError where one cannot be used."""
+    """Return all options, resolved at the first call. Raise UsageError for an invalid option."""
     if _resolved not in config.stash:
         try:
             config.stash[_resolved] = _resolve_from_config(config, str(config.rootpath))
@@ -65,32 +65,32 @@ def _resolve_from_config(config: pytest.Config, start: str) -> table.Options:
 
 
 def _describe_source(config: pytest.Config, option: table.Option) -> str:
-    """Where an option of pytest's configuration stands, if it does, in words."""
+    """Return the location of an option in pytest's configuration, as text."""
     if option.ini in _overridden_names(config):
         return f"-o {option.ini}"
     return f"{option.ini} in {config.inipath}" if config.inipath else option.ini
 
 
 def _overridden_names(config: pytest.Config) -> list[str]:
-    """The names of the options that are given by ``-o``."""
+    """Return the names of the options passed by ``-o``."""
     return [word.partition("=")[0] for word in config.getoption("override_ini") or ()]
 
 
 def _read_ini(config: pytest.Config, option: table.Option, where: str) -> Any:
-    """What pytest's configuration holds of an option, as its kind has it."""
+    """Return the value of an option in pytest's configuration. Raise ConfigError if invalid."""
     try:
         return config.getini(option.ini)
     except (ValueError, TypeError, pytest.UsageError) as error:
-        # Which of these it is depends on the version of pytest, and not each says of which option.
+        # The exception type depends on the version of pytest, and not every message names the option.
         expected = "true or false" if option.kind is table.FLAG else "what pytest can read"
         raise table.ConfigError(f"{where} must be {expected}: {error}") from None
 
 
 def _refuse_unknown(config: pytest.Config) -> None:
-    """Raises where an option of pytest's configuration is called as ours are, and is nobody's."""
+    """Raise ConfigError for an unknown option in pytest's configuration with the prefix of this plugin."""
     ours = tuple(option.ini for option in table.OPTIONS if option.ini)
     with warnings.catch_warnings():
-        # Asking for names one by one, as pytest 9 would have it, finds none that is wrong.
+        # Looking up single names, as pytest 9 recommends, finds no misspelled name.
         warnings.simplefilter("ignore", DeprecationWarning)
         written = list(getattr(config, "inicfg", ()))
     for where, names in (("-o", _overridden_names(config)), (str(config.inipath), written)):
@@ -105,7 +105,10 @@ def _refuse_unknown(config: pytest.Config) -> None:
 
 
 def make_settings_finder(config: pytest.Config) -> Callable[[str], Settings | None]:
-    """What finds the settings of a folder with a configuration of its own; UsageError where one cannot be used."""
+    """Return a function that finds the settings of a folder with a separate configuration.
+
+    The function raises UsageError for an invalid configuration.
+    """
     found = table.make_settings_finder(
         resolve_options(config), make_settings(config), lambda folder: _resolve_from_config(config, folder)
     )
@@ -120,7 +123,7 @@ def make_settings_finder(config: pytest.Config) -> Callable[[str], Settings | No
 
 
 def make_settings(config: pytest.Config) -> Settings:
-    """What to look for; UsageError where a rule is unknown."""
+    """Return the engine settings. Raise UsageError for an unknown rule."""
     try:
         return table.make_settings(resolve_options(config))
     except table.ConfigError as error:
@@ -131,11 +134,11 @@ def make_usage_error(message: str) -> pytest.UsageError:
     return pytest.UsageError(f"{NAME}: {message}")
 
 
-# What markers say.
+# Markers.
 
 
 def _read_amp_marker(node: pytest.Item | pytest.Collector) -> dict[str, Any]:
-    """Device and dtypes from the markers of a node, each from the nearest one that says it."""
+    """Return device and dtypes from the markers of a node, each from the nearest marker with a value."""
     found: dict[str, Any] = {}
     for mark in node.iter_markers("amp"):
         if mark.args or not mark.kwargs.keys() <= {"device", "dtype"}:
@@ -158,7 +161,7 @@ def _parse_dtypes(given: Any) -> str | list[str]:
 
 
 def find_memory_limit(item: pytest.Item) -> int | None:
-    """The limit of the nearest ``amp_memory`` in bytes, None without one."""
+    """Return the limit of the nearest ``amp_memory`` marker in bytes, or None."""
     from ..protocol.byte_sizes import parse_size
 
     mark = item.get_closest_marker("amp_memory")
@@ -170,7 +173,7 @@ def find_memory_limit(item: pytest.Item) -> int | None:
 
 
 def find_allowed_codes(item: pytest.Item) -> frozenset[str]:
-    """The codes that the markers ``amp_allow`` of a test, its class and its module allow, all together."""
+    """Return the codes allowed by all ``amp_allow`` markers of a test, its class and its module."""
     codes: frozenset[str] = frozenset()
     for mark in item.iter_markers("amp_allow"):
         from ..protocol.rules import RULES
@@ -196,14 +199,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     try:
         dtypes = _read_amp_marker(metafunc.definition).get("dtype")
     except ValueError:
-        return  # It is told when everything is collected, in one sentence.
+        return  # Reported after collection, in one sentence.
     if isinstance(dtypes, list):
         metafunc.parametrize("amp", dtypes, indirect=True, ids=dtypes)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
-    # Before anything selects among them.
+    # Before other plugins select items.
     _note_orphans(session, items)
     readers: dict[str, Callable[[pytest.Item], Any]] = {
         "amp": _read_amp_marker,
@@ -221,7 +224,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Says before the first test what would keep the fixture from working in all of them."""
+    """Report before the first test an error that breaks the fixture in all tests."""
     config = session.config
     refused = [item for item in session.items if _refused in item.stash]
     users = [item for item in session.items if "amp" in getattr(item, "fixturenames", ()) and item not in refused]
@@ -236,7 +239,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     unmarked = [item for item in users if "device" not in _read_amp_marker(item)]
     if given.device.startswith("cuda") and unmarked:
-        # It was asked for by name: tests that are skipped all would look like tests that passed.
+        # The device was requested by name: skipping all tests would look like passing.
         from ..runtime.session import unavailable_reason
 
         reason = unavailable_reason(given.device)
@@ -245,7 +248,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def _refuse_items(items: list[pytest.Item], error: pytest.UsageError) -> None:
-    """Ends the run before its first test. A worker that ended would not say why: there each of these tests does."""
+    """End the run before the first test.
+
+    In a worker, each test fails instead, because an ended worker shows no reason.
+    """
     for item in items:
         item.stash[_refused] = str(error)
         if not _is_worker(item.config):
@@ -261,11 +267,11 @@ def _is_worker(config: pytest.Config) -> bool:
 
 @pytest.fixture
 def amp(request: pytest.FixtureRequest) -> Iterator[Session]:
-    """What a test needs to train in mixed precision.
+    """Provide everything a test needs to train in mixed precision.
 
-    ``amp.device`` (CUDA where there is one, else the CPU with CUDA's autocast dtypes, for as long as the test lasts),
-    ``amp.dtype``, ``amp.generator`` and the global random generators, seeded; ``amp.autocast()``, ``amp.scaler()``;
-    ``amp.record(model)`` and ``amp.run(step, batches)``, which give a run with its assertions.
+    ``amp.device`` (CUDA if available, else the CPU with CUDA's autocast dtypes during the test), ``amp.dtype``,
+    ``amp.generator`` and the global random generators, seeded; ``amp.autocast()``, ``amp.scaler()``;
+    ``amp.record(model)`` and ``amp.run(step, batches)``, which return a run with assertions.
     """
     item = request.node
     config = request.config
@@ -285,7 +291,7 @@ def amp(request: pytest.FixtureRequest) -> Iterator[Session]:
     asked = marked.get("device", given.device)
     place = worker_device(asked, worker)
     if place != asked:
-        # What a test puts on "cuda" goes to the current device.
+        # "cuda" in a test means the current device.
         use_device(place)
     with session(place, named, rules=rules) as made:
         file, _, test = item.nodeid.partition("::")
@@ -295,12 +301,12 @@ def amp(request: pytest.FixtureRequest) -> Iterator[Session]:
 
 
 def find_runs(item: pytest.Item) -> list[Any]:
-    """The runs that a test recorded through its fixture."""
+    """Return the runs that a test recorded through the fixture."""
     made = item.stash.get(_session, None)
     return [] if made is None else made.runs
 
 
-# Around the call of a test.
+# Hooks around the call of a test.
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
@@ -318,7 +324,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     if _random in pyfuncitem.stash:
-        # Others, such as pytest-randomly, seed generators between setup and call, differently in every run.
+        # Plugins such as pytest-randomly seed generators between setup and call, differently in every run.
         from ..runtime.replay.snapshot import restore_random
 
         restore_random(pyfuncitem.stash[_random])
@@ -337,7 +343,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
             raise
         item.stash[_excess] = "amp_memory needs torch, which is not installed: nothing was measured"
         return (yield)
-    # Only the call: what fixtures made is counted when it is used, and a fixture may outlive the test.
+    # Only the call is measured: objects from fixtures count when used, and a fixture may outlive the test.
     made = item.stash.get(_session, None)
     device = None if made is None else "cpu" if made.emulated else made.device
     memory = item.stash[measured] = measuring.Memory(device=device)
@@ -379,11 +385,11 @@ def pytest_runtest_makereport(
     return report
 
 
-# Baselines that nobody asks for.
+# Unused baselines.
 
 
 def _check_baselines(report: pytest.TestReport, item: pytest.Item) -> None:
-    """Fail a test that has passed without asking for a baseline of its own, or take that out."""
+    """Fail a passed test that did not assert one of its baselines, or remove the baseline on request."""
     made = item.stash.get(_session, None)
     baselines = None if made is None else made.baselines
     if baselines is None or not os.path.exists(baselines.path):
@@ -399,7 +405,7 @@ def _check_baselines(report: pytest.TestReport, item: pytest.Item) -> None:
 
 
 def _note_orphans(session: pytest.Session, items: list[pytest.Item]) -> None:
-    """Take note of the baselines of tests that are gone, where all tests of their file were collected."""
+    """Record the baselines of deleted tests in files whose tests were all collected."""
     config = session.config
     if any("::" in argument for argument in config.args):
         return
@@ -417,7 +423,7 @@ def _note_orphans(session: pytest.Session, items: list[pytest.Item]) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Removes baselines of tests that are gone, where that was asked for; else they fail a run in CI."""
+    """Remove baselines of deleted tests on request. Without a request, such baselines fail a run in CI."""
     config = session.config
     found = config.stash.get(_orphans, [])
     if _is_worker(config):
@@ -433,7 +439,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
-    """A worker of pytest-xdist has ended: all of them have collected the same tests."""
+    """Take over the results of an ended pytest-xdist worker. All workers collected the same tests."""
     found = getattr(node, "workeroutput", {}).get("amp_orphans")
     if found:
         node.config.stash[_orphans] = found
@@ -452,27 +458,27 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _is_unavailable(error: BaseException) -> bool:
-    """Whether an assertion could not be decided on this machine."""
+    """Return True if an assertion could not be decided on this machine."""
     comparison = sys.modules.get("pytest_amp_check.runtime.replay.comparison")
     return comparison is not None and isinstance(error, comparison.UnavailableError)
 
 
 def report_as_skipped(report: pytest.TestReport, item: pytest.Item, call: pytest.CallInfo[None]) -> None:
-    """Make a failed report one of a test that was skipped for the reason that its exception gives."""
+    """Convert a failed report to a skipped report with the reason of the exception."""
     assert call.excinfo is not None
     reason = str(call.excinfo.value)
     path, line, _ = item.reportinfo()
     report.outcome = "skipped"
     report.longrepr = (os.fspath(path), (line or 0) + 1, f"Skipped: {reason}")
-    # What is not a skip opens a debugger under --pdb.
+    # Any other exception opens a debugger under --pdb.
     skipped = pytest.skip.Exception(reason).with_traceback(call.excinfo.value.__traceback__)
     call.excinfo = pytest.ExceptionInfo.from_exception(skipped)
 
 
 def report_as_failed(report: pytest.TestReport, item: pytest.Item, message: str) -> bool:
-    """Make a report failed, and say whether it is so now for this message. A skipped test stays one.
+    """Convert a report to a failure, and return True if the message now fails the test. A skipped test stays skipped.
 
-    A test that is expected to fail has failed as expected then, unless a certain exception was expected.
+    A test marked xfail then fails as expected, unless the marker requires a specific exception.
     """
     strict = report.failed and isinstance(report.longrepr, str) and report.longrepr.startswith(_STRICT)
     if not report.passed and not strict:

@@ -1,7 +1,7 @@
-"""The rules as a plugin of flake8, off unless ``enable-extensions = AMP`` says otherwise.
+"""The rules as a flake8 plugin, off unless ``enable-extensions = AMP`` is set.
 
-Who installed this distribution for pytest has asked nothing of flake8. Options are those of the configuration file and
-of the environment; which findings are shown is settled by flake8's own ``select``, ``ignore`` and ``noqa``, too.
+Installing this distribution for pytest requests nothing of flake8. Options come from the configuration file and the
+environment. flake8's own ``select``, ``ignore`` and ``noqa`` also filter the findings.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from ..protocol.finding import Finding
     from .folder_config import FolderConfig
 
-#: What stands for standard input among the files that flake8 is given.
+#: Name of standard input in the file arguments of flake8.
 STANDARD_INPUT = "-"
-#: The code of a file that could not be checked, whatever the reason.
+#: Code of a file that could not be checked for any reason.
 UNCHECKED = "AMP903"
 
 
 class Plugin:
-    """What flake8 makes for each file."""
+    """The plugin object that flake8 creates for each file."""
 
     off_by_default = True
-    #: By the folder of a file: what holds there, or why nothing can.
+    #: Configuration by folder, or the error message.
     _folder_configs: dict[str, FolderConfig | str] = {}  # noqa: RUF012
-    #: What flake8 calls standard input, "" where it does not read that.
+    #: flake8's display name of standard input, "" if not read.
     _stdin_name = ""
 
     @classmethod
     def parse_options(cls, options: Any) -> None:
-        """Called by flake8 before it makes any."""
+        """Store the options. flake8 calls this method before creating plugin objects."""
         cls._stdin_name = options.stdin_display_name if STANDARD_INPUT in options.filenames else ""
 
     def __init__(self, tree: Any, filename: str, lines: list[str]) -> None:
@@ -46,7 +46,7 @@ class Plugin:
     def run(self) -> Iterator[tuple[int, int, str, type[Plugin]]]:
         around = self._find_config(os.path.dirname(self._filename) or os.curdir)
         if isinstance(around, str):
-            # What a plugin raises becomes a traceback, and the findings of all others are lost.
+            # An exception of a plugin becomes a traceback, and all other findings are lost.
             yield 1, 0, text.make_single_line(f"{UNCHECKED} not-checked: {around}"), type(self)
             return
         for finding in self._check_file(around):
@@ -62,13 +62,13 @@ class Plugin:
         ):
             return []
         if self._filename == self._stdin_name:
-            # What an editor has not saved, by the name of the file that it will be.
+            # Unsaved editor content, under the name of the future file.
             source = "".join(self._lines)
             found = engine.check_source(source, self._filename, around.settings)
             sources = SourceLines({self._filename: source})
         else:
             found = engine.check_paths([self._filename], around.settings).findings
-            # What a mistake in another file has to do with this one is said there: flake8 is given that file, too.
+            # A related mistake in another file is reported there, because flake8 checks that file, too.
             found = [each for each in found if each.filename == self._filename and not each.elsewhere]
             sources = SourceLines()
         return around.find_new(found, sources)

@@ -1,4 +1,4 @@
-"""What holds around a file where nobody gives flags: what its configuration says, and the findings that are known."""
+"""Configuration of a folder without flags: the settings of its configuration file, and the baseline."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class FolderConfig(NamedTuple):
-    """The settings that hold in a folder, the folder that they are from if any says so, and what is known there.
+    """The settings of a folder, the folder of the configuration file if any, and the baseline.
 
-    ``fixable`` are the codes of rules whose findings may be fixed.
+    ``fixable_codes`` are the codes of rules that may be fixed.
     """
 
     settings: Settings
@@ -27,12 +27,12 @@ class FolderConfig(NamedTuple):
     baseline: Baseline | None
 
     def find_new(self, findings: Iterable[Finding], sources: SourceLines) -> list[Finding]:
-        """The findings that are new."""
+        """Return the findings that are not in the baseline."""
         return list(findings) if self.baseline is None else self.baseline.find_new(findings, sources)
 
 
 def load_folder_config(folder: str) -> FolderConfig:
-    """What holds in a folder. Raises :class:`~.options.ConfigError` where that cannot be used."""
+    """Return the configuration of a folder. Raise :class:`~.options.table.ConfigError` if invalid."""
     options = table.resolve_options({}, start=folder)
     try:
         known = None if options.baseline is None else Baseline(options.baseline)

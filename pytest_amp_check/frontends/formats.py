@@ -1,4 +1,4 @@
-"""How findings are shown: a row for each format, with what writes it."""
+"""Output formats of findings: one table entry for each format."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class OutputData:
-    """What there is to show of a check or a run.
+    """The output of a check or a run.
 
-    ``counts`` are the records of each rule where it was asked for these instead of the findings, ``passed_over`` then
-    holds paths by why nothing was read in them. ``summary`` and
-    ``fixable`` the sentences below them, ``unsafe`` says that unsafe fixes may be made.
+    ``rule_counts`` are the records of each rule if counts were requested instead of findings; ``passed_over`` then
+    holds skipped paths by reason. ``summary`` and ``fixable_sentence`` follow the findings. ``include_unsafe`` means
+    that unsafe fixes are allowed.
     """
 
     __slots__ = ("findings", "fixable_sentence", "include_unsafe", "passed_over", "rule_counts", "sources", "summary")
@@ -43,13 +43,13 @@ class OutputData:
 
 
 class OutputFormat(NamedTuple):
-    """One way to show findings.
+    """One output format of findings.
 
-    write   writes them to a stream
-    counts  it can show how often each rule was broken instead (--statistics)
-    fixes   it says which findings can be put right
-    edits   ... and how, edit by edit
-    whole   it shows what else is known of a run
+    - ``write``: function that writes the findings to a stream
+    - ``can_count``: counts by rule are supported (--statistics)
+    - ``shows_fixes``: fixable findings are marked
+    - ``shows_edits``: the edits of fixes are shown
+    - ``shows_run``: further data of a run is shown
     """
 
     write: Callable[[OutputData, TextIO], None]
@@ -156,7 +156,7 @@ def _write_sarif(shown: OutputData, stream: TextIO) -> None:
     stream.write(json_formats.format_sarif(shown.findings, shown.sources))
 
 
-#: The formats by their names, in the order in which they are listed.
+#: Output formats by name, in the order of the help text.
 FORMATS = {
     "full": OutputFormat(_write_full, can_count=True, shows_run=True),
     "concise": OutputFormat(_write_concise, can_count=True),
@@ -175,6 +175,6 @@ FORMATS = {
 
 
 def list_counting_formats() -> str:
-    """The formats that can count, as a sentence names them."""
+    """Return the formats with counts, as text for a sentence."""
     *others, last = (name for name, form in FORMATS.items() if form.can_count)
     return f"{', '.join(others)} or {last}"

@@ -1,4 +1,4 @@
-"""What runs look like, or what a check has found, as one HTML file that opens without a network."""
+"""Report of runs, or of a check, as one HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     Run = Mapping[str, Any]
 
 TITLE = "Mixed-precision training report"
-#: Points of one line in a chart, in a report of few runs, of very many, and of all lines of a kind together.
+#: Maximum number of chart points of one line in a small report, in a very large report, and of all lines of one kind.
 MOST_POINTS, FEWEST_POINTS, ALL_POINTS = 1_500, 200, 150_000
-#: Files of one check that have a section; the findings of the others are counted.
+#: Maximum number of files with a section in a check report; findings in further files are counted.
 FILES = 300
-#: How charts are used without a mouse, said by screen readers.
+#: Keyboard instructions of charts, for screen readers.
 KEYS = (
     "Left and right arrow keys move from step to step, with Shift ten at a time; Home and End go to the ends, plus and "
     "minus zoom, Escape shows all. What there is at a step is said below the chart."
@@ -31,11 +31,11 @@ KEYS = (
 
 
 class ReportUnavailable(Exception):
-    """No report can be written, and why, in one sentence for the user."""
+    """Error for a report that cannot be written; the message is one sentence for the user."""
 
 
 class ReportSection:
-    """A part of the page that is shown by itself: its name in links, its title as HTML, and what is found there."""
+    """A section of the page: name in links, title as HTML, and findings."""
 
     def __init__(self, ident: str, title: str, findings: Sequence[Mapping[str, Any]], body: str) -> None:
         self.anchor = ident
@@ -51,22 +51,22 @@ class ReportSection:
 
 
 def check_writable(path: str) -> None:
-    """Says before a long run what would keep a report from being written after it, as :class:`ReportUnavailable`."""
+    """Check before a long run that a report can be written. Raise :class:`ReportUnavailable` if not."""
     if os.path.isdir(path):
         raise ReportUnavailable(f"the report cannot be written to {path}: it is a folder: name a file in it")
 
 
 def write_report(runs: Sequence[Run], path: str, *, title: str = TITLE, others: Sequence[Run] = ()) -> None:
-    """Writes a report of runs, each given as ``Run.as_dict()``, to one HTML file; folders on its way are made.
+    """Write a report of runs in the format of ``Run.as_dict()`` to one HTML file, and create missing folders.
 
-    ``others`` are runs that they are compared with. The same runs give the same bytes. Raises
-    :class:`ReportUnavailable` if the file cannot be written.
+    ``others`` are runs to compare with. Equal runs give equal bytes. Raise :class:`ReportUnavailable` if the file
+    cannot be written.
     """
     _write_page(render_report(runs, title, others), path)
 
 
 def write_check_report(findings: Sequence[Finding], sources: SourceLines, read: int, path: str, *, title: str) -> None:
-    """Writes a report of what was found in source, of which so many files were ``read``."""
+    """Write a report of findings in source. ``read`` is the number of analyzed files."""
     _write_page(render_check_report(found.serialize_findings(findings, sources), read, title), path)
 
 
@@ -82,7 +82,7 @@ def _write_page(page: str, path: str) -> None:
 
 
 def render_report(runs: Sequence[Run], title: str = TITLE, others: Sequence[Run] = ()) -> str:
-    """The text of a report of runs."""
+    """Return the HTML text of a report of runs."""
     compared = comparison.pair_runs(runs, others)
     limit = max(min(MOST_POINTS, ALL_POINTS // max(len(runs) + 2 * len(compared), 1)), FEWEST_POINTS)
     sections = [_make_run_section(number, run, limit) for number, run in enumerate(runs, 1)]
@@ -95,7 +95,7 @@ def render_report(runs: Sequence[Run], title: str = TITLE, others: Sequence[Run]
 
 
 def render_check_report(findings: Sequence[Mapping[str, Any]], read: int, title: str) -> str:
-    """The text of a report of findings in source, each as :func:`.findings.shown` gives it."""
+    """Return the HTML text of a report of findings in source, each from :func:`.page.findings.serialize_findings`."""
     by_file: dict[str, list[Mapping[str, Any]]] = {}
     for finding in findings:
         by_file.setdefault(finding["filename"], []).append(finding)
@@ -130,7 +130,7 @@ def _render_page(title: str, overview: ReportSection, sections: Sequence[ReportS
         '<html lang="en">',
         "<head>",
         '<meta charset="utf-8">',
-        # Whatever the page holds, it loads nothing and runs no script but this one.
+        # The page loads nothing, and runs no script except this one, whatever the content.
         f'<meta http-equiv="Content-Security-Policy" content="{_make_content_policy(script)}">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
         f"<title>{html_parts.escape_text(title)}</title>",
@@ -154,7 +154,7 @@ def _render_page(title: str, overview: ReportSection, sections: Sequence[ReportS
 
 
 def _load_asset(name: str) -> str:
-    """A file of the page, which lies beside this module."""
+    """Return the content of a page asset next to this module."""
     from pkgutil import get_data
 
     data = get_data(__name__, name)
@@ -232,7 +232,7 @@ def _render_comparisons(others: Sequence[Run], compared: Sequence[tuple[Run, Run
 
 
 def _make_run_section(number: int, run: Run, limit: int) -> ReportSection:
-    """A section of the page; its charts are drawn when it is first shown."""
+    """Return the section of a run. Charts are drawn when first shown."""
     ident = f"run-{number}"
     finals = html_parts.find_final_scales(run)
     tiles = [

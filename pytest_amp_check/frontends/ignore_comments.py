@@ -1,4 +1,4 @@
-"""Comments that silence what was found, written into the sources: how an old code base begins."""
+"""Suppression comments for existing findings, added to sources: the start for an old code base."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from ..static.fixes.edited_file import EditedFile
     from .write_guard import WriteGuard
 
-#: What a comment in the source cannot silence, or what is about such a comment.
+#: Rules that a comment cannot suppress, or that concern such comments.
 NEVER = frozenset(("AMP902", "AMP903"))
 _LISTED = r"(?<!#)(#+\s*amp:\s*ignore\[)([^\]#]*)\]"
 
 
 def add_ignores(findings: Sequence[Finding], write_guard: WriteGuard) -> tuple[int, int, list[str]]:
-    """Silence findings by comments on their lines: how many, in how many files, and what could not be done.
+    """Suppress findings by comments. Return the number of findings, the number of files, and sentences about failures.
 
-    What may not be written, and what a comment cannot silence, is said.
+    Failures are files that must not be written, and findings that a comment cannot suppress.
     """
     from ..static.fixes import fix_files
     from ..static.fixes.edited_file import EditedFile
@@ -49,7 +49,7 @@ def add_ignores(findings: Sequence[Finding], write_guard: WriteGuard) -> tuple[i
                     text.write_warning(sentence)
                 files += 1
         except source_files.Unreadable:
-            # Nothing can be written into it, either.
+            # An unreadable file cannot be written, either.
             pass
         except fix_files.WriteRefused as error:
             wrong.append(str(error))
@@ -63,7 +63,7 @@ def add_ignores(findings: Sequence[Finding], write_guard: WriteGuard) -> tuple[i
 def _silence_findings(
     document: EditedFile, findings: Sequence[Finding]
 ) -> tuple[EditedFile, list[Finding], list[Finding]]:
-    """A file with comments for findings, those that they silence, and those that they do not."""
+    """Return a file with comments for findings, the suppressed findings, and the remaining findings."""
     from ..protocol.suppressions import Suppressions
     from ..static.fixes.matchers import NotFixable
     from ..static.sources import code_blocks
@@ -93,18 +93,21 @@ def _silence_findings(
 
 
 class _StatementLines:
-    """The lines of a program, and where its statements end."""
+    """The lines of a program, with the last line of each statement."""
 
     def __init__(self, source: str) -> None:
         self.lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         self._last_lines = dict(_map_statement_lines(self.lines))
 
     def last_line_of(self, row: int) -> int:
-        """The last line of the statement that a line belongs to: a comment there speaks of all of it."""
+        """Return the last line of the statement that contains a line.
+
+        A comment there applies to the whole statement.
+        """
         return self._last_lines.get(row, row)
 
     def make_edit(self, row: int, codes: Iterable[str], cell: int | None) -> Edit:
-        """What adds codes to the comment at the end of a line, or adds such a comment."""
+        """Return the edit that adds codes to the comment at the end of a line, or adds a comment."""
         from ..protocol.fix import Edit
 
         line = self.lines[row - 1]
@@ -118,7 +121,7 @@ class _StatementLines:
 
 
 def _map_statement_lines(lines: list[str]) -> Iterable[tuple[int, int]]:
-    """Every line of a statement with the last line of it, as far as the source can be taken apart."""
+    """Yield every line of a statement with the last line of the statement, as far as the source can be tokenized."""
     from io import StringIO
     from tokenize import COMMENT, DEDENT, ENDMARKER, INDENT, NEWLINE, NL, TokenError, generate_tokens
 
@@ -131,5 +134,5 @@ def _map_statement_lines(lines: list[str]) -> Iterable[tuple[int, int]]:
             elif kind not in (NL, COMMENT, INDENT, DEDENT, ENDMARKER) and not first:
                 first = row
     except (TokenError, SyntaxError):
-        # A line of a notebook that is no Python: what follows it goes by its own lines.
+        # A notebook line that is no Python: following lines are treated separately.
         return

@@ -1,4 +1,4 @@
-"""Findings for other programs: JSON, GitHub's workflow commands, SARIF."""
+"""Machine-readable findings: JSON, GitHub's workflow commands, SARIF."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _LEVELS = {ERROR: "error", WARNING: "warning", INFO: "note"}
 def dump_json(value: Any) -> str:
     import json
 
-    # ASCII, so that every encoding of standard output can hold it, lone surrogates of odd file names too.
+    # ASCII, so that every encoding of standard output is sufficient, also for lone surrogates in unusual file names.
     return escape_json_command(json.dumps(value, indent=2)) + "\n"
 
 
 def escape_json_command(held: str) -> str:
-    """Return JSON in which Azure Pipelines finds no command: two such characters stand in its strings alone."""
+    """Return JSON that contains no command of Azure Pipelines. Two number signs occur only in JSON strings."""
     return held.replace("##", "#\\u0023")
 
 
@@ -39,20 +39,23 @@ def format_json(findings: Iterable[Finding]) -> str:
 
 
 def make_record(finding: Finding) -> dict[str, Any]:
-    """A finding as JSON has it, with the address of its rule's page, or where that lies in the repository."""
+    """Return a finding for JSON, with the address of the rule's page, or the path in the repository."""
     found = finding.as_dict()
     found["url"] = find_rule_page(finding.code) or found["url"]
     return found
 
 
 def make_passed_over_records(paths: Mapping[str, list[str]]) -> list[dict[str, Any]]:
-    """What was passed over, in the shape of the counts of rules; no rule has to do with it."""
+    """Return records of skipped paths in the format of rule counts, without a rule."""
     shape = {"code": None, "name": "passed-over", "severity": INFO}
     return [{**shape, "count": len(found), "reason": reason, "paths": found} for reason, found in paths.items()]
 
 
 def format_github(findings: Iterable[Finding], summary: str, sources: SourceLines) -> str:
-    """Workflow commands, the worst first: GitHub keeps ten of a severity in a step and drops the rest unsaid."""
+    """Return workflow commands, most severe first.
+
+    GitHub keeps ten commands of a severity in a step and silently drops the rest.
+    """
     lines = []
     for finding in sorted(findings, key=lambda f: (SEVERITIES.index(f.severity), f.order())):
         site = finding.site
@@ -75,9 +78,9 @@ def format_github(findings: Iterable[Finding], summary: str, sources: SourceLine
 
 
 def _find_region(site: Site, sources: SourceLines) -> tuple[int, int, int, int]:
-    """First line and column and last line and column of a place in its file, all from 1.
+    """Return first line, first column, last line and last column of a location in the file, all from 1.
 
-    A line of a cell is no line of its file: what counts those gets the string of the JSON that holds it.
+    A line of a cell is no line of the file, so the position of the JSON string with the line is returned.
     """
     if site.cell is not None:
         line, column, _ = sources.locate_in_notebook(site, site.line)
@@ -99,7 +102,7 @@ def _escape_property(text: str) -> str:
 
 
 def _relative_path(path: str) -> str:
-    """The path as hosts want it: with forward slashes, relative to the repository, or else to the working folder."""
+    """Return a path for hosts: with forward slashes, relative to the repository, or else to the working folder."""
     root = _find_repository(os.getcwd())
     absolute = os.path.abspath(path)
     if root is not None and absolute.startswith(os.path.join(root, "")):
@@ -109,14 +112,14 @@ def _relative_path(path: str) -> str:
 
 @cache
 def _find_repository(folder: str) -> str | None:
-    """The folder of the repository that a folder lies in."""
+    """Return the root folder of the repository that contains a folder, or None."""
     from ..static.sources.source_files import work_tree
 
     return work_tree(folder)
 
 
 def format_sarif(findings: Sequence[Finding], sources: SourceLines) -> str:
-    """SARIF 2.1.0: the rules that found something with their own text, the findings with the path that led to them."""
+    """Return SARIF 2.1.0: the broken rules with their texts, and the findings with traces."""
     from .. import __version__
 
     order = sorted({finding.code for finding in findings})
@@ -140,7 +143,7 @@ def format_sarif(findings: Sequence[Finding], sources: SourceLines) -> str:
 
 @functools.cache
 def find_documentation_url() -> str:
-    """Where the documentation lies, as the metadata of this distribution says; nothing, where that says nothing."""
+    """Return the address of the documentation in the metadata of this distribution, or ""."""
     from importlib.metadata import PackageNotFoundError, metadata
 
     try:
@@ -155,8 +158,8 @@ def find_documentation_url() -> str:
 
 
 def find_rule_page(code: str) -> str:
-    """The address of the page of a rule, or nothing."""
-    # As mkdocs lays them out.
+    """Return the address of the page of a rule, or ""."""
+    # The URL layout of mkdocs.
     return f"{find_documentation_url()}/rules/{code}/" if find_documentation_url() else ""
 
 
@@ -201,7 +204,7 @@ def _make_sarif_result(finding: Finding, rule: int, fingerprint: str, sources: S
         flow = [{"location": _make_sarif_location(site, sources, text)} for site, text in steps]
         result["codeFlows"] = [{"threadFlows": [{"locations": flow}]}]
     if finding.fix is not None and finding.cell is None:
-        # Only of a file: what a fix counts in a notebook is no line of its file.
+        # Only in a plain file: the lines of a fix in a notebook are no lines of the file.
         result["fixes"] = [_make_sarif_fix(finding.site.path, finding.fix)]
     return result
 
@@ -242,7 +245,10 @@ def _make_sarif_location(site: Site, sources: SourceLines, text: str = "") -> di
 
 
 def _compute_fingerprints(findings: Sequence[Finding], sources: SourceLines) -> list[str]:
-    """What stays of each finding when lines move: its rule, file, source line, and which of equal ones it is."""
+    """Return fingerprints that stay stable when lines move.
+
+    A fingerprint is a hash of rule, file, source line, and number of the repetition.
+    """
     from hashlib import sha256
 
     seen: dict[tuple[str, str, str], int] = {}

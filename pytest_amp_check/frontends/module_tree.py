@@ -1,4 +1,4 @@
-"""The modules of a model as a tree, with the dtypes of each."""
+"""Tree of a model's modules, with the dtypes of each module."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class ModuleNode:
-    """A module of the tree: its output's dtypes, those of its own parameters and gradients, and its children."""
+    """A module of the tree: output dtypes, dtypes of own parameters and gradients, and child modules."""
 
     def __init__(self) -> None:
         self.output_dtypes = ""
@@ -19,7 +19,7 @@ class ModuleNode:
         self.children: dict[str, ModuleNode] = {}
 
     def names_by_dtype(self, what: str) -> dict[str, list[str]]:
-        """For each dtype the names of what has it, in this module and all below."""
+        """Return the names by dtype for one kind of data, in this module and all submodules."""
         found: dict[str, list[str]] = {}
         for name, dtypes in getattr(self, what).items():
             for dtype in filter(None, dtypes.split(", ")):
@@ -30,7 +30,7 @@ class ModuleNode:
         return found
 
     def structure_key(self) -> str:
-        """What two modules share that look alike in the map."""
+        """Return a key that is equal for modules with the same display."""
         children = [(name, module.structure_key()) for name, module in self.children.items()]
         return repr((self.output_dtypes, self.parameters, self.gradients, children))
 
@@ -38,7 +38,7 @@ class ModuleNode:
         return 1 + sum(module.count_rows() for _, module in self.fold_children())
 
     def fold_children(self) -> list[tuple[str, ModuleNode]]:
-        """The children, of which numbered neighbours that look alike are one: ``0-11``."""
+        """Return the child modules, with equal numbered neighbors folded to one entry: ``0-11``."""
         found: list[tuple[str, ModuleNode]] = []
         last = ""
         for name, module in self.children.items():
@@ -53,7 +53,7 @@ class ModuleNode:
 
 
 def build_tree(dtypes: Mapping[str, Any]) -> ModuleNode:
-    """The tree of a run's dtypes, given as ``Run.as_dict()`` has them."""
+    """Build the tree of a run's dtypes, given in the format of ``Run.as_dict()``."""
     root = ModuleNode()
 
     def find_node(path: str) -> ModuleNode:

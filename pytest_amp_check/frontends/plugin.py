@@ -1,8 +1,8 @@
-"""``pytest --amp-check``: every file with Python that pytest is given is an item that fails with its findings.
+"""``pytest --amp-check``: every Python file passed to pytest is an item that fails with its findings.
 
-The other half, which records test functions, is in :mod:`.recording`; the fixture ``amp`` and the markers, which need
-no option, are in :mod:`.fixtures`. This module is imported in every pytest run of every project that has us installed.
-At import it costs pytest and the standard library.
+:mod:`.recording` records test functions. :mod:`.fixtures` provides the fixture ``amp`` and the markers, without any
+option. Every pytest run of a project with this package imports this module. The import loads only pytest and the
+standard library.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from .recording import RecordingPlugin
 
 MARKER = "amp_check"
-#: The names of what --amp-check registers: the half that reads files, and the half that records tests.
+#: Names of the plugins registered by --amp-check: the analyzer plugin and the recording plugin.
 CHECK, RECORDING = "amp_check_items", "amp_check_recording"
-#: Options that are about recorded tests.
+#: Options for recorded tests.
 RECORDED = ("report", "data", "compare")
-#: What is known of a finding on both sides of a worker: code, name, severity, headline, place and the full text.
+#: Finding data sent between worker and controller: code, name, severity, headline, location and full text.
 Record = dict[str, str]
 _torchless = pytest.StashKey[bool]()
 
@@ -55,8 +55,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> Generator[None, Any, Any]:
-    """Names the nearest of our flags where there is none of a name; pytest would only say that there is none."""
-    # Those of the project's own conftest.py are known by then.
+    """Suggest the nearest flag for an unknown ``--amp-`` flag; pytest only reports the unknown flag."""
+    # Flags of the project's conftest.py are known by then.
     loaded = yield
     ours = tuple(option.pytest_flag for option in table.OPTIONS if option.pytest_flag)
     for word in args[: args.index("--") if "--" in args else None]:
@@ -71,7 +71,7 @@ def _is_known(parser: pytest.Parser, word: str) -> bool:
     try:
         return not parser.parse_known_and_unknown_args([word])[1]
     except pytest.UsageError:
-        # It lacks the value that follows it.
+        # The value of the flag is missing.
         return True
 
 
@@ -101,7 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _refuse_missing_paths(config: pytest.Config, options: table.Options) -> None:
-    """Refuses paths that are not there, and a cache that is none, before anything is collected."""
+    """Raise UsageError for missing paths and for an invalid baseline or cache, before collection."""
     for path in options.paths:
         if not os.path.lexists(path):
             raise fixtures.make_usage_error(f"{options.origins['paths']}: {path} does not exist")
@@ -124,7 +124,7 @@ def _refuse_missing_paths(config: pytest.Config, options: table.Options) -> None
 
 
 def _find_cache_folder(config: pytest.Config, options: table.Options) -> str | None:
-    """The folder of the cache: there is none where pytest has none, either."""
+    """Return the cache folder, or None if pytest has no cache."""
     if not config.pluginmanager.hasplugin("cacheprovider"):
         return None
     from . import write_guard
@@ -136,7 +136,7 @@ def _find_cache_folder(config: pytest.Config, options: table.Options) -> str | N
 
 
 def _register_recording(config: pytest.Config, options: table.Options, settings: Settings) -> None:
-    """Registers the half that records test functions, if there is a torch for them."""
+    """Register the recording plugin if torch is installed."""
     from . import recording
 
     if not recording.is_torch_installed():
@@ -152,7 +152,7 @@ def _register_recording(config: pytest.Config, options: table.Options, settings:
 
 
 def _prepare_report(options: table.Options) -> list[dict[str, Any]]:
-    """Refuses what would keep a report from being written at the end; gives the runs that are compared."""
+    """Check that the report can be written at the end, and return the runs to compare."""
     if options.report is not None:
         from . import html
 
@@ -216,18 +216,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 class MistakesFound(Exception):
-    """Raised by an item whose file has findings; :meth:`CheckItem.repr_failure` says which."""
+    """Raised by an item with findings; :meth:`CheckItem.repr_failure` shows the findings."""
 
 
 class CheckFile(pytest.File):
-    """A file with Python in it as something to check. It is never imported."""
+    """A file with Python code to check. The file is never imported."""
 
     def collect(self) -> Iterable[CheckItem]:
         yield CheckItem.from_parent(self, name=NAME)
 
 
 class CheckItem(pytest.Item):
-    """One file, which passes when nothing worse than ``info`` is found in it."""
+    """One file, which passes if no finding is worse than ``info``."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)
@@ -243,7 +243,7 @@ class CheckItem(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         if isinstance(excinfo.value, MistakesFound):
-            # The summary line of pytest is the first one.
+            # pytest shows the first line in the summary.
             worst = sorted(self.records, key=lambda record: SEVERITIES.index(record["severity"]))
             return "\n".join(record["text"] for record in worst)
         return super().repr_failure(excinfo, style)
@@ -253,14 +253,14 @@ class CheckItem(pytest.Item):
 
 
 class ExcludedFile(pytest.File):
-    """A file that was named and is left out all the same. Of a named file without nodes pytest says it is not there."""
+    """A named file that is excluded. For a named file without nodes, pytest reports a missing file."""
 
     def collect(self) -> Iterable[ExcludedItem]:
         yield ExcludedItem.from_parent(self, name=NAME)
 
 
 class ExcludedItem(pytest.Item):
-    """A file that is not looked at, which is skipped."""
+    """A skipped item for an excluded file."""
 
     def __init__(self, **more: Any) -> None:
         super().__init__(**more)
@@ -275,7 +275,7 @@ class ExcludedItem(pytest.Item):
 
 
 class _CheckPlugin:
-    """What ``--amp-check`` adds to a session: the items, one analysis for all of them, a summary."""
+    """The analyzer plugin of a session: the items, one analysis of all files, a summary."""
 
     def __init__(self, config: pytest.Config, options: table.Options, settings: Settings) -> None:
         self.config = config
@@ -286,7 +286,7 @@ class _CheckPlugin:
         self.shared_folder = ""
         self.find_settings = fixtures.make_settings_finder(config)
 
-    # Which files are items.
+    # Collection of files.
 
     @pytest.hookimpl(wrapper=True)
     def pytest_collect_file(
@@ -300,24 +300,24 @@ class _CheckPlugin:
         session = parent.session
         given = session.isinitpath(file_path)
         if given and self._is_from_command_line() and not self._has_tests(file_path):
-            # pytest would import, that is run, a training script that is named on its command line.
+            # pytest would import, and so run, a training script named on the command line.
             nodes = [node for node in nodes if not isinstance(node, pytest.Module) or self._is_doctest(node)]
         if not self._is_excluded(file_path, given=given):
-            # The session is its parent: below a Package, running the item would import the package.
+            # The parent is the session: below a Package, running the item would import the package.
             nodes = [*nodes, CheckFile.from_parent(session, path=file_path)]
         elif given and not nodes:
             nodes = [ExcludedFile.from_parent(session, path=file_path)]
         return nodes
 
     def _is_from_command_line(self) -> bool:
-        """Whether the arguments come from the command line. A worker is always given them there."""
+        """Return True if the arguments come from the command line. Workers always receive arguments there."""
         given: bool = getattr(self.config, "workerinput", {}).get(
             "amp_check_by_hand", self.config.args_source is pytest.Config.ArgsSource.ARGS
         )
         return given
 
     def _has_tests(self, path: Path) -> bool:
-        """Whether a named file is a test module by its name, or because a test in it was named too."""
+        """Return True if a named file is a test module, by name or because a test in the file was named."""
         for pattern in self.config.getini("python_files"):
             name = path.as_posix() if "/" in pattern else path.name
             if fnmatch(name, f"*/{pattern}" if "/" in pattern else pattern):
@@ -330,12 +330,12 @@ class _CheckPlugin:
         return False
 
     def _is_doctest(self, node: pytest.Collector) -> bool:
-        """Whether a module is there for its examples, which pytest runs only where it is asked to."""
+        """Return True if a module was collected for doctests, which pytest runs only on request."""
         doctest = self.config.pluginmanager.get_plugin("doctest")
         return doctest is not None and isinstance(node, doctest.DoctestModule)
 
     def _is_excluded(self, path: Path, *, given: bool) -> bool:
-        """Whether a file is left out by ``exclude``, or lies where no source of the project does."""
+        """Return True if ``exclude`` matches a file, or if a folder without project sources contains the file."""
         from ..static.engine import is_excluded
         from ..static.sources.source_files import SKIPPED_FOLDERS, is_excluded_below
 
@@ -347,12 +347,12 @@ class _CheckPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, session: pytest.Session, items: list[pytest.Item]) -> None:
-        """Adds the files below amp_check_paths, before others select among the items."""
-        # pytest before 9 collects anew what is named twice, or named and below a folder that is named.
+        """Add the files below amp_check_paths, before other plugins select items."""
+        # pytest before 9 collects a file again if named twice, or named and below a named folder.
         once = {item.nodeid: item for item in reversed(items) if isinstance(item, CheckItem)}
         items[:] = [item for item in items if once.get(item.nodeid, item) is item]
         if not self.options.paths or self._names_single_files(self.config.args):
-            # Who names single files or items wants those.
+            # A command line of single files or items requests only these.
             return
         from ..static.engine import find_files
 
@@ -367,19 +367,19 @@ class _CheckPlugin:
                 items.extend(session.genitems(CheckFile.from_parent(session, path=Path(path))))
 
     def _names_single_files(self, arguments: list[str]) -> bool:
-        """Whether the command line names nothing but single files and items."""
+        """Return True if the command line names only single files and items."""
         here = self.config.invocation_params.dir
         single = ("::" in argument or os.path.isfile(here / argument) for argument in arguments)
         return bool(arguments) and self._is_from_command_line() and all(single)
 
     def _collect_below(self, session: pytest.Session, path: str) -> Iterator[CheckFile]:
-        """The files that pytest does not ignore at a path of the configuration.
+        """Yield the files at a configured path that pytest does not ignore.
 
-        They are collected as those of the command line are, so that what ignores these ignores them: options,
-        ``norecursedirs``, and what the ``conftest.py`` of a folder says.
+        Collection works as for the command line. The same settings ignore files: options, ``norecursedirs``, and the
+        ``conftest.py`` of a folder.
         """
         place = Path(path)
-        # A folder that is named is entered, though one of its name would not be come by.
+        # A named folder is entered even if its name is excluded from recursion.
         recursed = not any(fnmatch(place.name, pattern) for pattern in self.config.getini("norecursedirs"))
         if recursed and session.ihook.pytest_ignore_collect(collection_path=place, config=self.config):
             return
@@ -397,7 +397,7 @@ class _CheckPlugin:
                 elif isinstance(node, pytest.Directory):
                     waiting.append(node)
 
-    # One analysis for all of them.
+    # Analysis of all files at once.
 
     def find_records(self, item: CheckItem) -> list[Record]:
         real = os.path.realpath(item.path)
@@ -407,16 +407,16 @@ class _CheckPlugin:
         return self.records_by_path[real]
 
     def _load_shared_records(self, paths: dict[str, Path]) -> dict[str, list[Record]]:
-        """The records of all paths: from the worker that was first to need them, or analysed here."""
+        """Return the findings of all paths, from the first worker that needed them, or from a new analysis."""
         folder = getattr(self.config, "workerinput", {}).get("amp_check_folder", "")
         if not os.path.isdir(folder):
-            # No xdist, or a worker on another machine.
+            # Without xdist, or in a worker on another machine.
             return self._analyze_files(paths)
         import json
 
         result = os.path.join(folder, "results.json")
         with open(os.path.join(folder, "lock"), "a+b") as lock:
-            # A lock of the operating system: it goes when its holder dies, and the next worker takes over.
+            # The operating system releases the lock when the owner dies, and the next worker continues.
             _acquire_lock(lock.fileno())
             if os.path.exists(result):
                 with open(result, encoding="utf-8") as file:
@@ -449,7 +449,7 @@ class _CheckPlugin:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """What xdist's workers are told: where the one analysis is shared."""
+        """Pass the folder of the shared analysis to a worker of pytest-xdist."""
         if not self.shared_folder:
             import tempfile
 
@@ -463,7 +463,7 @@ class _CheckPlugin:
 
             shutil.rmtree(self.shared_folder, ignore_errors=True)
 
-    # What is said at the end.
+    # Reports.
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -471,7 +471,7 @@ class _CheckPlugin:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if isinstance(item, CheckItem) and call.when == "call":
-            # An attribute of a report travels from a worker to the controller.
+            # Attributes of a report are sent from worker to controller.
             setattr(report, MARKER, item.records)
         return report
 
@@ -495,7 +495,7 @@ def _make_record(finding: Finding, sources: Any) -> Record:
 
 
 def _acquire_lock(descriptor: int) -> None:
-    """Waits for the lock on an open file; closing the file gives it back."""
+    """Wait for the lock on an open file. Closing the file releases the lock."""
     if sys.platform == "win32":
         import msvcrt
         import time

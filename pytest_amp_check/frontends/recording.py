@@ -1,4 +1,4 @@
-"""Test functions under ``--amp-check``: each is recorded, and fails where it trains with a mistake."""
+"""Test functions under ``--amp-check``: each test is recorded, and fails if its training has a mistake."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from ..static.engine import Settings
     from .text import Line, SourceLines
 
-#: What travels from a worker to the controller as an attribute of a report.
+#: Report attribute that is sent from worker to controller.
 CARRIED = "amp_recorded"
-#: Steps of one run that a report shows, and runs that it shows.
+#: Maximum number of steps of one run, and maximum number of runs, in a report.
 STEPS, RUNS = 2_000, 500
-#: Columns of the charts where no terminal says how many it has, and the fewest that they are made for.
+#: Chart width in columns without a known terminal, and the minimum width.
 WIDTH, NARROWEST = 80, 40
-#: What a worker is told of the terminal: how wide it is, and its encoding.
+#: Worker input with the width and encoding of the terminal.
 TERMINAL = "amp_terminal"
 TORCH = "torch"
-#: What is known of a finding on both sides of a worker: code, name, severity, headline, the full text, and its place.
+#: Finding data sent between worker and controller: code, name, severity, headline, full text and location.
 Record = dict[str, str]
 
 
 class RecordingPlugin:
-    """Records every test function from its setup to the end of its call, where torch is loaded or while it is.
+    """Recorder of every test function from setup to the end of the call, if torch is or becomes loaded.
 
-    Fixtures are recorded because models, optimizers and scalers are made in them; teardown is not, because the report
-    of the call has to know the findings.
+    Fixtures are recorded because they create models, optimizers and scalers. Teardown is not recorded, because the
+    report of the call needs the findings.
     """
 
     def __init__(
@@ -57,21 +57,21 @@ class RecordingPlugin:
         self.config = config
         self.settings = settings
         self.report_path, self.data_path = options.report, options.data
-        #: Runs that those of a report are shown beside.
+        #: Runs to compare with the runs of a report.
         self.compared_runs = compared_runs
         self.folder = os.path.join(os.fspath(config.invocation_params.dir), "")
         self.open_record: record | None = None
         self.finished_runs: dict[str, Run] = {}
         self._release_patches: Callable[[], None] | None = None
         self._import_hook: _ImportHook | None = None
-        #: Of the session: node id -> what its last report carried.
+        #: Data of the last report of each test, by node id.
         self.reports_by_test: dict[str, dict[str, Any]] = {}
-        #: Finding -> the test where it was shown in full.
+        #: Test that showed a finding in full.
         self.first_shown_in: dict[tuple[str, str], str] = {}
-        #: What is to be said of the report, and of data.
+        #: Sentences about the report and the data file.
         self.final_sentences: list[str] = []
 
-    # The recording of one test.
+    # Recording of one test.
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -103,7 +103,7 @@ class RecordingPlugin:
         try:
             return (yield)
         finally:
-            # A test whose setup failed is never called.
+            # A test with a failed setup has no call.
             self._end_record()
             self.finished_runs.clear()
 
@@ -120,7 +120,7 @@ class RecordingPlugin:
         if self._release_patches is None:
             self._release_patches = attach.keep_patches()
         wanted = bool(self.report_path or self.data_path)
-        # They are asked for to be looked at: what costs time and changes nothing is recorded for them too.
+        # Report and data are requested for inspection, so expensive passive data is also recorded.
         self.open_record = record(
             title=nodeid, automatic=True, dtypes=wanted, numerics=10 if wanted else 0, search=wanted
         )
@@ -136,14 +136,14 @@ class RecordingPlugin:
         ended.__exit__(None, None, None)
         return ended.run
 
-    # What it makes of a report.
+    # Test reports.
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_makereport(
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
-        # Subtests are reported while their test is still being recorded.
+        # Subtests are reported during the recording of the test.
         run = self.finished_runs.pop(item.nodeid, None) if call.when == "call" else None
         if run is not None:
             if fixtures.measured in item.stash:
@@ -157,7 +157,7 @@ class RecordingPlugin:
         from .run_findings import apply_settings
 
         run.suppress = self.settings.suppress
-        # Rules may be chosen that are off by default.
+        # Selected rules may be off by default.
         findings = apply_settings(
             run.select(*self.settings.select).findings, self.settings, fixtures.find_allowed_codes(item), self.folder
         )
@@ -170,7 +170,7 @@ class RecordingPlugin:
             "records": records,
             "trained": run.steps_total > 0,
             "failure": "" if run.failure is None else f"{type(run.failure).__name__}: {run.failure}",
-            # A test that is expected to fail counts as little as the reason for it.
+            # A test that is expected to fail does not count.
             "counts": not hasattr(report, "wasxfail"),
             "chart": self._make_chart(run) if run.skipped_total or (run.steps_total and report.failed) else [],
             "charts": [
@@ -184,12 +184,12 @@ class RecordingPlugin:
         from . import charts
 
         width, encoding = _find_terminal(self.config)
-        # In the summary they are indented.
+        # The summary indents charts.
         return charts.render_run(run.as_dict(), width - 2, encoding)
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
-        """A worker of pytest-xdist has no terminal: it is told of that of the controller."""
+        """Send the terminal data of the controller to a worker of pytest-xdist, which has no terminal."""
         node.workerinput[TERMINAL] = list(_find_terminal(self.config))
 
     def _make_records(self, findings: Sequence[Finding]) -> list[Record]:
@@ -214,12 +214,15 @@ class RecordingPlugin:
 
         places = [place for f in findings for place in (f.site, *(step.site for step in f.witness))]
         sites = [site for place in places for site in place.list_frames()]
-        # Read by their full names: the test may have changed the folder.
+        # Full paths, because the test may have changed the working folder.
         texts = {path: "".join(linecache.getlines(self.folder + path)) for path in {site.path for site in sites}}
         return text.SourceLines(texts)
 
     def _serialize_runs(self, recorded: Run, findings: Sequence[Finding], item: pytest.Item) -> list[str]:
-        """The runs that are worth a look as JSON, of long ones the end; ``findings`` are those of the first."""
+        """Return the relevant runs of a test as JSON, long runs truncated to the end.
+
+        ``findings`` belong to the first run.
+        """
         from .page.findings import serialize_findings
 
         serialized_runs = []
@@ -235,7 +238,7 @@ class RecordingPlugin:
         return serialized_runs
 
     def _settle_findings(self, findings: Sequence[Finding]) -> list[Finding]:
-        """The findings of a test's own recording, whose rules it has chosen, with places as users know them."""
+        """Return the findings of a test's own recording with displayed locations. The test selected the rules."""
         import copy
 
         from .run_findings import apply_settings
@@ -244,7 +247,7 @@ class RecordingPlugin:
         settings.select = frozenset(finding.code for finding in findings)
         return apply_settings(findings, settings, folder=self.folder)
 
-    # What becomes of it in the process that tells.
+    # Output in the reporting process.
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -260,7 +263,7 @@ class RecordingPlugin:
             report.sections.append((NAME, "\n\n".join(parts)))
 
     def _format_record(self, record: Record, nodeid: str) -> str:
-        """A finding in full where it is told first; code that many tests share would be told as often otherwise."""
+        """Return a finding in full at the first report, and a short reference later. Many tests share code."""
         first = self.first_shown_in.setdefault((record["code"], record["place"]), nodeid)
         return record["text"] if first == nodeid else f"{record['headline']}\n  in full at {first}"
 
@@ -279,7 +282,7 @@ class RecordingPlugin:
             session.exitstatus = session.exitstatus or pytest.ExitCode.USAGE_ERROR
 
     def _write_report(self, runs: Sequence[Mapping[str, Any]], path: str) -> list[str]:
-        """Write the report; gives what keeps it from being written."""
+        """Write the report, and return the reasons for a failure."""
         from . import html
 
         try:
@@ -291,7 +294,7 @@ class RecordingPlugin:
         return []
 
     def _write_data(self, runs: Sequence[Mapping[str, Any]], path: str) -> list[str]:
-        """Write all that was recorded as JSON; gives what keeps it from being written."""
+        """Write all recorded data as JSON, and return the reasons for a failure."""
         from ..runtime.exports import as_json
         from . import files
 
@@ -305,7 +308,7 @@ class RecordingPlugin:
         return []
 
     def collect_records(self) -> list[Record]:
-        """Every finding once, whatever the number of tests that have it."""
+        """Return every finding once, independent of the number of tests with the finding."""
         found = {(r["code"], r["place"]): r for carried in self._select_counted() for r in carried["records"]}
         return list(found.values())
 
@@ -313,7 +316,7 @@ class RecordingPlugin:
         return [carried for carried in self.reports_by_test.values() if carried["counts"]]
 
     def list_shared_findings(self) -> Iterator[str]:
-        """Findings that are not told in one failure, with the number of tests that have them."""
+        """Yield findings that no single failure reports, with the number of tests."""
         for record in self.collect_records():
             key = record["code"], record["place"]
             tests = sum(
@@ -323,27 +326,27 @@ class RecordingPlugin:
                 yield f"{record['headline']} (in {_format_count(tests, 'test')})"
 
     def list_charts(self, colour: bool) -> Iterator[str]:
-        """What tests recorded that had steps skipped, or asked for figures, and are not shown as failed."""
+        """Yield charts of tests without failure that had skipped steps or recorded figures."""
         from . import text
 
         for nodeid, carried in self.reports_by_test.items():
             if carried["records"]:
                 continue
-            # What a test records by itself says more of the same steps.
+            # The test's own recording has more data about the same steps.
             own = [(f"{nodeid}: {title}" if title not in ("", nodeid) else nodeid, c) for title, c in carried["charts"]]
             for title, chart in own or [(nodeid, carried["chart"])] * bool(carried["chart"]):
                 yield title
                 yield from text.render_colored([[("  ", ""), *line] for line in chart], use_color=colour)
 
     def summarize_tests(self) -> Iterator[str]:
-        """One sentence about the tests that train, and one for what else there is to say."""
+        """Yield one sentence about the tests that train, and sentences about other results."""
         from . import text
 
         trained = sum(carried["trained"] or bool(carried["records"]) for carried in self._select_counted())
         records = self.collect_records()
         if trained:
             counts = text.count_severities(record["severity"] for record in records)
-            # The sentence about files, said of tests.
+            # The sentence for files, adapted to tests.
             sentence = text.summarize_counts(counts, trained)
             yield (
                 f"{sentence.rpartition(' in ')[0]} in {_format_count(trained, 'test')} that "
@@ -372,12 +375,12 @@ def _format_count(number: int, noun: str) -> str:
 
 
 def _has_more_to_show(run: Run) -> bool:
-    """Whether a run that a test has recorded has more to show than that its scale stayed where it was."""
+    """Return True if a recorded run has more to show than a constant loss scale."""
     return bool(run.steps_total and (run.skipped_total or run.numerics is not None or run.memory is not None))
 
 
 def _find_terminal(config: pytest.Config) -> tuple[int, str | None]:
-    """How wide the terminal is that shows what this process tells, and what it is encoded in."""
+    """Return the width and encoding of the terminal that shows the output of this process."""
     terminal = getattr(config, "workerinput", {}).get(TERMINAL)
     if terminal is not None:
         return tuple(terminal)
@@ -389,7 +392,7 @@ def _find_terminal(config: pytest.Config) -> tuple[int, str | None]:
 
 
 def is_torch_installed() -> bool:
-    """Whether there is a torch to record, found without importing it."""
+    """Return True if torch is installed, without importing torch."""
     if sys.modules.get(TORCH) is not None:
         return True
     try:
@@ -399,7 +402,7 @@ def is_torch_installed() -> bool:
 
 
 class _ImportHook(importlib.abc.MetaPathFinder):
-    """Calls a function when a module has been imported by this thread: a test may be the first that needs torch."""
+    """Import hook that calls a function after this thread imported a module: a test may be the first to need torch."""
 
     def __init__(self, name: str, callback: Callable[[], None]) -> None:
         self._module_name = name

@@ -1,4 +1,4 @@
-"""Findings of a run as the configuration wants them: what is silenced left out, and places as users know them."""
+"""Findings of a run, filtered by the configuration, with displayed locations."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"
 def apply_settings(
     findings: Iterable[Finding], settings: Settings, allowed: Collection[str] = (), folder: str = ""
 ) -> list[Finding]:
-    """The findings that settings, suppressing comments and ``allowed`` codes leave on, by place.
+    """Return the findings that settings, suppressions and ``allowed`` codes do not remove, sorted by location.
 
-    They are copies: severities are those of the settings, paths count from ``folder`` (with a separator at its end)
-    where they lie there, and calls above a user's own code, such as pytest's, are left out of their places.
+    The findings are copies with the severities of the settings. Paths below ``folder`` (with a trailing separator) are
+    relative. Calls above the user's own code, such as pytest's, are removed from locations.
     """
     kept: list[Finding] = []
     suppressions: dict[str, Suppressions] = {}
@@ -43,7 +43,7 @@ def apply_settings(
 
 
 def _find_ignored_codes(path: str, settings: Settings) -> frozenset[str]:
-    """Codes that the configuration ignores in a file."""
+    """Return the codes that the configuration ignores in a file."""
     from ..static.sources.source_files import exclusion_test
 
     real = os.path.realpath(path)
@@ -75,7 +75,7 @@ def _copy_finding(finding: Finding, severity: str, folder: str) -> Finding:
 
 
 def _strip_runner_frames(site: Site, folder: str) -> Site:
-    """A place without the calls above the user's own code."""
+    """Return a location without the calls above the user's own code."""
     chain: list[Site] = []
     for each in reversed(site.list_frames()):
         if chain and each.path.startswith(_find_runner_folders()):
@@ -92,7 +92,7 @@ def _strip_runner_frames(site: Site, folder: str) -> Site:
 
 
 def _find_runner_folders() -> tuple[str, ...]:
-    """The folders of what calls test functions, as far as it is loaded."""
+    """Return the folders of loaded packages that call test functions."""
     files = (getattr(sys.modules.get(name), "__file__", None) for name in ("_pytest", "pluggy"))
     return tuple(os.path.dirname(file) + os.sep for file in files if file)
 

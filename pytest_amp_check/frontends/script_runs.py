@@ -1,4 +1,4 @@
-"""Runs a user's script or module as Python would, in this process, so that it can be recorded."""
+"""Execution of a user's script or module as Python does, in this process, for recording."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from ..static.engine import Settings
     from .text import SourceLines
 
-#: The exit code of a Python program that an exception has ended.
+#: Exit code of a Python program that ends with an exception.
 RAISED = 1
 INTERRUPTED = 130
-#: Of how many steps a report looks at the gradients of one.
+#: Number of steps between two gradient samples in a report.
 EVERY = 10
 
 
 class CannotRun(Exception):
-    """What is to be run cannot be; the message is one sentence."""
+    """Error for a target that cannot run; the message is one sentence."""
 
 
 def find_target(target: str, *, module: bool) -> str:
-    """What will run: the path of a script or the name of a module. Raises :class:`Unrunnable` where there is none."""
+    """Return the path of a script or the name of a module. Raise :class:`CannotRun` if the target does not exist."""
     if module:
         from importlib.util import find_spec
 
-        # As Python does for -m, so that modules beside the caller are found.
+        # As Python does for -m, to find modules in the working folder.
         sys.path.insert(0, os.getcwd())
         try:
             found = find_spec(target)
@@ -52,18 +52,18 @@ def find_target(target: str, *, module: bool) -> str:
 
 
 class RecordedScript:
-    """A script or module that is run under the recorder."""
+    """A script or module that runs under the recorder."""
 
     def __init__(self, target: str, arguments: Sequence[str], *, is_module: bool) -> None:
         self.target = target
         self.arguments = arguments
         self.is_module = is_module
-        #: Why something could not be written, one sentence.
+        #: Reason for a failed write, one sentence.
         self._write_error = ""
         self._main_run: Run | None = None
-        #: Those of threads that the script has trained in.
+        #: Runs of threads in which the script trained.
         self._thread_runs: list[Run] = []
-        #: What several ranks have told, where there are several, and whether another one tells it.
+        #: Reports of several ranks, and True if another rank reports the findings.
         self._gathered_ranks: GatheredRanks | None = None
         self.reported_elsewhere = False
 
@@ -76,11 +76,11 @@ class RecordedScript:
         is_full: bool,
         memory: bool | str = False,
     ) -> int:
-        """Run it on a device; gives the exit code of the script.
+        """Run the script on a device, and return the exit code of the script.
 
-        ``limit`` is for how many seconds its ranks are waited for, where there are any, and ``last`` is called before
-        they are ended because none has moved for as long: it tells what was recorded. ``whole`` says that what costs
-        some time is recorded too, for a report; ``memory`` is that of :class:`~pytest_amp_check.runtime.run.record`.
+        ``limit`` is the number of seconds to wait for other ranks. ``report_stalled`` is called before stalled ranks
+        are ended, to report the recorded data. ``is_full`` also records expensive data for a report. ``memory`` is an
+        argument of :class:`~pytest_amp_check.runtime.run.record`.
         """
         from contextlib import ExitStack
         from importlib.util import find_spec
@@ -93,7 +93,7 @@ class RecordedScript:
         ending = TerminationRequest()
         with ExitStack() as stack:
             _prepare_device(device, stack)
-            # What a request to end would do to the command is put aside for what it does to the run.
+            # During the run, a request to end must end the run, not the command.
             signals.restore_defaults()
             stack.enter_context(ending.handle_signal())
             code = self._run_recorded(is_full, memory, limit, report_stalled, ending)
@@ -102,7 +102,7 @@ class RecordedScript:
 
     @property
     def error_sentence(self) -> str:
-        """Why a part of the recording is missing, or was not written, one sentence."""
+        """Reason for a missing or unwritten part of the recording, one sentence."""
         assert self._main_run is not None
         failure = next((run.failure for run in self._collect_local_runs() if run.failure is not None), None)
         if self._write_error:
@@ -118,14 +118,14 @@ class RecordedScript:
     def write_report(
         self, path: str, findings: Sequence[Finding], others: Sequence[Mapping[str, Any]], sources: SourceLines
     ) -> None:
-        """Write a page of what was recorded, with these findings, beside other runs where there are any."""
+        """Write the HTML report of the recorded runs with these findings, beside other runs if given."""
         from . import html
         from .page.findings import serialize_findings
 
         assert self._main_run is not None
         runs = []
         for run in self.collect_runs():
-            # Of several ranks each has its own.
+            # Each rank has separate findings.
             mine = [finding for finding in findings if not finding.ranks or run.get("rank") in finding.ranks]
             runs.append({**run, "findings": serialize_findings(mine, sources)})
         try:
@@ -134,7 +134,7 @@ class RecordedScript:
             self._write_error = str(error)
 
     def write_data(self, path: str) -> None:
-        """Write all that was recorded as JSON."""
+        """Write all recorded data as JSON."""
         from ..runtime.exports import as_json
         from . import files
 
@@ -151,20 +151,20 @@ class RecordedScript:
         report_stalled: Callable[[], object],
         ending: TerminationRequest,
     ) -> int:
-        """Run it under the recorder, and gather what its ranks have told; ``wanted`` says that all of it is shown."""
+        """Run the script under the recorder, and gather the reports of all ranks. ``is_full`` records all data."""
         from contextlib import ExitStack
 
         from ..runtime.ranks.scripts import StartedProcesses, StartedThreads, find_launched_rank
         from ..runtime.run import record
 
         with ExitStack() as stack:
-            # What costs little enough to be looked at in passing.
+            # Cheap data is always recorded.
             parts: dict[str, Any] = {"dtypes": is_full, "norms": is_full, "memory": memory}
             parts.update(search=is_full or bool(memory), numerics=EVERY if is_full else 0)
             parts.update(title=" ".join([self.target, *self.arguments]))
             recording = record(**parts)
             threads = StartedThreads(parts)
-            # Below the recording, which asks who starts a thread.
+            # Entered before the recording, which asks for the starter of a thread.
             stack.enter_context(threads.record_started())
             self._main_run = stack.enter_context(recording)
             self._main_run.select("ALL")
@@ -187,15 +187,15 @@ class RecordedScript:
         return code
 
     def _report_stalled_ranks(self, rank: LaunchedRank, report_stalled: Callable[[], object]) -> None:
-        """As the first rank of a machine on which all stand still, tell what they have recorded."""
+        """Report the recorded data of all ranks of a machine, as the first rank, when all ranks are stalled."""
         self._gathered_ranks = rank.gather_reports(lambda: False)
         report_stalled()
 
     def _report_rank(self, rank: LaunchedRank, code: int, ending: TerminationRequest) -> None:
-        """Leave what was recorded for the first rank of the machine, which tells what all have found."""
+        """Store the recorded data for the first rank of the machine, which reports the findings of all ranks."""
         assert self._main_run is not None
         heard = rank.write_report(self._main_run, failed=bool(code))
-        # One that has failed makes the launcher end the others: it tells for itself.
+        # A failed rank makes the launcher end the other ranks, so a failed rank reports itself.
         self.reported_elsewhere = heard and not rank.is_first and not code
         if rank.is_first:
             self._gathered_ranks = rank.gather_reports(lambda: ending.is_requested)
@@ -209,13 +209,13 @@ class RecordedScript:
             )
 
     def _collect_local_runs(self) -> list[Run]:
-        """Those of this process: of the script, where it has trained itself or no thread has, and of its threads."""
+        """Return the runs of this process: of the script, if the script or no thread trained, and of the threads."""
         assert self._main_run is not None
         alone = not self._thread_runs or self._main_run.steps_total or self._main_run.findings
         return [*([self._main_run] if alone else []), *self._thread_runs]
 
     def collect_runs(self) -> list[dict[str, Any]]:
-        """What was recorded, as plain data: of the script and its threads, or of each of its ranks."""
+        """Return the recorded runs as plain data: of the script and the threads, or of each rank."""
         assert self._main_run is not None
         if self._gathered_ranks is None:
             return [run.as_dict() for run in self._collect_local_runs()]
@@ -226,13 +226,13 @@ class RecordedScript:
 
     @property
     def step_count(self) -> int:
-        """How many training steps were recorded, on all ranks or in all threads together."""
+        """Number of recorded training steps, over all ranks or threads."""
         if self._gathered_ranks is None:
             return sum(run.steps_total for run in self._collect_local_runs())
         return sum(run["steps_total"] for run in self._gathered_ranks.runs.values())
 
     def collect_findings(self, settings: Settings) -> list[Finding]:
-        """What was found, as the configuration wants it."""
+        """Return the findings, filtered by the configuration."""
         from ..protocol.ranks import deduplicate, merge_ranks
         from .run_findings import apply_settings
 
@@ -247,7 +247,7 @@ class RecordedScript:
         return apply_settings(found, settings, folder=os.path.join(os.getcwd(), ""))
 
     def find_memory_excesses(self) -> list[str]:
-        """Of the script, or each of its ranks, that needed more memory than its limit, how much that was."""
+        """Return a sentence for the script, or for each rank, that exceeded the memory limit."""
         from . import charts
 
         over = []
@@ -267,7 +267,7 @@ class RecordedScript:
         return over
 
     def show_charts(self, stream: TextIO) -> None:
-        """What the run looked like, in a few lines."""
+        """Show charts of the run in a few lines."""
         import shutil
 
         from . import charts, text
@@ -275,14 +275,14 @@ class RecordedScript:
         if not self.step_count:
             return
         width = shutil.get_terminal_size((80, 24)).columns
-        # Of several ranks the first.
+        # Only the first rank is shown.
         data = self.collect_runs()[0]
         lines = charts.render_run(data, width, charts.find_encoding(stream))
         if lines:
             text.write_lines([[("", "")], *lines, [("", "")]], stream, text.is_color_wanted(stream))
 
     def summarize_run(self, counts: Mapping[str, int]) -> str:
-        """The last line: how much was found, in how many steps."""
+        """Return the last line: the numbers of findings and steps."""
         from . import text
 
         steps = self.step_count
@@ -310,7 +310,7 @@ class RecordedScript:
         return self._add_torch_exception(f"{text.summarize_counts(counts, 1).partition(' in ')[0]} in {trained}.")
 
     def _add_torch_exception(self, sentence: str) -> str:
-        """The last line, with what torch has ended the run by."""
+        """Return the last line, extended by the torch exception that ended the run."""
         message = None if self._main_run is None else self._main_run.ended_by
         if message is None:
             return sentence
@@ -318,9 +318,9 @@ class RecordedScript:
 
 
 def _prepare_device(device: str, stack: ExitStack) -> None:
-    """Make the process look as the device wants it; ``auto`` leaves it as it is."""
+    """Prepare the process for a device; ``auto`` changes nothing."""
     if device == "cpu":
-        # Read by torch when it first asks for its devices.
+        # torch reads the variable at the first request for devices.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     elif device == "emulate":
         from ..runtime.emulate.cuda import emulate_cuda
@@ -342,15 +342,15 @@ def execute_target(
     on_exception: Callable[[BaseException], object],
     region: TerminationRequest,
 ) -> int:
-    """Run it, and give the exit code that it would have ended with. Its output, and its traceback, are its own.
+    """Run a target, and return the exit code of the target. The target writes its own output and traceback.
 
-    ``raised`` is given the exception that has ended it, if one has; ``within`` is a region for the script alone, and
-    not for what is said of its end.
+    ``on_exception`` receives the exception that ended the target, if any. ``region`` is a context for the target only,
+    not for the output about the end.
     """
     from . import signals
 
     sys.argv = [target, *arguments]
-    # What they do to the script is its own affair.
+    # The script handles signals itself.
     signals.restore_defaults()
     try:
         with region:
@@ -361,7 +361,7 @@ def execute_target(
             else:
                 _run_script_file(target)
     except SystemExit as leave:
-        # A launcher asked for it, or what handles an exception does.
+        # Exit requested by a launcher, or by an exception handler.
         if region.is_requested or leave.__context__ is not None:
             on_exception(region.exit_cause(leave))
         if leave.code is None or isinstance(leave.code, int):
@@ -384,7 +384,7 @@ def _run_script_file(path: str) -> None:
 
     with open(path, "rb") as file:
         source = file.read()
-    # The module stays: what the script defines can be pickled, and found by the processes that it starts.
+    # The module remains, so that the script's definitions can be pickled, and found by child processes.
     main = ModuleType("__main__")
     main.__file__ = path
     main.__dict__["__builtins__"] = __builtins__
@@ -394,7 +394,7 @@ def _run_script_file(path: str) -> None:
 
 
 def _show_exception(error: BaseException) -> None:
-    """Show an exception as Python does, without the calls of this package among its own."""
+    """Show an exception as Python does, without frames of this package."""
     import traceback
 
     sys.stdout.flush()
@@ -407,7 +407,7 @@ def _show_exception(error: BaseException) -> None:
 
 
 def _drop_own_frames(stack: Iterable[FrameSummary]) -> Iterator[FrameSummary]:
-    """The calls of a program, and those of torch, but for the one by which a kernel of the emulation goes on."""
+    """Yield the frames of the program and of torch, without the frame through which an emulated kernel continues."""
     emulated = False
     for frame in stack:
         if not _is_own_file(frame.filename) and not (emulated and frame.name == "redispatch"):

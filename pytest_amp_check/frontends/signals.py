@@ -1,4 +1,4 @@
-"""What Ctrl-C and a request to end do to the command: one line, and the exit code that shells know them by."""
+"""Handling of Ctrl-C and termination requests: one line of output, and the conventional exit code."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
 
     Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
-#: What Python makes a ``KeyboardInterrupt`` of.
+#: Signal that Python converts to ``KeyboardInterrupt``.
 INTERRUPT = int(signal.SIGINT)
-#: What is said of each signal that ends the command, as far as this system has it.
+#: Message of each terminating signal that the system has.
 SAID = {
     getattr(signal, name): said
     for name, said in (("SIGINT", "interrupted"), ("SIGTERM", "terminated"), ("SIGHUP", "hung up"))
     if hasattr(signal, name)
 }
-#: What shells add to the number of a signal that has ended a program.
+#: Offset that shells add to the number of a terminating signal.
 ADDED = 128
 
 
 class EndRequested(BaseException):
-    """The command is asked to end; whatever it holds is put in order on the way out."""
+    """A request to end the command; all resources are released on the way out."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -36,26 +36,26 @@ class EndRequested(BaseException):
 
 
 class InterruptRequested(EndRequested, KeyboardInterrupt):
-    """Ctrl-C, which Python has a name of its own for."""
+    """Ctrl-C, which is also a KeyboardInterrupt in Python."""
 
 
 def end_at_once() -> None:
-    """From now on they end this process where it stands: there is nothing that would have to be put in order."""
+    """Let signals end the process immediately from now on, because there is nothing to clean up."""
     _set_handlers((signal.SIG_DFL, signal.default_int_handler), _exit_now)
 
 
 def raise_on_signals() -> None:
-    """From now on each is the exception :class:`Ended`."""
+    """Let each signal raise :class:`EndRequested` from now on."""
     _set_handlers((signal.SIG_DFL, signal.default_int_handler, _exit_now), _raise_end)
 
 
 def stop_raising() -> None:
-    """From now on they end this process where it stands, if they were exceptions: it is about to end anyway."""
+    """Let signals end the process immediately again, if they raise exceptions, because the process is about to end."""
     _set_handlers((_raise_end,), _exit_now)
 
 
 def restore_defaults() -> None:
-    """From now on they do what they do in every Python program, if this process has been told something else."""
+    """Restore Python's default signal handlers, if this process replaced them."""
     for number in SAID:
         default = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
         if signal.getsignal(number) in (_exit_now, _raise_end):
@@ -63,24 +63,24 @@ def restore_defaults() -> None:
 
 
 def describe_signal(number: int) -> str:
-    """What is said of a signal that has ended this."""
+    """Return the message for a signal that ended the process."""
     return f"amp-check: {SAID[number]}\n"
 
 
 def find_exit_code(number: int) -> int:
-    """The exit code that shells know it by."""
+    """Return the conventional exit code of a signal."""
     return ADDED + number
 
 
 def _set_handlers(known: tuple[Handler, ...], how: Callable[[int, FrameType | None], NoReturn]) -> None:
     for number in SAID:
-        # What somebody has this process ignore, as nohup does, stays ignored.
+        # Signals that the process ignores, as with nohup, stay ignored.
         if signal.getsignal(number) in known:
             signal.signal(number, how)
 
 
 def _exit_now(number: int, frame: FrameType | None) -> NoReturn:
-    # Not by its buffer, in which somebody may be writing at this moment; where there is none, nobody listens.
+    # No buffered write: the buffer may be in use at this moment. Without standard error, nobody reads the message.
     with suppress(OSError, ValueError, AttributeError):
         os.write(sys.stderr.fileno(), describe_signal(number).encode())
     os._exit(find_exit_code(number))

@@ -1,4 +1,4 @@
-"""Findings, rules and counts as text: the same words in colour on a terminal and plain in a pipe."""
+"""Findings, rules and counts as text, in color on a terminal and plain in a pipe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..protocol.finding import Finding
     from ..protocol.rule import Rule
 
-#: A line is pieces of text, each with the name of a style; the styles are names of :data:`STYLES` and ``source``.
+#: A line of text parts, each with the name of a style: a key of :data:`STYLES`, or ``source``.
 Line = list[tuple[str, str]]
 
 STYLES = {
@@ -33,35 +33,35 @@ STYLES = {
     "good": "green",
     "command": "cyan",
 }
-#: What makes the fix of a rule, by how safe it is.
+#: Flags that apply a fix, by applicability.
 FLAGS = {SAFE: "--fix", UNSAFE: "--fix --unsafe-fixes"}
-#: Lines of source shown before and after the blamed ones.
+#: Number of source lines shown before and after the cause.
 AROUND = 1
-#: Places listed of several findings that are told together.
+#: Maximum number of locations listed for grouped findings.
 PLACES = 12
-#: Blamed lines shown of one range, and characters shown of one line.
+#: Maximum number of lines shown of one range, and maximum number of characters of one line.
 TALL, WIDE = 5, 160
 TAB = "    "
-#: Characters above which the code of a file or of a cell is not taken apart into lines to show one of them.
+#: Number of characters above which a file or cell is not split into lines to show one line.
 SHOWN = 10_000_000
-#: Characters that turn the order around in which others are shown (Unicode's Bidi_Control).
+#: Characters that change the display order of other characters (Unicode's Bidi_Control).
 _TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
-#: What ends a line, besides the control characters, where a text is written in one.
+#: Line ends, beside the control characters, in a single-line text.
 _ENDS = frozenset("\n\f\u2028\u2029")
-#: What Azure Pipelines takes for a command wherever it stands in a line, and GitHub in old workflows.
+#: Command prefix of Azure Pipelines anywhere in a line, and of old GitHub workflows.
 _COMMAND = re.compile(r"##(?=(?:vso)?\[)", re.IGNORECASE)
-#: What GitHub takes for a command where a line begins with it: it skips white space.
+#: Command prefix of GitHub at the start of a line, after optional white space.
 _WORKFLOW = re.compile(r"\A(\s*):(?=:)")
 
 
 class NoStandardInput(Exception):
-    """There is no standard input; the message is one sentence."""
+    """Error for missing standard input; the message is one sentence."""
 
 
 def open_standard_input() -> TextIO:
-    """Standard input, which whoever has started this may have closed."""
+    """Return standard input. Raise :class:`NoStandardInput` if the calling process closed standard input."""
     if sys.stdin is None:
         raise NoStandardInput("standard input is closed, so nothing can be read from it")
     reconfigure = getattr(sys.stdin, "reconfigure", None)
@@ -71,7 +71,7 @@ def open_standard_input() -> TextIO:
 
 
 class SourceLines:
-    """The lines of source files and of cells of notebooks, for frames; a file that cannot be read has none."""
+    """Lines of source files and notebook cells, for code frames. An unreadable file has no lines."""
 
     def __init__(self, texts: Mapping[str, str] | None = None) -> None:
         self._texts = dict(texts or {})
@@ -89,11 +89,11 @@ class SourceLines:
         return lines[number - 1] if 0 < number <= len(lines) else None
 
     def find_line_at(self, site: Site, number: int) -> str | None:
-        """A line of the file or cell in which a place is."""
+        """Return a line of the file or cell of a location, or None."""
         return self.find_line(site.path, number, site.cell)
 
     def locate_in_notebook(self, site: Site, number: int) -> tuple[int, int, int]:
-        """Where the JSON of a notebook holds a line of a cell: its own line, from 1, and its columns, from 0."""
+        """Return the position of a cell line in the notebook's JSON: line from 1, start and end column from 0."""
         known = self._notebook_lines.get(site.path)
         if known is None:
             from ..static.fixes import notebook_json
@@ -103,7 +103,7 @@ class SourceLines:
 
 
 def _split_cells(path: str, text: str) -> dict[int | None, list[str]]:
-    """The lines of a file; of a notebook, those of each cell."""
+    """Return the lines of a file, or of each cell of a notebook."""
     if path.lower().endswith(".ipynb"):
         from ..static.sources import code_blocks
 
@@ -127,12 +127,12 @@ def _read_text(path: str) -> str:
 def _split_lines(text: str) -> list[str]:
     if len(text) > SHOWN:
         return []
-    # Not splitlines: a form feed or a line separator inside a line does not end it in Python.
+    # No splitlines: a form feed or line separator inside a line does not end the line in Python.
     return text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 class _OutputSettings:
-    """How this process speaks, as its command line says: when in colour, and whether warnings are said at all."""
+    """Output settings of this process from the command line: color mode, and suppression of warnings."""
 
     def __init__(self) -> None:
         self.color_mode = "auto"
@@ -143,31 +143,31 @@ _manner = _OutputSettings()
 
 
 def configure_output(*, color_mode: str, is_silent: bool) -> None:
-    """Settle how everything is said from now on: in colour ``auto``, ``always`` or ``never``, with warnings or not."""
+    """Set the color mode (``auto``, ``always`` or ``never``) and the suppression of warnings."""
     _manner.color_mode = color_mode
     _manner.is_silent = is_silent
 
 
 def write_warning(sentence: str) -> None:
-    """Say on standard error what is no finding, and no failure either."""
+    """Write a warning to standard error, unless silent."""
     if not _manner.is_silent:
         sys.stderr.write(f"amp-check: warning: {make_single_line(sentence)}\n")
 
 
 def is_color_wanted(stream: TextIO) -> bool:
-    """Whether a stream gets colour: as the command line says, or NO_COLOR, FORCE_COLOR, or a terminal that can."""
+    """Return True if a stream gets color: by command line, NO_COLOR, FORCE_COLOR, or a capable terminal."""
     if _manner.color_mode != "auto":
         return _manner.color_mode == "always"
     if os.environ.get("NO_COLOR"):
         return False
     if str(getattr(stream, "name", "<")).startswith("<") and os.environ.get("FORCE_COLOR", "0") not in ("", "0"):
-        # It speaks of what people look at, not of a file that was asked for by its name.
+        # FORCE_COLOR applies to terminals and pipes, not to a named output file.
         return True
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def write_lines(lines: Iterable[Line], stream: TextIO, use_color: bool) -> None:
-    """Writes lines to a stream; rich is only imported where there is colour."""
+    """Write lines to a stream. rich is only imported for color."""
     if not use_color:
         stream.writelines(render_plain(lines))
         return
@@ -175,8 +175,8 @@ def write_lines(lines: Iterable[Line], stream: TextIO, use_color: bool) -> None:
     from rich.syntax import Syntax
     from rich.text import Text
 
-    # The text must stay what a pipe gets: nothing wrapped, highlighted by guess or read as markup.
-    # Colour was decided on: a terminal that calls itself dumb does not decide once more.
+    # The text must be the same as in a pipe: no wrapping, no guessed highlighting, no markup. Color is already decided,
+    # so a terminal named dumb must not decide again.
     raw: dict[str, Any] = {"highlight": False, "markup": False, "emoji": False, "soft_wrap": True}
     console = Console(file=stream, force_terminal=True, color_system="standard", **raw)
     syntax = Syntax("", "python", theme="ansi_dark", background_color="default")
@@ -186,7 +186,7 @@ def write_lines(lines: Iterable[Line], stream: TextIO, use_color: bool) -> None:
             if style == "source":
                 code = syntax.highlight(piece)
                 code.rstrip()
-                # Colour must not change the text, whatever the highlighter makes of a part of a statement.
+                # Color must not change the text, even if the highlighter changes part of a statement.
                 if code.plain == piece:
                     text.append_text(code)
                 else:
@@ -197,7 +197,7 @@ def write_lines(lines: Iterable[Line], stream: TextIO, use_color: bool) -> None:
 
 
 def render_colored(lines: Iterable[Line], *, use_color: bool) -> list[str]:
-    """Each line as a terminal gets it, without its end."""
+    """Return each line as sent to a terminal, without the line end."""
     from io import StringIO
 
     shown = StringIO()
@@ -210,7 +210,7 @@ def render_plain(lines: Iterable[Line]) -> list[str]:
 
 
 def _escape_line_start(line: Line) -> Line:
-    """Return a line that GitHub takes for no command: what it begins with may be the name of a file."""
+    """Return a line that GitHub does not treat as a command. The line may begin with a file name."""
     for number, (piece, style) in enumerate(line):
         if piece and not piece.isspace():
             return [*line[:number], (_WORKFLOW.sub(r"\1\\x3a", piece), style), *line[number + 1 :]]
@@ -218,9 +218,9 @@ def _escape_line_start(line: Line) -> Line:
 
 
 def format_headline(finding: Finding, *, unsafe: bool = False, message: str = "") -> Line:
-    """A finding in one line, marked where a fix can be made: a safe one, or any where ``unsafe`` ones may be, too.
+    """Return a finding as one line, marked if a fix is available: a safe fix, or with ``unsafe`` any fix.
 
-    ``message`` is what it says of several of them.
+    ``message`` replaces the message for grouped findings.
     """
     fixable = finding.fix is not None and (unsafe or finding.fix.applicability == SAFE)
     return [
@@ -245,7 +245,7 @@ def format_concise(findings: Iterable[Finding], *, unsafe: bool = False) -> list
 
 
 def _group_findings(findings: Iterable[Finding]) -> list[list[Finding]]:
-    """Findings one by one, and those of one file together of which their rule tells in one sentence."""
+    """Group the findings of one file whose rule has a grouped message; other findings stay separate."""
     from ..protocol.rules import RULES
 
     groups: dict[object, list[Finding]] = {}
@@ -256,12 +256,12 @@ def _group_findings(findings: Iterable[Finding]) -> list[list[Finding]]:
 
 
 def _choose_representative(group: Sequence[Finding]) -> Finding:
-    """The finding that stands for several: the first that can be put right, where there is one."""
+    """Return the first finding with a fix, else the first finding."""
     return next((finding for finding in group if finding.fix is not None), group[0])
 
 
 def _format_group_message(group: Sequence[Finding]) -> str:
-    """What is said of several findings of one rule in one file, with their lines."""
+    """Return the message for several findings of one rule in one file, with the lines."""
     from ..protocol.rules import RULES
 
     shown = [f"cell {f.cell} line {f.line}" if f.cell is not None else str(f.line) for f in group[:PLACES]]
@@ -287,10 +287,10 @@ def format_full(findings: Iterable[Finding], sources: SourceLines, *, unsafe: bo
 
 
 def format_grouped(findings: Iterable[Finding], *, unsafe: bool = False) -> list[Line]:
-    """The findings of each file below its name, each in one line."""
+    """Return the findings of each file below the file name, each in one line."""
     by_file: dict[str, list[Line]] = {}
     for group in _group_findings(findings):
-        # The headline begins with the path, which is said once.
+        # The headline begins with the path, which is shown once.
         line = format_headline(
             _choose_representative(group), unsafe=unsafe, message=_format_group_message(group) if len(group) > 1 else ""
         )
@@ -305,11 +305,11 @@ def format_grouped(findings: Iterable[Finding], *, unsafe: bool = False) -> list
 
 
 def finding_data(finding: Finding, sources: SourceLines) -> dict[str, Any]:
-    """What is shown of a finding besides its headline, as plain data: everything that shows one in full takes it here.
+    """Return the display data of a finding beside the headline, as plain data for all detailed formats.
 
-    "frame" is the code frame as lines; "some" says on which paths alone it is made; "lead" says what "events" are, each
-    with its "place", where it was "called" from, what it did as "text", and its line as "source"; "help" are the lines
-    of its fix and of what says more.
+    "frame" is the code frame as lines. "some" names the affected paths. "lead" introduces "events", each with "place",
+    the call in "called", the description in "text", and the line in "source". "help" are the lines about the fix and
+    further information.
     """
     some, lead, events = "", "", []
     if not finding.certain:
@@ -322,7 +322,7 @@ def finding_data(finding: Finding, sources: SourceLines) -> dict[str, Any]:
         before = ""
         for step in finding.witness:
             called = _describe_caller(step.site)
-            # Most paths stay in one function, whose call is said once.
+            # Most paths stay in one function, whose call is shown once.
             events.append(
                 _make_event_data(step.site, sources, "" if called == before else called, _make_printable(step.text))
             )
@@ -349,7 +349,7 @@ def _make_event_data(site: Site, sources: SourceLines, called: str = "", text: s
 
 
 def format_finding(finding: Finding, sources: SourceLines, *, unsafe: bool = False) -> list[Line]:
-    """A finding with its code frame, the events that lead to it, its fix, and the command that says more."""
+    """Return a finding with the code frame, the trace, the fix, and the command for further information."""
     parts = finding_data(finding, sources)
     lines = [format_headline(finding, unsafe=unsafe), *parts["frame"]]
     if parts["some"]:
@@ -367,7 +367,7 @@ def format_finding(finding: Finding, sources: SourceLines, *, unsafe: bool = Fal
 
 
 def _format_help(finding: Finding) -> list[Line]:
-    """The fix of a finding, and the command that says more."""
+    """Return the lines about the fix of a finding, and about further information."""
     lines: list[Line] = []
     if finding.fix is not None:
         flags = f" ({FLAGS[finding.fix.applicability]})"
@@ -386,7 +386,7 @@ def _quote_source(site: Site, sources: SourceLines) -> str:
 
 
 def format_frame(site: Site, sources: SourceLines) -> list[Line]:
-    """The blamed lines with marks under the blamed part, and the lines around them."""
+    """Return the lines of the cause, with marks below the code, and the lines around."""
     if sources.find_line_at(site, site.line) is None:
         return []
     last = min(max(site.end_line, site.line), site.line + TALL - 1)
@@ -422,7 +422,7 @@ def format_frame(site: Site, sources: SourceLines) -> list[Line]:
 
 
 def _cut_line(text: str, offset: int) -> tuple[str, int]:
-    """At most WIDE characters of a line, the one at ``offset`` among them, and where that one stands then."""
+    """Return at most WIDE characters of a line around ``offset``, and the new offset."""
     if len(text) <= WIDE:
         return text, offset
     first = max(0, min(offset - WIDE // 4, len(text) - WIDE))
@@ -431,7 +431,7 @@ def _cut_line(text: str, offset: int) -> tuple[str, int]:
 
 
 def _count_columns(text: str) -> int:
-    """How many columns of a terminal a text takes."""
+    """Return the number of terminal columns of a text."""
     text = text.replace("\t", TAB)
     if text.isascii():
         return len(text)
@@ -441,7 +441,7 @@ def _count_columns(text: str) -> int:
 
 
 def _make_printable(text: str) -> str:
-    """The text with control characters replaced: source code must not move the cursor of a terminal."""
+    """Return a text with control characters replaced: source code must not move the cursor of a terminal."""
     text = escape_command(text)
     if text.isprintable():
         return text
@@ -449,9 +449,9 @@ def _make_printable(text: str) -> str:
 
 
 def make_visible(text: str) -> str:
-    """The text with what moves a terminal's cursor, or turns the order of characters around, spelled out.
+    """Return a text with visible escapes for characters that move the cursor or change the display order.
 
-    So is what a host of CI takes for a command. Everything else stays, white space as well, so that a diff can still be
+    Commands of CI hosts are also escaped. Other characters stay, including white space, so that a diff can still be
     applied.
     """
     text = escape_command(text)
@@ -461,18 +461,18 @@ def make_visible(text: str) -> str:
 
 
 def escape_command(text: str) -> str:
-    """Return a text in which hosts of CI find no command of theirs, wherever it begins."""
+    """Return a text that contains no command of a CI host at any position."""
     return _COMMAND.sub(r"#\\x23", text) if "##" in text else text
 
 
 def make_single_line(text: str) -> str:
-    """Return a text as a line of its own: line ends are spelled out too, and no host takes it for a command."""
+    """Return a text as a single line: line ends are escaped, and no host treats the line as a command."""
     text = "".join(_escape_character(c) if c in _ENDS else c for c in make_visible(text))
     return _escape_line_start([(text, "")])[0][0]
 
 
 def is_hidden(character: str) -> bool:
-    """Whether a character is not shown, and does something to what is."""
+    """Return True if a character is invisible and affects the display of other characters."""
     control = character < " " or "\x7f" <= character <= "\x9f"
     return character in _TURNING or (control and character not in "\t\n\f")
 
@@ -482,12 +482,12 @@ def _escape_character(character: str) -> str:
 
 
 def relative_path(path: str) -> str:
-    """The path as seen from the working folder, where it lies there."""
+    """Return a path relative to the working folder, if inside."""
     return path.removeprefix(os.path.join(os.getcwd(), ""))
 
 
 def count_severities(severities: Iterable[str]) -> dict[str, int]:
-    """How often each severity occurs, the worst first, none left out."""
+    """Return the number of occurrences of each severity, most severe first, including zero."""
     found = dict.fromkeys(SEVERITIES, 0)
     for severity in severities:
         found[severity] += 1
@@ -495,7 +495,7 @@ def count_severities(severities: Iterable[str]) -> dict[str, int]:
 
 
 def summarize_counts(counts: Mapping[str, int], files: int) -> str:
-    """One sentence: how much was found, and in how many files."""
+    """Return one sentence with the numbers of findings and files."""
     where = f"in {files:,} file" + ("" if files == 1 else "s")
     parts = [
         f"{number:,} {severity}" + ("" if number == 1 or severity == "info" else "s")
@@ -506,7 +506,7 @@ def summarize_counts(counts: Mapping[str, int], files: int) -> str:
 
 
 def count_by_rule(triples: Iterable[tuple[str, str, str]]) -> list[dict[str, Any]]:
-    """One record for each rule among (code, name, severity) of findings, the most frequent first."""
+    """Return one record for each rule in (code, name, severity) triples, most frequent first."""
     found: dict[str, dict[str, Any]] = {}
     for code, name, severity in triples:
         record = found.setdefault(code, {"code": code, "name": name, "severity": severity, "count": 0})
@@ -531,7 +531,7 @@ def format_statistics(records: Sequence[Mapping[str, Any]]) -> list[Line]:
 
 
 def format_passed_over(paths: Mapping[str, list[str]]) -> list[Line]:
-    """How many paths were passed over, and which, where these are few: most files of a project train nothing."""
+    """Return lines with the numbers of skipped paths, and the paths if few. Most files of a project train nothing."""
     width = max((len(f"{len(found):,}") for found in paths.values()), default=0)
     return [
         [
@@ -561,12 +561,12 @@ def format_rules(rules: Iterable[Rule]) -> list[Line]:
     ]
 
 
-#: Sentences of the explanation of a rule that are shown where there is little room.
+#: Maximum number of sentences in the short explanation of a rule.
 _SHORT = 3
 
 
 def rule_summary_markdown(rule: Rule, address: str) -> str:
-    """Return Markdown that fits a pop-up: what a rule finds, why that is wrong, the fix, and where its page is."""
+    """Return Markdown for a pop-up: summary and rationale of a rule, the fix, and the link to the page."""
     import re
 
     sentences = re.split(r"(?<=[.:])\s+(?=[A-Z`])", rule.rationale.split("\n\n")[0].replace("\n", " ").strip())
@@ -582,7 +582,7 @@ def rule_summary_markdown(rule: Rule, address: str) -> str:
 
 
 def rule_markdown(rule: Rule) -> str:
-    """A rule's own text, all of it."""
+    """Return the full text of a rule as Markdown."""
     off = "" if rule.on_by_default else f" It is off unless selected: `--select {rule.code}`."
     reader = {"static": " Found in source only.", "runtime": " Found in runs only."}.get(rule.detected_by, "")
     parts = [
@@ -620,7 +620,7 @@ def rule_markdown(rule: Rule) -> str:
 
 
 def _list_measured_harm(code: str) -> list[str]:
-    """What the mistake did where it was run for these pages, or why it was not."""
+    """Return the measured effects of a rule's mistake, or the reason for a missing measurement."""
     from ..protocol.measured_harm import MEASURED, NOT_HERE, SHOWN, TORCH
 
     run = f"on the CPU with torch {TORCH}"
@@ -645,7 +645,7 @@ def _fence_code(code: str) -> str:
 
 
 def write_markdown(text: str, stream: TextIO, use_color: bool) -> None:
-    """Renders Markdown on a terminal; elsewhere it is written as it is."""
+    """Render Markdown on a terminal, or write plain Markdown elsewhere."""
     if not use_color:
         stream.write(text)
         return
@@ -657,7 +657,10 @@ def write_markdown(text: str, stream: TextIO, use_color: bool) -> None:
 
 
 def make_progress(stream: TextIO, large: int = 200) -> tuple[Callable[[int, int], None] | None, Callable[[], None]]:
-    """What shows how many files were read, on a terminal and for a large tree; and what wipes it away."""
+    """Return a function that shows the number of analyzed files, and a function that removes the display.
+
+    The display is shown only on a terminal and for a large tree; the first function may be None.
+    """
     if _manner.is_silent or not stream.isatty() or os.environ.get("TERM") == "dumb":
         return None, _do_nothing
     bars: list[Any] = []
@@ -678,7 +681,7 @@ def make_progress(stream: TextIO, large: int = 200) -> tuple[Callable[[int, int]
 
 
 def _make_bar(stream: TextIO) -> Any:
-    """A bar that leaves nothing behind."""
+    """Return a progress bar that is removed at the end."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -687,12 +690,12 @@ def _make_bar(stream: TextIO) -> Any:
 
 
 def _do_nothing() -> None:
-    """Wipes away nothing: nothing was shown."""
+    """Do nothing, because no progress was shown."""
 
 
 def configure_streams() -> None:
-    """Makes standard output and error take every character of a path or a source line."""
-    # None where the caller has closed them: what is written then leads nowhere.
+    """Let standard output and error accept every character of a path or a source line."""
+    # The streams are None if the calling process closed them; output is then discarded.
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):

@@ -1,4 +1,4 @@
-"""Checks again whenever a file changes, until Ctrl-C: looks at times and sizes, which works on every file system."""
+"""Watch mode: check again after each file change until Ctrl-C, by times and sizes, on every file system."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
-#: Seconds between two looks.
+#: Seconds between two scans.
 EVERY = 0.5
 
 Seen = dict[str, tuple[int, int]]
 
 
 def watch_files(list_files: Callable[[], Sequence[str]], act: Callable[[], object]) -> None:
-    """Act now, and whenever one of the files that ``look`` lists is another one than before."""
+    """Run an action now, and after each change of a listed file."""
     seen: Seen | None = None
     try:
         while True:

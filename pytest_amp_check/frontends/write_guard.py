@@ -1,7 +1,8 @@
-"""What a check may write: what its command line names, and no more than the project where only a file there says so.
+"""Guard for writes of a check: command line paths, and only the project if a file there requests the write.
 
-A repository that is checked brings its own configuration, links and folders. None of them makes a check write outside
-of it: not by ``fix`` and ``paths``, not by a symbolic link, not by the folder of the cache, the baseline or the report.
+A checked repository brings its own configuration, links and folders. None of these may make a check write outside the
+repository: not by ``fix`` and ``paths``, not by a symbolic link, not by the folder of the cache, the baseline or the
+report.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class WriteGuard:
-    """Which files fixes and comments may be written into. ``given`` are the paths of the command line."""
+    """Guard for files that receive fixes and comments. ``given`` are the paths of the command line."""
 
     def __init__(self, given: Sequence[str], options: table.Options) -> None:
         self._roots = [
@@ -38,7 +39,7 @@ class WriteGuard:
         self._restriction_origin = options.origins[name]
 
     def explain_refusal(self, path: str) -> str:
-        """Why a file is not to be written, in one sentence; nothing, where it may be."""
+        """Return the reason not to write a file, in one sentence, or "" if allowed."""
         real = os.path.realpath(path)
         if not any(_is_below(real, root) for root in self._roots):
             return (
@@ -53,7 +54,7 @@ class WriteGuard:
         return ""
 
     def may_write(self, path: str) -> bool:
-        """Whether fixes of a file would be written."""
+        """Return True if fixes of a file would be written."""
         from ..static.fixes import fix_files
 
         try:
@@ -63,7 +64,7 @@ class WriteGuard:
 
 
 def _resolve_file(path: str, project: str) -> str:
-    """The file that a named one stands for; a place that no file has, where a link there leads out of its tree."""
+    """Return the real path of a named file, or an impossible path if a link leads out of the file's tree."""
     real = os.path.realpath(path)
     written = os.path.abspath(path)
     if _is_below(written, os.getcwd()):
@@ -74,12 +75,12 @@ def _resolve_file(path: str, project: str) -> str:
 
 
 def _is_below(path: str, top: str) -> bool:
-    """Whether a path is another or lies below it; both are absolute."""
+    """Return True if a path equals another path or lies below. Both paths are absolute."""
     return path == top or path.startswith(os.path.join(top, ""))
 
 
 def find_cache_folder(options: table.Options, base: str = os.curdir) -> str | None:
-    """The folder of the cache, if there is to be one. Raises :class:`ConfigError` where a project puts it elsewhere."""
+    """Return the cache folder, or None if disabled. Raise :class:`ConfigError` if a project sets a folder outside."""
     folder = table.find_cache_folder(options, base)
     if folder is not None and (options.cache_dir is None or "cache_dir" in options.set_by_file):
         _refuse_outside(
@@ -89,14 +90,14 @@ def find_cache_folder(options: table.Options, base: str = os.curdir) -> str | No
 
 
 def check_baseline_path(options: table.Options) -> None:
-    """Raises :class:`ConfigError` where a project has a baseline written elsewhere."""
+    """Raise :class:`ConfigError` if a project sets a baseline path outside the project."""
     if options.update_baseline and options.baseline is not None and "baseline" in options.set_by_file:
         origin = options.origins["baseline"]
         _refuse_outside(options.baseline, options.project_folder, "the baseline", origin, "--baseline")
 
 
 def check_report_path(options: table.Options) -> None:
-    """Raises :class:`ConfigError` where a project has the report of a check written elsewhere."""
+    """Raise :class:`ConfigError` if a project sets a report path outside the project."""
     if options.report is not None and "report" in options.set_by_file:
         _refuse_outside(options.report, options.project_folder, "the report", options.origins["report"], "--report")
 

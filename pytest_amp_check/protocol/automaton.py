@@ -1,10 +1,10 @@
-"""The gradient-scaling protocol as a typestate automaton, for one optimizer.
+"""The gradient-scaling protocol as a typestate automaton for one optimizer.
 
-torch keeps, per (scaler, optimizer), only a *stage*: READY, UNSCALED, STEPPED. What ``.grad`` holds it does not know.
-Here both are kept: the stage as torch has it, and the *grads* as they really are. ``move`` answers every input in every
-state (a test says so), gives the next state, and the labels of the faults that the move commits. All of it stands in
-tables: ``FIRST`` has what outranks the gradients, ``MOVES`` what becomes of these, ``ENDS`` the faults of a window,
-``AFTER`` what is left of a state.
+torch keeps only a *stage* for each (scaler, optimizer): READY, UNSCALED, STEPPED. torch has no record of the content of
+``.grad``. The automaton keeps both: the stage like torch, and the true content of the gradients, *grads*.
+``transition`` accepts every input in every state (a test proves this), and returns the next state and the labels of
+violations. Tables hold all transitions: ``FIRST`` has priority over the gradients, ``MOVES`` changes the gradients,
+``ENDS`` has the violations at the end of a window, and ``AFTER`` changes the rest of a state.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from collections.abc import Callable
 from .events import MICRO
 from .fast_namedtuple import NamedTuple
 
-# What the gradients are.
-UNKNOWN = "unknown"  # code that cannot be read may have changed them
-CLEAN = "clean"  # none, or zeroed
-FED = "fed"  # a scaled loss was run backward that may or may not reach them
-EXPOSED = "exposed"  # ... one that was not scaled
-SHARED = "shared"  # a scaled loss has reached them, unless it was that of another optimizer alone, which has used it
-EITHER = "either"  # scaled and unscaled gradients, or one of both
+# Content of the gradients.
+UNKNOWN = "unknown"  # unanalyzed code may have changed the gradients
+CLEAN = "clean"  # no gradients, or zeros
+FED = "fed"  # a scaled loss ran backward and may have reached the gradients
+EXPOSED = "exposed"  # an unscaled loss ran backward and may have reached the gradients
+SHARED = "shared"  # a scaled loss reached them, unless only another optimizer, which has stepped, got it
+EITHER = "either"  # scaled gradients, unscaled gradients, or a mix
 RAW = "raw"  # gradients of an unscaled loss
 SCALED = "scaled"
 UNSCALED = "unscaled"  # divided by the scale by unscale_()
-DIVIDED = "divided"  # divided by the scale by hand
-BORROWED = "borrowed"  # unscaled through another optimizer that holds the same parameters, unknown to the scaler
+DIVIDED = "divided"  # divided by the scale manually
+BORROWED = "borrowed"  # unscaled through another optimizer with the same parameters; the scaler has no record
 MIXED = "mixed"  # scaled and raw gradients added up
-UNEVEN = "uneven"  # gradients that two scalers have scaled, added up
-OUTDATED = "outdated"  # scaled by a scale that update() has changed since
-AGED = "aged"  # fed, perhaps, before update() has changed the scale
-LAPSED = "lapsed"  # unscaled, but update() has made the scaler forget that
-EARLY = "early"  # ... and scaled gradients were added to them
+UNEVEN = "uneven"  # sum of gradients scaled by two scalers
+OUTDATED = "outdated"  # scaled by an outdated scale: update() changed the scale since
+AGED = "aged"  # possibly accumulated before update() changed the scale
+LAPSED = "lapsed"  # unscaled, but update() cleared the scaler's record
+EARLY = "early"  # unscaled, record cleared, and scaled gradients added
 STEPPED = "stepped"  # used by scaler.step()
 SPENT = "spent"  # used by optimizer.step()
 GRADS = (
@@ -56,14 +56,14 @@ GRADS = (
     SPENT,
 )
 
-# torch's stage, with one more for "cannot be known".
+# Stages of torch, and ANY for an unknown stage.
 ANY, READY, STAGE_UNSCALED, STAGE_STEPPED = "any", "ready", "unscaled", "stepped"
 STAGES = (ANY, READY, STAGE_UNSCALED, STAGE_STEPPED)
 
 # Inputs.
-BACKWARD_SCALED = "backward-scaled"  # certainly reaches these gradients
+BACKWARD_SCALED = "backward-scaled"  # definitely reaches these gradients
 BACKWARD_RAW = "backward-raw"
-MAYBE_SCALED = "maybe-scaled"  # one of several optimizers is fed, which one is not known
+MAYBE_SCALED = "maybe-scaled"  # reaches one of several optimizers, unknown which
 MAYBE_RAW = "maybe-raw"
 UNSCALE = "unscale"
 CLIP = "clip"
@@ -72,13 +72,13 @@ EDIT = "edit"
 DIVIDE = "divide"
 SCALER_STEP = "scaler-step"
 STEP = "step"
-UPDATE = "update"  # of the scaler that these gradients belong to; another optimizer was unscaled or stepped before
-UPDATE_ALONE = "update-alone"  # ... and nothing was: torch raises
+UPDATE = "update"  # by the scaler of these gradients, after an unscale or step of another optimizer
+UPDATE_ALONE = "update-alone"  # by the scaler of these gradients, without any unscale or step: torch raises
 ZERO = "zero"
-RESTORE = "restore"  # apex: a block ends that unscales its gradients and adds those that it had set aside
-TAKEN = "taken"  # what may have reached these gradients is used by another optimizer
-BORROW = "borrow"  # an optimizer that shares parameters is unscaled, or stepped by the scaler
-HOLD = "hold"  # the end of the accumulation window is not reached: no step in this iteration
+RESTORE = "restore"  # apex: a block ends, unscales its gradients and adds the saved gradients
+TAKEN = "taken"  # another optimizer uses a backward that may have reached these gradients
+BORROW = "borrow"  # an optimizer with shared parameters is unscaled, or stepped by the scaler
+HOLD = "hold"  # the accumulation window does not end: no step in this iteration
 HANDOFF = "handoff"
 NEW = "new"
 INPUTS = (
@@ -115,18 +115,20 @@ PERHAPS = frozenset({FED, EXPOSED, SHARED, EITHER})
 
 
 class OptimizerState(NamedTuple):
-    """The state of one optimizer's gradients.
+    """State of the gradients of one optimizer.
 
-    by          key of the scaler that last scaled, unscaled or stepped them; -1 before that
-    clipped     they were clipped while scaled
-    partly      ... together with gradients that were not scaled any more
-    held        the accumulation window was found open since the last backward: no step in this iteration
-    many        more than one backward ran in this window
-    undivided   no loss of that window was divided
-    discarded   scaled gradients were zeroed and nothing ran backward since
-    veteran     a scaler has stepped this optimizer since it was constructed
-    inside      what is known of the loop that the last backward ran in, if it leaves the step to what follows
-    apart       that backward ran without averaging over processes
+    - ``grads``: content of the gradients, one of ``GRADS``
+    - ``stage``: stage of the scaler, one of ``STAGES``
+    - ``scaler_key``: key of the scaler that last scaled, unscaled or stepped the gradients; -1 before
+    - ``clipped_while_scaled``: the gradients were clipped while scaled
+    - ``clipped_mixed``: the clip also covered gradients that were no longer scaled
+    - ``window_open``: the accumulation window was found open since the last backward: no step in this iteration
+    - ``several_backwards``: more than one backward ran in this window
+    - ``loss_undivided``: no loss of this window was divided
+    - ``grads_discarded``: scaled gradients were zeroed and no backward ran since
+    - ``stepped_before``: a scaler has stepped this optimizer since construction
+    - ``loop_kind``: kind of the loop of the last backward, if the step follows after the loop
+    - ``no_sync``: the last backward ran without averaging over ranks
     """
 
     grads: str = UNKNOWN
@@ -144,7 +146,7 @@ class OptimizerState(NamedTuple):
 
 
 def join(one: OptimizerState, other: OptimizerState) -> OptimizerState:
-    """What is true in two states; nothing is known of what differs between them."""
+    """Join two states. Every field that differs becomes unknown."""
     if one == other:
         return one
     return OptimizerState._make(
@@ -152,7 +154,7 @@ def join(one: OptimizerState, other: OptimizerState) -> OptimizerState:
     )
 
 
-#: (grads, input) -> (next grads, label of the fault or ""). An input that is not listed leaves the grads as they are.
+#: (grads, input) -> (next grads, violation label or ""). An input without entry leaves the grads unchanged.
 MOVES: dict[tuple[str, str], tuple[str, str]] = {}
 
 
@@ -241,21 +243,21 @@ for _grads in GRADS:
     _add_moves(_grads, zero=CLEAN, handoff=UNKNOWN, new=CLEAN)
 
 
-# What the stage, or what else is known of a state, says to an input before :data:`MOVES` is asked.
+# Transitions that depend on the stage or other fields, applied before :data:`MOVES`.
 
 
 def _may_omit_step(opt: OptimizerState, scaler_key: int) -> bool:
-    """No step has to follow: the window is open, or the loop leaves the step to what comes after it."""
+    """Return True if no step has to follow: the window is open, or the step comes after the loop."""
     return opt.window_open or bool(opt.loop_kind)
 
 
 def _is_inside_window(opt: OptimizerState, scaler_key: int) -> bool:
-    """It is certain that the window is open."""
+    """Return True if the window is definitely open."""
     return opt.window_open or opt.loop_kind == MICRO
 
 
 def _has_other_scaler(opt: OptimizerState, scaler_key: int) -> bool:
-    """Another scaler has scaled them than the one that acts."""
+    """Return True if another scaler than the acting scaler scaled the gradients."""
     return opt.scaler_key not in (scaler_key, -1)
 
 
@@ -284,13 +286,14 @@ def _always_true(opt: OptimizerState, scaler_key: int) -> bool:
 
 
 class Transition(NamedTuple):
-    """A fault of an input in some states.
+    """A violation of an input in some states.
 
-    grads   what the gradients of these states are
-    stages  the stages of these states
-    when    what else is true of them
-    to      what the gradients become; "" for what MOVES says
-    both    whether the fault that MOVES gives is committed too
+    - ``label``: label of the violation
+    - ``grads``: gradient contents of these states
+    - ``stages``: stages of these states
+    - ``guard``: further condition on these states
+    - ``next_grads``: next gradient content; "" to use MOVES
+    - ``is_additional``: the violation from MOVES is also reported
     """
 
     label: str
@@ -311,10 +314,10 @@ _CLIPS = (
 _IS_STEPPED, _IS_UNSCALED = frozenset({STAGE_STEPPED}), frozenset({STAGE_UNSCALED})
 _IS_CLEAN = frozenset({CLEAN})
 
-#: Input -> rows, of which the first that fits decides; where none does, MOVES decides alone.
+#: Transitions by input. The first matching transition decides; without a match, MOVES alone decides.
 FIRST: dict[str, tuple[Transition, ...]] = {
     BACKWARD_SCALED: (
-        # Accumulation that unscales too early, or a skipped step that leaves the stage behind.
+        # Accumulation that unscales too early, or a skipped step that leaves the stage unscaled.
         Transition("backward@unscaled", _IS_CLEAN, _IS_UNSCALED),
         Transition("unscale@window", frozenset({UNSCALED}), _IS_UNSCALED, _may_omit_step),
         Transition("", frozenset({SCALED}), guard=_has_other_scaler, next_grads=UNEVEN),
@@ -347,14 +350,14 @@ FIRST: dict[str, tuple[Transition, ...]] = {
     ZERO: (Transition("zero@window", PENDING - {EXPOSED}, guard=_is_inside_window),),
 }
 _WINDOW = (Transition("step@undivided", guard=_is_undivided), Transition("step@apart", PENDING, guard=_is_no_sync))
-#: Nothing is left for the step, whatever the stage says to it.
+#: No gradients are left for the step, in any stage.
 _DISCARDED = Transition("step@discarded", _IS_CLEAN, guard=_is_discarded)
-#: Input that ends a window -> faults of the window, each of which is committed besides.
+#: Additional violations of inputs that end a window.
 ENDS: dict[str, tuple[Transition, ...]] = {UNSCALE: (_DISCARDED,), SCALER_STEP: (_DISCARDED, *_WINDOW), STEP: _WINDOW}
 
 
 class EventInput(NamedTuple):
-    """What is known of an input besides its name; see :func:`move`."""
+    """Attributes of an input besides the name; see :func:`transition`."""
 
     scaler_key: int
     loss_divided: bool
@@ -375,12 +378,12 @@ def transition(
     no_sync: bool = False,
     clipped_mixed: bool = False,
 ) -> tuple[OptimizerState, tuple[str, ...]]:
-    """The state after an input, and the labels of the faults it commits, in the order of their causes.
+    """Return the state after an input, and the violation labels in the order of the causes.
 
-    ``by`` is the key of the scaler that acts, ``divided`` whether a backward's loss was divided, ``held`` whether it is
-    already known that this iteration does not end the accumulation window, ``inside`` what is known of the loop that a
-    backward runs in, ``apart`` whether it leaves out averaging over processes. ``partly`` says that a clip covers
-    unscaled gradients of another optimizer too.
+    ``scaler_key`` is the acting scaler. ``loss_divided`` is True if the loss of a backward was divided. ``window_open``
+    is True if this iteration is known not to end the accumulation window. ``loop_kind`` is the kind of the loop around
+    a backward. ``no_sync`` is True if a backward does not average over ranks. ``clipped_mixed`` is True if a clip also
+    covers unscaled gradients of another optimizer.
     """
     grads, label = MOVES.get((opt.grads, event), (opt.grads, ""))
     labels = [label]
@@ -397,16 +400,16 @@ def transition(
 
 
 def has_no_backward(opt: OptimizerState) -> bool:
-    """Whether no backward has run since the optimizer was made."""
+    """Return True if no backward ran since the construction of the optimizer."""
     return opt.grads == CLEAN and opt.scaler_key == -1 and not (opt.grads_discarded or opt.stepped_before)
 
 
 def is_only_possible(opt: OptimizerState, event: str, label: str) -> bool:
-    """Whether a fault is committed only if a backward has reached gradients of which that is not known."""
+    """Return True if a violation depends on a backward that may not have reached the gradients."""
     return opt.grads in PERHAPS and MOVES.get((opt.grads, event), ("", ""))[1] == label
 
 
-# What becomes of the rest of a state.
+# Changes of the other fields of a state.
 
 
 def _replace_grads(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
@@ -465,12 +468,12 @@ def _apply_scaler_step(opt: OptimizerState, grads: str, given: EventInput) -> Op
 
 
 def _apply_step_or_escape(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
-    """Stepped by itself, or given away: the window is over, and the stage cannot be known."""
+    """Apply a direct step or an escape: the window ends, and the stage becomes unknown."""
     return OptimizerState(grads, ANY, opt.scaler_key, stepped_before=opt.stepped_before)
 
 
 def _apply_use_by_other(opt: OptimizerState, grads: str, given: EventInput) -> OptimizerState:
-    """Where the gradients were another optimizer's, so was all that was seen of them."""
+    """Apply the use of gradients by another optimizer. Earlier observations then belong to the other optimizer."""
     if opt.grads not in PERHAPS:
         return opt
     return opt._replace(
@@ -517,7 +520,7 @@ def _apply_construction(opt: OptimizerState, grads: str, given: EventInput) -> O
     return OptimizerState(grads, READY)
 
 
-#: Input -> what it leaves of a state, given what the gradients have become; the rest stays for all others.
+#: Functions for the other fields of a state, by input, after the new grads are known. Default: all fields are kept.
 AFTER: dict[str, Callable[[OptimizerState, str, EventInput], OptimizerState]] = {
     BACKWARD_SCALED: _apply_scaled_backward,
     BACKWARD_RAW: _apply_backward,

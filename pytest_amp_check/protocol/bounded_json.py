@@ -1,4 +1,4 @@
-"""JSON of files that anybody may have written, parsed in bounded memory."""
+"""JSON parsing in bounded memory, for files of unknown origin."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: Values that are parsed at most. An object takes up to 230 bytes of memory, so that these take a gigabyte at most,
-#: and a notebook of the largest size with a million points in a chart has fewer.
+#: Maximum number of values. An object takes up to 230 bytes of memory, so the values take at most about a gigabyte. A
+#: notebook of the maximum size with a million chart points has fewer values.
 MOST_VALUES = 5_000_000
-#: What begins another value. In strings, which hold most of a notebook, it begins none.
+#: Characters that begin another value outside strings. Strings hold most of a notebook.
 _MARKS = "[{,"
-#: A string without an end goes on to the end of the text, lest each quote in it is tried again.
+#: Pattern of a string. An unterminated string extends to the end of the text, so that later quotes are not tried again.
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 
 
 class JsonTooLarge(ValueError):
-    """A JSON text with more values, or deeper ones, than are parsed."""
+    """Error for a JSON text with too many values, or with too deep nesting."""
 
 
 def parse_json(text: str) -> Any:
-    """Return the value that a JSON text holds. Raise ValueError for any other text, :class:`TooMuch` for a bomb."""
+    """Return the value of a JSON text.
+
+    Raise ValueError for invalid text, and :class:`JsonTooLarge` for text with too many values or levels.
+    """
     import json
 
     if _count_values(text) > MOST_VALUES and _count_values(_STRING.sub("", text)) > MOST_VALUES:

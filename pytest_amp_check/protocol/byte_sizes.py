@@ -1,10 +1,10 @@
-"""Sizes in bytes as people write and read them."""
+"""Human-readable sizes in bytes."""
 
 from __future__ import annotations
 
 import re
 
-#: What a unit stands for: powers of 1000 as in SI, powers of 1024 as in IEC 80000-13.
+#: Bytes of a unit: powers of 1000 as in SI, powers of 1024 as in IEC 80000-13.
 UNITS = {
     "B": 1,
     "KB": 10**3,
@@ -17,16 +17,16 @@ UNITS = {
     "TIB": 2**40,
 }
 _SIZE = r"\s*(\d+(?:_\d+)*(?:\.\d*)?|\.\d+)\s*([A-Za-z]+)\s*"
-#: Bytes of code above which a file is not parsed, where nobody says otherwise: that is data in the form of Python, and
-#: a syntax tree of more than a gigabyte.
+#: Default limit in bytes above which a file is not parsed. Such a file is data in the form of Python, with a syntax
+#: tree of more than a gigabyte.
 LARGEST_FILE = 10_000_000
 
 
 def parse_size(size: str | int) -> int:
-    """Bytes of a size: an int is bytes already, a str is a number and a unit, as in "1.5 GiB".
+    """Return the bytes of a size: an int is already in bytes, a str is a number and a unit, as in "1.5 GiB".
 
     KB, MB, GB and TB are powers of 1000; KiB, MiB, GiB and TiB are powers of 1024; case does not matter. A fraction of
-    a byte is dropped. Raises ValueError for anything else.
+    a byte is dropped. Raise ValueError for anything else.
     """
     if isinstance(size, int) and not isinstance(size, bool):
         if size < 0:
@@ -40,13 +40,13 @@ def parse_size(size: str | int) -> int:
         names = "B, KB, MB, GB, TB, KiB, MiB, GiB or TiB"
         raise ValueError(f"{size!r} is not a size: write a number and a unit ({names}), as in '1.5 GiB'.")
     whole, _, fraction = match[1].replace("_", "").partition(".")
-    # In whole numbers: a float has no room for every byte of a large size.
+    # Integers only: a float cannot represent every byte of a large size.
     thousandths: int = 10 ** len(fraction)
     return int(whole or 0) * unit + int(fraction or 0) * unit // thousandths
 
 
 def format_size(size: int) -> str:
-    """A number of bytes with two decimals and the largest unit of 1024 that fits, as in "1.50 GiB"."""
+    """Return a number of bytes with two decimals and the largest unit of 1024 that fits, as in "1.50 GiB"."""
     for unit, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if abs(size) >= unit:
             return f"{size / unit:.2f} {name}"

@@ -1,7 +1,7 @@
-"""What a path through a program remembers, and how a fault on it finds the event to blame.
+"""State of a path through a program, and the search for the cause of a violation.
 
-:mod:`.check` moves sets of states over the graph of a source, :mod:`.chain` one state along the events of a run. What
-an event does to a state stands in :mod:`.effects`.
+:mod:`.graph_checker` moves sets of states over the graph of a source. :mod:`.run_checker` moves a single state along
+the events of a run. :mod:`.effects` defines the effects of events on a state.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from .events import Event, EventKind, Predicate, Program
 from .fast_namedtuple import NamedTuple
 from .rules import LABELS
 
-#: Events that the path to a fault shows.
+#: Maximum number of events in a trace.
 SHOWN = 6
 
 
 class AutocastRegion(NamedTuple):
     """An open autocast region.
 
-    ``entered`` is the node that entered it, ``told`` whether its backward was reported, ``filled`` whether a module has
-    run forward in it, which fills the cache of weights.
+    ``entry_node`` is the node that entered the region. ``is_reported`` is True if a backward in the region was
+    reported. ``cache_filled`` is True if a module has run forward in the region, which fills the weight cache.
     """
 
     instance: int
@@ -38,7 +38,7 @@ class AutocastRegion(NamedTuple):
 
 
 class PathState(NamedTuple):
-    """What a path remembers: tests it assumed (bit sets), open regions, optimizers, scalers, a stale weight cache."""
+    """State of a path: assumed predicates (bit sets), open regions, optimizers, scalers, a stale weight cache."""
 
     known_predicates: int
     true_predicates: int
@@ -50,22 +50,22 @@ class PathState(NamedTuple):
 
 
 class Violation(NamedTuple):
-    """A fault that a path commits: its label, the node to blame, the node that settles it."""
+    """A violation on a path: the label, the cause node, and the node that detects the violation."""
 
     label: str
     cause: int
     detected_at: int
 
 
-#: A place on a path: the number of its event, and what tells the state before it from others.
+#: A point on a path: the number of the event, and the values that distinguish the state before the event.
 Here = tuple[int, ...]
 
 
 class EventContext:
-    """An event as a path meets it: the state before it, which becomes that after it.
+    """An event on a path, with the state before the event, which the handlers update.
 
-    ``opts`` are the gradients of that state, one entry for each optimizer; ``subject`` is the key of the event's
-    subject, -1 if it has none.
+    ``optimizer_states`` are the gradient states, one for each optimizer. ``subject_key`` is the key of the event's
+    subject, or -1.
     """
 
     __slots__ = ("event", "index", "optimizer_states", "point", "state", "subject_key")
@@ -83,53 +83,54 @@ class EventContext:
 
 
 class Checker:
-    """What is known of a program while the state of its paths moves event by event."""
+    """Data of a program during a check, event by event."""
 
-    #: Whether each thing is one object, as in a run: two things of a source may be two names of one object.
+    #: True if each tracked object is a single object, as in a run. Two objects in source may be two names of one
+    #: object.
     has_exact_identity = False
 
     def __init__(self, program: Program, predicates: list[Predicate]) -> None:
         self.program = program
         self.predicates = predicates
-        #: Keys of the optimizers, in the order in which a state holds them.
+        #: Keys of the optimizers, in the order of the optimizer states.
         self.optimizer_keys: list[int] = []
         self.optimizer_index: dict[int, int] = {}
         self.scaler_bits: dict[int, int] = {}
         self.updated_scalers: set[int | None] = set()
         self.zeroed_optimizers: set[int] = set()
-        #: Of these, where the source tells: of each place that clears their gradients, the loops in which it stands,
-        #: and the tests, of those that keep their truth.
+        #: Locations in source that clear gradients, by optimizer: the enclosing loops, and the guards with constant
+        #: predicates.
         self.clearing_sites: dict[int, list[tuple[tuple[int, ...], frozenset[tuple[int, bool]]]]] = {}
-        #: Things that code which cannot be read was given, and what it may have done to them: matter -> things.
+        #: Objects that escaped to unanalyzed code, and the possible effects of this code: effect -> objects.
         self.escaped_objects: set[int] = set()
         self.escape_effects: dict[str, set[int]] = {matter: set() for matter in e.MATTERS}
-        #: Optimizers whose gradients a block of a framework unscales as it ends, and the tests under which it does so.
+        #: Optimizers whose gradients a framework block unscales at exit, with the guards.
         self.restore_guards: dict[int, list[frozenset[tuple[int, bool]]]] = {}
-        #: The tests under which each step of an optimizer by a scaler stands.
+        #: Guards of each scaler step of an optimizer.
         self.step_guards: dict[int, list[frozenset[tuple[int, bool]]]] = {}
-        #: Tests (as a bit set) that come out anew when they are asked again, as in each turn of a loop.
+        #: Predicates (as a bit set) that may change between evaluations, for example in each iteration of a loop.
         self.varying_predicates = 0
-        #: Whether gradients are cleared of which it is not known whose they are.
+        #: True if gradients of unknown optimizers are cleared.
         self.clears_unknown_grads = False
-        #: Optimizers (by number) that a backward reaches of which nothing else is known: no path steps another one.
+        #: Optimizers (by number) that a backward without known target reaches: no path steps another optimizer.
         self.sole_optimizers: frozenset[int] = frozenset()
-        #: Scaler -> the optimizers (by number) that it unscales or steps in whatever place.
+        #: Scaler -> optimizers (by number) that the scaler unscales or steps at any location.
         self.served_optimizers: dict[int | None, set[int]] = {}
-        #: Optimizers of which a step is in view.
+        #: Optimizers with a known step.
         self.stepped_optimizers: set[int] = set()
-        #: Optimizers that are given gradients by an assignment, which something else has kept.
+        #: Optimizers whose gradients are assigned from another object that stored the gradients.
         self.assigned_optimizers: set[int] = set()
-        #: Whether an event has come near a fault, committed or excused.
+        #: True after a violation, including violations with an exemption.
         self.saw_violation = False
-        #: Whether the way on depends on the loss scale somewhere, as it does where skipped steps are looked for.
+        #: True if a branch depends on the loss scale, as in code that detects skipped steps.
         self.has_scale_branch = False
-        #: Tests that decide whether an iteration ends an accumulation window, and the truth that ends it.
+        #: Predicates that decide the end of an accumulation window, with the truth at the end.
         self.window_predicates: dict[int, bool] = {}
-        #: The optimizers (by number) whose windows these are: those that are stepped under such a test.
+        #: Optimizers (by number) that are stepped under each window predicate.
         self.window_optimizers: dict[int, set[int]] = {}
-        #: Tests for an argument that decide so, as far as is known: nobody who gives it is in view.
+        #: Argument flags that may decide the end of a window: no caller is known.
         self.flag_predicates: dict[int, bool] = {}
-        #: Window tests under which gradients of more than one backward are stepped.
+        #: Window predicates under which the gradients of several backwards are stepped.
         self.accumulating_windows: set[int] = set()
 
     @abstractmethod
@@ -137,32 +138,35 @@ class Checker:
 
     @abstractmethod
     def walk_back(self, here: Here) -> Iterator[int]:
-        """The numbers of the events that led here, and of places without one, latest first."""
+        """Yield the numbers of the earlier events and nodes without event on the path, latest first."""
 
     @abstractmethod
     def report_violation(self, label: str, cause: int, detected_at: int, here: Here, *, sure: bool = True) -> None:
-        """A fault was committed, for certain unless code that cannot be read does what it does not speak of."""
+        """Record a violation.
+
+        With ``sure=False``, an undeclared effect of unanalyzed code may prevent the violation.
+        """
 
     def note_idle_step(self, index: int) -> None:
-        """A step at node ``index`` is met where no backward has come before it, which tells nothing of it."""
+        """Record a step at node ``index`` without an earlier backward, which does not count for the violation."""
 
     @abstractmethod
     def find_already_accumulated(self, event: Event) -> Iterable[int]:
-        """The optimizers (by number) that the same backward has fed before, and nothing has stepped since."""
+        """Return the optimizers (by number) that the same backward reached before, without a step since."""
 
     def find_unscale_guards(self, i: int) -> Iterable[tuple[int, bool]]:
-        """The tests, with their truth, under which optimizer ``i`` is unscaled; none where that is not known."""
+        """Return the guards of the unscale of optimizer ``i``, empty if unknown."""
         return ()
 
     def owner_keys(self, event: Event) -> tuple[int, ...]:
-        """Keys of the optimizers whose gradients an event is about; all of them where that is not known."""
+        """Return the keys of the optimizers whose gradients an event concerns, all keys if unknown."""
         owners = event.attributes.get("owners")
         if owners is None:
             return tuple(self.optimizer_keys)
         return tuple(key for key in owners if key in self.optimizer_index)
 
     def open_windows(self, state: PathState) -> frozenset[int]:
-        """The optimizers (by number) of which it is known that this iteration does not end the accumulation window."""
+        """Return the optimizers (by number) whose accumulation window is known to stay open in this iteration."""
         optimizers: set[int] = set()
         for key, boundary in self.window_predicates.items():
             bit = 1 << key
@@ -171,7 +175,7 @@ class Checker:
         return frozenset(optimizers)
 
     def is_window_end(self, event: Event, state: PathState) -> bool:
-        """Whether it is known that this iteration ends the accumulation window."""
+        """Return True if this iteration is known to end the accumulation window."""
         known = {
             key: bool(state.true_predicates & (1 << key))
             for key in self.window_predicates
@@ -181,7 +185,7 @@ class Checker:
         return bool(known) and all(truth == self.window_predicates[key] for key, truth in known.items())
 
     def is_never_updated(self, opt: a.OptimizerState) -> bool:
-        """Whether a scaler has stepped an optimizer and is never updated, as far as is known of who has it."""
+        """Return True if a scaler stepped an optimizer and no known owner of the scaler updates the scale."""
         known = not self.program.attributes.get("fragment") and opt.scaler_key in self.program.attributes.get(
             "left_scalers", ()
         )
@@ -190,11 +194,11 @@ class Checker:
         return opt.stage == a.STAGE_STEPPED and left and nobody
 
     def is_local_scaler(self, scaler: int | None) -> bool:
-        """Whether a scaler is made by the code that is judged, and nobody else has it."""
+        """Return True if the checked code creates a scaler, and no other code has the scaler."""
         return scaler in self.scaler_bits and not self.program.objects[scaler].attributes.get("shared")
 
     def resolve_cause(self, label: str, index: int, i: int, here: Here, *, sure: bool = True) -> None:
-        """Find the event to blame for a fault that was settled at node ``index``."""
+        """Find the cause of a violation that was detected at node ``index``, and report the violation."""
         self.saw_violation = True
         kind = LABELS[label][1]
         if kind.every_cause:
@@ -214,7 +218,7 @@ class Checker:
             )
 
     def has_escaped_since(self, here: Here, cause: int, i: int) -> bool:
-        """Whether code that cannot be read has had optimizer ``i``, or its scaler, since what is to blame."""
+        """Return True if unanalyzed code received optimizer ``i``, or a scaler, since the cause."""
         if not self.escaped_objects:
             return False
         key = self.optimizer_keys[i] if self.optimizer_keys else None
@@ -231,9 +235,12 @@ class Checker:
         return False
 
     def find_last_index(self, here: Here, kinds: tuple[EventKind, ...], i: int, *, unscaled: bool = False) -> int:
-        """The latest node before ``here`` with an event of these kinds that concerns optimizer ``i``."""
+        """Return the latest node before ``here`` with an event of these kinds for optimizer ``i``.
+
+        Return the node of ``here`` if there is none.
+        """
         key = self.optimizer_keys[i] if self.optimizer_keys else None
-        # Not as a list: the event is near nearly always, and the path as long as the code.
+        # No list: the event is usually close, and the path is as long as the code.
         for index in islice(self.walk_back(here), 1, None):
             event = self.event_at(index)
             if event is None or event.kind not in kinds or (unscaled and event.subject is not None):
@@ -247,13 +254,13 @@ class Checker:
         return here[0]
 
     def find_last_event(self, here: Here, kinds: tuple[EventKind, ...], i: int) -> Event:
-        """The latest such event, or where there is none the one at ``here``."""
+        """Return the latest such event, or the event at ``here`` if there is none."""
         event = self.event_at(self.find_last_index(here, kinds, i))
         assert event is not None, "nothing is asked where nothing happens"
         return event
 
     def find_all_since_use(self, here: Here, kinds: tuple[EventKind, ...], i: int) -> list[int]:
-        """The nodes of such events that concern optimizer ``i``, since its gradients were unscaled, used or cleared."""
+        """Return the nodes of such events for optimizer ``i`` since the last unscale, step or clear."""
         key = self.optimizer_keys[i]
         found: list[int] = []
         before_backward = 0
@@ -268,7 +275,7 @@ class Checker:
             if event.kind in (e.UNSCALE, e.SCALER_STEP, e.STEP) and event.object == key:
                 break
             if event.kind == e.ZERO_GRAD and mine:
-                # What comes before the first backward finds no gradients.
+                # Events before the first backward find no gradients.
                 found = found[:before_backward] or found
                 break
             counts = not (event.attributes.get("measures_only") or event.attributes.get("undone"))
@@ -277,13 +284,13 @@ class Checker:
         return found or [here[0]]
 
     def build_trace(self, label: str, here: Here, cause: int, detected_at: int) -> list[Event]:
-        """The events of the path that matter to a fault, in the order in which they happen."""
+        """Return the events of the path that are relevant to a violation, in order."""
         kinds = LABELS[label][1].trace_kinds
         chosen: list[Event] = []
         last = None
         about = {x for n in (cause, detected_at) if (x := _find_optimizer(self.event_at(n))) is not None}
         missing = {cause, detected_at}
-        # What a fault of one event says, and one that tells of backwards or regions, takes more than its two events.
+        # Violations of a single event, and violations about backwards or regions, need more than two events.
         goes_on = cause == detected_at or e.BACKWARD in kinds or e.AUTOCAST_ENTER in kinds
         for index in self.walk_back(here):
             event = self.event_at(index)
@@ -306,6 +313,6 @@ def _find_optimizer(event: Event | None) -> int | None:
 
 
 def _concerns_other(event: Event, about: set[int]) -> bool:
-    """Whether an event is about another optimizer than those concerned."""
+    """Return True if an event concerns another optimizer than the given optimizers."""
     key = _find_optimizer(event)
     return bool(about) and key is not None and key not in about

@@ -1,4 +1,4 @@
-"""Checks that a program makes by hand, as far as their source tells what they are about."""
+"""Manual checks in a program, recognized by source text."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import ast
 
 from .source_text import find_access_path
 
-#: What asks whether a number is finite, in torch, numpy and math.
+#: Functions of torch, numpy and math that test for finite numbers.
 _ASKING = frozenset({"isnan", "isinf", "isfinite", "isposinf", "isneginf"})
 _EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
 
 
 def ends_program(statement: ast.stmt) -> bool:
-    """Whether a statement ends the program: it raises, or exits."""
+    """Return True if a statement ends the program: raises or exits."""
     if isinstance(statement, ast.Raise):
         return True
     call = statement.value if isinstance(statement, ast.Expr) else None
@@ -20,7 +20,7 @@ def ends_program(statement: ast.stmt) -> bool:
 
 
 def raises_on_nonfinite(node: ast.AST) -> bool:
-    """Whether a statement ends the program where gradients, or a norm of them, are not finite."""
+    """Return True if a statement ends the program on non-finite gradients, or on a non-finite gradient norm."""
     if isinstance(node, ast.If):
         if not any(ends_program(statement) for statement in (*node.body[-1:], *node.orelse[-1:])):
             return False
@@ -36,7 +36,7 @@ def raises_on_nonfinite(node: ast.AST) -> bool:
 
 
 def find_finite_call(node: ast.If | ast.Assert) -> ast.AST:
-    """What such a statement calls to ask whether something is finite."""
+    """Return the function that such a statement calls to test for finite values, or the condition if there is none."""
     calls = [part.func for part in ast.walk(node.test) if isinstance(part, ast.Call)]
     found = (call for call in calls if not _ASKING.isdisjoint((getattr(call, "attr", ""), getattr(call, "id", ""))))
     return next(found, node.test)

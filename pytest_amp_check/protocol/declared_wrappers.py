@@ -1,8 +1,8 @@
-"""What a project's configuration may say that a wrapper of its own does: the events, by the names they have there."""
+"""Effects that a configuration may declare for a project's wrapper: event names."""
 
 from __future__ import annotations
 
 SCALES, BACKWARD, UNSCALES, CLIPS = "scales", "backward", "unscales", "clips"
 STEPS, UPDATES, CLEARS = "steps", "updates", "clears"
-#: In the order in which a step of training goes through them.
+#: Event names, in the order of a training step.
 DOES = (SCALES, BACKWARD, UNSCALES, CLIPS, STEPS, UPDATES, CLEARS)

@@ -1,8 +1,7 @@
-"""The vocabulary both readers speak: things, events, and the graph that orders them.
+"""Vocabulary shared by analyzer and recorder: tracked objects, events, and the graph that orders events.
 
-A program is a graph of AMP events; a run is such a graph with one path. ``static`` builds the graph from source,
-``runtime`` builds the chain from a run, and
-:func:`pytest_amp_check.protocol.graph_checker.check` does not know which it got.
+A program is a graph of AMP events; a run is such a graph with one path. ``static`` builds the graph from source and
+``runtime`` builds the sequence of a run. :func:`pytest_amp_check.protocol.graph_checker.check` handles both alike.
 """
 
 from __future__ import annotations
@@ -13,28 +12,29 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# What an event does to a state, by how much a test that it stands under is worth remembering for it: a test is
-# remembered only where it decides about something that a fault may come of.
-UNTESTED = 0  # nothing, or nothing that such a test is worth remembering for
-SELDOM = 1  # something, but seldom by what the test has decided
+# Effect of an event on a state, as the worth of remembering its guards: a predicate is remembered only if the predicate
+# decides events that may lead to a violation.
+UNTESTED = 0  # no effect, or no effect worth remembering a predicate for
+SELDOM = 1  # an effect that rarely depends on the predicate
 MOVES = 2
 
 
 class EventKind(str):
-    """A kind of event: its name, and all that is known of every event of that kind.
+    """A kind of event: the name, and the properties shared by all events of this kind.
 
-    facts       the facts that such an event may have; another one, or one that nobody reads, fails a test.
-    worth       what it does to a state: UNTESTED, SELDOM or MOVES.
-    says        what it did, in words, for the path that leads to a fault. ``says_scaled`` the same of one whose
-                subject is a scaler.
-    optimizer   whether its object, or for a construction its subject, is one optimizer. ``establishes`` that it is
-                known to be one from then on: what is merely stepped could be a scheduler.
-    faults      whether such an event is enough for a fault that takes the order of events to be seen: a graph without
-                any is not gone through, but for its backwards and steps.
-    turns       whether a rule asks which turn of which loops it belongs to: it has the fact ``loops`` in source, the
-                keys of the loops around it, the outermost first.
-    tells       the facts that decide, with its things, what it does to a state without regions: in a run the same
-                event in the same state leads to the same again. None where more than its facts decides.
+    - ``attributes``: allowed attributes of the events. An undeclared or unused attribute fails a test.
+    - ``predicate_worth``: effect on a state: UNTESTED, SELDOM or MOVES.
+    - ``description``: description of the event in a trace. ``scaled_description`` is the description if the subject is
+      a scaler.
+    - ``has_optimizer``: True if the object, or the subject of a construction, is one optimizer.
+      ``establishes_optimizer`` means that the object is then known to be an optimizer; an object that is merely stepped
+      may be a scheduler.
+    - ``may_violate``: True if one such event suffices for an order-dependent violation. A graph without such events is
+      not explored, except for backwards and steps.
+    - ``has_loops``: True if a rule needs the loop iteration: in source the event has the attribute ``loops``, the keys
+      of the enclosing loops, outermost first.
+    - ``deciding_attributes``: attributes that, with the objects, decide the effect on a state without regions. The same
+      event in the same state of a run has the same effect. None if the effect depends on more than the attributes.
     """
 
     __slots__ = (
@@ -85,11 +85,11 @@ class EventKind(str):
         return kind
 
 
-# The kinds. The subject of an event is the thing named first in its comment, the object the second.
+# The kinds. The comment of a kind names the subject first, then the object.
 
-# An autocast context is constructed; arguments as bound to the signature, excess: more of them than it takes.
+# An autocast context is constructed; arguments: bound to the signature, excess: surplus arguments.
 AUTOCAST_NEW = EventKind("autocast-new", "arguments callable excess")
-# A region; instance: the identity of its context, null: it is no region, but stands where one could.
+# A region; instance: identity of the context, null: no region, but used in place of a region.
 AUTOCAST_ENTER = EventKind(
     "autocast-enter",
     "cache device dtype enabled instance null",
@@ -99,28 +99,28 @@ AUTOCAST_ENTER = EventKind(
 )
 AUTOCAST_EXIT = EventKind(
     "autocast-exit", "depth", predicate_worth=SELDOM, description="autocast is left"
-)  # depth: regions that stay open
+)  # depth: number of regions that stay open
 AUTOCAST_CACHE_CLEAR = EventKind("autocast-cache-clear", predicate_worth=MOVES)
-# An autograd.Function that does not take what autocast gives it; applied: to what matters.
+# An autograd.Function that rejects the dtypes from autocast; applied: applied to relevant inputs.
 CUSTOM_FUNCTION = EventKind("custom-function", "applied how")
 SCOPE_LOST = EventKind("scope-lost", "how")  # an autocast that never covers the intended code
 CAPTURE = EventKind(
     "capture", "how", description="the model is captured"
 )  # a module is traced, or its kernels are captured
-# A module that another thread runs than the one that is in a region.
+# A module that runs in another thread than the thread with the region.
 THREAD = EventKind("thread", "how", description="another thread runs the model")
-COMPILED = EventKind("compiled")  # a compiled module with float32 islands: run in a region, and backward outside of it
-# A module whose gradients all processes average: the backward of a batch is left out by one of them alone.
+COMPILED = EventKind("compiled")  # a compiled module with float32 islands, run in a region, with backward outside
+# A module whose gradients all ranks average; a single rank skips the backward of a batch.
 LEFT_OUT = EventKind("left-out")
-COMM_HOOK = EventKind("comm-hook")  # a module whose gradients are cast to float16 before they are averaged over ranks
-# A scaler; arguments as bound to the signature, excess: more of them, disabled_itself: it found no device.
+COMM_HOOK = EventKind("comm-hook")  # a module whose gradients are cast to float16 before averaging over ranks
+# A scaler; arguments: bound to the signature, excess: surplus arguments, disabled_itself: the scaler found no device.
 SCALER_NEW = EventKind(
     "scaler-new",
     "arguments callable disabled_itself excess",
     predicate_worth=SELDOM,
     description="the scaler is constructed",
 )
-# An optimizer; found: not constructed here, so that its gradients may be anything.
+# An optimizer; found: not constructed here, so the content of the gradients is unknown.
 OPTIMIZER_NEW = EventKind(
     "optimizer-new",
     "found",
@@ -129,17 +129,17 @@ OPTIMIZER_NEW = EventKind(
     has_optimizer=True,
     establishes_optimizer=True,
 )
-# A scaler. Of the scaled value: autocast ("in", "out" of a region, "?"), dtypes of its forward, float32: whether that
-# ran in it, forward: its event, forward_read: its code is known, callees: what else was called, loss_in_region, twice:
-# it was scaled before, bare: nothing that it came from was, or entered, in a region.
+# A scaler. For the scaled value: autocast: in or out of a region, or "?"; dtypes: region dtypes of the forward;
+# float32: the forward ran in a float32 region; forward: the event; forward_read: the code is known; callees: other
+# called functions; loss_in_region; twice: already scaled; bare: no input was in, or entered, a region.
 SCALE = EventKind("scale", "autocast bare callees dtypes float32 forward forward_read loss_in_region twice")
-# Scaler or nothing. feeds: the optimizers whose gradients it adds to, leaves: the identities of its leaves in a run;
-# divided: the loss, vague: whether it was is not sure; inside: a loop without a step, apart: under no_sync, averaged:
-# the tests under which it averages the gradients over processes, None where it does not, as far as is known; dtypes of
-# its forward, forward: the event of that; alone: no scaler is in view; custom: its autograd Functions care for autocast
-# themselves; float8: it runs in a region of TransformerEngine; uneven: parts of the loss have different scales; scaled:
-# a scaler has scaled it; given: who gave it may have; opaque: gradients that are given may be; beside: the scaler of
-# the same object, by which no method of it does this.
+# Scaler or nothing. feeds: optimizers that accumulate the gradients; leaves: identities of the leaves in a run;
+# divided: the loss is divided; vague: the division is not certain; inside: kind of a loop without step; apart: under
+# no_sync; averaged: predicates under which gradients are averaged over ranks, None if not; dtypes: region dtypes of the
+# forward; forward: the forward event; alone: no known scaler; custom: the autograd Functions handle autocast; float8:
+# in a region of TransformerEngine; uneven: terms of the loss have different scales; scaled: scaled by a scaler; given:
+# the caller may have scaled the loss; opaque: the gradient argument may be scaled; beside: scaler of the same object,
+# which no method uses here.
 BACKWARD = EventKind(
     "backward",
     "alone apart averaged beside custom divided dtypes feeds float8 forward given inside leaves opaque outside scaled "
@@ -162,7 +162,7 @@ UNSCALE = EventKind(
     establishes_optimizer=True,
     deciding_attributes="",
 )
-# Scaler; a block ends that unscales what it has scaled.
+# Scaler; a block that unscales the gradients it scaled ends.
 RESTORE = EventKind(
     "restore",
     "owners",
@@ -170,11 +170,11 @@ RESTORE = EventKind(
     description="the gradients are divided by the loss scale",
     may_violate=True,
 )
-# A loss is divided by a number by which the framework divides it too.
+# A loss is divided by a number that the framework also divides by.
 DIVIDED_TWICE = EventKind("divided-twice", "divisor framework way")
-# owners: optimizers whose gradients are clipped, None: not known; touches: identities of parameters that are nobody's
-# yet; measures_only: the limit is infinite, local: of one rank's shards, by_hand: by their own norm; undone: the
-# program looks at it and skips; guessed: the name of what is called says so.
+# owners: optimizers whose gradients are clipped, None: unknown; touches: identities of parameters without optimizer so
+# far; measures_only: the limit is infinite; local: clip over the shards of one rank; by_hand: manual clipping by the
+# norm of the gradients; undone: the program checks the result and skips; guessed: known by the function name only.
 CLIP = EventKind(
     "clip",
     "beside by_hand copies guessed local measures_only nonfinite_error owners touches undone",
@@ -184,16 +184,17 @@ CLIP = EventKind(
 )
 GRAD_READ = EventKind("grad-read", "owners undone", description="the gradients are read")
 GRAD_EDIT = EventKind("grad-edit", "owners undone", predicate_worth=MOVES, description="the gradients are edited")
-# Gradients are looked through for what is not finite; raises: the program gives up where something is.
+# Gradients are checked for non-finite values; raises: the program stops if there are any.
 GRAD_CHECK = EventKind(
     "grad-check",
     "owners raises",
     description="the gradients are looked through for what is not finite",
     deciding_attributes="owners",
 )
-# A backward that gives NaN raises from here on; ``idle`` where this ends before any backward.
+# Later backwards raise on NaN; ``idle``: anomaly detection ends before any backward.
 ANOMALY = EventKind("anomaly", "idle")
-# Gradients are divided by the loss scale by hand; by the number of micro-batches; averaged over processes.
+# Gradients are divided manually by the loss scale (divide), by the number of microbatches (normalise), or averaged over
+# ranks (average).
 GRAD_DIVIDE = EventKind(
     "grad-divide",
     "owners undone",
@@ -202,8 +203,8 @@ GRAD_DIVIDE = EventKind(
 )
 GRAD_NORMALISE = EventKind("grad-normalise", "owners", predicate_worth=MOVES)
 GRAD_AVERAGE = EventKind("grad-average")
-# Scaler, optimizer; framework: its step, with the update ("" where it may be none); unsynchronised: how its shards are
-# stepped by one rank alone; unscales: it has not been unscaled before.
+# Scaler, optimizer; framework: step of this framework, including update ("" if there may be none); unsynchronised: how
+# a single rank steps its shards; unscales: no unscale before this step.
 SCALER_STEP = EventKind(
     "scaler-step",
     "closure framework unscales unsynchronised",
@@ -215,7 +216,7 @@ SCALER_STEP = EventKind(
     has_loops=True,
     deciding_attributes="unscales",
 )
-# An optimizer, stepped directly; checked: the program has looked whether the gradients are finite; beside as above.
+# An optimizer, stepped directly; checked: the program checked the gradients to be finite; beside: as for BACKWARD.
 STEP = EventKind(
     "step",
     "beside checked",
@@ -224,8 +225,8 @@ STEP = EventKind(
     has_optimizer=True,
     deciding_attributes="checked",
 )
-# A scaler; new_scale: one is given. Of a run, the scale and what it has done so far; cause: of the skips, in words,
-# witness: (place, words) of what led to it.
+# A scaler; new_scale: an argument sets the scale. In a run: the scale and statistics so far; cause: cause of skipped
+# steps as text; witness: trace as (location, text).
 UPDATE = EventKind(
     "update",
     "cause growth_interval new_scale scale skips skips_in_a_row steps witness",
@@ -234,8 +235,8 @@ UPDATE = EventKind(
     may_violate=True,
     deciding_attributes="new_scale",
 )
-# owners: optimizers whose gradients are cleared; rescue: an exception was caught, or a run shows them to be given up on
-# purpose; guessed: not seen; zeros: by zeros that nothing in view needs.
+# owners: optimizers whose gradients are cleared; rescue: in an exception handler, or intentionally discarded in a run;
+# guessed: not seen; zeros: writes zeros that no known code needs.
 ZERO_GRAD = EventKind(
     "zero-grad",
     "guessed owners rescue zeros",
@@ -246,85 +247,75 @@ ZERO_GRAD = EventKind(
     has_loops=True,
     deciding_attributes="owners rescue",
 )
-# A module; cached: its weights may be, poisoned: they were cast while gradients were off.
+# A module; cached: the weights may be cached, poisoned: the weights were cast while gradients were off.
 FORWARD = EventKind("forward", "cached poisoned", description="the model runs forward")
-# function: its name, low_precision: the dtype it is computed in; ambient: how severe it is where a framework runs it
+# function: name of the loss; low_precision: dtype of the computation; ambient: severity if a framework runs the loss
 # under autocast.
 LOSS = EventKind("loss", "ambient function low_precision", may_violate=True)
 PARAM_WRITE = EventKind("param-write", predicate_worth=SELDOM, description="parameters are written")
-# A module; trained: as it leaves the cast, by the same code; born: it is made, or loaded, so; how: "cast", "made" so,
-# or made so by the "default" dtype. Where it is not known what is cast: called, the names of what it is and comes from,
-# given: who calls the code gave it.
+# A module; trained: the same code trains the module in this dtype; born: created or loaded in this dtype; how: "cast",
+# "made" in this dtype, or by the "default" dtype. For an unknown module: called: names of the module and its origin;
+# given: the caller passes the module.
 MODULE_CAST = EventKind(
     "module-cast", "born called dtype given how trained", description="the model's parameters are cast"
 )
-# eligible: the tensor that is filled with the value may be float16; bound: it is bounded by it; guessed: it is where
-# other code enters autocast.
+# eligible: the filled tensor may be float16; bound: the value is a clamp bound; guessed: other code enters autocast.
 FILL = EventKind("fill", "bound eligible guessed value")
 SCALER_STATE = EventKind(
     "scaler-state", description="the scaler's state is taken", may_violate=True
 )  # scaler.state_dict()
-# scaler.load_state_dict(); entry of a checkpoint, of_others: that no checkpoint here has.
+# scaler.load_state_dict(); entry: key in a checkpoint, of_others: no checkpoint here has the key.
 SCALER_LOAD = EventKind("scaler-load", "entry of_others", predicate_worth=SELDOM)
-# What is saved: optimizers and scalers by key or text, whole_scalers: the objects themselves, and the entries under
-# which the states of each are; owners: keys of those optimizers; scope_scalers: scalers that step them; open: there
-# may be more; objects: they are saved by who is given the objects.
+# Saved state: optimizers and scalers by key or text; whole_scalers: scaler objects themselves, and the dict keys of the
+# states; owners: keys of the optimizers; scope_scalers: scalers that step these optimizers; open: the checkpoint may
+# contain more; objects: the receiver of the objects saves the states.
 SAVE = EventKind(
     "save",
     "objects open optimizer_entries optimizers owners scaler_entries scalers scope_scalers whole_scalers",
     description="the checkpoint is written",
 )
-# optimizer.load_state_dict(); source and entry of it that is loaded, holds_scaler: so does what it is loaded from.
+# optimizer.load_state_dict(); source and entry: loaded object and key, holds_scaler: the source has a scaler state.
 OPTIMIZER_LOAD = EventKind("optimizer-load", "entry holds_scaler scope_scalers source")
-# An optimizer whose learning rate moves. Of a run: skipped, as the step before was; idle: there was none.
+# An optimizer whose learning rate changes. In a run: skipped: the step before was skipped; idle: there was no step.
 SCHEDULER_STEP = EventKind("scheduler-step", "idle skipped", description="the learning rate moves on", has_loops=True)
-# What a program does beside the steps of an optimizer. Of a run: skipped, as the step before was.
+# An action of the program beside an optimizer step. In a run: skipped: the step before was skipped.
 STEP_FOLLOWED = EventKind("step-followed", "skipped how", description="the weights are averaged", has_loops=True)
-WINDOW = EventKind("window", "how")  # Of a run: the windows of an optimizer lose micro-batches; how: "zero", or "early"
-GRAD_INVALID = EventKind(
-    "grad-invalid"
-)  # an optimizer: values that are not finite came into its gradients after unscale_
-# A loss, a gradient, a parameter or a statistic of a run that is not finite; how: what it comes from,
-# witness: (place, words) of what led to it.
+WINDOW = EventKind("window", "how")  # In a run: the windows of an optimizer lose microbatches; how: "zero" or "early"
+GRAD_INVALID = EventKind("grad-invalid")  # an optimizer whose gradients became non-finite after unscale_
+# A non-finite loss, gradient, parameter or statistic of a run; how: the cause, witness: trace as (location, text).
 NOT_FINITE = EventKind("not-finite", "how witness")
-# Scaled gradients from autograd.grad enter a new loss; outdated: divided by a scale that update() has changed since.
+# Scaled gradients from autograd.grad are part of a new loss; outdated: divided by a scale that update() changed since.
 PENALTY = EventKind("penalty", "outdated")
 DEPRECATED = EventKind("deprecated", "new old")
-# What low precision does to values. dtype: "half" where it is one of the two; guessed: code that cannot be read gave
-# the tensor.
-EPSILON = EventKind(
-    "epsilon", "divides dtype guessed how value"
-)  # a small constant is added, or is the least that may be
+# Effects of low precision on values. dtype: "half" for either low dtype; guessed: unanalyzed code returned the tensor.
+EPSILON = EventKind("epsilon", "divides dtype guessed how value")  # a small constant is added, or is a lower bound
 FRAGILE_MATH = EventKind("fragile-math", "dtype guessed how")  # an expression that overflows or cancels
-# A running sum is kept in low precision; stands: what is added does not change it any more.
+# A running sum in low precision; stands: further additions no longer change the sum.
 LOW_SUM = EventKind("low-sum", "dtype guessed stands")
 LOW_POSITIONS = EventKind("low-positions", "dtype guessed how")  # positions lose their last digits
-LATE_SCALE = EventKind(
-    "late-scale", "dtype guessed"
-)  # scores of an attention are scaled after the product that makes them
-LOW_OP = EventKind("low-op", "dtype guessed how")  # an op that has no kernel for low precision is given a tensor of it
+LATE_SCALE = EventKind("late-scale", "dtype guessed")  # attention scores are scaled after the product
+LOW_OP = EventKind("low-op", "dtype guessed how")  # an op without low-precision kernel receives a low-precision tensor
 DTYPE_CLASH = EventKind(
     "dtype-clash", "dtype guessed how"
-)  # a low-precision tensor meets float32 where nothing promotes
-OVERHEAD = EventKind("overhead", "how", has_loops=True)  # what is cast or copied more often than needed
-# A product in low precision has a side of which Tensor Cores make less; how: one of its "weight", or its "rows".
+)  # a low-precision and a float32 tensor are combined without promotion
+OVERHEAD = EventKind("overhead", "how", has_loops=True)  # repeated casts or copies
+# A low-precision product with a side that is slow on Tensor Cores; how: side of the "weight", or the "rows".
 ODD_SIZE = EventKind("odd-size", "how")
-# Things are given to code that cannot be read; trains: those that it is known to train, about: the MATTERS that it
-# speaks of, which it may have done to them; given: optimizers whose gradients are assigned, from wherever they were.
+# Objects escape to unanalyzed code; trains: objects that this code is known to train; about: possible effects of the
+# code, from MATTERS; given: optimizers whose gradients are assigned from any source.
 HANDOFF = EventKind("handoff", "about given things trains", predicate_worth=SELDOM)
-# torch has ended the run: label is the fault that explains it, witness how it came about, values are for its message.
+# torch ended the run; label: explaining violation, witness: trace, values: for the message.
 RAISED = EventKind("raised", "label values witness")
-# A loop that counts accumulation windows is left: what it leaves over is no window. complete: the loop leaves the step
-# to what follows, so that its end completes the window; within: a loop around it does so too.
+# A loop that counts accumulation windows ends; trailing microbatches form no window. complete: the step follows after
+# the loop, so the end of the loop completes the window; within: an enclosing loop leaves the step to later code, too.
 LOOP_EXIT = EventKind("loop-exit", "complete within", predicate_worth=SELDOM)
-# The function that was read is called once more, by code that is not read; uncleared: no code of the file clears what
-# it leaves.
+# Unanalyzed code calls the analyzed function again; uncleared: no code of the file clears the remaining gradients.
 AGAIN = EventKind("again", "uncleared", predicate_worth=SELDOM, description="the function is called again")
-END = EventKind("end", predicate_worth=SELDOM, description="the program ends")  # the end of the program that was read
-#: Events that stand for no call of the program.
+END = EventKind("end", predicate_worth=SELDOM, description="the program ends")  # end of the analyzed program
+#: Events that correspond to no call of the program.
 STRUCTURAL = frozenset({HANDOFF, LOOP_EXIT, AGAIN, END})
 
-#: Role of a thing -> the facts that it may have.
+#: Role of a tracked object -> allowed attributes.
 THINGS = {
     "scaler": ("accumulates arguments callable cls constructed device doubt enabled framework sharded shared"),
     "optimizer": "callable constructed divided engine frozen fused hooked owns several shared shares wrapped",
@@ -334,42 +325,42 @@ THINGS = {
     "device": "shared",
     "loss": "kind promotes reduction shared",
 }
-#: What may be known of a program as a whole.
+#: Allowed attributes of a program.
 PROGRAM = (
     "averaged enters_autocast fragment handed left_scalers lightning16 live_scalers remade resumes scaled_modules "
     "scaler_dtypes scales_apart trained_modules unread"
 )
 
-# What code that cannot be read may do to gradients, as far as its name tells.
+# Possible effects of unanalyzed code on gradients, according to its name.
 CLEARS, UNSCALES, DIVIDES, STEPS, FEEDS = "clears", "unscales", "divides", "steps", "feeds"
 MATTERS = frozenset({CLEARS, UNSCALES, DIVIDES, STEPS, FEEDS})
 
-# Loops that run backward at every turn and leave the step to what follows: any, and those over the micro-batches of one
-# window.
+# Loops that run backward in every iteration and leave the step to later code: any loop, and loops over the microbatches
+# of one window.
 LOOSE = "loose"
 MICRO = "micro"
 
 
 class Symbol(str):
-    """A value that is known by name only: ``Symbol("torch.float16")``."""
+    """A value known by name only: ``Symbol("torch.float16")``."""
 
     __slots__ = ()
 
 
-#: A value of which nothing is known.
+#: An unknown value.
 UNKNOWN = Symbol("?")
 
 
-#: A call in source: its path, its line from 1, and its column from 0.
+#: A call in source: path, line from 1, column from 0.
 Call = tuple[str, int, int]
 
 
 class Site:
-    """A place in a source file, with the chain of calls that led to it.
+    """A source location, with the chain of calls that led to the location.
 
     ``line`` and ``end_line`` count from 1, ``column`` and ``end_column`` from 0, in characters. ``caller`` is the
-    place of the call that entered the function in which this site lies, or None at the outermost frame that was read.
-    ``cell`` is the number of the notebook cell, from 1, in which the lines then count; None in any other file.
+    location of the call that entered the function of this location, or None in the entry point. ``cell`` is the number
+    of the notebook cell, from 1, and lines then count in this cell. ``cell`` is None in any other file.
     """
 
     __slots__ = ("caller", "cell", "column", "end_column", "end_line", "function", "line", "path")
@@ -395,7 +386,7 @@ class Site:
         self.cell = cell
 
     def list_frames(self) -> list[Site]:
-        """The calls that led here, outermost first, and this site."""
+        """Return the calls that led to this location, outermost first, and the location itself."""
         chain: list[Site] = []
         site: Site | None = self
         while site is not None:
@@ -405,7 +396,7 @@ class Site:
         return chain
 
     def is_in_test(self) -> bool:
-        """Whether a place lies in test code, or is run by a test."""
+        """Return True if the location is in test code, or a test runs the code."""
         file = self.path.replace("\\", "/").rpartition("/")[2]
         if file.startswith("test_") or file.endswith("_test.py") or file == "conftest.py":
             return True
@@ -413,12 +404,12 @@ class Site:
 
     @property
     def call_key(self) -> Call:
-        """The path, line and column by which a call is the same one, whoever led to it."""
+        """Return path, line and column, which identify a call for all callers."""
         return self.path, self.line, self.column
 
     @property
     def location_text(self) -> str:
-        """Path, cell and line, as they are shown."""
+        """Return path, cell and line as text."""
         return f"{self.path}:{self.line}" if self.cell is None else f"{self.path}:cell {self.cell}:{self.line}"
 
     def __repr__(self) -> str:
@@ -426,9 +417,10 @@ class Site:
 
 
 class TrackedObject:
-    """An object the protocol speaks of: a scaler, an optimizer, a module, an autocast region.
+    """An object of the protocol: a scaler, an optimizer, a module, an autocast region.
 
-    ``key`` is its index in :attr:`Program.things`; ``facts`` (those in :data:`THINGS`) holds what its constructor said.
+    ``key`` is the index in :attr:`Program.objects`; ``attributes`` (declared in :data:`THINGS`) hold constructor
+    arguments.
     """
 
     __slots__ = ("attributes", "key", "name", "role", "site")
@@ -447,9 +439,9 @@ class TrackedObject:
 class Event:
     """One AMP event.
 
-    ``facts`` are of those that its kind declares. ``subject`` and ``object`` are keys of things, ``names`` the user's
-    own words for them (as ``str`` gives them). ``guards`` are the tests (key, truth) under which the event stands in
-    the source; a run has none.
+    ``attributes`` are declared by the kind. ``subject`` and ``object`` are keys of tracked objects, and ``names`` are
+    source texts (converted by ``str``). ``guards`` are the predicates (key, truth) around the event in source; a run
+    has none.
     """
 
     __slots__ = ("attributes", "guards", "kind", "names", "object", "site", "subject")
@@ -477,15 +469,17 @@ class Event:
 
 
 class Predicate:
-    """A condition whose truth decides which way a program goes; a path assumes it once and keeps to it.
+    """A condition of a branch. A path assumes the truth once and keeps it.
 
-    ``counts`` says that the test compares a loop's counter (``(i + 1) % k == 0``, ``count == k``), ``off_by_one`` that
-    such a test is already true for the first micro-batch. ``left_over`` is how many micro-batches come after the last
-    one for which it is true, and of how many, where both are known. ``reached`` is the truth that it has once the
-    counter is large, if that is what it asks. ``later`` is the truth that it cannot have then, if that is
-    known. ``of_gradients`` are the optimizers of whose gradients it asks whether they are finite, None for any,
-    ``turn`` that it asks whether a loop is in its first turn, ``flag`` that it asks for the truth of an argument,
-    ``of_scale`` that it compares loss scales. ``implies`` lists (truth of this test, key of another, its truth).
+    ``is_window_predicate``: compares a loop counter (``(i + 1) % k == 0``, ``count == k``). ``is_off_by_one``: such a
+    predicate that is already true for the first microbatch. ``trailing_microbatches``: number of microbatches after the
+    last microbatch with a true predicate, and the total number, if both are known. ``eventual_truth``: truth for large
+    counters, if the predicate compares a counter. ``eventually_excluded``: truth that is impossible for large counters,
+    if known.
+
+    ``checked_optimizers``: optimizers whose gradients are checked to be finite, None for any. ``asks_first_iteration``:
+    tests for the first iteration of a loop. ``is_flag``: tests an argument. ``compares_scales``: compares loss scales.
+    ``implications``: triples (truth of this predicate, key of another predicate, truth of the other).
     """
 
     __slots__ = (
@@ -521,26 +515,26 @@ class Predicate:
 
 
 class Node:
-    """A point of the graph: at most one event, the tests that become unknown here, and the ways on.
+    """A point of the graph: at most one event, the predicates that become unknown, and the outgoing edges.
 
-    ``ways`` are (target node, key of a test or -1, the truth it takes to go that way). ``skips`` is the statement that
-    leads on from here past what is left of an iteration, in words, and where it stands.
+    ``edges`` are triples (target node, key of a predicate or -1, truth required for the edge). ``skip_statement`` is
+    the statement that skips the rest of an iteration from here, as text, and the location.
     """
 
     __slots__ = ("edges", "event", "forgotten_predicates", "skip_statement")
 
     def __init__(self, event: Event | None = None) -> None:
         self.event = event
-        self.forgotten_predicates = 0  # bit set of test keys
+        self.forgotten_predicates = 0  # bit set of predicate keys
         self.skip_statement: tuple[str, Site] | None = None
         self.edges: list[tuple[int, int, bool]] = []
 
 
 class Graph:
-    """Events in the order in which a program may perform them. Node 0 is the entry.
+    """Events in the possible orders of execution. Node 0 is the entry.
 
-    ``entry`` is the path and line of the function that was read on its own, line 0 for a module's body. ``joined`` says
-    that states were joined to check it, so that a violation may have been lost.
+    ``entry_point`` is the path and line of the analyzed function, line 0 for a module body. ``was_widened`` is True if
+    states were joined for the check, so a violation may be missed.
     """
 
     __slots__ = ("entry_point", "name", "nodes", "predicates", "was_widened")
@@ -554,31 +548,31 @@ class Graph:
 
 
 class Program:
-    """Everything read from one source tree or one run: its graphs and the things that their events speak of.
+    """The analysis of a source tree, or a run: graphs and the tracked objects of the events.
 
-    ``facts`` (those in :data:`PROGRAM`) are what is true of the program as a whole: whether it trains in float16, what
-    was given up on; rules that judge the whole read them.
+    ``attributes`` (declared in :data:`PROGRAM`) are properties of the whole program, such as float16 training or an
+    exceeded budget. Rules that check a whole program use these attributes.
     """
 
     __slots__ = ("attributes", "graphs", "objects", "optimizer_keys")
 
     def __init__(self) -> None:
         self.graphs: list[Graph] = []
-        #: The keys of those of the things that are optimizers.
+        #: Keys of the objects that are optimizers.
         self.optimizer_keys: list[int] = []
         self.objects: list[TrackedObject] = []
         self.attributes: dict[str, Any] = {}
 
     def iter_events(self) -> Iterator[Event]:
-        """All events, graph by graph."""
+        """Return an iterator over all events, graph by graph."""
         return (node.event for graph in self.graphs for node in graph.nodes if node.event is not None)
 
     def name_of(self, what: int | str) -> str:
-        """What the user calls a thing that is given by its key, or by its text."""
+        """Return the source name of an object, given by key or by text."""
         return self.objects[what].name if isinstance(what, int) else str(what)
 
     def with_submodules(self, modules: Iterable[int]) -> frozenset[int]:
-        """Modules, given by their keys, with the modules that are parts of them."""
+        """Return the keys of modules and of all their submodules."""
         whole = set(modules)
         todo = list(whole)
         while todo:
@@ -588,7 +582,7 @@ class Program:
         return frozenset(whole)
 
     def add_object(self, role: str, name: str, site: Site | None = None, **attributes: Any) -> TrackedObject:
-        """Make a new thing of this program."""
+        """Create a tracked object of this program."""
         new_object = TrackedObject(len(self.objects), role, name, site, attributes)
         self.objects.append(new_object)
         if role == "optimizer":

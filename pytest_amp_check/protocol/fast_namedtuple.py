@@ -1,4 +1,4 @@
-"""``NamedTuple`` of typing, without importing typing: that takes half the time of starting Python."""
+"""``NamedTuple`` of typing without the import of typing, which takes half the time of starting Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ else:
     from collections import namedtuple
 
     class _NamedTupleMeta(type):
-        """Makes of a class whose body lists fields the tuple that has them."""
+        """Metaclass that turns a class with annotated fields into a named tuple class."""
 
         def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any]) -> type:
             if not bases:
@@ -24,4 +24,4 @@ else:
             return made
 
     class NamedTuple(metaclass=_NamedTupleMeta):
-        """What such a class is written to derive from."""
+        """Base class for named tuples with annotated fields."""

@@ -1,4 +1,4 @@
-"""A finding is data; the faces render it."""
+"""Findings as data, which the frontends render."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 ERROR, WARNING, INFO = "error", "warning", "info"
 SEVERITIES = (ERROR, WARNING, INFO)
-#: Where the pages of the rules lie in the repository.
+#: Folder of the rule pages in the repository.
 PAGES = "docs/rules"
 
 
 class TraceStep:
-    """One event of the witness path: where it is and what it did, in the user's own names."""
+    """One event of a trace: location and description, in the user's names."""
 
     __slots__ = ("site", "text")
 
@@ -26,15 +26,17 @@ class TraceStep:
 
 
 class Finding:
-    """A mistake, where it is, and the events that lead to it.
+    """A mistake, its location, and the events that lead to the mistake.
 
-    ``certain`` is True when every path that reaches the place makes the mistake, False when only some do; then
-    ``condition`` may say which (``when use_amp is true``). ``calls`` are the calls of the program that it rests on, and
-    ``entries`` the functions (path and line) whose analysis came upon it, each with the calls there. ``label`` is that
-    of the fault, ``names`` what its message is filled with, ``proven`` whether a run shows it though its rule is off by
-    default, and ``fix`` how the source can be put right, where that was asked for and is known. ``elsewhere`` is the
-    place of the mistake where the finding stands at another that takes part in it. ``ranks`` are the processes of a
-    distributed run that it was found on, empty where there was one process.
+    ``certain`` is True if the mistake occurs on every path to the location, and False if only on some paths. Then
+    ``condition`` may name the paths (``when use_amp is true``). ``calls`` are the calls of the program that the finding
+    depends on. ``entries`` are the entry points (path and line) whose analysis found the mistake, each with these
+    calls.
+
+    ``label`` is the violation label, and ``names`` are the values of the message template. ``proven`` is True if a run
+    shows the finding although the rule is off by default. ``fix`` is the fix, if requested and available. ``elsewhere``
+    is the location of the mistake if the finding is reported at another location that takes part. ``ranks`` are the
+    ranks of a distributed run with the finding, empty for a single process.
     """
 
     __slots__ = (
@@ -101,11 +103,11 @@ class Finding:
         return self.site.cell
 
     def order(self) -> tuple[str, int, int, int, str]:
-        """The key findings are sorted by: file, cell, line, column, code."""
+        """Return the sort key of findings: file, cell, line, column, code."""
         return (self.site.path, self.site.cell or 0, self.site.line, self.site.column, self.code)
 
     def as_dict(self) -> dict[str, Any]:
-        """The finding in the shape ruff's JSON has, with severity, certainty and witness added."""
+        """Return the finding in the JSON format of ruff, extended by severity, certainty and trace."""
         ranks = {"ranks": list(self.ranks)} if self.ranks else {}
         return {
             **ranks,
@@ -137,7 +139,7 @@ class Finding:
 
 
 def merge_finding(found: dict[tuple[str, str, int, int], Finding], finding: Finding) -> None:
-    """Add a finding to others: the same one is kept once, where it is certain."""
+    """Add a finding to a dict. Equal findings are merged, and a definite finding replaces a possible finding."""
     key = (finding.code, finding.site.path, finding.site.line, finding.site.column)
     known = found.get(key)
     if known is None:

@@ -1,4 +1,4 @@
-"""From a fault to a finding: its message in the user's own words, its place, and the path that led to it in words."""
+"""Conversion of violations to findings: the message with source names, the location, and the trace."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ DEFAULT_NAMES = {
 }
 
 
-#: What may be a call of the scaler's own method, by the name that the program has for it, or of a framework's.
+#: Kinds of events that may be a call of the scaler's own method, or of a framework.
 _ASKED_OF_SCALERS = frozenset({SCALER_STEP, UNSCALE, UPDATE})
 
 
 def event_violations(event: Event, program: Program) -> Labels:
-    """Labels of the faults of one event by itself, with values for their messages."""
+    """Yield the violation labels of a single event, with the values for the messages."""
     for rule in ALONE.get(event.kind, ()):
         yield from rule.event_checks[event.kind](event, program)
 
 
 def program_violations(program: Program) -> Verdicts:
-    """Labels of the faults of a program as a whole, with what is blamed, values for messages and the witness."""
+    """Yield the violation labels of a whole program, with cause, message values and trace events."""
     kinds = {event.kind for event in program.iter_events()}
     for kind, rule in WHOLE:
         if kind in kinds:
@@ -44,7 +44,7 @@ def program_violations(program: Program) -> Verdicts:
 
 
 def check_event(event: Event, program: Program) -> Iterator[Finding]:
-    """Findings of the rules that judge one event by itself."""
+    """Yield the findings of the rules that check a single event."""
     for label, values in event_violations(event, program):
         yield make_finding(
             label,
@@ -57,7 +57,7 @@ def check_event(event: Event, program: Program) -> Iterator[Finding]:
 
 
 def describe_violation(event: Event, program: Program) -> str:
-    """What the first rule that judges one event by itself says of it, without what to do; nothing where none does."""
+    """Return the message of the first violation of a single event, without the remedy. "" if there is none."""
     for label, values in event_violations(event, program):
         return make_finding(label, event.site, [event], values, ()).message.rpartition(": ")[0]
     return ""
@@ -99,9 +99,9 @@ def make_finding(
 
 
 def adapt_to_framework(label: str, events: list[Event], program: Program) -> tuple[str, dict[str, str]]:
-    """The label of a fault where a framework does the scaling, and what its message says then.
+    """Return the violation label and message values if a framework does the scaling.
 
-    The severity is no higher than it is known that the framework scales at all.
+    The severity is limited by the certainty that the framework scales.
     """
     if LABELS[label][1].any_precision:
         return label, {}
@@ -118,12 +118,12 @@ def adapt_to_framework(label: str, events: list[Event], program: Program) -> tup
         if advice is not None:
             label = f"{label}-framework"
             values.update(framework=framework.title, advice=advice)
-            # What steps the optimizer may not be called by the name of the object that scales.
+            # The object that steps the optimizer may have another name than the object that scales.
             known = thing.name or framework.usual_name
             values.update({"scaler": known} if known else {})
         elif framework.scaler_attribute:
             said = event.names.get("scaler")
-            # What the program calls on the scaler itself says what that is called.
+            # A call on the scaler itself shows the scaler's name.
             itself = said and event.kind in _ASKED_OF_SCALERS and not event.attributes.get("framework")
             values["scaler"] = str(said) if itself else f"{said or thing.name}.{framework.scaler_attribute}"
         return label, values
@@ -131,12 +131,12 @@ def adapt_to_framework(label: str, events: list[Event], program: Program) -> tup
 
 
 def add_framework_advice(label: str, framework: str) -> tuple[str, dict[str, str]]:
-    """The label of a fault that was seen in a run where the code of a framework calls torch, and what is said then."""
+    """Return the label and message values of a violation in a run where framework code calls torch."""
     known = FRAMEWORKS.get(framework)
     advice = known.advice.get(label) if known is not None else None
     if known is None or advice is None:
         return label, {}
-    # What its own code calls the optimizer is nothing that the program says.
+    # The optimizer name in the framework's code is unknown to the user.
     values = {"framework": known.title, "advice": advice, "optimizer": DEFAULT_NAMES["optimizer"]}
     return f"{label}-framework", values | ({"scaler": known.usual_name} if known.usual_name else {})
 
@@ -147,10 +147,9 @@ class _DefaultNames(dict[str, str]):
 
 
 def _fill_template(template: str, names: Mapping[str, str]) -> str:
-    """The message with the user's names.
+    """Return the message with the user's names.
 
-    A name that is not known is put in words, without the backticks; in the midst of code it is called as everybody
-    calls it.
+    An unknown name is replaced by words without backticks. Inside code, an unknown name is replaced by the usual name.
     """
     unknown = [key for key, words in DEFAULT_NAMES.items() if names.get(key, words) == words]
     for key in unknown:
@@ -163,14 +162,14 @@ def _fill_template(template: str, names: Mapping[str, str]) -> str:
 
 
 def describe_event(event: Event) -> str:
-    """What an event did, in words."""
+    """Return the description of an event."""
     return event.kind.description if event.subject is None else event.kind.scaled_description
 
 
 def choose_location(cause: Site, partner: Site, *, reads: bool = False) -> Site:
-    """Where to put a finding: at the blamed event, unless that lies in a helper which is right in itself.
+    """Return the location of a finding: the cause, or a caller if the cause is in a helper that is correct by itself.
 
-    That is a helper in another file than what makes it wrong, or one that only ``reads``.
+    Such a helper is in another file than the code that makes the call wrong, or only ``reads``.
     """
     mine, theirs = cause.list_frames(), partner.list_frames()
     if not reads:
@@ -178,7 +177,7 @@ def choose_location(cause: Site, partner: Site, *, reads: bool = False) -> Site:
     else:
         together = (mine[0].path, mine[0].function) == (theirs[0].path, theirs[0].function)
     if not together:
-        # Of a chain of calls that is too long, the outermost ones are not known.
+        # The outermost calls of a truncated chain are unknown.
         return cause
     depth = 0
     while depth < len(mine) - 1 and depth < len(theirs) - 1 and _is_same_call(mine[depth], theirs[depth]):
@@ -187,5 +186,5 @@ def choose_location(cause: Site, partner: Site, *, reads: bool = False) -> Site:
 
 
 def _is_same_call(call: Site, other: Site) -> bool:
-    """Whether two calls, of which one may be that of another turn of a loop, are of one place."""
+    """Return True if two calls, possibly from different iterations, have the same location."""
     return call is other or (call.path, call.line, call.column) == (other.path, other.line, other.column)

@@ -1,4 +1,4 @@
-"""A fix is data: the edits of a text that put a finding right, and how safe they are."""
+"""Fixes as data: the text edits that correct a finding, and the safety of the edits."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-#: What edits are sorted by: cell, range, content.
+#: Sort key of an edit: cell, range, content.
 Order = tuple[int, int, int, int, int, str]
-#: Whether a fix restores what torch documents and nothing else, or also changes what a user may have tuned around.
+#: A safe fix restores documented torch behavior only. An unsafe fix also changes values that a user may have tuned
+#: around.
 SAFE, UNSAFE = "safe", "unsafe"
 APPLICABILITIES = (SAFE, UNSAFE)
 
 
 class UnwritableFix(Exception):
-    """The edits of a fix cannot be written after all; the message says why."""
+    """Error for the edits of a fix that cannot be written; the message gives the reason."""
 
 
 class Edit:
-    """A range of a text, lines from 1 and columns from 0, and what is to stand there instead.
+    """A text range, with lines from 1 and columns from 0, and the replacement text.
 
-    Lines of ``content`` end in a newline character, whatever ends those of the text. ``cell`` is the number of the
-    notebook cell whose lines are counted.
+    Lines of ``content`` end in a newline character, independent of the line ends of the text. ``cell`` is the number of
+    the notebook cell that contains the lines, or None.
     """
 
     __slots__ = ("cell", "column", "content", "end_column", "end_line", "line")
@@ -41,7 +42,7 @@ class Edit:
         return (self.cell or 0, self.line, self.column, self.end_line, self.end_column, self.content)
 
     def as_dict(self) -> dict[str, Any]:
-        """The edit in the shape ruff's JSON has."""
+        """Return the edit in the JSON format of ruff."""
         shown: dict[str, Any] = {
             "content": self.content,
             "location": {"row": self.line, "column": self.column + 1},
@@ -54,9 +55,10 @@ class Edit:
 
 
 class Fix:
-    """Edits that belong together: all of them are made, or none. Several findings may share one fix.
+    """Edits that are applied together or not at all. Several findings may share one fix.
 
-    ``message`` says what is done, as a request. ``write`` gives the edits, which cost more than the offer of them.
+    ``message`` describes the fix in the imperative. ``write_edits`` computes the edits, which costs more than offering
+    the fix.
     """
 
     __slots__ = ("_edits", "_write_edits", "applicability", "message")
@@ -69,17 +71,20 @@ class Fix:
 
     @property
     def edits(self) -> list[Edit]:
-        """The edits in their order, written when they are first asked for. Raises :class:`Unwritten`."""
+        """Sorted edits, computed at first use.
+
+        :class:`UnwritableFix` is raised if the edits cannot be written.
+        """
         if self._edits is None:
             self._edits = sorted(self._write_edits(), key=Edit.sort_key)
         return self._edits
 
     def identity_key(self) -> tuple[Order, ...]:
-        """What two fixes have in common that do the same."""
+        """Return a key that is equal for fixes with the same edits."""
         return tuple(edit.sort_key() for edit in self.edits)
 
     def as_dict(self) -> dict[str, Any]:
-        """The fix in the shape ruff's JSON has."""
+        """Return the fix in the JSON format of ruff."""
         return {
             "applicability": self.applicability,
             "message": self.message,

@@ -1,6 +1,6 @@
-"""Frameworks that wrap torch's mixed precision: their names, and what their calls do to gradients. All of it is data.
+"""Frameworks that wrap torch's mixed precision, as data: names, and effects of calls on gradients.
 
-Read in accelerate 1.15, Lightning 2.6, timm 1.0, mmengine 0.10, DeepSpeed 0.19, ignite 0.5 and the last apex with
+Taken from accelerate 1.15, Lightning 2.6, timm 1.0, mmengine 0.10, DeepSpeed 0.19, ignite 0.5 and the last apex with
 ``apex.amp``.
 """
 
@@ -12,34 +12,34 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Roles that a callable of a framework can play.
-ENGINE = "engine"  # makes the object that scales, unscales and steps
-WRAP = "wrap"  # gives back what it is given
+# Roles of framework callables.
+ENGINE = "engine"  # creates the object that scales, unscales and steps
+WRAP = "wrap"  # returns the argument
 APEX_INITIALIZE = "apex-initialize"
 APEX_SCALE = "apex-scale"
 APEX_MASTER = "apex-master"
 DEEPSPEED = "deepspeed"
-SAVES = "saves"  # saves the states of the objects that it is given as ``to_save``
-SAVER = "saver"  # makes a handler that is called with such objects
-TRAINER = "trainer"  # makes what trains, with a scaler of its own if ``scaler`` is true
+SAVES = "saves"  # saves the states of the objects in the argument ``to_save``
+SAVER = "saver"  # creates a handler that is called with such objects
+TRAINER = "trainer"  # creates a trainer, with a separate scaler if ``scaler`` is true
 
-# What a method of an engine does.
+# Effects of engine methods.
 BACKWARD = "backward"
 UPDATE_PARAMS = "update-params"  # backward, step and zero_grad in one
-UNSCALE = "unscale"  # of every optimizer, or of the one that is given
-UNSCALE_ONE = "unscale-one"  # of the optimizer that is given
+UNSCALE = "unscale"  # of every optimizer, or of the optimizer argument
+UNSCALE_ONE = "unscale-one"  # of the optimizer argument
 STEP = "step"
 ZERO_GRAD = "zero-grad"
-PREPARE = "prepare"  # gives back what it is given, ready to be stepped through the engine
+PREPARE = "prepare"  # returns the arguments, which then step through the engine
 GIVE_BACK = "give-back"
 AUTOCAST = "autocast"
-NO_EFFECT = "no-effect"  # a context, or a call, that changes nothing of the protocol
+NO_EFFECT = "no-effect"  # a context or call without effect on the protocol
 STATE = "state"
-LOAD = "load"  # of the state of its scaler
+LOAD = "load"  # loads the state of the engine's scaler
 SAVE = "save"
 
 
-#: Regions in which TransformerEngine's modules compute in float8, and where each of its releases keeps their state.
+#: Context managers in which modules of TransformerEngine compute in float8, and the state of float8 in each release.
 FLOAT8 = (
     "transformer_engine.pytorch.autocast",
     "transformer_engine.pytorch.fp8_autocast",
@@ -50,23 +50,25 @@ FLOAT8_STATES = ("transformer_engine.pytorch.quantization", "transformer_engine.
 
 
 class Framework:
-    """What the tool knows of one framework.
+    """Data of one framework.
 
-    title       what messages call it.
-    precision   the parameter of the constructor that decides about mixed precision, "" if the engine always scales.
-    scaled      values of it with which losses are scaled.
-    regions     those with which it enters autocast.
-    default     the value where none is given; None where that is decided outside of the program.
-    steps       the parameter that holds the number of micro-batches by which it divides losses, "" if it never does.
-    many        parameters that may hold that number as well, in another form.
-    methods     what each method of its engine does.
-    ambient     whether optimizers are stepped through it: their own ``step`` is then the scaler's, with its update.
-    unscales    whether such a step always unscales first.
-    signs       methods and attributes of which its engine alone has one beside ``backward``.
-    scaler      where its torch scaler is, as an attribute of the engine; "" if it is the engine's own business.
-    usual       what its engine is called as a rule.
-    ordained    labels of faults that its own code commits and that nobody who uses it can put right.
-    advice      label of a fault -> how to put it right with this framework.
+    - ``title``: name in messages.
+    - ``precision_parameter``: constructor parameter for mixed precision, "" if the engine always scales.
+    - ``scaled_precisions``: parameter values with loss scaling.
+    - ``autocast_precisions``: parameter values with autocast.
+    - ``default_precision``: value without an argument; None if decided outside the program.
+    - ``accumulation_parameter``: parameter with the number of microbatches that divides losses, "" if losses are never
+      divided.
+    - ``other_accumulation_parameters``: parameters that may also hold this number, in another form.
+    - ``methods``: effects of the engine's methods.
+    - ``wraps_optimizer_step``: True if optimizers step through the engine: ``step`` is then the scaler's step, with
+      update.
+    - ``always_unscales``: True if such a step always unscales first.
+    - ``signature_names``: methods and attributes, beside ``backward``, of this engine only.
+    - ``scaler_attribute``: attribute of the engine with the torch scaler; "" if not accessible.
+    - ``usual_name``: usual variable name of the engine.
+    - ``own_violations``: violation labels that the framework's code causes and that users cannot correct.
+    - ``advice``: violation label -> remedy with this framework.
     """
 
     __slots__ = (
@@ -124,11 +126,11 @@ class Framework:
 
 
 def _parse_methods(**does: str) -> dict[str, str]:
-    """``backward="backward", clip="a b"`` as method -> what it does; the words of a value are method names."""
+    """Convert ``backward="backward", clip="a b"`` to a map of methods to effects. Values are lists of method names."""
     return {name: what.replace("_", "-") for what, names in does.items() for name in names.split()}
 
 
-#: Lightning's names for float16 with a scaler, and for autocast of either kind.
+#: Lightning's precision values for float16 with a scaler, and for autocast of either dtype.
 FLOAT16_MIXED = ("16-mixed", 16, "16")
 MIXED = (*FLOAT16_MIXED, "bf16-mixed", "bf16")
 
@@ -203,7 +205,7 @@ FRAMEWORKS = {
         wraps_optimizer_step=True,
         always_unscales=True,
         scaler_attribute="trainer.precision_plugin.scaler",
-        # It enters autocast around the whole of `training_step`.
+        # Lightning enters autocast around the whole `training_step`.
         own_violations=frozenset({"backward@region", "step@region"}),
         advice={
             "clip@scaled": "clip in `on_before_optimizer_step`, which runs after Lightning has unscaled them",
@@ -282,11 +284,11 @@ _ENTRIES = (
 )
 NAMES: dict[str, ApiEntry] = {entry.name: entry for entry in _ENTRIES}
 
-#: The classes whose methods a Trainer runs, and the trainers themselves.
+#: Base classes whose methods a Trainer runs, and the trainers.
 LIGHTNING_MODULE = "lightning.LightningModule"
 HUGGING_FACE_TRAINER = "transformers.Trainer"
 
-#: Other places of the same objects. A prefix ends in a dot and maps to a prefix.
+#: Alias paths of the same objects. A prefix ends in a dot and maps to a prefix.
 ALIASES = {
     "accelerate.accelerator.": "accelerate.",
     "apex.amp.handle.": "apex.amp.",
@@ -308,15 +310,18 @@ ALIASES = {
     "transformers.trainer.": "transformers.",
     "transformers.Seq2SeqTrainer": "transformers.Trainer",
 }
-#: First parts of all these names.
+#: Top-level packages of all names.
 PACKAGES = frozenset(name.partition(".")[0] for name in (*NAMES, *ALIASES))
 
-#: Attributes of a Trainer by which it divides the loss of automatic optimization.
+#: Attribute of a Trainer that divides the loss in automatic optimization.
 TRAINER_STEPS = "trainer.accumulate_grad_batches"
 
 
 def canonical_name(name: str) -> str:
-    """The canonical place of a dotted name: ``pytorch_lightning.LightningModule`` -> ``lightning.LightningModule``."""
+    """Return the canonical path of a dotted name.
+
+    For example, ``pytorch_lightning.LightningModule`` becomes ``lightning.LightningModule``.
+    """
     found = ALIASES.get(name)
     if found is not None:
         return found
@@ -326,17 +331,17 @@ def canonical_name(name: str) -> str:
 
 
 def find_entry(name: str) -> ApiEntry | None:
-    """What the table knows of a dotted name."""
+    """Return the table entry of a dotted name, or None."""
     return NAMES.get(canonical_name(name)) if name.partition(".")[0] in PACKAGES else None
 
 
 def is_known_name(name: str) -> bool:
-    """Whether the table speaks of a dotted name, or of names in it."""
+    """Return True if the table contains a dotted name, or names inside."""
     place = canonical_name(name) + "."
     return any(other == place[:-1] or other.startswith(place) for other in _SPOKEN) if place.count(".") > 1 else False
 
 
-#: The names of objects, of base classes too.
+#: All names in the table, including base classes.
 _SPOKEN = (*NAMES, LIGHTNING_MODULE, HUGGING_FACE_TRAINER)
 
 __all__ = ["FRAMEWORKS", "NAMES", "Framework", "canonical_name", "find_entry"]

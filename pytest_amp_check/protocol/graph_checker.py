@@ -1,7 +1,7 @@
-"""Judges a program: moves sets of states over its graphs and turns the faults of the automaton into findings.
+"""Checker for programs: explore the states over each graph, and turn violations of the automaton into findings.
 
-No path is enumerated. A state is what the protocol remembers; every (node, state) pair is visited once, and the pair it
-was first reached from is kept, so that the path to a fault can be shown.
+Paths are not enumerated. A state is the memory of the protocol, and every (node, state) pair is visited once. The
+predecessor of each pair is kept to show the path to a violation.
 """
 
 from __future__ import annotations
@@ -28,43 +28,45 @@ from .source_text import NegatedText
 
 __all__ = ["check", "check_event", "merge_finding"]
 
-#: Pairs of (node, state) after which a graph is explored again with less remembered. Where nothing is, and states are
-#: joined, there is no limit: what is met at a node can only lose what it tells.
+#: Number of (node, state) pairs after which a graph is explored again with fewer remembered predicates. There is no
+#: limit when no predicates are remembered and states are joined, because further visits of a node can only lose
+#: information.
 LIMIT = 40_000
-#: Optimizers up to which that many are gone through. With more of them each takes longer, and there are more to come.
+#: Number of optimizers up to which the full number of pairs is explored. Each further optimizer makes a pair more
+#: expensive and adds pairs.
 SEVERAL = 8
-#: How many tests are remembered where all of them are too many, and states are joined: the first that fits.
+#: Numbers of remembered predicates, tried in this order, when states are joined because all predicates are too many.
 WIDER = (8, 4, 2, 0)
-#: Nodes of one graph that are gone through again for its faults one by one, in which the work grows with the square of
-#: the code. They take some ten seconds; a function with 400 faults under 1,200 conditions has as many.
+#: Budget of nodes revisited to examine single violations of one graph, which is quadratic in the code size. The budget
+#: takes about ten seconds; a function with 400 violations under 1,200 conditions uses it up.
 MOST_SPENT = 3_000_000
-#: Nodes that the events of one graph may look back at in one exploration, which take some five seconds.
+#: Budget of nodes that events of one graph may look back at in one exploration: about five seconds.
 MOST_LOOKED = 10_000_000
-#: States of a place from which on they are joined.
+#: Number of states of a node above which states are joined.
 JOINED = 4
 
-#: Places, with the one that each was reached from. A place is a node, the tests that are known there, which of these
-#: came out as true (both bit sets), and the number of what else is known.
+#: Predecessor of each point. A point is a node, the known predicates, the true predicates (both bit sets), and the
+#: number of the core state.
 Trail = dict[Here, "Here | None"]
-#: A state without its tests.
+#: A state without predicates.
 Core = tuple[tuple[AutocastRegion, ...], tuple[a.OptimizerState, ...], int, int, int]
-#: What a way asks: the test and the answer, the tests that are true and that are false then (bit sets), and whether the
-#: answer moves the state.
+#: Condition of an edge: predicate and truth, the implied true and false predicates (bit sets), and True if the truth
+#: changes the state.
 _Asking = tuple[int, bool, int, int, bool]
-#: A way on: where it leads, the test that it asks (a bit set), what it asks, and the tests that are remembered from
-#: there on.
+#: An outgoing edge: target node, predicate of the edge (a bit set), condition, and the predicates remembered at the
+#: target.
 _Way = tuple[int, int, "_Asking | None", int]
 
 
-#: A finding, with the path and line of the function whose reading came upon it.
+#: A finding, with the path and line of the entry point of the graph.
 Found = tuple[Finding, tuple[str, int]]
 
 
 def check(program: Program, select: frozenset[str] | None = None) -> list[Finding]:
-    """All findings in a program, sorted; only of the rules in ``select`` where that is given."""
+    """Return all findings of a program, sorted. With ``select``, return only findings of these rules."""
     kept: dict[tuple[str, str, int, int], Finding] = {}
     found = [*_check_graphs(program)]
-    # What is saved of a scaler that is made anew all the time is lost all the same: that is one mistake, not two.
+    # A scaler that is recreated repeatedly also loses its saved state: this is one mistake, not two.
     remade = (finding.names for finding, _ in found if finding.label == "new@used")
     program.attributes["remade"] = {names.get("scaler", "the scaler") for names in remade}
     for finding, entry in (*found, *_check_program(program), *_report_budget_exceeded(program)):
@@ -75,7 +77,7 @@ def check(program: Program, select: frozenset[str] | None = None) -> list[Findin
 
 
 def check_without_callers(program: Program) -> list[Finding]:
-    """Return what the functions of a program do wrong that no caller of theirs can put right."""
+    """Return the violations of the functions of a program that no caller can prevent."""
     kept: dict[tuple[str, str, int, int], Finding] = {}
     for graph in program.graphs:
         for finding in _GraphChecker(graph, program, knows_callers=False).collect_findings():
@@ -85,7 +87,7 @@ def check_without_callers(program: Program) -> list[Finding]:
 
 
 def _check_graphs(program: Program) -> Iterator[Found]:
-    """What each function does wrong, and each of its events by itself."""
+    """Yield the findings of each graph, and of each single event."""
     for graph in program.graphs:
         judge = _GraphChecker(graph, program)
         for finding in judge.collect_findings():
@@ -101,7 +103,7 @@ def _check_graphs(program: Program) -> Iterator[Found]:
 
 
 def _check_program(program: Program) -> Iterator[Found]:
-    """What takes the whole program to be seen, for each function that holds the event to blame."""
+    """Yield the findings that need the whole program, once for each function with the cause."""
     for label, event, values, others in program_violations(program):
         witness = tuple(TraceStep(other.site, describe_event(other)) for other in others)
         certain = not LABELS[label][1].always_possible
@@ -121,8 +123,8 @@ def _report_budget_exceeded(program: Program) -> Iterator[Found]:
 def _find_unused_optimizers(events: Sequence[Event]) -> set[int | None]:
     """Return the optimizers that events only construct, load or save, if another optimizer is stepped.
 
-    Factories construct many optimizers of the same parameters, of which a script steps one. With each of them in a
-    state, the states of a script soon exceed the budget.
+    Factories construct many optimizers of the same parameters, and a script steps one of these optimizers. With every
+    optimizer in the state, a script soon exceeds the budget.
     """
     if not any(event.kind in (e.SCALER_STEP, e.STEP) for event in events):
         return set()
@@ -138,19 +140,19 @@ def _find_unused_optimizers(events: Sequence[Event]) -> set[int | None]:
             used |= {event.subject, event.object}
             owners.append(event.attributes.get("owners") or ())
     for each in owners:
-        # Gradients that a used optimizer has, too, are that one's.
+        # Gradients shared with a used optimizer belong to the used optimizer.
         if used.isdisjoint(each):
             used.update(each)
     return constructed - used
 
 
 def _are_exclusive(some: set[tuple[int, bool]], others: set[tuple[int, bool]]) -> bool:
-    """Whether two places stand under opposite truths of a test."""
+    """Return True if two sets of guards contain opposite truths of a predicate."""
     return any((key, not truth) in others for key, truth in some)
 
 
 class _StateInterner:
-    """What states hold besides tests, by number: numbers are compared, and found again, much faster."""
+    """Numbered core states. Numbers are compared and looked up much faster than states."""
 
     __slots__ = ("_joined_states", "_state_numbers", "after_event", "after_predicate", "states")
 
@@ -158,9 +160,9 @@ class _StateInterner:
         self.states = [start]
         self._state_numbers = {start: 0}
         self._joined_states: dict[tuple[int, int], int] = {}
-        #: What becomes of one where a test comes out as true or false.
+        #: State after a predicate is true or false.
         self.after_predicate: dict[tuple[int, int, bool], int] = {}
-        #: What becomes of one at an event, with the tests that the event may ask and their truth.
+        #: State after an event, given the predicates that the event may depend on.
         self.after_event: dict[tuple[int, int, int, int], int] = {}
 
     def intern_state(self, core: Core) -> int:
@@ -171,7 +173,7 @@ class _StateInterner:
         return known
 
     def join(self, one: int, other: int) -> int:
-        """What two of them have in common; of what differs nothing is known."""
+        """Return the join of two states. Fields that differ become unknown."""
         common = self._joined_states.get((one, other))
         if common is None:
             regions, opts, used, renewed, stale = self.states[one]
@@ -184,10 +186,10 @@ class _StateInterner:
 
 
 class _GraphChecker(Checker):
-    """The judgement of one graph.
+    """The checker of one graph.
 
-    ``knows_callers`` is False if other code calls the function of the graph. Then a violation is not reported that a
-    call elsewhere mends, or that takes two flags of which a caller may know that they agree.
+    ``knows_callers`` is False if other code calls the function of the graph. Then a violation is not reported if a call
+    elsewhere may prevent the violation, or if the violation needs two flags that a caller may keep consistent.
     """
 
     def __init__(self, graph: Graph, program: Program, *, knows_callers: bool = True) -> None:
@@ -196,24 +198,24 @@ class _GraphChecker(Checker):
         self.knows_callers = knows_callers
         self._short_edges: list[list[tuple[int, int, bool]]] | None = None
         self.limit_reached = False
-        #: Nodes that were gone through for single faults, and whether some fault was left out for want of more.
+        #: Nodes revisited for single violations, and True if violations were dropped when the budget was exceeded.
         self.nodes_revisited = 0
         self.budget_exceeded = False
-        #: Nodes that events of one exploration have looked back at.
+        #: Nodes that events of one exploration looked back at.
         self.nodes_looked_back = 0
-        #: Whether not all ways were gone with all that is known on them.
+        #: True if not all paths were explored with full path conditions.
         self.was_widened = False
         self.predecessors: Trail = {}
         self.violations: dict[tuple[str, int], tuple[Here, Violation]] = {}
         self.violation_counts: dict[tuple[str, int, int], int] = {}
-        #: Of these, those that something excuses which cannot be seen.
+        #: Violations that may have an invisible exemption.
         self.doubtful_violations: set[tuple[str, int, int]] = set()
-        #: What tests that came out in some way imply.
+        #: Predicates implied by the truth of a predicate.
         self.implications: dict[tuple[int, bool], tuple[int, int]] = {}
-        #: In how many states each node was met, and in how many of them no backward had run before.
+        #: Number of states at each node, and number of these states without an earlier backward.
         self.visit_counts: list[int] = []
         self.idle_counts: list[int] = []
-        #: Whether an event has looked back along its path, or has come upon a fault: it may do else on another path.
+        #: True if an event looked back along its path or reported a violation. The result may differ on another path.
         self.depends_on_path = False
         self._summarize_events()
 
@@ -226,7 +228,7 @@ class _GraphChecker(Checker):
                 yield from node.event.guards
 
     def find_already_accumulated(self, event: Event) -> tuple[int, ...]:
-        return ()  # which turn of a loop it is, the graph does not tell
+        return ()  # the graph does not show the number of the iteration
 
     def _summarize_events(self) -> None:
         events = [node.event for node in self.graph.nodes if node.event is not None]
@@ -273,7 +275,7 @@ class _GraphChecker(Checker):
         self.window_predicates = self._find_windows(events)
         asked = {key for x in events if x.kind == e.BACKWARD for key, _ in x.guards}
         self.flag_predicates = self._find_flag_predicates(events, asked)
-        #: Tests beside which another keeps the step from a loop's first turn.
+        #: Predicates beside which another predicate prevents a step in the first iteration of a loop.
         self.delayed_step_predicates = {
             key
             for x in events
@@ -284,12 +286,12 @@ class _GraphChecker(Checker):
         self.event_kinds = {event.kind for event in events}
         asked_of = {key for node in self.graph.nodes for _, key, _ in node.edges if key >= 0}
         self.has_scale_branch = any(self.graph.predicates[key].compares_scales for key in asked_of)
-        #: Whether some loss is scaled unevenly, on whatever path.
+        #: True if a loss is scaled unevenly on any path.
         self.has_uneven_scale = any(event.attributes.get("twice") or event.attributes.get("uneven") for event in events)
         self.live_predicates: list[int] = []
 
     def _find_sole_optimizers(self, events: list[Event]) -> frozenset[int]:
-        """The optimizer that is stepped, or those of which a test that keeps its truth lets only one be stepped."""
+        """Return the only stepped optimizer, or the optimizers that constant predicates make mutually exclusive."""
         changing = self._find_varying_predicates()
         steps: dict[int, list[set[tuple[int, bool]]]] = {}
         for event in events:
@@ -303,20 +305,20 @@ class _GraphChecker(Checker):
         return frozenset(steps)
 
     def _find_varying_predicates(self) -> int:
-        """The tests (as a bit set) that may come out else when they are asked again."""
+        """Return the predicates (as a bit set) that may have another truth when evaluated again."""
         changing = 0
         for node in self.graph.nodes:
             changing |= node.forgotten_predicates
         return changing
 
     def _may_violate(self) -> bool:
-        """Whether the events of the graph can commit any fault of the automaton; most graphs need not be explored."""
+        """Return True if the events of the graph can violate the automaton. Most graphs need no exploration."""
         if self.has_uneven_scale or any(kind.may_violate for kind in self.event_kinds):
             return True
         return e.BACKWARD in self.event_kinds and (bool(self.window_predicates) or e.STEP in self.event_kinds)
 
     def _find_windows(self, events: list[Event]) -> dict[int, bool]:
-        """The tests that decide whether an iteration ends an accumulation window, and the truth that ends it."""
+        """Return the predicates that decide the end of an accumulation window, with the truth at the end."""
         everywhere: set[tuple[int, bool]] | None = None
         for event in events:
             if event.kind == e.BACKWARD:
@@ -329,19 +331,19 @@ class _GraphChecker(Checker):
             if event.kind in (e.SCALER_STEP, e.STEP):
                 for key, truth in event.guards:
                     test = self.graph.predicates[key]
-                    # What is stepped only as long as a counter is small gathers nothing.
+                    # A step that runs only while a counter is small does not end a window.
                     counts = test.is_window_predicate and test.eventual_truth in (None, truth)
                     if counts and (key, truth) not in everywhere:
-                        # A step under the opposite takes what the loop has left over.
+                        # A step under the opposite truth handles the trailing microbatches of the loop.
                         windows.setdefault(key, truth)
                         if event.object in self.optimizer_index:
                             self.window_optimizers.setdefault(key, set()).add(self.optimizer_index[event.object])
         return windows
 
     def _find_flag_predicates(self, events: list[Event], asked: set[int]) -> dict[int, bool]:
-        """The tests for an argument under which steps stand, and no backward does, with the truth that leads there.
+        """Return argument flags that guard steps but no backward, with the truth for the step.
 
-        Where each optimizer has some of its own, these freeze it, and say nothing of a window.
+        If each optimizer has separate flags, the flags freeze optimizers and do not describe a window.
         """
         found: dict[int | None, set[tuple[int, bool]]] = {}
         for event in events:
@@ -355,7 +357,7 @@ class _GraphChecker(Checker):
         return dict(set.intersection(*each) if each and all(each) else set().union(*each))
 
     def _find_off_by_one(self) -> Iterator[Predicate]:
-        """Window tests that are true for the first micro-batch already."""
+        """Yield window predicates that are already true for the first microbatch."""
         for key in self.window_predicates:
             test = self.graph.predicates[key]
             if (
@@ -367,9 +369,9 @@ class _GraphChecker(Checker):
                 yield test
 
     def _compute_live_predicates(self, least: int, remembered: int = -1) -> list[int]:
-        """For each node, the tests that some way on from it may still ask; others need not be remembered.
+        """Return, for each node, the predicates that a path from the node may still depend on.
 
-        Nor those under which no event stands that is worth more than ``least``, or that are not in ``remembered``.
+        Predicates that guard no event worth more than ``least``, and predicates outside ``remembered``, are not live.
         """
         nodes = self.graph.nodes
         live = [0] * len(nodes)
@@ -391,7 +393,7 @@ class _GraphChecker(Checker):
                 bits |= live[target]
             bits &= worth & ~node.forgotten_predicates
             if node.event is not None and node.event.kind == e.BACKWARD:
-                # Whether the window is open is asked of the tests known here.
+                # The known predicates decide here if the window is open.
                 bits |= windows
             if bits != live[i]:
                 live[i] = bits
@@ -402,7 +404,7 @@ class _GraphChecker(Checker):
         return live
 
     def _find_asked_predicates(self, node: Node) -> int:
-        """The tests (as a bit set) that are asked at a node, and those whose truth is known with theirs."""
+        """Return the predicates (as a bit set) on the edges of a node, with all implied predicates."""
         bits = 0
         for _, key, _ in node.edges:
             if key >= 0:
@@ -412,9 +414,9 @@ class _GraphChecker(Checker):
         return bits
 
     def _find_worth_remembering(self, least: int) -> int:
-        """The tests (as a bit set) under which some event stands that moves the state."""
+        """Return the predicates (as a bit set) that guard an event that changes the state."""
         bits = 0
-        # Graphs of one file have their tests in one list: those that are not asked in this one are not gone through.
+        # Graphs of one file share one list of predicates. Predicates not used in this graph are skipped.
         for key in {key for node in self.graph.nodes for _, key, _ in node.edges if key >= 0}:
             for each in (key, *(other for _, other, _ in self.graph.predicates[key].implications)):
                 if self.graph.predicates[each].asks_first_iteration:
@@ -435,14 +437,14 @@ class _GraphChecker(Checker):
 
     def collect_findings(self) -> Iterator[Finding]:
         if self._may_violate():
-            # What tests tell of what seldom matters is worth less work.
+            # Predicates about rarely relevant events are worth less work.
             for least, limit in ((e.UNTESTED, self._exploration_limit() // 4), (e.SELDOM, self._exploration_limit())):
                 self.live_predicates = self._compute_live_predicates(least)
                 self._explore_graph(limit)
                 if not self.limit_reached:
                     break
             if self.limit_reached:
-                # The ways that were gone can be gone.
+                # The explored paths are feasible.
                 self.was_widened = True
                 yield from self._report_violations()
                 self._explore_widened()
@@ -455,11 +457,11 @@ class _GraphChecker(Checker):
         yield from self._report_violations()
 
     def _exploration_limit(self) -> int:
-        """How many pairs are gone through before less is remembered."""
+        """Return the number of pairs to explore before fewer predicates are remembered."""
         return LIMIT * SEVERAL // max(SEVERAL, len(self.optimizer_keys))
 
     def _report_violations(self) -> Iterator[Finding]:
-        """The findings of the faults that the latest exploration has come upon."""
+        """Yield the findings of the violations from the latest exploration."""
         detected_labels = {(label, violation.detected_at) for (label, _), (_, violation) in self.violations.items()}
         for (label, _), (here, violation) in self.violations.items():
             if self.nodes_revisited > MOST_SPENT:
@@ -474,9 +476,9 @@ class _GraphChecker(Checker):
                 yield finding
 
     def _explore_widened(self) -> None:
-        """Explore again with few tests remembered and states joined, so that ways are gone that cannot be.
+        """Explore again with few predicates and joined states, which includes infeasible paths.
 
-        Then what happens in whatever way is found, and what does on a way that can be gone.
+        The result has the violations of all paths, and the violations on feasible paths.
         """
         tests = self._rank_predicates()
         for size in WIDER:
@@ -485,7 +487,7 @@ class _GraphChecker(Checker):
             if not self.limit_reached:
                 break
         if self.limit_reached:
-            # Not every state was met, so that nothing can be said to happen in all of them.
+            # Not every state was visited, so no violation is known to hold in all states.
             self.budget_exceeded = True
             self.violations = {}
             return
@@ -496,16 +498,17 @@ class _GraphChecker(Checker):
         }
 
     def _is_feasible(self, here: Here, violation: Violation) -> bool:
-        """Return True if a fault is committed on the path on which it was met; False once the budget is exceeded."""
+        """Return True if a violation occurs on the recorded path. Return False once the budget is exceeded."""
         if self.nodes_revisited > MOST_SPENT:
             self.budget_exceeded = True
             return False
         return _is_path_feasible(self, here, violation)
 
     def _is_definite(self, violation: Violation) -> bool:
-        """Whether a fault is committed in every state in which the event is met that settles it.
+        """Return True if a violation occurs in every state of the event that detects the violation.
 
-        A step is blamed alone for what only an update can mend: of a scaler that has none, no way does.
+        A violation whose only cause is a step is definite for a scaler without update, because no path prevents the
+        violation.
         """
         event = self.event_at(violation.cause)
         if (
@@ -517,10 +520,10 @@ class _GraphChecker(Checker):
         return self.violation_counts[violation] >= max(1, self.visit_counts[violation.detected_at])
 
     def _rank_predicates(self) -> list[int]:
-        """The tests that more than one place asks, in the order in which they tell paths apart.
+        """Return the predicates used at more than one node, in the order in which they distinguish paths.
 
-        First those that end windows, then those that choose between a way with a scaler and one without, then those
-        under which the most different events stand.
+        Predicates that end windows come first. Predicates that choose between code with and without a scaler follow,
+        then the predicates that guard the most different events.
         """
         places: dict[int, int] = {}
         for node in self.graph.nodes:
@@ -547,7 +550,7 @@ class _GraphChecker(Checker):
         return sorted(telling, key=sort_key)
 
     def _is_superseded(self, label: str, violation: Violation, detected_labels: set[tuple[str, int]]) -> bool:
-        """Whether another fault of the same cause says more."""
+        """Return True if another violation of the same cause says more."""
         kind, event = LABELS[label][1], self.event_at(violation.cause)
         return (
             any((stronger, violation.detected_at) in detected_labels for stronger in kind.yields_where_detected)
@@ -556,7 +559,7 @@ class _GraphChecker(Checker):
         )
 
     def _is_confirmed(self, label: str, cause: int) -> bool:
-        """Whether an event is to blame for a fault, on every path where only that counts."""
+        """Return True if an event is the cause of a violation, on every path if the violation requires every path."""
         _, violation = self.violations.get((label, cause), (None, None))
         if violation is None or not LABELS[label][1].needs_every_path:
             return violation is not None
@@ -606,7 +609,8 @@ class _GraphChecker(Checker):
                     key, answer, true, false, moves = asking
                     then_known, then_truth, next_core = known, truth, core
                     if not known & bit:
-                        # What has come out else denies it: as in _assume, without a call for each way.
+                        # A known predicate contradicts the edge: the test of _assume_predicate, inlined to avoid a call
+                        # for each edge.
                         if known & true & ~truth or truth & false or true & false:
                             continue
                         then_known, then_truth = known | true | false, truth | true
@@ -625,7 +629,7 @@ class _GraphChecker(Checker):
                     work.append(next_point)
 
     def _apply_event(self, cores: _StateInterner, asked: tuple[int, int, int, int], event: Event, here: Here) -> int:
-        """What an event makes of a state, worked out once for all ways that lead there, where it asks for no more."""
+        """Return the state after an event. The result is cached for all paths unless the event depends on the path."""
         index, known, truth, core = here
         self.depends_on_path = False
         after = apply_event(self, index, event, PathState(known, truth, *cores.states[core]), here)
@@ -635,7 +639,7 @@ class _GraphChecker(Checker):
         return moved
 
     def _join_if_many(self, cores: _StateInterner, seen_cores: list[int], point: Here) -> Here:
-        """A place, or where it has been met in many states, that of what they have in common."""
+        """Return a point, joined with earlier points if the node has many states."""
         index, known, truth, core = point
         if len(seen_cores) >= JOINED:
             core = cores.join(seen_cores[-1], core)
@@ -644,14 +648,14 @@ class _GraphChecker(Checker):
         return (index, known, truth, core)
 
     def _find_event_predicates(self) -> int:
-        """The tests (as a bit set) that events themselves ask: those of windows, and of averaging over processes."""
+        """Return the predicates (as a bit set) that events depend on: window predicates and averaging over ranks."""
         asked = {
             key for node in self.graph.nodes if node.event for key, _ in node.event.attributes.get("averaged") or ()
         }
         return sum(1 << key for key in asked | self.window_predicates.keys())
 
     def _build_edges(self) -> list[list[_Way]]:
-        """The ways on from each node, with what going them asks and tells."""
+        """Return the outgoing edges of each node, with conditions and implied predicates."""
         moving = self.window_predicates.keys() | self.flag_predicates.keys()
 
         def make_edge(target: int, key: int, answer: bool) -> _Way:
@@ -667,8 +671,8 @@ class _GraphChecker(Checker):
         return [[make_edge(*each) for each in ways] for ways in self.contract_edges()]
 
     def contract_edges(self) -> list[list[tuple[int, int, bool]]]:
-        """The ways on from each node, leading past those at which nothing happens, and nothing is asked."""
-        # Asked for again for each finding, of which there may be as many as nodes.
+        """Return the outgoing edges of each node, without nodes that have neither event nor predicate."""
+        # Cached, because each finding needs the edges, and there may be as many findings as nodes.
         if self._short_edges is None:
             self._short_edges = self._contract_empty_nodes()
         return self._short_edges
@@ -693,7 +697,7 @@ class _GraphChecker(Checker):
         return [[(find_end(target), key, truth) for target, key, truth in node.edges] for node in nodes]
 
     def extend_condition(self, known: int, truth: int, key: int, answer: bool) -> tuple[int, int] | None:
-        """The tests that are known after a way was gone, and their truth; None if it cannot be."""
+        """Return the known predicates after an edge, and their truth. None if the edge is infeasible."""
         if key < 0:
             return known, truth
         if known >> key & 1:
@@ -701,14 +705,14 @@ class _GraphChecker(Checker):
         return self._assume_predicate(known, truth, key, answer)
 
     def _assume_predicate(self, known: int, truth: int, key: int, answer: bool) -> tuple[int, int] | None:
-        """The tests that are known after one came out that was not, and their truth; None if one of these denies it."""
+        """Return the path condition with a further predicate, or None if the condition contradicts the predicate."""
         true, false = self._find_implied(key, answer)
         if known & true & ~truth or truth & false or true & false:
             return None
         return known | true | false, truth | true
 
     def _find_implied(self, key: int, answer: bool) -> tuple[int, int]:
-        """The tests (as bit sets) that are true, and those that are false, where one comes out as it does: with it."""
+        """Return the true and the false predicates (as bit sets) implied by a predicate, including the predicate."""
         found = self.implications.get((key, answer))
         if found is None:
             true, false = (1 << key, 0) if answer else (0, 1 << key)
@@ -719,7 +723,7 @@ class _GraphChecker(Checker):
         return found
 
     def state_after_predicate(self, cores: _StateInterner, core: int, key: int, answer: bool) -> int:
-        """What becomes of a state where a test comes out that decides about an accumulation window."""
+        """Return the state after a predicate that decides an accumulation window."""
         known = cores.after_predicate.get((core, key, answer))
         if known is None:
             regions, opts, used, renewed, stale = cores.states[core]
@@ -732,7 +736,7 @@ class _GraphChecker(Checker):
         return known
 
     def report_violation(self, label: str, cause: int, detected_at: int, here: Here, *, sure: bool = True) -> None:
-        """Keep the first path that commits a fault, and count the states that do."""
+        """Record the first path of a violation, and count the states with the violation."""
         self.depends_on_path = True
         self.violations.setdefault((label, cause), (here, Violation(label, cause, detected_at)))
         key = (label, cause, detected_at)
@@ -780,7 +784,8 @@ class _GraphChecker(Checker):
             1, self.visit_counts[violation.detected_at]
         )
         if kind.in_next_iteration:
-            # The first turn of a loop cannot commit these; what else may spare them is a test around the two events.
+            # The first iteration cannot have the violation. Other exceptions need a predicate around one of the two
+            # events.
             certain = not any(key not in self.window_predicates for x in involved for key, _ in x.guards)
         condition = "" if certain else self._describe_condition(here, cause, involved, kind.sparing_kinds)
         guessed = (
@@ -799,7 +804,7 @@ class _GraphChecker(Checker):
         return make_finding(label, site, names, values, tuple(steps), certain=certain, condition=condition)
 
     def _has_scaled_alternative(self, event: Event) -> bool:
-        """Return True if an event is what a flag chooses in the place of calls of a scaler."""
+        """Return True if a flag chooses between the event and calls of a scaler."""
         if event.subject is not None:
             return False
         scalers = {key for key, thing in enumerate(self.program.objects) if thing.role == "scaler"}
@@ -808,7 +813,7 @@ class _GraphChecker(Checker):
         return any((key, not truth) in others for key, truth in event.guards)
 
     def _find_skip(self, here: Here, since: int) -> tuple[str, Site] | None:
-        """The latest statement on a path that skips what is left of an iteration, if one does since an event."""
+        """Return the latest statement on a path since an event that skips the rest of an iteration, or None."""
         for index in self.walk_back(here):
             skips = self.graph.nodes[index].skip_statement
             if skips is not None or index == since:
@@ -818,7 +823,7 @@ class _GraphChecker(Checker):
     def _describe_condition(
         self, here: Here, cause: Event, involved: list[Event], sparing_kinds: tuple[EventKind, ...]
     ) -> str:
-        """The answers to tests on the path that lead to what is blamed, or past what would have spared it."""
+        """Describe the predicates on the path that lead to the cause, or past an event that prevents the violation."""
         self.nodes_revisited += len(self.graph.nodes)
         answers = self._find_answers(here)
         about = {event.object for event in involved if event.object is not None}
@@ -838,7 +843,7 @@ class _GraphChecker(Checker):
         return "when " + " and ".join(words[-2:]) if words else ""
 
     def _find_answers(self, here: Here) -> dict[int, bool]:
-        """How the tests on a path came out when they were asked last."""
+        """Return the latest truth of each predicate on a path."""
         answers: dict[int, bool] = {}
         edges, point = self.contract_edges(), here
         while (before := self.predecessors[point]) is not None:
@@ -850,7 +855,7 @@ class _GraphChecker(Checker):
 
 
 def _are_test_calls(site: Site, other: Site) -> bool:
-    """Whether two places lie in two calls of one function by a test, which tries it out: no training goes on there."""
+    """Return True if two locations are in two calls of one function by a test, which runs no training."""
     mine, theirs = site.list_frames(), other.list_frames()
     if len(mine) < 2 or len(theirs) < 2 or not mine[0].is_in_test():
         return False
@@ -859,7 +864,7 @@ def _are_test_calls(site: Site, other: Site) -> bool:
 
 
 def _find_trailing_windows(judge: _GraphChecker) -> Iterator[Predicate]:
-    """Window tests by which alone their optimizers are stepped, and after which micro-batches are known to be left."""
+    """Yield window predicates that guard all steps, if microbatches are known to remain after the last step."""
     tests = [
         judge.graph.predicates[key]
         for key in judge.window_predicates
@@ -873,7 +878,7 @@ def _find_trailing_windows(judge: _GraphChecker) -> Iterator[Predicate]:
     for test in tests:
         ended = {judge.optimizer_keys[i] for i in judge.window_optimizers.get(test.key, ())}
         steps = [event for event in events if event.kind in (e.SCALER_STEP, e.STEP) and event.object in ended]
-        # What else a step stands under, its backward does, too: no test of its own ends the last window.
+        # The backward has all other guards of the step, so no separate predicate ends the last window.
         alone = all(frozenset(event.guards) - {(test.key, True)} in fed for event in steps)
         windowed = all((test.key, True) in event.guards for event in steps)
         if alone and windowed and not ended & judge.escape_effects[e.STEPS]:
@@ -888,7 +893,7 @@ def _describe_trailing(test: Predicate) -> dict[str, str]:
 
 
 def _is_path_feasible(judge: _GraphChecker, here: Here, violation: Violation) -> bool:
-    """Whether a fault is committed on the way on which it was met, with all that is known on it."""
+    """Return True if a violation occurs on its recorded path with the full path condition."""
     points: list[Here] = [here]
     while (before := judge.predecessors[points[-1]]) is not None:
         points.append(before)
@@ -907,7 +912,10 @@ def _is_path_feasible(judge: _GraphChecker, here: Here, violation: Violation) ->
 
 
 def _replay_path(judge: _GraphChecker, points: list[Here]) -> bool:
-    """Go from place to place, nothing forgotten but what events make unknown; says whether no test forbids it."""
+    """Follow a path and forget only predicates that events invalidate.
+
+    Return True if no predicate contradicts the path.
+    """
     cores = _StateInterner(((), tuple(a.OptimizerState() for _ in judge.optimizer_keys), 0, 0, -1))
     ways = judge.contract_edges()
     known = truth = core = 0

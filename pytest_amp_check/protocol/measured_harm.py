@@ -1,8 +1,8 @@
-"""What each rule's mistake did where it was run, measured: written by benchmarks/harm.py."""
+"""Measured effects of each rule's mistake, written by benchmarks/harm.py."""
 
-#: The torch that ran it, on the CPU.
+#: Version of torch for the measurements, on the CPU.
 TORCH = "2.13.0"
-#: Code -> what the bad example did beside the good one, where anything differs.
+#: Rule code -> measured difference between the bad example and the good example.
 MEASURED = {
     "AMP101": (
         "the gradients that the optimizer sees are 1.75 times larger in the median step; the parameters move "
@@ -125,7 +125,7 @@ MEASURED = {
     "AMP810": "it ends with `AssertionError: No inf checks were recorded for this optimizer.`",
     "AMP901": "warnings: 4, where the good example gives none",
 }
-#: Code -> what a program did that was made to show it, with the mistake and without.
+#: Rule code -> measured difference of a demonstration program with and without the mistake.
 SHOWN = {
     "AMP103": (
         "20 steps of a model with a float32 island, a loss of about 25: steps skipped 3, not 1; loss scale at "
@@ -177,7 +177,7 @@ SHOWN = {
     ),
     "AMP701": "one step on 16 timesteps of two layers of 256 units: operations 524, not 404",
 }
-#: Code -> why nothing was measured.
+#: Rule code -> reason for a missing measurement.
 NOT_HERE = {
     "AMP109": "torch 2.11 and later put it right, so that the figures of older versions stand",
     "AMP302": "it takes accelerate or another framework, which the benchmark does without",

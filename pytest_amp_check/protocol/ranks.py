@@ -1,4 +1,4 @@
-"""Findings of the processes of a distributed run as one list, and the mistakes that no rank can see by itself."""
+"""Findings of all ranks of a distributed run as one list, and mistakes that no single rank can detect."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from .events import Event, Site
 from .finding import Finding
 from .findings_builder import make_finding
 
-#: Steps that a message names.
+#: Maximum number of steps in a message.
 _NAMED = 3
 
 
 class RankReport:
-    """What one rank tells of its run.
+    """The report of one rank.
 
-    ``findings`` are its own. ``backwards`` says how many backward passes began at each place, and how the program calls
-    them there. ``skips`` holds the steps through a scaler that it skipped, by their numbers from 0, out of ``steps``;
-    ``step_site`` and ``scaler`` are where it steps, and by what. ``grouped`` says that it belonged to a process group
-    of several while it trained, ``averages`` that gradients were averaged inside of backward, each of which needs all
-    ranks. ``failure`` is what has kept it from telling more, in words; ``stopped`` says that an exception of its own
-    has ended it between two backward passes.
+    ``findings`` are the rank's own findings. ``backward_counts`` holds the number of backward passes at each location,
+    and the source text of the call. ``skipped_steps`` are the numbers (from 0) of the scaler steps that were skipped,
+    out of ``step_count``. ``step_site`` and ``scaler_name`` are the location and the scaler of the step.
+
+    ``in_process_group`` is True if the rank trained in a process group with several ranks. ``averages_grads`` is True
+    if backward averaged gradients, which needs all ranks. ``failure`` describes the reason for an incomplete report.
+    ``ended_by_exception`` is True if an exception of the rank ended the run between two backward passes.
     """
 
     __slots__ = (
@@ -66,7 +67,7 @@ class RankReport:
 
 
 def deduplicate(findings: Iterable[Finding]) -> list[Finding]:
-    """Findings of several recordings of one process, each place once."""
+    """Return the findings of several recordings of one process, once for each location."""
     found: dict[tuple[str, str, str, int, int], Finding] = {}
     for finding in findings:
         found.setdefault(_finding_key(finding), finding)
@@ -79,9 +80,9 @@ def _finding_key(finding: Finding) -> tuple[str, str, str, int, int]:
 
 
 def merge_ranks(reports: Sequence[RankReport], size: int) -> list[Finding]:
-    """The findings of all ranks, each once, with the ranks that have it; and what they show side by side.
+    """Return the findings of all ranks, merged with the list of ranks, and the differences between ranks.
 
-    ``size`` is how many ranks there were, whether they all have told or not.
+    ``size`` is the number of ranks, including ranks without report.
     """
     found: dict[tuple[str, str, str, int, int], list[tuple[int, Finding]]] = {}
     for each in reports:
@@ -89,14 +90,14 @@ def merge_ranks(reports: Sequence[RankReport], size: int) -> list[Finding]:
             found.setdefault(_finding_key(finding), []).append((each.rank, finding))
     merged = [_merge_same(same, size) for same in found.values()]
     rank_differences = list(_find_uneven_backwards(reports, size)) or list(_find_uneven_skips(reports))
-    # The scaler that asks its own shard alone is told of already: that ranks disagree is what comes of it.
+    # A scaler that checks only the local shard is already reported; the disagreement of ranks is the consequence.
     known = {(finding.code, finding.filename, finding.line) for finding in merged}
     merged += [finding for finding in rank_differences if (finding.code, finding.filename, finding.line) not in known]
     return sorted(merged, key=Finding.order)
 
 
 def _merge_same(same: Sequence[tuple[int, Finding]], size: int) -> Finding:
-    """One finding of those that several ranks have."""
+    """Return one finding for equal findings of several ranks."""
     ranks = tuple(sorted({rank for rank, _ in same}))
     finding = min(same, key=lambda pair: (not pair[1].certain, pair[0]))[1]
     finding.ranks = ranks
@@ -105,7 +106,7 @@ def _merge_same(same: Sequence[tuple[int, Finding]], size: int) -> Finding:
 
 
 def describe_ranks(ranks: Sequence[int], size: int) -> str:
-    """Some ranks in words: "rank 1 of 2", "both ranks", "all 4 ranks"."""
+    """Return a description of ranks: "rank 1 of 2", "both ranks", "all 4 ranks"."""
     if len(ranks) == size > 1:
         return "both ranks" if size == 2 else f"all {size} ranks"
     return f"{_list_ranks(ranks)} of {size}"
@@ -119,7 +120,7 @@ def _list_ranks(ranks: Sequence[int]) -> str:
 
 
 def _find_uneven_backwards(reports: Sequence[RankReport], size: int) -> Iterator[Finding]:
-    """Backward passes that average gradients, and that some ranks have run more often than others."""
+    """Yield findings of gradient-averaging backward passes that some ranks ran more often than other ranks."""
     sharing = [each for each in reports if each.averages_grads]
     places = {place: (site, call) for each in sharing for place, (site, call, _) in each.backward_counts.items()}
     for place, (site, call) in places.items():
@@ -127,8 +128,8 @@ def _find_uneven_backwards(reports: Sequence[RankReport], size: int) -> Iterator
         for each in sharing:
             count = each.backward_counts[place][2] if place in each.backward_counts else 0
             counts.setdefault(count, []).append(each.rank)
-        # A rank that has told nothing may have run any number: only those that have told are counted. One that an
-        # exception has ended runs fewer than those that wait for it.
+        # A rank without report may have run any number of passes, so only reporting ranks count. A rank ended by an
+        # exception runs fewer passes than the ranks that wait for this rank.
         fewest = counts[min(counts)]
         if len(counts) > 1 and not any(each.ended_by_exception for each in sharing if each.rank in fewest):
             words = [
@@ -143,10 +144,10 @@ def _describe_count(count: int) -> str:
 
 
 def _find_uneven_skips(reports: Sequence[RankReport]) -> Iterator[Finding]:
-    """Steps that some ranks have skipped and others have taken."""
+    """Yield findings of steps that some ranks skipped and other ranks applied."""
     sharing = [each for each in reports if each.in_process_group and each.step_site is not None]
     if len(sharing) < 2 or len({(each.step_site.path, each.step_site.line) for each in sharing if each.step_site}) > 1:
-        # They do not run the same steps.
+        # The ranks run different steps.
         return
     common = min(each.step_count for each in sharing)
     skipped: dict[int, set[int]] = {}

@@ -1,4 +1,4 @@
-"""Bounded reading of regular files. Pipes, devices and oversized files are refused before their content is read."""
+"""Bounded reads of regular files. Pipes, devices and oversized files are rejected before reading."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ import errno
 import os
 import stat
 
-#: Bytes of a configuration file or a list of requirements that are read at most: tomllib needs half a second of CPU
-#: time for so many bytes of keys.
+#: Maximum size in bytes of a configuration file or a requirements list. tomllib needs half a second of CPU time for
+#: this many bytes of keys.
 LARGEST_CONFIG = 1_000_000
-#: Bytes of a notebook, a page of Markdown, a cache, a baseline or a recorded run that are read at most, 100 MiB: GitHub
-#: takes no larger file.
+#: Maximum size in bytes of a notebook, a Markdown page, a cache, a baseline or a recorded run: 100 MiB, the file size
+#: limit of GitHub.
 LARGEST_DOCUMENT = 100 * 2**20
-#: Opening a pipe waits for a writer without the first flag; a terminal takes over the process without the second.
+#: Flags for opening files. Without O_NONBLOCK, opening a pipe waits for a writer. Without O_NOCTTY, a terminal becomes
+#: the controlling terminal of the process.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
 
 
 class NotRegularFile(OSError):
-    """A path that leads to a pipe, a socket or a device: reading it may wait for ever, or never end."""
+    """Error for the path of a pipe, a socket or a device. A read may block or never end."""
 
     def __init__(self, path: str) -> None:
         super().__init__(errno.EINVAL, "it is no regular file, and pipes, sockets and devices are not read", path)
 
 
 class FileTooLarge(OSError):
-    """A file with more bytes than are read. ``size`` is at least what the file holds beyond that bound."""
+    """Error for a file above the size limit. ``size`` is a lower bound of the file size."""
 
     def __init__(self, path: str, size: int, largest: int) -> None:
         super().__init__(errno.EFBIG, f"it has {size:,} bytes, and at most {largest:,} are read", path)
@@ -32,18 +33,18 @@ class FileTooLarge(OSError):
 
 
 def read_regular(path: str, largest: int) -> bytes:
-    """Return the content of a regular file of at most ``largest`` bytes; 0 is for no limit.
+    """Return the content of a regular file of at most ``largest`` bytes; 0 means no limit.
 
-    Raise :class:`NotRegular`, :class:`TooLarge`, IsADirectoryError, or another OSError with a ``strerror``.
+    Raise :class:`NotRegularFile`, :class:`FileTooLarge`, IsADirectoryError, or another OSError with a ``strerror``.
     """
     try:
-        # Before opening: that alone may rewind a tape, or let the writer of a pipe go on.
+        # Check before opening: opening alone may rewind a tape, or release the writer of a pipe.
         _refuse_irregular(os.stat(path), path, largest)
         handle = os.open(path, _FLAGS)
     except ValueError:
         raise OSError(errno.EINVAL, "its name holds a null byte", path) from None
     try:
-        # Once more: another file may have taken the place of the first one.
+        # Check again: another file may have replaced the first file.
         found = os.fstat(handle)
         _refuse_irregular(found, path, largest)
         return _read_content(handle, path, found.st_size, largest)
@@ -61,11 +62,11 @@ def _refuse_irregular(found: os.stat_result, path: str, largest: int) -> None:
 
 
 def _read_content(handle: int, path: str, size: int, largest: int) -> bytes:
-    """Return what an open file holds, which had ``size`` bytes: with half of the system calls of a file object."""
-    # One byte more than there was shows that this is all; a file that has grown, or comes in pieces, goes on.
+    """Return the content of an open file of ``size`` bytes, with half the system calls of a file object."""
+    # The extra byte detects the end of the file. A file that grew, or that returns partial data, needs further reads.
     data = os.read(handle, size + 1)
     while len(data) != size:
-        # Files of /proc say that they hold nothing, and may hold anything.
+        # Files in /proc report size 0, but may have any content.
         if 0 < largest < len(data):
             raise FileTooLarge(path, len(data), largest)
         part = os.read(handle, len(data) + 1)

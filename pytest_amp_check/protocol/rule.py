@@ -1,4 +1,4 @@
-"""A rule is data, in one file: what it is called, what it says, which faults it owns, why, and its proof."""
+"""Rules as data, one file for each rule: names, messages, violations, rationale, measured harm and examples."""
 
 from __future__ import annotations
 
@@ -18,39 +18,43 @@ STATIC, RUNTIME, BOTH = "static", "runtime", "both"
 
 
 class ViolationKind:
-    """One way to break a rule: the label that a judge gives it, and all that is known of what has that label.
+    """A kind of violation of a rule: the label from the checker, and all attributes of this label.
 
-    message     what a user reads: a template over the names the user gave things, ``{scaler}``, ``{optimizer}``,
-                ``{call}``, ... What is wrong comes first, what to do after the colon.
-    severity    overrides the rule's.
-    blame       kinds of the event to blame, the latest before the event that settles the fault; that one where none
-                are given. ``each`` such event since the gradients were last used is blamed, ``unscaled`` only those of
-                a loss that no scaler has scaled.
-    witness     kinds of events that the path to it shows besides the blamed and the settling one; the first begins it.
-    every_path  it counts only where every path that reaches the place commits it.
-    next_turn   it lies between an event of one turn of a loop and one of a later turn, which the first cannot commit.
-    yields_to   labels of the same cause, which say more where they blame the same event.
-    yields_where_settled
-                the same, where the same event settles them.
-    unless      the name of what excuses it, one of the excuses that :mod:`.judge` knows.
-    possible    it rests on what is not known, so that it is never certain.
-    otherwise   facts of the event that is blamed, and its label where one of them is so.
-    needs_update
-                it follows from a scaler that is never updated, which is told at its step, unless that is.
-    any_precision
-                it is as wrong without mixed precision.
-    supposed    code that cannot be read may keep it from being one: it is never certain.
-    reads       what is blamed only reads: where it stands in a helper, whoever calls that is blamed.
-    follows     the beginning of codes: where one of them is found, this is what comes of it, and not told.
-    of_training it is a matter of what training learns: a test that steps no optimizer loses nothing by it.
-    of_loss     it is a matter of how the loss was made: where a helper of another file is given the loss, whoever gives
-                it is blamed.
-    owned       the method of a scaler, or of an optimizer, that nobody calls, which is certain only of one that nobody
-                else has.
-    proven      a run that finds it has seen it happen, and shows it though its rule is off by default.
-    spared_by   kinds of events one of which would have kept it from being one: the tests that led past them are the
-                condition under which it happens.
-    skipped     something skips what is left of an iteration, which its message names.
+    - ``message``: message for the user: a template over source texts, ``{scaler}``, ``{optimizer}``, ``{call}``, ...
+      The problem comes first, the remedy after the colon.
+    - ``severity``: severity instead of the rule's.
+    - ``cause_kinds``: kinds of the event to report: the latest such event before the event that detects the violation.
+      Empty: the detecting event is reported.
+    - ``every_cause``: every such event since the last use of the gradients is reported.
+    - ``unscaled_only``: only backwards of unscaled losses are reported.
+    - ``trace_kinds``: kinds of events that the trace shows beside the cause and the detecting event; the first begins
+      the trace.
+    - ``needs_every_path``: the violation counts only if every path to the node has the violation.
+    - ``in_next_iteration``: the violation lies between an event of one iteration and an event of a later iteration. The
+      first iteration cannot have the violation.
+    - ``yields_to``: labels of the same cause that say more, if they report the same event.
+    - ``yields_where_detected``: labels of the same cause that say more, if the same event detects the violation.
+    - ``exemption``: name of the exemption, a key of ``EXCUSES`` in :mod:`.effects.violations`.
+    - ``is_possible``: the violation depends on unknown facts, and is never definite.
+    - ``label_overrides``: pairs of an attribute of the cause and the label used if the attribute is true.
+    - ``needs_update``: the violation follows from a scaler that is never updated. Without any update, the step is
+      reported instead.
+    - ``any_precision``: the violation is as wrong without mixed precision.
+    - ``always_possible``: unanalyzed code may prevent the violation, so the violation is never definite.
+    - ``cause_only_reads``: the cause only reads. A cause in a helper is reported at the caller of the helper.
+    - ``consequence_of``: prefix of rule codes. If such a rule is found, this violation is a consequence and is not
+      reported.
+    - ``concerns_training``: the violation concerns the result of training. A test that steps no optimizer is not
+      affected.
+    - ``concerns_loss``: the violation concerns the computation of the loss. If a helper in another file receives the
+      loss, the caller is reported.
+    - ``missing_method``: method of a scaler or optimizer that is never called. The violation is definite only for a
+      local object.
+    - ``is_proven``: a run that finds the violation proves the harm, and reports the violation even if the rule is off
+      by default.
+    - ``sparing_kinds``: kinds of events that would have prevented the violation. The predicates that led past such an
+      event are the condition of the violation.
+    - ``names_skip``: a statement skips the rest of an iteration, and the message names this statement.
     """
 
     __slots__ = (
@@ -134,48 +138,50 @@ class ViolationKind:
         self.names_skip = names_skip
 
 
-#: What is known of a rule before its module is loaded: code, name, family, severity, readers, default, applicability;
-#: words; the kinds that it judges events of alone, those for which it judges the program, the labels of its faults.
+#: Data of a rule without loading the rule's module: code, name, family, severity, detected_by, default, applicability;
+#: prescan words; kinds with event checks, kinds with program checks, and labels of the violations.
 Listing = tuple[
     tuple[str, str, str, str, str, bool, str], tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]
 ]
-#: Labels of faults, each with values for the message template.
+#: Violation labels, each with values for the message template.
 Labels = Iterator[tuple[str, Mapping[str, str]]]
-#: (label, event blamed, values for the template, other events of the witness).
+#: (label, cause, values for the template, other events of the trace).
 Verdicts = Iterator[tuple[str, Event, Mapping[str, str], tuple[Event, ...]]]
-#: Judges one event by itself.
+#: Check of a single event.
 FactJudge = Callable[[Event, Program], Labels]
-#: Judges a whole program.
+#: Check of a whole program.
 WholeJudge = Callable[[Program], Verdicts]
 
 
 class Rule:
     """A rule of the catalogue.
 
-    code        ``AMPnnn``; the hundreds name the family, a folder of ``protocol/rules``; never reused.
-    name        kebab-case, the wrong thing; reads after "allow".
-    severity    ``error``, ``warning`` or ``info``.
-    summary     one sentence for lists.
-    faults      label -> :class:`Fault`. Labels of the automaton (``clip@scaled``) or of the rule's own judges.
-    why         why it is wrong, a short paragraph in Markdown.
-    harm        what it was measured to do, with the figures.
-    bad, good   runnable Python; each line that must be found carries ``# AMPnnn``. ``good`` is ``bad`` put right.
-    silent      look-alikes, each (reason, Python) that must give no finding of this rule: programs in the folder
-                ``lookalikes`` beside the rule, which the catalogue reads.
-    fix         how to put it right, one sentence.
-    applicability
-                of the fix that ``check --fix`` makes where it is certain what is right: ``safe``, or ``unsafe`` for
-                one that changes what may have been tuned around; empty where there is none.
-    sources     where the claim comes from.
-    readers     ``static``, ``runtime`` or ``both``.
-    words       what a file must hold to be read for it: one of these, each of which is a word, several of which all
-                must be there, or something that ``static`` looks at more closely. None where it is found in
-                whatever is read for others, or in runs alone.
-    on          event kind -> judge of that event alone.
-    whole       event kind -> judge of a whole program, asked where the program has an event of that kind.
-    default     whether the rule is on without being selected.
-    together    the sentence that tells people of all its places in one file, where one for each would bury the rest;
-                ``{places}`` are their lines. Empty where each is told by itself, as in what machines read.
+    - ``code``: ``AMPnnn``; the hundreds name the family, a folder of ``protocol/rules``; never reused.
+    - ``name``: kebab-case name of the mistake; reads after "allow".
+    - ``severity``: ``error``, ``warning`` or ``info``.
+    - ``summary``: one sentence for lists.
+    - ``violations``: label -> :class:`ViolationKind`. Labels of the automaton (``clip@scaled``) or of the rule's own
+      checks.
+    - ``rationale``: why the mistake is wrong, a short paragraph in Markdown.
+    - ``harm``: measured effect, with figures.
+    - ``bad_example``, ``good_example``: runnable Python; each line that must be found carries ``# AMPnnn``.
+      ``good_example`` is the corrected ``bad_example``.
+    - ``negative_examples``: pairs (reason, Python) that must give no finding of this rule: programs in the folder
+      ``lookalikes`` beside the rule, which the catalogue reads.
+    - ``fix_advice``: how to fix the mistake, one sentence.
+    - ``applicability``: of the fix by ``check --fix``, if the right code is certain: ``safe``, or ``unsafe`` for a fix
+      that may change tuned values. Empty if the rule has no fix.
+    - ``sources``: sources of the claim.
+    - ``detected_by``: ``static``, ``runtime`` or ``both``.
+    - ``prescan_words``: texts of which a file must contain one to be analyzed for the rule. An entry is a word, several
+      words that must all occur, or a name of a closer test in ``static``. Empty if the rule is found in files that are
+      analyzed for other rules, or only in runs.
+    - ``event_checks``: event kind -> check of a single event.
+    - ``program_checks``: event kind -> check of a whole program, called if the program has an event of this kind.
+    - ``on_by_default``: True if the rule is on without being selected.
+    - ``grouped_message``: one sentence for all findings of the rule in one file, if separate findings would be too
+      many; ``{places}`` are the lines. Empty if each finding is shown separately. Machine formats always list separate
+      findings.
     """
 
     __slots__ = (
@@ -268,7 +274,7 @@ class Rule:
         self.grouped_message = grouped_message
 
     def as_dict(self) -> dict[str, Any]:
-        """The rule as plain data, for ``amp-check rules --output-format json``."""
+        """Return the rule as plain data for ``amp-check rules --output-format json``."""
         return {
             "code": self.code,
             "name": self.name,

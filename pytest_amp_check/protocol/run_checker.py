@@ -1,7 +1,7 @@
-"""Judges a run as it happens: one state along a chain of events, in bounded memory.
+"""Checker for runs: a single state along a sequence of events, in bounded memory.
 
-A run is a graph with one path, so what :mod:`.check` finds by exploring is found here by going along. What is found in
-a run is certain: it has happened.
+A run is a graph with one path. :mod:`.graph_checker` explores the paths of a graph; this module follows the run.
+Violations in a run are definite, because the events have happened.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from .frameworks import FRAMEWORKS
 from .rules import ALONE, LABELS
 from .selection import is_selected
 
-#: Latest events that are kept, so that the path to a fault can be shown.
+#: Number of latest events kept to show the path to a violation.
 RECENT = 512
-#: Pending events after which it is time to settle: what the first iteration leaves open, the next ones tell.
+#: Number of pending events that triggers a flush. Later iterations complete the attributes of the first iteration.
 PENDING = 256
-#: Different events (kind, place, things) that are kept for the rules that judge a run as a whole.
+#: Maximum number of different events (kind, location, objects) kept for checks of the whole run.
 DISTINCT = 4096
 
-#: Events that may be the first of a scaler, those that a scaler is visited by, and steps of an optimizer. Each event is
-#: looked up in them: they stand here so that they are made once.
+#: Kinds that may be the first event of a scaler, kinds that count as visits of a scaler, and step kinds. Module
+#: constants, because every event is looked up in these tuples.
 _OF_SCALERS = (e.SCALE, e.SCALER_STEP, e.UNSCALE, e.UPDATE, e.BACKWARD)
 _VISITS = (e.SCALER_STEP, e.UNSCALE, e.UPDATE)
 _STEPS = (e.SCALER_STEP, e.STEP)
 
-#: Kind, place and things of an event: what makes it the same event again.
+#: Kind, location and objects, which identify a repeated event.
 Identity = tuple[str, int, int | None, int | None]
-#: The same in the same state, with the facts that tell.
+#: Identity, state, and the attributes that decide the effect.
 Repeat = tuple[Identity, PathState, tuple[object, ...]]
 
 
 class RunChecker(Checker):
-    """The judgement of one run. Events are added in the order in which they happen.
+    """The checker of one run. Events are added in the order of execution.
 
-    Memory is bounded by the number of different places in the program, not by the length of the run.
+    Memory is bounded by the number of different source locations, not by the length of the run.
     """
 
     has_exact_identity = True
@@ -61,37 +61,37 @@ class RunChecker(Checker):
         find_framework: Callable[[Site], str] = lambda site: "",
     ) -> None:
         super().__init__(program, [])
-        #: The place where a finding stands that is made at another: the program's own, where a library called torch.
+        #: Function that maps a location to the program's own location, if a library called torch.
         self.find_own_site = find_own_site
-        #: The framework whose code calls torch at a place, "" where that is the program's own.
+        #: Function that returns the framework whose code calls torch at a location, or "" for the program's own code.
         self.find_framework = find_framework
         self.state = PathState(0, 0, (), (), 0, 0, -1)
         self.event_count = 0
         self.recent_events: deque[Event] = deque(maxlen=RECENT)
-        #: Events that open regions and the latest stale write refer to, however long ago they were.
+        #: Events that opened regions, and the latest stale write, kept independent of age.
         self.pinned_events: dict[int, Event] = {}
         self.pending_events: list[Event] = []
         self.distinct_events: dict[Identity, Event] = {}
         self.path_findings: dict[tuple[str, Identity], Finding] = {}
-        #: How often faults that count only when they are committed each time were, and the event that settles them.
+        #: Number of occurrences of violations that must occur at every visit, with the detecting event.
         self.violation_counts: dict[tuple[str, Identity], tuple[int, Identity]] = {}
         self.visit_counts: dict[Identity, int] = {}
         self.event_findings: dict[tuple[str, Identity], Finding] = {}
-        #: The optimizer whose fault is being settled.
+        #: Optimizer of the violation that is being resolved.
         self.current_optimizer: int | None = None
-        #: For each optimizer, the places of the backwards that fed it since it was stepped.
+        #: Locations of the backwards since the last step, for each optimizer.
         self.backward_sites: dict[int, set[Site]] = {}
-        #: Findings of gradients that were not cleared -> the optimizers. Clearing them later takes the findings back.
+        #: Findings of uncleared gradients -> optimizers. A later clear withdraws the findings.
         self.uncleared_findings: dict[tuple[str, Identity], set[int]] = {}
-        #: Where events have led that came near no fault. A loop turns in a few states: its events are looked up here.
+        #: State after events without violation. A loop has few states, so most events are looked up here.
         self.known_transitions: dict[Repeat, PathState] = {}
 
     def add_event(self, event: Event) -> None:
-        """Take note of an event. Its facts may still be completed until the chain is settled."""
+        """Add an event. The attributes may be completed until the next flush."""
         self.pending_events.append(event)
 
     def flush(self) -> None:
-        """Judge what is pending; its facts are final now."""
+        """Check the pending events, whose attributes are final now."""
         pending, self.pending_events = self.pending_events, []
         for event in pending:
             self._register_objects(event)
@@ -99,7 +99,7 @@ class RunChecker(Checker):
             self._process_event(event)
 
     def close(self, *, broken: bool = False) -> None:
-        """The run has ended; one that an exception has broken off leaves nothing undone."""
+        """End the run. A run stopped by an exception (``broken``) has no unfinished work to report."""
         self.flush()
         if broken:
             for key in self.uncleared_findings:
@@ -109,7 +109,7 @@ class RunChecker(Checker):
             self._process_event(Event(e.END, last.site))
 
     def adopt_optimizer(self, optimizer: int, event: Event) -> None:
-        """An optimizer is found that a backward has fed which is settled already."""
+        """Register an optimizer found after a backward that reached the optimizer was already checked."""
         self._register_objects(Event(e.STEP, event.site, None, optimizer))
         i = self.optimizer_index[optimizer]
         opts = list(self.state.optimizer_states)
@@ -119,7 +119,7 @@ class RunChecker(Checker):
             self.state = self.state._replace(optimizer_states=tuple(opts))
 
     def forget_optimizer(self, optimizer: int) -> None:
-        """An optimizer is gone."""
+        """Remove an optimizer that was deleted."""
         self.flush()
         i = self.optimizer_index.get(optimizer)
         if i is None:
@@ -138,7 +138,7 @@ class RunChecker(Checker):
         self.known_transitions.clear()
 
     def collect_findings(self, select: frozenset[str] | None = None) -> list[Finding]:
-        """All findings so far, sorted; only of the rules in ``select`` where that is given."""
+        """Return all findings so far, sorted. With ``select``, return only findings of these rules."""
         self.flush()
         by_location: dict[tuple[str, str, int, int], Finding] = {}
         labels = {label for label, _ in self.path_findings}
@@ -163,7 +163,7 @@ class RunChecker(Checker):
         return sorted(chosen, key=Finding.order)
 
     def check_event(self, event: Event) -> None:
-        """Judge one event by itself, once more: its facts have been completed after it was settled."""
+        """Check a single event again, after the attributes were completed late."""
         for label, values in event_violations(event, self.program):
             key = (label, _event_identity(event))
             self.on_violation(key, None)
@@ -171,10 +171,10 @@ class RunChecker(Checker):
                 witness = tuple(TraceStep(site, text) for site, text in event.attributes.get("witness", ()))
                 self.event_findings[key] = make_finding(label, self.find_own_site(event.site), [event], values, witness)
 
-    # One event after the other.
+    # Single events.
 
     def _register_objects(self, event: Event) -> None:
-        """Take note of what an event is about, before any of those that are pending is judged."""
+        """Register the objects of an event before any pending event is checked."""
         if event.subject is not None and event.kind in _OF_SCALERS:
             self.scaler_bits.setdefault(event.subject, 0)
         key = event.subject if event.kind == e.OPTIMIZER_NEW else event.object
@@ -210,7 +210,7 @@ class RunChecker(Checker):
             self.pinned_events[index] = event
 
     def _record_event(self, event: Event, identity: Identity) -> None:
-        """Take note of what has happened, in whatever state."""
+        """Record that an event happened, independent of the state."""
         if identity not in self.distinct_events and len(self.distinct_events) < DISTINCT:
             self.distinct_events[identity] = event
         if event.kind in _VISITS:
@@ -227,7 +227,7 @@ class RunChecker(Checker):
                     self.path_findings.pop(key, None)
 
     def _make_repeat_key(self, event: Event, identity: Identity) -> Repeat | None:
-        """What decides where an event leads; None where more does."""
+        """Return the key that determines the next state, or None if the next state depends on more."""
         names = event.kind.deciding_attributes
         state = self.state
         if names is None or state.regions:
@@ -257,7 +257,7 @@ class RunChecker(Checker):
             places.add(event.site)
         return again
 
-    # From a fault to a finding.
+    # Conversion of violations to findings.
 
     def event_at(self, index: int) -> Event | None:
         pinned_event = self.pinned_events.get(index)
@@ -271,7 +271,7 @@ class RunChecker(Checker):
         return iter(range(here[0], first - 1, -1))
 
     def on_violation(self, fault: tuple[str, Identity], optimizer: int | None) -> None:
-        """A fault was committed, for the first time or again, on an optimizer's gradients where that is known."""
+        """Handle a violation, first or repeated, on the gradients of an optimizer (None if unknown)."""
 
     def resolve_cause(self, label: str, index: int, i: int, here: Here, *, sure: bool = True) -> None:
         self.current_optimizer = self.optimizer_keys[i] if self.optimizer_keys else None
@@ -303,7 +303,7 @@ class RunChecker(Checker):
         self.path_findings[key] = make_finding(final_label, site, [*involved, *reversed(path)], values, steps)
 
     def _check_whole_run(self) -> Iterator[Finding]:
-        """Findings of the rules that judge a run as a whole."""
+        """Yield findings of the rules that check a run as a whole."""
         graph = Graph("run")
         for event in self.distinct_events.values():
             if graph.nodes:
@@ -321,7 +321,7 @@ class RunChecker(Checker):
 
 
 def _event_identity(event: Event) -> Identity:
-    # Sites are kept: the same place of a run is the same object.
+    # Sites are cached, so a location of a run is always the same object.
     return (event.kind, id(event.site), event.subject, event.object)
 
 

@@ -1,4 +1,4 @@
-"""Which rules are on: codes, prefixes, names and ALL become a set of codes."""
+"""Rule selection: convert codes, prefixes, names and ALL to a set of rule codes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from .finding import Finding
 from .rule import Rule
 
 ALL = "ALL"
-#: What follows the code of a rule that is off, of which that is shown alone which a run has proven.
+#: Suffix of a disabled rule's code. Of such a rule, only findings proven by a run are shown.
 _PROVEN = " proven"
 
 
 class UnknownRule(ValueError):
-    """A word that names no rule. ``word`` is what was written, ``nearest`` the rule that looks most like it."""
+    """Error for a word that names no rule. ``word`` is the given word, ``nearest`` the most similar rule."""
 
     def __init__(self, word: str, nearest_name: str) -> None:
         self.word = word
@@ -23,7 +23,7 @@ class UnknownRule(ValueError):
 
 
 def expand_word(word: str, rules: Mapping[str, Rule]) -> tuple[frozenset[str], int]:
-    """The codes that a word stands for, and how narrow the word is: 0 for ALL, more the fewer rules it can mean."""
+    """Return the codes of a word, and the specificity of the word: 0 for ALL, larger for fewer rules."""
     if word.endswith(_PROVEN) and word.removesuffix(_PROVEN) in rules:
         return frozenset((word,)), 0
     upper = word.upper()
@@ -45,9 +45,10 @@ def expand_word(word: str, rules: Mapping[str, Rule]) -> tuple[frozenset[str], i
 def resolve_codes(
     select: Iterable[str] | None, ignore: Iterable[str], rules: Mapping[str, Rule], extend: Iterable[str] = ()
 ) -> frozenset[str]:
-    """The codes that are on. Without ``select`` those are the default rules; those of ``extend`` are on besides.
+    """Return the enabled codes. Without ``select``, the default rules are enabled; ``extend`` adds rules.
 
-    As in ruff the narrower word wins: ``select=["AMP201"], ignore=["AMP2"]`` keeps AMP201; on a tie ``ignore`` wins.
+    As in ruff, the more specific word wins: ``select=["AMP201"], ignore=["AMP2"]`` keeps AMP201. On a tie ``ignore``
+    wins.
     """
     chosen: dict[str, int] = {}
     if select is None:
@@ -66,7 +67,10 @@ def resolve_codes(
 def resolve_for_runs(
     select: Iterable[str] | None, ignore: Iterable[str], rules: Mapping[str, Rule], extend: Iterable[str] = ()
 ) -> frozenset[str]:
-    """What is on in a run, as :func:`shows` asks for it: the codes, and what is on of rules that are off by default."""
+    """Return the enabled codes for a run, and markers for proven findings of rules that are off by default.
+
+    :func:`is_selected` evaluates the result.
+    """
     on = resolve_codes(select, ignore, rules, extend)
     if select is not None:
         return on
@@ -76,12 +80,12 @@ def resolve_for_runs(
 
 
 def is_selected(select: Collection[str], finding: Finding) -> bool:
-    """Whether a finding is one of those that are on."""
+    """Return True if a finding is enabled."""
     return finding.code in select or (finding.proven and finding.code + _PROVEN in select)
 
 
 def find_nearest(word: str, rules: Mapping[str, Rule]) -> str:
-    """The code or name that looks most like ``word``, or the empty string when nothing does."""
+    """Return the code or name most similar to ``word``, or "" if no rule is similar."""
     if len(word) > 100:
         return ""
     from difflib import SequenceMatcher, get_close_matches
@@ -90,7 +94,7 @@ def find_nearest(word: str, rules: Mapping[str, Rule]) -> str:
     known = {code.lower(): code for code in rules} | {rule.name: rule.name for rule in rules.values()} | {"all": ALL}
 
     def rate_similarity(other: str) -> tuple[float, int, int]:
-        # Codes are equally like each other to difflib: how they begin decides, then one wrong character in place.
+        # difflib rates all codes as equally similar: a common prefix decides, then a single wrong character.
         same = [a == b for a, b in zip(other, word, strict=False)]
         return SequenceMatcher(None, other, word).ratio(), [*same, False].index(False), sum(same)
 

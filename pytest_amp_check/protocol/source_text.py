@@ -1,4 +1,4 @@
-"""The user's own words for an expression."""
+"""Source text of expressions, as the user wrote them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 
 
 def find_access_path(node: ast.AST) -> str | None:
-    """The text of a name, an attribute or an item of one: what a value can be recognised by."""
+    """Return the text of a name, an attribute or an item, which identifies a value. None for other expressions."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute):
@@ -20,18 +20,18 @@ def find_access_path(node: ast.AST) -> str | None:
 
 
 def _find_beginning(node: ast.AST, limit: int) -> ast.AST:
-    """What the first characters of an expression come from: of many calls in a row, the first ones."""
+    """Return the part of an expression that contains the first characters: of a long call chain, the first calls."""
     calls: list[ast.Call] = []
     inner = node
     while isinstance(inner, ast.Call):
         calls.append(inner)
         inner = inner.func
-    # Each writes two parentheses at least.
+    # Each call has at least two parentheses.
     return calls[-limit] if len(calls) > limit else node
 
 
 class SourceText:
-    """The user's own words for an expression. Most are never shown, so they are put together when asked for."""
+    """Source text of an expression. Most texts are never shown, so the text is created on demand."""
 
     __slots__ = ("_node", "_text", "limit")
 
@@ -50,7 +50,7 @@ class SourceText:
 
 
 class NegatedText:
-    """The words of the contrary of an expression, which are said without the denial where the answer is said, too."""
+    """Source text of a negated expression. The negation is omitted if the message also states the truth."""
 
     __slots__ = ("operand",)
 

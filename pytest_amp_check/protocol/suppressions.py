@@ -1,9 +1,9 @@
-"""Suppressions: comments that say of a line that a finding there is meant, or known.
+"""Suppressions: comments that mark a finding on a line as intended or known.
 
 ``# amp: ignore[AMP201, missing-scaler-update] reason``, ``# amp: ignore`` for every rule, ``# amp: ignore-file[AMP2]``
-above the first statement for a whole file, and ``# noqa: AMP201`` or ``# noqa``, as other linters have them. A trailing
-comment speaks of its line, and of the whole statement that begins or ends there; one on a line of its own speaks of the
-next statement, decorators included. Only real comments count: a string that looks like one does not.
+above the first statement for a whole file, and ``# noqa: AMP201`` or ``# noqa`` as in other linters. A trailing comment
+applies to its line, and to the whole statement that begins or ends there. A comment on a separate line applies to the
+next statement, including decorators. Only real comments count; strings do not.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .rule import RUNTIME
 from .rules import RULES
 from .selection import UnknownRule, expand_word
 
-#: The rule that reports unused suppressions. Only its own code or name silences it: anything wider, standing unused,
-#: would silence the finding about itself.
+#: Rule for unused suppressions. Only the rule's own code or name suppresses the rule: an unused wider suppression would
+#: otherwise suppress the finding about itself.
 UNUSED = "AMP902"
 
-# Patterns are compiled when there is a comment to match, which is seldom; compiling both takes 3 ms.
+# Patterns are compiled only for a matching comment, which is rare. Compiling both takes 3 ms.
 _HASH = r"(?:^|(?<=\s))#+\s*"
-#: Codes without brackets are taken for a list too: as the reason of a blanket suppression they would silence far more.
+#: Codes without brackets also form a list. As the reason of a blanket suppression, the codes would suppress far more.
 _LIST = r"(?:\s*\[([^\]#]*)\]?|\s*(?::\s*)?(AMP[0-9]+(?:[,\s]+AMP[0-9]+)*)\b)?"
 _PRAGMA = _HASH + r"amp:\s*ignore(-file)?(?![\w-])" + _LIST
 _LISTING = r"(?i)noqa\s*:([^\n]*)"
@@ -32,9 +32,10 @@ _NOQA = "(?i)" + _HASH + r"noqa(?![\w-])(?:(\s*:)\s*([A-Z]+[0-9]+(?:[,\s]+[A-Z]+
 
 
 class _Suppression:
-    """One comment. ``listed`` are its words with the codes they stand for, None for every rule.
+    """One suppression comment.
 
-    It speaks of the lines ``first`` to ``last``; ``late`` marks one for the whole file that stands too low in it.
+    ``codes_by_word`` maps the listed words to rule codes; None suppresses every rule. The comment applies to the lines
+    ``first_line`` to ``last_line``. ``is_late`` marks a file-wide comment below the first statement.
     """
 
     __slots__ = (
@@ -60,7 +61,7 @@ class _Suppression:
         self.whole_file = whole_file
         self.is_ours = is_ours
         self.is_late = False
-        # No line, until it is known which.
+        # No line until the statement is known.
         self.first_line = 0
         self.last_line = 0
         self.used_codes: set[str] = set()
@@ -76,7 +77,7 @@ class _Suppression:
         return any(codes == {UNUSED} if code == UNUSED else code in codes for codes in self.codes_by_word.values())
 
     def describe_unused(self, active: Collection[str]) -> Iterator[str]:
-        """What of this comment was of no use, in words."""
+        """Yield descriptions of the unused parts of the comment."""
         if not self.is_ours:
             return
         if self.codes_by_word is None:
@@ -93,7 +94,7 @@ class _Suppression:
 
 
 def _expand_codes(word: str) -> frozenset[str]:
-    """The codes that a word of a list stands for; none, where there is no such rule."""
+    """Return the codes of a word in a list, or an empty set if no rule matches."""
     try:
         return expand_word(word, RULES)[0]
     except UnknownRule:
@@ -101,25 +102,25 @@ def _expand_codes(word: str) -> frozenset[str]:
 
 
 def _are_all_checked(codes: Collection[str], active: Collection[str]) -> bool:
-    """Whether a source reader looked for each of these rules; of several, those off by default do not count."""
+    """Return True if the analyzer checked all these rules. Of several rules, rules off by default are ignored."""
     wanted = [c for c in codes if RULES[c].detected_by != RUNTIME and (RULES[c].on_by_default or len(codes) == 1)]
     return bool(wanted) and all(code in active for code in wanted)
 
 
 class Suppressions:
-    """The suppressions of one file, and which of them were of use."""
+    """Suppressions of one file, with a record of their use."""
 
     __slots__ = ("_statement_ends", "_statement_starts", "_suppressions")
 
     def __init__(self) -> None:
         self._suppressions: list[_Suppression] = []
-        # Where each statement begins and where its first logical line ends.
+        # First line of each statement, and the last line of the statement's first logical line.
         self._statement_starts: list[int] = []
         self._statement_ends: list[int] = []
 
     @classmethod
     def from_text(cls, text: str) -> Suppressions:
-        """Read the comments of a source text. Text that breaks off is read as far as it goes."""
+        """Parse the comments of a source text. Incomplete text is parsed as far as possible."""
         self = cls()
         if _may_suppress(text):
             self._read_comments(text.replace("\r\n", "\n").replace("\r", "\n"))
@@ -127,16 +128,16 @@ class Suppressions:
 
     @staticmethod
     def has_own_comment(text: str) -> bool:
-        """Whether a text may hold a comment that is there for this tool alone."""
+        """Return True if a text may contain a comment only for this tool."""
         if "amp:" in text:
             return True
-        # What follows the first on a line follows the others, too.
+        # Text behind the first match in a line is also behind the other matches.
         return "AMP" in text and any("amp" in said.lower() for said in re.findall(_LISTING, text))
 
     def suppresses_finding(self, finding: Finding) -> bool:
-        """Whether a finding is suppressed; the suppressions that do so have been of use from now on."""
+        """Return True if a finding is suppressed, and mark the matching suppressions as used."""
         first, last = finding.site.line, finding.site.end_line
-        # A finding may stand for a whole block; only a comment at its head speaks of it, not every one inside.
+        # A finding may cover a whole block. Only a comment at the head of the block applies, not every comment inside.
         at = bisect_right(self._statement_starts, first) - 1
         last = min(last, max(first, self._statement_ends[at])) if at >= 0 else first
         silenced = False
@@ -147,10 +148,10 @@ class Suppressions:
         return silenced
 
     def find_unused(self, active: Collection[str]) -> list[tuple[int, int, int, str]]:
-        """Suppressions that silenced nothing: line, column and end column from 0, and what in them is of no use.
+        """Return unused suppressions: line, column and end column from 0, and a description of the unused parts.
 
-        ``active`` are the codes that were looked for. What a word could silence besides them is not known, so a word is
-        only reported where all rules it stands for were looked for. Comments for other tools are left to them.
+        ``active`` are the checked rule codes. A word may also suppress other rules, so a word is reported only if all
+        rules of the word were checked. Comments for other tools are not reported.
         """
         return [
             (suppression.line, suppression.column, suppression.end_column, "; ".join(idle))
@@ -171,14 +172,14 @@ class Suppressions:
             generate_tokens,
         )
 
-        start = 0  # the line on which the logical line began, 0 between two
-        keyword = ""  # its first token
-        seen_statement = False  # whether a statement other than a docstring or an import has been seen
-        pending_comments: list[_Suppression] = []  # on lines of their own, for the statement to come
-        statement_comments: list[_Suppression] = []  # the same, for the statement that is being read
-        bracket_comments: list[_Suppression] = []  # on lines of their own inside brackets
+        start = 0  # first line of the logical line, 0 between two logical lines
+        keyword = ""  # first token of the logical line
+        seen_statement = False  # True after the first statement other than a docstring or import
+        pending_comments: list[_Suppression] = []  # comments on separate lines, for the next statement
+        statement_comments: list[_Suppression] = []  # comments on separate lines, for the current statement
+        bracket_comments: list[_Suppression] = []  # comments on separate lines inside brackets
         trailing_comments: list[_Suppression] = []
-        # A file that does not parse is read as far as it goes: that it does not is what will be said about it.
+        # A file with a syntax error is parsed as far as possible. The syntax error itself is reported elsewhere.
         with suppress(TokenError, SyntaxError):
             for kind, string, (line, column), _, source in generate_tokens(StringIO(text).readline):
                 if kind == COMMENT:
@@ -187,7 +188,7 @@ class Suppressions:
                         if found.whole_file:
                             found.is_late = seen_statement or start > 0
                         elif source.lstrip().startswith("#"):
-                            # A bare noqa is never on a line of its own; other tools give it no meaning there.
+                            # A blanket noqa on a separate line has no meaning in other tools.
                             if found.is_ours:
                                 (bracket_comments if start else pending_comments).append(found)
                         else:
@@ -221,15 +222,15 @@ class Suppressions:
 
 
 def _may_suppress(text: str) -> bool:
-    """Whether anything in a text looks like a comment that suppresses: most that say noqa speak to other tools."""
+    """Return True if a text may contain a suppression. Most noqa comments are for other tools."""
     if "amp:" in text and any("amp:" in line.partition("#")[2] for line in text.split("\n")):
-        return True  # and not just the head of an ``if args.amp:``
+        return True  # not only ``if args.amp:``
     said = (line.partition("#") for line in text.split("\n") if "noqa" in line.lower())
     return any(next(_parse_comment(mark + comment, 0, 0), None) is not None for _, mark, comment in said)
 
 
 def _parse_comment(comment: str, line: int, column: int) -> Iterator[_Suppression]:
-    """The suppressions in one comment."""
+    """Yield the suppressions in one comment."""
     for match in re.finditer(_PRAGMA, comment):
         scope, bracketed, bare = match.groups()
         given = bare if bracketed is None else bracketed

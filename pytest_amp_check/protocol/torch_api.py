@@ -1,7 +1,7 @@
-"""The one table of torch names that both readers use: ``static`` resolves calls against it, ``runtime`` patches them.
+"""Table of torch names for both analyzer and recorder: ``static`` resolves calls, ``runtime`` patches the functions.
 
-Names are strings, so that reading needs no torch. A name is where an object is reachable for users, in its canonical
-form; :data:`ALIASES` maps the other places of the same object to it. Signatures are those of torch 2.4 to 2.13.
+Names are strings, so the analyzer needs no torch. A name is the canonical public path of an object; :data:`ALIASES`
+maps all other paths of the object to the canonical path. Signatures are valid for torch 2.4 to 2.13.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Roles that a callable of torch can play.
+# Roles of torch callables.
 AUTOCAST = "autocast"
 SCALER = "scaler"
 OPTIMIZER = "optimizer"
 CLIP = "clip"
-NORM = "norm"  # reads the norm of gradients, changes nothing
+NORM = "norm"  # reads the norm of gradients, without changes
 MODULE = "module"
 AUTOGRAD_FUNCTION = "autograd-function"
 LOSS_MODULE = "loss-module"
@@ -24,28 +24,28 @@ BACKWARD = "backward"
 GRAD = "grad"
 NULL_CONTEXT = "null-context"
 EXIT_STACK = "exit-stack"
-CONTEXT = "context"  # another context manager of torch, with no effect on the protocol
+CONTEXT = "context"  # another context manager of torch, without effect on the protocol
 CACHE_CLEAR = "cache-clear"
 SAVE = "save"
 LOAD = "load"
 FILL = "fill"
-WRAP_MODULE = "wrap-module"  # gives back the module it is given
+WRAP_MODULE = "wrap-module"  # returns the module argument
 COMPILE = "compile"
 SCRIPT = "script"
 DEVICE = "device"
 PARTIAL = "partial"
-ANOMALY = "anomaly"  # raises where a backward gives NaN
-CAPTURE = "capture"  # traces a module, or captures its kernels
+ANOMALY = "anomaly"  # raises if a backward produces NaN
+CAPTURE = "capture"  # traces a module, or captures CUDA kernels
 REGISTER_HOOK = "register-hook"
-COMPRESS = "compress"  # gives a hook that casts gradients to float16
+COMPRESS = "compress"  # returns a hook that casts gradients to float16
 THREAD = "thread"
-POOL = "pool"  # of threads
+POOL = "pool"  # thread pool
 
 
 class ApiEntry:
-    """What the tool knows of one torch name: the role it plays and how its arguments bind.
+    """Data of one torch name: the role, and the binding of arguments.
 
-    ``parameters`` are the names of the positional parameters in order; ``facts`` depend on the role.
+    ``parameters`` are the names of the positional parameters in order; ``attributes`` depend on the role.
     """
 
     __slots__ = ("attributes", "name", "parameters", "role")
@@ -134,7 +134,7 @@ _ENTRIES += [
     ApiEntry("torch.autograd.detect_anomaly", ANOMALY, ("check_nan",)),
 ]
 
-#: Losses of ``torch.nn.functional`` and their modules: functional name -> module name.
+#: Losses in ``torch.nn.functional`` and the loss modules: functional name -> module name.
 _LOSSES = {
     "binary_cross_entropy": "BCELoss",
     "binary_cross_entropy_with_logits": "BCEWithLogitsLoss",
@@ -157,7 +157,7 @@ _LOSSES = {
     "soft_margin_loss": "SoftMarginLoss",
     "triplet_margin_loss": "TripletMarginLoss",
 }
-#: Losses that need no floating target of the output's shape, so nothing promotes a low-precision output.
+#: Losses without floating target of the output's shape. No target promotes a low-precision output.
 _NO_PROMOTION = {"cross_entropy", "nll_loss", "ctc_loss"}
 for _functional, _module in _LOSSES.items():
     _facts = {"kind": _functional, "promotes": _functional not in _NO_PROMOTION}
@@ -169,7 +169,7 @@ _OPTIMIZERS = (
 )
 _ENTRIES += [ApiEntry(f"torch.optim.{name}", OPTIMIZER, ("params", "lr")) for name in _OPTIMIZERS.split()]
 
-#: Functions that write a constant into a tensor: the parameter that holds it.
+#: Functions that write a constant into a tensor, with the parameter for the constant.
 for _name, _parameters in {
     "masked_fill": ("input", "mask", "value"),
     "full_like": ("input", "fill_value"),
@@ -180,7 +180,7 @@ for _name, _parameters in {
 
 SURFACE: dict[str, ApiEntry] = {entry.name: entry for entry in _ENTRIES}
 
-#: Other places of the same objects. A prefix ends in a dot and maps to a prefix.
+#: Alias paths of the same objects. A prefix ends in a dot and maps to a prefix.
 ALIASES = {
     "torch.amp.autocast": "torch.autocast",
     "torch.amp.autocast_mode.autocast": "torch.autocast",
@@ -210,7 +210,7 @@ ALIASES = {
     "fairscale.optim.": "fairscale.optim.grad_scaler.",
 }
 
-#: Hooks of DistributedDataParallel that cast gradients to float16.
+#: DistributedDataParallel hooks that cast gradients to float16.
 FP16_HOOKS = frozenset(
     {
         "torch.distributed.algorithms.ddp_comm_hooks.default_hooks.fp16_compress_hook",
@@ -218,7 +218,7 @@ FP16_HOOKS = frozenset(
     }
 )
 
-#: Base classes: whoever derives from one plays its role.
+#: Roles of base classes, which subclasses share.
 BASES = {
     "torch.nn.Module": MODULE,
     "torch.autograd.Function": AUTOGRAD_FUNCTION,
@@ -229,7 +229,7 @@ BASES = {
     "torch.cuda.amp.GradScaler": SCALER,
 }
 
-#: Low-precision dtypes by every name torch has for them.
+#: Low-precision dtypes by all names in torch.
 DTYPES = {
     "torch.float16": "float16",
     "torch.half": "float16",
@@ -240,22 +240,22 @@ DTYPES = {
     "torch.double": "float64",
 }
 
-#: The largest finite number that float16 holds.
+#: Largest finite float16 number.
 FLOAT16_MAX = 65504.0
 
-#: The dtype of a region of bfloat16 that a flag may switch off: a loss scale has nothing to do either way.
+#: Dtype of a bfloat16 region that a flag may disable. A loss scale has no effect in either case.
 BFLOAT16_OR_FLOAT32 = "bfloat16 or float32"
-#: Dtypes of regions that compute in no low precision: of CUDA, for one, that casts to float32 what it would cast.
+#: Region dtypes without low precision. CUDA, for example, then casts to float32 instead.
 WIDE = frozenset({"float32", "float64"})
-#: What a dtype may be whose numbers end where those of float32 do, or beyond.
+#: Dtypes with at least the range of float32.
 FAR_REACHING = WIDE | {"bfloat16", BFLOAT16_OR_FLOAT32}
-#: The dtype autocast uses where none is given (RULEBOOK, AMP502).
+#: Default dtype of autocast (RULEBOOK, AMP502).
 DEFAULT_AUTOCAST_DTYPE = {"cuda": "float16", "xpu": "float16", "mps": "float16", "cpu": "bfloat16"}
 
 #: Device types that ``torch.autocast`` accepts.
 AUTOCAST_DEVICES = frozenset({"cuda", "cpu", "xpu", "mps", "hpu", "ipu", "xla", "mtia", "maia", "npu", "privateuseone"})
 
-#: Old AMP names and what took their place (RULEBOOK, AMP901). ``{...}`` stands for the old arguments, bound anew.
+#: Deprecated AMP names and replacements (RULEBOOK, AMP901). ``{...}`` stands for the old arguments, bound again.
 DEPRECATED = {
     "torch.cuda.amp.autocast": "torch.amp.autocast('cuda', ...)",
     "torch.cpu.amp.autocast": "torch.amp.autocast('cpu', ...)",
@@ -271,16 +271,16 @@ DEPRECATED = {
     "torch.set_autocast_cpu_enabled": "torch.set_autocast_enabled('cpu', ...)",
     "torch.nn.utils.clip_grad_norm": "torch.nn.utils.clip_grad_norm_",
 }
-#: The versions of torch that brought what replaces them, by their last parts; the other ones replaced functions of 2.4.
+#: Versions of torch that introduced the replacements, by last name part. Other replacements apply from torch 2.4.
 _BROUGHT = {"autocast": (2, 0), "GradScaler": (2, 3), "clip_grad_norm": (1, 0)}
 
 
 def replacement_version(old: str) -> tuple[int, int]:
-    """The version of torch from which on there is what replaces a deprecated name."""
+    """Return the first version of torch with the replacement of a deprecated name."""
     return _BROUGHT.get(old.rpartition(".")[2], (2, 4))
 
 
-#: Names of GradScaler's methods and the event each performs.
+#: Methods of GradScaler with an event.
 SCALER_METHODS = frozenset(
     {
         "scale",
@@ -300,7 +300,7 @@ SCALER_METHODS = frozenset(
     }
 )
 
-#: What a snippet without imports means by these bare names.
+#: Meaning of unqualified names in a snippet without imports.
 BARE = {
     "GradScaler": "torch.amp.GradScaler",
     "autocast": "torch.autocast",
@@ -315,7 +315,7 @@ BARE = {
 
 
 def canonical_name(name: str) -> str:
-    """The canonical place of a dotted name: ``torch.amp.autocast`` -> ``torch.autocast``."""
+    """Return the canonical path of a dotted name: ``torch.amp.autocast`` -> ``torch.autocast``."""
     found = ALIASES.get(name)
     if found is not None:
         return found
@@ -328,11 +328,11 @@ def canonical_name(name: str) -> str:
 
 
 def find_entry(name: str) -> ApiEntry | None:
-    """What the table knows of a dotted name, at whatever place of torch it stands."""
+    """Return the table entry of a dotted name under any path in torch, or None."""
     return SURFACE.get(canonical_name(name))
 
 
 def is_known_name(name: str) -> bool:
-    """Whether a dotted name is torch's, or one that the table speaks of."""
+    """Return True if a dotted name belongs to torch, or is in the table."""
     name = canonical_name(name)
     return name == "torch" or name.startswith("torch.") or name in SURFACE

@@ -1,4 +1,4 @@
-"""Options: one table of them, and how it becomes flags, is read from files, and is resolved to values."""
+"""Options: the option table, flags, configuration files, and resolution of values."""
 
 from .files import FILES, ConfigError, list_candidates
 from .flags import CLI, PYTEST, RUN, add_flags, read_flags

@@ -1,4 +1,4 @@
-"""Configuration files: where they are looked for, and what they say to us."""
+"""Configuration files: search, parsing, and validation of keys."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from typing import Any
 
 TABLE = "[tool.amp-check]"
-#: Configuration files, of which the first that a folder has counts; all but the last hold nothing but our own keys.
+#: Configuration files. The first file in a folder counts; all but the last contain only keys of this tool.
 FILES = (".amp-check.toml", "amp-check.toml", "pyproject.toml")
 
 
 class ConfigError(ValueError):
-    """A setting that cannot be used. The message is one sentence that says where it stands and what would do."""
+    """Error for an invalid setting. The message is one sentence with the location and the allowed values."""
 
 
 def find_nearest_file(start: str) -> tuple[str, dict[str, Any]]:
-    """The nearest configuration file, from ``start`` upwards, and what it says.
+    """Return the nearest configuration file, from ``start`` upwards, and its table.
 
-    That is a pyproject.toml with a table of ours, or a file of our own, which comes before one beside it.
+    The file is a pyproject.toml with the tool's table, or a file of the tool, which has priority in a folder.
     """
     folder = os.path.abspath(start or os.curdir)
     if not os.path.isdir(folder):
@@ -43,7 +43,7 @@ def find_nearest_file(start: str) -> tuple[str, dict[str, Any]]:
 
 
 def list_candidates(paths: Iterable[str]) -> list[str]:
-    """Where configuration files of some files and folders are, or would be."""
+    """Return all possible paths of configuration files for some files and folders."""
     folders: dict[str, None] = {}
     for path in paths:
         folder = os.path.abspath(path)
@@ -56,25 +56,25 @@ def list_candidates(paths: Iterable[str]) -> list[str]:
 
 
 def read_table(path: str) -> dict[str, Any] | None:
-    """What a configuration file says to us, None where it is not there or says nothing."""
+    """Return the table of a configuration file, or None if the file or the table does not exist."""
     try:
         data = read_regular(path, LARGEST_CONFIG)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return None
     except OSError as error:
         if not os.path.lexists(path):
-            # It is not known whether its folder has one: nothing in there can be read, which is said of each file.
+            # The folder is not accessible, so the file may exist; an error is reported for each checked file there.
             return None
         remedy = ": remove it, or give --isolated" if isinstance(error, (NotRegularFile, FileTooLarge)) else ""
         raise ConfigError(f"{path} cannot be read: {error.strerror}{remedy}") from None
     if os.path.basename(path) != FILES[-1]:
         return check_table(parse_toml(data, path), path)
-    # Looked for before tomllib is imported: most projects' files say nothing to us, or name the package alone.
-    # The table may be written in several ways.
+    # Text search before importing tomllib: most files have no table of this tool, or name only the package. The table
+    # can be written in several forms.
     if data.count(b"amp-check") > data.count(b"pytest-amp-check"):
         tool = parse_toml(data, path).get("tool")
         table = tool.get("amp-check") if isinstance(tool, dict) else None
-        # None: the bytes stood in a comment or a string.
+        # None: the text was in a comment or a string.
         if table is not None:
             return check_table(table, path)
     for wrong in (b"[tool.amp_check", b"[tool.ampcheck", b"[tool.pytest-amp-check", b"[tool.pytest_amp_check"):
@@ -84,7 +84,7 @@ def read_table(path: str) -> dict[str, Any] | None:
 
 
 def _holds_null(value: Any) -> bool:
-    """Return True if a text of a TOML value holds a null byte, at any depth."""
+    """Return True if a string in a TOML value contains a null byte, at any depth."""
     if isinstance(value, dict):
         return any(_holds_null(each) for pair in value.items() for each in pair)
     if isinstance(value, list):
@@ -93,7 +93,7 @@ def _holds_null(value: Any) -> bool:
 
 
 def display_name(path: str) -> str:
-    """A configuration file as sentences name it: by its table, where it has others."""
+    """Return the name of a configuration file in messages, with the table name for a shared file."""
     return f"{TABLE} of {path}" if os.path.basename(path) == FILES[-1] else path
 
 
@@ -106,7 +106,7 @@ def parse_toml(data: bytes | str, where: str) -> dict[str, Any]:
         import tomli as tomllib
     try:
         found: dict[str, Any] = tomllib.loads(data.decode() if isinstance(data, bytes) else data)
-    except ValueError as error:  # and not its own kind alone: no TOML, no UTF-8, a number of 5,000 digits
+    except ValueError as error:  # not only TOMLDecodeError: also no UTF-8, or a number of 5,000 digits
         raise ConfigError(f"{where} is not valid TOML: {error}") from None
     except RecursionError:
         raise ConfigError(f"{where} is nested too deeply to be read") from None
@@ -114,7 +114,7 @@ def parse_toml(data: bytes | str, where: str) -> dict[str, Any]:
 
 
 def check_table(table: Any, path: str) -> dict[str, Any]:
-    """What was set, if options of that name can be set in a file."""
+    """Return the settings of a table. Raise ConfigError for a key that is no option of a file."""
     if not isinstance(table, dict):
         raise ConfigError(f"{display_name(path)} must be a table")
     keys = tuple(option.key for option in OPTIONS if option.allowed_in_file)

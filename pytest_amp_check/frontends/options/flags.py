@@ -1,4 +1,4 @@
-"""Flags: how the table of options becomes those of a command line."""
+"""Command line flags, created from the option table."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ CLI, RUN, PYTEST = "cli", "run", "pytest"
 
 
 def add_flags(add: Callable[..., Any], frontend: str) -> None:
-    """Declares the flags of a face: ``add`` is ``add_argument`` of argparse or ``addoption`` of pytest."""
+    """Declare the flags of a frontend. ``add`` is ``add_argument`` of argparse or ``addoption`` of pytest."""
     for option in OPTIONS:
         flag = find_flag(option, frontend)
         if not flag:
             continue
-        # None until resolved: a default here would hide what the configuration says.
+        # None until resolved: a default here would hide the configured value.
         more: dict[str, Any] = {"dest": make_destination(option, frontend), "default": None, "help": option.help}
-        # Pytest keeps flags of one letter to itself.
+        # pytest reserves one-letter flags.
         names = [flag, option.short_flag] if option.short_flag and frontend != PYTEST else [flag]
         if option.kind is FLAG:
             off = [name for name in (flag.replace("--", "--no-", 1), option.off_flag) if name]
@@ -43,5 +43,5 @@ def make_destination(option: Option, frontend: str) -> str:
 
 
 def read_flags(namespace: Any, frontend: str) -> dict[str, Any]:
-    """What the command line says: option name -> value, None where it says nothing."""
+    """Return the values of the command line by option name, None if not given."""
     return {option.name: getattr(namespace, make_destination(option, frontend), None) for option in OPTIONS}

@@ -1,4 +1,4 @@
-"""What options mean to those who do the work: settings of the engine, rules that may be fixed, what fails."""
+"""Interpretation of options: engine settings, fixable rules, failing severities."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def make_settings(options: Options) -> Settings:
-    """What the engine is told, words turned into codes."""
+    """Return the engine settings, with rule words converted to codes."""
     from ...protocol.rules import RULES
     from ...protocol.selection import UnknownRule, expand_word, resolve_for_runs
     from ...protocol.selection import resolve_codes as resolve_rules
@@ -46,7 +46,7 @@ def make_settings(options: Options) -> Settings:
                     severity[code], widths[code] = level, width
     except UnknownRule as error:
         raise ConfigError(f"{options.origins[setting]}: {error}") from None
-    # A word that is wrong there is said before anything is fixed, and where nothing is.
+    # Invalid words in these options are reported early, and also if nothing is fixed.
     find_fixable_codes(options)
     return Settings(
         select=selected,
@@ -66,9 +66,11 @@ def make_settings(options: Options) -> Settings:
 def make_settings_finder(
     options: Options, own: Settings, resolved: Callable[[str], Options]
 ) -> Callable[[str], Settings | None]:
-    """What finds the settings of a folder that has a configuration of its own: the nearest one to a file holds for it.
+    """Return a function that finds the settings of a folder with a separate configuration.
 
-    ``options`` and ``own`` are those that are known already, ``resolved`` resolves those that hold in a folder.
+    The nearest one applies to a file.
+
+    ``options`` and ``own`` are already resolved. ``resolved`` resolves the options of a folder.
     """
     known = {os.path.realpath(options.project_folder): own} if options.project_folder else {}
 
@@ -83,7 +85,7 @@ def make_settings_finder(
 
 
 def find_fixable_codes(options: Options) -> frozenset[str]:
-    """The codes of the rules whose findings may be fixed."""
+    """Return the codes of the rules that may be fixed."""
     from ...protocol.rules import RULES
     from ...protocol.selection import ALL, UnknownRule
     from ...protocol.selection import resolve_codes as resolve_rules
@@ -94,7 +96,7 @@ def find_fixable_codes(options: Options) -> frozenset[str]:
         setting = "extend_fixable"
         resolve_rules(options.extend_fixable, (), RULES)
         setting = "unfixable"
-        # The narrower word wins, as among select and ignore.
+        # The more specific word wins, as in select and ignore.
         words = (ALL,) if options.fixable is None else options.fixable
         return resolve_rules((*words, *options.extend_fixable), options.unfixable, RULES)
     except UnknownRule as error:
@@ -102,12 +104,15 @@ def find_fixable_codes(options: Options) -> frozenset[str]:
 
 
 def is_failing(options: Options, severity: str) -> bool:
-    """Whether a finding of this severity fails a check."""
+    """Return True if a finding of this severity fails a check."""
     return SEVERITIES.index(severity) <= SEVERITIES.index(options.fail_level)
 
 
 def find_cache_folder(options: Options, base: str = os.curdir) -> str | None:
-    """The folder of the cache, if there is to be one; ``base`` is the project's where no pyproject.toml says so."""
+    """Return the cache folder, or None if the cache is disabled.
+
+    ``base`` is the project folder without configuration.
+    """
     if not options.cache:
         return None
     return options.cache_dir or os.path.join(options.project_folder or base, CACHE)

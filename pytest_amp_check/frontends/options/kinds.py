@@ -1,4 +1,4 @@
-"""Kinds of values: how each is read from words, and from TOML."""
+"""Kinds of option values, with parsers for words and TOML."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: When there is colour.
+#: Color modes.
 AUTO, ALWAYS, NEVER = "auto", "always", "never"
-#: The two halves of --amp-check.
+#: Values of ``only``: the analyzer and the recorder of --amp-check.
 STATIC, RUNTIME = "static", "runtime"
 DEVICES = ("auto", "cpu", "cuda", "emulate")
 DTYPES = {"float16": "float16", "bfloat16": "bfloat16", "fp16": "float16", "bf16": "bfloat16", "half": "float16"}
 
 
 class InvalidValue(ValueError):
-    """What a value must be, and the nearest word that is right as the end of a sentence, if there is one."""
+    """Error for an invalid value: the message describes a valid value, and ends with the nearest valid word, if any."""
 
     def __init__(self, expected: str, hint: str = "") -> None:
         super().__init__(expected)
@@ -31,12 +31,12 @@ class InvalidValue(ValueError):
 
 
 class OptionKind:
-    """What an option's values are, and how they are read from words and from TOML.
+    """A kind of option values, with parsers for words and TOML.
 
-    ``words`` reads what a command line or an ini file holds (a list of strings), ``toml`` what pyproject.toml holds;
-    both raise :class:`Wrong`. ``base`` is the directory that relative paths start from.
-    ``separators`` are the characters between several values of an environment variable, where ``words`` does not take
-    them apart itself, and ``choices`` gives all values, where they can be told.
+    ``from_words`` parses a list of strings from a command line or an ini file. ``from_toml`` parses a value of
+    pyproject.toml. Both raise :class:`InvalidValue`. Their argument ``base`` is the folder of relative paths.
+    ``separators`` are the characters between values of an environment variable, if ``from_words`` does not split.
+    ``choices`` returns all values, if finite.
     """
 
     __slots__ = ("choices", "example", "from_toml", "from_words", "ini_type", "separators")
@@ -72,7 +72,7 @@ def split_words(entries: Iterable[str], separators: str = ", \t\n") -> tuple[str
 
 
 def _anchor_patterns(patterns: Iterable[str], base: str) -> tuple[str, ...]:
-    """The patterns, those that hold a folder made absolute: they count from where they were written."""
+    """Return the patterns; a pattern with a folder is made absolute, relative to the folder of the configuration."""
     return tuple(_anchor_pattern(pattern, base) for pattern in patterns)
 
 
@@ -83,7 +83,7 @@ def _anchor_pattern(pattern: str, base: str) -> str:
     bare = pattern.rstrip("/")
     if "/" not in bare or bare.startswith("**/") or os.path.isabs(bare):
         return bare or pattern
-    # The engine matches real paths, and what stands in the name of a folder is no pattern.
+    # The engine matches real paths, and the folder name contains no pattern.
     folder = os.path.realpath(base).replace(os.sep, "/").rstrip("/")
     literal = "".join(f"[{c}]" if c in "*?[" else c for c in folder)
     return f"{literal}/{bare}"
@@ -179,7 +179,7 @@ def _require_choice(value: Any, choices: tuple[str, ...]) -> str:
 
 
 def _make_choice_kind(example: str, choices: Callable[[], tuple[str, ...]]) -> OptionKind:
-    """The kind of an option that is one of several words."""
+    """Return the kind of an option with a fixed set of words."""
     return OptionKind(
         quote_word(example),
         "string",
@@ -190,22 +190,22 @@ def _make_choice_kind(example: str, choices: Callable[[], tuple[str, ...]]) -> O
 
 
 def quote_word(word: str) -> str:
-    """A word between quotes, as TOML and JSON have them."""
+    """Return a word in quotes, as in TOML and JSON."""
     return f'"{word}"'
 
 
 def parse_device(value: Any) -> str:
-    """The word for a device. It may be given as a ``torch.device`` too; ValueError says what was expected."""
+    """Return the word of a device, also for a ``torch.device``. Raise InvalidValue for other values."""
     word = str(value)
     kind, colon, index = word.partition(":")
     if word in DEVICES or (kind == "cuda" and colon and index.isdecimal()):
         return word
-    # Whoever writes `gpu` does not mean `cpu`.
+    # `gpu` does not mean `cpu`.
     raise InvalidValue("auto, cpu, cuda, cuda:N or emulate", suggest_nearest(word, DEVICES, 0.7))
 
 
 def parse_dtype(value: Any) -> str:
-    """The name of a dtype that autocast can have. It may be given as a ``torch.dtype`` too."""
+    """Return the name of an autocast dtype, also for a ``torch.dtype``. Raise InvalidValue for other values."""
     word = str(value).removeprefix("torch.")
     if word not in DTYPES:
         raise InvalidValue("float16 or bfloat16", suggest_nearest(word, tuple(DTYPES)))

@@ -1,7 +1,7 @@
-"""Where a value comes from: the nearest place that says it.
+"""Resolution of option values: the source with the highest priority wins.
 
-That is the command line, ``--config KEY=VALUE``, an environment variable, pytest's configuration, the configuration
-file, or the default. What extends another option is taken from all of them together.
+The sources are the command line, ``--config KEY=VALUE``, an environment variable, pytest's configuration, the
+configuration file, and the default. Options that extend another option combine all sources.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: The variable that is no option: it shows where an internal error comes from.
+#: Environment variable that is no option: shows the traceback of internal errors.
 DEBUG = "AMP_CHECK_DEBUG"
 TRUTHS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
 
 class _OptionSource:
-    """What one place says of an option: the value, where that stands in words, and the number of the place."""
+    """A value of an option from one source: the value, the location as text, and the priority of the source."""
 
     __slots__ = ("location", "priority", "value")
 
@@ -34,7 +34,7 @@ class _OptionSource:
         self.priority = priority
 
 
-#: One of the places where options may be set.
+#: A source of option values.
 Place = Callable[["Option"], "_OptionSource | None"]
 
 
@@ -47,11 +47,11 @@ def resolve_options(
     ini_places: Mapping[str, str] | None = None,
     frontend: str = CLI,
 ) -> Options:
-    """Every option from the nearest place that sets it.
+    """Return all options, each from the source with the highest priority.
 
-    ``flags`` and ``ini`` map option names to what the command line and pytest's configuration hold, None where they say
-    nothing, ``ini_places`` to where the latter stands, in words. ``start`` is the file or folder from which a
-    configuration file is looked for, upwards.
+    ``flags`` and ``ini`` map option names to values of the command line and pytest's configuration, None if not given.
+    ``ini_places`` describes the location of ini values. ``start`` is the file or folder where the upward search for a
+    configuration file begins.
     """
     options = Options()
     options.origins = {}
@@ -64,7 +64,7 @@ def resolve_options(
         where = (ini_places or {}).get(option.name, option.ini)
         return _from_strings(option, (ini or {}).get(option.name), ini_base, where)
 
-    # Which file is read is asked first.
+    # The options that select the configuration file are resolved first.
     config, isolated = (
         _find_sources(BY_KEY[key], [from_command_line, _from_variable])[0].value for key in ("config", "isolated")
     )
@@ -93,13 +93,13 @@ def resolve_options(
         [each.value for each in sources["extend_select"] if each.priority < ignore], ()
     )
     if select < ignore:
-        # A selection given nearer says exactly what is on: a farther ignore must not take from it.
+        # A selection of higher priority is exact: an ignore of lower priority must not reduce the selection.
         options.ignore = ()
     return options
 
 
 def _find_sources(option: Option, places: list[Place]) -> list[_OptionSource]:
-    """What the nearest place says of an option; of one that extends another, what every place does."""
+    """Return the value of the first source that sets an option, or all values of an extending option."""
     found: list[_OptionSource] = []
     for priority, place in enumerate(places):
         each = place(option)
@@ -112,7 +112,7 @@ def _find_sources(option: Option, places: list[Place]) -> list[_OptionSource]:
 
 
 def _combine_values(values: list[Any], nothing: Any) -> Any:
-    """Values of several places as one: lists one behind the other, tables with what each key is given."""
+    """Combine the values of several sources: concatenate lists, and merge tables by key."""
     if not isinstance(nothing, dict):
         return tuple(item for value in values for item in value)
     found: dict[str, tuple[str, ...]] = {}
@@ -123,7 +123,10 @@ def _combine_values(values: list[Any], nothing: Any) -> Any:
 
 
 def _refuse_unknown_variables() -> None:
-    """Refuses the name of a variable that is nearly that of an option: it would be left unread in silence."""
+    """Raise ConfigError for an environment variable with a name similar to an option.
+
+    Such a variable would be ignored silently.
+    """
     known = {option.environment_variable for option in OPTIONS} | {DEBUG}
     for name in sorted(os.environ):
         if name.startswith(VARIABLE) and name not in known:
@@ -174,7 +177,7 @@ def _from_words(option: Option, value: Any, base: str, where: str) -> Any:
 def _load_configuration(
     given: tuple[str, ...], start: str, *, isolated: bool
 ) -> tuple[str, dict[str, Any], dict[str, Any]]:
-    """The path of the configuration file that counts, what it says, and what ``--config KEY=VALUE`` says."""
+    """Return the path of the effective configuration file, the table, and the values of ``--config KEY=VALUE``."""
     overrides: dict[str, Any] = {}
     files: list[str] = []
     for text in given:

@@ -1,4 +1,4 @@
-"""The one table of options."""
+"""The option table."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: What the name of an environment variable begins with; the name of its option follows.
+#: Prefix of environment variables; the option name follows.
 VARIABLE = "AMP_CHECK_"
-#: Where what was found is kept.
+#: Name of the cache folder.
 CACHE = ".amp_check_cache"
 
 
 class Option:
     """One option.
 
-    ``key`` is its name in [tool.amp-check], ``flag`` the flag of amp-check check, ``run_flag`` that of amp-check run
-    (the same, unless it says otherwise), ``pytest_flag`` and ``ini`` what pytest has for it. ``short`` is a second flag
-    of one letter, ``off`` one that takes it back. ``file`` says whether a configuration file may set it, ``extends``
-    that what all places say of it counts together.
+    ``key`` is the name in [tool.amp-check]. ``flag`` is the flag of amp-check check, and ``run_flag`` of amp-check run,
+    by default the same. ``pytest_flag`` and ``ini`` are the names in pytest. ``short_flag`` is a one-letter flag, and
+    ``off_flag`` a flag that disables the option. ``allowed_in_file`` means that a configuration file may set the
+    option. ``is_extension`` means that the values of all sources are combined.
     """
 
     __slots__ = (
@@ -610,7 +610,7 @@ BY_KEY = {option.key: option for option in OPTIONS}
 
 
 class Options:
-    """The value of every option, resolved."""
+    """The resolved value of every option."""
 
     select: tuple[str, ...] | None
     ignore: tuple[str, ...]
@@ -671,11 +671,11 @@ class Options:
     dtype: str
     report: str | None
     compare: str | None
-    #: the folder of the configuration file that was found, or nothing
+    #: Folder of the configuration file, or "" without file.
     project_folder: str
-    #: names of what a configuration file has set that nobody has named by --config: it came with what is checked
+    #: Options set by a configuration file that was not named by --config: the file belongs to the checked code.
     set_by_file: frozenset[str]
-    #: words of extend_select from a nearer place than ignore, which does not take them back
+    #: Words of extend_select with higher priority than ignore, which ignore does not remove.
     insisted_select: tuple[str, ...]
-    #: option name -> where its value stands, in words
+    #: Option name -> location of the value, as text.
     origins: dict[str, str]

@@ -1,4 +1,4 @@
-"""Two runs side by side on the page: their figures, their curves drawn into each other, and where they differ."""
+"""Comparison of two runs on the page: figures, overlaid curves, and differences."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ if TYPE_CHECKING:
 
     Run = Mapping[str, Any]
 
-#: What the two runs are called in figures.
+#: Names of the two runs in figures.
 NOW, OTHER = "this run", "the other"
-#: Categories of memory whose difference is smaller than this part of it are the same.
+#: Relative difference below which two memory categories count as equal.
 SAME = 0.001
 
 
 class NotComparable(Exception):
-    """A file holds no runs that could be compared with; the message is one sentence."""
+    """Error for a file without comparable runs; the message is one sentence."""
 
 
 def load_runs(path: str) -> list[dict[str, Any]]:
-    """The runs that a file holds, as ``Run.to_json()``, ``amp-check run --data`` have written it."""
+    """Load the runs of a file written by ``Run.to_json()`` or ``amp-check run --data``.
+
+    Raise :class:`NotComparable` if the file cannot be read or contains no run.
+    """
     wrong = f"{path} holds no run: name a file of run.to_json(), or of amp-check run --data"
     try:
         held = _restore_numbers(parse_json(read_regular(path, LARGEST_DOCUMENT).decode()))
@@ -38,7 +41,7 @@ def load_runs(path: str) -> list[dict[str, Any]]:
         raise NotComparable(wrong) from None
     runs = held.get("runs", [held]) if isinstance(held, dict) else []
     try:
-        # What is not of the shape of a run cannot be compared with itself either.
+        # A trial comparison with itself detects data without the structure of a run.
         for run in runs:
             render_section("compare", run, run, figures.LINES)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError):
@@ -49,7 +52,7 @@ def load_runs(path: str) -> list[dict[str, Any]]:
 
 
 _NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-#: Values that are numbers, which JSON has as strings where they are not finite.
+#: Keys of numeric values that JSON stores as strings if not finite.
 _MEASURED = frozenset({"loss", "scale_before", "scale_after", "grad_norm", "underflow"})
 
 
@@ -65,7 +68,7 @@ def _restore_numbers(value: Any, key: str = "") -> Any:
 
 
 def pair_runs(runs: Sequence[Run], others: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Each run with that of the same title, and where one of each is left, these two."""
+    """Pair runs of equal titles. If no titles match and each side has one run, pair these two runs."""
     known = {run["title"]: run for run in others}
     found = [(run, known[run["title"]]) for run in runs if run["title"] in known]
     if not found and len(runs) == 1 and len(others) == 1:
@@ -74,7 +77,7 @@ def pair_runs(runs: Sequence[Run], others: Sequence[Run]) -> list[tuple[Run, Run
 
 
 def render_section(ident: str, now: Run, other: Run, limit: int) -> str:
-    """What two runs have in common, and what not."""
+    """Render the comparison of two runs."""
     figure = figures.make_steps_figure({NOW: now, OTHER: other}, limit)
     legend = html_parts.render_legend(
         [
@@ -140,7 +143,10 @@ def _format_last_loss(run: Run) -> str:
 
 
 def _render_findings(now: Run, other: Run) -> str:
-    """Findings of one run alone, by code, file and line of source; folders may differ from machine to machine."""
+    """Render the findings of only one run, matched by code, file name and line.
+
+    The folder is ignored, because folders may differ between machines.
+    """
 
     def index_findings(run: Run) -> dict[tuple[str, str, int], Mapping[str, Any]]:
         return {(f["code"], os.path.basename(f["filename"]), f["location"]["row"]): f for f in run["findings"]}
@@ -180,7 +186,7 @@ def _format_size_difference(now: int, other: int) -> str:
     if abs(now - other) <= SAME * max(now, other):
         return "the same"
     sign = "+" if now > other else "\u2212"
-    # Of something many times as large a share says nothing.
+    # A percentage of a much larger value has no meaning.
     part = f" ({sign}{charts.format_percent(abs(now - other) / other)})" if 0 < now < 10 * other else ""
     return f"{sign}{charts.describe_size(abs(now - other))}{part}"
 
@@ -202,7 +208,7 @@ def _render_dtypes(now: Run, other: Run) -> str:
 
 
 def _find_differing(now: Mapping[str, str], other: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """What has another dtype in one run than in the other, with both."""
+    """Yield the names with different dtypes in the two runs, and both dtypes."""
     for name in sorted({*now, *other}):
         one, two = now.get(name, "absent"), other.get(name, "absent")
         if one != two:

@@ -1,4 +1,4 @@
-"""The dtype map on the page: the modules of the model as a tree, with what each makes and holds."""
+"""Dtype map of the page: the module tree with output, parameter and gradient dtypes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: Module rows that are open at the start.
+#: Maximum number of initially open module rows.
 OPEN_ROWS = 80
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
@@ -67,7 +67,7 @@ def _render_branch(name: str, module: module_tree.ModuleNode, left: list[int], d
 
 
 def render_chips(found: Mapping[str, Sequence[str]]) -> str:
-    """Dtypes with what has them, which is shown on hovering."""
+    """Render dtypes, with the names of the owners as tooltip."""
     made = []
     for dtype, names in found.items():
         shown = ", ".join(names[:12]) + (f" and {len(names) - 12:,} more" if names[12:] else "")

@@ -1,4 +1,4 @@
-"""Findings on the page: what the terminal shows of each, with a link to what its rule says."""
+"""Findings on the page: the same data as in the terminal, with a link to the rule."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
     from ...protocol.finding import Finding
     from ..text import Line, SourceLines
 
-#: Findings of one run, or of one check, of which the rest is only counted.
+#: Maximum number of findings of one run or check; further findings are only counted.
 MOST = 500
 
 
 def serialize_findings(findings: Iterable[Finding], sources: SourceLines) -> list[dict[str, Any]]:
-    """Findings as plain data, with what the terminal shows of each as ``told``."""
+    """Return findings as plain data, with the terminal's data of each finding under the key ``told``."""
     from .. import text
 
     return [{**finding.as_dict(), "told": text.finding_data(finding, sources)} for finding in findings]
 
 
 def render_findings(found: Sequence[Mapping[str, Any]], run: Mapping[str, Any] | None = None) -> str:
-    """The findings of a run, or of source where that is None, the worst first."""
+    """Render the findings of a run, or of source if the run is None, most severe first."""
     if not found:
         where = "in this run" if run is not None else "in these files"
         return f'<p class="good"><span aria-hidden="true">✓</span> No AMP mistakes were found {where}.</p>'
@@ -54,7 +54,7 @@ def _render_article(finding: Mapping[str, Any], fault: Mapping[str, Any] | None)
 
 
 def _make_finding_data(finding: Mapping[str, Any]) -> dict[str, Any]:
-    """What can be told of a finding whose source is not at hand."""
+    """Return the display data of a finding without available source."""
     condition = f", {finding['condition']}" if finding["condition"] else ""
     events = [
         {"place": _format_location(step), "called": "", "text": step["text"], "source": ""}
@@ -128,14 +128,14 @@ def _render_help(lines: Sequence[Line]) -> str:
 
 
 def _render_prose_line(line: Line) -> str:
-    """A line of prose, in which what has no style may hold code between backticks."""
+    """Render a line of prose. Parts without style may contain code between backticks."""
     return "".join(
         _render_line([(piece, style)]) if style else html_parts.render_prose(piece) for piece, style in line
     ).strip()
 
 
 def render_rules(found: Iterable[Mapping[str, Any]]) -> str:
-    """What is wrong with each mistake that was found, once."""
+    """Render the explanation of each broken rule once."""
     broken = sorted({finding["code"] for finding in found} & RULES.keys())
     if not broken:
         return ""

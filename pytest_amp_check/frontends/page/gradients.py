@@ -1,4 +1,4 @@
-"""Magnitudes on the page: of gradients, and what float16 makes of them; of outputs, beside the most that it holds."""
+"""Magnitudes on the page: gradients in float16, and outputs relative to the largest float16 number."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: Modules that are shown with the greatest magnitudes.
+#: Maximum number of modules with the largest magnitudes.
 NEAREST = 30
-#: The most that float16 holds.
+#: Largest finite float16 number.
 MOST = 65504.0
-#: What gradient values that are not zero are in float16: the key of the counts, the name, and the colour.
+#: Bands of nonzero gradient values in float16: key of the counts, name, and color.
 BANDS = (
     ("lost", "rounded to zero", "var(--memory-6)"),
     ("subnormal", "subnormal", "var(--memory-1)"),
     ("normal", "normal", "var(--memory-3)"),
     ("above", "above 65,504", "var(--memory-2)"),
 )
-#: What has no magnitude that could be lost.
+#: Values without a magnitude that can be lost.
 OTHERS = (("zero", "zero in any precision"), ("inf", "inf"), ("nan", "NaN"))
 
 
@@ -69,7 +69,7 @@ def render_section(ident: str, run: Mapping[str, Any]) -> str:
 
 
 def _count_band(counts: Mapping[str, Any], key: str) -> int:
-    """How many values are of a kind; zeros without those that float16 has made, which count as rounded to zero."""
+    """Return the number of values in a band. Zeros created by float16 count as rounded to zero."""
     flushed = {"zero": -1, "lost": 1}.get(key, 0)
     number: int = counts[key] + flushed * counts["flushed"]
     return number
@@ -81,7 +81,7 @@ def format_share(counts: Mapping[str, Any], key: str) -> str:
 
 
 def _render_bands(counts: Mapping[str, Any], when: str) -> str:
-    """A bar of what share of the values is in each band."""
+    """Render a bar with the share of values in each band."""
     total = sum(_count_band(counts, band) for band, _, _ in BANDS)
     if not total:
         return ""
@@ -97,7 +97,7 @@ def _render_bands(counts: Mapping[str, Any], when: str) -> str:
 
 
 def _render_modules(run: Mapping[str, Any]) -> str:
-    """Modules of which float16 loses most, without scaling or with it."""
+    """Render the modules with the largest loss in float16, without or with scaling."""
     worst = [each for each in charts.rank_lost_modules(run) if each[1] or each[2]]
     if not worst:
         return ""
@@ -148,7 +148,7 @@ def _render_parameters(parameters: Mapping[str, Any], numerics: Mapping[str, Any
 
 
 def render_headroom(run: Mapping[str, Any]) -> str:
-    """How large outputs and products were beside the most that float16 holds, and gradients beside its least."""
+    """Render outputs and products relative to the largest float16 number, and gradients relative to the smallest."""
     found = run.get("headroom")
     if found is None:
         return ""
@@ -157,7 +157,7 @@ def render_headroom(run: Mapping[str, Any]) -> str:
         for what, magnitudes in (("output", found["outputs"]), ("product", found["products"]))
         for name, greatest in magnitudes.items()
     ]
-    # What is not finite comes first.
+    # Non-finite values come first.
     parts.sort(key=lambda part: (math.isfinite(part[2]), -part[2] if math.isfinite(part[2]) else 0.0))
     rows = [
         f'<tr><th scope="row" class="name"><code>{html_parts.escape_text(name)}</code></th><td>{what}</td>'
@@ -186,14 +186,14 @@ def _format_of_maximum(greatest: float) -> str:
 
 
 def _format_doublings(greatest: float) -> str:
-    """How often a magnitude may double before float16 does not hold it."""
+    """Return the number of times that a magnitude can double before float16 overflows."""
     if not math.isfinite(greatest):
         return "none"
     return f"{math.log2(MOST / greatest):.1f}" if greatest > 0 else html_parts.ABSENT
 
 
 def _render_fill(greatest: float) -> str:
-    """A bar over the powers of two that float16 holds, from 1 on."""
+    """Render a bar over the powers of two in float16, from 1."""
     part = 1.0 if not math.isfinite(greatest) else math.log2(max(greatest, 1.0)) / math.log2(MOST)
     colour = "var(--memory-6)" if part > 15 / 16 else "var(--memory-1)" if part > 12 / 16 else "var(--memory-3)"
     return f'<div class="bar"><span style="width:{min(part, 1.0) * 100:.1f}%;background:{colour}"></span></div>'

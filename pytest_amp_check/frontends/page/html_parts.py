@@ -1,4 +1,4 @@
-"""What the parts of the page are put together from: text that stays text, figures with names, tables, charts."""
+"""HTML building blocks of the page: escaped text, figures with names, tables, charts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: Rows of a table of one run, of which the rest is only counted.
+#: Maximum number of table rows for one run; further rows are only counted.
 ROWS = 300
-#: What stands in a table where nothing is known.
+#: Table cell of an unknown value.
 ABSENT = '<span class="muted">\u2013</span>'
 GLYPHS = {"error": "✕", "warning": "!", "info": "i", "": "✓"}
 
@@ -27,14 +27,14 @@ def escape_text(value: object) -> str:
 
 
 def embed_json(name: str, value: object) -> str:
-    """JSON that a script of the page reads; nothing in it can end the element."""
+    """Return a script element with JSON data. No content can end the element early."""
     source = json.dumps(value, separators=(",", ":"), allow_nan=False)
     source = source.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
     return f'<script type="application/json" id="{name}">{source}</script>'
 
 
 def render_prose(value: str) -> str:
-    """Text of a rule or a finding, in which ``code`` stands between backticks."""
+    """Render text of a rule or a finding, with ``code`` between backticks."""
     parts = re.split(r"(?<!`)`+([^`]+)`+", value.strip())
     marked = [f"<code>{escape_text(part)}</code>" if odd % 2 else escape_text(part) for odd, part in enumerate(parts)]
     return "".join(marked).replace("\n\n", "<br><br>")
@@ -59,7 +59,7 @@ def summarize_severities(findings: Iterable[Mapping[str, Any]]) -> str:
 
 
 def render_state(findings: Sequence[Mapping[str, Any]]) -> str:
-    """How a run ended, as a glyph, in words for who cannot see it."""
+    """Render the result of a run as a glyph, with text for screen readers."""
     look = find_worst_severity(findings)
     said = summarize_severities(findings)
     return (
@@ -69,7 +69,7 @@ def render_state(findings: Sequence[Mapping[str, Any]]) -> str:
 
 
 def render_tiles(triples: Iterable[tuple[str, str, str]]) -> str:
-    """Figures with their names; the third of each is a line in small."""
+    """Render numbers with names; the third item is a note in small print."""
     rows = [
         f"<div><dt>{escape_text(name)}</dt><dd>{escape_text(value)}"
         + (f"<small>{escape_text(note)}</small>" if note else "")
@@ -80,9 +80,9 @@ def render_tiles(triples: Iterable[tuple[str, str, str]]) -> str:
 
 
 def render_table(label: str, head: Sequence[str], rows: Sequence[str], look: str = "") -> str:
-    """A table that scrolls by itself where it is too large; a heading that starts with > stands on the right.
+    """Render a scrollable table. A heading that starts with > is right-aligned.
 
-    ``look`` names classes: ``full`` takes the whole width, ``tall`` scrolls when it has many rows.
+    ``look`` holds CSS classes: ``full`` uses the whole width, ``tall`` scrolls if there are many rows.
     """
     cells = "".join(
         f'<th scope="col" class="number">{each[1:]}</th>' if each.startswith(">") else f'<th scope="col">{each}</th>'
@@ -95,7 +95,7 @@ def render_table(label: str, head: Sequence[str], rows: Sequence[str], look: str
 
 
 def render_chart(ident: str, figure: figures.Figure, label: str, after: str = "") -> str:
-    """A place that a figure is drawn in, with its data, and what stands below it."""
+    """Render the container of a chart with the data, and HTML below the chart."""
     height = sum(panel["height"] + 38 for panel in figure["panels"]) + 28
     return (
         f'<figure><div class="chart" id="{ident}" data-figure="{ident}-data" data-label="{escape_text(label)}" '
@@ -121,12 +121,12 @@ def render_legend(entries: Sequence[tuple[str, str]]) -> str:
 
 
 def format_steps(spans: Iterable[Sequence[int]], most: int = 6) -> str:
-    """Steps in words, those in a row together: ``0, 3 to 5``."""
+    """Return step ranges as text, with consecutive steps joined: ``0, 3 to 5``."""
     found = [f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in spans]
     return ", ".join(found[:most]) + (", …" if len(found) > most else "")
 
 
-# What is known of a run in one figure.
+# Summary figures of a run.
 
 
 def make_run_title(number: int, run: Mapping[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Memory on the page: over time with its budget, by category, and what made most of it."""
+"""Memory on the page: over time with the budget, by category, and the largest contributors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def render_section(ident: str, run: Mapping[str, Any], limit: int) -> str:
 
 
 def _render_contributors(memory: Mapping[str, Any]) -> str:
-    """What made most of what there was at the peak: ops, modules and parameters, by their names."""
+    """Render the largest contributors to the peak: ops, modules and parameters, by name."""
     rows = [
         f'<tr><th scope="row" class="name"><code>{html_parts.escape_text(name)}</code></th>'
         f"<td>{html_parts.render_swatch(figures.choose_color(category))}{html_parts.escape_text(category)}</td>"

@@ -1,4 +1,4 @@
-"""The steps of a run on the page: the loss scale, what the gradients went through, and what was skipped."""
+"""Steps of a run on the page: the loss scale, gradient states, and skipped steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: What the norms are norms of, by what a run says of them.
+#: Explanations of gradient norms, by the recorded kind of norm.
 NORMS = {
     "at the step": "The gradient norm is that of the gradients as the step finds them, after any clipping.",
     "before clipping": "The gradient norm is that which the program has clipped by, before it did.",
@@ -53,7 +53,7 @@ def render_section(ident: str, run: Mapping[str, Any], limit: int) -> str:
 
 
 def _render_states(run: Mapping[str, Any]) -> str:
-    """What the gradients went through, in words: a row for each way, with the steps that went it."""
+    """Render the gradient states as text: one row for each state sequence, with the steps."""
     state_data = run.get("states") or {"optimizers": []}
     seen: set[str] = set()
     rows = []
@@ -91,7 +91,7 @@ def _render_state_path(states: tuple[str, ...]) -> str:
 
 
 def _render_scale_changes(series: Mapping[str, list[tuple[int, float]]]) -> str:
-    """The loss scale in words, where it changes."""
+    """Render the changes of the loss scale as a table."""
     rows = []
     for name, points in series.items():
         before: float | None = None

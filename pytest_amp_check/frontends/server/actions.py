@@ -1,4 +1,4 @@
-"""What an editor offers to do about a finding: the fix that ``--fix`` makes, a comment that silences it."""
+"""Code actions of an editor for a finding: the fix of ``--fix``, and a suppression comment."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from .documents import count_units
 
 FIX_ALL = "source.fixAll.amp-check"
 _ENDS = re.compile(r"\r\n|\r|\n")
-#: The list of a comment of ours at the end of a line, where it has one.
+#: Code list of a suppression comment at the end of a line.
 _LISTED = re.compile(r"#\s*amp:\s*ignore\[([^\]#]*)\]")
-#: Edits of the lines of each cell, or of the file.
+#: Edits by notebook cell, or for the file (None).
 Edits = dict[int | None, list[types.TextEdit]]
 
 
 def make_fix_edits(
     text: DocumentText, checked: CheckedDocument, wanted: Sequence[Finding], *, unsafe: bool
 ) -> Edits | None:
-    """The edits that put some findings of a document right; None where there are none that hold.
+    """Return the edits that fix some findings of a document, or None if no fix is valid.
 
-    As ``--fix`` does, what would come of them is read again first.
+    As in ``--fix``, the fixed text is analyzed again before the fix is accepted.
     """
     data, tree = text.data, checked.project
     try:
@@ -51,7 +51,7 @@ def make_fix_edits(
 
 
 def _make_diff_edits(before: str, after: str) -> Iterator[types.TextEdit]:
-    """The edits that make one text of another, in whole lines."""
+    """Yield the edits in whole lines that convert one text to another."""
     old, new = _split_lines(before), _split_lines(after)
     for what, start, end, first, last in SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if what != "equal":
@@ -59,7 +59,7 @@ def _make_diff_edits(before: str, after: str) -> Iterator[types.TextEdit]:
 
 
 def _split_lines(text: str) -> list[str]:
-    """The lines of a text with their ends."""
+    """Return the lines of a text, including line ends."""
     cuts = [0, *(match.end() for match in _ENDS.finditer(text)), len(text)]
     return [text[start:end] for start, end in pairwise(cuts) if start < end]
 
@@ -68,27 +68,27 @@ def _find_line_range(lines: Sequence[str], start: int, end: int) -> types.Range:
     def find_position(number: int) -> types.Position:
         if number < len(lines) or not lines or _ENDS.search(lines[-1]):
             return types.Position(number, 0)
-        # Behind a last line that has no end of its own.
+        # Behind a last line without line end.
         return types.Position(len(lines) - 1, count_units(lines[-1], len(lines[-1])))
 
     return types.Range(find_position(start), find_position(end))
 
 
 def make_fix_title(finding: Finding) -> str:
-    """What the fix of a finding is called, which has one."""
+    """Return the title of a finding's fix."""
     assert finding.fix is not None
     marked = "" if finding.fix.applicability == SAFE else " (unsafe: it changes what may have been tuned around)"
     return f"{finding.fix.message} ({finding.code}){marked}"
 
 
 def make_ignore_edit(finding: Finding, lines: Sequence[str]) -> types.TextEdit | None:
-    """The edit of its text or cell that silences a finding; None where no comment can stand.
+    """Return the edit that suppresses a finding, or None if no comment is possible.
 
-    The comment goes to the end of its line, else to the end of its last line, else to a line of its own above.
+    The comment is added at the end of the first line, else at the end of the last line, else on a separate line above.
     """
     site = finding.site
     for line in dict.fromkeys((site.line, site.end_line)):
-        # Behind a backslash nothing may stand.
+        # A comment cannot follow a backslash.
         if 0 < line <= len(lines) and not lines[line - 1].endswith("\\"):
             edit = _append_ignore(finding.code, lines[line - 1], line)
             if _is_silenced_by(finding, lines, edit):
@@ -105,7 +105,7 @@ def make_ignore_edit(finding: Finding, lines: Sequence[str]) -> types.TextEdit |
 
 
 def _append_ignore(code: str, row: str, line: int) -> types.TextEdit:
-    """A comment at the end of a line, or one more word in the list of the one that stands there."""
+    """Return the edit that appends a comment to a line, or adds a code to the existing comment."""
     known = _LISTED.search(row)
     if known is not None:
         at, content = known.end(1), f", {code}" if known.group(1).strip() else code
@@ -124,7 +124,7 @@ def _is_silenced_by(finding: Finding, lines: Sequence[str], edit: types.TextEdit
 
 
 def do_overlap(one: types.Range, other: types.Range) -> bool:
-    """Whether two ranges meet, be it in one place."""
+    """Return True if two ranges overlap or touch."""
 
     def position_key(at: types.Position) -> tuple[int, int]:
         return at.line, at.character
@@ -133,7 +133,7 @@ def do_overlap(one: types.Range, other: types.Range) -> bool:
 
 
 def is_requested(only: Iterable[types.CodeActionKind | str] | None, kind: str) -> bool:
-    """Whether an editor that asks for actions of certain kinds asks for this one."""
+    """Return True if the requested kinds of code actions include a kind."""
     if only is None:
         return not kind.startswith("source")
     asked = [each.value if isinstance(each, types.CodeActionKind) else each for each in only]

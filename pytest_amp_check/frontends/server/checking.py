@@ -1,4 +1,4 @@
-"""What is found in the documents of an editor: each among the files of its folder, under its own configuration."""
+"""Checks of open documents: each with the files of its folder, and with the folder's configuration."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from .. import options as table
 from ..folder_config import FolderConfig
 from ..text import SourceLines
 
-#: Folders, each with a configuration, of which what was found is kept while nothing of them is open.
+#: Number of folders with a configuration whose results are cached while no document of the folder is open.
 KEPT = 4
 
 
 class StaleCheck(Exception):
-    """What is being checked is not what the editor has any more."""
+    """Exception that stops a check of outdated content."""
 
 
 class DocumentText(NamedTuple):
-    """A document at one moment: its name in findings, the path of its file if it has one, and what that would hold."""
+    """A snapshot of a document: the name in findings, the path of the file if any, and the content."""
 
     name: str
     path: str
@@ -36,7 +36,7 @@ class DocumentText(NamedTuple):
 
 
 class CheckedDocument(NamedTuple):
-    """What was found in one document, and what is needed to put it right."""
+    """Findings of one document, and the data to fix them."""
 
     findings: list[Finding]
     settings: Settings
@@ -44,25 +44,27 @@ class CheckedDocument(NamedTuple):
 
 
 class DocumentChecker:
-    """The folders that an editor has open. Used by one thread alone: files read what the editor holds meanwhile."""
+    """Checker for the folders of an editor, for use in a single thread. Unsaved content replaces files on disk."""
 
     def __init__(self) -> None:
         self.folders: list[str] = []
         self._incremental_checkers: dict[tuple[str | None, str], IncrementalChecker] = {}
-        #: Sentences about what cannot be checked, and why, each with the folder or file that it concerns.
+        #: Errors by the folder or file that cannot be checked.
         self.errors: dict[str, str] = {}
 
     def note_moved_files(self) -> None:
-        """Files may have come, or gone."""
+        """Note that files may have been created or deleted."""
         for live in self._incremental_checkers.values():
             live.forget_files()
 
     def check_documents(
         self, texts: Sequence[DocumentText], is_stale: Callable[[], bool]
     ) -> Iterator[dict[str, CheckedDocument]]:
-        """What is found in documents by their names, in parts, as it comes. Raises :class:`Stale`.
+        """Yield the findings of documents by name, in several parts.
 
-        Where a folder was not checked yet, its documents are checked by themselves before, which is sooner done.
+        Raise :class:`StaleCheck` if the content is outdated.
+
+        Documents of a folder that was not checked before are first checked without the folder, which is faster.
         """
 
         def report_progress(done: int, total: int) -> None:
@@ -89,7 +91,7 @@ class DocumentChecker:
                     )
 
     def _group_documents(self, paths: Iterable[str]) -> list[tuple[IncrementalChecker, dict[str, FolderConfig]]]:
-        """The documents that are checked together: those of one folder with one configuration."""
+        """Group documents by folder and configuration, for a common check."""
         self.errors = {}
         known: dict[str, FolderConfig | None] = {}
         groups: dict[tuple[str | None, str], tuple[IncrementalChecker, dict[str, FolderConfig]]] = {}
@@ -109,7 +111,7 @@ class DocumentChecker:
                 checker = self._incremental_checkers[key] = IncrementalChecker(folder, settings)
             if not checker.is_excluded(path):
                 groups.setdefault(key, (checker, {}))[1][path] = around
-        # Those under a configuration that is not there any more are never asked for again.
+        # Checkers of a changed configuration are never used again.
         for key in [key for key in self._incremental_checkers if key not in groups][
             : max(len(self._incremental_checkers) - KEPT, 0)
         ]:
@@ -117,7 +119,7 @@ class DocumentChecker:
         return list(groups.values())
 
     def _load_config(self, folder: str) -> FolderConfig | None:
-        """What holds in a folder; None, and a sentence in ``wrong``, where it cannot be used."""
+        """Return the configuration of a folder, or None with a sentence in ``errors`` if invalid."""
         try:
             return folder_config.load_folder_config(folder)
         except table.ConfigError as error:
@@ -133,7 +135,7 @@ def _check_group(
     *,
     quick: bool,
 ) -> dict[str, CheckedDocument]:
-    """What is found in some documents of one folder and not known, with an offer of what puts it right."""
+    """Return the new findings of some documents of one folder, with fixes."""
     report = checker.check_named(list(paths), edited, progress, quick=quick)
     found: dict[str, list[Finding]] = {path: [] for path in paths}
     for finding in report.findings:
@@ -148,7 +150,7 @@ def _check_group(
 
 
 def _check_unsaved(text: DocumentText) -> CheckedDocument:
-    """What is found in a text that was never saved."""
+    """Check a text that was never saved."""
     settings = Settings()
     try:
         source = code_blocks.decode_source(text.name, text.data)

@@ -1,4 +1,4 @@
-"""What an editor has open: texts and notebooks, and the way between their places and those of findings."""
+"""Open documents of an editor: texts and notebooks, and the conversion of positions."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ...protocol.events import Site
 from ...static.sources import code_blocks, source_files
 from ..text import SourceLines
 
-#: Where a line ends in the language server protocol. A form feed ends none, for which ``str.splitlines`` takes it.
+#: Line ends in the language server protocol. A form feed is no line end, unlike in ``str.splitlines``.
 _ENDS = re.compile(r"\r\n|\r|\n")
 Change = types.TextDocumentContentChangePartial | types.TextDocumentContentChangeWholeDocument
 
 
 class TextBuffer:
-    """One text, in which the protocol counts UTF-16 code units of a line, and everything else characters."""
+    """One text. The protocol counts UTF-16 code units in a line; all other code counts characters."""
 
     def __init__(self, uri: str, version: int, text: str) -> None:
         self.uri = uri
@@ -41,7 +41,10 @@ class TextBuffer:
                 self.text = self.text[:start] + change.text + self.text[max(start, end) :]
 
     def _find_offset(self, position: types.Position) -> int:
-        """The characters before a position; one that lies behind the end of its line, or of all lines, is that end."""
+        """Return the character offset of a position.
+
+        A position behind the end of a line or text is moved to the end.
+        """
         start = 0
         for number, match in enumerate(_ENDS.finditer(self.text)):
             if number == position.line:
@@ -52,7 +55,7 @@ class TextBuffer:
 
 
 def count_characters(line: str, units: int) -> int:
-    """The number of characters of a line that so many UTF-16 code units hold."""
+    """Return the number of characters in a number of UTF-16 code units of a line."""
     if line.isascii():
         return min(units, len(line))
     for number, character in enumerate(line):
@@ -63,48 +66,48 @@ def count_characters(line: str, units: int) -> int:
 
 
 def count_units(line: str, column: int) -> int:
-    """The number of UTF-16 code units of so many characters of a line."""
+    """Return the number of UTF-16 code units in a number of characters of a line."""
     before = line[:column]
     return len(before) + sum(character > "\uffff" for character in before)
 
 
 class Document:
-    """A file as it is in an editor, saved or not. The cells of a notebook have a buffer each, by their numbers."""
+    """A file in an editor, saved or not. Each cell of a notebook has a separate buffer, by number."""
 
     def __init__(self, uri: str, version: int, buffers: dict[int | None, TextBuffer]) -> None:
         self.uri = uri
         self.version = version
         self.buffers = buffers
         found = to_fs_path(uri) if uri.startswith("file:") else None
-        #: Absolute; empty for what was never saved, and for what can be no file.
+        #: Absolute path; empty if never saved, or if no file can have the name.
         self.path = os.path.abspath(found) if found and "\0" not in found else ""
 
     @property
     def name(self) -> str:
-        """What findings call it."""
+        """Name of the document in findings."""
         return self.path or f"<{self.uri}>"
 
     def read_text(self) -> str:
         return self.buffers[None].text
 
     def encode_text(self) -> bytes:
-        """What the file would hold if it was saved now."""
+        """Return the content of the file if saved now."""
         return source_files.encode_python(self.read_text())
 
     def list_addresses(self) -> list[tuple[str, int | None]]:
-        """What diagnostics are published for: each address, with its version."""
+        """Return the addresses for diagnostics, each with the version."""
         return [(buffer.uri, buffer.version) for buffer in self.buffers.values()]
 
     def find_buffer(self, site: Site) -> TextBuffer | None:
         return self.buffers.get(site.cell)
 
     def find_location(self, site: Site) -> tuple[str, types.Range] | None:
-        """The address and range of a place; None for one that is shown nowhere."""
+        """Return the address and range of a source location, or None if not displayed."""
         buffer = self.find_buffer(site)
         if buffer is not None:
             return buffer.uri, find_range(site, buffer.split_lines())
         if None in self.buffers and code_blocks.is_notebook(self.name):
-            # The JSON of a notebook as a text.
+            # The editor shows the notebook's JSON as text.
             sources = SourceLines({site.path: source_files.normalize_newlines(self.read_text())})
             line, column, _ = sources.locate_in_notebook(site, site.line)
             end, _, end_column = sources.locate_in_notebook(site, max(site.line, site.end_line))
@@ -114,7 +117,7 @@ class Document:
 
 
 class Notebook(Document):
-    """A notebook whose cells the editor shows as texts of their own."""
+    """A notebook whose cells the editor shows as separate texts."""
 
     def __init__(self, opened: types.NotebookDocument, texts: Sequence[types.TextDocumentItem]) -> None:
         super().__init__(opened.uri, opened.version, {})
@@ -128,7 +131,7 @@ class Notebook(Document):
         self.buffers = {number: buffer for number, buffer in found if buffer is not None}
 
     def read_text(self) -> str:
-        """The notebook as a file would hold it, without what its cells have put out."""
+        """Return the notebook as a file would contain it, without cell outputs."""
         cells: list[dict[str, Any]] = []
         for cell in self._cells:
             buffer = self._buffers_by_uri.get(cell.document)
@@ -140,7 +143,7 @@ class Notebook(Document):
         return json.dumps({"cells": cells})
 
     def apply_change(self, event: types.NotebookDocumentChangeEvent, version: int) -> list[str]:
-        """What happened to the cells; the addresses of those that are gone."""
+        """Apply a change of the cells, and return the addresses of removed cells."""
         self.version = version
         gone: list[str] = []
         cells = event.cells
@@ -165,7 +168,7 @@ class Notebook(Document):
 
 
 def find_range(site: Site, lines: Sequence[str]) -> types.Range:
-    """The range of a place among lines."""
+    """Return the range of a source location in lines."""
     last = max(site.end_line, site.line, 1)
     start = _find_position(lines, max(site.line, 1), site.column)
     end = _find_position(lines, last, site.end_column)

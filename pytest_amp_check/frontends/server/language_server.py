@@ -1,4 +1,4 @@
-"""The language server ``amp-check server``: what an editor tells it, and what it answers."""
+"""The language server ``amp-check server``: notifications and requests of an editor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .pages import RulePages
 
 Result = TypeVar("Result")
 Report = types.RelatedFullDocumentDiagnosticReport | types.RelatedUnchangedDocumentDiagnosticReport
-#: Seconds without another edit after which a check begins.
+#: Seconds without further edits before a check starts.
 PAUSE = 0.05
 SEVERITIES = {
     ERROR: types.DiagnosticSeverity.Error,
@@ -43,7 +43,7 @@ WATCHED = tuple(f"**/{name}" for name in ("*.py", "*.ipynb", "*.md", *table.FILE
 
 
 class PublishedDiagnostics(NamedTuple):
-    """The diagnostics of a text. ``number`` is another one whenever they change."""
+    """The diagnostics of a text. ``result_number`` differs after every change."""
 
     result_number: int
     version: int | None
@@ -51,11 +51,11 @@ class PublishedDiagnostics(NamedTuple):
 
 
 class CheckServer:
-    """What is open, what was found in it, and the one check that is under way."""
+    """Open documents, their findings, and the single running check."""
 
     def __init__(self, editor: LanguageServer) -> None:
         self._editor = editor
-        #: By address, that of a cell leads to its notebook.
+        #: Documents by address; the address of a cell maps to the notebook.
         self.documents: dict[str, Document] = {}
         self.checked_documents: dict[str, CheckedDocument] = {}
         self.checker = DocumentChecker()
@@ -65,13 +65,13 @@ class CheckServer:
         self._published_diagnostics: dict[str, PublishedDiagnostics] = {}
         self._shown_messages: set[str] = set()
         self._pages = RulePages()
-        #: How many requests for the diagnostics of each address wait for the check that is under way.
+        #: Number of diagnostic requests that wait for the running check, by address.
         self._waiting_requests: Counter[str] = Counter()
-        #: The number of the diagnostics that each request was last answered with, by address.
+        #: Result number of the last answered diagnostic request, by address.
         self._answered_numbers: dict[str, int] = {}
         self._result_numbers = count(1)
 
-    # What changes.
+    # Document changes.
 
     def open_document(self, document: Document) -> None:
         self.documents[document.uri] = document
@@ -95,22 +95,25 @@ class CheckServer:
         self._answered_numbers.pop(uri, None)
 
     def schedule_check(self, *, files_moved: bool = False) -> None:
-        """Check what is open, soon; what is being checked is stale. ``moved`` says that there may be other files."""
+        """Schedule a check of all open documents, and cancel the running check.
+
+        ``files_moved`` means that files may have been created or deleted.
+        """
         self._generation += 1
         if self._check_task is not None:
             self._check_task.cancel()
         self._check_task = asyncio.get_running_loop().create_task(self._check_documents(files_moved=files_moved))
 
     def shut_down(self) -> None:
-        """Leave nothing behind."""
+        """Remove the temporary files."""
         self._pages.remove_files()
 
     async def wait_until_checked(self) -> None:
-        """Wait until what is open was checked as it is."""
+        """Wait until the current content of all open documents is checked."""
         while self._check_task is not None and not self._check_task.done():
             await asyncio.wait([self._check_task])
 
-    # What is found.
+    # Findings.
 
     async def _check_documents(self, *, files_moved: bool) -> None:
         await asyncio.sleep(PAUSE)
@@ -139,7 +142,10 @@ class CheckServer:
         self._refresh_diagnostics()
 
     async def _run_in_worker(self, act: Callable[[], Result]) -> Result | None:
-        """Let the thread do it that reads source; what goes wrong there is logged, and nothing else comes of it."""
+        """Run a function in the worker thread that analyzes source.
+
+        An exception is only logged; the result is then None.
+        """
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, act)
         except Exception as error:  # noqa: BLE001 - an editor goes on, whatever it has typed
@@ -148,7 +154,7 @@ class CheckServer:
             return None
 
     def _show_messages(self, sentences: Iterable[str]) -> None:
-        """Show what is wrong with a configuration, once as long as it is."""
+        """Show configuration errors, each once until resolved."""
         now = set(sentences)
         for sentence in sorted(now - self._shown_messages):
             self._editor.window_show_message(types.ShowMessageParams(types.MessageType.Error, f"amp-check: {sentence}"))
@@ -173,7 +179,7 @@ class CheckServer:
         same = shown is not None and shown.diagnostics == diagnostics
         number = shown.result_number if shown is not None and same else next(self._result_numbers)
         self._published_diagnostics[uri] = PublishedDiagnostics(number, version, diagnostics)
-        # An editor that asks would show twice what it is told besides.
+        # An editor that pulls diagnostics would show pushed diagnostics twice.
         if not self._pulls_diagnostics():
             self._editor.text_document_publish_diagnostics(
                 types.PublishDiagnosticsParams(uri=uri, diagnostics=diagnostics, version=version)
@@ -185,7 +191,7 @@ class CheckServer:
         return text_document is not None and text_document.diagnostic is not None
 
     def _refresh_diagnostics(self) -> None:
-        """Tell the editor to ask again if answers that it has are outdated by an edit of another file."""
+        """Ask the editor to request diagnostics again if an edit of another file made them outdated."""
         workspace = self._editor.client_capabilities.workspace
         able = workspace is not None and workspace.diagnostics is not None and workspace.diagnostics.refresh_support
         outdated = any(
@@ -197,7 +203,7 @@ class CheckServer:
             self._editor.workspace_diagnostic_refresh(None)
 
     async def report_diagnostics(self, uri: str, known: str | None) -> Report:
-        """Return the diagnostics of a text as it is now, or that they are those that the editor knows by a number."""
+        """Return the current diagnostics of a text, or a report that the editor's diagnostics are unchanged."""
         self._waiting_requests[uri] += 1
         try:
             await self.wait_until_checked()
@@ -237,10 +243,13 @@ class CheckServer:
             tags=[TAGS[finding.code]] if finding.code in TAGS else None,
         )
 
-    # What is asked.
+    # Requests.
 
     def find_hover(self, uri: str, position: types.Position) -> tuple[str, types.Range] | None:
-        """Return the rules that found something at a place, or whose codes stand there, in short, and the range."""
+        """Return a short text about the rules at a position, and the range. None if there is none.
+
+        A rule is included if a finding of the rule covers the position, or if the text there contains the code.
+        """
         document = self.documents.get(uri)
         if document is None:
             return None
@@ -334,7 +343,10 @@ class CheckServer:
         )
 
     def _make_workspace_edit(self, changes: dict[str, tuple[TextBuffer, list[types.TextEdit]]]) -> types.WorkspaceEdit:
-        """Edits of versions, where the editor takes these: then it refuses them when it has another one by then."""
+        """Return an edit with document versions if the editor supports versions.
+
+        An editor with another version then rejects the edit.
+        """
         capabilities = self._editor.client_capabilities.workspace
         edit = capabilities.workspace_edit if capabilities is not None else None
         if edit is not None and edit.document_changes:
@@ -350,18 +362,19 @@ class CheckServer:
 
 
 def serve_editor() -> None:
-    """Serve an editor over standard input and output until it says that it is done."""
+    """Serve an editor over standard input and output until the editor exits."""
     stdin, stdout = open_standard_input().buffer, sys.stdout.buffer
-    # Whatever is printed would stand in the middle of the protocol.
+    # Printed output would corrupt the protocol stream.
     sys.stdout = sys.stderr
     make_server().start_io(stdin, stdout)
 
 
 class _Utf16Protocol(LanguageServerProtocol):
-    """The protocol with columns in UTF-16 code units, which every client takes (3.17, PositionEncodingKind).
+    """Language server protocol with columns in UTF-16 code units.
 
-    pygls would agree to what a client likes best, as Helix and Neovim from 0.11 on like bytes of UTF-8. Edits go to the
-    texts of :class:`Server` alone: pygls fails with a KeyError, which editors show, at one of what was never opened.
+    Every client supports UTF-16 code units (3.17, PositionEncodingKind). pygls would accept the client's preference:
+    Helix and Neovim since 0.11 prefer bytes of UTF-8. Edits go only to the texts of :class:`CheckServer`. pygls fails
+    with a KeyError, which editors show, on an edit of a text that was never opened.
     """
 
     @lsp_method(types.INITIALIZE)
@@ -382,7 +395,7 @@ class _Utf16Protocol(LanguageServerProtocol):
 
 
 def make_server() -> LanguageServer:
-    """The server with all that it answers."""
+    """Return the language server with all request handlers."""
     selector = [types.NotebookDocumentFilterWithCells(notebook="*", cells=[types.NotebookCellLanguage("python")])]
     editor = LanguageServer(
         "amp-check",
@@ -488,7 +501,7 @@ def _register_requests(editor: LanguageServer, server: CheckServer) -> None:
         page, where = found
         asked = editor.client_capabilities.text_document
         formats = asked.hover.content_format if asked is not None and asked.hover is not None else None
-        # Markdown is what was written to be read as it stands, too.
+        # Markdown text is also readable as plain text.
         plain = formats is not None and types.MarkupKind.Markdown not in formats
         kind = types.MarkupKind.PlainText if plain else types.MarkupKind.Markdown
         return types.Hover(types.MarkupContent(kind, page), where)

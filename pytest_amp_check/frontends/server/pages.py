@@ -1,4 +1,4 @@
-"""Pages of rules that an editor can open, as files of this process where no site shows them."""
+"""Rule pages that an editor can open, as temporary files if no website shows the pages."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ..text import rule_markdown
 
 
 class RulePages:
-    """Addresses of the pages of rules. Files are written when they are first asked for, and go with the process."""
+    """Addresses of rule pages. Files are written at the first request, and removed with the process."""
 
     def __init__(self) -> None:
         self._folder: TemporaryDirectory[str] | None = None
         self._written_addresses: dict[str, str] = {}
 
     def find_address(self, code: str) -> str:
-        """Return the address of the page of a rule, or nothing if no file can be written."""
+        """Return the address of the page of a rule, or "" if no file can be written."""
         public = find_rule_page(code)
         if public:
             return public
@@ -28,7 +28,7 @@ class RulePages:
         return self._written_addresses[code]
 
     def remove_files(self) -> None:
-        """Remove the files."""
+        """Remove the temporary files."""
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None

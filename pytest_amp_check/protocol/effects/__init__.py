@@ -1,4 +1,7 @@
-"""What an event does to a state, and which faults it commits: the part of judging that needs no order."""
+"""Effects of events on a state, and the violations that an event causes.
+
+The effects do not depend on the order of paths.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from ..checker import Checker, EventContext, Here, PathState
 from ..events import Event, EventKind
 from . import gradients, regions, scalers
 
-#: Kind of event -> what it does to a state. Events of other kinds leave it as it is.
+#: Handlers by event kind. Events of other kinds leave the state unchanged.
 HANDLERS: dict[EventKind, Callable[[Checker, EventContext], PathState]] = {
     e.AUTOCAST_ENTER: regions.apply_enter,
     e.AUTOCAST_EXIT: regions.apply_exit,
@@ -48,6 +51,6 @@ HANDLERS: dict[EventKind, Callable[[Checker, EventContext], PathState]] = {
 
 
 def apply_event(checker: Checker, index: int, event: Event, state: PathState, here: Here) -> PathState:
-    """The state after an event, with the faults that it commits."""
+    """Return the state after an event, and report the violations of the event."""
     handle = HANDLERS.get(event.kind)
     return state if handle is None else handle(checker, EventContext(index, event, state, here))

@@ -1,4 +1,4 @@
-"""Gradients: what feeds, clips, edits, clears and uses them, with and without a scaler."""
+"""Effects of gradient events: accumulate, clip, edit, clear and use gradients, with and without a scaler."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..events import Event, Site
 from .regions import check_in_region
 from .violations import apply_transition
 
-#: Kind of event -> the input that it is to the automaton.
+#: Automaton inputs of manual gradient access, by event kind.
 BY_HAND = {e.GRAD_READ: a.READ, e.GRAD_EDIT: a.EDIT, e.GRAD_DIVIDE: a.DIVIDE}
 
 
@@ -25,9 +25,9 @@ def apply_backward(checker: Checker, ctx: EventContext) -> PathState:
 
 
 def accumulate_grads(checker: Checker, ctx: EventContext) -> None:
-    """A backward adds gradients to those of the optimizers that it reaches."""
+    """Add the gradients of a backward to the optimizers that the backward reaches."""
     for i in checker.find_already_accumulated(ctx.event):
-        # The same backward again, and no step in between: an accumulation window is open.
+        # The same backward ran again without a step in between, so an accumulation window is open.
         apply_transition(checker, ctx, i, a.HOLD)
     facts = ctx.event.attributes
     open_windows = checker.open_windows(ctx.state)
@@ -44,7 +44,7 @@ def accumulate_grads(checker: Checker, ctx: EventContext) -> None:
             continue
         if averaged:
             check_averaged_early(checker, ctx, i)
-        # A scaler that serves one optimizer alone is used for the losses that feed it.
+        # A scaler with a single optimizer scales the losses of this optimizer.
         sure = certain or (ctx.subject_key >= 0 and len(served) == 1 and i in served)
         apply_transition(
             checker,
@@ -60,7 +60,7 @@ def accumulate_grads(checker: Checker, ctx: EventContext) -> None:
 
 
 def check_averaged_early(checker: Checker, ctx: EventContext, i: int) -> None:
-    """A backward adds to gradients that the one before it, in the same window, has averaged over processes."""
+    """Report a backward that adds to gradients averaged over ranks by an earlier backward of the same window."""
     opt = ctx.optimizer_states[i]
     if opt.no_sync or opt.grads not in a.PENDING or not (opt.window_open or opt.loop_kind == e.MICRO):
         return
@@ -77,7 +77,7 @@ def apply_step(checker: Checker, ctx: EventContext) -> PathState:
 
 
 def note_window_steps(checker: Checker, ctx: EventContext) -> None:
-    """Note the windows that a step ends."""
+    """Record the windows that a step ends."""
     event = ctx.event
     if event.object is not None and ctx.optimizer_states[checker.optimizer_index[event.object]].several_backwards:
         checker.accumulating_windows.update(key for key, _ in event.guards if key in checker.window_predicates)
@@ -105,28 +105,28 @@ def apply_clip(checker: Checker, ctx: EventContext) -> PathState:
 
 
 def apply_manual_access(checker: Checker, ctx: EventContext) -> PathState:
-    """Gradients are read, edited or divided by the loss scale, without a function of torch for it."""
+    """Apply a read, an edit or a manual division of gradients by the loss scale."""
     for i in find_touched(checker, ctx) if not ctx.event.attributes.get("undone") else ():
         apply_transition(checker, ctx, i, BY_HAND[ctx.event.kind])
     return ctx.next_state()
 
 
 def apply_finite_check(checker: Checker, ctx: EventContext) -> PathState:
-    """Gradients are looked through for what is not finite, which those of a dynamic loss scale hold now and then."""
+    """Apply a check of gradients for non-finite values, which a dynamic loss scale produces occasionally."""
     for i in find_touched(checker, ctx):
         opt = ctx.optimizer_states[i]
         if ctx.event.attributes["raises"] and opt.scaler_key >= 0 and opt.grads in (a.SCALED, a.UNSCALED, a.STEPPED):
             checker.resolve_cause("raise-nonfinite", ctx.index, i, ctx.point)
-        if opt.grads not in a.UNDER_SCALE:  # a scale changes nothing about it
+        if opt.grads not in a.UNDER_SCALE:  # A loss scale does not change the result of a finite check.
             apply_transition(checker, ctx, i, a.READ)
     return ctx.next_state()
 
 
 def find_touched(checker: Checker, ctx: EventContext) -> list[int]:
-    """Indexes of the optimizers whose gradients an event touches.
+    """Return the indexes of the optimizers whose gradients an event touches.
 
-    Where the event does not say whose they are, and one optimizer is unscaled, they are taken to be that one's; so
-    they are of what was stepped, where they are read alone.
+    If the event names no owner, the unscaled optimizers are assumed. A read also assumes stepped optimizers. If none
+    has this state, all optimizers are assumed.
     """
     opts, owners = ctx.optimizer_states, ctx.event.attributes.get("owners")
     if owners is not None:
@@ -156,17 +156,17 @@ def apply_zero_grad(checker: Checker, ctx: EventContext) -> PathState:
     is_intended = open_window and (has_window_guard or given_up)
     for i in cleared:
         if is_intended:
-            # Zeroed on a schedule of its own, which is the window's, or given up on purpose.
+            # The gradients are cleared on a separate schedule, which is the window's, or are discarded intentionally.
             ctx.optimizer_states[i] = ctx.optimizer_states[i]._replace(window_open=False, loop_kind="")
         apply_transition(checker, ctx, i, a.ZERO)
         if given_up:
-            # The step that follows is meant to find nothing: it ends the turn for the scaler.
+            # The next step intentionally finds no gradients, and only ends the iteration for the scaler.
             ctx.optimizer_states[i] = ctx.optimizer_states[i]._replace(grads_discarded=False)
     return ctx.next_state()
 
 
 def is_rescue(checker: Checker, event: Event, here: Here) -> bool:
-    """Whether gradients are cleared where something went wrong: under a test under which nothing runs backward."""
+    """Return True if gradients are cleared after a failure: under a predicate under which no backward runs."""
     if event.attributes.get("rescue"):
         return True
     guards = [(key, truth) for key, truth in event.guards if key not in checker.window_predicates]
@@ -183,7 +183,7 @@ def apply_optimizer_new(checker: Checker, ctx: EventContext) -> PathState:
     if event.subject in checker.optimizer_index:
         i = checker.optimizer_index[event.subject]
         if event.attributes.get("found"):
-            # What a framework hands out has been there before.
+            # An optimizer from a framework existed before.
             ctx.optimizer_states[i] = (
                 ctx.optimizer_states[i]
                 if "several" in checker.program.objects[event.subject].attributes
@@ -192,7 +192,7 @@ def apply_optimizer_new(checker: Checker, ctx: EventContext) -> PathState:
         else:
             apply_transition(checker, ctx, i, a.NEW)
     if not event.attributes.get("found"):
-        # An optimizer of a list, or one of the same parameters, is or becomes the one that is constructed here.
+        # An unresolved optimizer of a list, or of the same parameters, may be the optimizer constructed here.
         things = checker.program.objects
         parameters = things[event.subject].attributes.get("owns") if event.subject is not None else None
         for i, opt in enumerate(ctx.optimizer_states):
@@ -229,7 +229,7 @@ def apply_loop_exit(checker: Checker, ctx: EventContext) -> PathState:
 
 
 def apply_repeated_call(checker: Checker, ctx: EventContext) -> PathState:
-    # Other code has run in between; only an open accumulation window is meant to last, and what nobody clears.
+    # Other code has run in between. Only an open accumulation window and uncleared gradients persist.
     kept = ctx.event.attributes.get("uncleared", False)
     opts = []
     for opt in ctx.optimizer_states:
@@ -254,7 +254,7 @@ def apply_program_end(checker: Checker, ctx: EventContext) -> PathState:
 
 
 def apply_scheduler_step(checker: Checker, ctx: EventContext) -> PathState:
-    """A scheduler of which the source is read moves: beside the step that a scaler may skip, or inside a window."""
+    """Check the step of a known scheduler beside an optimizer step that the scaler may skip, or inside a window."""
     event, loops = ctx.event, ctx.event.attributes.get("loops")
     if event.object not in checker.optimizer_index or loops is None:
         return ctx.state
@@ -269,7 +269,7 @@ def apply_scheduler_step(checker: Checker, ctx: EventContext) -> PathState:
 
 
 def apply_weight_average(checker: Checker, ctx: EventContext) -> PathState:
-    """An average of the weights of which the source is read takes them in: beside the step that a scaler may skip."""
+    """Check the update of a known weight average beside an optimizer step that the scaler may skip."""
     event = ctx.event
     trained = checker.optimizer_index.get(event.object) if event.object is not None else None
     if (
@@ -282,14 +282,14 @@ def apply_weight_average(checker: Checker, ctx: EventContext) -> PathState:
 
 
 def _ignores_skipped_step(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """Whether what goes with a step is done where the scaler has skipped it, too."""
+    """Return True if an action beside a step also runs when the scaler skipped the step."""
     if ctx.optimizer_states[i].grads not in (a.STEPPED, a.CLEAN) or checker.has_scale_branch:
         return False
     return _follows_each_step(ctx.event, checker.find_last_event(ctx.point, (e.SCALER_STEP,), i))
 
 
 def _averages_grads(event: Event, state: PathState) -> bool:
-    """Whether a backward averages the gradients over processes, as far as is known of the tests that decide it."""
+    """Return True if a backward averages gradients over ranks, according to the known predicates."""
     tests = event.attributes.get("averaged")
     if tests is None or event.attributes.get("apart"):
         return False
@@ -298,7 +298,7 @@ def _averages_grads(event: Event, state: PathState) -> bool:
 
 
 def _follows_each_step(event: Event, step: Event) -> bool:
-    """Whether something is done beside each step of a scaler of the program's own, whatever became of that."""
+    """Return True if an action follows each step of a scaler in the program, skipped or not."""
     return (
         step.kind == e.SCALER_STEP
         and "framework" not in step.attributes
@@ -309,12 +309,12 @@ def _follows_each_step(event: Event, step: Event) -> bool:
 
 
 def _contains_location(site: Site, other: Site) -> bool:
-    """Whether the function in which a place lies holds another place too, or calls what holds it."""
+    """Return True if the function of a source location contains the other location, or calls a function that does."""
     return any((each.function, each.caller) == (site.function, site.caller) for each in other.list_frames())
 
 
 def check_scaled_twice(checker: Checker, ctx: EventContext) -> PathState:
-    """A loss is scaled that a scaler has scaled before."""
+    """Report a loss that is scaled a second time."""
     if ctx.event.attributes.get("twice"):
         checker.report_violation("scale@scaled", ctx.index, ctx.index, ctx.point)
     return ctx.state

@@ -1,4 +1,4 @@
-"""Autocast regions: what they cover, and what may not happen in them or outside of them."""
+"""Effects of autocast regions: covered events, and violations inside and outside a region."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from .. import events as e
 from ..checker import AutocastRegion, Checker, EventContext, Here, PathState
 from ..events import Event
 
-#: Autocast regions that are remembered at once.
+#: Maximum number of nested autocast regions that are tracked.
 DEPTH = 64
-#: The instance of a context that stands where a region could, and opens none (``nullcontext()``).
+#: Region instance of a context that opens no region (``nullcontext()``).
 NULL = -2
 
 
@@ -39,7 +39,7 @@ def apply_cache_clear(checker: Checker, ctx: EventContext) -> PathState:
 
 
 def apply_forward(checker: Checker, ctx: EventContext) -> PathState:
-    """A module runs forward, with the low-precision copies of weights that have been written since."""
+    """Apply a module's forward, which uses cached low-precision copies of weights that may be outdated."""
     state = ctx.state
     region = state.regions[-1] if state.regions else None
     if region is None or not (region.enabled and region.cache_enabled and ctx.event.attributes.get("cached", True)):
@@ -51,7 +51,7 @@ def apply_forward(checker: Checker, ctx: EventContext) -> PathState:
 
 
 def _has_no_stepped_weights(checker: Checker, step: Event | None, forward: Event) -> bool:
-    """Whether a module that runs forward is known to have none of the weights that an optimizer has stepped."""
+    """Return True if a module is known to have no weights of the optimizer that stepped."""
     if step is None or step.object is None or forward.subject is None:
         return False
     program = checker.program
@@ -60,13 +60,13 @@ def _has_no_stepped_weights(checker: Checker, step: Event | None, forward: Event
 
 
 def check_in_region(checker: Checker, ctx: EventContext) -> None:
-    """Something runs backward, or writes parameters, in a region that may be open."""
+    """Check a backward or a parameter write in a region that may be open."""
     state, event = ctx.state, ctx.event
     if not state.regions:
         return
     region = state.regions[-1]
     of_optimizer = event.object in checker.optimizer_index
-    # What an optimizer steps has run forward before. A run tells of forwards only while a write may have spoilt some.
+    # A stepped module has run forward before. A run records forwards only while a write may have made a cache outdated.
     spoils = event.kind == e.PARAM_WRITE and (region.cache_filled or checker.has_exact_identity)
     writes = spoils or (of_optimizer and event.kind != e.BACKWARD)
     if writes and region.cache_enabled and any(each.instance != NULL for each in state.regions):
@@ -86,7 +86,7 @@ def apply_param_write(checker: Checker, ctx: EventContext) -> PathState:
 
 
 def check_leaving_region(checker: Checker, ctx: EventContext) -> PathState:
-    """A module is captured, or run by another thread, in a region whose cache or state that does not respect."""
+    """Check a capture of a module, or a run in another thread, which ignores the region's cache or state."""
     state = ctx.state
     region = state.regions[-1] if state.regions else None
     if region is not None and region.enabled:
@@ -97,7 +97,7 @@ def check_leaving_region(checker: Checker, ctx: EventContext) -> PathState:
 
 
 def find_leaving_label(checker: Checker, how: str, region: AutocastRegion, here: Here) -> str:
-    """The fault of leaving a region in some way, if it is one."""
+    """Return the violation label of a capture or thread in a region, or "" if allowed."""
     cuda = region.device == "cuda"
     if how == "trace":
         return "trace@cached-region" if region.cache_enabled else ""
@@ -115,7 +115,7 @@ def find_leaving_label(checker: Checker, how: str, region: AutocastRegion, here:
 
 
 def has_run_since(checker: Checker, entry_node: int, here: Here) -> bool:
-    """Whether a module has run forward since a region was entered."""
+    """Return True if a module ran forward since a region was entered."""
     for index in checker.walk_back(here):
         event = checker.event_at(index)
         if event is not None and event.kind == e.FORWARD:

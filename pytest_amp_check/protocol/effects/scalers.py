@@ -1,4 +1,4 @@
-"""Scalers: what they are made from, what they unscale and step, and what becomes of their scale."""
+"""Effects of scaler events: construction, unscale, step, update, and changes of the scale."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from .gradients import note_window_steps
 from .regions import check_in_region
 from .violations import apply_transition
 
-#: What gradients become where the program sets the scale itself.
+#: New gradient state after the program sets the scale itself.
 OF_ANOTHER_SCALE = {a.UNSCALED: a.LAPSED, a.SCALED: a.OUTDATED, a.FED: a.AGED}
 
 
 def apply_scaler_new(checker: Checker, ctx: EventContext) -> PathState:
-    # A new one knows nothing of what the one before has unscaled.
+    # A new scaler has no record of the gradients that the old scaler unscaled.
     ctx.optimizer_states = [
         opt._replace(stage=a.READY) if opt.scaler_key == ctx.subject_key else opt for opt in ctx.optimizer_states
     ]
@@ -36,7 +36,7 @@ def check_scaler_state(checker: Checker, ctx: EventContext) -> PathState:
 def apply_update(checker: Checker, ctx: EventContext) -> PathState:
     opts, scaler = ctx.optimizer_states, ctx.subject_key
     if checker.is_window_end(ctx.event, ctx.state):
-        # What the iterations before have gathered is complete, even where this one adds nothing to it.
+        # The gradients of earlier iterations are complete, even if this iteration adds nothing.
         opts[:] = [opt._replace(window_open=False) for opt in opts]
     mine = [i for i, opt in enumerate(opts) if opt.scaler_key in (scaler, -1)]
     if ctx.event.attributes.get("new_scale"):
@@ -83,7 +83,7 @@ def apply_scaler_step(checker: Checker, ctx: EventContext) -> PathState:
 
 
 def apply_to_shared_params(checker: Checker, ctx: EventContext, i: int) -> None:
-    """Optimizers that share parameters with one that is unscaled, or stepped, have these unscaled with it."""
+    """Mark optimizers as unscaled that share parameters with the unscaled or stepped optimizer."""
     if ctx.event.attributes.get("unscales", True):
         for key in checker.program.objects[checker.optimizer_keys[i]].attributes.get("shares", ()):
             if key in checker.optimizer_index:
@@ -91,14 +91,15 @@ def apply_to_shared_params(checker: Checker, ctx: EventContext, i: int) -> None:
 
 
 def has_scaled(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """Whether the scaler that acts has scaled what optimizer ``i`` holds."""
+    """Return True if the acting scaler scaled the gradients of optimizer ``i``."""
     return ctx.optimizer_states[i].scaler_key == ctx.subject_key and ctx.optimizer_states[i].grads in a.UNDER_SCALE
 
 
 def apply_framework_step(checker: Checker, ctx: EventContext, i: int) -> None:
-    """What a framework does to one optimizer: it unscales what it has scaled, steps, and updates the scale.
+    """Apply the step of a framework to one optimizer: unscale, step, and update the scale.
 
-    Where it is not known that the framework steps this optimizer, it is taken to do so with what it has scaled.
+    If the stepped optimizer is unknown, the framework is assumed to step the optimizers with gradients scaled by the
+    framework.
     """
     opt = ctx.optimizer_states[i]
     own = has_scaled(checker, ctx, i) or (opt.scaler_key == ctx.subject_key and opt.grads == a.UNSCALED)
@@ -106,29 +107,29 @@ def apply_framework_step(checker: Checker, ctx: EventContext, i: int) -> None:
         apply_transition(checker, ctx, i, a.SCALER_STEP, scaler_key=ctx.subject_key)
         apply_transition(checker, ctx, i, a.UPDATE)
         for j, other in enumerate(ctx.optimizer_states):
-            # One scaler is there for all optimizers of the framework, and it has just been updated.
+            # The framework has one scaler for all optimizers, and this scaler was just updated.
             if j == i or other.scaler_key != ctx.subject_key:
                 continue
             if own and other.grads == a.SCALED and _are_distinct(checker, i, j) and _has_own_backward(checker, ctx, j):
                 apply_transition(checker, ctx, j, a.UPDATE)
             elif other.stage == a.STAGE_UNSCALED:
-                # It forgets with it that it has unscaled the gradients of others.
+                # The update also clears the scaler's record of unscaled gradients.
                 ctx.optimizer_states[j] = other._replace(grads=a.UNKNOWN, stage=a.READY)
     else:
         apply_transition(checker, ctx, i, a.STEP if opt.grads == a.RAW else a.HANDOFF)
 
 
 def _has_own_backward(checker: Checker, ctx: EventContext, j: int) -> bool:
-    """Whether what waits in optimizer ``j`` is for its own step: the last backward that fed it has fed no other one."""
+    """Return True if the last backward into optimizer ``j`` reached no other optimizer."""
     return bool(
         checker.find_last_event(ctx.point, (e.BACKWARD,), j).attributes.get("feeds") == (checker.optimizer_keys[j],)
     )
 
 
 def _are_distinct(checker: Checker, i: int, j: int) -> bool:
-    """Whether two optimizers are known to be two, and neither one by two names nor one or the other.
+    """Return True if two optimizers are known to be different objects.
 
-    Both were seen to be made, of the parameters of different modules.
+    Both constructions must be known, with the parameters of different modules.
     """
     facts = [checker.program.objects[checker.optimizer_keys[k]].attributes for k in (i, j)]
     one, other = (frozenset(each.get("owns") or ()) if each.get("constructed") else frozenset() for each in facts)

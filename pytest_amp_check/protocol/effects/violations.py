@@ -1,4 +1,4 @@
-"""Moves gradients by the automaton, and settles the faults that this commits, but for those that something excuses."""
+"""Transitions of the automaton for one optimizer, and exemptions from the resulting violations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def apply_transition(
     no_sync: bool = False,
     clipped_mixed: bool = False,
 ) -> None:
-    """Move the gradients of optimizer ``i``, and settle the faults that nothing excuses."""
+    """Apply an automaton transition to the gradients of optimizer ``i``, and report violations without exemption."""
     before = ctx.optimizer_states[i]
     scaler = checker.program.objects[before.scaler_key] if before.scaler_key >= 0 else None
     in_parts = scaler is not None and "framework" in scaler.attributes
@@ -48,10 +48,10 @@ def apply_transition(
             tests - set(ctx.event.guards) for tests in checker.restore_guards.get(checker.optimizer_keys[i], ())
         ]
         if in_parts and (possible or (name == a.STEP and any(other_guards))):
-            continue  # what a framework does to which gradients, and when, the source tells in part
+            continue  # Source shows only in part which gradients a framework changes, and when.
         if label == "backward@stale" and was_called_again(checker, ctx, i):
             if ctx.event.attributes.get("outside"):
-                continue  # Whoever makes the loss clears before.
+                continue  # The code that computes the loss clears first.
             label = "backward@stale-again"
         if label == "backward@unscaled" and _is_unscaled_early(checker, ctx, i):
             label = "backward@unscaled-early"
@@ -69,9 +69,9 @@ def apply_transition(
 
 
 def _is_step_bypassed(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """Whether this path has gone past the step of scaled gradients, whose tests come out anew in each turn.
+    """Return True if this path bypassed the step of scaled gradients, under predicates that vary by iteration.
 
-    Of several optimizers some other may be stepped wherever this one is not.
+    With several optimizers, another optimizer may step when this optimizer does not.
     """
     if len(checker.served_optimizers.get(ctx.event.subject, ())) != 1:
         return False
@@ -90,7 +90,7 @@ def _is_step_bypassed(checker: Checker, ctx: EventContext, i: int) -> bool:
 
 
 def was_called_again(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """Whether the function has returned, and was called again, since the gradients were used."""
+    """Return True if the function returned and was called again after the last step on these gradients."""
     for index in checker.walk_back(ctx.point):
         event = checker.event_at(index)
         if event is not None and event.kind == e.AGAIN:
@@ -101,7 +101,7 @@ def was_called_again(checker: Checker, ctx: EventContext, i: int) -> bool:
 
 
 def _is_unscaled_early(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """Whether gradients were unscaled when the last ones were cleared or used, and no backward had run since."""
+    """Return True if gradients were unscaled at the last clear or step, and no backward ran in between."""
     unscaled = False
     for index in list(checker.walk_back(ctx.point))[1:]:
         event = checker.event_at(index)
@@ -117,12 +117,12 @@ def _is_unscaled_early(checker: Checker, ctx: EventContext, i: int) -> bool:
 
 
 def is_cleared_elsewhere(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """Gradients that are left to the next backward are cleared in some place, or by code that says so."""
+    """Return True if gradients left for the next backward are cleared elsewhere, or possibly by other code."""
     key = checker.optimizer_keys[i]
     facts = checker.program.objects[key].attributes
     hooked = bool(facts.get("hooked"))
     if checker.program.attributes.get("fragment") and not facts.get("constructed"):
-        return True  # What is shown is a part of something.
+        return True  # The code is a fragment of a program.
     zeroed = key in checker.zeroed_optimizers and not _is_never_cleared_between(checker, ctx, i)
     return (
         hooked
@@ -134,16 +134,16 @@ def is_cleared_elsewhere(checker: Checker, ctx: EventContext, i: int) -> bool:
 
 
 def _is_alias_cleared(checker: Checker, key: int) -> bool:
-    """Whether one is cleared that is called the same: what code only comes upon may be known to it in two ways."""
+    """Return True if an optimizer of the same name is cleared. Two unresolved references may be the same optimizer."""
     things = checker.program.objects
     found = {other for other in {key, *checker.zeroed_optimizers} if not things[other].attributes.get("constructed")}
     return key in found and any(things[other].name == things[key].name for other in found - {key})
 
 
 def _is_never_cleared_between(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """Whether no place that clears gradients comes between the step and the backward of a turn of their loop.
+    """Return True if no clear can run between the step and the backward of one iteration.
 
-    It stands outside of that loop, or under a test that comes out otherwise wherever this backward runs.
+    The clear is outside the loop, or under a predicate that is false whenever this backward runs.
     """
     places = checker.clearing_sites.get(checker.optimizer_keys[i])
     if places is None:
@@ -158,13 +158,13 @@ def _is_never_cleared_between(checker: Checker, ctx: EventContext, i: int) -> bo
 
 
 def may_be_cleared_unseen(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """Code that is not in view has had an optimizer in its hands, and may have cleared its gradients all the same."""
+    """Return True if unanalyzed code received the optimizer, and may have cleared the gradients."""
     key = checker.optimizer_keys[i]
     return not checker.program.objects[key].attributes.get("constructed") or key in checker.escaped_objects
 
 
 def is_checked_finite(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """Whether an optimizer is stepped by itself because its gradients were found to be finite."""
+    """Return True if an optimizer is stepped directly because the gradients were checked to be finite."""
     if ctx.event.attributes.get("checked"):
         return True
     return any(
@@ -174,7 +174,7 @@ def is_checked_finite(checker: Checker, ctx: EventContext, i: int) -> bool:
 
 
 def has_one_scaler(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """Unless two scalers that were seen to be made have both scaled what feeds an optimizer for certain."""
+    """Return False if two known scalers definitely both scaled losses of an optimizer."""
     key = checker.optimizer_keys[i]
     scalers = set()
     for index in list(checker.walk_back(ctx.point))[1:]:
@@ -191,7 +191,10 @@ def has_one_scaler(checker: Checker, ctx: EventContext, i: int) -> bool:
 
 
 def may_be_same_scaler(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """The scaler that acts may be the one that has scaled: not both were seen to be made, by names of their own."""
+    """Return True if the acting scaler may be the scaler of the loss.
+
+    False needs two known constructions of different names.
+    """
     acting, scaling = (
         checker.program.objects[key] for key in (ctx.subject_key, ctx.state.optimizer_states[i].scaler_key)
     )
@@ -200,12 +203,12 @@ def may_be_same_scaler(checker: Checker, ctx: EventContext, i: int) -> bool:
     )
     if not checker.has_exact_identity and (not are_constructed or acting.name == scaling.name):
         return True
-    # Of the terms of a sum, which of two scalers have scaled, each may be the loss of one optimizer.
+    # Each term of a sum scaled by two scalers may be the loss of one optimizer.
     return bool(checker.find_last_event(ctx.point, (e.BACKWARD,), i).attributes.get("several"))
 
 
 def is_unscaled_if_live(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """A flag that this path took to be off decides about ``unscale_``, and may decide about the scaler itself."""
+    """Return True if a flag assumed to be off on this path controls ``unscale_``, and may also control the scaler."""
     scaler_key = ctx.state.optimizer_states[i].scaler_key
     facts = checker.program.objects[scaler_key].attributes if scaler_key >= 0 else {}
     if facts.get("constructed") and facts.get("enabled", True) is True:
@@ -218,22 +221,26 @@ def is_divided_elsewhere(checker: Checker, ctx: EventContext, i: int) -> bool:
     if facts.get("divided") or checker.program.attributes.get("averaged"):
         return True
     fed = checker.find_last_event(ctx.point, (e.BACKWARD,), i)
-    # What is shown is a part of something, and how the loss was made is in another.
+    # The code is a fragment, and another fragment computes the loss.
     is_fragment = bool(checker.program.attributes.get("fragment")) and bool(fed.attributes.get("vague"))
     return is_fragment or _runs_once_per_window(checker, fed)
 
 
 def _runs_once_per_window(checker: Checker, backward: Event) -> bool:
-    """Whether a loss has its backward at the end of windows alone: what runs at each micro-batch is another's loss."""
+    """Return True if a backward runs only at the end of windows.
+
+    A backward in each microbatch then has another loss.
+    """
     ends = {(key, truth) for key, truth in backward.guards if checker.window_predicates.get(key) is truth}
     others = {guard for event in checker.program.iter_events() if event.kind == e.BACKWARD for guard in event.guards}
     return any((key, not truth) not in others for key, truth in ends)
 
 
 def is_outside_windows(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """What is cleared is of no window.
+    """Return True if cleared gradients belong to no window.
 
-    An earlier loop has left it, or another optimizer's loss, which it has used; or it is kept elsewhere until the step.
+    The gradients come from an earlier loop, or from the loss of another optimizer that has stepped. Gradients may also
+    be stored elsewhere until the step.
     """
     if checker.optimizer_keys[i] in checker.assigned_optimizers:
         return True
@@ -256,21 +263,24 @@ def _has_other_step_after(checker: Checker, ctx: EventContext, i: int, backward:
 
 
 def is_other_scaler_update(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """Another scaler's backward is not known to have reached what this one steps."""
+    """Return True if the last update belongs to another scaler.
+
+    A backward with that scaler is not known to reach the stepped optimizer.
+    """
     return checker.find_last_event(ctx.point, (e.UPDATE,), i).subject != ctx.event.subject
 
 
 def is_update_for_other(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """An update is that of another optimizer, which the same scaler has stepped, and which has a window of its own."""
+    """Return True if an update belongs to another optimizer of the same scaler, which has a separate window."""
     opts = enumerate(ctx.state.optimizer_states)
     return any(j != i and opt.stage == a.STAGE_STEPPED and opt.scaler_key == ctx.subject_key for j, opt in opts)
 
 
-#: Inputs by which an optimizer uses the gradients that it has.
+#: Automaton inputs that use the gradients of an optimizer.
 USES = frozenset({a.UNSCALE, a.SCALER_STEP, a.STEP, a.RESTORE})
-#: What makes a fault a possible one, by the name of what would excuse it.
+#: Conditions that make a violation only possible, by the name of the exemption.
 DOUBTS: dict[str, Callable[[Checker, EventContext, int], bool]] = {"cleared-elsewhere": may_be_cleared_unseen}
-#: What excuses a fault, by the name that faults give it (:attr:`~..rule.Fault.unless`).
+#: Exemptions by name (:attr:`~..rule.ViolationKind.exemption`).
 EXCUSES: dict[str, Callable[[Checker, EventContext, int], bool]] = {
     "cleared-elsewhere": is_cleared_elsewhere,
     "finite": is_checked_finite,

@@ -1,4 +1,4 @@
-"""The catalogue of torch's messages that users of mixed precision meet, and how one is found in what they paste."""
+"""Catalogue of torch messages for users of mixed precision, and the search for messages in pasted text."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from .message import Message
 
 __all__ = ["MESSAGES", "Message", "find_messages", "find_similar"]
 
-#: By name, in the order in which they are listed.
+#: Messages by name, in the order of display.
 MESSAGES: dict[str, Message] = {
     message.name: message for table in (scaling, dtypes, training) for message in table.MESSAGES
 }
-#: How like a message a text has to be for it to be offered: the weight of the words that both have, of that of all.
+#: Minimum similarity of a suggested message: the weight of common words relative to the weight of all words.
 LIKE = 0.3
-#: Messages that are offered where none is recognised.
+#: Maximum number of suggestions if no message is recognized.
 OFFERED = 3
-#: Letters of a word of a text that are looked at.
+#: Maximum length of a word; longer words are cut.
 LONGEST = 400
-#: What colours a terminal.
+#: Terminal color sequences.
 _COLOURS = r"\x1b\[[0-9;]*m"
-#: Quotes that web pages have in the place of plain ones; Markdown loses backticks.
+#: Typographic quotes of web pages, mapped to plain quotes. Markdown removes backticks.
 _QUOTES = {0x2018: "'", 0x2019: "'", 0x201C: '"', 0x201D: '"', 0x60: None}
 
 
 def find_messages(text: str) -> list[Message]:
-    """The messages that a text shows, or names, the last first: of a traceback what has ended the program."""
+    """Return the messages that a text contains or names, last first: the end of a traceback comes first."""
     plain = _normalize_text(text)
     if plain in MESSAGES:
         return [MESSAGES[plain]]
@@ -33,14 +33,14 @@ def find_messages(text: str) -> list[Message]:
 
 
 def find_similar(text: str) -> list[Message]:
-    """The messages that are most like a text in which none is recognised, the nearest first."""
+    """Return the messages most similar to a text without recognized message, nearest first."""
     given = _split_words(_normalize_text(text))
     known = {message.name: _split_words(f"{message.text} {message.name}") for message in MESSAGES.values()}
     counts: dict[str, int] = {}
     for words in known.values():
         for word in words:
             counts[word] = counts.get(word, 0) + 1
-    # A word that few messages have says most, and one that none has says that the text is another.
+    # Words that occur in few messages have the largest weight. A word in no message shows that the text is different.
     weight = {word: 1 / counts.get(word, 2) for word in (*counts, *given)}
     total = sum(weight[word] for word in given)
     likeness: list[tuple[float, str]] = []
@@ -53,9 +53,9 @@ def find_similar(text: str) -> list[Message]:
 
 
 def _normalize_text(text: str) -> str:
-    """A text with single blanks, without colours, with the quotes that messages have in a terminal, and in short words.
+    """Return a text with single blanks and plain quotes, without colors, and with shortened words.
 
-    A word that is longer than any that torch says would be looked through from each of its letters on.
+    Without the limit, the patterns would search a very long word from each character.
     """
     import re
 

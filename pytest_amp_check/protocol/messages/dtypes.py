@@ -1,4 +1,4 @@
-"""Messages about dtypes: operands that differ, kernels that low precision does not have, values that it cannot hold."""
+"""Messages about dtypes: different operand dtypes, missing low-precision kernels, values out of range."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .message import Message
 
 _DOCS = "docs.pytorch.org/docs/stable/amp.html: the lists of ops that autocast casts"
 _RAISED = "raised with torch 2.13 on the CPU"
-#: A dtype as torch's messages call it.
+#: Pattern of a dtype in torch messages.
 _TYPE = r"(?:(?:c10::|at::|torch\.)?(?:cuda\.)?\w+|\.\.\.)"
 
 _OUTSIDE = (

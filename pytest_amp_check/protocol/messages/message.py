@@ -1,4 +1,4 @@
-"""A message of torch is data: how it is recognised, what it means, what it comes from, and what to do."""
+"""Messages of torch as data: patterns, meaning, causes and remedies."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 class Message(NamedTuple):
-    """One exception or warning of torch that mixed precision leads to.
+    """An exception or warning of torch that mixed precision may cause.
 
-    name      what it is called here, in kebab-case.
-    text      as torch prints it, ``...`` where it fills in something of the program.
-    patterns  regular expressions, any of which recognises it in text with single blanks and no backticks.
-    raised    its class, and by what it is raised, in one clause of Markdown.
-    says      what torch means by it, a short paragraph.
-    causes    what leads there, the most frequent first, each with what to do: sentences.
-    rules     codes of the rules that find such a mistake before torch does, or beside it.
-    sources   where the claims come from.
+    - ``name``: kebab-case name in this catalogue.
+    - ``text``: text as torch prints the message, with ``...`` for parts of the program.
+    - ``patterns``: regular expressions; any match identifies the message in text with single blanks and no backticks.
+    - ``raised_by``: exception class and raising function, in one clause of Markdown.
+    - ``meaning``: explanation of the message, a short paragraph.
+    - ``causes``: causes, the most frequent first, each with a remedy: sentences.
+    - ``rule_codes``: codes of the rules that find the mistake before torch does, or in addition.
+    - ``sources``: sources of the claims.
     """
 
     name: str
@@ -33,14 +33,14 @@ class Message(NamedTuple):
     sources: tuple[str, ...]
 
     def find_match(self, text: str) -> Match[str] | None:
-        """Where the text last shows this message, or None."""
+        """Return the last match of the message in a text, or None."""
         import re
 
         found = [match for pattern in self.patterns for match in re.finditer(pattern, text, re.IGNORECASE)]
         return max(found, key=lambda match: match.start()) if found else None
 
     def as_dict(self) -> dict[str, Any]:
-        """The message as plain data."""
+        """Return the message as plain data."""
         return {
             "name": self.name,
             "text": self.text,
@@ -53,7 +53,7 @@ class Message(NamedTuple):
 
 
 def parse_primitive(text: str) -> str:
-    """Return the primitive that a message of oneDNN names, such as "LSTM forward propagation"."""
+    """Return the primitive in an oneDNN message, such as "LSTM forward propagation"."""
     import re
 
     found = re.search(r"for (?:the|an?) ([\w ]{1,80}?) primitive", text)

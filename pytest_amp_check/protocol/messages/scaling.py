@@ -1,4 +1,4 @@
-"""Messages of the gradient scaler: of what it is asked in the wrong order, or on gradients that are not there."""
+"""Messages of the gradient scaler: calls in the wrong order, or without gradients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of what mixed precision meets elsewhere: values that are not finite, checkpointing, schedules, sharding."""
+"""Messages about other areas of mixed precision: non-finite values, checkpointing, schedules, sharding."""
 
 from __future__ import annotations
 

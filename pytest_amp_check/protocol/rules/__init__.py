@@ -1,7 +1,7 @@
-"""The catalogue: every rule by its code, and the rule that owns each label of a fault.
+"""The rule catalogue: rules by code, and the owning rule of each violation label.
 
-A check needs few of the rules, and to import a module for each would take longer than to check a small file. So what
-every check asks of all of them stands in ``index.py``, and a rule's own module is loaded when more is asked of it.
+A check needs few rules, and importing a module for each rule takes longer than checking a small file. ``index.py``
+therefore holds the data that every check needs, and a rule's module is loaded for other attributes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class _LazyRule(Rule):
-    """A rule that the index lists, and whose module is loaded when something else of it is asked for."""
+    """A rule from the index. Other attributes load the rule's module on first access."""
 
     __slots__ = ("family",)
 
@@ -41,7 +41,7 @@ class _LazyRule(Rule):
         )
 
     def __getattr__(self, attribute: str) -> Any:
-        # Asked only for what is not set yet.
+        # Only called for attributes that are not set yet.
         if attribute not in Rule.__slots__:
             raise AttributeError(attribute)
         if attribute == "negative_examples":
@@ -56,7 +56,7 @@ class _LazyRule(Rule):
 
 
 class _LabelTable(Mapping[str, tuple[Rule, ViolationKind]]):
-    """The rule that owns each label, and the fault as that rule writes it."""
+    """Mapping of labels to the owning rule and the rule's violation kind."""
 
     def __init__(self) -> None:
         self._rules: dict[str, Rule] = {}
@@ -76,12 +76,12 @@ class _LabelTable(Mapping[str, tuple[Rule, ViolationKind]]):
 
 
 def module_name(name: str) -> str:
-    """The name of a rule's module, and of the folder of its look-alikes."""
+    """Return the name of a rule's module, which is also the name of the folder of negative examples."""
     return name.replace("-", "_")
 
 
 def negative_examples(family: str, name: str) -> tuple[tuple[str, str], ...]:
-    """The look-alikes of a rule, each with its reason: what the comment in its first line says."""
+    """Return the negative examples of a rule, with the reason from the comment in the first line."""
     folder = os.path.join(os.path.dirname(__file__), family, "lookalikes", module_name(name))
     found = []
     for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
@@ -93,7 +93,7 @@ def negative_examples(family: str, name: str) -> tuple[tuple[str, str], ...]:
 
 
 def index_by_code(rules: Iterable[Rule]) -> dict[str, Rule]:
-    """Rules by code, in the order of their codes. Two rules with one code or one name are an error."""
+    """Return rules by code, sorted by code. Raise ValueError for a duplicate code or name."""
     found: dict[str, Rule] = {}
     names: dict[str, str] = {}
     for rule in sorted(rules, key=lambda rule: rule.code):
@@ -107,7 +107,7 @@ def index_by_code(rules: Iterable[Rule]) -> dict[str, Rule]:
 
 
 def index_by_label(rules: Iterable[Rule]) -> dict[str, tuple[Rule, ViolationKind]]:
-    """The owner of each label. A label that two rules own is an error: one cause gives one finding."""
+    """Return the owner of each label. Raise ValueError if two rules own a label, because one cause has one finding."""
     owners: dict[str, tuple[Rule, ViolationKind]] = {}
     for rule in rules:
         for label, fault in rule.violations.items():
@@ -117,17 +117,17 @@ def index_by_label(rules: Iterable[Rule]) -> dict[str, tuple[Rule, ViolationKind
     return owners
 
 
-#: Every rule, in the order of the codes.
+#: All rules, sorted by code.
 RULES: dict[str, Rule] = {}
 _OWNERS = _LabelTable()
-#: Label of a fault -> the rule that owns it, and the fault.
+#: Violation label -> owning rule and violation kind.
 LABELS: Mapping[str, tuple[Rule, ViolationKind]] = _OWNERS
-#: Kind of event -> the rules that judge one such event by itself.
+#: Event kind -> rules that check a single event of this kind.
 ALONE: dict[str, list[Rule]] = {}
-#: The rules that judge a whole program, with the kind of event without which they find nothing in it.
+#: Rules that check a whole program, with the event kind that must occur in the program.
 WHOLE: list[tuple[str, Rule]] = []
 
-#: What a file must hold to be read for some rule: one of these (:attr:`.rule.Rule.words`).
+#: Texts of which a file must contain one to be analyzed (:attr:`.rule.Rule.prescan_words`).
 WORDS: dict[str, None] = {}
 
 for _listed, _words, _alone, _whole, _labels in INDEX:
@@ -143,5 +143,5 @@ _WORDS = {word.casefold(): rule for rule in RULES.values() for word in (rule.cod
 
 
 def find_rule(word: str) -> Rule | None:
-    """The rule of that code or name, in any case, or None."""
+    """Return the rule of a code or name (case-insensitive), or None."""
     return _WORDS.get(word.strip().casefold())

@@ -1,4 +1,4 @@
-"""What is known of each rule before its module is loaded: written by benchmarks/readme.py."""
+"""Data of each rule without loading the rule's module, written by benchmarks/readme.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..rule import Listing
 
-#: In the order of the codes.
+#: Sorted by code.
 INDEX: tuple[Listing, ...] = (
     (
         ("AMP101", "stale-weight-cache", "autocast", "error", "both", True, ""),

@@ -1,4 +1,4 @@
-"""Fixes of the accumulation of gradients over several micro-batches."""
+"""Fixes for gradient accumulation over several microbatches."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_
 
 
 def move_to_step(layout: ProgramLayout, finding: Finding) -> Mended:
-    """Moves ``unscale_`` with its clips, or ``update``, under the test that decides about the step beside it."""
+    """Move ``unscale_`` with the following clips, or ``update``, under the condition that guards the step."""
     call = layout.find_expression(finding.site, ast.Call)
     unscales = finding.label == "unscale@window"
     scaler = require_owner(layout, call, "unscale_" if unscales else "update")
@@ -54,7 +54,7 @@ def move_to_step(layout: ProgramLayout, finding: Finding) -> Mended:
 
 
 def _find_guarded_steps(layout: ProgramLayout, block: list[ast.stmt], scaler: str) -> tuple[ast.If, list[ast.stmt]]:
-    """The test in a block that decides about the scaler's step, and the statements under it that step."""
+    """Return the ``if`` in a block that guards the scaler's step, and the guarded statements that step."""
     for guard in filter_nodes(block, ast.If):
         steps = [each for each in guard.body if find_method_calls(layout, each, "step", scaler)]
         if steps:
@@ -65,7 +65,7 @@ def _find_guarded_steps(layout: ProgramLayout, block: list[ast.stmt], scaler: st
 def _find_moved_statements(
     layout: ProgramLayout, statement: ast.stmt, guard: ast.If, scaler: str, *, unscales: bool
 ) -> list[ast.stmt]:
-    """A statement that unscales, with the clips between it and the test of the step; an update behind that alone."""
+    """Return the statements to move: ``unscale_`` with the clips up to the step, or an update behind the step."""
     block = layout.block_of(statement)
     at, there = block.index(statement), block.index(guard)
     if not unscales:
@@ -93,7 +93,7 @@ def divide_loss(layout: ProgramLayout, finding: Finding) -> Mended:
     )
     backward = find_receiver(call, "backward")
     require(backward is not None and layout.scope_of(step) is layout.scope_of(call))
-    # The backward of a framework has a division of its own, or gradients of its own.
+    # The backward of a framework divides the loss itself, or has a gradient argument.
     require(not call.args)
     scaled = layout.find_calls(call, "scale")
     require(len(scaled) <= 1)
@@ -103,7 +103,7 @@ def divide_loss(layout: ProgramLayout, finding: Finding) -> Mended:
 
 
 def _find_window_size(layout: ProgramLayout, call: ast.Call, step: ast.Call) -> str:
-    """What the micro-batches are counted by in the tests that decide about a step, and not about a call."""
+    """Return the number of microbatches in the conditions that guard a step, but not a call."""
     here = find_guards(layout, call)
     tests = [
         guard.test
@@ -115,11 +115,11 @@ def _find_window_size(layout: ProgramLayout, call: ast.Call, step: ast.Call) -> 
 
 
 def end_window(layout: ProgramLayout, finding: Finding) -> Mended:
-    """Clears gradients where the step is, or lets the test of the step count from one."""
+    """Clear gradients at the step, or let the condition of the step count from one."""
     if finding.label == "zero@window":
         return _clear_after_step(layout, finding, layout.find_expression(finding.site, ast.Call))
     require(finding.label == "window:off-by-one")
-    # The number of the micro-batch modulo their number.
+    # The index of the microbatch modulo the number of microbatches.
     test = layout.find_expression(finding.site, ast.expr)
     count = require_only(find_remainders(layout.nodes_in(test)))
     number = require_type(count.left, ast.Name)
@@ -142,7 +142,7 @@ def _counts_from_zero(loop: ast.For | ast.AsyncFor, name: str) -> bool:
 
 
 def _decides_elsewhere(layout: ProgramLayout, name: str, loop: ast.AST, test: ast.expr) -> bool:
-    """Whether anything else goes by a number: it would be shifted against the windows, or was meant for them as is."""
+    """Return True if other code in the loop depends on the index, and would be shifted against the windows."""
     nodes = layout.nodes_in(loop)
     asked = layout.nodes_in(test)
     deciding = [*filter_nodes(nodes, ast.Compare), *filter_nodes(nodes, ast.Subscript), *find_remainders(nodes)]

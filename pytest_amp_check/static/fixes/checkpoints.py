@@ -1,4 +1,4 @@
-"""Fixes of what a checkpoint holds."""
+"""Fixes for the content of checkpoints."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ from .pending_rewrites import Change, PendingRewrite
 from .queries import Mended, call_statement, find_guards, may_be_none, require_owner
 from .rewrite_spec import RewriteSpec
 
-#: What functions are called that read a checkpoint.
+#: Words in the names of functions that load a checkpoint.
 LOADING = ("load", "resume", "restore")
 
 
 def save_scaler(layout: ProgramLayout, finding: Finding) -> Mended:
-    """Puts the scaler's state beside the optimizer's, and where that is loaded in the same file loads it again."""
+    """Save the scaler's state beside the optimizer's state.
+
+    If the same file loads the optimizer's state, the file also loads the scaler's state.
+    """
     scaler = finding.names.get("scaler", "")
     state = layout.find_expression(finding.site, ast.Call)
     require(_is_dotted_name(scaler))
@@ -58,7 +61,10 @@ def save_scaler(layout: ProgramLayout, finding: Finding) -> Mended:
 
 
 def _is_loaded_elsewhere(layout: ProgramLayout, optimizer: str) -> bool:
-    """Whether somebody is given the checkpoint who would not load it: the finding would be gone, the mistake not."""
+    """Return True if code that would not load the new entry receives the checkpoint.
+
+    The finding would go, not the mistake.
+    """
     return any(find_access_path(load.func) == "torch.load" for load in layout.find_calls(layout.tree, "load")) or any(
         any(word in last_name(call.func) for word in LOADING)
         and any(find_access_path(given) == optimizer for given in all_arguments(call))
@@ -71,7 +77,7 @@ def _is_dotted_name(text: str) -> bool:
 
 
 def _find_state_entry(layout: ProgramLayout, state: ast.Call) -> tuple[ast.Dict | ast.Call, str]:
-    """The literal dictionary whose value a state is, and its key there."""
+    """Return the dict display or ``dict`` call that contains a state, and the key of the state."""
     parent = layout.parent_of(state)
     if isinstance(parent, ast.Dict):
         key = require_first(key for key, value in zip(parent.keys, parent.values, strict=True) if value is state)
@@ -90,9 +96,9 @@ def _make_scaler_key(key: str) -> str:
 
 
 def _require_scaler(layout: ProgramLayout, scope: ast.AST, scaler: str, line: int, *, is_load: bool = False) -> None:
-    """Raises where the scaler need not exist, or not under this name.
+    """Raise NotFixable if the scaler may not exist, or not under this name.
 
-    Its state is saved when it has been used; it may be ``loaded`` before that.
+    The state is saved after the scaler was used. With ``is_load``, the state may be loaded before.
     """
     require(not may_be_none(layout, scope, scaler))
     if "." in scaler:
@@ -104,14 +110,14 @@ def _require_scaler(layout: ProgramLayout, scope: ast.AST, scaler: str, line: in
 
 
 def _has_parameter(scope: ast.AST, name: str) -> bool:
-    """Whether a function has a parameter of that name, but for those that take whatever is left."""
+    """Return True if a function has a parameter of this name, other than ``*args`` and ``**kwargs``."""
     if not isinstance(scope, FUNCTIONS):
         return False
     return any(each.arg == name for each in (*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs))
 
 
 def _find_first_assignment(layout: ProgramLayout, scope: ast.AST, scaler: str) -> ast.Assign:
-    """Where a class first puts a scaler in: its attribute is there if that, or whoever made the object, did so."""
+    """Return the first assignment of a scaler attribute in a class. All assignments must be calls."""
     require(scaler.startswith("self.") and isinstance(scope, FUNCTIONS))
     cls = require_type(layout.find_enclosing(scope, ast.ClassDef), ast.ClassDef)
     made = find_assignments(layout.nodes_in(cls), scaler)
@@ -120,10 +126,10 @@ def _find_first_assignment(layout: ProgramLayout, scope: ast.AST, scaler: str) -
 
 
 def _require_variable(layout: ProgramLayout, scope: ast.AST, scaler: str, line: int) -> None:
-    """Raises where a variable is not made before a line, once, and whatever happens."""
+    """Raise NotFixable if a variable is not assigned before a line, exactly once, and unconditionally."""
     stored = [each for each in find_assignments(layout.nodes_in(scope), scaler) if layout.scope_of(each) is scope]
     if not stored and isinstance(scope, FUNCTIONS):
-        # A global one, made before anything is called.
+        # A global variable, assigned before any function is called.
         require(isinstance(require_only(find_assignments(layout.tree.body, scaler)).value, ast.Call))
         return
     made = require_only(stored)
@@ -132,7 +138,7 @@ def _require_variable(layout: ProgramLayout, scope: ast.AST, scaler: str, line: 
 
 
 def _require_assigned_before(layout: ProgramLayout, scope: ast.AST, made: ast.Assign, line: int) -> None:
-    """Raises where an attribute need not be made yet in a method: another one makes it that may come later."""
+    """Raise NotFixable if a method may run before another method assigns the attribute."""
     maker = layout.scope_of(made)
     if maker is scope:
         require(made.lineno <= line)
@@ -141,13 +147,13 @@ def _require_assigned_before(layout: ProgramLayout, scope: ast.AST, made: ast.As
     if not isinstance(maker, FUNCTIONS) or not isinstance(scope, FUNCTIONS):
         raise NotFixable
     require(maker.name == "__init__")
-    # What the constructor comes by before.
+    # Code of the constructor before the assignment.
     early = [node for node in layout.nodes_in(maker) if getattr(node, "lineno", made.lineno) < made.lineno]
     require(scope.name not in _find_named_methods(layout, early, cls))
 
 
 def _find_named_methods(layout: ProgramLayout, nodes: list[ast.AST], cls: ast.ClassDef) -> set[str]:
-    """The methods of a class that nodes name, and that these name in turn."""
+    """Return the methods of a class that nodes mention, directly or through other methods."""
     methods = {each.name: each for each in cls.body if isinstance(each, FUNCTIONS)}
     todo, seen = list(nodes), set[str]()
     for node in todo:
@@ -159,7 +165,7 @@ def _find_named_methods(layout: ProgramLayout, nodes: list[ast.AST], cls: ast.Cl
 
 
 def _load_scaler_state(layout: ProgramLayout, load: ast.Call, key: str, name: str, scaler: str) -> Edit:
-    """Loads the scaler's state after the optimizer's, from checkpoints that have one."""
+    """Load the scaler's state after the optimizer's state, from checkpoints with such an entry."""
     statement = call_statement(layout, load)
     require(len(load.args) == 1 and not load.keywords)
     given = require_type(load.args[0], ast.Subscript)
@@ -171,6 +177,6 @@ def _load_scaler_state(layout: ProgramLayout, load: ast.Call, key: str, name: st
     entry = f"{quote}{name}{quote}"
     return layout.insert_after(
         statement,
-        # A scaler that was disabled has saved nothing, which one that is enabled refuses.
+        # A disabled scaler saves an empty state, which an enabled scaler rejects.
         f"if {checkpoint}.get({entry}):\n{step}{scaler}.load_state_dict({checkpoint}[{entry}])",
     )

@@ -1,4 +1,4 @@
-"""Fixes of clips of gradients."""
+"""Fixes for gradient clips."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def unscale_before_clip(layout: ProgramLayout, finding: Finding) -> Mended:
 
 
 def unscale_the_others(layout: ProgramLayout, finding: Finding) -> Mended:
-    """Unscales the one optimizer that a clip covers and that is not unscaled yet."""
+    """Unscale the single optimizer that a clip covers and that is not unscaled yet."""
     require_local(layout, finding)
     clip = layout.find_expression(finding.site, ast.Call)
     statement = layout.statement_of(clip)
@@ -67,12 +67,15 @@ def _require_same_loop(layout: ProgramLayout, clip: ast.Call, step: ast.Call) ->
 
 
 def _find_first_arguments(layout: ProgramLayout, scope: ast.AST, name: str, scaler: str) -> set[str]:
-    """What a method of a scaler is given first in a function."""
+    """Return the source texts of the first arguments of a scaler method in a function."""
     return {layout.source_of(call.args[0]) for call in find_method_calls(layout, scope, name, scaler) if call.args}
 
 
 def _require_only_pair(layout: ProgramLayout, scope: ast.AST, scaler: str, optimizer: str) -> None:
-    """One scaler and one optimizer: which of several owns the parameters is not for a fix to guess."""
+    """Raise NotFixable if there is more than one scaler or optimizer.
+
+    With several optimizers, the owner of the clipped parameters is unknown.
+    """
     scalers = {
         layout.source_of(on)
         for call in layout.find_calls(scope, "scale")
@@ -85,7 +88,7 @@ def _require_only_pair(layout: ProgramLayout, scope: ast.AST, scaler: str, optim
 
 
 def _remove_late_unscale(layout: ProgramLayout, late: list[ast.Call], statement: ast.stmt) -> Edit:
-    """Takes out the one call that comes too late, which the same block makes."""
+    """Remove the single late call of ``unscale_`` in the same block."""
     moved = call_statement(layout, require_only(late))
     block = layout.block_of(statement)
     require(moved in block and block.index(moved) >= block.index(statement))
@@ -93,7 +96,7 @@ def _remove_late_unscale(layout: ProgramLayout, late: list[ast.Call], statement:
 
 
 def _find_step_condition(layout: ProgramLayout, statement_guards: Guards, step_guards: Guards) -> str:
-    """The one test, asking again for what does not change, under which the scaler steps beside a statement."""
+    """Return the condition that guards the scaler's step beside a statement. The condition must be repeatable."""
     require(len(step_guards) == len(statement_guards) + 1 and is_reached_whenever(statement_guards, step_guards))
     guard, field = step_guards[-1]
     test = require_type(guard, ast.If).test
@@ -105,7 +108,7 @@ def _find_step_condition(layout: ProgramLayout, statement_guards: Guards, step_g
 
 
 def _find_indent_step(layout: ProgramLayout, node: ast.AST) -> str:
-    """The white space by which the block of a node stands further in than what it belongs to."""
+    """Return the indentation of a node's block relative to the parent statement."""
     block, statement = next(layout.enclosing_blocks(node))
     parent = layout.parent_of(statement)
     if not isinstance(parent, ast.stmt) or not layout.has_own_lines(block[0]):

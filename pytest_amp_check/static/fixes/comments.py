@@ -1,4 +1,4 @@
-"""Fixes of comments that are not needed any more."""
+"""Fixes for unused suppression comments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .queries import Mended
 
 
 def remove_suppression(layout: ProgramLayout, finding: Finding) -> Mended:
-    """Takes out the words that silence nothing, and the comment where none is left."""
+    """Remove the words that suppress nothing, and the whole comment if no word remains."""
     site = finding.site
     row = layout.lines[site.line - 1]
     said = row[site.column : site.end_column]
@@ -24,7 +24,7 @@ def remove_suppression(layout: ProgramLayout, finding: Finding) -> Mended:
         if kept:
             start, end = site.column + listed.start(group), site.column + listed.end(group)
             return "Remove what silences nothing", [Edit(site.line, start, site.line, end, ", ".join(kept))]
-    # What else stands behind a sign of its own stays.
+    # Another comment behind a separate `#` stays.
     other = re.search(r"\s#", row[site.end_column :])
     if other is not None:
         return "Remove this comment", [Edit(site.line, site.column, site.line, site.end_column + other.end() - 1, "")]

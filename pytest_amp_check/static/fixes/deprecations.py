@@ -1,4 +1,4 @@
-"""Fixes of deprecated names: the calls with their arguments bound anew, and the imports that all of them go by."""
+"""Fixes for deprecated names: calls with newly bound arguments, and the imports of the names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .pending_rewrites import Change, PendingRewrite
 from .queries import Mended, count_bindings, find_binders, is_bound_once
 from .rewrite_spec import RewriteSpec
 
-#: Where the old names of AMP are imported from, and where the new ones are.
+#: Modules of the old AMP names, and module of the new names.
 OLD_HOMES = [
     f"torch.{device}.amp{module}" for device in ("cuda", "cpu") for module in ("", ".autocast_mode", ".grad_scaler")
 ]
@@ -49,7 +49,7 @@ def replace_deprecated(layout: ProgramLayout, finding: Finding) -> Mended:
     if old.endswith(f".{CLIP}") and "." in name:
         return f"Use `{new}`", [_rewrite_call(layout, node, old, f"{name}_")]
     if _is_full_name(layout, name, old):
-        # Nothing but the call changes.
+        # Only the call changes.
         return f"Use `{new}`", [_rewrite_call(layout, node, old, new)]
     found = _find_moved_import(layout, top)
     require(top in found.names)
@@ -57,7 +57,7 @@ def replace_deprecated(layout: ProgramLayout, finding: Finding) -> Mended:
 
 
 def find_required_version(layout: ProgramLayout, finding: Finding) -> Version:
-    """The oldest torch that has all that the fix of a deprecated name writes."""
+    """Return the oldest torch version with all names in the fix of a deprecated name."""
     old = finding.names.get("old", "")
     node = layout.find_expression(finding.site, ast.expr)
     name = find_access_path(node.func if isinstance(node, ast.Call) else node) or ""
@@ -67,17 +67,17 @@ def find_required_version(layout: ProgramLayout, finding: Finding) -> Version:
 
 
 def _is_full_name(layout: ProgramLayout, name: str, old: str) -> bool:
-    """Whether a name is written from torch on, and torch is what that is."""
+    """Return True if a name is written in full, beginning with an imported ``torch``."""
     if not name.startswith("torch.") or torch_api.canonical_name(name) != old:
         return False
     return bool(count_torch_imports(find_binders(layout, "torch")))
 
 
-# One import, and all that goes by it.
+# One import, and all uses of its names.
 
 
 class _MovedImport(NamedTuple):
-    """The names of an import that can be moved, the changes that move them, and the torch that these need."""
+    """The movable names of an import, the necessary changes, and the required torch version."""
 
     names: set[str]
     changes: list[Change]
@@ -85,7 +85,7 @@ class _MovedImport(NamedTuple):
 
 
 def _find_moved_import(layout: ProgramLayout, name: str) -> _MovedImport:
-    """What can be moved of the import that binds a name, with all that uses it."""
+    """Return the movable part of the import of a name, with all uses."""
     statements = [each for each in find_binders(layout, name) if isinstance(each, (ast.Import, ast.ImportFrom))]
     statement = require_first(
         each for each in statements for alias in each.names if (alias.asname or alias.name) == name
@@ -137,7 +137,7 @@ def _imported_name(statement: ast.Import | ast.ImportFrom, alias: ast.alias) -> 
 
 
 def _find_deprecated_names(layout: ProgramLayout, name: str, origin: str) -> list[str]:
-    """The deprecated names that what goes by an imported name stands for."""
+    """Return the deprecated names that the uses of an imported name refer to."""
     if origin not in OLD_HOMES:
         return [torch_api.canonical_name(origin)]
     used = (layout.parent_of(node) for node in filter_nodes(layout.nodes_on_lines(name), ast.Name) if node.id == name)
@@ -145,12 +145,12 @@ def _find_deprecated_names(layout: ProgramLayout, name: str, origin: str) -> lis
 
 
 def _is_deprecated_origin(origin: str) -> bool:
-    """Whether what is imported is an old home of AMP, or anything in one, or the old clip."""
+    """Return True if an import is an old AMP module, a name in such a module, or the old clip function."""
     return origin in OLD_HOMES or origin.rpartition(".")[0] in OLD_HOMES or origin == OLD_CLIP
 
 
 def _rename_uses(layout: ProgramLayout, statement: ast.Import | ast.ImportFrom, name: str, origin: str) -> list[Change]:
-    """The changes of all that goes by a name, which one import alone binds."""
+    """Return the changes of all uses of a name that a single import binds."""
     require(count_bindings(layout, name) == 1 and not getattr(statement, "level", 0))
     uses = [
         node
@@ -161,7 +161,7 @@ def _rename_uses(layout: ProgramLayout, statement: ast.Import | ast.ImportFrom, 
 
 
 def _find_exported_names(layout: ProgramLayout) -> set[str]:
-    """Names that a module lists as what it gives to others, and those that others take from it."""
+    """Return the names in ``__all__``, and the names that other modules import."""
     found: set[str] = set(layout.surroundings.imported_names(layout.path))
     for node in find_assignments(layout.nodes_on_lines("__all__"), "__all__"):
         listed = [each.value for each in filter_nodes(layout.nodes_in(node.value), ast.Constant)]
@@ -170,17 +170,17 @@ def _find_exported_names(layout: ProgramLayout) -> set[str]:
 
 
 def _rename_use(layout: ProgramLayout, use: ast.Name, origin: str) -> list[Change]:
-    """The changes that one use of an imported name needs; none where it means the same by its new name."""
+    """Return the changes for one use of an imported name, empty if the use stays valid with the new import."""
     node: ast.expr = use
     dotted = origin
     if origin in OLD_HOMES:
-        # The module is imported: what counts is the attribute.
+        # The module is imported, so the attribute is the deprecated name.
         node = require_type(layout.parent_of(use), ast.Attribute)
         dotted = f"{origin}.{node.attr}"
     old = torch_api.canonical_name(dotted)
     require(old in torch_api.DEPRECATED)
     parent = layout.parent_of(node)
-    # A renaming import keeps what is written here.
+    # An import with `as` keeps the name at the use.
     written = layout.source_of(node)
     if old.endswith(f".{CLIP}"):
         renamed = written if use.id != CLIP else written + "_"
@@ -194,7 +194,7 @@ def _rename_use(layout: ProgramLayout, use: ast.Name, origin: str) -> list[Chang
 
 
 def _is_type_use(layout: ProgramLayout, node: ast.expr) -> bool:
-    """Whether an expression stands in an annotation, or says what an object is an instance of."""
+    """Return True if an expression is in an annotation, or is the class argument of ``isinstance``."""
     inner: ast.AST = node
     for each in layout.ancestors_of(node):
         match each:
@@ -213,7 +213,7 @@ def _is_type_use(layout: ProgramLayout, node: ast.expr) -> bool:
 def _rewrite_import(
     layout: ProgramLayout, statement: ast.Import | ast.ImportFrom, moved_aliases: list[ast.alias]
 ) -> Edit:
-    """The import with those names from their new place, and the others from where they were."""
+    """Return the edit that imports the moved names from the new module, and the other names from the old module."""
     require(moved_aliases)
     source = layout.source_of(statement)
     whole = len(moved_aliases) == len(statement.names)
@@ -243,10 +243,13 @@ def _format_aliases(names: list[ast.alias]) -> str:
 
 
 def _rewrite_call(layout: ProgramLayout, node: ast.expr, old: str, function: str) -> Change:
-    """The change that binds the arguments of a deprecated call anew. ``node`` may be a decorator that is not called."""
+    """Return the change that binds the arguments of a deprecated call again.
+
+    ``node`` may be a decorator without call.
+    """
     last = old.rpartition(".")[2]
     device = "cpu" if ".cpu." in old or "_cpu_" in old else "cuda"
-    # As most strings of the file are quoted.
+    # The most frequent quote of the file.
     quote = "'" if layout.text.count("'") > layout.text.count('"') else '"'
     quoted = f"{quote}{device}{quote}"
     if not isinstance(node, ast.Call):
@@ -273,9 +276,9 @@ def _rewrite_call(layout: ProgramLayout, node: ast.expr, old: str, function: str
 
 
 def _may_inherit_dtype(layout: ProgramLayout, call: ast.Call) -> bool:
-    """Whether the new autocast may take its dtype from a region around it, where the old one meant float16.
+    """Return True if the new autocast may inherit the dtype of an enclosing region; the old autocast meant float16.
 
-    What runs backward is no part of a forward pass, and enters its regions from none.
+    Code that runs backward is not part of a forward pass, and so is not called inside a region.
     """
     if find_keyword(call, "dtype") is not None or len(call.args) > 1:
         return False
@@ -291,7 +294,10 @@ def _may_inherit_dtype(layout: ProgramLayout, call: ast.Call) -> bool:
 
 
 def _runs_passes(layout: ProgramLayout, scope: ast.AST) -> bool:
-    """Whether code runs passes rather than being a part of one: it is a script, runs backward, or sets the mode."""
+    """Return True if code runs passes and is no part of a pass.
+
+    Such code is a script, runs backward, or sets the mode.
+    """
     if isinstance(scope, ast.Module):
         return True
     return isinstance(scope, FUNCTIONS) and any(
@@ -302,7 +308,7 @@ def _runs_passes(layout: ProgramLayout, scope: ast.AST) -> bool:
 
 
 def _may_be_region(layout: ProgramLayout, parent: ast.AST, call: ast.Call) -> bool:
-    """Whether a ``with`` around a region may be one, too: it says so, or does not say what it is."""
+    """Return True if an enclosing ``with`` may be a region: by name, or because the context is unknown."""
     if not isinstance(parent, (ast.With, ast.AsyncWith)):
         return False
     items = [item.context_expr for item in parent.items]

@@ -1,4 +1,4 @@
-"""A file that is being put right: its programs, and its bytes with edits made in them and nothing else touched."""
+"""A file under edit: the programs in the file, and the bytes with edits applied and all other content unchanged."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ if TYPE_CHECKING:
     from .fixers import Needed
     from .queries import Fixer
 
-#: The newest torch that a project is taken to have which does not say which: before 2.3, torch.amp had no GradScaler.
+#: Version assumed for a project without a declared torch version: torch.amp had no GradScaler before 2.3.
 EVERY_TORCH = (2, 2)
 
 
 class EditedFile:
-    """One version of a file. Raises :class:`~..sources.source_files.Unreadable` for what is no text, or no notebook."""
+    """One version of a file.
+
+    :class:`~..sources.source_files.Unreadable` is raised for content that is no text or no notebook.
+    """
 
     __slots__ = ("_programs", "codec", "path", "raw_text", "surroundings", "text")
 
@@ -49,13 +52,13 @@ class EditedFile:
         return cls(path, *source_files.decode_with_encoding(data), surroundings)
 
     def encode_text(self) -> bytes:
-        """The bytes of this version. Raises UnicodeEncodeError for what the encoding of the file does not have."""
+        """Return the bytes of this version. Raise UnicodeEncodeError for characters outside the file's encoding."""
         return self.raw_text.encode(self.codec)
 
     def make_fix(self, finding: Finding, fixer: Fixer, applicability: str, needed: Needed | None = None) -> Fix:
-        """The fix of a finding in this file, its edits where they stand in the file. Raises :class:`Unfit`.
+        """Return the fix of a finding in this file, with file positions. Raise :class:`.NotFixable` if there is none.
 
-        It is opt-in where it needs a torch that nothing says the project has.
+        The fix is unsafe if the project declares no sufficiently new torch version.
         """
         for program in self._programs:
             inner = program.to_program(finding)
@@ -68,7 +71,7 @@ class EditedFile:
         raise NotFixable
 
     def with_edits(self, new_edits: Iterable[Edit]) -> EditedFile:
-        """The version with edits made, of which no two overlap."""
+        """Return the version with edits applied. The edits must not overlap."""
         if not code_blocks.is_notebook(self.path):
             return EditedFile(self.path, edits.apply_edits(self.raw_text, new_edits), self.codec, self.surroundings)
         from . import notebook_json
@@ -77,7 +80,7 @@ class EditedFile:
         for edit in new_edits:
             by_cell.setdefault(edit.cell or 0, []).append(edit)
         raw = self.raw_text
-        # From the last one on, so that the places of those before it stay what they are.
+        # From last to first, so that the positions of earlier cells stay valid.
         for cell, (start, end) in sorted(notebook_json.find_source_spans(self.raw_text).items(), reverse=True):
             if cell in by_cell:
                 source = notebook_json.edit_source(
@@ -89,14 +92,14 @@ class EditedFile:
         return EditedFile(self.path, raw, self.codec, self.surroundings)
 
     def cell_texts(self) -> dict[int | None, str]:
-        """The text of the file, or that of each cell of a notebook."""
+        """Return the text of the file under None, or the text of each cell of a notebook."""
         if code_blocks.is_notebook(self.path):
             return dict(list[tuple[int | None, str]](code_blocks.notebook_cells(self.text).items()))
         return {None: self.raw_text}
 
 
 class _Program:
-    """A program of a file, and the way between its lines and those of the file."""
+    """A program in a file, and the conversion between program lines and file lines."""
 
     def __init__(self, block: Block, path: str, surroundings: ProjectContext) -> None:
         self._surroundings = surroundings
@@ -114,7 +117,7 @@ class _Program:
         return self._layout
 
     def to_program(self, finding: Finding) -> Finding | None:
-        """The finding with the lines that this program has; None for one of another program."""
+        """Return the finding with the lines of this program, or None for a finding of another program."""
         if self._block.line_positions is None:
             return finding
         site = self._site_in_program(finding.site)
@@ -136,7 +139,10 @@ class _Program:
         return Site(site.path, at + 1, site.column - cut, last + 1, site.end_column - cut, site.function)
 
     def to_file(self, changes: Sequence[Change]) -> Callable[[], list[Edit]]:
-        """What gives the edits in the lines of the file. Raises :class:`Unfit` for what these do not have together."""
+        """Return a function that returns the edits in file lines.
+
+        Raise :class:`.NotFixable` if the lines are not contiguous.
+        """
         if self._block.line_positions is None:
             return lambda: [each.make_edit() if isinstance(each, PendingRewrite) else each for each in changes]
         edits = [self._edit_in_file(each.full_edit if isinstance(each, PendingRewrite) else each) for each in changes]
@@ -146,13 +152,13 @@ class _Program:
         ]
 
     def _edit_in_file(self, edit: Edit) -> Edit:
-        """The edit in the lines of the file."""
+        """Return the edit in file lines."""
         places = self._block.line_positions
         assert places is not None
         rows = self.get_layout().lines
         line, column, end_line, end_column = edit.line, edit.column, edit.end_line, edit.end_column
         if end_line > line and not end_column and not edit.content and not column:
-            # Lines that are taken out: the one after them may be of another cell.
+            # Removed lines: the next line may belong to another cell.
             end_line, end_column = end_line - 1, len(rows[end_line - 2])
             if line > 1 and places[line - 2][0] == places[line - 1][0]:
                 line, column = line - 1, len(rows[line - 2])

@@ -1,4 +1,4 @@
-"""Applies edits to a text, and finds those that are in each other's way."""
+"""Application of edits to a text, and detection of overlapping edits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LINE_END = r"\r\n|\r|\n"
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:
-    """The text with the edits made, of which no two overlap. What is put in takes the line ends that are there."""
+    """Return the text with edits applied. The edits must not overlap; inserted text gets the line ends of the text."""
     starts, ends = [0], []
     for match in re.finditer(_LINE_END, text):
         ends.append(match.group())
@@ -31,17 +31,17 @@ def apply_edits(text: str, edits: Iterable[Edit]) -> str:
 
 
 def make_insertion(line: int, column: int, content: str) -> Edit:
-    """The edit that puts something in and takes nothing out."""
+    """Return an edit that only inserts text."""
     return Edit(line, column, line, column, content)
 
 
 def surround_span(span: tuple[int, int, int, int], before: str, behind: str) -> list[Edit]:
-    """The edits that put something in before and behind what stands at a span."""
+    """Return the edits that insert text before and after a span."""
     return [make_insertion(*span[:2], before), make_insertion(*span[2:], behind)]
 
 
 def has_overlap(some: Iterable[Edit], others: Iterable[Edit]) -> bool:
-    """Whether two fixes change the same part of a text. What both do alike is no overlap of the two."""
+    """Return True if two fixes change the same part of a text. Identical edits do not count as overlap."""
     others = list(others)
     known = {edit.sort_key() for edit in others}
     return any(_do_overlap(one, other) for one in some if one.sort_key() not in known for other in others)
@@ -53,7 +53,7 @@ def _do_overlap(one: Edit, other: Edit) -> bool:
 
 
 def make_minimal_edit(line: int, column: int, old: str, new: str) -> Edit:
-    """The edit that makes ``new`` of ``old``, which stands at a place, without what both begin and end with."""
+    """Return the edit that changes ``old`` at a position to ``new``, without the common start and end."""
     head = 0
     while head < min(len(old), len(new)) and old[head] == new[head]:
         head += 1
@@ -66,7 +66,7 @@ def make_minimal_edit(line: int, column: int, old: str, new: str) -> Edit:
 
 
 def find_position(line: int, column: int, text: str, offset: int) -> tuple[int, int]:
-    """Where the character at ``offset`` is of a text that stands at a line and column."""
+    """Return the position of the character at ``offset`` in a text that begins at a line and column."""
     starts = [0, *(match.end() for match in re.finditer(_LINE_END, text))]
     row = bisect_right(starts, offset) - 1
     return line + row, offset - starts[row] + (column if row == 0 else 0)

@@ -1,4 +1,4 @@
-"""Puts findings right: offers fixes, makes them in a copy, reads that copy again, and keeps what is right after all."""
+"""Fix engine: offer fixes, apply fixes to a copy, analyze the copy again, and keep only valid fixes."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from .edited_file import EditedFile
 from .fixers import FIXERS, find_fixer, find_version_check
 from .matchers import NotFixable
 
-#: What a finding has in common with itself after an edit: its code and the source of its line.
+#: Identity of a finding across edits: the code and the source of the line.
 Identity = tuple[str, str]
-#: A fix with all the findings that it puts right.
+#: A fix with all findings that the fix corrects.
 Offer = tuple[Fix, list[Finding]]
-#: Times that a file is gone through: each puts something right, and few fixes have to wait for another.
+#: Maximum number of rounds for one file. Each round fixes findings, and few fixes have to wait for another fix.
 ROUNDS = 50
 OVERLAPS = "its edits overlap those of another fix"
 
 
 class WriteRefused(Exception):
-    """A file that cannot be written; the message is one sentence."""
+    """Error for a file that cannot be written; the message is one sentence."""
 
 
 class FixResult:
-    """What became of one file: its new version, the codes of what was put right, and what was not, in sentences."""
+    """Result for one file: the new version, the codes of fixed findings, and sentences about refused fixes."""
 
     __slots__ = ("fixed_counts", "fixed_document", "original", "refusals")
 
@@ -55,13 +55,13 @@ class FixResult:
         return self.fixed_document.raw_text != self.original.raw_text
 
     def make_inverse(self) -> FixResult:
-        """The way back from what was written."""
+        """Return the result that reverts the written changes."""
         back = FixResult(self.fixed_document)
         back.fixed_document = self.original
         return back
 
 
-# What is offered.
+# Offers.
 
 
 def offer_fixes(
@@ -70,10 +70,10 @@ def offer_fixes(
     others: Iterable[str] = (),
     torch: tuple[int, int] | None = None,
 ) -> None:
-    """Say of each finding how its source can be put right, where that is certain.
+    """Attach a fix to each finding whose correction is certain.
 
-    ``data`` holds what does not stand in a file, by the name that it goes by in findings. ``others`` are files that may
-    import one of these, ``torch`` the oldest version in use, where that was said.
+    ``data`` holds content that is not in a file, by the name in findings. ``others`` are files that may import one of
+    the files. ``torch`` is the oldest version in use, if declared.
     """
     by_path: dict[str, list[Finding]] = {}
     for finding in findings:
@@ -109,7 +109,7 @@ def _make_fix(document: EditedFile, finding: Finding) -> Fix | None:
 
 
 def write_edits(findings: Iterable[Finding]) -> list[str]:
-    """Write the edits of what is offered. What cannot be written is offered no more, and said in sentences."""
+    """Compute the edits of all offered fixes. Withdraw failed offers, and return sentences about them."""
     refused: list[str] = []
     for finding in findings:
         try:
@@ -124,18 +124,18 @@ def _describe_refusal(finding: Finding, reason: str) -> str:
     return f"{finding.site.location_text}: the fix of {finding.code} was not made: {reason}"
 
 
-# What is made.
+# Application.
 
 
 def fix_file(
     document: EditedFile, findings: Sequence[Finding], settings: Settings, project: Project, *, unsafe: bool = False
 ) -> FixResult:
-    """One file put right as far as it can be: fixes are made until none is left that holds."""
+    """Return one file with all valid fixes applied, repeated until no valid fix is left."""
     return _FileFixer(document, findings, settings, project, unsafe).run_rounds()
 
 
 class _FileFixer:
-    """The rounds through one file."""
+    """The rounds of fixes for one file."""
 
     def __init__(
         self, document: EditedFile, findings: Sequence[Finding], settings: Settings, project: Project, unsafe: bool
@@ -143,7 +143,7 @@ class _FileFixer:
         self.result = FixResult(document)
         self.project = project
         self.unsafe = unsafe
-        # A fix must bring nothing that any rule finds, whatever is selected.
+        # A fix must cause no finding of any rule, selected or not.
         settings = settings.for_file(document.path)
         self.settings = Settings(
             select=settings.select | frozenset(code for code, rule in RULES.items() if rule.on_by_default),
@@ -153,12 +153,12 @@ class _FileFixer:
             devices=settings.devices,
             largest=settings.largest,
         )
-        #: What was found in this file as one of many, and how often.
+        #: Identities of the findings in this file from the analysis of all files, and the number of findings by code.
         self.wanted_identities = {_identify_finding(finding, document) for finding in findings}
         self.code_counts = _count_codes(findings)
         self.current_findings = self._check_document(document)
         alike = _count_codes(self.current_findings)
-        #: Rules that find no more in this file alone than they do in it among the others.
+        #: Codes with the same number of findings in the file alone as in the analysis of all files.
         self.trusted_codes = {code for code, number in self.code_counts.items() if alike[code] == number}
         self.pending_reasons: dict[Identity, str] = {}
 
@@ -174,7 +174,7 @@ class _FileFixer:
         return check_in_project(document.text, document.path, self.settings, self.project)
 
     def _collect_offers(self) -> list[Offer]:
-        """The fixes for what is found now, in the order of the file."""
+        """Return the fixes of the current findings, in file order."""
         found: dict[object, Offer] = {}
         for finding in self.current_findings:
             fix = _make_fix(self.result.fixed_document, finding) if self._is_wanted(finding) else None
@@ -186,28 +186,28 @@ class _FileFixer:
         return list(found.values())
 
     def _is_wanted(self, finding: Finding) -> bool:
-        """Whether it was also found in the file as one of many."""
+        """Return True if the finding was also found in the analysis of all files."""
         return finding.code in self.code_counts and (
             finding.code in self.trusted_codes
             or _identify_finding(finding, self.result.fixed_document) in self.wanted_identities
         )
 
     def _run_round(self) -> bool:
-        """Make what can be made at once; whether anything was."""
+        """Apply all independent fixes at once. Return True if any fix was applied."""
         document, before = self.result.fixed_document, self.current_findings
-        # The others are tried again. What had to wait is said at last if nothing came of it.
+        # Other fixes are tried again. A fix that had to wait is reported at the end if never applied.
         self.pending_reasons = {
             identity: said for identity, said in self.pending_reasons.items() if said.endswith(OVERLAPS)
         }
         chosen, made = self._choose_disjoint()
         claimed = [finding for _, findings in chosen for finding in findings]
         if chosen and self._keep_if_right(document, made, claimed) is not None:
-            # Something in this is wrong.
+            # At least one of the fixes is invalid.
             self._apply_one_by_one(document, chosen)
         return self.current_findings is not before
 
     def _choose_disjoint(self) -> tuple[list[Offer], list[Edit]]:
-        """The fixes that are in no other's way, the first ones first, and all their edits."""
+        """Return the fixes without overlap, earlier fixes first, and all edits of these fixes."""
         chosen: list[Offer] = []
         made: list[Edit] = []
         for fix, findings in self._collect_offers():
@@ -223,7 +223,7 @@ class _FileFixer:
         for fix, findings in chosen:
             alike = _count_codes(self.current_findings)
             if not any(alike[finding.code] for finding in findings):
-                # Another fix has put this right, too.
+                # Another fix also corrected this finding.
                 continue
             more = _select_new_edits(fix, kept)
             reason = self._keep_if_right(document, [*kept, *more], findings)
@@ -239,7 +239,7 @@ class _FileFixer:
             )
 
     def _keep_if_right(self, document: EditedFile, made: list[Edit], claimed: list[Finding]) -> str | None:
-        """Keep the version with these edits if it is right; why not, if it is not."""
+        """Keep the version with these edits if valid, and return None. Otherwise return the reason."""
         try:
             version = document.with_edits(made)
             version.encode_text()
@@ -260,13 +260,16 @@ class _FileFixer:
 
 
 def _select_new_edits(fix: Fix, made: list[Edit]) -> list[Edit]:
-    """The edits of a fix that are not made already."""
+    """Return the edits of a fix that are not applied yet."""
     known = {edit.sort_key() for edit in made}
     return [edit for edit in fix.edits if edit.sort_key() not in known]
 
 
 def _count_codes(findings: Iterable[Finding]) -> Counter[str]:
-    """How often each rule finds something. One fault that becomes another of the same rule is not gone."""
+    """Return the number of findings of each rule.
+
+    A finding that becomes another finding of the same rule is not fixed.
+    """
     return Counter(finding.code for finding in findings)
 
 
@@ -279,29 +282,29 @@ def _identify_finding(finding: Finding, document: EditedFile) -> Identity:
 def find_harmful(
     before: Iterable[Finding], after: Iterable[Finding], outcomes: Iterable[FixResult], tree: Project
 ) -> list[FixResult]:
-    """What must be taken back: files that now have more findings than before, and what they import."""
+    """Return the results to revert: files with more findings than before, and the fixed files that they import."""
     risen = Counter((f.filename, f.code) for f in after) - Counter((f.filename, f.code) for f in before)
     paths = {path for path, _ in risen}
     imported = {os.path.abspath(path) for path in paths}.union(*(tree.possible_imports(path) for path in paths))
     return [outcome for outcome in outcomes if outcome.has_changed and os.path.abspath(outcome.path) in imported]
 
 
-# What is shown and written.
+# Output.
 
 
 def make_diff(outcome: FixResult) -> str:
-    """What changes in a file, as a unified diff; of a notebook, one for each cell."""
+    """Return the changes of a file as a unified diff, or one diff for each cell of a notebook."""
     import difflib
 
     shown: list[str] = []
     before, after = outcome.original.cell_texts(), outcome.fixed_document.cell_texts()
     for part in before:
-        # Not splitlines, for which a form feed ends a line.
+        # No splitlines, because a form feed is no line end here.
         old, new = (
             re.findall(r"[^\n]*\n|[^\n]+", source_files.normalize_newlines(text))
             for text in (before[part], after.get(part, ""))
         )
-        # A line end in a name would begin a line of the diff.
+        # A line end in a name would begin another line of the diff.
         path = outcome.path.replace("\r", "\\r").replace("\n", "\\n")
         name = path + (f":cell {part}" if part is not None else "")
         shown += [
@@ -312,9 +315,9 @@ def make_diff(outcome: FixResult) -> str:
 
 
 def is_read_only(path: str) -> bool:
-    """Whether a file is not to be written. Raises OSError where there is none."""
+    """Return True if a file must not be written. Raise OSError if the file does not exist."""
     mode = os.stat(path).st_mode
-    # Whoever may do everything may still be asked not to.
+    # A user with all rights may still have set the read-only flag intentionally.
     return not mode & (stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH) or not os.access(path, os.W_OK)
 
 
@@ -326,7 +329,10 @@ def _has_content(path: str, data: bytes) -> bool:
 
 
 def save_file(outcome: FixResult) -> list[str]:
-    """Put the new version of a file in the place of the old one, at once or not at all; what is to be said of it."""
+    """Replace a file by the new version atomically, and return sentences about lost properties.
+
+    Raise :class:`WriteRefused` if the file cannot be written, or was changed meanwhile.
+    """
     path = os.path.realpath(outcome.original.path)
     shown = outcome.original.path
     try:

@@ -1,4 +1,4 @@
-"""The fixes, by the rules whose findings they put right."""
+"""Fix functions, by the rules of the corrected findings."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from .layout import ProgramLayout
     from .queries import Fixer
 
-    #: The oldest torch that has what a fix writes.
+    #: Function that returns the oldest torch version with the names in a fix.
     Needed = Callable[[ProgramLayout, Finding], Version]
 
-#: Code of a rule -> the module and the function that put a finding of it right. Whether that is safe, the rule says.
+#: Rule code -> module and function of the fix. The rule declares the safety of the fix.
 FIXERS = {
     "AMP102": "regions.construct_again",
     "AMP103": "regions.leave_region",
@@ -40,18 +40,18 @@ FIXERS = {
     "AMP901": "deprecations.replace_deprecated",
     "AMP902": "comments.remove_suppression",
 }
-#: Code of a rule -> what says which torch its fix needs, where that is newer than what the project has gone by so far.
+#: Rule code -> function for the required torch version, if newer than the project's version.
 NEEDS = {"AMP901": "deprecations.find_required_version"}
 
 
 def find_fixer(code: str) -> Fixer | None:
-    """What puts findings of a rule right. Its module is loaded when there is one."""
+    """Return the fix function of a rule, or None. The module is loaded on demand."""
     found: Fixer | None = _load_function(FIXERS.get(code, ""))
     return found
 
 
 def find_version_check(code: str) -> Needed | None:
-    """What says which torch the fix of a finding of a rule needs, where any does."""
+    """Return the function for the required torch version of a rule's fix, or None."""
     found: Needed | None = _load_function(NEEDS.get(code, ""))
     return found
 

@@ -1,4 +1,4 @@
-"""Fixes of expressions that low precision does not bear."""
+"""Fixes for expressions that low precision cannot represent."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from .pending_rewrites import Change, PendingRewrite
 from .queries import Mended, is_bound_once, require_name
 from .rewrite_spec import RewriteSpec
 
-#: What writes a value into a tensor, and the place of the value among the arguments of the method.
+#: Functions that write a value into a tensor, with the position of the value in the arguments of the method.
 WRITERS = {
     **dict.fromkeys(("masked_fill", "masked_fill_", "where"), 1),
     **dict.fromkeys(("index_fill", "index_fill_"), 2),
     **dict.fromkeys(("fill_", "full_like"), 0),
 }
-#: The names of these values, where they have another than the rest.
+#: Parameter names of the value, if not ``value``.
 VALUES = {"where": "other", "full_like": "fill_value"}
-#: The smallest number that float16 holds.
+#: Smallest (most negative) float16 number.
 SMALLEST = -65504
 
 
 def smallest_of_dtype(layout: ProgramLayout, finding: Finding) -> Mended:
-    """Writes the smallest number of the tensor's dtype in the place of one that is smaller than float16 has."""
+    """Replace a number below the float16 range by the smallest number of the tensor's dtype."""
     call = layout.find_expression(finding.site, ast.Call)
     func = require_type(call.func, ast.Attribute)
     require(func.attr in WRITERS)
@@ -54,14 +54,14 @@ def smallest_of_dtype(layout: ProgramLayout, finding: Finding) -> Mended:
 
 
 def _find_written_tensor(layout: ProgramLayout, call: ast.Call, func: ast.Attribute) -> tuple[ast.expr, int]:
-    """The tensor that a value is written into, and the place of the value among the arguments."""
+    """Return the tensor that a value is written into, and the position of the value in the arguments."""
     at = WRITERS[func.attr]
     if require_name(layout, func.value) != "torch":
         require(func.attr != "full_like")
         return func.value, at
     if func.attr != "where":
         return require_first(call.args), at + 1
-    # The one of the two branches that is a number is written into what the other one is.
+    # The branch that is a number is written into the tensor of the other branch.
     require(len(call.args) == 3)
     at = require_first(each for each in (1, 2) if _number_of(call.args[each]) is not None)
     return call.args[3 - at], at
@@ -83,14 +83,14 @@ def _number_of(node: ast.expr) -> float | None:
     return None
 
 
-#: What a logarithm is taken of, and what does both.
+#: Functions inside a logarithm, with the function that computes both.
 STABLE = {"softmax": "log_softmax", "sigmoid": "logsigmoid"}
-#: Where functions of tensors are imported from.
+#: Module of the tensor functions.
 FUNCTIONAL = "torch.nn.functional"
 
 
 def stable_logarithm(layout: ProgramLayout, finding: Finding) -> Mended:
-    """Writes a logarithm and what it is taken of as the one function that does both."""
+    """Replace a logarithm and the inner function by the single function for both."""
     outer = layout.find_expression(finding.site, ast.Call)
     require(finding.label in ("fragile:log-softmax", "fragile:log-sigmoid") and not outer.keywords)
     match outer:
@@ -106,12 +106,12 @@ def stable_logarithm(layout: ProgramLayout, finding: Finding) -> Mended:
 
 
 def _make_stable_call(layout: ProgramLayout, outer: ast.Call, inner: ast.Call) -> tuple[str, Change]:
-    """The function that does both, and a call of softmax or sigmoid made one of it."""
+    """Return the function for both, and the change that converts a softmax or sigmoid call."""
     require(not any(keyword.arg in ("out", None) for keyword in inner.keywords))
     homes = _find_torch_imports(layout)
     match inner.func:
         case ast.Name(id=name):
-            # Imported by itself, as its logarithm need not be.
+            # The function is imported by name; the combined function may not be imported.
             require(homes.get(name) in (f"{FUNCTIONAL}.{name}", f"torch.{name}"))
             function = f"{_find_functional_name(homes)}.{STABLE.get(name, '')}"
             return function, PendingRewrite(layout, inner, RewriteSpec(new_function=function), replaced_node=outer)
@@ -127,11 +127,11 @@ def _make_stable_call(layout: ProgramLayout, outer: ast.Call, inner: ast.Call) -
 def _rewrite_attribute_call(
     layout: ProgramLayout, outer: ast.Call, inner: ast.Call, func: ast.Attribute, homes: dict[str, str]
 ) -> tuple[str, Change]:
-    """A function of a module that is imported, or a method of a tensor, made one that does both."""
+    """Convert a function of an imported module, or a method of a tensor, to the combined function."""
     owner, softmax = _resolve_name(homes, func.value), func.attr == "softmax"
     function = f"{layout.source_of(func.value)}.{STABLE[func.attr]}"
     if owner not in (FUNCTIONAL, "torch"):
-        # The method of a tensor is given a dimension and nothing else.
+        # The method of a tensor has only a dimension argument.
         require(all(map(_is_plain, inner.args)) and softmax == bool(inner.args or inner.keywords))
     if owner != FUNCTIONAL and not softmax:
         function = f"{_find_functional_name(homes)}.logsigmoid"
@@ -143,7 +143,7 @@ def _rewrite_attribute_call(
 def _rewrite_module_call(
     layout: ProgramLayout, outer: ast.Call, inner: ast.Call, homes: dict[str, str]
 ) -> tuple[str, Change]:
-    """What a module of the class does that is called, as a function."""
+    """Convert the call of a module attribute to a function call."""
     name = find_access_path(inner.func) or ""
     require(name.startswith("self.") and not inner.keywords)
     value = require_only(inner.args)
@@ -160,18 +160,18 @@ def _rewrite_module_call(
 
 
 def _is_plain(node: ast.expr) -> bool:
-    """Whether an expression means the same wherever it stands: a number, a string."""
+    """Return True if an expression has the same meaning at any location: a number or a string."""
     return isinstance(node, (ast.Constant, ast.UnaryOp))
 
 
 def _resolve_name(homes: dict[str, str], node: ast.expr) -> str:
-    """What a dotted name is in full."""
+    """Return the full dotted name of an expression."""
     top, _, rest = (find_access_path(node) or "").partition(".")
     return f"{homes.get(top, '')}.{rest}".rstrip(".")
 
 
 def _find_torch_imports(layout: ProgramLayout) -> dict[str, str]:
-    """What the names mean that a file imports at its top and binds nowhere else."""
+    """Return the top-level imports from torch whose names are bound nowhere else in the file."""
     found: dict[str, str] = {}
     for node in layout.tree.body:
         if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and not node.level):
@@ -180,6 +180,6 @@ def _find_torch_imports(layout: ProgramLayout) -> dict[str, str]:
 
 
 def _find_functional_name(homes: dict[str, str]) -> str:
-    """How a file reaches the functions of tensors."""
+    """Return the name of ``torch.nn.functional`` in a file."""
     prefixes = ((FUNCTIONAL, ""), ("torch.nn", ".functional"), ("torch", ".nn.functional"))
     return require_first(name + rest for home, rest in prefixes for name, known in homes.items() if known == home)

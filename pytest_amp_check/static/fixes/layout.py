@@ -1,4 +1,4 @@
-"""Where things stand in a program: statements in their blocks, expressions at the places that findings name."""
+"""Layout of a program: statements in blocks, expressions at the locations of findings, and line edits."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 Span = tuple[int, int, int, int]
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
-#: Where names and control flow are those of another function, or of a class.
+#: Nodes with a separate namespace and control flow.
 SCOPES = (*FUNCTIONS, ast.ClassDef, ast.Lambda, ast.Module)
 
 
 class ProgramLayout:
-    """A program with its syntax tree. Raises what parsing it raises."""
+    """A program with its syntax tree. Errors of parsing are raised."""
 
     def __init__(self, text: str, path: str = "", surroundings: ProjectContext | None = None) -> None:
         self.text = text
@@ -41,28 +41,28 @@ class ProgramLayout:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.tree = ast.parse(text)
-        #: What is asked of the whole program, by the name of the question.
+        #: Cached results about the whole program, by key.
         self.memo: dict[object, object] = {}
         self._is_ascii = text.isascii()
         self._parents: dict[ast.AST, ast.AST] = {}
-        #: Expressions whose parents are known, by the line where they start.
+        #: Expressions with known parents, by first line.
         self._expressions_by_line: dict[int, list[ast.expr]] = {}
         self._bodies: dict[ast.AST, _StatementIndex] = {}
-        #: Whose parts are known to stand where.
+        #: Statements whose descendants have known parents.
         self._linked_statements: set[ast.AST] = set()
-        #: Where the lines end.
+        #: Character offsets of line ends.
         self._line_ends: list[int] = []
 
-    # From places to nodes and back.
+    # Conversion between positions and nodes.
 
     def parent_of(self, node: ast.AST) -> ast.AST:
-        """What a node stands in. Contexts and operators are one object in all places."""
+        """Return the parent of a node. Contexts and operators are shared nodes without a unique parent."""
         if node not in self._parents:
             self._link_parents(self.tree)
         return self._parents[node]
 
     def _link_parents(self, node: ast.AST) -> None:
-        """Learn what everything in a node stands in."""
+        """Record the parents of all descendants of a node."""
         todo = [node]
         for each in todo:
             for child in children(each):
@@ -73,14 +73,14 @@ class ProgramLayout:
                 self._expressions_by_line.setdefault(each.lineno, []).append(each)
 
     def nodes_in(self, node: ast.AST) -> list[ast.AST]:
-        """A node and all below it, operators and contexts left out."""
+        """Return a node and all descendants, without operators and contexts."""
         found = self.memo.get(node)
         if not isinstance(found, list):
             found = self.memo[node] = walk(node)
         return found
 
     def _link_line(self, line: int) -> None:
-        """Learn what everything stands in that is in the functions of a line, or in its statement outside of them."""
+        """Record the parents of all nodes in the functions of a line, or in the line's statement outside functions."""
         within: list[ast.Module | ast.ClassDef] = [self.tree]
         for owner in within:
             body = self._bodies.get(owner)
@@ -98,7 +98,7 @@ class ProgramLayout:
                     self._link_parents(child)
 
     def nodes_on_lines(self, *words: str, test: str = "") -> list[ast.AST]:
-        """The nodes that have a part in a line that holds a word and matches a pattern, the outer ones first."""
+        """Return the nodes on lines that contain a word and match a pattern, outer nodes first."""
         found = self.memo.get((words, test))
         if not isinstance(found, list):
             matches = re.compile(test).search
@@ -107,7 +107,7 @@ class ProgramLayout:
         return found
 
     def _find_lines(self, word: str) -> Iterator[int]:
-        """The numbers of the lines that hold a word."""
+        """Yield the numbers of the lines that contain a word."""
         if not self._line_ends:
             self._line_ends = list(accumulate(len(line) + 1 for line in self.lines))
         at = self.text.find(word)
@@ -129,7 +129,10 @@ class ProgramLayout:
         return found
 
     def span_of(self, node: ast.expr | ast.stmt | ast.keyword) -> Span:
-        """First line and column and last line and column of a node, lines from 1, columns in characters from 0."""
+        """Return first line, first column, last line and last column of a node.
+
+        Lines count from 1, columns in characters from 0.
+        """
         end_line, end = node.end_lineno or node.lineno, node.end_col_offset or 0
         return (
             node.lineno,
@@ -144,7 +147,7 @@ class ProgramLayout:
         return len(self.lines[line - 1].encode()[:offset].decode(errors="replace"))
 
     def find_expression(self, site: Site, kind: type[Expression]) -> Expression:
-        """The expression of a kind that a site names."""
+        """Return the expression of a type at a location. Raise :class:`.NotFixable` if there is none."""
         require(site.path == self.path)
         span = (site.line, site.column, site.end_line, site.end_column)
         if site.line not in self._expressions_by_line:
@@ -156,27 +159,30 @@ class ProgramLayout:
         )
 
     def source_of(self, node: ast.expr | ast.stmt) -> str:
-        """The text of a node, as it stands."""
+        """Return the source text of a node."""
         span = self.span_of(node)
         return self.text_between(span[:2], span[2:])
 
     def text_between(self, start: tuple[int, int], end: tuple[int, int]) -> str:
-        """The text from one line and column to another."""
+        """Return the text between two positions (line, column)."""
         rows = self.lines[start[0] - 1 : end[0]]
         rows[-1] = rows[-1][: end[1]]
         rows[0] = rows[0][start[1] :]
         return "\n".join(rows)
 
-    # What is around a node.
+    # Surroundings of a node.
 
     def ancestors_of(self, node: ast.AST) -> Iterator[ast.AST]:
-        """What a node stands in, the nearest first."""
+        """Yield the ancestors of a node, nearest first."""
         while node is not self.tree:
             node = self.parent_of(node)
             yield node
 
     def statement_of(self, node: ast.AST) -> ast.stmt:
-        """The simple statement of its own lines that an expression is a part of."""
+        """Return the simple statement on separate lines that contains an expression.
+
+        Raise :class:`.NotFixable` otherwise.
+        """
         for each in (node, *self.ancestors_of(node)):
             if isinstance(each, ast.stmt):
                 require(
@@ -187,26 +193,26 @@ class ProgramLayout:
         raise NotFixable
 
     def find_enclosing(self, node: ast.AST, *kinds: type[Node]) -> Node | None:
-        """The innermost node of some kinds that a node stands in."""
+        """Return the innermost ancestor of some types, or None."""
         return next((each for each in self.ancestors_of(node) if isinstance(each, kinds)), None)
 
     def scope_of(self, node: ast.AST) -> ast.AST:
-        """The function, class or module that a node stands in."""
+        """Return the function, class or module that contains a node."""
         return self.find_enclosing(node, *SCOPES) or self.tree
 
     def loop_of(self, node: ast.AST) -> ast.AST | None:
-        """The innermost loop of the same function that a node stands in."""
+        """Return the innermost loop of the same function that contains a node, or None."""
         found = self.find_enclosing(node, *LOOPS, *SCOPES)
         return found if isinstance(found, LOOPS) else None
 
     def block_of(self, statement: ast.stmt) -> list[ast.stmt]:
-        """The statements among which one stands."""
+        """Return the block that contains a statement."""
         parent = self.parent_of(statement)
         fields = [getattr(parent, name, None) for name in ("body", "orelse", "finalbody")]
         return require_first(found for found in fields if isinstance(found, list) and statement in found)
 
     def enclosing_blocks(self, node: ast.AST) -> Iterator[tuple[list[ast.stmt], ast.stmt]]:
-        """The blocks that a node stands in, up to its function's, each with the statement in it; the nearest first."""
+        """Yield the blocks around a node up to the function body, each with the statement inside, nearest first."""
         for each in (node, *self.ancestors_of(node)):
             if isinstance(each, SCOPES) and each is not node:
                 return
@@ -214,14 +220,14 @@ class ProgramLayout:
                 yield self.block_of(each), each
 
     def find_calls(self, node: ast.AST, name: str) -> list[ast.Call]:
-        """The calls of a method or function of that name in a node, in order, those of inner functions included."""
+        """Return the calls of a method or function name in a node, in order, including calls in inner functions."""
         found = filter_nodes(self.nodes_on_lines(name) if node is self.tree else self.nodes_in(node), ast.Call)
         return sorted((call for call in found if tail_name(call.func) == name), key=self.span_of)
 
     # Lines.
 
     def has_own_lines(self, statement: ast.stmt) -> bool:
-        """Whether a statement has its lines for itself."""
+        """Return True if a statement shares no line with another statement."""
         line, column, end_line, end_column = self.span_of(statement)
         rest = self.lines[end_line - 1][end_column:].strip()
         above = self.lines[line - 2] if line > 1 else ""
@@ -231,7 +237,7 @@ class ProgramLayout:
         return self.lines[statement.lineno - 1][: self.span_of(statement)[1]]
 
     def first_line_of(self, statement: ast.stmt) -> int:
-        """The first line of a statement, with its decorators and the comments right above it."""
+        """Return the first line of a statement, including decorators and the comments directly above."""
         first = _find_first_line(statement)
         indent = self.indent_of(statement)
         while first > 1 and self.lines[first - 2].startswith(indent + "#"):
@@ -239,36 +245,39 @@ class ProgramLayout:
         return first
 
     def insert_before(self, statement: ast.stmt, row: str) -> Edit:
-        """Puts a row in before a statement, as far in as that."""
+        """Return the edit that inserts a row before a statement, with the statement's indentation."""
         require(self.has_own_lines(statement))
         return make_insertion(
             _find_first_line(statement), 0, "".join(f"{self.indent_of(statement)}{each}\n" for each in row.split("\n"))
         )
 
     def insert_after(self, statement: ast.stmt, row: str) -> Edit:
-        """Puts a row in after a statement, as far in as that."""
+        """Return the edit that inserts a row after a statement, with the statement's indentation."""
         require(self.has_own_lines(statement))
         return self.insert_below(statement, [self.indent_of(statement) + each for each in row.split("\n")])
 
     def insert_below(self, statement: ast.stmt, rows: list[str]) -> Edit:
-        """Puts rows in after a statement, as they are."""
+        """Return the edit that inserts rows after a statement, without indentation."""
         last = statement.end_lineno or statement.lineno
         return make_insertion(last, len(self.lines[last - 1]), "".join(f"\n{row}" for row in rows))
 
     def remove_lines(self, first: int, last: int) -> Edit:
-        """Takes lines out."""
+        """Return the edit that removes lines."""
         if last == len(self.lines):
             return Edit(first, 0, last, len(self.lines[last - 1]), "")
         return Edit(first, 0, last + 1, 0, "")
 
     def remove_statement(self, statement: ast.stmt) -> Edit:
-        """Takes a statement of one line out. Raises :class:`.Unfit` for one of more, and where there is a comment."""
+        """Return the edit that removes a single-line statement.
+
+        Raise :class:`.NotFixable` for several lines or a comment.
+        """
         line = statement.lineno
         require(statement.end_lineno == line and "#" not in self.lines[line - 1])
         return self.remove_lines(line, line)
 
     def has_multiline_string(self, first: int, last: int) -> bool:
-        """Whether a string goes on from one of these lines to the next, so that they cannot be moved sideways."""
+        """Return True if a string spans several of these lines, so that the lines cannot be re-indented."""
         return any(
             first <= node.lineno <= last and (node.end_lineno or node.lineno) > node.lineno
             for statement in self.tree.body
@@ -279,14 +288,14 @@ class ProgramLayout:
 
 
 class _StatementIndex:
-    """The statements of a module or a class, found by their lines: it may have as many as the file has lines."""
+    """Index of the statements of a module or class by line. There may be as many statements as lines in the file."""
 
     def __init__(self, owner: ast.Module | ast.ClassDef) -> None:
         self._statements = owner.body
         self._last_lines = [statement.end_lineno or 0 for statement in owner.body]
 
     def find_at_line(self, line: int) -> Iterator[ast.stmt]:
-        """Iterate over the statements that have a part in a line: several where semicolons separate them."""
+        """Yield the statements on a line: several if separated by semicolons."""
         for number in range(bisect_left(self._last_lines, line), len(self._statements)):
             statement = self._statements[number]
             if _find_first_line(statement) > line:
@@ -295,7 +304,7 @@ class _StatementIndex:
 
 
 def _find_first_line(node: ast.AST) -> int:
-    """The first line of what has a place, or that of its first decorator."""
+    """Return the first line of a node, or of the node's first decorator."""
     line: int = node.lineno  # type: ignore[attr-defined]
     decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min(line, decorators[0].lineno) if decorators else line

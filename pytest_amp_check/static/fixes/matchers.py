@@ -1,4 +1,4 @@
-"""What fixers look for in a syntax tree, whatever the program around it."""
+"""Queries of fixes about a syntax tree, independent of the surrounding program."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ if TYPE_CHECKING:
 
 
 class NotFixable(Exception):
-    """There is no fix here that is certainly right."""
+    """Exception for a finding without a certainly correct fix."""
 
 
-# What a fix cannot do without.
+# Requirements of a fix.
 
 
 def require(condition: object) -> None:
-    """Raises :class:`Unfit` where a condition of a fix does not hold."""
+    """Raise :class:`NotFixable` if a condition of a fix is false."""
     if not condition:
         raise NotFixable
 
 
 def require_type(found: object, kind: type[Item]) -> Item:
-    """What must be of one kind. Raises :class:`Unfit` where it is not."""
+    """Return an object of the required type. Raise :class:`NotFixable` for another type."""
     if not isinstance(found, kind):
         raise NotFixable
     return found
 
 
 def require_first(found: Iterable[Item]) -> Item:
-    """The first of what was found. Raises :class:`Unfit` where nothing was."""
+    """Return the first item. Raise :class:`NotFixable` if there is none."""
     for item in found:
         return item
     raise NotFixable
 
 
 def require_only(found: Iterable[Item]) -> Item:
-    """What was found alone. Raises :class:`Unfit` where there is nothing, or more."""
+    """Return the only item. Raise :class:`NotFixable` for no item, or for several."""
     items = list(found)
     require(len(items) == 1)
     return items[0]
@@ -53,26 +53,26 @@ def require_only(found: Iterable[Item]) -> Item:
 
 
 def find_receiver(call: ast.Call, name: str) -> ast.expr | None:
-    """What a method of that name is called on."""
+    """Return the receiver of a call of the named method, or None for another call."""
     return call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == name else None
 
 
 def last_name(node: ast.expr) -> str:
-    """The last part of a dotted name."""
+    """Return the last part of a dotted name, or ""."""
     return (find_access_path(node) or "").rpartition(".")[2]
 
 
 def all_arguments(call: ast.Call) -> list[ast.expr]:
-    """All that a call is given, by position and by name."""
+    """Return all positional and keyword arguments of a call."""
     return [*call.args, *(keyword.value for keyword in call.keywords)]
 
 
 def find_keyword(call: ast.Call, name: str) -> ast.expr | None:
-    """What a call is given by a name."""
+    """Return a keyword argument of a call, or None."""
     return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
 
 
-# Many nodes.
+# Groups of nodes.
 
 
 def filter_nodes(nodes: Iterable[ast.AST], kind: type[Node]) -> list[Node]:
@@ -80,7 +80,7 @@ def filter_nodes(nodes: Iterable[ast.AST], kind: type[Node]) -> list[Node]:
 
 
 def find_assignments(nodes: Iterable[ast.AST], name: str) -> list[ast.Assign]:
-    """The assignments that a name, or an attribute, has its value from."""
+    """Return the assignments to a name or an attribute."""
     return [
         node
         for node in filter_nodes(nodes, ast.Assign)
@@ -93,6 +93,6 @@ def find_remainders(nodes: Iterable[ast.AST]) -> list[ast.BinOp]:
 
 
 def count_torch_imports(nodes: Iterable[ast.AST]) -> int:
-    """How often torch is imported under its own name."""
+    """Return the number of imports of torch under its own name."""
     aliases = [alias for node in filter_nodes(nodes, ast.Import) for alias in node.names]
     return sum(alias.name.partition(".")[0] == "torch" and not alias.asname for alias in aliases)

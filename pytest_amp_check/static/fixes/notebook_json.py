@@ -1,4 +1,4 @@
-"""The JSON of a notebook: where the source of each cell stands in it, and that source with edits made in it."""
+"""The JSON of a notebook: positions of cell sources, and cell sources with edits applied."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ..sources import source_files
 from . import edits
 from .matchers import require, require_type
 
-#: A string that does not end is taken to the end, so that none of its quotes is tried as the beginning of one.
+#: Pattern of a JSON token. An unterminated string extends to the end, so that no inner quote begins another string.
 _LEXEME = re.compile(r'"(?:[^"\\]|\\.)*"?|[\[\]{},:]|[^\s\[\]{},:"]+', re.DOTALL)
 _ODD = frozenset("\v\f\x1c\x1d\x1e\x85\u2028\u2029")
 
 
 def find_source_spans(raw: str) -> dict[int, tuple[int, int]]:
-    """Where the source of each cell of a notebook stands in its JSON, by the number of the cell."""
+    """Return the span of each cell's source in the JSON of a notebook, by cell number."""
     found: dict[int, tuple[int, int]] = {}
     path: list[str | int] = []
     starts: list[int] = []
     key = ""
-    keyed = False  # whether the next value has a key, which has been read
+    keyed = False  # True if the key of the next value was read
     for match in _LEXEME.finditer(raw):
         lexeme = match.group()
         if lexeme == ":":
@@ -53,7 +53,7 @@ def find_source_spans(raw: str) -> dict[int, tuple[int, int]]:
 
 
 def find_line_locations(raw: str) -> dict[tuple[int, int], tuple[int, int, int]]:
-    """Where each line of each cell stands in the JSON: the line of the string that holds it, its start and its end.
+    """Return the position of each cell line in the JSON: line of the string, start column and end column.
 
     Cells and lines count from 1, columns from 0.
     """
@@ -70,10 +70,10 @@ def find_line_locations(raw: str) -> dict[tuple[int, int], tuple[int, int, int]]
             place = (row, match.start() - starts[row - 1], match.end() - starts[row - 1])
             breaks = source_files.normalize_newlines(json.loads(match.group(), strict=False)).count("\n")
             for number in range(line, line + breaks + 1):
-                # Of a line that two strings share, the first holds its beginning.
+                # If two strings share a line, the first string contains the start of the line.
                 found.setdefault((cell, number), place)
             line += breaks
-            # What follows a line end begins in the next string.
+            # Text after a line end begins in the next string.
             if breaks and json.loads(match.group(), strict=False)[-1:] in "\r\n":
                 found.pop((cell, line))
     return found
@@ -84,14 +84,14 @@ def _is_source(path: list[str | int]) -> bool:
 
 
 def edit_source(raw: str, new_edits: list[Edit], *, ascii_only: bool) -> str:
-    """The JSON of a cell's source with edits made in it, laid out as it was."""
+    """Return the JSON of a cell's source with edits applied, in the same layout."""
     import json
 
     value = json.loads(raw)
     if isinstance(value, str):
         return json.dumps(edits.apply_edits(value, new_edits), ensure_ascii=ascii_only)
     lines = [require_type(line, str) for line in require_type(value, list)]
-    # What ends a line for ``str.splitlines`` and for nobody else.
+    # Characters that only ``str.splitlines`` treats as line ends.
     require(lines and _ODD.isdisjoint("".join(lines)))
     items = [match for match in _LEXEME.finditer(raw) if match.group()[0] == '"']
     as_written = dict(zip(lines, (match.group() for match in items), strict=True))

@@ -1,4 +1,4 @@
-"""Calls and dictionaries made anew: what they become is decided by their syntax tree, and written when it is wanted."""
+"""Rewrites of calls and dictionaries: decided on the syntax tree, and written on demand."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .rewrite_spec import RewriteSpec
 
 
 class PendingRewrite:
-    """A call or a dictionary that is to be written anew. Raises :class:`.Unfit` where that cannot be.
+    """A call or a dictionary that will be rewritten. :class:`.NotFixable` is raised if a rewrite is impossible.
 
-    ``place`` is what all of it takes the place of, where that is more than the call.
+    ``replaced_node`` is the replaced node, if larger than the call.
     """
 
     __slots__ = ("_edit", "_replaced_span", "_replaced_text", "_source_text", "_spec")
@@ -33,7 +33,7 @@ class PendingRewrite:
         if isinstance(node, ast.Call):
             _require_applicable(spec, node)
         else:
-            # No item shows how they are spaced.
+            # Without items, the spacing is unknown.
             require(node.keys)
         require(not spec.last_arguments or not _ends_with_comment(layout, node))
         self._replaced_span = layout.span_of(replaced_node or node)
@@ -43,11 +43,11 @@ class PendingRewrite:
 
     @property
     def full_edit(self) -> Edit:
-        """The edit that takes out all that this one may change."""
+        """Edit that removes everything that the rewrite may change."""
         return Edit(*self._replaced_span, "")
 
     def make_edit(self) -> Edit:
-        """The edit that writes it. Raises :class:`.Unwritten` where that fails."""
+        """Return the edit of the rewrite. Raise :class:`~...protocol.fix.UnwritableFix` on failure."""
         if self._edit is None:
             from . import rewrite
 
@@ -57,32 +57,32 @@ class PendingRewrite:
         return self._edit
 
 
-#: What a fix does: what is written already, and what is when it is wanted.
+#: A change of a fix: a finished edit, or a rewrite on demand.
 Change = Edit | PendingRewrite
 
 
 def _require_applicable(spec: RewriteSpec, call: ast.Call) -> None:
-    """Refuse changes that the arguments of a call do not allow."""
+    """Raise NotFixable if the arguments of a call do not allow the changes."""
     given = [keyword.arg for keyword in call.keywords]
     if spec.first_arguments or spec.argument_names or spec.last_arguments:
-        # The brackets of a generator may be those of the call.
+        # A generator argument may share its parentheses with the call.
         require(given or [type(arg) for arg in call.args] != [ast.GeneratorExp])
     require(not spec.argument_names or _may_be_named(spec.argument_names, call.args))
-    # It may be given already.
+    # The call may already have the argument.
     require(not spec.last_arguments or None not in given)
     require(spec.new_value is None or _is_given_once(*spec.new_value[:2], call))
     require(not spec.dropped_argument or spec.dropped_argument in given)
 
 
 def _may_be_named(names: Sequence[str | None], args: Sequence[ast.expr]) -> bool:
-    """Whether all arguments have names from the first one on that gets one."""
+    """Return True if all arguments have names, from the first named argument on."""
     named = names[: len(args)]
     first = next((number for number, name in enumerate(named) if name), len(named))
     return not _has_star_argument(args) and len(named) == len(args) and None not in named[first:]
 
 
 def _is_given_once(number: int, name: str, call: ast.Call) -> bool:
-    """Whether a call certainly has an argument, by its number or by its name."""
+    """Return True if a call definitely has an argument, by position or by name, exactly once."""
     given = [keyword.arg for keyword in call.keywords]
     return (
         not _has_star_argument(call.args) and None not in given and (number < len(call.args)) + given.count(name) == 1
@@ -94,7 +94,7 @@ def _has_star_argument(args: Sequence[ast.expr]) -> bool:
 
 
 def _ends_with_comment(layout: ProgramLayout, node: ast.Call | ast.Dict) -> bool:
-    """Whether a comment stands behind the last part where no part begins a line, so that nothing can go behind it."""
+    """Return True if a comment follows the last part and parts do not begin lines, so that no part can be appended."""
     if isinstance(node, ast.Dict):
         spans = [layout.span_of(key or value) for key, value in zip(node.keys, node.values, strict=True)]
         ends = [layout.span_of(value)[2:] for value in node.values]
@@ -114,5 +114,5 @@ def _ends_with_comment(layout: ProgramLayout, node: ast.Call | ast.Dict) -> bool
 
 
 def _strip_comments(text: str) -> str:
-    """What stands between two parts, without comments and line breaks that are none to the tokenizer."""
+    """Return the text between two parts, without comments and without escaped line breaks."""
     return re.sub(r"#[^\n]*|\\\n", "", text)

@@ -1,4 +1,4 @@
-"""What the fixers ask: of a finding, of the order of calls, and of what stands around them."""
+"""Queries of fixes about a finding, the order of calls, and the surrounding code."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from .layout import ProgramLayout
 from .matchers import NotFixable, count_torch_imports, find_receiver, require, require_first
 from .pending_rewrites import Change
 
-#: What a fixer gives: what is done, as a request, and the changes. It raises :class:`Unfit` where it is not certain.
+#: Result of a fix function: a description in the imperative, and the changes.
 Mended = tuple[str, Sequence[Change]]
 Fixer = Callable[[ProgramLayout, Finding], Mended]
 Guards = list[tuple[ast.AST, str]]
 
 
-# Of a finding.
+# Findings.
 
 
 def require_local(layout: ProgramLayout, finding: Finding) -> None:
-    """A finding whose events are not all in one function is for people to think about."""
+    """Raise NotFixable if the events of a finding are in several functions. Such a finding needs a human decision."""
     require(finding.certain or finding.witness)
     places = {(site.path, site.function, site.cell) for site in [finding.site, *(s.site for s in finding.witness)]}
     require(len(places) == 1)
 
 
 def find_trace_calls(layout: ProgramLayout, finding: Finding) -> Iterator[ast.Call]:
-    """The calls among the events that led to a finding."""
+    """Yield the calls in the trace of a finding."""
     for step in finding.witness:
         try:
             call = layout.find_expression(step.site, ast.Call)
@@ -41,9 +41,9 @@ def find_trace_calls(layout: ProgramLayout, finding: Finding) -> Iterator[ast.Ca
 
 
 def find_scaler_step(layout: ProgramLayout, finding: Finding, *others: str) -> tuple[ast.Call, str, str]:
-    """The scaler's step among the events that led to a finding, with the scaler and the optimizer in words.
+    """Return the scaler's step in the trace of a finding, with the source texts of scaler and optimizer.
 
-    One of the ``others``, which are methods of the scaler too, will do.
+    Calls of the methods in ``others`` are also accepted.
     """
     for call in reversed(list(find_trace_calls(layout, finding))):
         scaler = next((on for name in ("step", *others) if (on := find_receiver(call, name)) is not None), None)
@@ -53,23 +53,23 @@ def find_scaler_step(layout: ProgramLayout, finding: Finding, *others: str) -> t
 
 
 def find_scale_call(layout: ProgramLayout, finding: Finding) -> tuple[ast.Call, str]:
-    """The call that scales the loss among the events that led to a finding, with the scaler in words."""
+    """Return the call in the trace of a finding that scales the loss, with the source text of the scaler."""
     scales = (inner for call in find_trace_calls(layout, finding) for inner in layout.find_calls(call, "scale"))
     call = require_first(each for each in scales if find_receiver(each, "scale") is not None)
     return call, require_owner(layout, call, "scale")
 
 
-# Of an expression.
+# Expressions.
 
 
 def require_name(layout: ProgramLayout, node: ast.expr) -> str:
-    """The text of a name, an attribute or an item, which mean the same wherever they stand in a block."""
+    """Return the source text of a name, an attribute or an item, which has one meaning in a block."""
     require(find_access_path(node) is not None)
     return layout.source_of(node)
 
 
 def require_owner(layout: ProgramLayout, call: ast.Call, name: str) -> str:
-    """What a method of that name is called on, in words. Raises :class:`Unfit` for any other call."""
+    """Return the source text of the receiver of a named method. Raise :class:`.NotFixable` for any other call."""
     on = find_receiver(call, name)
     if on is None:
         raise NotFixable
@@ -77,7 +77,7 @@ def require_owner(layout: ProgramLayout, call: ast.Call, name: str) -> str:
 
 
 def call_statement(layout: ProgramLayout, call: ast.Call) -> ast.Expr:
-    """The statement of its own lines that a call is all of."""
+    """Return the statement on separate lines that consists of a call. Raise :class:`.NotFixable` otherwise."""
     statement = layout.statement_of(call)
     if not isinstance(statement, ast.Expr) or statement.value is not call:
         raise NotFixable
@@ -85,16 +85,16 @@ def call_statement(layout: ProgramLayout, call: ast.Call) -> ast.Expr:
 
 
 def find_method_calls(layout: ProgramLayout, scope: ast.AST, name: str, owner: str) -> list[ast.Call]:
-    """The calls of a method in a function on one object."""
+    """Return the calls of a method on one object in a function."""
     found = layout.find_calls(scope, name)
     return [call for call in found if (on := find_receiver(call, name)) is not None and layout.source_of(on) == owner]
 
 
-# Of what stands around.
+# Surrounding code.
 
 
 def find_guards(layout: ProgramLayout, node: ast.AST) -> Guards:
-    """The branches and loops of its function in which a node stands, the outermost first."""
+    """Return the branches and loops around a node in the function, outermost first."""
     found: Guards = []
     for block, statement in layout.enclosing_blocks(node):
         parent = layout.parent_of(statement)
@@ -106,12 +106,12 @@ def find_guards(layout: ProgramLayout, node: ast.AST) -> Guards:
 
 
 def is_reached_whenever(first: Guards, second: Guards) -> bool:
-    """Whether what stands in the first branches is reached whenever what stands in the second ones is."""
+    """Return True if code under the first guards is always reached when code under the second guards is reached."""
     return first == second[: len(first)]
 
 
 def may_be_none(layout: ProgramLayout, scope: ast.AST, name: str) -> bool:
-    """Whether a program asks whether an object is there."""
+    """Return True if a program tests an object for None or false, or may assign None."""
     asked = (each for node in layout.nodes_on_lines(name.rpartition(".")[2]) for each in _find_tested(node))
     if any(find_access_path(each) == name for each in asked):
         return True
@@ -120,7 +120,7 @@ def may_be_none(layout: ProgramLayout, scope: ast.AST, name: str) -> bool:
 
 
 def _find_tested(node: ast.AST) -> list[ast.expr]:
-    """What a node asks for being there, or gives a value that may be none."""
+    """Return the expressions that a node tests for None or truth, or assigns a value that may be None."""
     match node:
         case ast.Compare(left=left, ops=ops, comparators=others) if any(
             isinstance(o, (ast.Is, ast.IsNot)) for o in ops
@@ -138,30 +138,30 @@ def _find_tested(node: ast.AST) -> list[ast.expr]:
 
 
 def _parameters_with_defaults(given: ast.arguments) -> set[str]:
-    """The parameters that need not be given."""
+    """Return the names of the parameters with a default."""
     positional = [*given.posonlyargs, *given.args]
     keywords = [arg for arg, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default is not None]
     return {arg.arg for arg in [*positional[len(positional) - len(given.defaults) :], *keywords]}
 
 
 def is_bound_once(layout: ProgramLayout, name: str) -> bool:
-    """Whether a name is bound once in a file; that of torch may be imported more often."""
+    """Return True if a name is bound once in a file. torch may be imported several times."""
     number = count_bindings(layout, name)
     return number == 1 or (name == "torch" and count_torch_imports(find_binders(layout, "torch")) == number)
 
 
 def find_binders(layout: ProgramLayout, name: str) -> list[ast.AST]:
-    """The nodes of lines where a name may be bound: it is imported or defined, or nothing is done with it there."""
+    """Return the nodes on lines that may bind a name: imports, definitions, and lines without a use of the name."""
     return layout.nodes_on_lines(name, test=rf"\b(?:import|def|class)\b|\b{re.escape(name)}\b(?!\s*[.(\[])")
 
 
 def count_bindings(layout: ProgramLayout, name: str) -> int:
-    """How often a name is bound in a file, in whatever scope."""
+    """Return the number of bindings of a name in a file, in all scopes."""
     return sum(_bound_names(node).count(name) for node in find_binders(layout, name))
 
 
 def _bound_names(node: ast.AST) -> list[str]:
-    """The names that a node binds itself."""
+    """Return the names that a node binds itself."""
     match node:
         case ast.Import() | ast.ImportFrom():
             return [local for local, _ in bound_by_import(node)]
@@ -177,12 +177,12 @@ def _bound_names(node: ast.AST) -> list[str]:
 
 
 def statements_until(layout: ProgramLayout, statements: Iterable[ast.stmt], names: Iterable[str]) -> list[ast.stmt]:
-    """The statements before the first in which a function or method of some names is called."""
+    """Return the statements before the first statement with a call of a named function or method."""
     return list(takewhile(lambda each: not any(layout.find_calls(each, name) for name in names), statements))
 
 
 def reindent_lines(layout: ProgramLayout, first: int, last: int, indent: str, other: str) -> list[str]:
-    """Lines that are as far in as ``indent``, moved to where ``other`` ends; no string may go over several of them."""
+    """Return lines with the indentation ``indent`` replaced by ``other``. Raise NotFixable for multi-line strings."""
     require(not layout.has_multiline_string(first, last))
     rows = layout.lines[first - 1 : last]
     return [other + row.removeprefix(indent) if row.startswith(indent) else row for row in rows]

@@ -1,4 +1,4 @@
-"""Fixes of autocast regions: their arguments, and what stands in them."""
+"""Fixes for autocast regions: arguments and content."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from .pending_rewrites import PendingRewrite
 from .queries import Mended, call_statement, find_trace_calls, is_bound_once, require_local, statements_until
 from .rewrite_spec import RewriteSpec
 
-#: The types of device that a string may name.
+#: Device types in strings.
 DEVICES = ("cuda", "cpu", "xpu", "mps", "hpu", "npu")
-#: What may be called outside of an autocast region as well as inside: nothing that computes with a model's outputs.
+#: Functions that may be called outside an autocast region as well as inside: no computation with a model's outputs.
 DTYPE_FREE = frozenset(
     """
     add_scalar append backward clip_grad_norm_ clip_grad_value_ cpu debug detach extend float get_last_lr get_lr
@@ -45,7 +45,7 @@ STRAIGHT = (
 
 def correct_arguments(layout: ProgramLayout, finding: Finding) -> Mended:
     call = layout.find_expression(finding.site, ast.Call)
-    # What has the name by an import alone is autocast on every path.
+    # A name bound only by an import is autocast on every path.
     require(last_name(call.func) == "autocast")
     require(is_bound_once(layout, (find_access_path(call.func) or "").partition(".")[0]))
     if finding.label == "autocast:device-object":
@@ -62,12 +62,12 @@ def correct_arguments(layout: ProgramLayout, finding: Finding) -> Mended:
             )
         ]
     require(finding.label == "autocast:bool-dtype" and len(call.args) == 2)
-    # The second argument has been `enabled` before.
+    # The second argument was `enabled` in the old API.
     return "Pass `enabled` by its name", [PendingRewrite(layout, call, RewriteSpec(argument_names=(None, "enabled")))]
 
 
 def _find_device_types(layout: ProgramLayout) -> set[str]:
-    """The types of device that a file speaks of."""
+    """Return the device types that a file mentions."""
     found = {"cuda"} if re.search(r"\.cuda\b", layout.text) else set()
     for node in filter_nodes(layout.nodes_on_lines(*DEVICES), ast.Constant):
         if isinstance(node.value, str):
@@ -78,7 +78,7 @@ def _find_device_types(layout: ProgramLayout) -> set[str]:
 
 
 def leave_region(layout: ProgramLayout, finding: Finding) -> Mended:
-    """Moves what trails in a block out of it: backward and what follows, none of which computes an output."""
+    """Move the trailing statements of a region out: backward and later statements, which compute no output."""
     require_local(layout, finding)
     call = layout.find_expression(finding.site, ast.Call)
     region = next((each for each in layout.ancestors_of(call) if isinstance(each, (ast.With, ast.AsyncWith))), None)
@@ -102,7 +102,7 @@ def leave_region(layout: ProgramLayout, finding: Finding) -> Mended:
 
 
 def _find_trailing(layout: ProgramLayout, region: ast.With | ast.AsyncWith, call: ast.Call) -> list[ast.stmt]:
-    """The statements of a region from that of a call on, which are not all of it and may as well stand outside."""
+    """Return the statements of a region from a call to the end. They must not be the whole region or need autocast."""
     at = region.body.index(require_first(each for block, each in layout.enclosing_blocks(call) if block is region.body))
     moved = region.body[at:]
     require(at and all(map(_is_dtype_free, moved)) and all(map(layout.has_own_lines, [region, *moved])))
@@ -125,7 +125,7 @@ def _may_compute(node: ast.AST) -> bool:
 
 
 def construct_again(layout: ProgramLayout, finding: Finding) -> Mended:
-    """Enters an autocast of its own where one is open that has been constructed once for both."""
+    """Construct a separate autocast for an entry while the shared autocast is open."""
     require_local(layout, finding)
     entered = layout.find_expression(finding.site, ast.Name)
     item = require_type(layout.parent_of(entered), ast.withitem)
@@ -137,7 +137,7 @@ def construct_again(layout: ProgramLayout, finding: Finding) -> Mended:
     require(last_name(call.func) == "autocast" and "\n" not in source)
     require(layout.scope_of(made) in (layout.tree, layout.scope_of(entered)))
     for node in layout.nodes_in(call):
-        # What it was given must be what it is given there.
+        # The arguments must have the same values at the entry.
         require(not isinstance(node, ast.Name) or is_bound_once(layout, node.id))
         require(node is call or not isinstance(node, (ast.Call, ast.NamedExpr, ast.Lambda, ast.comprehension)))
     return f"Enter a new `{source}`", [Edit(*layout.span_of(entered), source)]
@@ -155,14 +155,14 @@ def region_without_cache(layout: ProgramLayout, finding: Finding) -> Mended:
     return "Enter the region with `cache_enabled=False`", [change]
 
 
-#: Statements that compute nothing.
+#: Statements without computation.
 DECLARING = (*FUNCTIONS, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal)
-#: What a forward pass and its loss end with.
+#: Methods and functions after a forward pass and the loss.
 BEHIND = ("backward", "step", "zero_grad", "unscale_", "update", "clip_grad_norm_", "clip_grad_value_")
 
 
 def enter_region(layout: ProgramLayout, finding: Finding) -> Mended:
-    """Enters the region that is constructed and dropped, for what computes outputs and losses right behind it."""
+    """Enter a region that is constructed and dropped, for the following statements that compute outputs and losses."""
     call = layout.find_expression(finding.site, ast.Call)
     require(finding.label == "scope:expression")
     statement = call_statement(layout, call)
@@ -185,7 +185,7 @@ def enter_region(layout: ProgramLayout, finding: Finding) -> Mended:
 
 
 def _find_forward_statements(layout: ProgramLayout, statement: ast.stmt) -> list[ast.stmt]:
-    """What follows a statement in its block, up to what a forward pass and its loss end with."""
+    """Return the statements after a statement in the block, up to the end of the forward pass and the loss."""
     block = layout.block_of(statement)
     computing = statements_until(layout, block[block.index(statement) + 1 :], BEHIND)
     return list(takewhile(lambda each: not isinstance(each, DECLARING), computing))

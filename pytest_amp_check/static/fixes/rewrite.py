@@ -1,4 +1,4 @@
-"""Writes calls and dictionaries anew with libcst, so that comments, line breaks and spaces in them stay as they are."""
+"""Rewriting of calls and dictionaries with libcst, which keeps comments, line breaks and spaces."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 NOTHING = cst.SimpleWhitespace("")
 EQUAL = cst.AssignEqual(NOTHING, NOTHING)
-#: What separates parts where none shows how.
+#: Default separator of parts.
 COMMA = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
 
 
 def rewrite_text(text: str, spec: RewriteSpec) -> str:
-    """The text of a call or of a dictionary, with its changes. Raises :class:`.Unwritten`."""
+    """Return the text of a call or a dictionary with changes applied. Raise :class:`~...protocol.fix.UnwritableFix`."""
     node = _parse_expression(text)
     if not isinstance(node, (cst.Call, cst.Dict)):
         raise _make_error()
@@ -43,7 +43,7 @@ def rewrite_text(text: str, spec: RewriteSpec) -> str:
 
 
 def _change_argument(spec: RewriteSpec, number: int, arg: cst.Arg) -> cst.Arg:
-    """An argument with another value, or a name."""
+    """Return an argument with a new value or a name."""
     keyword = _keyword_of(arg)
     if spec.new_value is not None and (
         spec.new_value[0] == number if keyword is None else spec.new_value[1] == keyword
@@ -58,13 +58,13 @@ def _keyword_of(arg: cst.Arg) -> str | None:
 
 
 class _BracketContent:
-    """What stands between two brackets: the parts, the commas between them, and the space before and behind them."""
+    """The content between two brackets: the parts, the commas between parts, and the outer spaces."""
 
     def __init__(self, node: cst.Call | cst.Dict) -> None:
         parts: list[Part] = list(node.args if isinstance(node, cst.Call) else node.elements)
         commas = [part.comma for part in parts]
         self.separators = [comma for comma in commas[:-1] if isinstance(comma, cst.Comma)]
-        #: The comma behind the last part; the space behind it is that before the bracket.
+        #: Comma behind the last part; the space behind this comma is the space before the bracket.
         self.trailing_comma = commas[-1] if commas and isinstance(commas[-1], cst.Comma) else None
         self.start_space: Space
         self.end_space: Space
@@ -101,13 +101,13 @@ class _BracketContent:
         return node.with_changes(whitespace_before_args=self.start_space, args=args)
 
     def prepend(self, more: Sequence[Part]) -> None:
-        """Put parts before the first one."""
+        """Insert parts before the first part."""
         comma = _make_comma(self.separators[0].whitespace_after) if self.separators else COMMA
         self.separators = [comma] * (len(more) - (not self.elements)) + self.separators
         self.elements = [*more, *self.elements]
 
     def append_all(self, more: Sequence[Part]) -> None:
-        """Put parts behind the last one, spaced as those before it are."""
+        """Append parts behind the last part, with the spacing of the existing parts."""
         if not more:
             return
         if not self.elements:
@@ -118,7 +118,7 @@ class _BracketContent:
             joining = joining.with_changes(whitespace_before=self.trailing_comma.whitespace_before)
             self.trailing_comma = self.trailing_comma.with_changes(whitespace_before=NOTHING)
         if isinstance(self.end_space, cst.ParenthesizedWhitespace) and self.end_space.first_line.comment is not None:
-            # A comment behind the last part stays with it.
+            # A comment behind the last part stays with this part.
             if not isinstance(comma.whitespace_after, cst.ParenthesizedWhitespace):
                 raise _make_error()
             space = comma.whitespace_after.with_changes(first_line=self.end_space.first_line)
@@ -128,7 +128,7 @@ class _BracketContent:
         self.elements += more
 
     def remove_at(self, at: int) -> None:
-        """Take a part out, with the comma that nothing needs any more; comments stay."""
+        """Remove a part with the surplus comma. Comments stay."""
         del self.elements[at]
         if at < len(self.elements):
             behind = self.separators.pop(at)
@@ -161,9 +161,9 @@ class _BracketContent:
 
 
 def _merge_spaces(spaces: list[Space], *, none: Space | None = None, last: bool = False) -> Space:
-    """One space in the place of several, with the comments of all of them; ``none`` where there are no comments.
+    """Return one space for several spaces, with all comments; ``none`` if there are no comments.
 
-    What follows stands as it does behind the first one, or the last one.
+    The following code keeps the position behind the first space, or with ``last`` behind the last space.
     """
     if not any(map(_has_comment, spaces)):
         return spaces[0] if none is None else none
@@ -192,7 +192,7 @@ def _has_comment(space: Space) -> bool:
 
 
 def _make_comma(space: Space) -> cst.Comma:
-    """A comma with that space behind it, without the comments in it."""
+    """Return a comma with a following space, without comments."""
     if isinstance(space, cst.ParenthesizedWhitespace):
         space = space.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
     return cst.Comma(whitespace_after=space)
@@ -200,11 +200,11 @@ def _make_comma(space: Space) -> cst.Comma:
 
 def _parse_expression(text: str) -> cst.BaseExpression:
     try:
-        # In brackets of its own, it may go over lines.
+        # Parentheses allow the expression to span several lines.
         node = cst.parse_expression(f"({text})")
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # What is written in Rust ends in more than exceptions.
+    except BaseException as error:  # The parser is written in Rust, and may also raise other exceptions.
         raise _make_error() from error
     node = node.with_changes(lpar=node.lpar[1:], rpar=node.rpar[:-1])
     if _generate_code(node) != text:

@@ -1,4 +1,4 @@
-"""What a call or a dictionary is to become, before anybody writes it."""
+"""Description of a changed call or dictionary, before the text is written."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ...protocol.fast_namedtuple import NamedTuple
 class RewriteSpec(NamedTuple):
     """The changes of a call or a dictionary.
 
-    ``function`` takes the place of what is called. ``first`` are arguments that go before the others (``x`` or
-    ``name=x``), ``last`` are names and values, or keys and values, that go behind. ``names`` are what the positional
-    arguments are called from now on, None for those that stay as they are. ``value`` is what one argument is from now
-    on, behind its number and its name. The argument called ``drop`` is left out.
+    ``new_function`` replaces the called expression. ``first_arguments`` are inserted before the other arguments (``x``
+    or ``name=x``). ``last_arguments`` are appended as names and values, or keys and values. ``argument_names`` are the
+    new names of the positional arguments, None for unchanged arguments. ``new_value`` is position, name and new value
+    of one argument. ``dropped_argument`` is the name of a removed argument.
     """
 
     new_function: str | None = None

@@ -1,4 +1,4 @@
-"""Fixes of where and how a scaler is made."""
+"""Fixes for the construction of scalers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .pending_rewrites import PendingRewrite
 from .queries import Mended, reindent_lines, require_name
 from .rewrite_spec import RewriteSpec
 
-#: The parameters of a scaler behind its device.
+#: Parameters of a scaler after the device.
 OLD_ORDER = ("init_scale", "growth_factor", "backoff_factor", "growth_interval", "enabled")
 
 
@@ -47,7 +47,7 @@ def construct_before_loop(layout: ProgramLayout, finding: Finding) -> Mended:
 
 
 def _is_stored_name(node: ast.AST, name: str) -> bool:
-    """Whether a node is a name, or an attribute, that is given a value."""
+    """Return True if a node assigns to a name or an attribute."""
     return (
         isinstance(node, (ast.Name, ast.Attribute))
         and isinstance(node.ctx, ast.Store)
@@ -56,7 +56,7 @@ def _is_stored_name(node: ast.AST, name: str) -> bool:
 
 
 def _may_vary(node: ast.AST, stored: set[str]) -> bool:
-    """Whether a part of an argument may be another one each time around, where some names are stored."""
+    """Return True if a part of an argument may change between iterations, given the assigned names."""
     match node:
         case ast.Name(id=name):
             return name in stored
@@ -66,7 +66,7 @@ def _may_vary(node: ast.AST, stored: set[str]) -> bool:
 
 
 def name_arguments(layout: ProgramLayout, finding: Finding) -> Mended:
-    """Names the arguments that are given in the order that they had before there was a device."""
+    """Name the arguments that are passed in the order of the old signature without device."""
     call = layout.find_expression(finding.site, ast.Call)
     keyword = finding.names.get("keyword", "")
     require(finding.label == "scaler:number-as-device" and call.args)

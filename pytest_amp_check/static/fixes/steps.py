@@ -1,4 +1,4 @@
-"""Fixes of what scales a loss, steps an optimizer and updates the scale."""
+"""Fixes for loss scaling, optimizer steps and scale updates."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def scale_loss(layout: ProgramLayout, finding: Finding) -> Mended:
     scaled = [other.args[0] for other in layout.find_calls(scope, "scale") if other.args]
     require(all(layout.source_of(each) != loss.id for each in scaled))
     here, there = find_guards(layout, call), find_guards(layout, step)
-    # The step may come less often, as long as it does not depend on there being a scaler.
+    # The step may run less often, if the reason is not the existence of a scaler.
     require(
         is_reached_whenever(there, here)
         or (not may_be_none(layout, scope, scaler) and _comes_less_often(layout, there, here))
@@ -47,7 +47,7 @@ def scale_loss(layout: ProgramLayout, finding: Finding) -> Mended:
 
 
 def _comes_less_often(layout: ProgramLayout, there: Guards, here: Guards) -> bool:
-    """Whether a step is reached by some of the ways that come by a place, and no other step by the other ones."""
+    """Return True if a step is reached on some paths of a location, and no other step on the remaining paths."""
     return is_reached_whenever(here, there) and all(
         isinstance(guard, ast.If) and not any(layout.find_calls(each, "step") for each in guard.orelse)
         for guard, _ in there[len(here) :]
@@ -82,9 +82,9 @@ def step_by_scaler(layout: ProgramLayout, finding: Finding) -> Mended:
 
 
 def _refuse_rival(layout: ProgramLayout, call: ast.Call, scaler: str, optimizer: str) -> None:
-    """Raises where a call may update a scaler already, or step another optimizer that goes with it."""
+    """Raise NotFixable if a call may already update the scaler, or step another optimizer of the same training."""
     names = (scaler, scaler.rpartition(".")[2])
-    # Whoever is given the scaler may update it.
+    # A function that receives the scaler may update the scaler.
     require(not any(find_access_path(given) in names for given in all_arguments(call)))
     if not isinstance(call.func, ast.Attribute):
         return
@@ -110,7 +110,7 @@ def update_after_step(layout: ProgramLayout, finding: Finding) -> Mended:
 
 
 def update_after_all(layout: ProgramLayout, finding: Finding) -> Mended:
-    """Leaves the update to the one behind the last step, or moves it there."""
+    """Remove an update before the last step, or move the update behind the last step."""
     require_local(layout, finding)
     call = layout.find_expression(finding.site, ast.Call)
     require(finding.label in ("update@pending", "update@aged") and not call.args and not call.keywords)
@@ -125,7 +125,7 @@ def update_after_all(layout: ProgramLayout, finding: Finding) -> Mended:
     behind = rest[rest.index(pending) + 1 :]
     if any(_is_scaler_call(layout, each, "update", scaler) for each in behind):
         return f"Leave the update to the one after `{layout.source_of(pending)}`", [removal]
-    # An update that only some come by is not this one.
+    # A conditional update is not equivalent.
     require(not any(find_method_calls(layout, each, "update", scaler) for each in block if each is not statement))
     return f"Move `{layout.source_of(call)}` after the last step", [
         removal,
@@ -134,7 +134,7 @@ def update_after_all(layout: ProgramLayout, finding: Finding) -> Mended:
 
 
 def _is_scaler_call(layout: ProgramLayout, statement: ast.stmt, name: str, scaler: str) -> bool:
-    """Whether a statement is a call of one of the scaler's methods and nothing else."""
+    """Return True if a statement is only a call of one of the scaler's methods."""
     return (
         isinstance(statement, ast.Expr)
         and isinstance(statement.value, ast.Call)

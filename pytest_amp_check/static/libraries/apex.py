@@ -1,4 +1,4 @@
-"""apex.amp: what it makes of models and optimizers, and of a loss that it scales."""
+"""Model of apex.amp: initialized models and optimizers, and the context that scales a loss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .losses import as_loss
 
 
 class ScaledLoss(Value):
-    """``apex.amp.scale_loss(...)``: a context that gives a scaled loss, and unscales the gradients where it ends."""
+    """Result of ``apex.amp.scale_loss(...)``: a context that returns a scaled loss and unscales gradients at exit."""
 
     kind = "scaled loss"
     is_relevant = True
@@ -78,7 +78,7 @@ class _ScaledLossContext(ContextHandler):
 
 
 def _note_copied_params(interp: Interpreter, params: Value | None, norm: UnknownValue) -> None:
-    """What is clipped may be the copies that apex keeps beside the parameters."""
+    """Note that the clipped parameters may be the copies that apex keeps beside the model's parameters."""
     modules = params.modules if isinstance(params, ParamsValue) else None
     copied = [str(interp.program.objects[key].attributes.get("copies", "")) for key in modules or ()]
     if copied and all(copied):

@@ -1,4 +1,4 @@
-"""Arguments of calls: bound to their parameters, and what they are known to be."""
+"""Helpers for call arguments: bind arguments to parameters, and convert arguments to constants, names or objects."""
 
 from __future__ import annotations
 
@@ -25,59 +25,62 @@ from .syntax_queries import keywords_of
 
 
 def bind_arguments(parameters: tuple[str, ...], args: Args, keywords: Keywords) -> Keywords:
-    """Arguments by the names of the parameters that take them."""
+    """Map the names of parameters to the arguments that a call passes for them."""
     return {**dict(zip(parameters, args, strict=False)), **keywords}
 
 
 def first_or_named(args: Args, keywords: Keywords, name: str) -> Value | None:
-    """The first argument, with or without its name."""
+    """Return the first positional argument, or else the keyword argument with the given name."""
     return args[0] if args else keywords.get(name)
 
 
 def find_tensors(args: Args, keywords: Keywords) -> list[TensorValue]:
-    """The tensors that a call is given."""
+    """Return all tensors in the arguments of a call."""
     return [tensor for value in (*args, *keywords.values()) for tensor in value.tensors()]
 
 
 def literal_value(value: Value | None) -> object:
-    """The constant that an argument is; ``UNKNOWN`` where it is none."""
+    """Return the constant of an argument, or ``UNKNOWN`` if the argument is no constant."""
     return value.value if isinstance(value, Const) else UNKNOWN
 
 
 def dotted_name_of(value: Value | None) -> str:
-    """The dotted name that an argument is, "" where it is none."""
+    """Return the dotted name of an external name, or "" for any other value."""
     return value.name if isinstance(value, ExternalName) else ""
 
 
 def items_of(value: Value | None) -> list[Value]:
-    """What a list or a tuple holds."""
+    """Return the items of a list or a tuple, or an empty list for any other value."""
     return value.items if isinstance(value, SequenceValue) else []
 
 
 def items_or_self(value: Value) -> list[Value]:
-    """What a list or a tuple holds, or the one thing that stands instead of it."""
+    """Return the items of a list or a tuple, or a list with the value itself."""
     return value.items if isinstance(value, SequenceValue) else [value]
 
 
 def map_items(value: SequenceValue | MappingValue, act: Callable[[Value], Value]) -> Value:
-    """A list, a tuple or a dict of what is made of each of its items."""
+    """Apply a function to each item of a list, a tuple or a dict, and return the container of the results."""
     if isinstance(value, SequenceValue):
         return SequenceValue([act(item) for item in value.items], is_open=value.is_open)
     return MappingValue({key: act(item) for key, item in value.items.items()}, is_open=value.is_open)
 
 
 def tracked_object_of(value: Value | None) -> TrackedObject | None:
-    """The thing of the protocol that an argument is, or that an object of the project stands for."""
+    """Return the tracked object of an argument, or None.
+
+    Object references and instances of project classes have tracked objects.
+    """
     return value.tracked_object if isinstance(value, (ObjectRef, Instance)) else None
 
 
 def object_ref_of(value: Value | None, role: str) -> ObjectRef | None:
-    """An argument that is a thing of a role."""
+    """Return an argument if the argument refers to a tracked object of the given role, else None."""
     return value if isinstance(value, ObjectRef) and value.role == role else None
 
 
 def to_attribute_value(interp: Interpreter, value: Value) -> object:
-    """An argument as the protocol's facts hold it: a constant, or a name."""
+    """Convert an argument to the attribute of an event: a constant, or a symbol for a name or a device."""
     name = dotted_name_of(value)
     if name:
         return Symbol(torch_api.canonical_name(name))
@@ -85,6 +88,6 @@ def to_attribute_value(interp: Interpreter, value: Value) -> object:
 
 
 def keyword_text(keyword: str, node: ast.AST) -> object:
-    """The words of an argument that has a name, "" where it is not given."""
+    """Return the source text of a keyword argument, or "" if the call has no such argument."""
     given = keywords_of(node).get(keyword)
     return SourceText(given) if given is not None else ""

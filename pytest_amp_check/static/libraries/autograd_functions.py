@@ -1,4 +1,4 @@
-"""Custom autograd Functions: whether their backward can take the dtypes that autocast gives it."""
+"""Custom autograd Functions whose backward fails on the dtypes that autocast passes."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from .syntax_queries import (
     receiver_of,
 )
 
-#: Names by which code speaks of dtypes: who does so takes care of them.
+#: Names that mention dtypes. A Function that uses one of these names is assumed to handle dtypes.
 _DTYPES = frozenset(
     "to float half bfloat16 double type type_as dtype float16 float32 float64 autocast amp cast get_autocast_dtype "
     "is_autocast_enabled".split()
 )
-#: Those that say nothing of a tensor where they are builtins.
+#: Names in ``_DTYPES`` that mention no tensor dtype when called as Python builtins.
 _BUILTIN = frozenset({"float", "type"})
-#: Decorators that change nothing about dtypes.
+#: Decorators that have no effect on dtypes.
 _NEUTRAL = frozenset({"staticmethod", "once_differentiable"})
-#: Functions of torch that make a tensor of float32 where no dtype is given.
+#: Functions of torch that create a float32 tensor if no dtype is passed.
 FACTORIES = frozenset("rand randn zeros ones empty eye linspace Tensor FloatTensor".split())
 
 
 class FunctionFlaw(NamedTuple):
-    """What a Function lacks: which fault that is, and the method to blame.
+    """A defect of a Function: the label of the violation, and the method to report.
 
-    ``mixed`` are the inputs of its forward, by position, of which one that is float32 makes backward raise; None where
-    nothing about them matters. ``call`` is what code outside of torch is given them by.
+    ``mixed_inputs`` holds the positions of forward inputs. If one of these inputs is float32, backward raises. None
+    means that the inputs do not matter. ``unanalyzed_call`` is the call that passes the inputs to code outside torch.
     """
 
     label: str
@@ -57,7 +57,7 @@ class FunctionFlaw(NamedTuple):
 
 
 def report_custom_functions(interp: Interpreter) -> None:
-    """Tell of the Functions of this file that break by themselves, and of those that its modules give weights."""
+    """Report the Functions of this file that always fail, and the Functions that modules here apply to weights."""
     if "Function" not in interp.module.identifiers:
         return
     own = [cls for cls in interp.module.classes.values() if role_of(interp, cls) == torch_api.AUTOGRAD_FUNCTION]
@@ -77,7 +77,7 @@ def report_custom_functions(interp: Interpreter) -> None:
 
 
 def _check_applied(interp: Interpreter, cls: Class, args: Args) -> None:
-    """A Function is applied where a region may be open."""
+    """Check a Function where ``apply`` is called and an autocast region may be open."""
     if not in_region(interp) or interp.state.no_grad:
         return
     flaw = _find_flaw(interp, cls)
@@ -102,7 +102,7 @@ def _report_flaw(interp: Interpreter, cls: Class, flaw: FunctionFlaw) -> None:
 
 
 def _find_flaw(interp: Interpreter, cls: Class) -> FunctionFlaw | None:
-    """What a Function lacks, if it lacks anything and does not care for dtypes itself."""
+    """Return the defect of a Function, or None if the Function has none or handles dtypes itself."""
     forward, backward = method_of(interp, cls, "forward"), method_of(interp, cls, "backward")
     if forward is None or backward is None or method_of(interp, cls, "setup_context") is not None:
         return None
@@ -120,9 +120,10 @@ def _find_flaw(interp: Interpreter, cls: Class) -> FunctionFlaw | None:
 
 
 def _find_foreign_flaw(interp: Interpreter, forward: Function) -> FunctionFlaw | None:
-    """What a forward lacks that gives its inputs, as they are, to code outside of torch: that takes one dtype.
+    """Find a call in forward that passes unchanged inputs to code outside torch, which accepts a single dtype only.
 
-    It is given two of them, of which autocast may have made one low, or one beside a float32 tensor made here.
+    The call receives two dtypes if autocast lowered one input. The call also receives two dtypes if forward creates a
+    float32 tensor and passes this tensor beside an input.
     """
     inputs = [parameter.arg for parameter in forward.parameters()[1:]]
     stored = [name.id for name in find_nodes(forward.node, ast.Name) if isinstance(name.ctx, ast.Store)]
@@ -144,7 +145,7 @@ def _find_foreign_flaw(interp: Interpreter, forward: Function) -> FunctionFlaw |
 
 
 def _is_unanalyzed_call(interp: Interpreter, forward: Function, call: ast.Call) -> bool:
-    """Whether a call is one of a function of a package outside of the project that is not torch."""
+    """Return True if a call goes to a package outside the project that is not torch."""
     root = (find_access_path(call.func) or "").partition(".")[0]
     if root not in forward.module.imports:
         return False
@@ -155,15 +156,15 @@ def _is_unanalyzed_call(interp: Interpreter, forward: Function, call: ast.Call) 
 
 
 def _find_device_flaw(fwd: list[str], bwd: list[str], backward: Function) -> FunctionFlaw | None:
-    """What two decorated methods lack: they may name two devices."""
+    """Return the defect of two decorated methods that name different devices, or None."""
     known = len(fwd) == len(bwd) == 1 and "" not in (*fwd, *bwd)
     return FunctionFlaw("devices", backward) if known and fwd != bwd else None
 
 
 def _decorator_devices(interp: Interpreter, method: Function) -> list[str] | None:
-    """The device types of ``custom_fwd`` and ``custom_bwd`` on a method, "" for one that is not in view.
+    """Return the device types of ``custom_fwd`` and ``custom_bwd`` on a method, with "" for an unknown device type.
 
-    None where a decorator is not known, or makes the inputs float32.
+    Return None if a decorator is unknown, or if a decorator casts the inputs (``cast_inputs``).
     """
     found: list[str] = []
     for decorator in method.decorators:
@@ -184,7 +185,7 @@ def _decorator_devices(interp: Interpreter, method: Function) -> list[str] | Non
 def _find_applied(
     interp: Interpreter, names: set[str], asked: Callable[[Interpreter, ast.expr, Function, Class], bool]
 ) -> Iterator[tuple[str, frozenset[int]]]:
-    """Functions that methods of modules apply to what is asked for, with the places of that."""
+    """Yield the Functions that module methods apply to matching arguments, with the positions of these arguments."""
     for method in interp.module.functions.values() if names else ():
         owner = method.cls
         if owner is None or method.name == "__init__" or _enters_autocast(method):
@@ -198,12 +199,12 @@ def _find_applied(
 
 
 def _enters_autocast(method: Function) -> bool:
-    """Whether a decorator of a method is an autocast."""
+    """Return True if a decorator of a method is an autocast."""
     return any("autocast" in (find_access_path(callee_of(d) or d) or "") for d in method.decorators)
 
 
 def _resolve_name(interp: Interpreter, method: Function, node: ast.expr) -> str:
-    """The name of torch that an expression in a method stands for, or the text of it."""
+    """Return the canonical torch name of an expression in a method, or the source path if the name is not resolved."""
     outer, interp.state.frame = interp.state.frame, globals_of(interp, method.module)
     named = dotted_name(interp, node)
     interp.state.frame = outer
@@ -211,7 +212,7 @@ def _resolve_name(interp: Interpreter, method: Function, node: ast.expr) -> str:
 
 
 def _is_weight(interp: Interpreter, argument: ast.expr, method: Function, owner: Class) -> bool:
-    """Whether an argument is an attribute to which the class assigns a parameter of float32."""
+    """Return True if an argument is an attribute and the class assigns only float32 parameters to this attribute."""
     head, _, name = (find_access_path(argument) or "").partition(".")
     if head != _context_name(method):
         return False
@@ -220,7 +221,7 @@ def _is_weight(interp: Interpreter, argument: ast.expr, method: Function, owner:
 
 
 def _is_low_op_output(interp: Interpreter, argument: ast.expr, method: Function, owner: Class) -> bool:
-    """Whether an argument is what a layer of the class gives that autocast runs in low precision."""
+    """Return True if an argument is the output of a layer of the class that autocast runs in low precision."""
     layer = callee_of(argument)
     head, _, name = ((find_access_path(layer) if layer is not None else None) or "").partition(".")
     values = [value for _, value in owner.assignments.get(name, ())] if head == _context_name(method) else []
@@ -228,7 +229,7 @@ def _is_low_op_output(interp: Interpreter, argument: ast.expr, method: Function,
 
 
 def _is_parameter(interp: Interpreter, value: ast.expr, method: Function) -> bool:
-    """Whether an expression makes a parameter of float32."""
+    """Return True if an expression creates a float32 parameter."""
     maker = callee_of(value)
     if maker is None or not _resolve_name(interp, method, maker).endswith("Parameter"):
         return False
@@ -237,7 +238,7 @@ def _is_parameter(interp: Interpreter, value: ast.expr, method: Function) -> boo
 
 
 def _is_float32(value: Value) -> bool:
-    """Whether a value is known to be a tensor of float32."""
+    """Return True if a value is known to be a float32 tensor."""
     return (
         bool(value.tracked_object.attributes.get("parameter")) if isinstance(value, ObjectRef) else value.is_new_float32
     )
@@ -249,7 +250,7 @@ def _mentions_dtypes(method: Function) -> bool:
 
 
 def _mentions_dtype(node: ast.AST) -> bool:
-    """Whether a name is one by which code speaks of dtypes; ``float(2)`` is a number."""
+    """Return True if a name mentions a dtype. The builtin call ``float(2)`` makes a number and does not count."""
     if isinstance(node, ast.keyword):
         return node.arg in _DTYPES
     word = last_name(node)
@@ -257,7 +258,10 @@ def _mentions_dtype(node: ast.AST) -> bool:
 
 
 def _find_mixed_inputs(forward: Function, backward: Function) -> frozenset[int]:
-    """The inputs of forward that backward multiplies, as they came, with the gradient of a low-precision output."""
+    """Return the positions of forward inputs that backward multiplies with the gradient of a low-precision output.
+
+    Only inputs that forward saves unchanged count.
+    """
     if not any(is_low_op(node, forward.module) for node in walk(forward.node)):
         return frozenset()
     gradients = {parameter.arg for parameter in backward.parameters()[1:]}
@@ -272,7 +276,7 @@ def _find_mixed_inputs(forward: Function, backward: Function) -> frozenset[int]:
 
 
 def _find_saved_inputs(forward: Function, backward: Function) -> dict[str | None, int]:
-    """The places of the inputs that backward knows as they came, by its names for them."""
+    """Map the names of backward to the positions of the forward inputs that were saved unchanged."""
     inputs = [parameter.arg for parameter in forward.parameters()[1:]]
     reassigned = {name.id for name in find_nodes(forward.node, ast.Name) if isinstance(name.ctx, ast.Store)}
     return {
@@ -283,12 +287,12 @@ def _find_saved_inputs(forward: Function, backward: Function) -> dict[str | None
 
 
 def is_low_op(node: ast.AST, module: Module) -> bool:
-    """Whether an expression is an op that autocast runs in the low-precision dtype."""
+    """Return True if an expression is an op that autocast runs in the low-precision dtype."""
     return bool(_low_op_operands(node, module))
 
 
 def _low_op_operands(node: ast.AST, module: Module) -> list[ast.expr]:
-    """The operands of an op that autocast runs in the low-precision dtype."""
+    """Return the operands of an op that autocast runs in the low-precision dtype. Empty for other expressions."""
     if not isinstance(node, ast.Call):
         return operands_of(node, ast.MatMult)
     word = last_name(node.func)
@@ -299,7 +303,7 @@ def _low_op_operands(node: ast.AST, module: Module) -> list[ast.expr]:
 
 
 def _map_saved_names(forward: Function, backward: Function) -> dict[str, str]:
-    """What backward knows the variables of forward by."""
+    """Map the names in backward to the variables of forward that the context saved."""
     calls = [call for call in find_nodes(forward.node, ast.Call) if last_name(call.func) == "save_for_backward"]
     kept = [find_access_path(argument) or "" for argument in calls[-1].args] if calls else []
     mine = _context_name(backward)
@@ -314,7 +318,7 @@ def _map_saved_names(forward: Function, backward: Function) -> dict[str, str]:
 
 
 def _map_context_attributes(forward: Function) -> dict[str, str]:
-    """The variables that forward makes attributes of its context, by these."""
+    """Map the attributes of the context to the forward variables that are assigned to the attributes."""
     context = _context_name(forward)
     return {
         target.attr: assign.value.id
@@ -326,13 +330,13 @@ def _map_context_attributes(forward: Function) -> dict[str, str]:
 
 
 def _context_name(method: Function) -> str:
-    """The name of the first parameter of a method, "" where it has none."""
+    """Return the name of the first parameter of a method, or "" if the method has no parameter."""
     parameters = method.parameters()
     return parameters[0].arg if parameters else ""
 
 
 def _call_apply(interp: Interpreter, receiver: ClassValue, name: str, args: Args) -> Value | None:
-    """What applying a Function gives."""
+    """Return the result of ``Function.apply``, or None for any other method or class."""
     if name != "apply" or role_of(interp, receiver.cls) != torch_api.AUTOGRAD_FUNCTION:
         return None
     tensors = find_tensors(args, {})

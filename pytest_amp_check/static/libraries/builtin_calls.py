@@ -1,4 +1,4 @@
-"""Calls of Python's builtins."""
+"""Models of calls of Python's builtins."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ from .gradients import emit_grad_read
 from .losses import is_unevenly_scaled
 from .syntax_queries import first_argument
 
-#: Classes that are asked for: what is one of a kind for certain is of all that stand there.
+#: Class names for ``isinstance``: a value known to be a dict, a list or a tuple is an instance of every class in its
+#: set.
 _DICTS = frozenset({"builtins.dict"})
 _LISTS = frozenset({"builtins.list", "builtins.tuple"})
 _CONTAINERS = _DICTS | _LISTS | {"builtins.set", "builtins.str"}
@@ -89,7 +90,7 @@ def _call_enumerate(interp: Interpreter, args: Args, keywords: Keywords, node: a
 
 
 def _make_counter(interp: Interpreter, name: str, args: Args, start: Value) -> UnknownValue:
-    """What counts the turns of a loop, from a number on."""
+    """Return a value that counts the iterations of a loop, beginning with a given number."""
     made = structural_unknown(interp, "call", tuple(args), name, name)
     made.loops |= interp.current_loops()
     made.iterable_kind = name
@@ -127,7 +128,7 @@ def _call_getattr(interp: Interpreter, args: Args, keywords: Keywords, node: ast
 
 
 def _call_setattr(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """An attribute is given a value: where its name is not known, any of them may be."""
+    """Model ``setattr``: store the attribute, or mark the instance as open if the attribute name is unknown."""
     receiver, name = (args[0], literal_value(args[1])) if len(args) == 3 else (NONE, UNKNOWN)
     if isinstance(receiver, Instance):
         if isinstance(name, str) and name is not UNKNOWN:
@@ -138,7 +139,10 @@ def _call_setattr(interp: Interpreter, args: Args, keywords: Keywords, node: ast
 
 
 def _call_exec(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """Code that only a run knows may set every global anew, as those are for whom the command line sets options."""
+    """Model ``exec`` with a single argument: set every global with a known constant to unknown.
+
+    Scripts execute such code to set options from the command line; the code is known only at run time.
+    """
     if len(args) == 1 and not keywords:
         globals_ = globals_of(interp, interp.state.frame.module).vars
         for name, value in globals_.items():
@@ -155,12 +159,12 @@ def _call_dict(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AS
 
 
 def call_vars(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
-    """An object as a dict of what it holds."""
+    """Return the attributes of an instance as a dict, or None if the argument is no instance."""
     return as_mapping(interp, args[0]) if args and isinstance(args[0], Instance) else None
 
 
 def _return_last_argument(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """What goes over what it is given last, with a function before it."""
+    """Return the iterable that is passed last, behind a function."""
     return args[1] if len(args) > 1 else args[0] if args else NONE
 
 
@@ -177,7 +181,7 @@ def _combine_tensors(interp: Interpreter, args: Args, keywords: Keywords, node: 
 
 
 def iterate_over(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
-    """What goes over what it is given."""
+    """Return the value that iteration over the arguments yields: joined parameters, a single argument, or None."""
     params = [v for v in args if isinstance(v, ParamsValue)]
     if params:
         return join_params(params)
@@ -198,7 +202,7 @@ def call_chain(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AS
 
 
 def _convert_value(name: str, interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """What makes a number or a text of gradients has read them."""
+    """Model a conversion to a number or a text. A conversion of gradients, except ``len``, reads the gradients."""
     for value in args if name != "len" else ():
         for grad in value.gradients():
             emit_grad_read(interp, grad, node)
@@ -214,7 +218,7 @@ def _convert_value(name: str, interp: Interpreter, args: Args, keywords: Keyword
 def _call_isinstance(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     value = args[0] if args else NONE
     if isinstance(value, UnionValue):
-        # Each of them has an answer of its own. Who tells lists from something else knows which of them is one.
+        # Each option has its own result. A test that separates lists from other values decides which option is a list.
         are_distinguished = _distinguishes_lists(value, _class_names_of(interp, node))
         ways: list[Formula] = [
             formula
@@ -247,13 +251,13 @@ def _call_isinstance(interp: Interpreter, args: Args, keywords: Keywords, node: 
 
 
 def _distinguishes_lists(value: UnionValue, classes: list[str | None]) -> bool:
-    """Whether classes are of lists or tuples, and only some of what a value may be is one."""
+    """Return True if the classes are lists or tuples, and some but not all options of a union are sequences."""
     lists = [isinstance(option, SequenceValue) for _, option in value.options]
     return _LISTS.issuperset(classes) and any(lists) and not all(lists)
 
 
 def _is_torch_optimizer(value: Value) -> bool:
-    """Whether a value is an optimizer of one of torch's own classes."""
+    """Return True if a value is an optimizer of a class of torch."""
     return (
         isinstance(value, ObjectRef)
         and value.recognized_from is None
@@ -262,13 +266,13 @@ def _is_torch_optimizer(value: Value) -> bool:
 
 
 def _are_project_classes(given: Args) -> bool:
-    """Whether what ``isinstance`` is given are classes of the project."""
+    """Return True if all classes passed to ``isinstance`` are classes of the project."""
     classes = [item for value in given for item in (value.items if isinstance(value, SequenceValue) else [value])]
     return bool(classes) and all(isinstance(each, ClassValue) for each in classes)
 
 
 def _class_names_of(interp: Interpreter, node: ast.AST) -> list[str | None]:
-    """The names of the classes that ``isinstance`` is given."""
+    """Return the names of the classes that are passed to ``isinstance``, None for an unknown class."""
     if not isinstance(node, ast.Call) or len(node.args) != 2:
         return []
     given = node.args[1]
@@ -276,7 +280,7 @@ def _class_names_of(interp: Interpreter, node: ast.AST) -> list[str | None]:
 
 
 def _resolve_class_name(interp: Interpreter, node: ast.expr) -> str | None:
-    """The name of a class, in full where that is known."""
+    """Return the full name of a class if known, else the source path of the expression."""
     known = dotted_name(interp, node)
     if known is None and isinstance(node, ast.Name) and f"builtins.{node.id}" in _CONTAINERS:
         return f"builtins.{node.id}"
@@ -284,7 +288,7 @@ def _resolve_class_name(interp: Interpreter, node: ast.expr) -> str | None:
 
 
 def _is_instance_of(value: Value, classes: list[str | None]) -> bool | None:
-    """Whether a value that is known to be a dict, a list or a tuple, an object of torch or None is of some classes."""
+    """Decide ``isinstance`` for a dict, a list, a tuple, a torch object or None. Return None if undecided."""
     if value.value is None:
         return False if classes else None
     if isinstance(value, MappingValue):
@@ -304,7 +308,7 @@ def _call_hasattr(interp: Interpreter, args: Args, keywords: Keywords, node: ast
     value = args[0] if args else NONE
     if not isinstance(value, UnionValue):
         return Const(True) if _has_attribute(args) else None
-    # What is one of its kind or nothing, or a word that says so, has what its kind has where it is one.
+    # A union of an object and None (or a text flag) has the attribute exactly where the union is the object.
     has = [
         (formula, _has_attribute([option, *args[1:]]), isinstance(option, Const)) for formula, option in value.options
     ]
@@ -314,9 +318,10 @@ def _call_hasattr(interp: Interpreter, args: Args, keywords: Keywords, node: ast
 
 
 def _has_attribute(args: Args) -> bool:
-    """Whether a thing has an attribute: if it lacked what all of its kind have, it would be of another one.
+    """Return True if an object is known to have an attribute.
 
-    And torch has what the table knows of it.
+    A tracked object has the methods of its role, because an object without these methods has another role. A torch
+    module has the names in the API table.
     """
     if len(args) != 2:
         return False
@@ -327,7 +332,7 @@ def _has_attribute(args: Args) -> bool:
 
 
 def _iterates_microbatches(bounds: list[Value]) -> bool:
-    """Whether a range goes forward in steps of more than one, as slices of a batch do."""
+    """Return True if a range has a step greater than one or an unknown step, like slices of a batch."""
     if len(bounds) != 3:
         return False
     step = literal_value(bounds[2])

@@ -1,4 +1,4 @@
-"""Checkpoints: what a saved value holds of the state of a training."""
+"""Checkpoints: the training state that a saved value contains."""
 
 from __future__ import annotations
 
@@ -34,65 +34,65 @@ if TYPE_CHECKING:
 
     from ..project.module import Function
 
-#: Containers within containers that are looked into.
+#: Levels of nested containers that are searched.
 DEPTH = 5
-#: Functions that take an optimizer's state, and the place of the optimizer among their arguments.
+#: Functions that return an optimizer's state, with the position of the optimizer in the arguments.
 STATE_FUNCTIONS = {
     "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict": 1,
     "torch.distributed.fsdp.FullyShardedDataParallel.optim_state_dict": 1,
     "torch.distributed.fsdp.FullyShardedDataParallel.full_optim_state_dict": 1,
     "torch.distributed.fsdp.FullyShardedDataParallel.sharded_optim_state_dict": 1,
 }
-#: Gives back the states of a module and of its optimizers.
+#: Function that returns the states of a module and of the optimizers of this module.
 STATES_FUNCTION = "torch.distributed.checkpoint.state_dict.get_state_dict"
-#: Functions that give back the fields of an object as a dict.
+#: Functions that return the fields of an object as a dict.
 FIELD_FUNCTIONS = frozenset({"dataclasses.asdict", "attr.asdict", "attrs.asdict", "builtins.vars"})
-#: Functions of torch that write what they are given, beside ``torch.save``.
+#: Prefix of the torch functions that write a checkpoint, beside ``torch.save``.
 WRITERS = "torch.distributed.checkpoint."
 
-#: Words of names of flags.
+#: Words in the names of flags.
 FLAGS = frozenset({"use", "using", "enable", "enabled", "is", "with", "no", "has"})
 
 _WORD = r"[a-z0-9]+"
-#: A question whether there is a scaler, and not whether there is none.
+#: A condition that is true if a scaler exists. Names such as ``no_scaler`` or ``disable_scaler`` do not match.
 _SCALER = re.compile(r"(?!(?:.*[_.])?(?:no|not|without|disable|skip)_)[\w.]*scaler\w*( is None)?", re.IGNORECASE)
 
 
 def names_scaling(words: str) -> bool:
-    """Whether words may name a scaler, or what holds one, rather than a flag that says whether there is one."""
+    """Return True if a name may refer to a scaler or an owner of a scaler, and not to a flag such as ``use_amp``."""
     found = re.findall(_WORD, words.lower())
     return any("scal" in w for w in found) or ("amp" in found and not FLAGS.intersection(found))
 
 
 class CheckpointContents:
-    """What a saved value holds of the training state."""
+    """The training state that a saved value contains."""
 
     def __init__(self, interp: Interpreter) -> None:
         self._attributes_of = interp.stored_attributes
         self._tracked_objects = interp.tracked_objects
-        #: What the user calls each optimizer whose state it holds, and the keys of those that are known.
+        #: Source names of the optimizers whose state is saved, and the object keys of known optimizers.
         self.optimizer_names: list[str] = []
         self.optimizer_keys: list[int] = []
-        #: The names under which it holds the states of optimizers, and those of scalers that are known.
+        #: Dict keys of saved optimizer states, and dict keys of saved states of known scalers.
         self.optimizer_entries: set[str] = set()
         self.scaler_entries: set[str] = set()
         self.scaler_names: list[str] = []
         self.whole_scalers: list[str] = []
-        #: It holds the state of something else, a model's most likely, or that of a module for certain.
+        #: The value contains another state, most likely a model's; the second flag means the state of a known module.
         self.has_other_state = self.has_module_state = False
-        #: It may hold more.
+        #: The value may contain more than was found.
         self.is_open = False
-        #: Where the first optimizer's state was taken.
+        #: The first optimizer state that was found.
         self.first_state: StateDict | None = None
 
     def add_value(self, value: Value, key: str | None = "", depth: int = 0) -> None:
-        """Look into a value; ``key`` is what it is saved under, None where that is not known."""
+        """Add the contents of a value. ``key`` is the dict key of the value, or None if the key is unknown."""
         look = _LOOKS.get(value.kind)
         if look is not None and depth <= DEPTH:
             look(self, value, key, depth)
 
     def add_object(self, value: ObjectRef, key: str | None, depth: int) -> None:
-        """A thing that is saved as it is."""
+        """Add a tracked object that is saved as a whole."""
         self.has_module_state = self.has_module_state or value.role == "module"
         if value.role == "scaler":
             self.whole_scalers.append(value.tracked_object.name)
@@ -101,26 +101,30 @@ class CheckpointContents:
             self.optimizer_keys.append(value.tracked_object.key)
 
     def add_mapping(self, value: MappingValue, key: str | None, depth: int) -> None:
-        """What a dict under a name of its own holds besides is seldom a state: a configuration, say."""
+        """Add the items of a dict.
+
+        Unknown further items of a nested dict with a known key are seldom states (often a configuration). Such a dict
+        leaves the contents open only if the key names scaling.
+        """
         self.is_open = self.is_open or (value.is_open and (depth == 0 or key is None or names_scaling(key)))
         for name, item in value.items.items():
             self.add_value(item, None if isinstance(name, tuple) else str(name), depth + 1)
 
     def add_parts(self, value: SequenceValue | UnionValue, key: str | None, depth: int) -> None:
-        """Each of several values, or one of them."""
+        """Add each item of a sequence, or each option of a union."""
         for part in value.contained_values():
             self.add_value(part, key, depth + (value.kind == "sequence"))
 
     def add_unknown(self, value: UnknownValue, key: str | None, depth: int) -> None:
-        """A scaler's state may have been put together elsewhere."""
+        """Add an unknown value, which may contain a scaler state that other code created."""
         unknown = depth == 0 or (key is None and depth == 1)
         number = value.is_loop_index or value.is_counter
         self.is_open = self.is_open or unknown or (not number and names_scaling(f"{key or ''} {value.text}"))
 
     def add_state(self, state: StateDict, key: str | None, depth: int) -> None:
-        """The state of something."""
+        """Add the state of an object."""
         owner = next((v for v in state.owner.alternatives() if isinstance(v, ObjectRef)), state.owner)
-        # What is unknown here may have been recognised by its use, in another file that it was handed to.
+        # An unknown owner may have been recognized by use in another file that received the owner.
         used = self._tracked_objects.get(("used", owner.key)) if isinstance(owner, UnknownValue) else None
         owner = ObjectRef(used) if used is not None else owner
         if isinstance(owner, UnknownValue):
@@ -152,7 +156,7 @@ class CheckpointContents:
             self.has_other_state = True
 
     def add_fields(self, value: Instance, key: str | None, depth: int) -> None:
-        """An object that is saved as it is: a record of states, or something that has a scaler among the rest."""
+        """Add an instance that is saved as a whole: a record of states, or an object with a scaler attribute."""
         if value.tracked_object is not None:
             self.has_module_state = True
             return
@@ -165,7 +169,7 @@ class CheckpointContents:
                 self.add_value(item, name, depth + 1)
 
 
-#: What a value of a kind holds.
+#: Method that adds a value, by the kind of the value.
 _LOOKS: dict[str, Callable[[CheckpointContents, Any, str | None, int], None]] = {
     **dict.fromkeys(("module", "scaler", "optimizer", "engine"), CheckpointContents.add_object),
     **dict.fromkeys(("instance", "module instance"), CheckpointContents.add_fields),
@@ -179,7 +183,10 @@ _LOOKS: dict[str, Callable[[CheckpointContents, Any, str | None, int], None]] = 
 
 
 def _name_in_source(owner: ObjectRef, node: ast.AST) -> str:
-    """What the user calls an optimizer whose state is taken; a name that it goes by elsewhere tells more than ``x``."""
+    """Return the source name of an optimizer whose state is saved.
+
+    A name from elsewhere is preferred to a vague ``x``.
+    """
     taken = receiver_of(node)
     if taken is None or last_name(callee_of(node)) != "state_dict":
         return owner.tracked_object.name
@@ -190,7 +197,7 @@ def _name_in_source(owner: ObjectRef, node: ast.AST) -> str:
 
 
 def _is_without_scaler(interp: Interpreter) -> bool:
-    """Whether this is read under the condition that there is no scaler: that what is called one is None, or false."""
+    """Return True if the path condition says that no scaler exists: the scaler expression is None or false."""
     asked = (
         (_SCALER.fullmatch(str(interp.graph.predicates[key].text)), truth) for key, truth in interp.active_guards()
     )
@@ -200,7 +207,10 @@ def _is_without_scaler(interp: Interpreter) -> bool:
 def emit_save(
     interp: Interpreter, value: Value, node: ast.AST, *, objects: bool = False, function_name: str = ""
 ) -> None:
-    """Something is saved: ``by`` the function of that name, where what another one makes of it is not told there."""
+    """Emit a save event for a value.
+
+    ``function_name`` is the function that saves. A state that another function took is then not used as the location.
+    """
     contents = CheckpointContents(interp)
     contents.add_value(value)
     place = contents.first_state if not contents.whole_scalers else None
@@ -223,9 +233,9 @@ def emit_save(
 
 
 def check_saved_states(interp: Interpreter, given: list[Value], node: ast.AST) -> None:
-    """A dict with the states of an optimizer and of more, given to code that cannot be read, is a checkpoint.
+    """Treat a dict with the state of an optimizer and other state as a checkpoint if unanalyzed code receives the dict.
 
-    Unless that code is given a scaler too, whose state it may add.
+    The dict is no checkpoint if the code also receives a scaler, because the code may add the scaler's state.
     """
     inner = [v for value in given for v in items_of(value)]
     mappings = [value for value in (*given, *inner) if isinstance(value, MappingValue)]
@@ -240,10 +250,13 @@ def check_saved_states(interp: Interpreter, given: list[Value], node: ast.AST) -
 
 
 def _emit_if_checkpoint(interp: Interpreter, holder: Value, node: ast.AST, *, others: bool) -> None:
-    """Whether the states are for a checkpoint; ``others`` says that any that are no optimizer's tell."""
+    """Emit a save event if the states form a checkpoint.
+
+    With ``others``, any state of a non-optimizer is sufficient.
+    """
     contents = CheckpointContents(interp)
     contents.add_value(holder)
-    # Live objects are given for their states to be taken, or loaded, by whoever gets them.
+    # Live objects are passed to code that takes or loads the states itself; only states already taken are a checkpoint.
     if (
         contents.optimizer_names
         and contents.first_state is not None
@@ -253,7 +266,7 @@ def _emit_if_checkpoint(interp: Interpreter, holder: Value, node: ast.AST, *, ot
 
 
 def call_state_function(interp: Interpreter, name: str, given: list[Value], node: ast.AST) -> Value | None:
-    """The state of an optimizer, or of a module and its optimizers, where a function of torch takes it."""
+    """Return the state that a torch function takes of an optimizer, or of a module and the optimizers. Else None."""
     if name == STATES_FUNCTION and len(given) > 1:
         return SequenceValue([take_state(interp, given[0], node), take_state(interp, given[1], node)])
     place = STATE_FUNCTIONS.get(name)
@@ -272,14 +285,14 @@ def take_state(interp: Interpreter, of: Value, node: ast.AST) -> StateDict:
 
 
 def emit_unknown_load(interp: Interpreter, owner: object, state: Value | None, node: ast.AST) -> None:
-    """Something that is not known loads a state: a scaler may, unless what it loads goes by another name."""
+    """Emit a scaler load for an unknown object that loads a state, unless the entry name excludes a scaler."""
     _, name = entry_of_state(state)
     if name is None or names_scaling(f"{owner} {name}"):
         interp.emit(e.SCALER_LOAD, node, entry=None)
 
 
 def entry_of_state(state: Value | None) -> tuple[int, str | None]:
-    """Which unknown value a state was taken from, and under which name."""
+    """Return the key of the unknown value that contains a state, and the entry name. (-1, None) if unknown."""
     return (state.item_origin if isinstance(state, UnknownValue) else None) or (-1, None)
 
 
@@ -291,7 +304,10 @@ def _check_escaped_states(interp: Interpreter, func: Value, given: list[Value], 
 
 
 def _check_returned_state(interp: Interpreter, function: Function, value: Value) -> None:
-    """What an object that makes a scaler gives as its own state is for a checkpoint, whoever writes that."""
+    """Emit a save event for the result of ``state_dict`` of a class that creates a scaler.
+
+    Other code saves this state in a checkpoint.
+    """
     if function.name != "state_dict" or not any(each.kind == "mapping" for each in value.alternatives()):
         return
     cls = function.qualified_name.rpartition(".")[0]

@@ -1,4 +1,4 @@
-"""Functions that torch.compile is given, with parts that switch autocast off."""
+"""Functions passed to torch.compile with parts that disable autocast."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .modules import wrap_module
 
 
 class CompiledFunction(FunctionValue):
-    """A compiled function that multiplies matrices where it has switched autocast off."""
+    """A compiled function that multiplies matrices in a block with disabled autocast."""
 
     kind = "compiled function"
 
@@ -35,7 +35,7 @@ def _call_compile(
 
 
 def _call_compiled(interp: Interpreter, func: CompiledFunction, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """What it gives is from a forward whose backward takes the region around this call for its own."""
+    """Call a compiled function. The backward of the result uses the autocast region around this call."""
     value = inline_call(interp, func, args, keywords, node)
     if not in_region(interp):
         return value

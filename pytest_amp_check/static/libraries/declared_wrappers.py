@@ -1,7 +1,7 @@
-"""Wrappers that cannot be read, and of which the configuration says what they do: events by name, in their order.
+"""Calls of unanalyzed wrappers whose events are declared in the configuration, by name and in order.
 
-What a wrapper is given says to whom: to the scaler, the optimizer, the loss and the parameters among its arguments. One
-that is not given what an event of its own needs is like every other call that cannot be read.
+The arguments of the call select the scaler, the optimizer, the loss and the parameters of the events. A call that lacks
+an argument of an event is an ordinary unanalyzed call.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from ..interpreter.values import (
 )
 from .arguments import object_ref_of
 
-#: A value that a wrapper is given, with the user's own expression for it.
+#: A value passed to a wrapper, with the expression in the source.
 Given = tuple[Value, ast.expr]
-#: What the name of an argument holds of which only that is known.
+#: Text that the name of an unknown argument must contain to be the scaler, the optimizer or the loss.
 _CALLED = {"scaler": "scal", "optimizer": "opt", "loss": "loss"}
 
 
 class WrapperCalls(dict[tuple[ast.AST, str], ast.Call]):
-    """The calls that wrappers stand for, by the call of the wrapper and the event."""
+    """Synthetic calls that a wrapper runs, by the call of the wrapper and the event."""
 
 
 def call_wrapper(interp: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
-    """The value of a call of a wrapper that the configuration knows; None for every other one."""
+    """Return the result of a call of a declared wrapper, or None for any other call."""
     does = interp.project.declared_wrappers.get(name)
     if does is None or not isinstance(node, ast.Call):
         return None
@@ -47,7 +47,7 @@ def call_wrapper(interp: Interpreter, name: str, args: Args, keywords: Keywords,
 
 
 def _pair_arguments(args: Args, keywords: Keywords, node: ast.Call) -> list[Given]:
-    """The values that a call is given, each with its expression; without those behind stars."""
+    """Return the arguments of a call, each with the expression. Return an empty list if an argument is starred."""
     if any(isinstance(each, ast.Starred) for each in node.args):
         return []
     named = [(keywords[each.arg], each.value) for each in node.keywords if each.arg is not None]
@@ -55,7 +55,7 @@ def _pair_arguments(args: Args, keywords: Keywords, node: ast.Call) -> list[Give
 
 
 class _WrapperCall:
-    """One call of a wrapper."""
+    """One call of a declared wrapper."""
 
     def __init__(self, interp: Interpreter, node: ast.Call, given: list[Given]) -> None:
         self._interp = interp
@@ -71,7 +71,7 @@ class _WrapperCall:
         self._module_argument = next(modules, None)
 
     def lacks_argument(self, event: str) -> bool:
-        """Whether the call is not given what an event needs."""
+        """Return True if the call lacks an argument that an event needs."""
         needed: dict[str, tuple[object, ...]] = {
             declared_wrappers.SCALES: (self._scaler_argument, self._loss_argument),
             declared_wrappers.BACKWARD: (self._loss_argument,),
@@ -84,7 +84,7 @@ class _WrapperCall:
         return any(each is None for each in needed[event])
 
     def run_event(self, event: str) -> None:
-        """Do as the call of torch does that the event stands for."""
+        """Run the call of torch that corresponds to an event."""
         scaler, optimizer, loss = self._scaler_argument, self._optimizer_argument, self._loss_argument
         if event == declared_wrappers.SCALES and scaler and loss:
             self._loss_argument = (self._run_method(event, scaler, "scale", loss), loss[1])
@@ -133,7 +133,7 @@ class _WrapperCall:
         return self._locate_call(event, ast.Call(func, list(args), []))
 
     def _locate_call(self, event: str, made: ast.Call) -> ast.Call:
-        """The call that an event stands for, where the wrapper is called: the same one each time that this is read."""
+        """Return the call for an event at the location of the wrapper call. Repeated analysis returns the same node."""
         return self._interp.file_data(WrapperCalls).setdefault(
             (self._call_node, event), ast.copy_location(made, self._call_node)
         )
@@ -146,7 +146,7 @@ def _find_by_role(given: list[Given], role: str) -> Given | None:
 
 
 def _find_by_name(given: list[Given], what: str) -> Given | None:
-    """An argument of which only the name is known, and that is called so."""
+    """Return the first unknown argument with a name that fits a purpose, or None."""
     for value, words in given:
         if _is_unknown_module(value) and _CALLED[what] in ast.unparse(words).lower():
             return value, words
@@ -154,6 +154,6 @@ def _find_by_name(given: list[Given], what: str) -> Given | None:
 
 
 def _is_unknown_module(value: Value) -> bool:
-    """Whether nothing more is known of a value than that its gradients were cleared, as modules have it, too."""
+    """Return True if a value is unknown, or is a module known only from clearing gradients."""
     ref = object_ref_of(value, "module")
     return isinstance(value, UnknownValue) or (ref is not None and not ref.tracked_object.attributes)

@@ -1,4 +1,4 @@
-"""DeepSpeed: the engine that it makes of a module."""
+"""Model of DeepSpeed: the engine created from a module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices: of which types an object of torch may be that stands for one."""
+"""Devices: the possible types of a torch device object."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from .arguments import first_or_named
 
 
 class DeviceTexts(dict[int, Value]):
-    """What each device was made of, by its key: a text, or one of several."""
+    """Values that devices were created from, by object key: a text, or a union of texts."""
 
 
 def device_types_of(value: Value | None) -> list[str]:
-    """The types that a device may be of which a value is the text, without the index."""
+    """Return the possible device types of a device text, without the index."""
     types = []
     for option in (value or NONE).alternatives():
         text = option.value if isinstance(option.value, str) else option.text_prefix
@@ -25,7 +25,7 @@ def device_types_of(value: Value | None) -> list[str]:
 
 
 def device_text_of(interp: Interpreter, device: ObjectRef) -> Value | None:
-    """The text that a device was made of."""
+    """Return the text that a device was created from, or None if unknown."""
     return interp.file_data(DeviceTexts).get(device.tracked_object.key)
 
 

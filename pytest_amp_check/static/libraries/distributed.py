@@ -1,4 +1,4 @@
-"""Modules that are sharded, replicated, compiled, traced or run in threads: where AMP's state does not follow."""
+"""Sharded, replicated, compiled, traced or threaded modules, which the AMP state does not reach."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from .modules import wrap_module
 from .overhead import is_compiled_or_low
 from .syntax_queries import callee_of, constant_of_node, find_nodes, keywords_of, last_name
 
-#: Methods by which a pool of threads is given work.
+#: Methods that submit work to a pool of threads.
 SUBMITS = frozenset("submit map apply apply_async map_async imap imap_unordered starmap".split())
-#: The kind of thing that a compiled function is which has switched autocast off in a part of it.
+#: ``kind`` attribute of a compiled function with a part that disables autocast.
 ISLAND = "compiled function"
-#: Modules within modules that are looked into.
+#: Levels of nested modules that are searched.
 NESTED = 4
 
 
 class ThreadValue(Value):
-    """A thread, and the function that it will run."""
+    """A thread with the function that the thread runs."""
 
     kind = "thread"
 
@@ -68,7 +68,7 @@ class ThreadPool(Value):
 def _call_capture(
     interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
-    """A module is traced, or its kernels are captured."""
+    """Model the tracing of a module, or the capture of CUDA kernels in a graph."""
     how = entry.attributes["how"]
     bound = bind_arguments(entry.parameters, args, keywords)
     thing = tracked_object_of(first_or_named(args, keywords, entry.parameters[0]))
@@ -89,7 +89,7 @@ def _call_thread(
 
 
 def _escape_to_thread(interp: Interpreter, given: list[Value], node: ast.AST) -> None:
-    """Another thread is given something, which it may write to a checkpoint."""
+    """Mark values as escaped to another thread, which may save the values in a checkpoint."""
     escape(interp, given, node)
     check_saved_states(interp, given, node)
 
@@ -97,7 +97,7 @@ def _escape_to_thread(interp: Interpreter, given: list[Value], node: ast.AST) ->
 def call_thread_method(
     interp: Interpreter, receiver: ThreadValue | ThreadPool, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
-    """What a thread, or a pool of threads, is asked to do."""
+    """Call a method of a thread, or of a pool of threads."""
     _escape_to_thread(interp, [*args, *keywords.values()], node)
     if isinstance(receiver, ThreadValue):
         if name == "start":
@@ -108,7 +108,7 @@ def call_thread_method(
 
 
 def _check_run_in_thread(interp: Interpreter, target: Value | None, args: Args, node: ast.AST) -> None:
-    """A function of the project is run by another thread: the regions around this place are not around it."""
+    """Report a project function that runs modules in another thread, because the open regions do not apply there."""
     if not isinstance(target, FunctionValue) or not in_region(interp):
         return
     function = target
@@ -126,7 +126,7 @@ def _check_run_in_thread(interp: Interpreter, target: Value | None, args: Args, 
 
 
 def _find_forwards(interp: Interpreter, nodes: list[e.Node]) -> Iterator[TrackedObject]:
-    """The modules that some code runs, if it enters no autocast itself."""
+    """Yield the modules that some code runs forward, if the code enters no autocast itself."""
     events = [node.event for node in nodes if node.event is not None]
     if not any(event.kind == e.AUTOCAST_ENTER for event in events):
         for event in events:
@@ -137,13 +137,13 @@ def _find_forwards(interp: Interpreter, nodes: list[e.Node]) -> Iterator[Tracked
 
 
 def _check_replicas(interp: Interpreter, thing: TrackedObject, node: ast.AST) -> None:
-    """A module runs forward whose replicas run in threads of their own."""
+    """Report the forward of a module whose replicas run in separate threads."""
     if "replicas" in thing.attributes.get("wrapped", {}) and thing.attributes.get("read"):
         interp.emit(e.THREAD, node, thing.key, how="replicas", names={"module": expression_text(node)})
 
 
 def _check_compiled_backward(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> None:
-    """A loss runs backward outside of the region in which a compiled module ran, which has float32 islands."""
+    """Report a loss that runs backward outside the region of a compiled module with float32 islands."""
     forward = tensor.first_forward
     if (
         forward is None
@@ -164,7 +164,7 @@ def _check_compiled_backward(interp: Interpreter, tensor: TensorValue, node: ast
 
 
 def _has_float32_island(interp: Interpreter, module: Instance, depth: int) -> bool:
-    """Whether a module, or one that it holds, multiplies matrices where it has switched autocast off."""
+    """Return True if a module, or a contained module, multiplies matrices with disabled autocast."""
     if any(_has_uncast_matmul(owner) for owner in lineage_of(interp, module.cls)) or _runs_modules_uncast(
         interp, module
     ):
@@ -179,7 +179,7 @@ def _has_float32_island(interp: Interpreter, module: Instance, depth: int) -> bo
 
 
 def _runs_modules_uncast(interp: Interpreter, module: Instance) -> bool:
-    """Whether the forward of a module runs others where it has switched autocast off."""
+    """Return True if the forward of a module runs other modules with disabled autocast."""
     forward = method_of(interp, module.cls, "forward")
     if forward is None or forward in interp.active_functions:
         return False
@@ -204,17 +204,17 @@ def _runs_modules_uncast(interp: Interpreter, module: Instance) -> bool:
 
 
 def _is_never_cast(thing: TrackedObject) -> bool:
-    """Whether the weights of a module are not cast in a region, and so not kept for it."""
+    """Return True if autocast does not cast the weights of a module, and so caches no casts of the weights."""
     return bool(thing.attributes.get("frozen")) or is_compiled_or_low(thing)
 
 
 def _has_uncast_matmul(cls: Class) -> bool:
-    """Whether a class multiplies matrices itself where it has switched autocast off."""
+    """Return True if the body of a class multiplies matrices with disabled autocast."""
     return has_matmul_without_autocast(cls.node, cls.module)
 
 
 def has_matmul_without_autocast(code: ast.AST, module: Module) -> bool:
-    """Whether code multiplies matrices where it has switched autocast off."""
+    """Return True if code multiplies matrices with disabled autocast."""
     blocks = [
         node.body
         for node in find_nodes(code, ast.With)
@@ -227,7 +227,7 @@ def has_matmul_without_autocast(code: ast.AST, module: Module) -> bool:
 
 
 def _disables_autocast(context: ast.expr) -> bool:
-    """Whether a context is an autocast that its literal arguments switch off, or have compute in float32."""
+    """Return True if a context is an autocast that literal arguments disable or set to float32."""
     if last_name(callee_of(context)) != "autocast":
         return False
     given = keywords_of(context)

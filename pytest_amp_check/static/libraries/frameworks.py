@@ -1,4 +1,4 @@
-"""Calls of frameworks that scale, unscale and step for the program: what they do to gradients."""
+"""Calls of frameworks that scale, unscale and step for the program: the effects on gradients."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from .scalers import get_scaler_attribute, load_scaler, scale_value
 
 
 class EngineTable(dict[int, FrameworkEngine]):
-    """The engines that a graph has used, by the keys of their things."""
+    """Engines that a graph uses, by the keys of the tracked objects."""
 
 
 def call_framework(interp: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
-    """The value of a call of a framework's name, or None where the name is not known."""
+    """Return the result of a call of a framework function, or None if the name is unknown."""
     entry = frameworks.find_entry(name)
     if entry is None:
         return None
@@ -65,7 +65,7 @@ def _make_engine(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords
     if given is None and known.default_precision is not None and "**" not in bound:
         given = Const(known.default_precision)
     elif given is None:
-        # Engines of one program share their state, which the first has decided about.
+        # Engines of one program share a state, which the first engine determines.
         given = next((x.precision for x in interp.graph_data(EngineTable).values() if x.framework == framework), None)
     given, enabled, doubt = _resolve_precision(interp, given, framework, node)
     steps = None
@@ -89,12 +89,12 @@ def make_unknown_steps(interp: Interpreter, thing: TrackedObject) -> UnknownValu
 def _resolve_precision(
     interp: Interpreter, given: Value | None, framework: str, node: ast.AST
 ) -> tuple[Value, Formula, str]:
-    """A precision, the condition under which losses are scaled in it, and how far that is known."""
+    """Return a precision, the condition that losses are scaled in this precision, and the severity of the doubt."""
     values = FRAMEWORKS[framework].scaled_precisions
     if not values:
         return NONE, True, ""
     if given is None or literal_value(given) is None:
-        # Of one program, all engines that are not given another share what is set outside of it.
+        # All engines of a program without a precision of their own share a setting from outside the program.
         unknown = interp.unknown_value(("precision", framework), FRAMEWORKS[framework].precision_parameter)
         return unknown, is_equal(interp, unknown, values[0], node), INFO
     enabled = disjunction(*(is_equal(interp, given, value, node) for value in values))
@@ -105,7 +105,7 @@ def _resolve_precision(
 def make_used_engine(
     interp: Interpreter, framework: str, value: UnknownValue, text: str, node: ast.AST
 ) -> FrameworkEngine:
-    """What comes from elsewhere, and is used as a framework's engine is."""
+    """Return an engine for a value from elsewhere that is used as an engine of a framework."""
     thing = interp.tracked_object(("used", value.key), "scaler", text, interp.site_of(node))
     precision, enabled, doubt = _resolve_precision(interp, None, framework, node)
     set_framework(thing, framework, doubt)
@@ -116,7 +116,7 @@ def make_used_engine(
 def make_annotated_engine(
     interp: Interpreter, class_name: str, value: UnknownValue, parameter: ast.arg
 ) -> Value | None:
-    """A parameter that is annotated with the class of an engine."""
+    """Return an engine for a parameter annotated with an engine class, or None for another annotation."""
     entry = frameworks.find_entry(class_name)
     if entry is None or entry.role != frameworks.ENGINE:
         return None
@@ -160,9 +160,9 @@ def call_engine_method(
 
 
 def call_engine(interp: Interpreter, engine: FrameworkEngine, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """A scaler of timm, called: scale, backward, and where it is the time, unscale, clip, step and update.
+    """Call a scaler of timm: scale, run backward, and when due, unscale, clip, step and update.
 
-    So is one of which only the name is known; by what keyword it is told when to update, differs.
+    A scaler recognized by name only is modeled in the same manner, but the keyword for the update is not known.
     """
     if engine.framework != "timm":
         return call_unknown(interp, engine, args, keywords, node)
@@ -208,16 +208,16 @@ def _get_engine_attribute(interp: Interpreter, engine: FrameworkEngine, name: st
     if name == "mixed_precision":
         return engine.precision
     if name == "state":
-        return engine  # It has no methods, and the attributes that are asked of it are the accelerator's own.
+        return engine  # `state` has no methods, and its attributes are also the accelerator's.
     if name == "deepspeed_plugin":
-        return NONE  # Where DeepSpeed trains, there is no scaler, and nothing of what is judged here.
+        return NONE  # DeepSpeed trains without a torch scaler, so nothing is checked.
     if name == "sync_gradients":
         return _make_sync_flag(interp, engine)
     return None
 
 
 def _make_sync_flag(interp: Interpreter, engine: FrameworkEngine) -> UnknownValue:
-    """Whether this micro-batch of accelerate ends a window."""
+    """Return the flag that is true if this microbatch of accelerate ends a window."""
     made = interp.unknown_value(
         ("sync", engine.tracked_object.key), f"{engine.tracked_object.name}.sync_gradients", interp.current_loops()
     )
@@ -226,7 +226,10 @@ def _make_sync_flag(interp: Interpreter, engine: FrameworkEngine) -> UnknownValu
 
 
 def _run_at_window_end(interp: Interpreter, engine: FrameworkEngine, node: ast.AST, act: Callable[[], None]) -> None:
-    """Between the micro-batches that ``accumulate`` counts, accelerate's optimizers neither step nor clear."""
+    """Run an action only at the end of a window.
+
+    Optimizers of accelerate neither step nor clear inside a window of ``accumulate``.
+    """
     if (
         engine.tracked_object.attributes.get("accumulates")
         and engine.accumulation_steps is not None
@@ -295,7 +298,7 @@ def report_framework_division(
 def emit_divided_twice(
     interp: Interpreter, loss: TensorValue, keys: set[object], texts: set[str], framework: str, context: str
 ) -> None:
-    """Tell the protocol of each division of a loss by a number by which a framework divides it too."""
+    """Emit an event for each division of a loss by a number that the framework also divides by."""
     for divisor in sorted(loss.divisors, key=lambda d: (d.site.line, d.site.column)):
         words = str(divisor.source_text)
         if divisor.key in keys or words in texts:
@@ -303,7 +306,7 @@ def emit_divided_twice(
 
 
 def _emit_unscale(interp: Interpreter, engine: FrameworkEngine, optimizers: tuple[int, ...], node: ast.AST) -> None:
-    """The gradients of some optimizers, or of all, are unscaled if this engine has scaled them."""
+    """Emit unscale events for the given optimizers, or for all, if this engine scaled the gradients."""
     names = {"scaler": receiver_text(node), "call": expression_text(node)}
 
     def emit_each() -> None:
@@ -318,14 +321,14 @@ def optimizer_keys_in(given: list[Value]) -> tuple[int, ...]:
 
 
 def _call_prepare(interp: Interpreter, engine: FrameworkEngine, args: Args, node: ast.AST) -> Value:
-    """What an engine gives back of what it prepares."""
+    """Return the prepared objects that an engine returns."""
     for value in args:
         _prepare_optimizer(interp, engine, value)
     return args[0] if len(args) == 1 else SequenceValue(list(args), is_open=has_stars(node))
 
 
 def _prepare_optimizer(interp: Interpreter, engine: FrameworkEngine, value: Value) -> None:
-    """Let an optimizer be stepped through an engine from here on."""
+    """Make all later steps of an optimizer go through an engine."""
     for item in items_of(value):
         _prepare_optimizer(interp, engine, item)
     optimizer = object_ref_of(value, "optimizer")
@@ -336,7 +339,7 @@ def _prepare_optimizer(interp: Interpreter, engine: FrameworkEngine, value: Valu
 def _find_wrapped_optimizer(
     interp: Interpreter, engine: FrameworkEngine, node: ast.AST
 ) -> tuple[int, dict[str, object]]:
-    """The optimizer that an engine wraps, by its own name or by the engine's, and the words for it."""
+    """Return the key of the optimizer that an engine wraps, and the source names for messages."""
     optimizer = object_ref_of(engine.optimizer, "optimizer")
     if optimizer is None:
         thing = interp.tracked_object(
@@ -368,7 +371,10 @@ def _emit_step(
 
 
 def _clear_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.AST, clear: Callable[[], None]) -> bool:
-    """An optimizer's own clearing, which the engine that it was prepared by may leave out."""
+    """Clear gradients through the engine that prepared the optimizer. Return False if no engine did.
+
+    The engine may skip the clearing inside a window.
+    """
     prepared = optimizer.tracked_object.attributes.get("engine")
     if prepared is None or isinstance(optimizer, UnwrappedOptimizer):
         return False
@@ -377,7 +383,10 @@ def _clear_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.A
 
 
 def _step_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.AST, names: dict[str, object]) -> bool:
-    """An optimizer's own step goes through the engine that it was prepared by, or that is there for all of them."""
+    """Step an optimizer through the engine that prepared the optimizer, or through the single ambient engine.
+
+    Return False if the optimizer steps directly.
+    """
     if isinstance(optimizer, UnwrappedOptimizer):
         return False
     key = optimizer.tracked_object.key
@@ -400,7 +409,7 @@ def _step_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.AS
 
 
 def _make_region(interp: Interpreter, engine: FrameworkEngine, node: ast.AST) -> Value:
-    """The autocast region that an engine enters."""
+    """Return the autocast region that an engine enters."""
     known = FRAMEWORKS[engine.framework]
     thing = interp.tracked_object(("autocast", interp.location_key(node)), "autocast", "", interp.site_of(node))
     enabled: Formula = True
@@ -410,7 +419,7 @@ def _make_region(interp: Interpreter, engine: FrameworkEngine, node: ast.AST) ->
     return ObjectRef(thing, enabled)
 
 
-#: What methods give that do no more, and those that give nothing.
+#: Factories for the results of methods without further effect; the others return None.
 _GIVE: dict[str, Callable[[Interpreter, FrameworkEngine, ast.AST], Value]] = {
     frameworks.AUTOCAST: _make_region,
     frameworks.NO_EFFECT: lambda interp, engine, node: NullContext(),

@@ -1,4 +1,4 @@
-"""Hooks on the gradients of parameters: what they do to what a backward pass gives, which may be scaled."""
+"""Hooks on the gradients of parameters: the effects on a gradient from backward, which may be scaled."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .arguments import first_or_named
 from .losses import find_owners, find_updating_optimizers
 from .syntax_queries import callee_of, find_nodes, first_argument, last_name, receiver_of
 
-#: What brings gradients between bounds, or has numbers in the place of those that are not finite.
+#: Functions that bound gradients, or that replace non-finite numbers.
 _BOUNDS = frozenset({"clamp", "clip", "clamp_min", "clamp_max", "nan_to_num"})
 
 
 class _HookTable(dict[ast.AST, tuple[ParamsValue, FunctionValue, bool]]):
-    """The hooks of one graph, by the calls that register them: on what, and whether on what a parameter has by then."""
+    """Hooks of one graph, by registration call: parameters, function, and True for a post-accumulate hook."""
 
 
 def note_hook(
     interp: Interpreter, params: ParamsValue, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> None:
-    """A hook is registered on parameters."""
+    """Record the registration of a hook on parameters."""
     hook = first_or_named(args, keywords, "hook")
     follows = name == "register_post_accumulate_grad_hook"
     if isinstance(hook, FunctionValue) and (follows or name == "register_hook"):
@@ -31,7 +31,7 @@ def note_hook(
 
 
 def _run_hooks(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> None:
-    """A backward pass has run, with the hooks on the gradients that it gives."""
+    """Run the registered hooks on the gradients of a backward pass."""
     for params, hook, follows in list(interp.graph_data(_HookTable).values()):
         owners, fed = find_owners(interp, params), find_updating_optimizers(interp, tensor.module_keys)
         apart = owners is not None and fed is not None and set(owners).isdisjoint(fed)
@@ -48,7 +48,7 @@ def _run_hooks(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> None:
 
 
 def _bounds_gradient(function: FunctionNode) -> bool:
-    """Whether a hook bounds the gradient that it is given, in place or in what it gives back."""
+    """Return True if a hook bounds the gradient argument, in place or in the returned gradient."""
     given = next((argument.arg for argument in function.args.args), "")
     made = [function.body] if isinstance(function, ast.Lambda) else []
     made += [returned.value for returned in find_nodes(function, ast.Return) if returned.value is not None]

@@ -1,4 +1,4 @@
-"""Gradients: reading, editing, clipping and clearing them by hand."""
+"""Gradients: manual reads, edits, clips and clears of ``.grad``."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ from .syntax_queries import (
     receiver_of,
 )
 
-#: Methods of tensors, modules and optimizers that let other code have the gradients before the step.
+#: Methods of tensors, modules and optimizers that expose gradients to other code before the step.
 HOOKS = frozenset(
     "register_hook register_post_accumulate_grad_hook register_step_pre_hook register_comm_hook "
     "register_full_backward_hook register_full_backward_pre_hook".split()
 )
-#: Methods and functions that ask whether something is finite, which a loss scale changes nothing about.
+#: Methods and functions that test for finite values. A loss scale does not change the result.
 FINITE = frozenset(("isnan", "isinf", "isfinite"))
-#: What fills gradients, and what uses them up.
+#: Kinds of events that fill gradients or consume gradients.
 _USED = (e.BACKWARD, e.SCALER_STEP, e.STEP)
 READS = frozenset("norm abs mean max min std pow sum square histc".split())
 
 
 def mark_averaged_elsewhere(interp: Interpreter, params: ParamsValue) -> None:
-    """Averaging may be left to the learning rate, or to a hook on the gradients."""
+    """Note that the averaging of gradients may be left to the learning rate or to a hook."""
     owners = find_owners(interp, params)
     if owners is None and interp.state.frame.module is interp.module:
-        # Of an optimizer that the file may only come to know by its use.
+        # The optimizer may be recognized only later, by use.
         interp.program.attributes["averaged"] = True
     for key in owners or ():
         interp.program.objects[key].attributes["divided"] = True
@@ -81,7 +81,7 @@ def _call_params_method(
 
 
 def _freeze_params(interp: Interpreter, params: ParamsValue) -> None:
-    """Parameters are not trained, all or some of their modules': what is left is nobody's to say."""
+    """Mark modules as partly frozen. The remaining trained parameters are unknown."""
     for key in params.modules or ():
         interp.program.objects[key].attributes["partly_frozen"] = True
 
@@ -93,7 +93,7 @@ def _get_params_attribute(interp: Interpreter, receiver: ParamsValue, name: str,
 
 
 def _get_unknown_attribute(interp: Interpreter, receiver: Value, name: str, node: ast.AST) -> Value | None:
-    """What is gone through one by one and has a gradient is a parameter."""
+    """Treat the ``grad`` of an unknown loop element as the gradient of a parameter."""
     return (
         GradValue(ParamsValue(None))
         if name == "grad" and isinstance(receiver, UnknownValue) and receiver.is_loop_element
@@ -118,7 +118,7 @@ def _call_grad_method(
 
 
 def edit_grad(interp: Interpreter, grad: GradValue, effect: str, args: Args, words: object, node: ast.AST) -> None:
-    """An edit of gradients in place; ``effect`` is what the table of ops says that it does to them."""
+    """Apply an in-place edit to gradients. ``effect`` is the effect of the op from the op table."""
     owners = find_owners(interp, grad.params)
     names = {"call": expression_text(node), "params": words, **_optimizer_name(interp, owners)}
     first = args[0] if args else NONE
@@ -135,7 +135,7 @@ def edit_grad(interp: Interpreter, grad: GradValue, effect: str, args: Args, wor
 
 
 def _find_fill_effect(args: Args) -> str:
-    """What filling gradients, or some of them, does: zero clears, and what overflows on purpose is no edit."""
+    """Return the effect of filling gradients: zero clears, and an intentional infinity is no edit."""
     number = args[-1] if args else NONE
     if literal_value(number) == 0:
         return "zero" if len(args) == 1 else "homogeneous"
@@ -143,7 +143,7 @@ def _find_fill_effect(args: Args) -> str:
 
 
 def _is_edited_copy(node: ast.AST) -> bool:
-    """Whether what is copied into gradients is an edit of gradients: ``p.grad.copy_(p.grad.clamp(-1, 1))``."""
+    """Return True if an edited gradient is copied into gradients: ``p.grad.copy_(p.grad.clamp(-1, 1))``."""
     made = first_argument(node)
     edited = receiver_of(made)
     method = last_name(callee_of(made))
@@ -151,18 +151,18 @@ def _is_edited_copy(node: ast.AST) -> bool:
 
 
 def _set_grad_item(interp: Interpreter, receiver: Value, index: Value, target: ast.Subscript, value: Value) -> None:
-    """Some of the numbers of gradients are set; a list or a dict that holds gradients is none."""
+    """Apply an assignment to some elements of a gradient. A list or dict of gradients is not affected."""
     if isinstance(receiver, GradValue) and isinstance(target.value, ast.Attribute):
         edit_grad(interp, receiver, IN_PLACE["__setitem__"], [index, value], expression_text(target.value), target)
 
 
 def _optimizer_name(interp: Interpreter, owners: tuple[int, ...] | None) -> dict[str, object]:
-    """What the user calls the one optimizer that holds some gradients."""
+    """Return the source name of the single optimizer that owns some gradients, or an empty dict."""
     return {"optimizer": interp.program.objects[owners[0]].name} if owners is not None and len(owners) == 1 else {}
 
 
 def read_grad(interp: Interpreter, grad: GradValue, node: ast.AST, name: str) -> Value:
-    """A number computed from gradients; dividing it by the scale puts the reading right."""
+    """Return a number computed from gradients. A later division by the scale corrects the read."""
     if name.rpartition(".")[2] in FINITE:
         owners = find_owners(interp, grad.params)
         reading = interp.emit(e.GRAD_CHECK, node, owners=owners, raises=False, names={"call": expression_text(node)})
@@ -175,13 +175,13 @@ def read_grad(interp: Interpreter, grad: GradValue, node: ast.AST, name: str) ->
 
 
 def assign_grad(interp: Interpreter, target: GradValue, value: Value, node: ast.AST) -> None:
-    """An assignment to ``p.grad``, or an edit of it in place."""
+    """Apply an assignment to ``p.grad``, or an in-place edit of ``p.grad``."""
     owners = find_owners(interp, target.params)
     call = expression_text(node) if isinstance(node, ast.expr) else "this assignment"
     names = {"params": "p.grad", "call": call, **_optimizer_name(interp, owners)}
     kind = _find_write_effect(value, node)
     if isinstance(value, GradValue) and value.factor_reads and not value.is_unscaled:
-        # What is said of the clip need not be said of how its norm was read.
+        # The clip is reported, so the read of the norm needs no report.
         mark_scale_undone(
             tuple(x for x in value.factor_reads if x.kind == e.GRAD_READ or x.attributes.get("measures_only"))
         )
@@ -191,7 +191,7 @@ def assign_grad(interp: Interpreter, target: GradValue, value: Value, node: ast.
     elif literal_value(value) is None:
         _emit_cleared(interp, target.params, node, all_optimizer_keys(interp) if owners is None else owners, names)
     else:
-        # Gradients that come from elsewhere (averaged over ranks, restored): whatever they are.
+        # The gradients come from elsewhere (averaged over ranks, restored), so the content is unknown.
         mark_scale_undone(value.gradient_reads)
         given = all_optimizer_keys(interp) if owners is None else owners
         interp.emit(e.HANDOFF, node, things=given, given=given, about=e.MATTERS)
@@ -200,10 +200,10 @@ def assign_grad(interp: Interpreter, target: GradValue, value: Value, node: ast.
 def _emit_cleared(
     interp: Interpreter, params: ParamsValue, node: ast.AST, owners: tuple[int, ...], names: dict[str, object]
 ) -> None:
-    """Gradients are set to zero, or to None.
+    """Emit an event for gradients that are set to zero or to None.
 
-    Those of some parameters are between a backward and its step so that these are not trained for now: what the others
-    have is left, to that step and to the next backward.
+    Gradients of some parameters that are cleared between backward and step freeze these parameters for now. The
+    gradients of all other parameters remain for this step and for the next backward.
     """
     used = (
         event for made in reversed(interp.builder.nodes) if (event := made.event) is not None and event.kind in _USED
@@ -214,20 +214,23 @@ def _emit_cleared(
 
 
 def _is_partial(interp: Interpreter, params: ParamsValue, node: ast.AST) -> bool:
-    """Whether parameters may be some of those that an optimizer has: chosen by name, or of a part of its model."""
+    """Return True if the parameters may be a subset of an optimizer's parameters.
+
+    The subset is selected by name, or belongs to a part of the model.
+    """
     function = interp.state.frame.function
     if is_conditional_in_loop(function.node if function is not None else interp.state.frame.module.tree, node):
         return True
     if params.modules is None:
         return not params.optimizers
     cleared = interp.program.with_submodules(params.modules)
-    # `model.head` is no part of `model` in sight, where the class of that is not.
+    # `model.head` is not visible as a part of `model` if the class of `model` is unknown.
     owners = find_owners(interp, params) or all_optimizer_keys(interp)
     return any(not cleared >= (interp.program.objects[key].attributes.get("owns") or frozenset()) for key in owners)
 
 
 def _find_write_effect(value: Value, node: ast.AST) -> e.EventKind | None:
-    """What writing a value to gradients does to them, where it is known to depend on what they were."""
+    """Return the event kind of a write to gradients that depends on the old gradients, or None."""
     if isinstance(value, GradValue) and value.is_unscaled:
         return e.GRAD_DIVIDE
     if isinstance(value, GradValue) and _divides_by_number(node):
@@ -236,7 +239,7 @@ def _find_write_effect(value: Value, node: ast.AST) -> e.EventKind | None:
 
 
 def _divides_by_number(node: ast.AST) -> bool:
-    """Whether gradients are divided by a number, as the end of an accumulation window does."""
+    """Return True if gradients are divided by a number, as at the end of an accumulation window."""
     if isinstance(node, ast.AugAssign):
         return type(node.op) in (ast.Div, ast.Mult)
     name = last_name(callee_of(node))
@@ -263,11 +266,11 @@ def emit_clip(
     *,
     guessed: bool = False,
 ) -> Value:
-    """A clip of gradients; ``guessed`` where only the name of the function that is called says so."""
+    """Emit a clip of gradients. ``guessed`` means that only the name of the called function implies a clip."""
     norm = interp.fresh_unknown(node, "norm")
     limit = bound.get("max_norm") or bound.get("clip_value") or (rest[0] if rest else None)
     if isinstance(limit, ScaleValue):
-        # The limit is scaled as the gradients are.
+        # The limit is scaled like the gradients.
         if interp.visited_calls is not None:
             interp.visited_calls.mark_handled(interp.site_of(node))
         return norm
@@ -299,7 +302,7 @@ def _find_clip_owners(interp: Interpreter, params: Value | None) -> tuple[int, .
 
 
 def _returns_nothing(hook: Value) -> bool:
-    """Whether a hook on gradients is known to give none back, so that it leaves them as they are."""
+    """Return True if a hook is known to return no gradient, and so leaves the gradient unchanged."""
     if not isinstance(hook, FunctionValue) or isinstance(hook.function.node, ast.Lambda):
         return False
     return all(inner.value is None for inner in find_nodes(hook.function.node, ast.Return))

@@ -1,4 +1,4 @@
-"""Handlers and trainers of ignite: they save the states of live objects, and may make a scaler of their own."""
+"""Handlers and trainers of ignite: save handlers for live objects, and trainers that may create a scaler."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .optimizers import find_optimizer
 
 
 class SaveHandler(Value):
-    """A handler that saves the states of the objects in a dict that it is called with."""
+    """A handler that saves the states of the objects in the dict argument."""
 
     kind = "saver"
     is_relevant = True
@@ -49,7 +49,7 @@ def _call_save_function(interp: Interpreter, entry: torch_api.ApiEntry, bound: K
 
 
 def _check_escaped_handler(interp: Interpreter, func: Value, given: list[Value], node: ast.AST) -> bool:
-    """A handler is called with the objects that it saves, or is given to something together with them."""
+    """Save the objects of a dict if a handler is called with the dict, or escapes together with the dict."""
     if func.kind != SaveHandler.kind and SaveHandler.kind not in [value.kind for value in given]:
         return False
     for value in given:
@@ -59,7 +59,7 @@ def _check_escaped_handler(interp: Interpreter, func: Value, given: list[Value],
 
 
 def save_objects(interp: Interpreter, objects: Value, node: ast.AST) -> None:
-    """The states of the objects of a dict are saved, by what is given the objects."""
+    """Emit a save of the states of the objects in a dict."""
     emit_save(interp, _take_states(interp, objects, node), node, objects=True)
 
 
@@ -77,7 +77,7 @@ def _take_states(interp: Interpreter, value: Value, node: ast.AST) -> Value:
 
 
 def _call_trainer_factory(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> Value:
-    """A trainer, with the scaler that it makes where it is asked to."""
+    """Return a trainer, and create the trainer's own scaler if requested."""
     escape(interp, list(bound.values()), node)
     trainer = interp.fresh_unknown(node, "trainer")
     wanted = bound.get("scaler", NONE)
@@ -93,7 +93,7 @@ def _call_trainer_factory(interp: Interpreter, entry: torch_api.ApiEntry, bound:
 
 
 def _make_trainer_scaler(interp: Interpreter, trainer: UnknownValue, wanted: Value, node: ast.AST) -> ObjectRef:
-    """The scaler that a trainer makes if it is asked to, and keeps in its state."""
+    """Return the scaler that a trainer creates on request and keeps in the trainer's state."""
     thing = interp.tracked_object(("scaler", interp.location_key(node)), "scaler", "", interp.site_of(node))
     thing.attributes["enabled"] = truth_of(interp, wanted, "", node)
     state = interp.fresh_unknown(node, "state")

@@ -1,4 +1,4 @@
-"""LightningModules and the Trainer's hooks: code that a Trainer calls, in the precision that it was given."""
+"""LightningModules and Trainer hooks: code that a Trainer calls, in the precision of the Trainer."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from .syntax_queries import constant_of_node, elements_of, find_nodes, keywords_
 
 #: Methods that a Trainer runs under autocast.
 STEPS = frozenset({"training_step", "validation_step", "test_step", "predict_step"})
-#: Methods that it runs while the gradients of a loss are still scaled: it unscales them before it steps.
+#: Methods that a Trainer runs while the gradients are still scaled; the Trainer unscales the gradients before the step.
 SCALED = frozenset({"on_after_backward"})
-#: Methods of every LightningModule that leave gradients and optimizers alone.
+#: Methods of every LightningModule without effect on gradients and optimizers.
 HARMLESS = frozenset(
     "log log_dict print toggle_optimizer untoggle_optimizer lr_schedulers save_hyperparameters all_gather freeze "
     "unfreeze".split()
@@ -48,16 +48,16 @@ HARMLESS = frozenset(
 
 
 class TrainerCalls:
-    """What the calls of ``Trainer`` in one file say."""
+    """The ``Trainer`` calls of one file."""
 
     def __init__(self, module: Module) -> None:
         calls = find_nodes(module.tree, ast.Call)
         self.keyword_nodes = [keywords_of(call) for call in calls if last_name(call.func) == "Trainer"]
 
     def rate_precisions(self, precisions: tuple[object, ...]) -> str | None:
-        """How far it is known that they train in one of some precisions: a severity, or None where none does.
+        """Return the severity with which the Trainers are known to use one of the precisions, or None.
 
-        ``info`` where nothing is known of a trainer.
+        None means that no Trainer uses one of the precisions. Return ``info`` if no Trainer call is known.
         """
         known = [self._rate_call(call, precisions) for call in self.keyword_nodes]
         if not known:
@@ -73,7 +73,7 @@ class TrainerCalls:
         return WARNING if precision is UNKNOWN else ERROR if precision in precisions else None
 
     def find_divisions(self) -> tuple[set[object], set[str]]:
-        """The numbers of micro-batches that they accumulate: keys of constants, and texts."""
+        """Return the numbers of accumulated microbatches: keys of constants, and source texts of other expressions."""
         given = [call["accumulate_grad_batches"] for call in self.keyword_nodes if "accumulate_grad_batches" in call]
         numbers = map(constant_of_node, given)
         keys: set[object] = {("const", repr(float(n))) for n in numbers if isinstance(n, int) and n > 1}
@@ -81,15 +81,15 @@ class TrainerCalls:
 
 
 class TrainersByPath(dict[str, TrainerCalls]):
-    """The trainers of files, by path."""
+    """The Trainer calls of files, by path."""
 
 
 class DerivationCache(dict[tuple[ast.AST, str], bool]):
-    """Whether classes derive from one of a framework, by its name."""
+    """Cache of subclass tests: (class node, framework class name) to bool."""
 
 
 def _derives_from(interp: Interpreter, cls: Class, name: str) -> bool:
-    """Whether a class derives from one of a framework."""
+    """Return True if a class derives from the framework class of the given name."""
     known_of = interp.file_data(DerivationCache)
     known = known_of.get((cls.node, name))
     if known is None:
@@ -108,7 +108,7 @@ def _find_trainers(interp: Interpreter, module: Module) -> TrainerCalls:
 
 
 def _prepare_entry_point(interp: Interpreter, function: Function) -> None:
-    """Before a function that nobody calls here: a Trainer may run it under autocast, or between backward and step."""
+    """Prepare the state for an entry point that a Trainer may run under autocast, or between backward and step."""
     if function.name in STEPS and _is_lightning(interp, function.cls):
         interp.state.ambient_autocast = _find_trainers(interp, function.module).rate_precisions(frameworks.MIXED)
     if _sees_scaled_grads(interp, function):
@@ -116,7 +116,7 @@ def _prepare_entry_point(interp: Interpreter, function: Function) -> None:
 
 
 def _sees_scaled_grads(interp: Interpreter, function: Function) -> bool:
-    """Whether a Trainer runs a function between backward and step, before it unscales the gradients."""
+    """Return True if a Trainer runs a function between backward and step, before the Trainer unscales the gradients."""
     return (
         function.name in SCALED
         and _is_lightning(interp, function.cls)
@@ -125,7 +125,7 @@ def _sees_scaled_grads(interp: Interpreter, function: Function) -> bool:
 
 
 def _emit_trainer_backward(interp: Interpreter, function: Function) -> None:
-    """A Trainer has run the loss backward that the gradients are of which a hook sees."""
+    """Emit the backward that a Trainer ran before calling a hook on the gradients."""
     assert function.cls is not None
     engine, node = _make_engine(interp, function.cls, function.node), function.node
     optimizer = _trained_optimizer(interp, function.cls)
@@ -151,12 +151,15 @@ def _emit_trainer_backward(interp: Interpreter, function: Function) -> None:
 
 
 def _trained_optimizer(interp: Interpreter, cls: Class) -> TrackedObject:
-    """The optimizer that a Trainer steps for a LightningModule."""
+    """Return the optimizer that a Trainer steps for a LightningModule."""
     return interp.tracked_object(("optimizer of", cls.node), "optimizer", "", interp.site_of(cls.node))
 
 
 def _finish_entry_point(interp: Interpreter, function: Function, value: Value) -> None:
-    """After it: what ``training_step`` returns is divided by the Trainer, and runs backward; a hook's step follows."""
+    """Finish an entry point as a Trainer does.
+
+    The Trainer divides the loss from ``training_step`` and runs backward. The Trainer steps after a hook.
+    """
     if _sees_scaled_grads(interp, function) and function.cls is not None:
         optimizer = ObjectRef(_trained_optimizer(interp, function.cls))
         interp.call_method(optimizer, "step", [], {}, function.node)
@@ -178,7 +181,7 @@ def _is_lightning(interp: Interpreter, cls: Class | None) -> bool:
 
 
 def _has_manual_optimization(interp: Interpreter, cls: Class | None) -> bool:
-    """Whether some method of a class takes optimization in its own hands."""
+    """Return True if a method of a class assigns ``automatic_optimization``."""
     owners = lineage_of(interp, cls) if cls is not None else []
     return any("automatic_optimization" in owner.assignments for owner in owners)
 
@@ -211,7 +214,7 @@ def _get_inherited_attribute(interp: Interpreter, receiver: Instance, name: str,
 
 
 def _make_engine(interp: Interpreter, cls: Class, node: ast.AST) -> FrameworkEngine:
-    """What scales the losses of a LightningModule."""
+    """Return the engine that scales the losses of a LightningModule."""
     thing = interp.tracked_object(("lightning", cls.node), "scaler", "self", interp.site_of(node))
     doubt = _find_trainers(interp, cls.module).rate_precisions(frameworks.FLOAT16_MIXED)
     if doubt == INFO and not interp.program.attributes.get("lightning16"):
@@ -226,9 +229,10 @@ def _make_engine(interp: Interpreter, cls: Class, node: ast.AST) -> FrameworkEng
 
 
 def _call_optimizers(interp: Interpreter, receiver: Instance, node: ast.AST, *, is_unwrapped: bool) -> Value:
-    """What ``self.optimizers()`` gives: an optimizer for each name that it is unpacked to, or one for all of them.
+    """Return the result of ``self.optimizers()``: one optimizer for each unpacked name, or one optimizer for all.
 
-    ``bare`` ones are those of torch, without what Lightning wraps around them to step through its scaler.
+    With ``is_unwrapped``, the optimizers are plain torch optimizers, without the Lightning wrapper that steps through
+    the scaler.
     """
     names = _find_unpacked_names(interp, node)
     engine = _make_engine(interp, receiver.cls, node) if _has_manual_optimization(interp, receiver.cls) else None
@@ -246,7 +250,7 @@ def _call_optimizers(interp: Interpreter, receiver: Instance, node: ast.AST, *, 
 
 
 def _find_unpacked_names(interp: Interpreter, node: ast.AST) -> list[str]:
-    """The names to which the function being read unpacks what a call gives, none where it does not."""
+    """Return the names that the current function unpacks the result of a call to, or an empty list."""
     function = interp.state.frame.function
     for assign in find_nodes(function.node, ast.Assign) if function is not None else ():
         if assign.value is node and len(assign.targets) == 1:

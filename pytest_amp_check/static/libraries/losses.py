@@ -1,4 +1,4 @@
-"""Losses: what a tensor is computed from, under which regions, and what running it backward reaches."""
+"""Losses: the inputs and autocast regions of a tensor, and the modules and optimizers that backward reaches."""
 
 from __future__ import annotations
 
@@ -49,29 +49,30 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeGuard
 
-#: Tensor methods that end a tensor's use as a loss.
+#: Tensor methods that end the use of a tensor as a loss.
 TO_NUMBER = frozenset("item tolist numpy cpu shape size dim backward_hooks requires_grad".split())
-#: Identifiers of what leaves averaging over processes out, or does it in another way.
+#: Identifiers of code that skips or replaces the averaging over ranks.
 _SPARES = frozenset(
     "no_sync require_backward_grad_sync set_requires_gradient_sync register_comm_hook static_graph".split()
 )
-#: Tensor methods that keep by what a loss was divided.
+#: Tensor methods that preserve the divisors of a loss.
 LINEAR = frozenset("mean sum float double clone squeeze".split())
-#: Functions and methods of which a quotient is no quotient of theirs: the logarithm of a half is no half of one.
+#: Nonlinear functions and methods. The quotient of an argument is no quotient of the result: log(x / 2) is not log(x) /
+#: 2.
 CURVED = frozenset(
     "acos acosh asin asinh atan atanh cos cosh digamma erf erfc exp exp2 expm1 lgamma log log10 log1p log2 log_softmax "
     "logit logsigmoid logsumexp mish pow reciprocal rsqrt sigmoid silu sin sinh softmax softmin softplus sqrt square "
     "tan tanh".split()
 )
-#: Tensor methods that put a number in the place of some.
+#: Tensor methods that fill some elements with a number.
 FILLS = frozenset("masked_fill masked_fill_ fill_ index_fill index_fill_".split())
-#: Tensor methods, and functions of torch, that are an operator, as the methods are in place.
+#: Tensor methods and torch functions for arithmetic operators. The in-place methods are covered, too.
 SCALES = {
     **dict.fromkeys(("mul", "multiply", "__mul__"), "*"),
     **dict.fromkeys(("div", "divide", "true_divide", "__truediv__"), "/"),
 }
 _LOW = ("float16", "bfloat16")
-#: What is different with a tensor that a method gives from one that is computed in any way.
+#: Attributes that a method result sets in addition to the attributes of any computed tensor.
 _CHANGES: dict[str, tuple[tuple[str, object], ...]] = {
     **dict.fromkeys(SPLITTING_CALLS, (("microbatches", True),)),
     **dict.fromkeys(
@@ -81,7 +82,7 @@ _CHANGES: dict[str, tuple[tuple[str, object], ...]] = {
     **dict.fromkeys(("float", "double"), (("low_dtype", ""), ("is_low_op_result", False))),
     "mean": (("has_unknown_reduction", False),),
 }
-#: How a criterion reduces that is not asked to.
+#: Default reduction of a criterion.
 _MEAN = Const("mean")
 
 
@@ -106,7 +107,7 @@ def compute_loss(interp: Interpreter, facts: dict[str, object], args: Args, keyw
 
 
 def find_reduction(keywords: Keywords) -> object:
-    """How a criterion is asked to reduce: one that is not known may be a sum."""
+    """Return the reduction of a criterion. An unknown reduction counts as a sum."""
     if literal_value(keywords.get("size_average")) is False:
         return "sum"
     asked = literal_value(keywords.get("reduction", _MEAN))
@@ -114,16 +115,16 @@ def find_reduction(keywords: Keywords) -> object:
 
 
 def _find_low_input(interp: Interpreter, args: Args) -> str:
-    """The low dtype of what a loss is computed of outside of all regions, "" where it has none."""
+    """Return the low dtype of a loss input outside all regions, or "" if no input is low."""
     if not args or in_region(interp) or interp.state.possible_regions or interp.state.no_grad:
         return ""
-    # What no gradient reaches has none that overflows.
+    # An input without a trained module has no gradient that can overflow.
     tensors = [tensor for tensor in args[0].tensors() if tensor.module_keys != frozenset()]
     return next((t.low_dtype if t.low_dtype in _LOW else "" for t in tensors), "")
 
 
 def _make_unknown_loss(interp: Interpreter, given: list[Value]) -> TensorValue:
-    """A loss of what no module in view gave."""
+    """Return a loss computed from inputs that no known module produced."""
     made = TensorValue(interp.current_loops())
     made.in_region = in_region(interp)
     earlier, made.callees, made.region_dtypes = join_provenance(given)
@@ -168,7 +169,7 @@ def _fetch_number(interp: Interpreter, tensor: TensorValue, name: str, node: ast
 
 
 def apply_reduction(made: TensorValue | UnknownValue, of: Value, how: str) -> None:
-    """What a function leaves of how a loss was divided; the mean of partial sums is a mean."""
+    """Update the division state of a loss after a function call. The mean of partial sums is a mean."""
     if how.rpartition(".")[2].removesuffix("_") in CURVED:
         made.is_divided = made.is_only_summed = False
     elif how == "sum":
@@ -183,15 +184,15 @@ def apply_reduction(made: TensorValue | UnknownValue, of: Value, how: str) -> No
 
 
 def _operator_method(name: str) -> str:
-    """The name of a method, or of what it is in place."""
+    """Return the name of a method without the in-place suffix."""
     return name if name in SCALES else name.removesuffix("_")
 
 
 def _scale_by_number(interp: Interpreter, tensor: TensorValue, name: str, args: Args, node: ast.AST) -> Value:
-    """A method that multiplies a tensor by a number, or divides it."""
+    """Return the result of a method that multiplies or divides a tensor by a number."""
     result = apply_operator(interp, SCALES[_operator_method(name)], tensor, args[0] if args else NONE, node)
     if name.endswith("_") and not name.endswith("__"):
-        # In place: the tensor goes on to be used.
+        # The method works in place, and the same tensor is used afterwards.
         tensor.is_divided = tensor.is_divided or result.is_divided
         if isinstance(result, TensorValue):
             tensor.divisors, tensor.factors, tensor.is_only_share = (
@@ -209,9 +210,9 @@ def run_backward(
     gradient: Value | None = None,
     names: dict[str, object] | None = None,
 ) -> None:
-    """A tensor runs backward, from ones or from a gradient that is given, which may be scaled already.
+    """Run a tensor backward from ones, or from a given gradient, which may already be scaled.
 
-    ``names`` are the words for it where it is no ``backward()`` that does so.
+    ``names`` holds the source texts for messages if the call is no ``backward()``.
     """
     if tensor.penalty_source is not None:
         emit_penalty(interp, tensor, node)
@@ -265,7 +266,7 @@ def run_backward(
 
 
 def _backward_names(node: ast.AST) -> dict[str, object]:
-    """The words for a loss that runs backward, and for the scaler where it is scaled in the same breath."""
+    """Return the source texts for a loss that runs backward, and for a scaler in the same expression."""
     scaling = receiver_of(node)
     argument = first_argument(scaling)
     if argument is None:
@@ -276,7 +277,7 @@ def _backward_names(node: ast.AST) -> dict[str, object]:
 
 
 def make_loss_names(scaler: object, node: ast.AST) -> dict[str, object]:
-    """The words for a scaler that is given a loss."""
+    """Return the source texts for a scaler and the loss argument."""
     argument = first_argument_text(node)
     names = {"scaler": scaler, "call": expression_text(node)}
     return {**names, "loss": argument} if argument else names
@@ -294,7 +295,7 @@ def emit_fill(interp: Interpreter, value: Value | None, tensor: TensorValue, wor
     number = literal_value(value)
     if not isinstance(number, (int, float)):
         return
-    # What only decodes spoils no parameter: there it is told of what is known to be float16.
+    # Code that only decodes trains no parameter, so only a known float16 dtype is reported there.
     eligible = bool(tensor.low_dtype) or (tensor.is_low_op_result and not interp.state.no_grad)
     eligible = eligible and not (tensor.region_dtypes and tensor.region_dtypes <= torch_api.FAR_REACHING)
     names = {"call": expression_text(node), "tensor": words}
@@ -302,18 +303,18 @@ def emit_fill(interp: Interpreter, value: Value | None, tensor: TensorValue, wor
 
 
 def _set_tensor_item(interp: Interpreter, receiver: Value, index: Value, target: ast.Subscript, value: Value) -> None:
-    """A number is written into some places of a tensor."""
+    """Record the write of a number to some elements of a tensor."""
     if isinstance(receiver, TensorValue):
         emit_fill(interp, value, receiver, SourceText(target.value), target)
 
 
 def find_owners(interp: Interpreter, params: ParamsValue) -> tuple[int, ...] | None:
-    """The optimizers that update parameters; None where that is not known."""
+    """Return the keys of the optimizers that update the parameters, or None if unknown."""
     return tuple(params.optimizers) if params.optimizers else find_updating_optimizers(interp, params.modules)
 
 
 def find_updating_optimizers(interp: Interpreter, modules: frozenset[int] | None) -> tuple[int, ...] | None:
-    """The optimizers that update modules; None where that is not known."""
+    """Return the keys of the optimizers that update modules, or None if unknown."""
     if modules is None:
         return None
     copies = bool(modules) and all(interp.program.objects[key].attributes.get("copied") for key in modules)
@@ -322,7 +323,7 @@ def find_updating_optimizers(interp: Interpreter, modules: frozenset[int] | None
         owns = interp.program.objects[key].attributes.get("owns")
         if owns is None:
             if copies and key < min(modules):
-                # What was there before a copy was made does not update it.
+                # An optimizer created before the copy does not update the copy.
                 continue
             return None
         if interp.program.with_submodules(owns) & interp.program.with_submodules(modules):
@@ -335,7 +336,7 @@ def all_optimizer_keys(interp: Interpreter) -> tuple[int, ...]:
 
 
 def apply_loss_operator(interp: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Value | None:
-    """What an operator makes of a loss, of gradients or of the loss scale."""
+    """Apply an operator to a loss, to gradients or to the loss scale. Return None if no operand is one of these."""
     if _is_loss_union(left):
         return for_each_alternative(interp, left, lambda value: apply_operator(interp, op, value, right, node))
     if _is_loss_union(right):
@@ -353,7 +354,7 @@ def apply_loss_operator(interp: Interpreter, op: str, left: Value, right: Value,
 
 
 def _operate_on_grad(op: str, grad: GradValue, other: Value) -> GradValue:
-    """What an operator makes of gradients; by a number that comes from scaled gradients they are clipped."""
+    """Apply an operator to gradients. Scaling by a number read from scaled gradients is a clip."""
     scaled = tuple(reading for reading in other.gradient_reads if not reading.attributes.get("undone"))
     return (
         GradValue(grad.params, is_unscaled=grad.is_unscaled, factor_reads=scaled)
@@ -363,12 +364,15 @@ def _operate_on_grad(op: str, grad: GradValue, other: Value) -> GradValue:
 
 
 def _is_loss_union(value: Value) -> TypeGuard[UnionValue]:
-    """Whether a value is one of several of which some are losses, or the loss scale."""
+    """Return True if a value is a union with a loss or the loss scale among the options."""
     return isinstance(value, UnionValue) and any(option.kind in ("tensor", "scale") for option in value.alternatives())
 
 
 def _operate_on_scale(interp: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Value | None:
-    """What an operator makes of the loss scale: with it gradients and losses are unscaled, or scaled."""
+    """Apply an operator to the loss scale, which scales or unscales gradients and losses.
+
+    Return None if no operand is the scale.
+    """
     scale, value = (left, right) if isinstance(left, ScaleValue) else (right, left)
     if not isinstance(scale, ScaleValue):
         return None
@@ -388,21 +392,21 @@ def _operate_on_scale(interp: Interpreter, op: str, left: Value, right: Value, n
             emit_penalty(interp, made, node)
         return _set_scaler(made, scale.scaler_key if op == "*" else None, undone=undone)
     if value.gradient_reads:
-        # A norm over the scale, or the scale over a norm, is a number of true gradients.
+        # A norm divided by the scale, or the scale divided by a norm, is a number of unscaled gradients.
         mark_scale_undone(value.gradient_reads)
         return interp.fresh_unknown(node)
     return ScaleValue(scale.scaler_key, scale.loops, is_inverse=scale.is_inverse, may_be_outdated=scale.may_be_outdated)
 
 
 def _is_scale_outdated(interp: Interpreter, scale: ScaleValue) -> bool:
-    """Whether a scale was read before a loop around in which update() changes it."""
+    """Return True if a scale was read before a loop in which update() changes the scale."""
     return not scale.may_be_outdated and any(
         loop.key not in scale.loops and _updates_scaler(loop) for loop in interp.state.loops
     )
 
 
 def _updates_scaler(loop: Loop) -> bool:
-    """Whether a scaler is updated in a loop."""
+    """Return True if a loop calls ``update`` on a scaler."""
     if loop.node is None or loop.frame is None:
         return False
     uses = loop.frame.module.role_by_text
@@ -412,7 +416,7 @@ def _updates_scaler(loop: Loop) -> bool:
 
 
 def _set_scaler(made: TensorValue, scaler: int | None, *, undone: bool) -> TensorValue:
-    """A loss that was multiplied by the scale of a scaler, or from which it was taken away."""
+    """Mark a loss as scaled by a scaler, or as unscaled with ``undone``."""
     if undone:
         made.penalty_source = None
         made.scaler_key = -1
@@ -441,14 +445,14 @@ def _operate_on_tensors(
         made.has_mixed_scales = made.has_mixed_scales or is_unevenly_scaled(parts)
         made.divisors = frozenset.intersection(*(p.divisors for p in parts))
         made.factors = frozenset.intersection(*(p.factors for p in parts))
-        # Terms of which each has a weight of its own: no share is taken of their sum.
+        # Every term has a separate weight, so the sum itself is not divided into shares.
         has_weighted_terms = len(parts) > 1 and made.is_only_share and not made.factors
         made.is_divided = all(p.is_divided for p in parts) and not has_weighted_terms
     return made
 
 
 def _is_float32_parameter(value: Value) -> bool:
-    """Whether a value is a parameter with which all that is low becomes float32."""
+    """Return True if a value is a parameter that promotes every low-precision operand to float32."""
     thing = tracked_object_of(value)
     return thing is not None and bool(thing.attributes.get("wide"))
 
@@ -468,7 +472,7 @@ def _apply_division(interp: Interpreter, made: TensorValue, tensor: TensorValue,
 def _apply_multiplication(interp: Interpreter, made: TensorValue, parts: list[TensorValue], factor: Value) -> None:
     if len(parts) == 1:
         record_multiplication(interp, made, parts[0], factor)
-    # A weight of which only the name is known may well be 1 / k, but those of a criterion's parts are not.
+    # An unknown weight may be 1 / k, but the weights of the terms inside a criterion are not.
     number = literal_value(factor)
     share = not interp.state.forward_depth if number is UNKNOWN else _is_unit_fraction(number)
     summed = [side.is_only_summed for side in (made, factor) if side.is_divided]
@@ -479,16 +483,16 @@ def _apply_multiplication(interp: Interpreter, made: TensorValue, parts: list[Te
 
 
 def as_loss(value: Value | None) -> TensorValue:
-    """A copy of the tensor that a value is, or one of which only the name is known."""
+    """Return a copy of the tensors in a value as one loss, or an unknown loss if the value contains no tensor."""
     tensors = value.tensors() if value is not None else []
     return TensorValue.join(tensors) if tensors else unknown_tensor(value)
 
 
 def is_unevenly_scaled(parts: Iterable[TensorValue]) -> bool:
-    """Whether some terms of a sum hold the scale of one scaler, and others that of another or, for certain, none.
+    """Return True if some terms of a sum carry the scale of a scaler, and others another scale or definitely none.
 
-    A term of which nothing is known may have been scaled; one that no gradient reaches needs no scale, and terms of
-    different modules may be scaled as they like.
+    An unknown term may be scaled. A term without gradient needs no scale, and terms of different modules may have
+    different scales.
     """
     read = [part for part in parts if not (part.is_from_outside or part.is_from_gradient)]
     known = [part for part in parts if part.scaler_key >= 0 or (part in read and (part.is_loss or part.module_keys))]
@@ -497,39 +501,42 @@ def is_unevenly_scaled(parts: Iterable[TensorValue]) -> bool:
 
 
 def _have_different_scales(one: TensorValue, other: TensorValue) -> bool:
-    """Whether two terms that are trained together hold scales that differ."""
+    """Return True if two terms that are trained together carry different scales."""
     if one.scaler_key == other.scaler_key:
         return False
     if one.module_keys is None or other.module_keys is None:
-        # Nothing tells apart what two scalers are there for.
+        # The modules are unknown, so two different scalers may be correct.
         return min(one.scaler_key, other.scaler_key) < 0
     return bool(one.module_keys & other.module_keys)
 
 
 def backward_gradient_of(args: Args, keywords: Keywords) -> Value | None:
-    """The gradient that a backward is given, if it is given one."""
+    """Return the gradient argument of a backward call, or None."""
     given = args[0] if args else keywords.get("gradient", keywords.get("grad_tensors"))
     return None if literal_value(given) is not UNKNOWN else given
 
 
 def _is_unit_fraction(factor: object) -> bool:
-    """Whether a number is one over another, as the weight of one of several equal parts is."""
+    """Return True if a number is 1 / k for an integer k >= 2, like the weight of one of several equal parts."""
     if not isinstance(factor, float) or not 0 < factor <= 0.5:
         return False
     return abs(1 / factor - round(1 / factor)) < 1e-6
 
 
 def may_use_no_sync(interp: Interpreter) -> bool:
-    """Whether something here may keep a backward from waiting for the other processes.
+    """Return True if code here may skip the averaging over ranks in a backward.
 
-    A context of which nothing is known may be ``no_sync()`` by another name.
+    An unknown context manager may be ``no_sync()`` under another name.
     """
     modules = (interp.module, interp.state.frame.module)
     return interp.state.possible_regions > 0 or any(not module.identifiers.isdisjoint(_SPARES) for module in modules)
 
 
 def find_ddp_module(interp: Interpreter, tensor: TensorValue) -> TrackedObject | None:
-    """The module of which a backward averages the gradients over processes, if nothing here may keep it from that."""
+    """Return the DDP module whose gradients a backward averages over ranks, or None.
+
+    None is also returned if code here may skip the averaging.
+    """
     if may_use_no_sync(interp):
         return None
     keys = tensor.module_keys if tensor.module_keys is not None else frozenset()
@@ -549,7 +556,7 @@ def _get_tensor_attribute(interp: Interpreter, receiver: TensorValue, name: str,
         return _fetch_number(interp, receiver, name, node)
     made = receiver.copy()
     if name == "grad":
-        # Whether it holds the loss scale, only the backward before it tells.
+        # Only the earlier backward determines whether the gradient is scaled.
         made.is_from_gradient = True
     return made
 

@@ -1,4 +1,4 @@
-"""Modules whose parameters are of low precision from the start, and those that a Trainer trains."""
+"""Modules with low-precision parameters at construction, and models that a Trainer trains."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from ..interpreter.values import NONE, Args, ExternalName, Keywords, UnknownValu
 from .arguments import first_or_named, tracked_object_of
 from .syntax_queries import callee_of, constant_of_node, find_nodes, keywords_of, last_name, receiver_of
 
-#: Methods that cast, with the dtype, "" where it is among what they are given.
+#: Methods that cast, with the target dtype, or "" if the dtype is an argument.
 _CASTS = {"half": "float16", "bfloat16": "bfloat16", "to": ""}
 _LOW = frozenset(("float16", "bfloat16"))
-#: Keywords of ``from_pretrained`` that name a dtype, and those that load what is frozen and trained through adapters.
+#: Keywords of ``from_pretrained`` that set a dtype, and keywords that load a frozen model for training with adapters.
 _DTYPES = ("torch_dtype", "dtype")
 _QUANTISES = frozenset(("quantization_config", "load_in_4bit", "load_in_8bit"))
-#: Methods of a Trainer that are given the model which it trains.
+#: Methods of a Trainer that receive the trained model as an argument.
 _GIVEN_MODEL = frozenset(("compute_loss", "training_step"))
-#: What stands for torch itself among the objects, and its attribute that is the default dtype.
+#: Heap key of torch itself, and the name of the attribute with the default dtype.
 _OF_TORCH, _DEFAULT = -1, "default dtype"
 _ARGUMENTS = frozenset(("TrainingArguments", "Seq2SeqTrainingArguments"))
 
 
 def find_low_dtype(interp: Interpreter, node: ast.expr | None) -> str:
-    """The low dtype that an expression stands for, or may stand for; "" where there is none."""
+    """Return the low dtype that an expression may evaluate to, or ""."""
     if node is None:
         return ""
     if isinstance(node, ast.Constant):
@@ -40,18 +40,18 @@ def find_low_dtype(interp: Interpreter, node: ast.expr | None) -> str:
 
 
 def emit_created_low(interp: Interpreter, thing: TrackedObject, dtype: str, node: ast.AST) -> None:
-    """A module is made with parameters of a low dtype."""
+    """Emit the construction of a module with parameters of a low dtype."""
     thing.attributes["low"] = True
     names = {"module": receiver_text(node) or thing.name, "call": expression_text(node)}
     interp.emit(e.MODULE_CAST, node, thing.key, dtype=dtype, born=True, names=names)
 
 
 class _LowDefaultSites(dict[str, tuple[Site, object]]):
-    """Where a low dtype was made the default, with the words for that, by dtype."""
+    """Source locations and source texts of calls that set a low default dtype, by dtype."""
 
 
 def _call_set_default_dtype(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
-    """What is made from here on is of the dtype that is given."""
+    """Model ``torch.set_default_dtype``: later modules are created in the given dtype."""
     given = first_or_named(args, keywords, "d")
     interp.store_attribute(_OF_TORCH, _DEFAULT, given if given is not None else NONE)
     for dtype in _filter_low_dtypes(given):
@@ -60,7 +60,7 @@ def _call_set_default_dtype(interp: Interpreter, args: Args, keywords: Keywords,
 
 
 def emit_low_by_default(interp: Interpreter, thing: TrackedObject) -> None:
-    """A module is made that is given no dtype."""
+    """Emit a low-precision construction for a module without a dtype argument, if the default dtype is low."""
     default = interp.state.heap.get((_OF_TORCH, _DEFAULT))
     for dtype in _filter_low_dtypes(default)[:1]:
         thing.attributes["low"] = True
@@ -69,7 +69,7 @@ def emit_low_by_default(interp: Interpreter, thing: TrackedObject) -> None:
 
 
 def mark_cast_to_float32(interp: Interpreter, keys: frozenset[int]) -> None:
-    """Modules are cast to float32 that were made in a low dtype."""
+    """Mark modules created in a low dtype as cast to float32."""
     for node in interp.builder.nodes:
         event = node.event
         if event is not None and event.kind == e.MODULE_CAST and event.attributes.get("born") and event.subject in keys:
@@ -78,13 +78,13 @@ def mark_cast_to_float32(interp: Interpreter, keys: frozenset[int]) -> None:
 
 
 def _filter_low_dtypes(value: Value | None) -> list[str]:
-    """The low dtypes that a value may stand for."""
+    """Return the low dtypes that a value may refer to."""
     named = [each for each in value.alternatives() if isinstance(each, ExternalName)] if value is not None else []
     return [dtype for each in named for dtype in each.possible_dtypes if dtype in _LOW]
 
 
 def _check_pretrained_load(interp: Interpreter, value: Value, node: ast.Call) -> None:
-    """A pretrained model is loaded in low precision."""
+    """Record a pretrained model that is loaded in low precision."""
     given = keywords_of(node)
     if given.keys() & _QUANTISES:
         return
@@ -95,7 +95,7 @@ def _check_pretrained_load(interp: Interpreter, value: Value, node: ast.Call) ->
 
 
 def _check_model_cast(interp: Interpreter, value: Value, node: ast.Call) -> None:
-    """A model is cast in the expression that loads it."""
+    """Record a model that is cast in the expression that loads the model, or in a method of a Trainer."""
     made = receiver_of(node)
     trained = isinstance(made, ast.Name) and _is_trainer_model_parameter(interp, made.id)
     if not trained and last_name(callee_of(made)) != "from_pretrained":
@@ -114,7 +114,10 @@ def _check_model_cast(interp: Interpreter, value: Value, node: ast.Call) -> None
 
 
 def _create_low_module(interp: Interpreter, value: Value, dtype: str, node: ast.Call) -> TrackedObject | None:
-    """What is known by its use alone, once it is used, is made in a low dtype."""
+    """Create the tracked module of an unknown value in a low dtype. Return None if the value is known.
+
+    The module is recognized only by a later use.
+    """
     if not isinstance(value, UnknownValue):
         return None
     thing = interp.tracked_object(("used", value.key), "module", value.text, interp.site_of(node))
@@ -123,7 +126,7 @@ def _create_low_module(interp: Interpreter, value: Value, dtype: str, node: ast.
 
 
 def _note_trained_model(interp: Interpreter, value: Value, node: ast.Call) -> None:
-    """A Trainer is given the model that it trains: with a loss scale where it is asked for float16."""
+    """Record the model that a Trainer trains. The Trainer scales the loss if float16 is requested."""
     name = dotted_name(interp, node.func)
     model = keywords_of(node).get("model", node.args[0] if node.args else None)
     if name is None or model is None or frameworks.canonical_name(name) != frameworks.HUGGING_FACE_TRAINER:
@@ -132,14 +135,14 @@ def _note_trained_model(interp: Interpreter, value: Value, node: ast.Call) -> No
     arguments = _find_trainer_arguments(interp)
     named = interp.state.frame.module.identifiers.union(*arguments)
     if any("deepspeed" in name.lower() for name in named if name is not None):
-        return  # DeepSpeed updates float32 copies of the parameters, whatever they are made in.
+        return  # DeepSpeed updates float32 copies of the parameters, independent of the parameter dtype.
     if thing is not None and thing.role == "module":
         in_float16 = any(constant_of_node(given.get("fp16")) is True for given in arguments)
         thing.attributes["trainer"] = "float16" if in_float16 else "float32"
 
 
 def _note_frozen(interp: Interpreter, value: Value, node: ast.Call) -> None:
-    """A model is frozen that is known by no use of its own."""
+    """Mark a module as frozen by ``requires_grad_(False)``."""
     of, asked = receiver_of(node), keywords_of(node).get("requires_grad", node.args[0] if node.args else None)
     thing = _find_module(interp, of) if of is not None and constant_of_node(asked) is False else None
     if thing is not None:
@@ -147,7 +150,7 @@ def _note_frozen(interp: Interpreter, value: Value, node: ast.Call) -> None:
 
 
 def _note_adapter(interp: Interpreter, value: Value, node: ast.Call) -> None:
-    """A model is given adapters, which are trained in its place."""
+    """Mark a model as frozen that receives adapters, because only the adapters are trained."""
     model = keywords_of(node).get("model", node.args[0] if node.args else None)
     thing = _find_module(interp, model) if model is not None else None
     if thing is not None:
@@ -155,7 +158,10 @@ def _note_adapter(interp: Interpreter, value: Value, node: ast.Call) -> None:
 
 
 def _find_module(interp: Interpreter, node: ast.expr) -> TrackedObject | None:
-    """The module that an expression stands for, whether it is known to be one or was made low as one."""
+    """Return the module of an expression, or None.
+
+    A value that was only recognized by low-precision construction counts as a module.
+    """
     found: list[Value] = []
     interp.without_events(lambda: found.append(interp.evaluate(node)))
     value = found[0]
@@ -165,13 +171,13 @@ def _find_module(interp: Interpreter, node: ast.expr) -> TrackedObject | None:
 
 
 def _find_trainer_arguments(interp: Interpreter) -> list[dict[str | None, ast.expr]]:
-    """The arguments of Trainers, as they are written in the file."""
+    """Return the keyword arguments of all ``TrainingArguments`` calls in the file."""
     calls = find_nodes(interp.state.frame.module.tree, ast.Call)
     return [keywords_of(call) for call in calls if last_name(call.func) in _ARGUMENTS]
 
 
 def _is_trainer_model_parameter(interp: Interpreter, name: str) -> bool:
-    """Whether a name is that of the model which a Trainer gives to the method being read."""
+    """Return True if a name is the model parameter of the current Trainer method."""
     function = interp.state.frame.function
     if function is None or function.cls is None or function.name not in _GIVEN_MODEL:
         return False

@@ -1,4 +1,4 @@
-"""Modules of torch: what running them, casting them and wrapping them does."""
+"""Models of torch modules: run, cast and wrap."""
 
 from __future__ import annotations
 
@@ -57,31 +57,31 @@ from .overhead import RepeatedCosts, is_compiled_or_low
 from .sizes import note_odd_sides
 from .syntax_queries import callee_of, first_argument, keywords_of, last_name
 
-#: What a method of a module does: None where it runs the module.
+#: Handler of a module method. A handler returns None if the method runs the module.
 Method = Callable[["Interpreter", "_MethodCall"], Value | None]
 
-#: Words of a forward that computes a loss itself.
+#: Names of loss functions in a forward that computes the loss itself.
 LOSSES = frozenset(
     "binary_cross_entropy BCELoss cross_entropy CrossEntropyLoss mse_loss MSELoss l1_loss nll_loss".split()
 )
-#: Methods that give a tensor of the shape that they are called on, and leave float32 what it is.
+#: Methods that return a tensor of the same shape and keep float32.
 ELEMENTWISE = frozenset(
     "abs clamp clamp_max clamp_min exp log log1p neg reciprocal sigmoid softplus sqrt square".split()
 )
-#: Methods that give back the module, which is as before as far as the protocol is concerned.
+#: Methods that return the module, without effect on the protocol.
 SAME = frozenset("train eval cuda cpu float double apply to_empty share_memory".split())
-#: Those of them that make parameters wide.
+#: Methods of ``SAME`` that convert parameters to a wide dtype.
 _WIDENS = frozenset({"float", "double"})
-#: How the names of modules begin that make parameters of the default dtype.
+#: Name prefixes of module classes that create parameters in the default dtype.
 _WITH_WEIGHTS = ("Linear", "Bilinear", "Conv", "Embedding", "LSTM", "GRU", "RNN", "Transformer", "MultiheadAttention")
-#: Methods that go over what a module holds.
+#: Methods that iterate over the contents of a module.
 PARTS = frozenset("modules named_modules children named_children buffers".split())
 
 
 def run_forward(
     interp: Interpreter, thing: TrackedObject, args: Args, keywords: Keywords, node: ast.AST, *, read: bool
 ) -> TensorValue:
-    """The value of a module's forward."""
+    """Return the output of a module's forward, and emit the forward."""
     escape(interp, [*args, *keywords.values()], node, frozenset())
     made = TensorValue(interp.current_loops())
     cached = not is_compiled_or_low(thing)
@@ -108,7 +108,7 @@ def run_forward(
         None,
     )
     if itself is AUTOCAST_CALLEES and outside is not None and _is_trained_beside(interp, outside, thing):
-        # What enters autocast around the loss alone leaves out the model that it is given the result of.
+        # Autocast around the loss alone excludes the model whose output is the input of the loss.
         made.first_forward, itself = outside.first_forward, frozenset[str]()
     made.callees = earlier.callees | itself
     made.is_low_op_result = True
@@ -125,19 +125,19 @@ def run_forward(
 
 
 def _is_trained_beside(interp: Interpreter, given: TensorValue, thing: TrackedObject) -> bool:
-    """Whether an optimizer has the parameters of what made a tensor, and not those of a module that is given it."""
+    """Return True if an optimizer has parameters behind a tensor, but none of a module that receives the tensor."""
     behind = find_owners(interp, ParamsValue(given.module_keys or frozenset())) or ()
     own = find_owners(interp, ParamsValue(frozenset((thing.key,)))) or ()
     return bool(set(behind) - set(own))
 
 
 def _submodules_of(interp: Interpreter, thing: TrackedObject) -> list[TrackedObject]:
-    """A module with the modules that are parts of it."""
+    """Return a module together with all submodules."""
     return [interp.program.objects[key] for key in interp.program.with_submodules(frozenset((thing.key,)))]
 
 
 def _unknown_callees(interp: Interpreter, thing: TrackedObject, *, read: bool) -> frozenset[str]:
-    """What is to be asked whether running a module enters autocast: nothing, where that is known not to."""
+    """Return the callees that may enter autocast while a module runs, or an empty set if none can."""
     if any(part.attributes.get("casts") for part in _submodules_of(interp, thing)):
         return AUTOCAST_CALLEES
     return frozenset() if read else frozenset({FORWARD})
@@ -146,7 +146,7 @@ def _unknown_callees(interp: Interpreter, thing: TrackedObject, *, read: bool) -
 def _call_module_instance(
     interp: Interpreter, receiver: Instance, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
-    """The value of a call of a module whose class is in view: with what its forward does to a loss."""
+    """Call a module of a known class. Analyze the forward if the forward may change the result for a loss."""
     thing = receiver.tracked_object
     assert thing is not None
     made = run_forward(interp, thing, args, keywords, node, read=has_plain_forward(interp, receiver.cls))
@@ -175,7 +175,7 @@ def _call_module_instance(
 
 
 def _may_compute_loss(interp: Interpreter, method: Function, given: list[Value]) -> bool:
-    """Whether a forward may compute a loss, by its words or by what it is given, or may spoil it."""
+    """Return True if a forward may compute a loss (by names or arguments), or may lose precision in a region."""
     compares = len(given) > 1 and any(v.tensors() or v.is_call_result for v in given)
     return compares or bool(method.used_names & LOSSES) or (method.may_lose_precision and in_region(interp))
 
@@ -186,7 +186,7 @@ def call_module_method(
     thing = receiver.tracked_object
     assert thing is not None
     if name in SAME or (name in ELEMENTWISE and thing.attributes.get("wide")):
-        # The module itself, or what is as wide as the parameter, and as exact.
+        # The result is the module itself, or a tensor as wide and as exact as the parameter.
         if name in _WIDENS:
             _cast_to_float32(interp, thing, node)
         return receiver
@@ -202,14 +202,14 @@ def call_module_method(
 
 def _register_module_hook(interp: Interpreter, name: str, asked: _MethodCall) -> Value:
     check_comm_hook(interp, asked.module, first_or_named(asked.args[1:], asked.keywords, "hook"), asked.node)
-    # torch's own hooks average over ranks, not over micro-batches.
+    # Hooks of torch average over ranks, not over microbatches.
     if not any(dotted_name_of(value).startswith("torch.") for value in [*asked.args, *asked.keywords.values()]):
         mark_averaged_elsewhere(interp, asked.params)
     return interp.fresh_unknown(asked.node, name)
 
 
 class _MethodCall(NamedTuple):
-    """A method of a module that is called."""
+    """A call of a module method."""
 
     receiver: ObjectRef | Instance
     module: TrackedObject
@@ -258,7 +258,7 @@ def _call_requires_grad(interp: Interpreter, asked: _MethodCall) -> Value:
 
 
 def _call_add_adapter(interp: Interpreter, asked: _MethodCall) -> Value:
-    """Adapters are trained in the place of what they are added to."""
+    """Mark the module as frozen, because only the added adapters are trained."""
     asked.module.attributes["frozen"] = True
     return NONE
 
@@ -272,7 +272,7 @@ def _call_load_state_dict(interp: Interpreter, asked: _MethodCall) -> Value:
     bound = bind_arguments(("state_dict", "strict", "assign"), asked.args, asked.keywords)
     if (
         literal_value(bound.get("assign")) is not True
-    ):  # else the module has other parameters, of which there are no copies
+    ):  # Otherwise the module has other parameters, which have no copies.
         names = {"module": receiver_text(asked.node), "call": expression_text(asked.node)}
         interp.emit(e.PARAM_WRITE, asked.node, asked.module.key, names=names)
     return interp.fresh_unknown(asked.node, "load_state_dict")
@@ -319,7 +319,7 @@ def _emit_module_cast(interp: Interpreter, thing: TrackedObject, dtype: str, nod
 
 
 def _cast_to_float32(interp: Interpreter, thing: TrackedObject, node: ast.AST) -> None:
-    """A module is cast to float32: only its values were rounded, right before, or where its parts were made."""
+    """Cast a module to float32. Earlier low-precision casts and constructions then only rounded the values."""
     event = interp.builder.nodes[interp.state.current_node].event if interp.state.current_node is not None else None
     if event is not None and event.kind == e.MODULE_CAST and event.subject == thing.key:
         event.attributes["dtype"] = "float32"
@@ -363,7 +363,7 @@ def wrap_module(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keyw
     if thing is not None and entry.role == torch_api.COMPILE:
         thing.attributes["compiled"] = True
     if entry.attributes.get("copies") and inner is not None and any(map(tracked_object_of, inner.alternatives())):
-        # A copy has parameters of its own.
+        # A copy has separate parameters.
         copy = interp.tracked_object(("copy", interp.location_key(node)), "module", "", interp.site_of(node))
         copy.attributes["copied"] = True
         return ObjectRef(copy)
@@ -373,7 +373,7 @@ def wrap_module(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keyw
 def mark_wrapped(
     interp: Interpreter, thing: TrackedObject, entry: torch_api.ApiEntry, args: Args, keywords: Keywords
 ) -> None:
-    """Remember what a module is wrapped in, and under which tests."""
+    """Record the wrapper of a module, with the predicates of the current path."""
     wraps = entry.attributes.get("wraps")
     if wraps is None:
         return
@@ -389,7 +389,7 @@ def mark_wrapped(
 
 
 class PolicyDtypes(dict[int, str]):
-    """The dtype in which modules compute that are sharded with a policy, by the key of what stands for that."""
+    """Compute dtypes of sharding policies, by the key of the unknown value that represents the policy."""
 
 
 def _make_policy(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -415,7 +415,7 @@ def _call_script(
 
 
 def check_comm_hook(interp: Interpreter, module: TrackedObject | None, hook: Value | None, node: ast.AST) -> None:
-    """Gradients are cast before they are averaged over ranks."""
+    """Report a communication hook that casts gradients before averaging over ranks."""
     if torch_api.canonical_name(dotted_name_of(hook)) in torch_api.FP16_HOOKS:
         key = module.key if module is not None else None
         interp.emit(e.COMM_HOOK, node, key, names={"call": expression_text(node)})
@@ -430,7 +430,7 @@ def _call_register_comm_hook(
 
 
 def _copy_dtypes(outcome: Value, made: TensorValue) -> Value:
-    """What a module gives, with what reading its forward has shown of the dtypes."""
+    """Return the output of a module with the dtype info of the analyzed forward."""
     if not isinstance(outcome, SequenceValue) or outcome.is_open or len(outcome.items) < 2:
         return made.with_dtype_info(outcome.dtype_info)
     parts = [made.copy() for _ in outcome.items]
@@ -440,7 +440,7 @@ def _copy_dtypes(outcome: Value, made: TensorValue) -> Value:
 
 
 def _copy_reductions(outcome: Value, made: TensorValue) -> Value:
-    """What a module gives, in the shape and with the reductions that reading its forward has shown."""
+    """Return the output of a module with the structure and reductions of the analyzed forward."""
     if isinstance(outcome, UnionValue):
         outcome = next((v for v in outcome.alternatives() if v.kind in ("tensor", "sequence", "mapping")), outcome)
     if isinstance(outcome, (SequenceValue, MappingValue)) and not outcome.is_open:
@@ -464,7 +464,10 @@ def is_analyzed(value: Value) -> bool:
 
 
 def _has_dimensions(node: ast.AST) -> bool:
-    """Whether a parameter is made of a float32 tensor that has a dimension: with it, all that is low is float32."""
+    """Return True if a parameter is created from a float32 tensor with a dimension.
+
+    Such a parameter promotes every low-precision operand to float32.
+    """
     made = first_argument(node)
     first = first_argument(made)
     if made is None or first is None or "dtype" in keywords_of(made):
@@ -500,7 +503,7 @@ def register(handlers: HandlerTable) -> None:
             torch_api.COMPILE: wrap_module,
             torch_api.SCRIPT: _call_script,
             torch_api.REGISTER_HOOK: _call_register_comm_hook,
-            # A hook that is wrapped so that its gradients are cast to float16.
+            # The wrapped hook casts the gradients to float16.
             torch_api.COMPRESS: lambda *_: ExternalName(min(torch_api.FP16_HOOKS)),
         }
     )

@@ -1,4 +1,4 @@
-"""Programs that give up where gradients are not finite: by raising, an assertion, or torch's anomaly detection."""
+"""Programs that stop on non-finite gradients: by an exception, an assertion, or torch's anomaly detection."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .arguments import first_or_named, literal_value
 from .gradients import FINITE
 from .syntax_queries import callee_of, find_nodes, first_argument, last_name, receiver_of
 
-#: What turns a tensor with one number into that number, by a method or by a function.
+#: Methods and functions that convert a tensor with one element to a number.
 _AS_NUMBER = frozenset("item float detach cpu abs".split())
-#: Events that are looked through for those of one test: it reads few gradients.
+#: Number of latest events searched for the reads of one condition. A condition reads few gradients.
 _RECENT = 64
 
 
 def _check_demanded(interp: Interpreter, test: ast.expr) -> None:
-    """The program ends unless a test comes out well: one of gradients that are not finite ends it on overflows."""
+    """Report a condition that must hold for the program to continue. A finite check of gradients fails on overflows."""
     if interp.state.try_depth or not (checks := list(_find_finite_checks(interp, test))):
         return
     recent = [node.event for node in interp.builder.nodes[-_RECENT:] if node.event is not None]
@@ -38,11 +38,11 @@ def _check_demanded(interp: Interpreter, test: ast.expr) -> None:
             checked_events.append(reading)
             interp.emit(e.GRAD_CHECK, call, owners=owners, raises=True, names={"call": expression_text(call)})
         if checked_events:
-            return  # the others ask the same of the same gradients
+            return  # The other checks test the same gradients.
 
 
 def _find_finite_checks(interp: Interpreter, test: ast.expr) -> Iterator[ast.Call]:
-    """The calls by which a test asks whether something is finite, none where it depends on something else besides."""
+    """Yield the calls in a condition that test for finite values. Yield nothing if the condition has other terms."""
     if isinstance(test, ast.UnaryOp) and type(test.op) is ast.Not:
         yield from _find_finite_checks(interp, test.operand)
     elif isinstance(test, ast.BoolOp):
@@ -62,24 +62,27 @@ def _find_finite_calls(node: ast.expr) -> Iterator[ast.Call]:
 
 
 def _asks_for_gradient(test: ast.expr) -> bool:
-    """Whether a test only asks whether a parameter has a gradient at all."""
+    """Return True if a condition only tests whether a parameter has a gradient."""
     if isinstance(test, ast.Compare):
         return type(test.ops[0]) is ast.IsNot
     return last_name(test) in ("grad", "requires_grad")
 
 
 def current_code(interp: Interpreter) -> ast.AST:
-    """The code of the function that is being read, or of the file."""
+    """Return the AST of the current function, or of the module."""
     here = interp.state.frame
     return here.module.tree if here.function is None else here.function.node
 
 
 class _AssignmentTable(dict[ast.AST, dict[str, list[ast.expr]]]):
-    """What functions of a file, or the file itself, give names, for those that somebody has asked about."""
+    """Assignments by variable name, for the functions and files searched so far."""
 
 
 def find_single_assignment(interp: Interpreter, name: str) -> ast.expr | None:
-    """What the function being read gives a name, if it does so once and asks nothing of the name itself."""
+    """Return the value assigned to a variable in the current function, or None unless there is exactly one assignment.
+
+    Assignments that depend on the variable itself are excluded.
+    """
     known = interp.file_data(_AssignmentTable)
     code = current_code(interp)
     if code not in known:
@@ -97,7 +100,7 @@ def _collect_assignments(code: ast.AST) -> dict[str, list[ast.expr]]:
 
 
 def find_asked_number(call: ast.Call) -> ast.expr | None:
-    """What is asked of, the number that it holds as it was computed."""
+    """Return the operand of a finite check, without conversions to a number."""
     number = receiver_of(call) if not call.args else first_argument(call)
     while last_name(callee_of(number)) in _AS_NUMBER:
         number = first_argument(number) or receiver_of(number)
@@ -105,7 +108,7 @@ def find_asked_number(call: ast.Call) -> ast.expr | None:
 
 
 def _find_gradient_reads(interp: Interpreter, call: ast.Call) -> tuple[Event, ...]:
-    """The events that read the gradients from which the number was computed that is asked for."""
+    """Return the event that read the gradients behind the operand of a finite check, or an empty tuple."""
     number = find_asked_number(call)
     if not isinstance(number, (ast.Name, ast.Attribute)):
         return ()
@@ -117,7 +120,7 @@ def _find_gradient_reads(interp: Interpreter, call: ast.Call) -> tuple[Event, ..
 def _call_anomaly_mode(
     interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
-    """Anomaly detection is switched on, from here on or for a block, and asks for NaN."""
+    """Enable anomaly detection with a NaN check, from here on or for a block."""
     block = entry.name.endswith(".detect_anomaly")
     mode = literal_value(first_or_named(args, keywords, "mode")) is True
     nan = (
@@ -132,7 +135,10 @@ def _call_anomaly_mode(
 
 
 class _AnomalyModeContext(ContextHandler):
-    """A block in which a backward raises: gradients are looked at as they are computed, not what they are made of."""
+    """A block with anomaly detection: backward raises on NaN in computed gradients.
+
+    The accumulated sums of gradients are not checked.
+    """
 
     def enter(self, interp: Interpreter, value: AnomalyMode, node: ast.AST) -> None:
         value.event.attributes.setdefault("idle", True)

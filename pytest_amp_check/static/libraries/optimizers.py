@@ -1,4 +1,4 @@
-"""Optimizers: how they are made, and what their methods do."""
+"""Models of optimizers: construction and methods."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from .syntax_queries import first_argument_text
 def act_on_optimizers(
     interp: Interpreter, value: Value, node: ast.AST, act: Callable[[int, dict[str, object]], object]
 ) -> None:
-    """Act on the optimizer, or on each of those, that a value is."""
+    """Apply an action to the optimizer of a value, or to each optimizer of a union."""
     if isinstance(value, UnionValue):
         for_each_alternative(interp, value, lambda v: _act_on_optimizer(interp, v, node, act))
     else:
@@ -78,7 +78,7 @@ def find_optimizer(interp: Interpreter, value: Value, node: ast.AST) -> TrackedO
 
 
 def _find_wrapped_optimizer(interp: Interpreter, wrapper: Instance) -> TrackedObject | None:
-    """The optimizer that an object holds, if it holds one: it is what the object's own ``step`` steps."""
+    """Return the single optimizer in the attributes of an object with a ``step`` method, or None."""
     held = {
         tracked_object_of(value)
         for (key, _), value in interp.state.heap.items()
@@ -94,12 +94,12 @@ def _call_optimizer_method(
     names: dict[str, object] = {"optimizer": receiver_text(node), "call": expression_text(node)}
     if name == "step":
         if holds_scaler(interp, [value for given in (*args, *keywords.values()) for value in given.alternatives()]):
-            # No step of torch's own: what is given the scaler has it step.
+            # This is no step of torch: the receiver of the scaler calls `scaler.step` itself.
             func = structural_unknown(interp, "method", (optimizer,), expression_text(node), name)
             return call_unknown(interp, func, [optimizer, *args], keywords, node)
         closure = first_or_named(args, keywords, "closure")
         if isinstance(closure, FunctionValue):
-            # torch's own optimizers take nothing but the closure: what others take besides, they hand to it.
+            # Optimizers of torch accept only the closure. Other optimizers pass further arguments on to the closure.
             wanted = len(closure.function.parameters()) - (closure.receiver is not None)
             interp.call_value(closure, args[1 : 1 + max(wanted, 0)], {}, node)
         step_optimizer(interp, optimizer, node, names)
@@ -129,7 +129,7 @@ def _call_optimizer_method(
 def _call_inherited_zero_grad(
     interp: Interpreter, receiver: Instance, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value | None:
-    """An object of a class that steps and is not seen to clear has that from a base which nobody knows."""
+    """Emit a clear for an object whose class has ``step`` but inherits ``zero_grad`` from an unknown base class."""
     if name != "zero_grad" or receiver.tracked_object is not None or method_of(interp, receiver.cls, "step") is None:
         return None
     names = {"optimizer": receiver_text(node), "call": expression_text(node)}
@@ -155,7 +155,7 @@ def _call_zero_grad(
 
 
 def step_optimizer(interp: Interpreter, optimizer: ObjectRef, node: ast.AST, names: dict[str, object]) -> None:
-    """An optimizer's own step."""
+    """Step an optimizer, through the first handler that accepts the step."""
     for step in interp.handlers.optimizer_step_handlers:
         if step(interp, optimizer, node, names):
             return
@@ -182,9 +182,9 @@ def _make_torch_optimizer(
 
 
 def _is_divided_by_window(rate: Value | None) -> bool:
-    """Whether a learning rate may be one for each of the micro-batches of a window.
+    """Return True if a learning rate may be divided by the number of microbatches in a window.
 
-    A number that is written in its formula, as the 256 of ``lr * batch_size / 256``, is none of theirs.
+    A literal number in the formula, like the 256 of ``lr * batch_size / 256``, is no number of microbatches.
     """
     if rate is None or not rate.is_divided:
         return False
@@ -193,7 +193,7 @@ def _is_divided_by_window(rate: Value | None) -> bool:
 
 
 def _make_subclass_optimizer(interp: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """An optimizer of the project's own, whose methods may do more than torch's."""
+    """Return an optimizer of a project class, whose methods may do more than torch's methods."""
     made = make_optimizer(interp, first_or_named(args, keywords, "params"), node, cls.name)
     if any(_may_clear(method) for name, method in cls.methods.items() if name != "zero_grad"):
         made.tracked_object.attributes["hooked"] = True
@@ -201,7 +201,7 @@ def _make_subclass_optimizer(interp: Interpreter, cls: Class, args: Args, keywor
 
 
 def _may_clear(method: Function) -> bool:
-    """Whether a method speaks of clearing, or sets the gradients of something."""
+    """Return True if a method mentions clearing, or assigns gradients."""
     body = method.node.body
     return any(e.CLEARS in effects_of_name(tail_name(node)) for node in walk(method.node)) or (
         isinstance(body, list) and "grad" in stored_names(body)[1]

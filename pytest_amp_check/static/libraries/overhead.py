@@ -1,4 +1,4 @@
-"""What autocast and the scaler are made to do more often than a program needs: casts, copies to the CPU, zeros."""
+"""Avoidable work of autocast and the scaler: repeated weight casts, copies to the CPU, zeroed gradients."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: Methods and functions that only tell somebody of a number.
+#: Methods and functions that only output a number.
 _TELLING = frozenset(
     "print log info debug write append add_scalar add_scalars log_metric log_metrics set_postfix set_description "
     "set_postfix_str".split()
 )
-#: Identifiers of what may need gradients that are zeros, or are always the same tensors.
+#: Identifiers of code that may need zero gradients, or gradients in the same tensors.
 _NEEDS_ZEROS = frozenset(
     "grad CUDAGraph graph make_graphed_callables register_hook register_post_accumulate_grad_hook "
     "gradient_as_bucket_view FullyShardedDataParallel fully_shard capturable".split()
 )
-#: Identifiers of what may need a region without its cache: captures, and forwards with and without gradients.
+#: Identifiers of code that may need a region without cache: captures, and forwards with and without gradients.
 _NEEDS_NO_CACHE = frozenset(
     "no_grad inference_mode set_grad_enabled checkpoint CUDAGraph graph make_graphed_callables trace "
     "trace_module".split()
 )
-#: Identifiers of what may write to weights.
+#: Identifiers of code that may write to weights.
 _WRITES = frozenset("step load_state_dict copy_ mul_ add_ lerp_ data".split())
 
 
 class WeightRecast(NamedTuple):
-    """A module whose weights are cast anew in each turn of a loop.
+    """A module whose weights are cast again in each iteration of a loop.
 
-    ``loop`` is that loop, None where it is one of the module's own forward; ``outer`` are the loops around it,
-    ``entered`` those around the region. ``how`` is why nothing is kept: the region is entered anew ("region"), or keeps
-    nothing ("cache").
+    ``loop_key`` is this loop, or None for a loop in the module's forward. ``outer_loops`` are the loops around
+    ``loop_key``, and ``region_loops`` are the loops around the region. ``reason`` says why no cast is cached: the
+    region is entered again ("region"), or the region has no cache ("cache").
     """
 
     reason: str
@@ -58,18 +58,18 @@ class WeightRecast(NamedTuple):
 
 
 class RepeatedCosts:
-    """What was seen in one graph of what may be done too often."""
+    """Possibly repeated work in one graph."""
 
     def __init__(self) -> None:
         self.recasts: list[WeightRecast] = []
         #: Reads of the loss scale, by the identity of the call.
         self.scale_reads: dict[int, TrackedObject] = {}
-        #: The modules whose forward is being read for what it casts.
+        #: Modules whose forward is being analyzed for casts.
         self.casting_modules: list[TrackedObject] = []
 
 
 def _note_recasts(interp: Interpreter, thing: TrackedObject, node: ast.AST) -> None:
-    """A module runs forward, of which the weights may be cast anew in each turn of the loop around."""
+    """Record a module whose weights may be cast again in each iteration of the enclosing loop."""
     state = interp.state
     if (
         len(state.open_regions) != 1
@@ -93,12 +93,12 @@ def _note_recasts(interp: Interpreter, thing: TrackedObject, node: ast.AST) -> N
 
 
 def is_compiled_or_low(thing: TrackedObject) -> bool:
-    """Whether the weights of a module are not cast one by one where it runs in a region."""
+    """Return True if a region does not cast the weights of a module one by one."""
     return bool(thing.attributes.get("low") or thing.attributes.get("compiled"))
 
 
 def _find_recast_reason(interp: Interpreter, region: OpenRegion, loops: tuple[int, ...], loop: Loop) -> str:
-    """Why a region casts weights anew in each turn of the innermost of some loops, "" where it need not."""
+    """Return the reason that a region casts weights again in each iteration of the innermost loop, or ""."""
     if region.cache:
         return "region" if region.loop_keys == loops else ""
     around = loops[: len(region.loop_keys)] == region.loop_keys != loops
@@ -106,14 +106,14 @@ def _find_recast_reason(interp: Interpreter, region: OpenRegion, loops: tuple[in
 
 
 def _may_cache(interp: Interpreter, loop: Loop) -> bool:
-    """Whether nothing in the loop, or in the function that opens the region, needs it to keep no weights."""
+    """Return True if no code in the loop or in the function of the region requires a region without cache."""
     function = interp.state.frame.function
     body: ast.AST = function.node if function is not None else interp.state.frame.module.tree
     return not _mentions_any(body, _NEEDS_NO_CACHE) and loop.node is not None and not _mentions_any(loop.node, _WRITES)
 
 
 def _report_recasts(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> None:
-    """A loss runs backward: once, for all turns of a loop in which weights were cast."""
+    """Report weight casts in the iterations of a loop if a single backward follows for all iterations."""
     here = tuple(loop.key for loop in interp.state.loops)
     first = tensor.first_forward.subject if tensor.first_forward is not None else None
     used = interp.program.with_submodules(tensor.module_keys) if tensor.module_keys is not None else frozenset((first,))
@@ -127,7 +127,7 @@ def _report_recasts(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> 
 
 
 def _check_logged_scale(interp: Interpreter, call: ast.expr) -> None:
-    """A statement that only tells somebody of the loss scale."""
+    """Report a statement that only outputs the loss scale."""
     costs = interp.graph_data(RepeatedCosts)
     if not costs.scale_reads or not isinstance(call, ast.Call) or last_name(call.func) not in _TELLING:
         return
@@ -142,7 +142,7 @@ def _check_logged_scale(interp: Interpreter, call: ast.expr) -> None:
 
 
 def _reads_nothing_else(interp: Interpreter, call: ast.Call, read: list[ast.AST]) -> bool:
-    """Whether a call is given loss scales and counters alone: another number may be copied anyway."""
+    """Return True if a call receives only loss scales and counters. Another number may be copied to the CPU anyway."""
     inside = {id(part) for node in (*read, call.func) for part in walk(node)} | {id(call)}
     if any(id(part) not in inside for part in find_nodes(call, ast.Call)):
         return False
@@ -151,26 +151,26 @@ def _reads_nothing_else(interp: Interpreter, call: ast.Call, read: list[ast.AST]
 
 
 def _is_counter(value: Value | None) -> bool:
-    """Whether a value is a constant, or what a loop counts."""
+    """Return True if a value is a constant, or a counter of a loop."""
     if isinstance(value, UnknownValue):
         return value.is_counter or value.is_loop_index
     return value is not None and value.kind == "constant"
 
 
 def zeros_attribute(interp: Interpreter, args: Args, keywords: Keywords) -> dict[str, Any]:
-    """The facts of a ``zero_grad`` that writes zeros where it could let go of the gradients."""
+    """Return the event attributes of a ``zero_grad`` that writes zeros although freeing the gradients is possible."""
     off = literal_value(first_or_named(args, keywords, "set_to_none")) is False
     names = interp.module.identifiers | interp.state.frame.module.identifiers
     return {"zeros": True} if off and _NEEDS_ZEROS.isdisjoint(names) else {}
 
 
 def _mentions_any(node: ast.AST, names: frozenset[str]) -> bool:
-    """Whether code has a name, or an attribute, of some."""
+    """Return True if code contains one of the names as a variable or an attribute."""
     return not names.isdisjoint(map(last_name, walk(node)))
 
 
 def _changes_in_loop(node: ast.AST, loop: Loop) -> bool:
-    """Whether the module that a call runs is another one in each turn of a loop, as far as the names tell."""
+    """Return True if a call may run another module in each iteration of a loop, according to the assigned names."""
     if loop.node is None:
         return True
     stored = set(stored_names(loop.node.body)[0])

@@ -1,4 +1,4 @@
-"""What low precision does to the values of a program: the dtypes of what expressions give, and what they spoil."""
+"""Effects of low precision on values: result dtypes of expressions, and losses of precision."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-#: Constructors of tensors, of float32 unless a dtype is given but for the last three.
+#: Constructors of tensors. The default dtype is float32, except for the last three.
 _CONSTRUCTORS = frozenset(
     "zeros ones empty rand randn full normal linspace logspace eye FloatTensor arange tensor as_tensor".split()
 )
 _LOGS = frozenset(("log", "log2", "log10"))
-#: What logarithms are better computed as, by what they are of: of several, as the first.
+#: Label of the better formula for a logarithm, by the trait of the argument. The first matching trait decides.
 _LOGS_OF = {EXP_SUM: "logsumexp", COMPLEMENT: "log-complement", SIGMOID: "log-sigmoid", SOFTMAX: "log-softmax"}
 _WRITES = {
-    # method -> place of the tensor that is written, and the words of its parameter
+    # Method -> position of the written tensor, and the parameter name.
     "index_add_": (2, "source"),
     "index_copy_": (2, "source"),
     "index_add": (2, "source"),
@@ -85,20 +85,20 @@ _WRITES = {
     "masked_scatter_": (1, "source"),
     "index_put_": (1, "values"),
 }
-#: Matmuls that add to a tensor in place, which no region casts for.
+#: In-place matmuls, for which no region casts the operands.
 _ADDING = frozenset(("addmm_", "baddbmm_", "addbmm_", "addmv_"))
-#: Matmuls whose ``out=`` must have the dtype of what they compute.
+#: Matmuls whose ``out=`` tensor must have the dtype of the result.
 _WITH_OUT = frozenset(("mm", "matmul", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv"))
-#: Builtins that give a number.
+#: Builtins that return a number.
 _NUMBERS = frozenset(("len", "int", "float"))
-#: Give one number where they are not given over what to reduce.
+#: Reductions, which return a single number without a ``dim`` argument.
 _REDUCTIONS = frozenset("mean sum max min amax amin std var norm prod median logsumexp".split())
 _CLAMPS = frozenset(("clamp", "clip", "clamp_min", "clamp_max"))
-#: What is closer to one than these is one in float16, and in bfloat16: half a unit of their last place below one.
+#: Limits above which a number rounds to one in float16 and bfloat16: half a unit in the last place below one.
 _ONES = (1 - 2.0**-12, 1 - 2.0**-9)
 _BOUNDED = frozenset("sigmoid softmax tanh normalize sin cos hardsigmoid erf cosine_similarity".split())
 _DTYPES = frozenset(("float16", "bfloat16"))
-#: Methods that cast, and to which dtype: "" where that is among what they are given.
+#: Methods that cast, with the target dtype, or "" if the dtype is an argument.
 _CASTS = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "double": "float64"}
 _CASTS.update(dict.fromkeys(("to", "type", "type_as"), ""))
 _OPERATORS: dict[str, type[ast.operator]] = {
@@ -110,42 +110,42 @@ _OPERATORS: dict[str, type[ast.operator]] = {
     "pow": ast.Pow,
 }
 _LINEAR = frozenset((ast.Mult, ast.Div, ast.Add, ast.Sub))
-#: Traits that tell of regions, of positions and of probabilities.
+#: Traits of regions, positions and probabilities.
 _OF_REGIONS = frozenset((REGION, GUESSED_LOW, REGION_LEFT))
 _OF_POSITIONS = frozenset((POSITIONS, ROUNDED, ANGLES))
 _PROBABILITIES = frozenset((SIGMOID, SOFTMAX))
 
 
 class _ReportedKeys(set[tuple[object, ...]]):
-    """What was found in a file, by place and kind."""
+    """Reported problems of a file, by location and kind."""
 
 
 class _ActiveRegistrations(set[ast.Call]):
-    """The registrations of buffers whose values are being looked at."""
+    """Buffer registrations under evaluation."""
 
 
 class _BufferRegistrations(dict[ast.AST, dict[str, list[ast.Call]]]):
-    """The calls by which constructors register buffers, by the names of these."""
+    """Calls that register buffers in constructors, by buffer name."""
 
 
-# What is known of expressions.
+# Dtype info of expressions.
 
 
 def _dtype_info_of(interp: Interpreter, node: ast.expr) -> DtypeInfo:
-    """What is known of an expression that was just evaluated."""
+    """Return the dtype info of an expression that was just evaluated."""
     value = interp.expression_values.get(node)
     return NO_DTYPE_INFO if value is None else _mark_left_region(interp, value.dtype_info)
 
 
 def _mark_left_region(interp: Interpreter, fact: DtypeInfo) -> DtypeInfo:
-    """The same, where the region that made it low may be left."""
+    """Add the trait ``REGION_LEFT`` to a value from a region if the region may be closed here."""
     if REGION in fact.traits and _autocast_state(interp).mode == "out":
         return fact.with_traits(REGION_LEFT)
     return fact
 
 
 def _is_tensor_dtype(fact: DtypeInfo) -> bool:
-    """Whether the dtype of a tensor is known."""
+    """Return True if the value is a tensor of a known dtype."""
     return fact.dtype not in ("", NUMBER)
 
 
@@ -154,7 +154,7 @@ def _is_low_of_region(fact: DtypeInfo) -> bool:
 
 
 def _autocast_state(interp: Interpreter) -> AutocastState:
-    """The autocast state at the place being read."""
+    """Return the autocast state at the current node."""
     if interp.state.open_regions:
         region = interp.state.open_regions[-1]
         if region.enabled is False:
@@ -166,7 +166,7 @@ def _autocast_state(interp: Interpreter) -> AutocastState:
 
 
 def _is_used_outside(fact: DtypeInfo, state: AutocastState) -> bool:
-    """Whether a tensor that a region made low is used where nothing is cast."""
+    """Return True if a low-precision tensor from a region is used without active autocast."""
     return _is_low_of_region(fact) and (state.mode == "off" or (state.mode == "out" and REGION_LEFT in fact.traits))
 
 
@@ -182,7 +182,10 @@ def _annotate_attribute(interp: Interpreter, node: ast.Attribute, value: Value) 
 
 
 def _find_buffer_info(interp: Interpreter, name: str) -> DtypeInfo:
-    """What is known of a buffer that the class of the method being read registers: whether it holds positions."""
+    """Return the dtype info of a buffer that the constructor of the current class registers.
+
+    Only a buffer that holds positions has dtype info.
+    """
     cls = interp.state.frame.cls
     init = cls.methods.get("__init__") if cls is not None else None
     if init is None or "register_buffer" not in interp.state.frame.module.identifiers:
@@ -192,7 +195,7 @@ def _find_buffer_info(interp: Interpreter, name: str) -> DtypeInfo:
         registered[init.node] = _collect_registrations(init.node)
     for call in registered[init.node].get(name, ()):
         if call in registering:
-            # It is registered again, as what it has become.
+            # The buffer is registered again from its own value.
             return NO_DTYPE_INFO
         registering.add(call)
         fact = _evaluate_dtype_info(interp, _find_definition(call.args[1], init.node))
@@ -212,7 +215,7 @@ def _collect_registrations(init: ast.AST) -> dict[str, list[ast.Call]]:
 
 
 def _evaluate_dtype_info(interp: Interpreter, node: ast.expr) -> DtypeInfo:
-    """What is known of an expression that stands elsewhere."""
+    """Return the dtype info of an expression from another location."""
     found: list[Value] = []
     interp.without_events(lambda: found.append(interp.evaluate(node)))
     return found[0].dtype_info
@@ -234,7 +237,7 @@ def _annotate_subscript(interp: Interpreter, node: ast.Subscript, value: Value) 
 
 
 def _is_mask(interp: Interpreter, index: ast.expr) -> bool:
-    """Whether an index is a mask, which leaves several numbers."""
+    """Return True if an index is a mask, which selects several elements."""
     return isinstance(index, ast.Compare) or _dtype_info_of(interp, index).dtype == "bool"
 
 
@@ -270,12 +273,12 @@ def _annotate_binary(interp: Interpreter, node: ast.BinOp, value: Value) -> Valu
     )
 
 
-#: What turns the second factor of a product of queries and keys around, in a batch; similarities of two lists use T.
+#: Methods that transpose the keys in a batched product of queries and keys. Similarities of two lists use ``T``.
 _TURNS = frozenset("transpose permute mT swapaxes adjoint".split())
 
 
 def _check_scaled_late(interp: Interpreter, node: ast.BinOp, product: ast.expr, scale_node: ast.expr) -> None:
-    """A product of queries and keys in float16 that is scaled as a whole, where it may have overflowed."""
+    """Report a float16 product of queries and keys that is scaled only after the product may have overflowed."""
     fact = _dtype_info_of(interp, product)
     if (
         not is_product(product)
@@ -305,7 +308,7 @@ def _apply_operator(
     node: ast.AST,
     sides: tuple[ast.expr, ast.expr],
 ) -> DtypeInfo:
-    """What an operator makes of two operands."""
+    """Return the dtype info of an operator's result."""
     if op is ast.MatMult:
         return _apply_matmul(interp, "matmul", [left, right], node)
     kept = (left.traits | right.traits) & _OF_REGIONS
@@ -325,7 +328,7 @@ def _apply_operator(
 def _apply_linear_operator(
     op: type[ast.operator], left: DtypeInfo, right: DtypeInfo, kept: frozenset[str], sides: tuple[ast.expr, ast.expr]
 ) -> DtypeInfo:
-    """What an operator keeps of two operands."""
+    """Return the dtype info of an elementwise operator, with the traits that the operator preserves."""
     place = None
     for one in (left, right):
         if op in _LINEAR and one.traits & _OF_POSITIONS:
@@ -346,7 +349,7 @@ def _annotate_call(interp: Interpreter, node: ast.Call, value: Value) -> Value:
 
 
 def _apply_call(interp: Interpreter, node: ast.Call) -> DtypeInfo | None:
-    """What a call makes of what it is given; None where what was called has shown it."""
+    """Return the dtype info of a call, or None if the analysis of the callee provides the result."""
     dotted = _resolve_callee(interp, node.func)
     args = [_dtype_info_of(interp, arg) for arg in node.args]
     keywords = {keyword.arg or "**": _dtype_info_of(interp, keyword.value) for keyword in node.keywords}
@@ -361,7 +364,7 @@ def _apply_call(interp: Interpreter, node: ast.Call) -> DtypeInfo | None:
 def _apply_function(
     interp: Interpreter, dotted: str, args: list[DtypeInfo], keywords: dict[str, DtypeInfo], node: ast.Call
 ) -> DtypeInfo:
-    """What a function makes of what it is given, if it is one of torch."""
+    """Return the dtype info of a torch function call, or no info for other functions."""
     space, _, last = dotted.rpartition(".")
     if dotted in _NUMBERS or space == "math":
         return NUMBER_INFO
@@ -379,7 +382,7 @@ def _apply_function(
 
 
 def _apply_attention(interp: Interpreter, given: list[DtypeInfo], node: ast.Call) -> DtypeInfo:
-    """Attention of another package, which is given query, key and value."""
+    """Check attention of another package, which receives query, key and value, and return the dtype info."""
     low = next(filter(_is_low_of_region, given), None)
     if low is not None and any(fact.dtype == "float32" for fact in given):
         _emit_once(interp, e.DTYPE_CLASH, node, low, how="attention", names={"call": SourceText(node, 60)})
@@ -387,7 +390,7 @@ def _apply_attention(interp: Interpreter, given: list[DtypeInfo], node: ast.Call
 
 
 def _apply_method(interp: Interpreter, op: _OpCall) -> DtypeInfo | None:
-    """What a method makes of what it is called on and is given, if that is a tensor or may well be one."""
+    """Return the dtype info of a method call if the receiver may be a tensor. None if unknown."""
     if _is_tensor_dtype(op.first_info) or op.first_info.traits & {ANGLES, ROUNDED}:
         return _apply_op(interp, op)
     if op.name in ("new_zeros", "new_ones", "new_full", "new_empty"):
@@ -404,7 +407,7 @@ def _apply_method(interp: Interpreter, op: _OpCall) -> DtypeInfo | None:
 
 
 def _resolve_callee(interp: Interpreter, func: ast.expr) -> str | None:
-    """The dotted name of what is called, where that is outside the project."""
+    """Return the dotted name of a callee outside the project, or None."""
     if isinstance(func, ast.Name):
         value = look_up(interp, func.id)
         if value is None:
@@ -419,7 +422,7 @@ def _resolve_callee(interp: Interpreter, func: ast.expr) -> str | None:
 def _apply_other_call(
     interp: Interpreter, node: ast.Call, args: list[DtypeInfo], keywords: dict[str, DtypeInfo]
 ) -> DtypeInfo | None:
-    """A call of a module, of a function of the project, or of something that is not known."""
+    """Return the dtype info of a call of a module, a project function or an unknown callee. None if unknown."""
     state = _autocast_state(interp)
     given = [*args, *keywords.values()]
     if find_access_path(node.func) is None or (state.mode != "on" and not any(fact.is_low for fact in given)):
@@ -434,7 +437,7 @@ def _apply_other_call(
 
 
 def _apply_module(interp: Interpreter, kind: str, given: DtypeInfo, module: TrackedObject, node: ast.Call) -> DtypeInfo:
-    """What a module of torch makes of what it is given."""
+    """Return the dtype info of the output of a torch module."""
     state = _autocast_state(interp)
     if kind in WEIGHTED and not module.attributes.get("low") and _is_used_outside(given, state):
         _emit_once(interp, e.DTYPE_CLASH, node, given, how="module", names={"call": SourceText(node.func)})
@@ -446,12 +449,12 @@ def _apply_module(interp: Interpreter, kind: str, given: DtypeInfo, module: Trac
 
 
 def _bounded_traits(op: str) -> tuple[str, ...]:
-    """The traits of what an op gives that is about one at most."""
+    """Return the traits of an op whose result has a magnitude of about one at most."""
     return () if op not in _BOUNDED else (BOUNDED, op) if op in _PROBABILITIES else (BOUNDED,)
 
 
 def _callee_value(interp: Interpreter, func: ast.expr) -> Value | None:
-    """What is called, where that was evaluated, or is an attribute of what was."""
+    """Return the evaluated value of a callee, or of an attribute of an evaluated receiver. None if unknown."""
     known = interp.expression_values.get(func)
     if known is not None or not isinstance(func, ast.Attribute):
         return known
@@ -463,7 +466,7 @@ def _callee_value(interp: Interpreter, func: ast.expr) -> Value | None:
 
 
 class _OpCall(NamedTuple):
-    """A function of torch, or a method of a tensor, that is called; ``rest`` follows the tensor."""
+    """A call of a torch function or a tensor method. ``other_arguments`` are the arguments behind the tensor."""
 
     name: str
     first_info: DtypeInfo
@@ -474,17 +477,17 @@ class _OpCall(NamedTuple):
 
     @property
     def base_name(self) -> str:
-        """Its name where it does not work in place."""
+        """Name without the in-place suffix."""
         return self.name.removesuffix("_")
 
     @property
     def tensor_node(self) -> ast.expr | None:
-        """The expression of the first tensor, None where it is given by name."""
+        """Expression of the first tensor, or None if passed by keyword."""
         return receiver_of(self.node) if self.other_arguments is self.node.args else first_argument(self.node)
 
 
 def _apply_op(interp: Interpreter, op: _OpCall) -> DtypeInfo:
-    """What an op makes of what it is given."""
+    """Return the dtype info of an op's result."""
     if op.name in kernels.NAMES:
         _check_kernel(interp, op)
     act = _OPS.get(op.name)
@@ -501,7 +504,7 @@ def _apply_op(interp: Interpreter, op: _OpCall) -> DtypeInfo:
 
 
 def _check_kernel(interp: Interpreter, op: _OpCall) -> None:
-    """An op that may have no kernel for the dtype that it is given, or that a region makes on the way."""
+    """Report an op that may lack a kernel for the input dtype, or for a dtype that a region produces internally."""
     state = _autocast_state(interp)
     how = kernels.find_refusal(op.name, op.first_info.dtype, state.device)
     low = (
@@ -517,7 +520,7 @@ def _check_kernel(interp: Interpreter, op: _OpCall) -> None:
 
 
 def _has_length(node: ast.Call) -> bool:
-    """Whether a transform is asked for a length that is a power of two, or for one that is not known."""
+    """Return True if an FFT has a length argument that is a power of two or unknown."""
     asked = keywords_of(node).get("n", node.args[1] if len(node.args) > 1 else None)
     length = constant_of_node(asked)
     return asked is not None and not (isinstance(length, int) and length & (length - 1))
@@ -536,7 +539,7 @@ def _apply_index_cast(interp: Interpreter, op: _OpCall) -> DtypeInfo:
 
 
 def _apply_cumsum(interp: Interpreter, op: _OpCall) -> DtypeInfo | None:
-    """A running sum of integers counts."""
+    """Return integer positions for the running sum of integers, or None for other dtypes."""
     return DtypeInfo("int", frozenset({POSITIONS})) if op.first_info.dtype in INTEGERS else None
 
 
@@ -552,7 +555,7 @@ def _apply_concatenation(interp: Interpreter, op: _OpCall) -> DtypeInfo | None:
 
 
 def _apply_operator_function(interp: Interpreter, op: _OpCall) -> DtypeInfo | None:
-    """A method or a function that is an operator."""
+    """Return the dtype info of a method or function equivalent to an operator. None if an operand is missing."""
     if len(op.argument_infos) < 2 or not op.other_arguments:
         return None
     if op.name == "add" and op.first_info.may_underflow:
@@ -583,7 +586,7 @@ def _apply_elementwise(interp: Interpreter, op: _OpCall) -> DtypeInfo:
 
 
 def _result_traits(op: _OpCall) -> tuple[str, ...]:
-    """What is known of the values that an op gives."""
+    """Return the traits of an op's result."""
     bounded = BOUNDED in op.first_info.traits
     if op.base_name == "exp":
         return () if _may_subtract_max(op.node) else (EXP,)
@@ -595,7 +598,7 @@ def _result_traits(op: _OpCall) -> tuple[str, ...]:
 
 
 def _check_fragile_math(interp: Interpreter, op: _OpCall, made: DtypeInfo) -> None:
-    """What overflows or cancels in low precision."""
+    """Report an op that overflows or cancels in low precision."""
     how = _find_overflow(op, made) if op.first_info.may_underflow or made.may_underflow else ""
     if op.first_info.is_low and op.name in _LOGS:
         how = next((named for trait, named in _LOGS_OF.items() if trait in op.first_info.traits), "")
@@ -606,14 +609,14 @@ def _check_fragile_math(interp: Interpreter, op: _OpCall, made: DtypeInfo) -> No
 
 
 def _find_overflow(op: _OpCall, made: DtypeInfo) -> str:
-    """What squares sums up to more than float16 holds, "" where nothing does."""
+    """Return the label of a sum of squares that may exceed the range of float16, or ""."""
     if op.name in ("mean", "sum") and op.first_info.may_underflow and SQUARE in op.first_info.traits:
         return "squares"
     return "variance" if op.name == "var" and made.may_underflow and BOUNDED not in op.first_info.traits else ""
 
 
 def _may_subtract_max(node: ast.Call) -> bool:
-    """Whether the argument of an exponential is a difference, from which its maximum may be taken."""
+    """Return True if the argument of an exponential has a difference or negation, which may subtract the maximum."""
     argument = first_argument(node) or receiver_of(node)
     if argument is None:
         return False
@@ -625,7 +628,7 @@ def _join_parts(interp: Interpreter, parts: list[DtypeInfo], node: ast.AST) -> D
     made = parts[0]
     state = _autocast_state(interp)
     if state.mode == "on" and state.device == "cpu" and _DTYPES.issubset(fact.dtype for fact in parts):
-        # On the CPU alone these are on autocast's list, and it has no dtype for both.
+        # Only on the CPU, these ops are on autocast's list, and autocast fails for a mix of float16 and bfloat16.
         _emit_once(interp, e.DTYPE_CLASH, node, made, how="mixed")
         return NO_DTYPE_INFO
     for part in parts[1:]:
@@ -639,7 +642,8 @@ def _apply_matmul(interp: Interpreter, op: str, operands: list[DtypeInfo], node:
     state = _autocast_state(interp)
     if state.mode == "on":
         outer = op == "einsum" and state.device == "cpu"
-        # Cast to the dtype of another tensor, frequencies or activations, they are rounded here, if not before.
+        # Positions are rounded here at the latest, when cast to the dtype of the other tensor (frequencies or
+        # activations).
         if not outer and any(POSITIONS in fact.traits and fact.dtype in ("float32", "") for fact in operands):
             return DtypeInfo(state.dtype, frozenset({REGION, ANGLES}), node)
         return DtypeInfo(state.dtype, frozenset({REGION}))
@@ -653,7 +657,7 @@ def _apply_matmul(interp: Interpreter, op: str, operands: list[DtypeInfo], node:
 
 def _apply_indexed_write(interp: Interpreter, op: _OpCall) -> DtypeInfo:
     place, word = _WRITES[op.name]
-    # The buffer stands first among the arguments.
+    # The buffer is the first argument.
     source = (
         op.argument_infos[place + 1]
         if len(op.argument_infos) > place + 1
@@ -665,7 +669,7 @@ def _apply_indexed_write(interp: Interpreter, op: _OpCall) -> DtypeInfo:
 
 
 def _apply_product_write(interp: Interpreter, op: _OpCall) -> DtypeInfo:
-    """A product that is added to a tensor in place, or written to one that is given."""
+    """Check a product that is added in place or written to ``out=``, and return the dtype info of the target."""
     adds = op.name in _ADDING
     target, factors = (op.first_info, op.argument_infos[1:]) if adds else (op.keyword_infos["out"], op.argument_infos)
     low = next(filter(_is_low_of_region, factors), None)
@@ -675,7 +679,7 @@ def _apply_product_write(interp: Interpreter, op: _OpCall) -> DtypeInfo:
 
 
 def _apply_constructor(interp: Interpreter, op: _OpCall) -> DtypeInfo:
-    """What a constructor of tensors gives."""
+    """Return the dtype info of a tensor constructor."""
     zeros = frozenset({ZEROS}) if op.name in ("zeros", "zeros_like", "new_zeros") else frozenset()
     positions = frozenset({POSITIONS}) if op.name == "arange" and not _is_short_range(op.node) else frozenset()
     if "dtype" in op.keyword_infos:
@@ -697,19 +701,19 @@ def _apply_constructor(interp: Interpreter, op: _OpCall) -> DtypeInfo:
 
 
 def _is_short_range(node: ast.Call) -> bool:
-    """Whether positions are so few that every low dtype has them: up to 256."""
+    """Return True if all bounds are at most 256, so that every low dtype represents the positions exactly."""
     bounds = map(constant_of_node, node.args)
     return all(isinstance(bound, int) and bound <= 256 for bound in bounds)
 
 
 def _find_dtype_argument(interp: Interpreter, node: ast.Call) -> str:
-    """The dtype that a call is given by name."""
+    """Return the dtype of a ``dtype`` keyword argument, or ""."""
     given = keywords_of(node).get("dtype")
     return _resolve_dtype(interp, given) if given is not None else ""
 
 
 def _resolve_dtype(interp: Interpreter, node: ast.expr) -> str:
-    """The dtype that an expression stands for: ``torch.float16``, ``x.dtype``."""
+    """Return the dtype of an expression such as ``torch.float16`` or ``x.dtype``, or ""."""
     tensor = holder_of(node)
     if tensor is not None and last_name(node) == "dtype":
         fact = _dtype_info_of(interp, tensor)
@@ -722,7 +726,7 @@ def _resolve_dtype(interp: Interpreter, node: ast.expr) -> str:
 
 
 def _apply_cast(interp: Interpreter, op: _OpCall) -> DtypeInfo:
-    """``x.float()``, ``x.to(...)``, ``x.type_as(y)``."""
+    """Return the dtype info of ``x.float()``, ``x.to(...)`` or ``x.type_as(y)``."""
     given, dtype = op.first_info, _CASTS[op.name]
     if op.name == "type_as":
         dtype = op.argument_infos[1].dtype if len(op.argument_infos) > 1 else ""
@@ -739,7 +743,7 @@ def _apply_cast(interp: Interpreter, op: _OpCall) -> DtypeInfo:
 
 
 def _find_target_dtype(interp: Interpreter, op: _OpCall) -> str:
-    """The dtype that ``to`` is asked for: by name, as that of another tensor, or as it is where it only moves."""
+    """Return the target dtype of ``to``: by name, by another tensor, or the old dtype for a plain move."""
     named = [_resolve_dtype(interp, argument) for argument in (*op.node.args, *(k.value for k in op.node.keywords))]
     others = [fact.dtype for fact in op.argument_infos[1:] if _is_tensor_dtype(fact)]
     moves = "dtype" not in op.keyword_infos and all(map(_is_device_argument, op.node.args))
@@ -747,7 +751,7 @@ def _find_target_dtype(interp: Interpreter, op: _OpCall) -> str:
 
 
 def _is_device_argument(node: ast.expr) -> bool:
-    """Whether what ``to`` is given is a device, by what it is or is called."""
+    """Return True if an argument of ``to`` is a device, by value or by name."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, (str, int))
     last = (find_access_path(node) or "").rpartition(".")[2]
@@ -759,7 +763,7 @@ def _is_device_argument(node: ast.expr) -> bool:
 
 
 def _find_small_number(interp: Interpreter, node: ast.expr) -> float | None:
-    """The number that an expression is known to be, if it is between zero and one."""
+    """Return the constant of an expression if between zero and one (exclusive), else None."""
     number = (
         literal_value(interp.expression_values.get(node))
         if isinstance(node, (ast.Constant, ast.Name, ast.Attribute))
@@ -769,7 +773,7 @@ def _find_small_number(interp: Interpreter, node: ast.expr) -> float | None:
 
 
 def _check_epsilons(interp: Interpreter, node: ast.expr, *, divides: bool) -> None:
-    """What is added to something that may underflow; ``divides`` says that something is divided by the sum."""
+    """Check the numbers added to an operand that may underflow. ``divides`` means that the sum is a divisor."""
     sides = operands_of(node, ast.Add)
     for side, other in zip(sides, reversed(sides), strict=True):
         fact = _dtype_info_of(interp, side)
@@ -787,7 +791,7 @@ def _check_epsilon(interp: Interpreter, fact: DtypeInfo, node: ast.expr, place: 
 
 
 def _check_clamp(interp: Interpreter, op: _OpCall) -> None:
-    """A tensor of low precision is bounded by numbers that its dtype may not have."""
+    """Report clamp bounds that the low dtype of a tensor cannot represent."""
     given = keywords_of(op.node)
     for bound in (*op.other_arguments[:2], *(given[name] for name in ("min", "max") if name in given)):
         number = literal_value(interp.expression_values.get(bound))
@@ -821,7 +825,7 @@ def _check_clamp_minimum(interp: Interpreter, op: _OpCall) -> None:
 
 
 def _check_assigned_sum(interp: Interpreter, node: ast.Assign) -> None:
-    """``total = total + x``, and the moving average ``mean = a * mean + b * x``."""
+    """Check ``total = total + x``, and the moving average ``mean = a * mean + b * x``."""
     sides = operands_of(node.value, ast.Add)
     name = find_access_path(node.targets[0]) if sides and len(node.targets) == 1 else None
     if name is None:
@@ -834,7 +838,7 @@ def _check_assigned_sum(interp: Interpreter, node: ast.Assign) -> None:
 
 
 def _check_in_place_sum(interp: Interpreter, node: ast.Call) -> None:
-    """``total.add_(x)``, ``mean.mul_(a).add_(x, alpha=b)`` and ``mean.lerp_(x, b)``."""
+    """Check ``total.add_(x)``, ``mean.mul_(a).add_(x, alpha=b)`` and ``mean.lerp_(x, b)``."""
     name = last_name(node.func)
     target = receiver_of(node) if name in ("add_", "lerp_") else None
     if target is None or not node.args:
@@ -848,10 +852,10 @@ def _check_in_place_sum(interp: Interpreter, node: ast.Call) -> None:
 def _check_running_sum(
     interp: Interpreter, target: ast.expr, added: ast.expr, node: ast.AST, *, in_place: bool
 ) -> None:
-    """Something is added to a variable, which may be a sum over the turns of a loop that is kept in low precision.
+    """Report a sum over the iterations of a loop that is kept in low precision.
 
-    It is if it begins with zero before the loop and what is added is made in each turn: in a region of that turn,
-    or, where the zeros are of low precision, in any way.
+    The variable must be zero before the loop, and the summand must be computed in each iteration. A region in the
+    iteration makes the summand low. If the zeros are already low, the summand may be computed anywhere.
     """
     name, known = find_access_path(target), interp.expression_values.get(target)
     if name is None or known is None or not interp.state.loops:
@@ -873,7 +877,10 @@ def _check_running_sum(
 
 
 def _is_named_output(added: ast.expr) -> bool:
-    """Whether a value is found by a name in what a model gives: a loss or a count as often as what autocast casts."""
+    """Return True if a value is a named entry of a model output.
+
+    Such an entry is a loss or a count as often as a value that autocast casts.
+    """
     while isinstance(added, ast.Call) and (held := receiver_of(added)) is not None:
         added = held
     match added:
@@ -885,9 +892,9 @@ def _is_named_output(added: ast.expr) -> bool:
 def _is_made_each_iteration(
     interp: Interpreter, added: ast.expr, name: str, before: DtypeInfo, indexed_loops: frozenset[int]
 ) -> bool:
-    """Whether what is added to a sum is made anew in the turns of a loop that began after it, and not of it.
+    """Return True if a summand is recomputed in the iterations of a loop inside the sum's scope, and not from the sum.
 
-    The turns of loops that choose the element which is added to, ``apart``, do not add up.
+    Loops in ``indexed_loops`` select the element to add to, so iterations of these loops do not accumulate.
     """
     parts: list[ast.expr] = [*find_nodes(added, ast.Name), *find_nodes(added, ast.Attribute)]
     loops = [loop for loop in interp.state.loops if loop.key not in before.assigned_loops | indexed_loops]
@@ -908,14 +915,14 @@ def _annotate_sum(interp: Interpreter, node: ast.AugAssign, value: Value) -> Val
 
 
 def _check_item_write(interp: Interpreter, receiver: Value, index: Value, target: ast.Subscript, value: Value) -> None:
-    """``buffer[index] = x``: with tensors as indexes this is ``index_put_``, which does not cast."""
+    """Check ``buffer[index] = x``. With index tensors this is ``index_put_``, which does not cast."""
     buffer, place, fact = (
         _dtype_info_of(interp, target.value),
         _dtype_info_of(interp, target.slice),
         _mark_left_region(interp, value.dtype_info),
     )
     masks = place.dtype in INTEGERS or isinstance(target.slice, ast.Compare)
-    # One number is written as a fill is, which casts.
+    # A single number is written like a fill, which casts.
     if not masks or SCALAR in fact.traits:
         return
     names = {"target": SourceText(target)}
@@ -929,7 +936,7 @@ def _check_item_write(interp: Interpreter, receiver: Value, index: Value, target
 
 
 def _emit_once(interp: Interpreter, kind: e.EventKind, node: object, fact: DtypeInfo, **facts: Any) -> Event | None:
-    """Take note of what low precision does at a place, once; gives what was noted in this graph."""
+    """Record an effect of low precision once for each location. Return the event recorded in this graph, or None."""
     here = interp.state.frame.function or interp.state.frame.module
     if not isinstance(node, (ast.expr, ast.stmt)) or interp.state.current_node is None or not here.may_lose_precision:
         return None
@@ -944,7 +951,10 @@ def _emit_once(interp: Interpreter, kind: e.EventKind, node: object, fact: Dtype
 
 
 def _find_definition(node: ast.expr, function: ast.AST) -> ast.expr:
-    """An expression, or the one that a function assigns to the name that it is, or is a part of."""
+    """Return the expression that a function assigns to a variable, or the expression itself.
+
+    Subscripts are removed first.
+    """
     while isinstance(node, ast.Subscript):
         node = node.value
     if isinstance(node, ast.Name):
@@ -955,7 +965,7 @@ def _find_definition(node: ast.expr, function: ast.AST) -> ast.expr:
 
 
 def _has_few_iterations(loop: ast.AST | None) -> bool:
-    """Whether a loop is known to have few turns."""
+    """Return True if a loop is known to have fewer than 64 iterations."""
     if not isinstance(loop, (ast.For, ast.AsyncFor)):
         return not isinstance(loop, ast.While)
     over = loop.iter
@@ -976,7 +986,7 @@ _OPS: dict[str, Callable[[Interpreter, _OpCall], DtypeInfo | None]] = {
     **dict.fromkeys("isnan isinf isfinite eq ne gt lt ge le".split(), lambda interp, op: DtypeInfo("bool")),
     **dict.fromkeys(_ADDING, _apply_product_write),
 }
-#: Ops that are not matmuls and have no ``out=``.
+#: Ops that are neither matmuls nor accept ``out=``.
 _ELEMENTWISE: dict[str, Callable[[Interpreter, _OpCall], DtypeInfo | None]] = {
     **dict.fromkeys(("sin", "cos"), _apply_sin_cos),
     **dict.fromkeys(("cat", "stack"), _apply_concatenation),

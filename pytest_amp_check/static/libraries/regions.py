@@ -1,4 +1,4 @@
-"""Autocast regions: how they are made, and what their own methods do."""
+"""Models of autocast regions: construction, and use as a decorator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make_autocast(
 ) -> Value:
     bound = bind_arguments(entry.parameters, args, keywords)
     if entry.name == "torch.autocast" and args and isinstance(args[0], FunctionValue):
-        # @torch.autocast without parentheses: the function is taken for the device type.
+        # @torch.autocast without parentheses: torch takes the function as the device type.
         bound = {"device_type": ExternalName("function")}
     arguments = {name: to_attribute_value(interp, value) for name, value in bound.items()}
     open_ended = "**" in bound or has_stars(node)
@@ -36,11 +36,11 @@ def make_autocast(
     enabled = enabled_condition(interp, bound, node, open_ended=open_ended)
     types = device_types_of(bound.get("device_type"))
     used = interp.project.devices
-    # Where the project runs is the configuration's to say, of what the text leaves open.
+    # The configuration decides between device types that the text leaves open.
     types = [each for each in types if each in used] or types or (list(used) if len(used) == 1 else [])
-    # What is chosen by whether there is one is for CUDA: without it nothing here is worth the while.
+    # A device chosen by availability means CUDA, because AMP is not worth the effort without CUDA.
     device = entry.attributes.get("device") or ("cuda" if "cuda" in types else types[0] if types else "")
-    # Which of several is called at a place may be a choice.
+    # Several entries may be called at one location, so the key contains the name.
     thing = interp.tracked_object(
         ("autocast", interp.location_key(node), entry.name), "autocast", "", interp.site_of(node)
     )
@@ -52,14 +52,14 @@ def make_autocast(
 
 
 def enabled_condition(interp: Interpreter, bound: Keywords, node: ast.AST, *, open_ended: bool) -> Formula:
-    """The condition under which what takes ``enabled`` is; ``open_ended`` where arguments are unpacked."""
+    """Return the condition of an ``enabled`` argument. ``open_ended`` means that the call unpacks arguments."""
     if "enabled" in bound:
         return truth_of(interp, bound["enabled"], keyword_text("enabled", node), node)
     return interp.predicate_formula(("open", id(node)), "", frozenset(), node) if open_ended else True
 
 
 def _find_region_dtype(given: Value | None, device: str, open_ended: bool) -> str:
-    """The dtype of a region, "?" where it is not known."""
+    """Return the dtype of a region, or "?" if unknown."""
     if given is not None and literal_value(given) is not None:
         dtypes = list(given.possible_dtypes) if isinstance(given, ExternalName) else []
         return dtypes[0] if len(dtypes) == 1 else "?"
@@ -67,10 +67,10 @@ def _find_region_dtype(given: Value | None, device: str, open_ended: bool) -> st
 
 
 def _caches_weights(interp: Interpreter, entry: torch_api.ApiEntry, cache: Value | None) -> bool:
-    """Whether a region keeps the weights that it casts."""
+    """Return True if a region caches weight casts."""
     if cache is not None:
         return literal_value(cache) is not False
-    # Without the argument it is what the region around is, unless the old entry points are asked.
+    # Without the argument, the cache setting of the enclosing region applies, except for the old entry points.
     return entry.name != "torch.autocast" or not interp.state.open_regions or interp.state.open_regions[-1].cache
 
 
@@ -89,7 +89,7 @@ def _call_autocast_method(
 def _decorate_with_autocast(
     interp: Interpreter, func: ObjectRef, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
-    """A region that is called with a function decorates it."""
+    """Decorate a function that is passed to a region."""
     if args and isinstance(args[0], FunctionValue):
         inner = args[0]
         return FunctionValue(inner.function, inner.frame, inner.receiver, (*inner.wrappers, func))
@@ -99,7 +99,10 @@ def _decorate_with_autocast(
 def _make_subclass_autocast(
     interp: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value | None:
-    """A region of the project's own, which is torch's where it has no way of its own to be entered."""
+    """Return a region for a project subclass of autocast.
+
+    Return None if the subclass overrides construction, enter or exit.
+    """
     if cls.methods.keys() & {"__init__", "__enter__", "__exit__"}:
         return None
     entry = next(

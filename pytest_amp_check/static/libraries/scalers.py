@@ -1,4 +1,4 @@
-"""Scalers: how they are made, and what their methods do."""
+"""Models of scalers: construction and methods."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _call_scaler_method(
         interp.graph_data(RepeatedCosts).scale_reads[id(node)] = scaler.tracked_object
         return ScaleValue(scaler.tracked_object.key, interp.current_loops())
     if name == "state_dict":
-        if not interp.state.handler_depth:  # an error may come at any moment: what is saved for it is what there is
+        if not interp.state.handler_depth:  # An error may occur at any time: the current state is saved.
             interp.emit(e.SCALER_STATE, node, scaler.tracked_object.key, names={"scaler": receiver_text(node)})
         return take_state(interp, scaler, node)
     if name == "load_state_dict":
@@ -73,7 +73,7 @@ def _call_scaler_method(
     return join_values(interp, live, results[0], results[1], "scaled")
 
 
-#: Methods by which the scale, a tensor inside of a scaler, is the same number.
+#: Methods that keep the value of the scale, a tensor in the scaler.
 _SAME = frozenset("item clone detach to float double cpu cuda squeeze view reshape".split())
 
 
@@ -94,14 +94,17 @@ def _enabled_value(scaler: ObjectRef) -> Value:
 
 
 def load_scaler(interp: Interpreter, scaler: ObjectRef, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """A scaler takes on a state that was saved."""
+    """Load a saved state into a scaler."""
     _, name_of_entry = entry_of_state(first_or_named(args, keywords, "state_dict"))
     interp.emit(e.SCALER_LOAD, node, scaler.tracked_object.key, entry=name_of_entry)
     return NONE
 
 
 def _call_disabled_scaler(interp: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """A disabled scaler: ``scale`` gives back its argument, ``step`` steps the optimizer, the rest does nothing."""
+    """Call a disabled scaler.
+
+    ``scale`` returns the argument, ``step`` steps the optimizer, and other methods do nothing.
+    """
     target = first_or_named(args, keywords, "outputs" if name == "scale" else "optimizer")
     if name == "scale" and target is not None:
         return target
@@ -150,7 +153,7 @@ def _call_enabled_scaler(
 
 
 def scale_value(interp: Interpreter, scaler: ObjectRef, value: Value | None, node: ast.AST) -> Value:
-    """The value of ``scaler.scale(value)``."""
+    """Return the result of ``scaler.scale(value)``."""
     if isinstance(value, UnionValue):
         return for_each_alternative(interp, value, lambda v: scale_value(interp, scaler, v, node))
     if isinstance(value, SequenceValue):
@@ -202,7 +205,7 @@ def _make_scaler(
 
 
 def _asks_for_bfloat16(written: ast.expr | None) -> bool:
-    """Whether a condition is that a dtype, or its name, equals what is written as bfloat16."""
+    """Return True if a condition compares a dtype, or a dtype name, with bfloat16."""
     if not isinstance(written, ast.Compare) or len(written.ops) != 1 or not isinstance(written.ops[0], ast.Eq):
         return False
     sides = (written.left, written.comparators[0])
@@ -211,14 +214,14 @@ def _asks_for_bfloat16(written: ast.expr | None) -> bool:
 
 
 def _make_subclass_scaler(interp: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """A GradScaler of the project's own: its methods are read, and those that it does not have are torch's."""
+    """Return a GradScaler of a project class. Own methods are analyzed; all other methods are torch's."""
     thing = interp.tracked_object(("scaler", interp.location_key(node)), "scaler", "", interp.site_of(node))
     thing.attributes.update(constructed=True, callable=cls.name, cls=cls)
     return ObjectRef(thing)
 
 
 def find_unsynchronized_reason(interp: Interpreter, scaler: ObjectRef, optimizer: int) -> str:
-    """Why ranks can disagree about whether this scaler skips a step: "" where they cannot, as far as is known."""
+    """Return the reason that ranks can disagree about a skipped step, or "" if no reason is known."""
     facts, owner = scaler.tracked_object.attributes, interp.program.objects[optimizer].attributes
     owns = owner.get("owns")
     if facts.get("framework") or not facts.get("constructed") or facts.get("cls") is not None:
@@ -235,12 +238,12 @@ def get_scaler_attribute(interp: Interpreter, receiver: ObjectRef, name: str, no
     if name in torch_api.SCALER_METHODS:
         return BoundMethod(receiver, name)
     if name == "_enabled":
-        # What a scaler of the project's own asks in its methods.
+        # Methods of project scaler classes read this attribute.
         return _enabled_value(receiver)
     if name == "_scale":
         return ScaleValue(receiver.tracked_object.key, interp.current_loops())
     if name == "_per_optimizer_states":
-        # Who asks the scaler itself what was done knows better.
+        # Code that reads the scaler's internal state knows better than the analyzer.
         interp.emit(
             e.HANDOFF,
             node,

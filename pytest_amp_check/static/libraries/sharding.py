@@ -1,4 +1,4 @@
-"""Modules that are sharded or replicated: which hold shards of their gradients, and which average them."""
+"""Sharded or replicated modules: modules with local gradient shards, and modules that average gradients."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .syntax_queries import find_nodes, last_name, receiver_of
 
 
 def has_local_shards(interp: Interpreter, keys: frozenset[int] | None, handles_shards: Callable[[], bool]) -> bool:
-    """Whether some of these modules hold local shards here.
+    """Return True if some of the modules have local shards on this path.
 
-    ``aware`` asks whether the file shows that it knows what to do with shards: then it must be plain that it does
-    not do so here.
+    ``handles_shards`` returns True if the file shows knowledge of shards. In this case, only a path that is definitely
+    wrapped counts.
     """
     mine = frozenset(interp.active_guards())
     for key in interp.program.with_submodules(keys) if keys else ():
@@ -35,7 +35,7 @@ def has_local_shards(interp: Interpreter, keys: frozenset[int] | None, handles_s
 
 
 def _is_known_unsharded(interp: Interpreter, guards: frozenset[tuple[int, bool]]) -> bool:
-    """Whether a test has shown that a module is not wrapped in FSDP."""
+    """Return True if an ``isinstance`` predicate on the path excludes FSDP."""
     for key, truth in guards:
         question = interp.predicates.question_of(key)
         if not truth and isinstance(question, tuple) and question[0] == "isinstance":
@@ -46,14 +46,14 @@ def _is_known_unsharded(interp: Interpreter, guards: frozenset[tuple[int, bool]]
 
 
 def is_local_norm(interp: Interpreter, params: Value | None) -> bool:
-    """Whether the norm of these parameters is that of one shard alone."""
+    """Return True if the norm of the parameters covers the local shard only."""
     parts = [part for part in (params, *items_of(params)) if isinstance(part, ParamsValue)]
     modules: frozenset[int] = frozenset().union(*(part.modules or () for part in parts))
     return has_local_shards(interp, modules, partial(_clips_sharded_module, interp))
 
 
 def _clips_sharded_module(interp: Interpreter) -> bool:
-    """Whether something in this file clips its own gradients, as a module that is sharded does."""
+    """Return True if an object in this file clips its own gradients, like a sharded module does."""
     for call in find_nodes(interp.module.tree, ast.Call):
         of = receiver_of(call) if last_name(call.func) == "clip_grad_norm_" else None
         if of is not None and not (dotted_name(interp, of) or "").startswith("torch."):

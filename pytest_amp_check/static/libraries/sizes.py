@@ -1,4 +1,4 @@
-"""Layers that multiply matrices in low precision, of sizes that Tensor Cores take less well."""
+"""Layers that multiply matrices in low precision with sizes that are slow on Tensor Cores."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ..interpreter.state import GraphBuilder
 from ..interpreter.values import Args, Keywords
 from .arguments import bind_arguments, literal_value
 
-#: How the names of layers begin -> the parameters that are the sides of their matrix.
+#: Name prefixes of layers, with the parameters for the sides of the weight matrix.
 _SIDES = {"Linear": ("in_features", "out_features"), "Conv": ("in_channels", "out_channels")}
 _DTYPES = frozenset({"float16", "bfloat16", "?"})
 
 
 class _ReportedLayers(set[tuple[GraphBuilder, int]]):
-    """Layers that one graph has told of; what is read for its values alone is drafted apart, and thrown away."""
+    """Layers already reported in one graph. A dry run has a separate graph builder, which is discarded."""
 
 
 def note_odd_sides(thing: TrackedObject, kind: str, args: Args, keywords: Keywords, node: ast.AST) -> None:
-    """A layer is made: note its sizes, where they are written out and odd."""
+    """Record the sizes of a new layer if the sizes are literal and odd."""
     names = next((names for start, names in _SIDES.items() if kind.startswith(start)), None)
     if names is None or "groups" in keywords:
         return
@@ -37,7 +37,7 @@ def note_odd_sides(thing: TrackedObject, kind: str, args: Args, keywords: Keywor
 
 
 def _check_layer_sizes(interp: Interpreter, thing: TrackedObject, node: ast.AST) -> None:
-    """A module runs forward, with the layers in it."""
+    """Report the odd layers of a module that runs forward in a low-precision region."""
     region = interp.state.open_regions[-1] if interp.state.open_regions else None
     if region is None or region.enabled is False or region.dtype not in _DTYPES or interp.state.no_grad:
         return

@@ -1,4 +1,4 @@
-"""Batches that one process alone leaves out, as their loss is not finite, while the others average gradients."""
+"""Batches that a single rank skips because of a non-finite loss, while the other ranks wait to average gradients."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from .losses import may_use_no_sync
 from .nonfinite import current_code, find_asked_number, find_single_assignment
 from .syntax_queries import callee_of, constant_of_node, find_nodes, first_argument, last_name, receiver_of
 
-#: What modules are wrapped in whose backward waits for all processes.
+#: Wrappers whose backward waits for all ranks.
 _COLLECTIVE = frozenset(("ddp", "fsdp1", "fsdp2"))
-#: What the name of a call speaks of by which processes tell each other: ``all_reduce``, ``reduce_dict``, ``gather``.
+#: Substrings in the names of calls that communicate between ranks: ``all_reduce``, ``reduce_dict``, ``gather``.
 _TELLS = ("reduce", "gather", "broadcast")
-#: What names speak of by which a program asks whether it trains in several processes.
+#: Substrings in names that test for training on several ranks.
 _PROCESSES = ("world", "rank", "dist", "ddp", "fsdp", "gpu", "process", "parallel", "device")
-#: Contexts in which the other processes go on without one that has come to its end.
+#: Contexts that let the other ranks continue when one rank has finished.
 _JOINS = frozenset(("join", "Join"))
-#: What makes one answer of several, or of a tensor.
+#: Names that reduce several results, or a tensor, to a single result.
 _ONE_ANSWER = frozenset("any all item bool sum cpu".split())
 _LEAVES = (ast.Continue, ast.Break, ast.Return)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -32,7 +32,7 @@ _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 def _check_left_out(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> None:
-    """A loss runs backward, perhaps only where this process alone has found it finite."""
+    """Report a backward that runs only if this rank alone found the loss finite."""
     module = _find_collective_module(interp, tensor)
     if module is None:
         return
@@ -46,7 +46,7 @@ def _check_left_out(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> 
 
 
 def _find_collective_module(interp: Interpreter, tensor: TensorValue) -> TrackedObject | None:
-    """The module whose backward waits for all processes, None where something here may see to it that it does not."""
+    """Return the module whose backward waits for all ranks, or None if code here may avoid the wait."""
     if may_use_no_sync(interp):
         return None
     keys = set(tensor.module_keys or EMPTY)
@@ -62,7 +62,7 @@ def _find_collective_module(interp: Interpreter, tensor: TensorValue) -> Tracked
 
 
 def _allows_uneven_ends(module: Module) -> bool:
-    """Whether a file lets processes end at different times."""
+    """Return True if a file lets ranks finish at different times."""
     if module.identifiers.isdisjoint(_JOINS):
         return False
     contexts = [item.context_expr for block in find_nodes(module.tree, ast.With) for item in block.items]
@@ -70,22 +70,22 @@ def _allows_uneven_ends(module: Module) -> bool:
 
 
 def _find_skipping_question(interp: Interpreter, root: ast.AST, test: ast.If, backward: ast.AST) -> ast.Call | None:
-    """The call by which a test asks whether something is finite, where the answer no leaves out a backward."""
+    """Return the finite check in a condition if a non-finite result skips the backward, else None."""
     asked = _find_finite_question(interp, test.test)
     if asked is None:
         return None
     call, finite = asked
     good, bad = (test.body, test.orelse) if finite else (test.orelse, test.body)
     if any(_find_node_path(part, backward) for part in good):
-        # What is done in its place may keep the other processes company.
+        # Code in the other branch may take part in the communication of the other ranks.
         return call if all(isinstance(part, (*_LEAVES, ast.Pass)) for part in bad) else None
     return call if bad and isinstance(bad[-1], _LEAVES) and _skips_backward(root, test, bad[-1], backward) else None
 
 
 def _find_finite_question(interp: Interpreter, test: ast.expr) -> tuple[ast.Call, bool] | None:
-    """By which call a test asks whether something is finite, and what it comes to where that is so.
+    """Return the finite check of a condition, and the truth of the condition for a finite value. None if there is none.
 
-    What else it asks may keep a batch in, but not see to it that all processes do the same, unless it asks for those.
+    Other terms of the condition may keep a batch, but cannot make all ranks agree, unless a term mentions ranks.
     """
     if isinstance(test, ast.UnaryOp) and type(test.op) is ast.Not:
         inner = _find_finite_question(interp, test.operand)
@@ -110,20 +110,20 @@ def _find_finite_question(interp: Interpreter, test: ast.expr) -> tuple[ast.Call
 
 
 def _imported_name(interp: Interpreter, func: ast.expr | None) -> str:
-    """The last name of a function, whatever the file that is read imports it as."""
+    """Return the original last name of a function, also if the current file imports the function under an alias."""
     name = last_name(func)
     imported = interp.state.frame.module.imports.get(name) if isinstance(func, ast.Name) else None
     return imported.name if imported is not None and imported.name else name
 
 
 def _mentions_processes(test: ast.expr) -> bool:
-    """Whether a test speaks of processes: their number, or which of them this is."""
+    """Return True if a condition mentions ranks: the number of ranks, or the rank of this process."""
     names = (last_name(part).lower() for part in (*find_nodes(test, ast.Name), *find_nodes(test, ast.Attribute)))
     return any(word in name for name in names for word in _PROCESSES)
 
 
 def _skips_backward(root: ast.AST, test: ast.If, leaves: ast.stmt, backward: ast.AST) -> bool:
-    """Whether what ends a block leads past a backward that would have followed in the same turn."""
+    """Return True if the end of a block skips a backward later in the same iteration."""
     to_test, to_backward = _find_node_path(root, test), _find_node_path(root, backward)
     outer = to_test[:-1]
     if any(isinstance(part, _FUNCTIONS) for part in outer[1:]):
@@ -135,7 +135,10 @@ def _skips_backward(root: ast.AST, test: ast.If, leaves: ast.stmt, backward: ast
 
 
 def _stands_after(path: list[ast.AST], other: list[ast.AST]) -> bool:
-    """Whether what one way leads to stands after the other, in the same block but for regions that end before it."""
+    """Return True if a node path continues behind the other path in the same block.
+
+    Enclosing ``with`` blocks may end between the paths.
+    """
     for parent, child in zip(reversed(path[:-1]), reversed(path[1:]), strict=True):
         for block in (getattr(parent, name, None) for name in ("body", "orelse", "finalbody")):
             if isinstance(block, list) and child in block:
@@ -148,7 +151,7 @@ def _stands_after(path: list[ast.AST], other: list[ast.AST]) -> bool:
 
 
 def _find_node_path(root: ast.AST, node: ast.AST) -> list[ast.AST]:
-    """The nodes from one to another that it holds, both among them; none where it does not."""
+    """Return the nodes from a root down to a descendant, both included, or an empty list."""
     if root is node:
         return [root]
     for child in children(root):
@@ -159,7 +162,7 @@ def _find_node_path(root: ast.AST, node: ast.AST) -> list[ast.AST]:
 
 
 def _asks_about(interp: Interpreter, call: ast.Call, tensor: TensorValue) -> bool:
-    """Whether what is asked of comes from the forward from which a loss comes."""
+    """Return True if the operand of a finite check comes from the same forward as a loss."""
     number = find_asked_number(call)
     made = find_single_assignment(interp, number.id) if isinstance(number, ast.Name) else None
     if isinstance(made, ast.Call):
@@ -168,7 +171,7 @@ def _asks_about(interp: Interpreter, call: ast.Call, tensor: TensorValue) -> boo
 
 
 def _has_same_forward(interp: Interpreter, expression: ast.expr, tensor: TensorValue) -> bool:
-    """Whether an expression stands for a tensor from the same forward."""
+    """Return True if an expression is a tensor from the same forward."""
     found: list[Value] = []
     interp.without_events(lambda: found.append(interp.evaluate(expression)))
     return any(
@@ -177,7 +180,7 @@ def _has_same_forward(interp: Interpreter, expression: ast.expr, tensor: TensorV
 
 
 def _is_shared_with_ranks(root: ast.AST, test: ast.If) -> bool:
-    """Whether the processes may tell each other of what a test asks, by then or in its block."""
+    """Return True if a call up to the end of the conditional block may share the condition with other ranks."""
     calls = (call for call in find_nodes(root, ast.Call) if call.lineno <= (test.end_lineno or test.lineno))
     return any(word in last_name(call.func).lower() for call in calls for word in _TELLS)
 

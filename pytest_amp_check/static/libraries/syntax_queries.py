@@ -1,4 +1,4 @@
-"""What is written at a place: questions about syntax that several libraries ask."""
+"""Queries about syntax that several library models share."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 
 
 def find_nodes(node: ast.AST, kind: type[Kind]) -> list[Kind]:
-    """The nodes of a kind in a node, itself among them."""
+    """Return all nodes of a type in a tree, including the root."""
     return [part for part in walk(node) if isinstance(part, kind)]
 
 
 def is_conditional_in_loop(tree: ast.AST, node: ast.AST) -> bool:
-    """Whether a loop does something in some of its turns only, by what it goes over: not by its gradient alone."""
+    """Return True if a loop runs a statement for some elements only, by a condition on the loop variable.
+
+    Conditions on ``grad`` and ``requires_grad`` alone do not count.
+    """
     around = [loop for loop in find_nodes(tree, ast.For) if any(part is node for part in walk(loop))]
     if not around:
         return False
@@ -36,53 +39,53 @@ def is_conditional_in_loop(tree: ast.AST, node: ast.AST) -> bool:
 
 
 def constant_of_node(node: ast.AST | None) -> object:
-    """What a literal stands for; ``UNKNOWN`` for any other expression."""
+    """Return the value of a literal, or ``UNKNOWN`` for any other expression."""
     return node.value if isinstance(node, ast.Constant) else UNKNOWN
 
 
 def last_name(node: ast.AST | None) -> str:
-    """The last part of a dotted name, "" where an expression has none."""
+    """Return the last part of a dotted name, or "" for other expressions."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def callee_of(node: ast.AST | None) -> ast.expr | None:
-    """What a call calls."""
+    """Return the called expression of a call, else None."""
     return node.func if isinstance(node, ast.Call) else None
 
 
 def holder_of(node: ast.AST | None) -> ast.expr | None:
-    """What an attribute is one of."""
+    """Return the expression before the dot of an attribute, else None."""
     return node.value if isinstance(node, ast.Attribute) else None
 
 
 def receiver_of(node: ast.AST | None) -> ast.expr | None:
-    """What the method is called on that a call calls."""
+    """Return the receiver of a method call, else None."""
     return holder_of(callee_of(node))
 
 
 def first_argument(node: ast.AST | None) -> ast.expr | None:
-    """The first argument of a call that has no name."""
+    """Return the first positional argument of a call, else None."""
     return node.args[0] if isinstance(node, ast.Call) and node.args else None
 
 
 def first_argument_text(node: ast.AST) -> object:
-    """The words of the first argument of a call, "" where it has none."""
+    """Return the source text of the first positional argument of a call, or ""."""
     argument = first_argument(node)
     return SourceText(argument) if argument is not None else ""
 
 
 def keywords_of(node: ast.AST) -> dict[str | None, ast.expr]:
-    """The arguments of a call that have names; that of None is unpacked."""
+    """Return the keyword arguments of a call by name. The key None holds an unpacked dict."""
     return {keyword.arg: keyword.value for keyword in node.keywords} if isinstance(node, ast.Call) else {}
 
 
 def elements_of(node: ast.AST | None) -> list[ast.expr]:
-    """What stands in a tuple or a list."""
+    """Return the elements of a tuple or list display, or an empty list."""
     return node.elts if isinstance(node, (ast.Tuple, ast.List)) else []
 
 
 def operands_of(node: ast.AST | None, operator: type[ast.operator]) -> list[ast.expr]:
-    """The two sides of an operation, none where it is another."""
+    """Return both operands of a binary operation, or an empty list for another operator."""
     return [node.left, node.right] if isinstance(node, ast.BinOp) and type(node.op) is operator else []

@@ -1,4 +1,4 @@
-"""Calls of dotted names: the table of torch names says which role each plays."""
+"""Calls of dotted names, dispatched by role from the table of torch names."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ from .modules import make_torch_module
 from .sharding import is_local_norm
 from .syntax_queries import first_argument_text
 
-#: Functions of the standard library and of torch that neither step nor change what they are given.
+#: Module prefixes of functions that neither step nor change the arguments.
 HARMLESS = tuple("builtins. torch. logging. math. os. time. json. numpy. np. copy. sys. random.".split())
-#: Functions that are a ``%``.
+#: Functions equivalent to the ``%`` operator.
 REMAINDERS = frozenset("math.fmod operator.mod numpy.mod numpy.remainder numpy.fmod torch.remainder torch.fmod".split())
-#: Functions that are an operator, and those that leave of a loss what it was.
+#: Functions equivalent to an operator, and functions that preserve a loss.
 OPERATORS = {f"torch.{name}": operator for name, operator in SCALES.items()} | {
     "operator.truediv": "/",
     "operator.mul": "*",
 }
 _KEEPING = frozenset({"builtins.abs", "builtins.round"})
 
-#: Functions of torch that say how much there is of some data.
+#: Functions of torch that return the size of some data.
 _MEASURING = frozenset(f"torch.{name}" for name in DATA_SIZE_NAMES)
 
 
@@ -107,7 +107,7 @@ def _call_external(interp: Interpreter, func: ExternalName, args: Args, keywords
 
 
 def _choose_api_entry(entry: torch_api.ApiEntry, args: Args, keywords: Keywords) -> torch_api.ApiEntry:
-    """What a name stands for of which no import says so: an autocast without a device type is CUDA's own."""
+    """Return the API entry of a name without import. An autocast without a device type is CUDA's autocast."""
     first = first_or_named(args, keywords, "device_type")
     if entry.role == torch_api.AUTOCAST and (first is None or isinstance(literal_value(first), bool)):
         return torch_api.find_entry("torch.cuda.amp.autocast") or entry
@@ -115,7 +115,7 @@ def _choose_api_entry(entry: torch_api.ApiEntry, args: Args, keywords: Keywords)
 
 
 def _call_by_module(interp: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
-    """A call of a function that is told by the module that it is from."""
+    """Call a function that is modeled by the module of origin. Return None for other functions."""
     if name in OPERATORS and len(args) == 2 and not any(value.gradients() for value in args):
         return apply_operator(interp, OPERATORS[name], args[0], args[1], node)
     if name in _KEEPING and (tensors := find_tensors(args, {})):
@@ -135,12 +135,12 @@ def _call_by_module(interp: Interpreter, name: str, args: Args, keywords: Keywor
 
 
 def _is_module_class(name: str) -> bool:
-    """Whether a name is that of a class of ``torch.nn``."""
+    """Return True if a name is a class of ``torch.nn``."""
     return name.startswith("torch.nn.") and name.rpartition(".")[2][:1].isupper() and name.count(".") <= 3
 
 
 def _call_unanalyzed(interp: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """A call of a function of which only the name is known: what it is given may change, or be saved."""
+    """Call a function known by name only. The function may change or save the arguments."""
     declared = call_wrapper(interp, name, args, keywords, node)
     if declared is not None:
         return declared
@@ -176,7 +176,7 @@ def _make_result_tensor(interp: Interpreter, name: str, tensors: list[TensorValu
     if name == "torch.mean":
         made.has_unknown_reduction = False
     apply_reduction(made, tensors[0], name.removeprefix("torch."))
-    # Unanalyzed code that is given a scaler with a loss may scale the loss.
+    # Unanalyzed code that receives a scaler and a loss may scale the loss.
     made.is_from_gradient = made.is_from_gradient or has_gradient_input(given) or holds_scaler(interp, given)
     made.microbatches = name.rpartition(".")[2] in SPLITTING_CALLS
     if not name.startswith("torch."):
@@ -187,19 +187,19 @@ def _make_result_tensor(interp: Interpreter, name: str, tensors: list[TensorValu
 
 
 def _may_run_forward(interp: Interpreter, name: str) -> bool:
-    """Whether a function of another package may run a model in a region that may be entered here."""
+    """Return True if a function of another package may run a model in a region that may be open here."""
     return not name.startswith(HARMLESS) and (in_region(interp) or interp.state.possible_regions > 0)
 
 
 def _call_on_gradients(interp: Interpreter, name: str, args: Args, given: list[Value], node: ast.AST) -> Value | None:
-    """What a function makes of gradients that it is given: it edits or reads them."""
+    """Call a function on gradients, which edits or reads the gradients. Return None if no argument is a gradient."""
     for value in given:
         for grad in value.gradients():
             effect = FOREACH_IN_PLACE.get(name.removeprefix("torch.")) if value is given[0] else None
             if effect is not None:
                 edit_grad(interp, grad, effect, args[1:], "p.grad", node)
                 return NONE
-            # What is as large as gradients knows nothing of their values.
+            # A tensor of the size of a gradient (`zeros_like`, `sign`) does not depend on the scale.
             if not name.startswith("torch.distributed.") and not name.endswith((".sign", "_like")):
                 return read_grad(interp, grad, node, name)
     return None
@@ -234,14 +234,14 @@ def _call_islice(interp: Interpreter, args: Args, keywords: Keywords, node: ast.
 
 
 def _call_exit(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """A call that ends the program."""
+    """Model a call that ends the program."""
     interp.builder.event_count += 1
     interp.state.current_node = None
     return NONE
 
 
 def _make_namespace(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
-    """An object that only holds what it is given."""
+    """Return an object that only holds the keyword arguments, or None for positional arguments."""
     if args:
         return None
     space = interp.fresh_unknown(node, "namespace")
@@ -259,7 +259,7 @@ def _make_scheduler(interp: Interpreter, args: Args, keywords: Keywords, node: a
 
 
 def _find_given_owners(interp: Interpreter, given: list[Value]) -> tuple[int, ...] | None:
-    """The optimizers that may update the parameters that something is given; None where it is given none."""
+    """Return the optimizers that may update the parameters in the arguments, or None if no argument is parameters."""
     owners = [find_owners(interp, value) for value in given if isinstance(value, ParamsValue)]
     if not owners:
         return None
@@ -330,7 +330,7 @@ def _call_autograd_grad(
     made.has_mixed_scales = False
     made.is_loss = False
     if made.autocast_scope == "out":
-        # What is derived once more is kept in float32 on purpose.
+        # A gradient that is differentiated again is kept in float32 intentionally.
         made.autocast_scope = "?"
     interp.emit(e.AUTOGRAD_GRAD, node)
     return made
@@ -355,7 +355,7 @@ def _call_fill(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywo
 
 
 def makes_float32(name: str, args: Args, keywords: Keywords) -> bool:
-    """Whether a function of torch is known to give a tensor of float32."""
+    """Return True if a torch function is known to return a float32 tensor."""
     space, _, factory = name.partition(".")
     if space != "torch" or factory not in FACTORIES or "dtype" in keywords or "**" in keywords:
         return False
@@ -363,7 +363,7 @@ def makes_float32(name: str, args: Args, keywords: Keywords) -> bool:
 
 
 def _averages_over_ranks(name: str) -> bool:
-    """Whether a function of torch brings together what several processes hold, as gradients are averaged."""
+    """Return True if a torch function combines data of several ranks, as the averaging of gradients does."""
     last = name.rpartition(".")[2]
     return name.startswith("torch.distributed.") and any(word in last for word in ("reduce", "gather", "average"))
 

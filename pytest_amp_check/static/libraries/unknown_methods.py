@@ -1,4 +1,4 @@
-"""Methods of values of which only the identity is known."""
+"""Methods of unknown values."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from .losses import (
 from .nonfinite import current_code
 from .syntax_queries import callee_of, find_nodes, last_name, receiver_of
 
-#: Methods that tensors have, none of which runs a model.
+#: Methods of tensors. No method in this set runs a model.
 OF_TENSORS = (
     frozenset(
         "to cuda type type_as view view_as reshape reshape_as expand expand_as permute transpose repeat flatten "
@@ -55,7 +55,7 @@ OF_TENSORS = (
     .union(*OPS.values())
 )
 
-#: What tensors have, and no module has.
+#: Attributes of tensors that modules lack.
 _OF_TENSORS_ALONE = frozenset(
     "shape size dim ndim numel view reshape permute transpose unsqueeze squeeze numpy detach item".split()
 )
@@ -93,7 +93,7 @@ def _call_unknown_method(
 def _track_loss(
     interp: Interpreter, result: UnknownValue, receiver: UnknownValue, name: str, args: Args, node: ast.AST
 ) -> None:
-    """What a method leaves of a loss of which only the name is known."""
+    """Update the division state of an unknown loss after a method call."""
     result.is_comparison_result = name == "mean" or (receiver.is_comparison_result and name != "item")
     part = name.removesuffix("_")
     operator = SCALES.get(name) or SCALES.get(part)
@@ -106,7 +106,7 @@ def _track_loss(
     apply_reduction(result, receiver, part)
 
 
-#: The parameters of a tensor's backward.
+#: Parameters of ``Tensor.backward``.
 _OF_BACKWARD = frozenset({"gradient", "retain_graph", "create_graph", "inputs"})
 
 
@@ -114,7 +114,7 @@ def _call_backward(interp: Interpreter, receiver: Value, args: Args, keywords: K
     if isinstance(receiver, UnknownValue) and not args and keywords.keys() <= _OF_BACKWARD:
         run_backward(interp, unknown_tensor(receiver), node, backward_gradient_of(args, keywords))
     else:
-        # A framework's own backward: it may scale, divide, step.
+        # The backward of a framework may scale, divide and step.
         interp.emit(e.BACKWARD, node, opaque=True, feeds=None, names={"loss": receiver_text(node)})
     return NONE
 
@@ -138,7 +138,7 @@ def _call_enter_context(
 
 
 def _call_clip(interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    """accelerator.clip_grad_norm_ and its like unscale by themselves."""
+    """Model ``accelerator.clip_grad_norm_`` and similar methods, which unscale the gradients themselves."""
     escape(interp, [*args, *keywords.values(), *object_refs(interp, all_optimizer_keys(interp))], node)
     return interp.fresh_unknown(node, last_name(callee_of(node)))
 
@@ -157,9 +157,10 @@ def _call_load_state_dict(
 
 
 def _is_used_as_tensor(interp: Interpreter, node: ast.AST) -> bool:
-    """Whether the function being read asks of what a method is called on what only a tensor has, or computes with it.
+    """Return True if the current function uses a receiver as a tensor.
 
-    No module has that, and a tensor is not called.
+    Attributes that only tensors have, and arithmetic, show a tensor. A receiver that the function also calls is no
+    tensor.
     """
     here = interp.state.frame
     root = here.module.tree if here.function is None else here.function.node
@@ -176,7 +177,7 @@ def _is_used_as_tensor(interp: Interpreter, node: ast.AST) -> bool:
 
 
 def _find_target_names(interp: Interpreter, node: ast.AST) -> list[str]:
-    """The names that the code being read gives to what comes of an expression."""
+    """Return the variables that the current code assigns from an expression."""
     given = [
         each for each in find_nodes(current_code(interp), ast.Assign) if any(part is node for part in walk(each.value))
     ]
@@ -202,7 +203,7 @@ def _make_cast_method(dtype: str) -> Method:
 def _call_scheduler_step(
     interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value | None:
-    """A scheduler moves the learning rate."""
+    """Emit a step of a learning rate scheduler."""
     if args or keywords or not isinstance(receiver, UnknownValue) or receiver.scheduled_optimizer < 0:
         return None
     optimizer = interp.program.objects[receiver.scheduled_optimizer].name
@@ -214,7 +215,7 @@ def _call_scheduler_step(
 def _call_update_parameters(
     interp: Interpreter, receiver: Value, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value | None:
-    """An average of the weights of a model takes them in, as ``AveragedModel`` does."""
+    """Emit the update of a weight average, as in ``AveragedModel``."""
     model = object_ref_of(first_or_named(args, keywords, "model"), "module")
     trained_by = None if model is None else find_updating_optimizers(interp, frozenset({model.tracked_object.key}))
     if trained_by is not None and len(trained_by) == 1:
