@@ -60,9 +60,9 @@ class CheckRun:
             self.findings, self.file_count, self.project = report.findings, report.files, report.tree
             self.passed_over = report.passed_over
             if options.verbose:
-                from . import checkpoint_inspection
+                from . import check_inspection
 
-                checkpoint_inspection.show_reached(report.reached, sys.stderr)
+                check_inspection.show_reached(report.reached, sys.stderr)
             self.findings = self.remove_known(self.findings, first=True)
         counts = text.count_severities(finding.severity for finding in self.findings)
         self.summary = text.summarize_counts(counts, self.file_count)

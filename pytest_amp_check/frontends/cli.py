@@ -298,20 +298,18 @@ def _run_check(namespace: Any) -> int:
     options = request.resolve_options()
     text.configure_output(color_mode=options.color, is_silent=options.silent)
     if options.show_settings:
-        from . import checkpoint_inspection
+        from . import check_inspection
 
         table.make_settings(options)
-        _write_output(
-            lambda stream: checkpoint_inspection.show_settings(options, stream), options.output_file, sys.stdout
-        )
+        _write_output(lambda stream: check_inspection.show_settings(options, stream), options.output_file, sys.stdout)
         return CLEAN
     if (options.show_files or options.watch) and stdin:
         raise InputFailure("standard input is no file that can be listed or watched: give paths")
     if options.show_files:
-        from . import checkpoint_inspection
+        from . import check_inspection
 
         files = request.find_files(options)
-        _write_output(lambda stream: checkpoint_inspection.show_files(files, stream), options.output_file, sys.stdout)
+        _write_output(lambda stream: check_inspection.show_files(files, stream), options.output_file, sys.stdout)
         return CLEAN
     if options.watch:
         return _watch_files(request)

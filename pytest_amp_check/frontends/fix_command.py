@@ -88,9 +88,7 @@ def write_fixes(
     harmful = fix_files.find_harmful(before, after, outcomes, tree)
     if harmful:
         for outcome in harmful:
-            text.write_warning(
-                f"{outcome.path}: fixes reverted, because they would cause findings in related files"
-            )
+            text.write_warning(f"{outcome.path}: fixes reverted, because they would cause findings in related files")
         wrong += _save_files([outcome.make_inverse() for outcome in harmful])[0]
         after = check()
     return wrong, after, [outcome for outcome in made if outcome not in harmful]

@@ -503,8 +503,7 @@ OPTIONS = (
         "max-file-size",
         SIZE,
         LARGEST_FILE,
-        "skip larger files and report them as AMP903: bytes, or a size such as 20MB; "
-        "0 = no limit",
+        "skip larger files and report them as AMP903: bytes, or a size such as 20MB; 0 = no limit",
         metavar="SIZE",
         flag="--max-file-size",
         run_flag="",
@@ -543,8 +542,7 @@ OPTIONS = (
         "rank-timeout",
         SECONDS,
         600.0,
-        "seconds without progress of all ranks, or after the end of the first rank, "
-        "until the run fails; 0 = no limit",
+        "seconds without progress of all ranks, or after the end of the first rank, until the run fails; 0 = no limit",
         metavar="SECONDS",
         run_flag="--rank-timeout",
     ),
@@ -552,8 +550,7 @@ OPTIONS = (
         "memory",
         FLAG,
         False,
-        "record memory by category with the largest allocations; slower, and disables the search for "
-        "non-finite values",
+        "record memory by category with the largest allocations; slower, and disables the search for non-finite values",
         run_flag="--memory",
         allowed_in_file=False,
     ),

@@ -1,4 +1,4 @@
-"""Data of each rule without loading the rule's module, written by benchmarks/readme.py."""
+"""What is known of each rule before its module is loaded: written by benchmarks/readme.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ..rule import Listing
 
-#: Sorted by code.
+#: In the order of the codes.
 INDEX: tuple[Listing, ...] = (
     (
         ("AMP101", "stale-weight-cache", "autocast", "error", "both", True, ""),
