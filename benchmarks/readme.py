@@ -35,7 +35,7 @@ README = ROOT / "README.md"
 #: The documents, with the parts of them that are made here.
 DOCUMENTS = {
     README: ("output",),
-    ROOT / "CONTRIBUTING.md": ("modules",),
+    ROOT / "docs" / "how.md": ("modules",),
     ROOT / "docs" / "checking.md": ("whole output",),
     ROOT / "docs" / "gpu.md": ("claims",),
     ROOT / "docs" / "rules.md": ("rules",),
