@@ -31,6 +31,7 @@ from .microbatches import draws_from_iterator, is_index_selecting, names_assigne
 from .source_text import expression_text, names_in
 from .state import Loop
 from .values import (
+    NO_CONSTANT,
     NONE,
     ClassValue,
     Const,
@@ -360,7 +361,7 @@ def _execute_try(interp: Interpreter, node: ast.Try) -> None:
     # No later condition asks if the body raised. The values come from the body of the ``try``.
     live = [(cur, variables, heap) for cur, variables, heap in ends if cur is not None]
     interp.state.current_node = None
-    _merge_exits(interp, live)
+    _merge_exits(interp, live, joins_values=not is_fallback)
     if not live and node.finalbody and raised and not node.handlers:
         _execute_finally_after_raise(interp, node, raised)
         return
@@ -556,15 +557,51 @@ def _unroll_loop(interp: Interpreter, node: ast.For | ast.AsyncFor, items: list[
     _merge_exits(interp, breaks)
 
 
-def _merge_exits(interp: Interpreter, ends: list[tuple[int, dict[str, Value], dict[tuple[int, str], Value]]]) -> None:
-    """Join other exits of a block into the current path."""
+def _merge_exits(
+    interp: Interpreter,
+    ends: list[tuple[int, dict[str, Value], dict[tuple[int, str], Value]]],
+    *,
+    joins_values: bool = True,
+) -> None:
+    """Join other exits of a block into the current path.
+
+    Without ``joins_values`` the values of the first path stand, as for a fallback to another version of a library.
+    """
     for cur, variables, heap in ends:
-        if interp.state.current_node is None:
-            interp.state.current_node, interp.state.frame.vars, interp.state.heap = cur, variables, heap
-        else:
-            interp.state.current_node = interp.builder.join_nodes((interp.state.current_node, cur))
-            interp.state.frame.vars = {**variables, **interp.state.frame.vars}
-            interp.state.heap = {**heap, **interp.state.heap}
+        state = interp.state
+        if state.current_node is None:
+            state.current_node, state.frame.vars, state.heap = cur, variables, heap
+            continue
+        own_vars, own_heap = state.frame.vars, state.heap
+        differing = [name for name, value in variables.items() if joins_values and _differs(own_vars.get(name), value)]
+        differing_attributes = [
+            key for key, value in heap.items() if joins_values and _differs(own_heap.get(key), value)
+        ]
+        state.frame.vars, state.heap = {**variables, **own_vars}, {**heap, **own_heap}
+        if not (differing or differing_attributes):
+            state.current_node = interp.builder.join_nodes((state.current_node, cur))
+            continue
+        # The predicate keeps the value of an exit together with the events before the exit.
+        predicate = interp.predicate_for(("exit", interp.graph.name, cur), "", interp.current_loops()).key
+        left_here = ("test", predicate)
+        for name in differing:
+            state.frame.vars[name] = join_values(interp, left_here, variables[name], own_vars[name], name)
+        for key in differing_attributes:
+            state.heap[key] = join_values(interp, left_here, heap[key], own_heap[key], key[1])
+        joined = interp.builder.add_node()
+        for node, truth in ((cur, True), (state.current_node, False)):
+            interp.builder.add_edge(node, joined, predicate, truth)
+        state.current_node = joined
+
+
+def _differs(value: Value | None, other: Value) -> bool:
+    """Return True if a join must keep both values: an object and another value, or a constant and another value.
+
+    Other pairs are numbers and tensors, for which the value of the main path stands.
+    """
+    if value is None or value is other or value.value is other.value is not NO_CONSTANT:
+        return False
+    return value.is_relevant or other.is_relevant or value.value is not NO_CONSTANT
 
 
 def _execute_while(interp: Interpreter, node: ast.While) -> None:
