@@ -402,8 +402,7 @@ def sample(seed: int, count: int, targets: Iterable[str], among: Sequence[str] =
         path
         for target in targets
         for path in (PACKAGE / target).rglob("*.py")
-        if "lookalikes" not in path.parts
-        and any(fnmatchcase(path.relative_to(PACKAGE).as_posix(), pattern) for pattern in among)
+        if any(fnmatchcase(path.relative_to(PACKAGE).as_posix(), pattern) for pattern in among)
     )
     trees = {str(path): ast.parse(path.read_bytes()) for path in files}
     every = [each for path, tree in trees.items() for each in mutants(Path(path).relative_to(ROOT).as_posix(), tree)]

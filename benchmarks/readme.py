@@ -21,8 +21,11 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
 import beside_ruff
 from gpu.claims import CLAIMS
+from negative_examples import negative_examples
 
 from pytest_amp_check.frontends.explanations import catalogue_markdown
 from pytest_amp_check.frontends.options import OPTIONS, Option
@@ -79,7 +82,6 @@ def written() -> dict[str, tuple[Rule, str]]:
         rule: Rule = importlib.import_module(f"{rules.__name__}.{family}.{path.stem}").RULE
         if path.stem != rules.module_name(rule.name):
             sys.exit(f"{path} holds {rule.name}: the module of a rule has its name")
-        rule.negative_examples = rules.negative_examples(family, rule.name)
         found[rule.name] = (rule, family)
     ordered = rules.index_by_code(rule for rule, _ in found.values())
     rules.index_by_label(ordered.values())
@@ -123,7 +125,7 @@ def literal(value: object, indent: int) -> str:
 
 def pages() -> dict[Path, str]:
     """The page of each rule, and those of all messages, of the options and of ruff's, by their paths."""
-    found = {PAGES / f"{rule.code}.md": rule_markdown(rule) for rule, _ in written().values()}
+    found = {PAGES / f"{rule.code}.md": rule_markdown(rule, negative_examples(rule)) for rule, _ in written().values()}
     return {**found, MESSAGES: catalogue_markdown(), OPTIONS_PAGE: options_page(), RUFF: beside_ruff.page()}
 
 

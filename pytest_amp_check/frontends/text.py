@@ -581,7 +581,7 @@ def rule_summary_markdown(rule: Rule, address: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def rule_markdown(rule: Rule) -> str:
+def rule_markdown(rule: Rule, correct_programs: Sequence[tuple[str, str]] = ()) -> str:
     """Return the full text of a rule as Markdown."""
     off = "" if rule.on_by_default else f" It is off unless selected: `--select {rule.code}`."
     reader = {"static": " Found in source only.", "runtime": " Found in runs only."}.get(rule.detected_by, "")
@@ -612,9 +612,9 @@ def rule_markdown(rule: Rule) -> str:
         "## Sources",
         "\n".join(f"- {source}" for source in rule.sources),
     ]
-    if rule.negative_examples:
+    if correct_programs:
         parts.append("## Correct code that is not reported")
-        for reason, code in rule.negative_examples:
+        for reason, code in correct_programs:
             parts += [f"- {reason.strip()}", _fence_code(code)]
     return "\n\n".join(parts) + "\n"
 

@@ -166,8 +166,6 @@ class Rule:
     - ``harm``: measured effect, with figures.
     - ``bad_example``, ``good_example``: runnable Python; each line that must be found carries ``# AMPnnn``.
       ``good_example`` is the corrected ``bad_example``.
-    - ``negative_examples``: pairs (reason, Python) that must give no finding of this rule: programs in the folder
-      ``lookalikes`` beside the rule, which the catalogue reads.
     - ``fix_advice``: how to fix the mistake, one sentence.
     - ``applicability``: of the fix by ``check --fix``, if the right code is certain: ``safe``, or ``unsafe`` for a fix
       that may change tuned values. Empty if the rule has no fix.
@@ -195,7 +193,6 @@ class Rule:
         "grouped_message",
         "harm",
         "name",
-        "negative_examples",
         "on_by_default",
         "prescan_words",
         "program_checks",
@@ -220,7 +217,6 @@ class Rule:
         good_example: str,
         fix_advice: str,
         sources: tuple[str, ...],
-        negative_examples: tuple[tuple[str, str], ...] = (),
         detected_by: str = BOTH,
         prescan_words: tuple[str, ...] = (),
         event_checks: Mapping[str, FactJudge] | None = None,
@@ -264,7 +260,6 @@ class Rule:
         self.good_example = good_example
         self.fix_advice = fix_advice
         self.sources = sources
-        self.negative_examples = negative_examples
         self.detected_by = detected_by
         self.prescan_words = prescan_words
         self.event_checks = dict(event_checks or {})
@@ -286,7 +281,6 @@ class Rule:
             "good": self.good_example,
             "fix": self.fix_advice,
             "applicability": self.applicability or None,
-            "silent": [{"reason": reason, "code": code} for reason, code in self.negative_examples],
             "sources": list(self.sources),
             "readers": self.detected_by,
             "default": self.on_by_default,

@@ -343,7 +343,7 @@ class _PathRestorer:
 
 
 #: Folders of this package whose files do not change any finding.
-_IGNORED_FOLDERS = ("__pycache__", "lookalikes")
+_IGNORED_FOLDERS = ("__pycache__",)
 
 
 def _tool_key() -> str:

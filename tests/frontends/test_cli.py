@@ -241,9 +241,6 @@ def test_explain_prints_all_of_a_rule(word: str) -> None:
         *rule.sources,
     ):
         assert part.strip() in done.stdout
-    for reason, code in rule.negative_examples:
-        assert reason in done.stdout
-        assert code.strip() in done.stdout
     assert "# amp: ignore[AMP201]" in done.stdout
 
 

@@ -216,7 +216,9 @@ def test_a_page_of_a_rule_says_how_its_fix_is_made_and_who_finds_it() -> None:
         assert ("It is off unless selected" in page) is (not rule.on_by_default)
         assert (" Found in source only." in page) is (rule.detected_by == "static")
         assert (" Found in runs only." in page) is (rule.detected_by == "runtime")
-        assert ("## Correct code that is not reported\n\n- " in page) is bool(rule.negative_examples)
+        assert "## Correct code that is not reported" not in page
+        shown = text.rule_markdown(rule, [("it is right", "x = 1\n")])
+        assert shown == f"{page}\n## Correct code that is not reported\n\n- it is right\n\n```python\nx = 1\n```\n"
         assert f'```toml\n[tool.amp-check]\nignore = ["{rule.code}"]\n```\n\n## Sources\n\n- ' in page
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from negative_examples import FOLDER, negative_examples
 
 from pytest_amp_check.protocol import events, rules
 from pytest_amp_check.protocol.events import Event, EventKind, Graph, Node, Program, Site, Symbol
@@ -98,16 +99,16 @@ def test_the_catalogue_holds_every_rule_of_every_family() -> None:
     assert sorted(found) == sorted(rule.name.replace("-", "_") for rule in RULES.values())
     for rule in RULES.values():
         own = found[rule.name.replace("-", "_")].as_dict()
-        assert rule.as_dict() == {**own, "silent": rule.as_dict()["silent"]}
+        assert rule.as_dict() == own
 
 
 def test_each_look_alike_belongs_to_a_rule() -> None:
-    folders = [path for family in FAMILIES.values() for path in modules_of(family)[0].parent.glob("lookalikes/*")]
+    folders = list(FOLDER.glob("*/*"))
     assert len(folders) == len({*folders})
     names = {rule.name.replace("-", "_") for rule in RULES.values()}
     assert {folder.name for folder in folders} <= names
     files = [file for folder in folders for file in folder.iterdir()]
-    assert len(files) == sum(len(rule.negative_examples) for rule in RULES.values())
+    assert len(files) == sum(len(negative_examples(rule)) for rule in RULES.values())
     for file in files:
         first, second, *_ = file.read_text(encoding="utf-8").split("\n")
         assert first.startswith("# ") and not second, f"{file}: the reason in one line, and a line without anything"
@@ -211,10 +212,10 @@ def test_bad_and_good_are_small_complete_scripts(rule: Rule) -> None:
 @every_rule
 def test_look_alikes_parse_and_say_why_they_are_right(rule: Rule) -> None:
     if rule.code not in BY_ENGINE:
-        assert rule.negative_examples, "every rule has something that only looks like it"
-    reasons = [reason for reason, _ in rule.negative_examples]
+        assert negative_examples(rule), "every rule has something that only looks like it"
+    reasons = [reason for reason, _ in negative_examples(rule)]
     assert len(set(reasons)) == len(reasons)
-    for reason, source in rule.negative_examples:
+    for reason, source in negative_examples(rule):
         assert reason and not reason.endswith(".") and not reason.startswith("#")
         ast.parse(source)
         assert source.strip() or rule.code in BY_ENGINE, reason
@@ -231,7 +232,6 @@ def test_a_rule_is_plain_data(rule: Rule) -> None:
     data = rule.as_dict()
     assert data["code"] == rule.code
     assert all(data[key] for key in ("name", "severity", "summary", "why", "harm", "bad", "good", "fix", "sources"))
-    assert [(alike["reason"], alike["code"]) for alike in data["silent"]] == list(rule.negative_examples)
 
 
 @every_rule
@@ -346,7 +346,6 @@ def test_what_is_wrong_with_a_rule_is_said(given: dict[str, str], said: str) -> 
 def test_a_rule_as_other_programs_get_it() -> None:
     given = {
         **WHOLE,
-        "negative_examples": (("it is right", "x = 1"),),
         "detected_by": "runtime",
         "on_by_default": False,
     }
@@ -362,7 +361,6 @@ def test_a_rule_as_other_programs_get_it() -> None:
         "good": "g",
         "fix": "f",
         "applicability": None,
-        "silent": [{"reason": "it is right", "code": "x = 1"}],
         "sources": ["s"],
         "readers": "runtime",
         "default": False,
@@ -781,13 +779,12 @@ def test_what_is_done_at_each_step(step: dict[str, Any], event: dict[str, Any], 
 
 
 def test_look_alikes_are_found_with_their_reasons() -> None:
-    found = rules.negative_examples("scaling", "backward-on-unscaled-loss")
+    found = negative_examples(RULES["AMP203"])
     assert [reason for reason, _ in found][:2] == [
         "the loss is scaled",
         "the raw backward belongs to the branch without a scaler",
     ]
     assert all(source and not source.startswith("\n") for _, source in found)
-    assert rules.negative_examples("scaling", "no-such-rule") == ()
 
 
 def test_a_rule_has_nothing_that_rules_do_not_have() -> None:

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import MISTAKES
+from negative_examples import negative_examples
 from warm import run_command
 
 from pytest_amp_check.frontends import check_command, cli, text
@@ -182,7 +183,7 @@ def test_a_second_fix_changes_nothing(rule: Rule) -> None:
 
 @every_fix
 def test_what_is_right_is_left_alone(rule: Rule) -> None:
-    for source in (rule.good_example, *(code for _, code in rule.negative_examples)):
+    for source in (rule.good_example, *(code for _, code in negative_examples(rule))):
         assert not mended(source, only=rule.code).has_changed
 
 

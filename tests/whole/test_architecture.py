@@ -17,9 +17,7 @@ from pytest_amp_check.protocol.rules import RULES
 PACKAGE = "pytest_amp_check"
 ROOT = Path(pytest_amp_check.__file__).parent
 #: Look-alikes are programs of users, not modules.
-MODULES = sorted(
-    path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py") if "lookalikes" not in path.relative_to(ROOT).parts
-)
+MODULES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
 #: Modules that are loaded to check one file, whose start must stay short, and what they may not load for it.
 CHECK_PATH = [
     name

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from marks import MISTAKES, Places, marks, one_sided, shown
+from negative_examples import negative_examples
 
 from pytest_amp_check.protocol.rule import STATIC
 from pytest_amp_check.protocol.rules import RULES
@@ -38,7 +39,7 @@ LOOK_ALIKES = [
     (code, number)
     for code, rule in RULES.items()
     if code not in OF_TEXT
-    for number in range(len(rule.negative_examples))
+    for number in range(len(negative_examples(rule)))
     if rule.detected_by != STATIC
 ]
 
@@ -315,7 +316,7 @@ def play(script: Path) -> None:
 @functools.cache
 def look_alike(code: str, number: int, folder: Path) -> Recorded:
     script = folder / f"{code}_{number}.py"
-    script.write_text(RULES[code].negative_examples[number][1], encoding="utf-8")
+    script.write_text(negative_examples(RULES[code])[number][1], encoding="utf-8")
     return recorded(lambda: play(script))
 
 
@@ -329,7 +330,7 @@ def test_a_run_of_a_look_alike_stays_silent(code: str, number: int, folder: Path
     run = look_alike(code, number, folder)
     assert run.failure is None
     found = [finding for finding in run.findings if finding.code == code]
-    known = (code, RULES[code].negative_examples[number][0]) in KNOWN_BETTER
+    known = (code, negative_examples(RULES[code])[number][0]) in KNOWN_BETTER
     assert bool(found) == known, shown(found)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from marks import MISTAKES, marks, places, shown, unsaid
+from negative_examples import negative_examples
 
 from pytest_amp_check.protocol.rule import RUNTIME, Rule
 from pytest_amp_check.protocol.rules import RULES
@@ -19,7 +20,7 @@ every_look_alike = pytest.mark.parametrize(
     [
         pytest.param(rule, source, id=f"{code}-{reason[:60]}")
         for code, rule in STATIC.items()
-        for reason, source in rule.negative_examples
+        for reason, source in negative_examples(rule)
     ],
 )
 

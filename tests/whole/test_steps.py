@@ -116,7 +116,7 @@ def uses(path: Path) -> Iterator[Use]:
             yield Use(name, pattern, int(flags), bool(ways) and ways <= AT_ONE_PLACE)
 
 
-USES = {use for path in sorted(PACKAGE.rglob("*.py")) if "lookalikes" not in path.parts for use in uses(path)}
+USES = {use for path in sorted(PACKAGE.rglob("*.py")) for use in uses(path)}
 
 
 def ratio(pattern: str | bytes, flags: int, *, fixed: bool, words: bool = False) -> tuple[float, str]:

@@ -6,7 +6,6 @@ therefore holds the data that every check needs, and a rule's module is loaded f
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 
 from ..rule import Rule, ViolationKind
@@ -26,7 +25,6 @@ __all__ = [
     "index_by_code",
     "index_by_label",
     "module_name",
-    "negative_examples",
 ]
 
 
@@ -44,14 +42,10 @@ class _LazyRule(Rule):
         # Only called for attributes that are not set yet.
         if attribute not in Rule.__slots__:
             raise AttributeError(attribute)
-        if attribute == "negative_examples":
-            self.negative_examples = negative_examples(self.family, self.name)
-        else:
-            module = f"{__name__}.{self.family}.{module_name(self.name)}"
-            written: Rule = __import__(module, fromlist=("RULE",)).RULE
-            for slot in Rule.__slots__:
-                if slot != "negative_examples":
-                    setattr(self, slot, getattr(written, slot))
+        module = f"{__name__}.{self.family}.{module_name(self.name)}"
+        written: Rule = __import__(module, fromlist=("RULE",)).RULE
+        for slot in Rule.__slots__:
+            setattr(self, slot, getattr(written, slot))
         return getattr(self, attribute)
 
 
@@ -76,20 +70,8 @@ class _LabelTable(Mapping[str, tuple[Rule, ViolationKind]]):
 
 
 def module_name(name: str) -> str:
-    """Return the name of a rule's module, which is also the name of the folder of negative examples."""
+    """Return the name of a rule's module, also the name of the folder of the rule's negative examples."""
     return name.replace("-", "_")
-
-
-def negative_examples(family: str, name: str) -> tuple[tuple[str, str], ...]:
-    """Return the negative examples of a rule, with the reason from the comment in the first line."""
-    folder = os.path.join(os.path.dirname(__file__), family, "lookalikes", module_name(name))
-    found = []
-    for file in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
-        if file.endswith(".py"):
-            with open(os.path.join(folder, file), encoding="utf-8") as opened:
-                reason, _, source = opened.read().partition("\n\n")
-            found.append((reason.removeprefix("# "), source))
-    return tuple(found)
 
 
 def index_by_code(rules: Iterable[Rule]) -> dict[str, Rule]:
