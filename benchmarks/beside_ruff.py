@@ -16,13 +16,13 @@ from pytest_amp_check.frontends.formats import FORMATS
 
 #: Flag of ruff -> what there is instead, or why there is nothing.
 OTHERWISE = {
-    "--target-version": "Source is parsed by the Python that amp-check runs on; what depends on a version depends on "
-    "that of torch, which is read from the project's own files, or set by `--torch-version`.",
-    "--preview": "No rule is unstable: one that is on has been measured, and the others are off by default.",
-    "--extension": "What holds Python is told by its suffix, `.py`, `.pyi`, `.ipynb` or `.md`; standard input by "
-    "`--stdin-filename`.",
-    "--add-noqa": "`--add-ignores` writes `# amp: ignore[CODE]`, which no other linter takes for its own.",
-    "--add-ignore": "`--add-ignores`, without a reason: one that is written for all findings at once is none.",
+    "--target-version": "Source is parsed by the Python that amp-check runs on. Rules depend on the torch version, "
+    "which is read from the project's own files, or set by `--torch-version`.",
+    "--preview": "No rule is unstable. Every enabled rule has been measured; the others are off by default.",
+    "--extension": "Python is recognized by the suffix `.py`, `.pyi`, `.ipynb` or `.md`. For standard input, "
+    "`--stdin-filename` sets the suffix.",
+    "--add-noqa": "`--add-ignores` writes `# amp: ignore[CODE]`, which no other linter uses.",
+    "--add-ignore": "`--add-ignores`, without a reason, because one reason for all findings explains none of them.",
 }
 
 
@@ -36,8 +36,8 @@ def page() -> str:
     if missing:
         sys.exit(f"ruff has {', '.join(missing)}: say in {__file__} what amp-check has instead")
     return (
-        "# Beside ruff\n\n"
-        f"Every row of `ruff check --help` (ruff {version}), and what `amp-check check` has for it.\n\n"
+        "# Using amp-check with ruff\n\n"
+        f"Find the option of `amp-check check` for each row of `ruff check --help` (ruff {version}).\n\n"
         + _table(("ruff", "amp-check"), rows)
         + "\n## Formats\n\n"
         + _table(("ruff", "amp-check"), formats)
