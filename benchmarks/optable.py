@@ -69,19 +69,20 @@ NOT_FLOAT32 = (
     "bitwise_and_ bitwise_left_shift_ bitwise_not_ bitwise_or_ bitwise_right_shift_ bitwise_xor_ gcd_ lcm_ float_power_"
 ).split()
 
-_HEAD = '''"""What autocast does with each op, for every kind of device, and what in-place edits do to gradients.
+_HEAD = '''"""Autocast policies of ops for all device types, and the effects of in-place ops on gradients.
 
-Ops have the names of aten, without their overloads.
+Ops have the names of aten, without overload names.
 
-Written by ``benchmarks/optable.py`` from torch {version}; do not edit. ``low``: floating arguments are cast to the
+Written by ``benchmarks/optable.py`` from torch 2.13.0; do not edit. ``low``: floating arguments are cast to the
 autocast dtype; ``fp32``: to float32; ``fp32 unless dtype``: the output is float32 unless the call names a dtype; ``fp32
-appended``: the overload that takes a dtype is called, with float32; ``promote``: to the widest floating dtype among
-them; ``banned``: it raises. What is not listed runs in the dtypes that it is given.
+appended``: the overload with a dtype is called, with float32; ``promote``: to the widest floating dtype of the
+arguments; ``banned``: the op raises. Ops without policy run in the dtypes of the arguments.
 
-Of gradients that are multiplied by a loss scale, ``zero`` clears them, and ``multiply`` and ``divide`` may take the
-scale away. After ``homogeneous`` they are what the same edit had made of them without the scale, multiplied by it.
-``fill`` puts a number in their place, which is an edit unless that is zero or infinite; ``replace`` takes other values,
-scaled or not; ``edit`` compares with numbers, or adds to them, or is not linear: it does something else to scaled ones.
+On gradients scaled by a loss scale, ``zero`` clears the gradients, and ``multiply`` and ``divide`` may remove the
+scale. ``homogeneous`` edits commute with scaling: the result is the edited unscaled gradient, times the scale. ``fill``
+sets elements to a number, which is an edit unless the number is zero or infinite. ``replace`` copies other values,
+scaled or not. ``edit`` compares with numbers, adds numbers or is nonlinear, and so has another effect on scaled
+gradients.
 """
 
 from __future__ import annotations
@@ -90,9 +91,9 @@ from __future__ import annotations
 _TAIL = '''
 
 def find_policy(device: str, op: str) -> str:
-    """What autocast does with an op of aten on a type of device, "" where it is not on the device's list.
+    """Return the autocast policy of an aten op on a device type, or "" if the op has no policy.
 
-    Of a device that is not known, only what is the same on CUDA, the CPU and MPS is known: "?" elsewhere.
+    For an unknown device, return the policy if CUDA, the CPU and MPS have the same policy, else "?".
     """
     table = OPS.get(device)
     if table is not None:
@@ -175,11 +176,11 @@ def render() -> str:
         parts.extend(f'    "{policy}": {literal(chosen)},\n' for policy, chosen in rows if chosen)
         parts.append("}\n")
 
-    parts.append("#: Policy -> ops. The other accelerators share the list of CUDA, but for what is cuDNN's.\n")
+    parts.append("#: Policy -> ops. Other accelerators share CUDA's list, except for the ops of cuDNN.\n")
     table("_CUDA", made["cuda"])
     table("_MPS", made["mps"])
     table("_CPU", made["cpu"])
-    parts.append("#: Effect on gradients -> methods of tensors, and functions of torch that take a list of tensors.\n")
+    parts.append("#: Effect on gradients -> methods of tensors, and torch functions on lists of tensors.\n")
     table("_IN_PLACE", in_place(), (*EFFECTS, "edit"))
     table("_FOREACH_IN_PLACE", foreach_in_place(), (*EFFECTS, "edit"))
     only = sorted(made["cuda"].keys() - made["xpu"].keys())
@@ -192,11 +193,11 @@ def render() -> str:
         'OPS: dict[str, dict[str, str]] = {"cuda": _index_by_op(_CUDA), "mps": _index_by_op(_MPS), "cpu": '
         "_index_by_op(_CPU)}\n"
     )
-    parts.append("#: Method of tensors, or function of torch -> what it does to gradients.\n")
+    parts.append("#: Method of tensors, or torch function -> effect on gradients.\n")
     parts.append("IN_PLACE = _index_by_op(_IN_PLACE)\nFOREACH_IN_PLACE = _index_by_op(_FOREACH_IN_PLACE)\n")
     others = ", ".join(f'"{key.lower()}"' for key in LIKE_CUDA)
     parts.append(
-        "#: What is common to all accelerators but MPS.\n"
+        "#: Policies of all accelerators except MPS.\n"
         '_COMMON = {op: policy for op, policy in OPS["cuda"].items() if op not in _ONLY_CUDA}\n'
         f"OPS.update(dict.fromkeys(({others}), _COMMON))\n"
     )

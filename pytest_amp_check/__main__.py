@@ -1,4 +1,4 @@
-"""Entry point of ``python -m pytest_amp_check``, equivalent to ``amp-check``."""
+"""Entry point of the package as a module, equivalent to ``amp-check``."""
 
 from __future__ import annotations
 

@@ -273,11 +273,11 @@ def test_explain_reads_a_traceback_from_standard_input() -> None:
 def test_explain_offers_the_nearest_messages() -> None:
     done = amp_check("explain", "no inf checks recorded for my optimizer")
     assert done.returncode == 2
-    assert "is no message known here: the nearest are no-inf-checks (No inf checks were recorded" in done.stderr
+    assert "matches no known PyTorch message; closest: no-inf-checks (No inf checks were recorded" in done.stderr
     assert done.stderr.count("\n") == 1
     done = amp_check("explain", "hello there world")
     assert done.returncode == 2
-    assert "'hello there world' is no message known here: `amp-check rules` lists" in done.stderr
+    assert "'hello there world' matches no known PyTorch message: `amp-check rules` lists" in done.stderr
 
 
 def test_every_rule_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
