@@ -125,12 +125,13 @@ def of_macros() -> dict[str, str]:
 
 def tables() -> dict[str, dict[str, str]]:
     """Device type -> op -> policy, for the torch that is installed."""
-    macros = of_macros() | CUDA_BESIDE
+    # CUDA builds register these, too, and wheels for the CPU do not.
+    recurrent = dict.fromkeys(("_cudnn_rnn", "miopen_rnn"), "low")
+    macros = of_macros() | CUDA_BESIDE | recurrent
     made = {"cuda": {name: macros[name] for name in registered("AutocastCUDA")}}
     for key in LIKE_CUDA:
         made[key.lower()] = {name: macros[name] for name in registered(f"Autocast{key}")}
-    # CUDA builds register these, too, and wheels for the CPU do not.
-    made["cuda"] |= dict.fromkeys(("_cudnn_rnn", "miopen_rnn"), "low")
+    made["cuda"] |= recurrent
     made["mps"] = {name: (macros | MPS_DIFFERS)[name] for name in registered("AutocastMPS")}
     cpu = dict.fromkeys(CPU_LOW, "low") | dict.fromkeys(CPU_PROMOTE, "promote")
     made["cpu"] = {name: cpu.get(name, "fp32") for name in registered("AutocastCPU")}

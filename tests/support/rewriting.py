@@ -67,7 +67,8 @@ def copied(thing: Any, twins: dict[int, Any] | None = None) -> Any:
     """A deep copy of a tree; ``twins`` learns the copy of each node and list. ``copy.deepcopy`` is slow."""
     made: Any
     if isinstance(thing, ast.AST):
-        made = type(thing)()
+        # Python 3.13 warns about a node that is created without its fields.
+        made = type(thing).__new__(type(thing))
         fields = made.__dict__
         for name, value in thing.__dict__.items():
             # The same few contexts and operators stand in all trees.
