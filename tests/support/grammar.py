@@ -400,8 +400,7 @@ def _class(
     *,
     moves: bool,
 ) -> str:
-    """Return a program that trains in the methods of a class. The class creates its objects or gets them as arguments.
-    """
+    """Return a program that trains in the methods of a class. The class creates or receives the trained objects."""
     text = _own(text, names)
     taken = _names(flags + text, ["batch", "i", "x", "y"])
     methods = ""

@@ -72,12 +72,12 @@ class Program(NamedTuple):
 
     @property
     def setup(self) -> str:
-        """Return the setup, with a scaler if the body uses one."""
+        """The setup, with a scaler if the body uses one."""
         return SETUP if "scaler" in self.body else SETUP.replace(SCALER, "")
 
     @property
     def starts(self) -> int:
-        """Return the line on which the body starts."""
+        """The line on which the body starts."""
         return self.setup.count("\n") + 1
 
     def marked(self, line: str, code: str) -> Program:
