@@ -1,7 +1,6 @@
-"""Accumulation as users write it: windows in every spelling, divisions at every location, mistakes and correct
-variants.
+"""Accumulation as users write it: windows in every spelling, divisions at every location, mistakes and correct code.
 
-Each case is a whole program. A mark names each expected finding on its line. The name of a case ends with its kind:
+Each case is a whole program, with a mark on the line of each expected finding. The name of a case ends with the kind:
 good, bad, or info, for a loss from unanalyzed code, which the finding then mentions.
 """
 
@@ -1251,9 +1250,7 @@ def loop(
     parameters: str = "",
     mark: str = "",
 ) -> str:
-    """Return a trainer that steps every ``k`` micro-batches, with the given statements beside its backward and its
-    step.
-    """
+    """Return a trainer that steps every ``k`` micro-batches, with given statements beside backward and step."""
     return f"""
 def train(model, loader, optimizer, k{parameters}):
     scaler = GradScaler("cuda")

@@ -785,7 +785,7 @@ def test_the_gradients_may_be_scaled_yet(parts: Parts) -> None:
 
 
 def test_a_loop_that_defines_a_function_is_told_of_as_any_other() -> None:
-    """A loop that defines a function gets a dry run before the analysis of its events."""
+    """A loop that defines a function gets a dry run before the analysis of events."""
     source = """\
 import torch
 from torch import nn

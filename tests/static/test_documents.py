@@ -1,6 +1,4 @@
-"""Notebooks are one program across cells, Markdown is one program for each block: findings in both, and their
-locations.
-"""
+"""Findings in notebooks, one program across cells, and in Markdown, one program for each block, with locations."""
 
 from __future__ import annotations
 
@@ -178,7 +176,7 @@ def test_cells_have_the_numbers_that_ruff_gives_them(tmp_path: Path) -> None:
     ],
 )
 def test_what_only_ipython_understands_is_passed_over(line: str) -> None:
-    """An IPython line alone, among Python and in a block does not move the code after it."""
+    """An IPython line alone, among Python and in a block does not move the following code."""
     indented = "    " + line.replace("\n", "\n    ") + "\n"
     automatic = line.startswith(("pip", "cd"))
     for cells in ([SETUP, line + "\n" + LOOP], [line, SETUP, LOOP], [SETUP + line, LOOP], [SETUP, "\n  " + line, LOOP]):
@@ -424,7 +422,7 @@ def test_too_much_code_is_said(tmp_path: Path, name: str, *, named: bool) -> Non
 
 
 def escaped(text: str) -> str:
-    """Escape a JSON text as programs do that protect it from HTML parsers."""
+    """Escape a JSON text for safe use in HTML, as some programs do."""
     return re.sub("[=<>&']", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
@@ -473,9 +471,7 @@ MARKED = [p for p in sorted((ROOT / "fixtures").rglob("*.py")) if marks(p.read_t
 @given(data=st.data())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_notebook_has_the_findings_of_its_script(data: st.DataObject) -> None:
-    """A marked script, cut into cells between any of its statements and mixed with magics and other cells, keeps its
-    findings.
-    """
+    """A marked script keeps its findings when cut into cells between any statements, among magics and other cells."""
     path = data.draw(st.sampled_from(MARKED))
     script = path.read_text(encoding="utf-8")
     rows = script.split("\n")

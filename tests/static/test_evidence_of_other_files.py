@@ -1,4 +1,4 @@
-"""Evidence of other files: a finding disappears if they make the missing call, and in no other case."""
+"""Evidence of other files: a finding disappears only if another file makes the missing call."""
 
 from __future__ import annotations
 
@@ -324,7 +324,7 @@ def half_step(net, opt, scaler, images, log):
 
 
 def test_a_caller_with_more_states_than_are_followed_shows_only_the_calls_that_it_makes(tmp_path: Path) -> None:
-    """Joined states of the caller may lose a violation, but its clearing of the gradients is still recognized."""
+    """Joined states of the caller may lose a violation, but the caller's clearing of gradients is still recognized."""
     parts = range(18)
     lines = [
         "import torch",
@@ -444,8 +444,7 @@ class Trainer:
 def test_a_violation_in_a_function_is_found_where_the_states_of_its_caller_are_joined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Code that a flag of the caller guards in two functions is correct, although one function alone does not show it.
-    """
+    """Code that a flag of the caller guards in two functions is correct, although one function alone hides that."""
     monkeypatch.setattr("pytest_amp_check.protocol.graph_checker.LIMIT", 100)
     monkeypatch.setattr("pytest_amp_check.protocol.graph_checker.MOST_SPENT", 10)
     stages = "\n".join(

@@ -63,7 +63,7 @@ every_fix = pytest.mark.parametrize("rule", FIXED.values(), ids=FIXED)
 
 
 def mended(source: str | bytes, path: str = "train.py", *, only: str = "", unsafe: bool = True) -> FixResult:
-    """Fix a single file. The findings are those of the default rules, or of the rule ``only``."""
+    """Fix a single file. The findings come from the default rules, or from the rule ``only``."""
     document = EditedFile.from_bytes(path, source if isinstance(source, bytes) else source.encode())
     settings = Settings(select=frozenset([only])) if only and only != "AMP902" else Settings()
     tree = engine.single_file_project(document.text, path)
@@ -1598,7 +1598,7 @@ def test_every_rule_with_a_fix_says_how_safe_it_is() -> None:
 
 @functools.cache
 def offered_in(source: str) -> list[tuple[str, str]]:
-    """Return the fixes offered in a program: rules, and their applicability."""
+    """Return the rules with a fix in a program, each with the applicability of the fix."""
     found = engine.check_source(source, "train.py")
     fix_files.offer_fixes(found, {"train.py": source.encode()})
     return [(each.code, each.fix.applicability) for each in found if each.fix is not None]

@@ -1,7 +1,7 @@
 """Control flow: a mistake is found behind every construct, and correct use of the same construct stays silent.
 
-Each case is a whole program, the text of :data:`HEAD` followed by its own text. A mark names each expected finding on
-its line.
+Each case is a whole program: the text of :data:`HEAD` and the case. A mark names each expected finding on the line of
+the finding.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Training loops with one different part: the label of each violation, and its line."""
+"""Training loops with one different part: label and line of each violation."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Programs that distinguish each branch of the interpreter from similar branches: containers, names, objects, contexts.
-"""
+"""Programs that distinguish each branch of the interpreter from similar branches: containers, names, contexts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Unanalyzed code is ordinary: it does what its name suggests, and findings that rest on the name are possible
-findings.
+"""Unanalyzed code is ordinary: a call has the effects that the name suggests, and such findings are possible findings.
 """
 
 from __future__ import annotations

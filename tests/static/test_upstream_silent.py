@@ -1,7 +1,7 @@
 """Programs like PyTorch's own ``test_grad_scaling_*`` tests: the recorder is silent, and records every skip.
 
-The programs are ours. The behavior is that of ``test/test_torch.py`` (``TestTorchDeviceType``) and of PyTorch's
-*Automatic Mixed Precision examples*. Expected skips and scales are computed manually.
+The programs are ours. The behavior follows ``test/test_torch.py`` (``TestTorchDeviceType``) and PyTorch's *Automatic
+Mixed Precision examples*. Expected skips and scales are computed manually.
 """
 
 # mypy: allow-untyped-calls, allow-untyped-decorators
@@ -730,7 +730,7 @@ def test_half_duplicates_that_overflow_when_they_are_coalesced() -> None:
 
 
 class ReadsAttributes(Optimizer):
-    """An optimizer that reads its attributes ``grad_scale`` and ``found_inf``, and skips the step itself."""
+    """An optimizer that reads the attributes ``grad_scale`` and ``found_inf``, and skips steps without the scaler."""
 
     _step_supports_amp_scaling = True
     grad_scale: Tensor
@@ -751,7 +751,7 @@ class ReadsAttributes(Optimizer):
 
 
 class TakesTheScaler(Optimizer):
-    """An optimizer that gets the scaler as an argument and calls its methods."""
+    """An optimizer that gets the scaler as an argument and calls the scaler's methods."""
 
     _step_supports_amp_scaling = True
 
