@@ -1,5 +1,4 @@
-"""AMP6xx in indirect programs, and in similar correct programs: shards, replicas, threads, captures, compiled models.
-"""
+"""AMP6xx in indirect programs, and in similar correct programs: shards, replicas, threads, captures, compilation."""
 
 from __future__ import annotations
 

@@ -446,7 +446,7 @@ def test_float16_counts_where_it_may_come_into_a_file(tmp_path: Path, files: dic
     for name, text in {"net/mask": MASK, **files}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-    # A file checked by name is judged among all files of its project.
+    # A file checked by name is analyzed among all files of its project.
     (tmp_path / "pyproject.toml").touch()
     for path in (tmp_path, tmp_path / "net" / "mask.py"):
         assert ("AMP506" in {f.code for f in check_paths([str(path)], Settings()).findings}) == found, path

@@ -1,5 +1,4 @@
-"""Unanalyzed code is ordinary: a call has the effects that the name suggests, and such findings are possible findings.
-"""
+"""Unanalyzed code is ordinary: a call has the effects that its name suggests, and such findings are possible."""
 
 from __future__ import annotations
 
