@@ -1,5 +1,4 @@
-"""Low-precision parameters in a run: the line of creation, the check at the step, and optimizers that may train them.
-"""
+"""Low-precision parameters in a run: line of creation, check at the step, and optimizers that may train them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Dtypes of all tensors are collected where they are created, asserted by name, and the collection has no side effects.
-"""
+"""Dtypes of all tensors are collected at creation and asserted by name, and the collection has no side effects."""
 
 from __future__ import annotations
 

@@ -35,8 +35,7 @@ class Output:
 
 
 class Net(nn.Module):
-    """A model with tensors in some form as arguments and results. If its first input is zero, its logarithm is of zero.
-    """
+    """A model with tensors in some form as arguments and results, and a log of zero if the first input is zero."""
 
     def __init__(self, form: str) -> None:
         super().__init__()

@@ -58,8 +58,7 @@ def one_thread() -> Iterator[None]:
 def digest(
     loss: Tensor, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: Any = None, *, rng: bool = True
 ) -> str:
-    """Return a hash of every bit of a step: loss, parameters, gradients, buffers, optimizer, scaler, random generators.
-    """
+    """Hash every bit of a step: loss, parameters, gradients, buffers, optimizer, scaler, random generators."""
     found = hashlib.sha256()
     tensors = [loss, *model.parameters(), *model.buffers()]
     tensors += [p.grad for p in model.parameters() if p.grad is not None]

@@ -524,6 +524,6 @@ def test_headroom_shows_the_greatest_outputs_and_products_by_module() -> None:
             optimizer.step()
     assert run.failure is None
     found = run.as_dict()["headroom"]
-    # The second of three steps is not sampled, and identity modules return their input.
+    # The second of three steps is not sampled, and identity matrices keep their input.
     assert found["outputs"]["query"] == 20.0
     assert found["products"] == {"Attention": 1600.0}
