@@ -204,8 +204,7 @@ def test_every_test_draws_the_same_numbers(pytester: pytest.Pytester) -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[list[float]]:
-    """Seed the global generators, and collect their first numbers after the block. Restore the generators at the end.
-    """
+    """Seed the global generators, and collect their first numbers after the block. Restore the generators finally."""
     before = snapshot.random_state()
     snapshot.seed_all(seed)
     drawn: list[float] = []

@@ -452,7 +452,7 @@ def test_decimation_keeps_what_stands_out(values: list[int | None], limit: int) 
         assert kept == list(range(len(values)))
 
 
-# Cases in which no report can be written.
+# Reports that cannot be written.
 
 
 def test_where_it_cannot_be_written(tmp_path: Path) -> None:

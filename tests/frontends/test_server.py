@@ -419,7 +419,7 @@ def test_an_editor_that_asks_is_told_that_another_file_changed_an_answer(tmp_pat
 
 
 def test_an_edit_of_what_was_never_opened_is_passed_over_in_silence(tmp_path: Path) -> None:
-    """pygls alone would answer with a KeyError, which editors show to the user."""
+    """The server ignores such an edit: pygls alone would answer with a KeyError, which editors show to the user."""
     nowhere = "file:///nowhere/at/all.py"
     with Editor(tmp_path) as editor:
         editor.texts[nowhere], editor.versions[nowhere] = BAD, 1
@@ -496,7 +496,7 @@ def test_it_survives_what_is_typed_at_random(tmp_path: Path) -> None:
 
 
 def test_a_client_that_says_what_makes_no_sense_is_served_on(tmp_path: Path) -> None:
-    """The server continues after unopened documents, invalid positions, double closing, and removed folders and files.
+    """The server continues after unopened documents, invalid positions, double closing, and deleted folders or files.
     """
     nowhere = "file:///nowhere/at/all.py"
     folder = tmp_path / "gone"
