@@ -186,7 +186,7 @@ ARCHITECTURES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] =
 
 
 class Place(NamedTuple):
-    """The location of a planted value: architecture, kind, target, and whether a scaler is used."""
+    """The location of a planted value: architecture, kind, target, and use of a scaler."""
 
     architecture: str
     kind: str

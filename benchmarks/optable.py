@@ -1,9 +1,9 @@
 """Generator of ``protocol/optable.py``, the effects of autocast and in-place ops, from the installed torch.
 
-CUDA's policies are macros in a header of every wheel. The dispatcher tells which other devices share the policies. The
-lists of the CPU, and the differences of MPS, are in sources that no wheel contains: they are stated here, and applied
-to the registered ops. The in-place methods are the methods of tensors. The effect of a method on scaled gradients
-follows from its computation, and is stated here if it is not simply an edit.
+CUDA's policies are macros in a header of every wheel. The dispatcher knows the other devices that share the policies.
+The lists of the CPU, and the differences of MPS, are in sources that no wheel contains: they are stated here, and
+applied to the registered ops. The in-place methods are the methods of tensors. The effect of a method on scaled
+gradients follows from its computation, and is stated here if it is not simply an edit.
 """
 
 from __future__ import annotations

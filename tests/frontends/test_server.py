@@ -496,8 +496,7 @@ def test_it_survives_what_is_typed_at_random(tmp_path: Path) -> None:
 
 
 def test_a_client_that_says_what_makes_no_sense_is_served_on(tmp_path: Path) -> None:
-    """The server continues after unopened documents, invalid positions, double closing, and deleted folders or files.
-    """
+    """The server continues after unopened documents, invalid positions, double closing, and deletions on the disk."""
     nowhere = "file:///nowhere/at/all.py"
     folder = tmp_path / "gone"
     folder.mkdir()

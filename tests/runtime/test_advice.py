@@ -1,4 +1,4 @@
-"""Advice of a run, and the evidence for each piece of advice."""
+"""Advice of a run, and the evidence for the advice."""
 
 from __future__ import annotations
 

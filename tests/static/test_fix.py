@@ -88,7 +88,7 @@ def unmarked(source: str) -> str:
 #: Replacements that fixes make in a bad example if the result differs from the good example.
 EXPECTED = {
     "AMP102": [("        with ctx:\n", '        with torch.autocast("cpu", dtype=torch.bfloat16):\n')],
-    # A person must decide what runs where a generator is consumed.
+    # A person must decide about the code that runs where a generator is consumed.
     "AMP105": [
         (
             '    torch.autocast("cpu", dtype=torch.bfloat16)\n',

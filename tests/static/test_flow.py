@@ -2570,7 +2570,8 @@ case(
 )
 
 
-# Each scaler steps what it has scaled. A clip comes before the step, and the scale stays while gradients wait.
+# Each scaler steps only the losses that it has scaled. A clip comes before the step, and the scale stays while
+# gradients wait.
 
 #: Two networks with a scaler each.
 TWO_SCALERS = """
