@@ -1,6 +1,6 @@
 """Ten mistakes that can be inserted into correct training code, found by syntax alone.
 
-The operators share no code with the measured analyzer: they find a scaler or an autocast by words of the code.
+The operators do not depend on the measured analyzer: words of the code show the location of a scaler or an autocast.
 :mod:`strangers` inserts the mistakes into public repositories.
 """
 

@@ -204,7 +204,7 @@ def test_every_test_draws_the_same_numbers(pytester: pytest.Pytester) -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[list[float]]:
-    """Seed the global generators, and collect their first numbers after the block. Restore the generators finally."""
+    """Seed the global generators, and collect the first numbers after the block. Then restore the generators."""
     before = snapshot.random_state()
     snapshot.seed_all(seed)
     drawn: list[float] = []

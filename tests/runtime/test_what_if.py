@@ -1,4 +1,4 @@
-"""What-if answers from one recorded step, compared with recordings of the changed model."""
+"""Accuracy of what-if answers from one recorded step, compared with recordings of the changed model."""
 
 from __future__ import annotations
 

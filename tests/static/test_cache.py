@@ -48,7 +48,7 @@ LATER = 1_000_000_000
 
 
 def put(path: Path, content: str, age: int = 100) -> None:
-    """Write a file whose modification time is ``age`` units of ``LATER`` in the past."""
+    """Write a file whose modification time is ``age`` seconds in the past."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content, encoding="utf-8")
     at = path.stat().st_mtime_ns - age * LATER
