@@ -1,6 +1,6 @@
-"""What ``ruff check --help`` lists, row by row, and what amp-check has for each: for docs/ruff.md.
+"""Comparison of ``ruff check --help`` with amp-check, row by row, for docs/ruff.md.
 
-A flag or format that both have is found by its name; of every other one a sentence here says why it is not there.
+A flag or format that both have is found by its name. For every other one, a sentence here explains the absence.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pytest_amp_check.frontends import cli
 from pytest_amp_check.frontends.formats import FORMATS
 
-#: Flag of ruff -> what there is instead, or why there is nothing.
+#: Flag of ruff -> the alternative, or the reason why there is none.
 OTHERWISE = {
     "--target-version": "Source is parsed by the Python that amp-check runs on. Rules depend on the torch version, "
     "which is read from the project's own files, or set by `--torch-version`.",
@@ -27,7 +27,7 @@ OTHERWISE = {
 
 
 def page() -> str:
-    """The page."""
+    """Return the whole page."""
     version = _ruff("--version").split()[1]
     listed = _ruff("check", "--help")
     rows = [(f"`{', '.join(names)}`", _ours(names[-1])) for names in flags(listed)]
@@ -45,7 +45,7 @@ def page() -> str:
 
 
 def flags(listed: str) -> Iterator[list[str]]:
-    """The flags of each row, the long one last."""
+    """Yield the flags of each row, the long flag last."""
     for short, long in re.findall(r"^ +(?:(-\w), )?(--[\w-]+)", listed, re.MULTILINE):
         yield [name for name in (short, long) if name]
 
@@ -57,7 +57,7 @@ def _formats(listed: str) -> list[str]:
 
 
 def _ours(flag: str) -> str:
-    """The same flag of amp-check, with its short form, or what there is instead."""
+    """Return the same flag of amp-check, with its short form, or the alternative."""
     for action in _check()._actions:
         if flag in action.option_strings:
             return ", ".join(f"`{name}`" for name in sorted(action.option_strings, key=len))
@@ -65,7 +65,7 @@ def _ours(flag: str) -> str:
 
 
 def _check() -> argparse.ArgumentParser:
-    """The parser of ``amp-check check``."""
+    """Return the parser of ``amp-check check``."""
     (commands,) = (each for each in cli._make_parser()._actions if isinstance(each, argparse._SubParsersAction))
     found: argparse.ArgumentParser = commands.choices["check"]
     return found

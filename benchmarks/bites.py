@@ -1,23 +1,23 @@
-"""Makes mistakes in our own code, one at a time, and says which of them no test notices.
+"""Mutation test of our own code: insert one mistake at a time and list the mistakes that no test notices.
 
     python benchmarks/bites.py [--seed 0] [--mutants 150] [--seconds 60] [--jobs 2] [--only 3 --only 17]
                                [--target static/libraries] [--files 'static/libraries/c*'] [TESTS ...]
 
-The mutants are drawn from all those of the functions of one folder, or of several: another comparison,
-``and`` for ``or``, a ``not`` less, another constant, another operator of numbers and sets, nothing returned, a
-statement less. What runs only when modules are imported is left alone, and so are assertions, which speak to the type
-checker, and f-strings, which speak to people. The functions called ``register``, which fill the tables of handlers, run
-only then: a test that comes past one of their switches does so because it imports modules anew, and asks nothing else.
+The mutants are drawn from all mutants of the functions of one folder, or of several: another comparison, ``and`` for
+``or``, a removed ``not``, another constant, another operator of numbers and sets, nothing returned, a removed
+statement. Code that runs only when modules are imported is not mutated, and neither are assertions, which serve the
+type checker, and f-strings, which serve people. The functions called ``register``, which fill the tables of handlers,
+run only at import: a test reaches their switches only by importing modules again, and asserts nothing about them.
 
 All mutants of a sample are compiled into the modules, each behind a switch, and the tests are collected once. A first
-run, with no mutant switched on, sees which tests come past which switch. Then each mutant has a forked process of its
-own, which runs the tests that come past its switch, until one fails or those that fit into ``--seconds`` have passed:
-the quickest of every file first, then the files whose tests have noticed most of the mutants before, for the time that
-they take. A test that takes ten times as long as it did is a timeout.
+run, with no mutant switched on, records which tests reach which switch. Then each mutant gets a forked process, which
+runs the tests that reach its switch, until one test fails or ``--seconds`` are used up. The order is: first the
+quickest test of every file, then the files whose tests have noticed most mutants before, in proportion to their time. A
+test that takes ten times its usual time is a timeout.
 
 Processes that tests start see the mutants as well: ``PYTHONPATH`` names a folder whose ``sitecustomize`` loads the
 mutated modules, and environment variables name the mutant and the folder for the numbers of reached switches. A process
-started with ``-S``, ``-I``, ``-E`` or another ``PYTHONPATH`` sees no mutant. ``--one-process`` leaves all of this out.
+started with ``-S``, ``-I``, ``-E`` or another ``PYTHONPATH`` sees no mutant. ``--one-process`` disables all of this.
 """
 
 from __future__ import annotations
@@ -78,17 +78,17 @@ TARGETS = {
     "runtime/record": OF_RECORDINGS,
     "frontends": ("tests/frontends", "tests/whole/test_readme.py"),
 }
-#: What mutated modules call a switch.
+#: Name of the switch function in mutated modules.
 SWITCH = "__mutant__"
-#: Processor time, in seconds, that a test may take besides ten times its own.
+#: Processor time in seconds that a test may take in addition to ten times its usual time.
 GRACE = 10.0
-#: Wall-clock time, in seconds, that a test may take besides ten times its own. The processor time of a test leaves out
-#: the processes that it starts, and a mutant may let them wait for each other.
+#: Wall-clock time in seconds that a test may take in addition to ten times its usual time. The processor time of a test
+#: excludes the processes that the test starts, and a mutant may let these processes wait for each other.
 WAITING = 60.0
 #: Environment variables for the processes that tests start: the number of the mutant, and the folder to which each
 #: process appends the numbers of the switches that it reaches.
 MUTANT, REACHED = "AMP_CHECK_BITES_MUTANT", "AMP_CHECK_BITES_REACHED"
-#: The sitecustomize of these processes. A forked process reads the environment anew: warm.py forks and then sets it.
+#: The sitecustomize of these processes. A forked process reads the environment again: warm.py forks and then sets it.
 IN_OTHER_PROCESSES = """\
 import marshal, os, sys
 from importlib.machinery import PathFinder, SourceFileLoader
@@ -152,11 +152,11 @@ def find_spec(cls, fullname, path=None, target=None):
 
 found, PathFinder.find_spec = PathFinder.find_spec, classmethod(find_spec)
 """
-#: Bytes that a mutant may use, lest one that never ends takes them all.
+#: Bytes that a mutant may allocate, so that an endless mutant does not use up the memory.
 MEMORY = 16 << 30
 KILLED, SURVIVED = 1, 0
-#: For which part of a mutant noticed anywhere a test file counts that has noticed none yet, and for how many one of the
-#: same module does: most test files notice what is wrong in a few modules.
+#: Weights of test files. A file that has noticed no mutant yet counts as this part of a noticed mutant, and a mutant of
+#: the same module counts as this many: most test files notice mistakes in only a few modules.
 UNTRIED, SAME_MODULE = 0.5, 8
 
 COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -181,11 +181,11 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
 }
 
 
-# Mutants: what may be changed, and how the changes get into the code.
+# Mutants: possible changes, and their insertion into the code.
 
 
 class Mutant(NamedTuple):
-    """A change of one node of a file; of a statement that goes, nothing is made."""
+    """A change of one node of a file. A removed statement has no replacement."""
 
     kind: str
     file: str
@@ -230,7 +230,7 @@ def _of_expression(node: ast.expr) -> Iterator[tuple[str, ast.expr]]:
 
 
 def _goes(node: ast.stmt) -> bool:
-    """Whether a program stays one without a statement, and is likely to do something else."""
+    """Return True if a program stays valid without a statement and is likely to behave differently."""
     match node:
         case ast.Expr(ast.Call()) | ast.Raise() | ast.Break() | ast.Continue() | ast.Delete() | ast.AugAssign():
             return True
@@ -242,7 +242,7 @@ def _goes(node: ast.stmt) -> bool:
 
 
 class _Mutants(ast.NodeVisitor):
-    """The mutants of a file, in the order of its lines."""
+    """Visitor that collects the mutants of a file in line order."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -307,7 +307,7 @@ def mutants(file: str, tree: ast.Module) -> list[Mutant]:
 
 
 class _Switched(ast.NodeTransformer):
-    """Puts mutants behind switches."""
+    """Transformer that puts mutants behind switches."""
 
     def __init__(self, chosen: dict[int, list[tuple[int, Mutant]]]) -> None:
         self._chosen = chosen
@@ -323,7 +323,7 @@ class _Switched(ast.NodeTransformer):
 
 
 def switched(tree: ast.Module, chosen: Iterable[tuple[int, Mutant]]) -> ast.Module:
-    """A tree, changed in place to have some of its mutants in it, which the function ``SWITCH`` turns on."""
+    """Insert mutants into a tree in place. The function ``SWITCH`` turns a mutant on."""
     by_node: dict[int, list[tuple[int, Mutant]]] = defaultdict(list)
     for number, mutant in chosen:
         by_node[id(mutant.node)].append((number, mutant))
@@ -332,7 +332,7 @@ def switched(tree: ast.Module, chosen: Iterable[tuple[int, Mutant]]) -> ast.Modu
 
 
 class Switches:
-    """Which mutant is on, and the numbers of those that were asked for."""
+    """The number of the active mutant, and the numbers of the reached switches."""
 
     def __init__(self) -> None:
         self.on: int | None = None
@@ -344,7 +344,7 @@ class Switches:
 
 
 def share(trees: dict[str, ast.Module], numbered: Iterable[tuple[int, Mutant]], folder: Path) -> None:
-    """Write a sitecustomize into a folder, and the code of the modules that have mutants, for other processes."""
+    """Write a sitecustomize into a folder, and the code of the mutated modules, for other processes."""
     codes: dict[str, str] = {}
     for path in sorted({str(ROOT / mutant.file) for _, mutant in numbered}):
         codes[path] = str(folder / f"{len(codes)}.code")
@@ -370,7 +370,7 @@ class _Loader(SourceFileLoader):
 
 
 class _Finder(MetaPathFinder):
-    """Finds modules as ever, and loads those that have mutants with them."""
+    """Finder that loads modules with mutants from the changed trees. Other modules load as usual."""
 
     def __init__(self, trees: dict[str, ast.Module], switches: Switches) -> None:
         self._trees = trees
@@ -389,11 +389,11 @@ class _Finder(MetaPathFinder):
 
 class Sample(NamedTuple):
     mutants: list[Mutant]
-    #: Each of them in words.
+    #: Descriptions of the mutants.
     told: list[str]
-    #: How many there were to draw from.
+    #: Number of mutants to draw from.
     of: int
-    #: The changed modules, by their paths.
+    #: The changed modules, by path.
     trees: dict[str, ast.Module]
 
 
@@ -408,7 +408,7 @@ def sample(seed: int, count: int, targets: Iterable[str], among: Sequence[str] =
     every = [each for path, tree in trees.items() for each in mutants(Path(path).relative_to(ROOT).as_posix(), tree)]
     drawn = Random(seed).sample(every, min(count, len(every)))  # noqa: S311 - a sample, no secret
     drawn.sort(key=lambda mutant: (mutant.file, mutant.node.lineno, mutant.node.col_offset))
-    # Said before mutants become parts of one another.
+    # Formatted before mutants become parts of one another.
     told = [str(mutant) for mutant in drawn]
     numbered = list(enumerate(drawn))
     for path, tree in trees.items():
@@ -416,18 +416,18 @@ def sample(seed: int, count: int, targets: Iterable[str], among: Sequence[str] =
     return Sample(drawn, told, len(every), trees)
 
 
-# Tests: what each reaches, and which of them notice a mutant.
+# Tests: the switches that each reaches, and the tests that notice a mutant.
 
 
 class Known(NamedTuple):
-    """What a test took, in seconds, and the mutants that it came past.
+    """Time of a test in seconds, and the mutants that the test reaches.
 
-    The seconds are processor time; for a test that started processes that came past mutants, they are wall-clock time.
+    The seconds are processor time, or wall-clock time for a test whose child processes reached mutants.
     """
 
     seconds: float
     reached: frozenset[int]
-    #: Wall-clock time, in seconds.
+    #: Wall-clock time in seconds.
     waited: float
 
 
@@ -436,19 +436,19 @@ class _Stopwatch:
         self._processor, self._wall = time.process_time(), time.monotonic()
 
     def read(self, *, elsewhere: bool) -> tuple[float, float]:
-        """Return the seconds that count, and those of the wall clock. ``elsewhere``: other processes did the work."""
+        """Return the counted seconds, and the wall-clock seconds. ``elsewhere``: other processes did the work."""
         processor, wall = time.process_time() - self._processor, time.monotonic() - self._wall
         return max(processor, wall) if elsewhere else processor, wall
 
 
 class Verdict(NamedTuple):
     outcome: str
-    #: The test that noticed, or how many did not.
+    #: The test that noticed the mutant, or the number of tests that did not.
     by: str
 
 
 class Bites:
-    """A plugin of pytest that runs what was collected for each mutant."""
+    """Plugin of pytest that runs the collected tests for each mutant."""
 
     def __init__(self, made: Sample, switches: Switches, options: argparse.Namespace, folder: Path) -> None:
         self.made = made
@@ -457,9 +457,9 @@ class Bites:
         self._options = options
         self._folder = folder
         self._failed = False
-        #: By the name of a fixture that several tests share, what setting it up took and reached.
+        #: Time and reached switches of setting up each fixture that several tests share, by the fixture's name.
         self._shared: dict[str, Known] = {}
-        #: How many mutants the tests of a file have noticed, by that file and the module with the mutant, "" for all.
+        #: Number of mutants noticed by a test file, by the file and the mutant's module, with "" for all modules.
         self._noticed: Counter[tuple[str, str]] = Counter()
 
     @pytest.hookimpl(wrapper=True)
@@ -483,7 +483,7 @@ class Bites:
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         imported = frozenset(self._switches.reached)
         if "warm" in sys.modules:
-            # Once for all mutants: loading torch takes seconds.
+            # Started once for all mutants: loading torch takes seconds.
             sys.modules["warm"].start_sources()
         by_file: dict[Path, list[pytest.Item]] = defaultdict(list)
         for item in session.items:
@@ -503,15 +503,15 @@ class Bites:
         """Run the tests for each mutant."""
         reached = frozenset[int]().union(*(each.reached for each in known.values()))
         asked = self._options.only or range(len(self.made.mutants))
-        # What runs while modules are imported, and not again, comes too early for a switch.
+        # A switch cannot affect code that runs only during imports.
         tried = [number for number in asked if number in reached or number not in imported]
         costs = dict.fromkeys(tried, 0.0)
         for each in known.values():
             for number in each.reached & costs.keys():
                 costs[number] += each.seconds
-        # First those for which all tests fit: what notices them tells where to look for the others.
+        # First the mutants for which all tests fit into the time: they show which files notice mutants.
         order = sorted(tried, key=lambda number: costs[number])
-        # Chosen when their turn comes: by then it is known what has noticed the mutants before.
+        # Tests are chosen lazily, when the results of earlier mutants are known.
         work = ((number, list(self._chosen(number, known))) for number in order)
         for (number, names), status, folder in self._forked(
             work, lambda piece, folder: self._try(piece[0], [by_name[name] for name in piece[1]], known, folder)
@@ -523,7 +523,7 @@ class Bites:
             print(number, *verdict, file=sys.stderr, flush=True)
 
     def _chosen(self, number: int, known: dict[str, Known]) -> Iterator[str]:
-        """Choose the tests that come past a mutant: the quickest of each file, then by the files that notice most."""
+        """Choose the tests that reach a mutant: the quickest of each file, then by the files that notice most."""
         by_file: dict[str, list[str]] = defaultdict(list)
         for name in sorted(known, key=lambda name: known[name].seconds):
             if number in known[name].reached:
@@ -543,7 +543,7 @@ class Bites:
             yield name
 
     def _forked(self, work: Iterable[Any], act: Callable[[Any, Path], int]) -> Iterator[tuple[Any, int, Path]]:
-        """Do pieces of work in a process each, some at a time. Gives the status of each, and its folder, which goes."""
+        """Run each work item in a forked process, several at a time. Yield item, exit status and temporary folder."""
         running: dict[int, tuple[Any, Path]] = {}
         left = iter(work)
         while True:
@@ -559,7 +559,7 @@ class Bites:
                 return
             process, status = self._wait({process: folder for process, (_, folder) in running.items()})
             piece, folder = running.pop(process)
-            # What its tests have started, and a mutant keeps from ending.
+            # The tests may have started processes that a mutant keeps from ending.
             with suppress(ProcessLookupError):
                 os.killpg(process, signal.SIGKILL)
             error = folder / "error"
@@ -570,7 +570,7 @@ class Bites:
 
     @staticmethod
     def _wait(running: dict[int, Path]) -> tuple[int, int]:
-        """Wait until a process ends, and return its number and status. End each process that is past its time."""
+        """Wait for the end of a process, and return its number and status. End each process that runs out of time."""
         while True:
             process, status = os.waitpid(-1, os.WNOHANG)
             if process in running:
@@ -583,7 +583,7 @@ class Bites:
 
     @staticmethod
     def _alone(act: Callable[[], int], folder: Path) -> None:
-        """Act in a process that was forked, and end it."""
+        """Run ``act`` in a forked process, and end the process."""
         status = KILLED
         try:
             os.setpgid(0, 0)
@@ -675,15 +675,16 @@ def main() -> int:
     made, switches = sample(options.seed, options.mutants, targets, options.files or ["*"]), Switches()
     sys.meta_path.insert(0, _Finder(made.trees, switches))
     sys.path.insert(0, str(ROOT))
-    # Runs of pytest inside of tests would load it with a loader of their own, which rewrites assertions.
+    # Otherwise pytest runs inside of tests would load the module with a loader that rewrites assertions.
     importlib.import_module(f"{PACKAGE.name}.frontends.plugin")
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         if not options.one_process:
             share(made.trees, enumerate(made.mutants), Path(folder))
         bites = Bites(made, switches, options, Path(folder))
-        # What is written elsewhere by tests that fail would be found again by the next ones.
+        # Otherwise examples that failing tests store would be found again by later tests.
         os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = folder
-        # Runs of pytest inside of tests would warn that the plugin was imported without the rewriting of assertions.
+        # Otherwise pytest runs inside of tests would warn that the plugin was imported before the rewriting of
+        # assertions.
         pytest.MonkeyPatch().setattr(AssertionRewritingHook, "_warn_already_imported", lambda *_: None)
         flags = ["-qq", "-s", "--assert=plain", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
         pytest.main([*flags, *tests], plugins=[bites])

@@ -1,7 +1,6 @@
-"""Programs made to show what a mistake does where a rule's own examples are too short for it: run by harm.py.
+"""Programs that show the effect of a mistake if a rule's own examples are too short. harm.py runs the programs.
 
-Each is one program with the mistake in it or not, and gives figures by what they count. A process of its own counts as
-a rank.
+Each program runs with and without the mistake, and returns figures by name. Each rank is a separate process.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-#: What is counted -> the figure.
+#: Name of a quantity -> figure.
 Figures = dict[str, float]
-#: Code of a rule -> what its program is, and the program: whether it has the mistake in it -> figures.
+#: Code of a rule -> description of its program, and the program: True for the mistake -> figures.
 SHOWN: dict[str, tuple[str, Callable[[bool], Figures]]] = {}
-#: Code of a rule -> why nothing is measured here.
+#: Code of a rule -> reason why the effect is not measured here.
 NOT_HERE = {
     "AMP109": "torch 2.11 and later put it right, so that the figures of older versions stand",
     "AMP302": "it takes accelerate or another framework, which the benchmark does without",
@@ -35,7 +34,7 @@ NOT_HERE = {
 
 
 def shows(code: str, setting: str) -> Callable[[Callable[[bool], Figures]], Callable[[bool], Figures]]:
-    """Enter a program for a rule. ``setting`` is what it does, as a clause."""
+    """Register a program for a rule. ``setting`` describes the program as a clause."""
 
     def enter(program: Callable[[bool], Figures]) -> Callable[[bool], Figures]:
         SHOWN[code] = setting, program
@@ -73,7 +72,7 @@ def _moved(model: nn.Module, before: list[torch.Tensor]) -> float:
 
 
 class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the operations that reach the dispatcher, and those of them that make the host wait for a device."""
+    """Dispatch mode that counts operations, and operations that make the host wait for a device."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -86,7 +85,7 @@ class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _Island(nn.Module):
-    """Two layers, of which the second computes in float32 whatever is around it."""
+    """Two layers, with the second always in float32."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -207,7 +206,7 @@ def _averaged(rank: int, wrong: bool) -> torch.Tensor:
         times += 1
         return default_hooks.allreduce_hook(model.process_group, bucket)
 
-    # torch looks at the annotations of a hook, which are strings here.
+    # torch inspects the annotations of a hook, which are strings in this module.
     model.register_comm_hook(None, lambda _, bucket: counted(bucket))
     for number in range(40):
         last = number % 4 == 3
@@ -376,7 +375,7 @@ def left_out(wrong: bool) -> Figures:
 def _left_out(rank: int, wrong: bool) -> torch.Tensor:
     model = nn.parallel.DistributedDataParallel(nn.Linear(1, 1, bias=False))
     averages = []
-    # The one that leaves a batch out has one backward less: in its last the other would wait for ever.
+    # The rank that skips a batch has one backward less: in its last backward, the other rank would wait forever.
     for number in range(1, 8 if wrong and rank == 0 else 9):
         model.zero_grad()
         loss = model(torch.full((1, 1), float(number))).sum() * (float("nan") if rank and number == 3 else 1.0)
@@ -405,7 +404,7 @@ def region_of_each_step(wrong: bool) -> Figures:
     return {"operations": kernels.all}
 
 
-#: What a rank does: name -> its number and whether the mistake is in it -> what it says.
+#: Programs of a rank: name -> function of the rank and the mistake -> result.
 _RANKS = {
     "unsynced": _unsynced,
     "averaged": _averaged,
@@ -432,7 +431,10 @@ def _rank(rank: int, folder: str) -> None:
 
 @functools.cache
 def _said() -> tuple[dict[tuple[str, bool], torch.Tensor], ...]:
-    """What each of two processes says, of all programs: starting them takes longer than running these."""
+    """Return the results of all programs from each of two processes.
+
+    All programs share the processes, because starting a process takes longer than the programs.
+    """
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         each = [context.Process(target=_rank, args=(rank, folder)) for rank in range(2)]
@@ -449,7 +451,7 @@ def _ranks(name: str, wrong: bool) -> list[torch.Tensor]:
 
 
 def measure(code: str) -> str:
-    """What the mistake did in the program of a rule, in words."""
+    """Return a sentence about the effect of the mistake in a rule's program."""
     setting, program = SHOWN[code]
     figures: list[Figures] = []
     for wrong in (True, False):

@@ -1,4 +1,4 @@
-"""What ``emulate_cuda()`` costs: to enter and leave, and per op, against the same ops without it."""
+"""Cost of ``emulate_cuda()``: of entering and leaving, and of each op, compared with the same ops without emulation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_amp_check.runtime.emulate.cuda import emulate_cuda
 
 
 def microseconds(call: Callable[[], object], times: int) -> float:
-    """The mean over ``times`` calls."""
+    """Return the mean time over ``times`` calls."""
     start = time.perf_counter()
     for _ in range(times):
         call()
@@ -22,7 +22,7 @@ def microseconds(call: Callable[[], object], times: int) -> float:
 
 
 def paired(call: Callable[[], object], *, autocast: bool, times: int = 2000, pairs: int = 15) -> tuple[float, float]:
-    """Medians in microseconds, without and with emulation, taken in turns."""
+    """Return medians in microseconds, without and with emulation, measured alternately."""
     plain, emulated = [], []
     for _ in range(pairs):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
@@ -33,7 +33,7 @@ def paired(call: Callable[[], object], *, autocast: bool, times: int = 2000, pai
 
 
 def training_step() -> Callable[[], object]:
-    """One step of a small perceptron, without a scaler, in milliseconds on a CPU."""
+    """Return a function that runs one step of a small perceptron without a scaler, some milliseconds on a CPU."""
     model = nn.Sequential(nn.Linear(256, 1024), nn.GELU(), nn.Linear(1024, 256))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     inputs = torch.randn(256, 256)

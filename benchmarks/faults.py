@@ -1,19 +1,19 @@
-"""Ends the command at moments by chance, and takes away what it needs: files must stay whole, and faults be said.
+"""Fault injection: end the command at random moments or remove its resources, and check files and error messages.
 
     python benchmarks/faults.py [--seed 0] [--trials 20] [--only NAME ...]
 
-Each trial gets a fresh project: files with a mistake that --fix puts right, long enough that several processes read
-them. Signals come at a moment between the start and the usual end. Afterwards
+Each trial gets a fresh project: files with a mistake that --fix can fix, long enough that several processes analyze
+them. Signals arrive at a moment between the start and the usual end. Afterwards:
 
-- each source holds what it held or what the fix makes of it, with the mode it had, and nothing lies beside it (after
-  SIGKILL, which nobody can answer, a file that had not yet taken its place may; that is counted),
-- standard error has no traceback of this package, and the exit code is the signal's or that of a run to the end,
-- no process of the command is left,
-- the same command, once more, with the cache that was left, ends as one does that nothing ever happened to.
+- Each source has its old content or the content after the fix, with its old mode, and no file lies beside it. (After
+  SIGKILL, which cannot be handled, a temporary file may remain; these are counted.)
+- Standard error has no traceback of this package, and the exit code is the signal's or the usual exit code.
+- No process of the command is left.
+- The same command, run again with the remaining cache, gives the usual result.
 
-A signal in the first tenths of a second meets Python before it has loaded anything of this package: these are counted
-too. The full disk and the read-only one are small file systems in memory, which only root may mount; elsewhere these
-two are left out, and said to be. It ends with 1 where anything failed.
+A signal in the first tenths of a second can reach Python before this package is loaded: these cases are counted too.
+The full disk and the read-only disk are small file systems in memory, which only root may mount. Without root, these
+two are skipped with a notice. The exit code is 1 if anything failed.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from typing import Any, NamedTuple
 from pytest_amp_check.protocol.rules import RULES
 
 BAD, GOOD = RULES["AMP201"].bad_example.replace("  # AMP201", ""), RULES["AMP201"].good_example
-#: Characters that make a file take long enough to be read, and so many files that processes are started for them.
+#: Text that makes the analysis of a file slow enough, and the number of files at which worker processes are started.
 PADDING = f"# {'padding ' * 15}\n" * 400
 FILES = 24
 MODE = 0o640
-#: Seconds for anything that should end by itself.
+#: Seconds to wait for any process that should end by itself.
 PATIENCE = 120
 SIGNALS = ("SIGINT", "SIGTERM", "SIGKILL")
 LINES = {130: "amp-check: interrupted\n", 143: "amp-check: terminated\n"}
 CHECK = ("check", "src", "--jobs", "3", "--output-format", "json")
 FIX = ("check", "src", "--fix", "--output-format", "json")
-#: A script that trains for a while.
+#: A script that trains for some time.
 TRAINING = """\
 import torch
 from torch import nn
@@ -75,7 +75,7 @@ class Done(NamedTuple):
 
 
 class Outcome:
-    """What trials of one kind have come to: how many, what failed, and what else was seen."""
+    """Results of the trials of one kind: their number, the failures, and counted observations."""
 
     def __init__(self) -> None:
         self.trials = 0
@@ -88,7 +88,7 @@ class Outcome:
 
 
 def environment(**more: str | None) -> Environment:
-    """The variables of this process without those that decide how the command speaks."""
+    """Return the environment of this process without variables that change the output of the command."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("AMP_CHECK_")}
     changed = {**kept, "OMP_NUM_THREADS": "1", **more}
     return {name: value for name, value in changed.items() if value is not None}
@@ -103,7 +103,7 @@ def amp_check(folder: Path, *argv: str, before: Sequence[str] = (), env: Environ
 
 
 def project(folder: Path, files: int = FILES, padding: str = PADDING) -> Path:
-    """A fresh project in a folder."""
+    """Create a fresh project in a folder."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "src").mkdir(parents=True)
     (folder / "train.py").write_text(TRAINING)
@@ -115,7 +115,7 @@ def project(folder: Path, files: int = FILES, padding: str = PADDING) -> Path:
 
 
 def look(folder: Path, outcome: Outcome, what: str, *, parts: bool = False, padding: str = PADDING) -> None:
-    """Look at what lies in a project after something happened to it."""
+    """Check the files of a project after a fault."""
     for path in sorted((folder / "src").iterdir()):
         if path.name.startswith(".amp-check-"):
             outcome.seen["files beside sources"] += 1
@@ -127,7 +127,7 @@ def look(folder: Path, outcome: Outcome, what: str, *, parts: bool = False, padd
 
 
 def is_quiet(done: Done) -> bool:
-    """Whether nothing of this package's own insides is shown."""
+    """Return True if the output shows no internals of this package."""
     return "internal error" not in done.err and not ("Traceback" in done.err and "/pytest_amp_check/" in done.err)
 
 
@@ -135,7 +135,7 @@ def is_quiet(done: Done) -> bool:
 
 
 def processes(session: int) -> dict[int, float]:
-    """The processes that are left of a session, with the seconds that each, and what it waited for, has computed."""
+    """Return the remaining processes of a session, each with its CPU seconds, including awaited children."""
     found = {}
     for name in filter(str.isdecimal, os.listdir("/proc")):
         try:
@@ -148,7 +148,7 @@ def processes(session: int) -> dict[int, float]:
 
 
 def usual(folder: Path, argv: Sequence[str]) -> tuple[Done, float]:
-    """What a command comes to that nothing happens to, and the seconds that it computes."""
+    """Run a command without a fault. Return result and CPU seconds."""
     project(folder)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = amp_check(folder, *argv)
@@ -157,7 +157,7 @@ def usual(folder: Path, argv: Sequence[str]) -> tuple[Done, float]:
 
 
 def killed(argv: Sequence[str], name: str, chance: random.Random, trials: int, folder: Path) -> Outcome:
-    """Send a signal to a command, at a moment by chance, so many times."""
+    """Send a signal to a command at a random moment, ``trials`` times."""
     outcome = Outcome()
     if not os.path.exists("/proc/self/stat"):
         return outcome
@@ -187,7 +187,7 @@ def _struck(folder: Path, argv: Sequence[str], name: str, seconds: float) -> tup
         text=True,
         start_new_session=True,
     ) as process:
-        # Not by the clock: how much of it a command takes depends on what else the machine does.
+        # Measured in CPU seconds: the wall-clock time of a command depends on the load of the machine.
         while sum(processes(process.pid).values()) < seconds and process.poll() is None:
             time.sleep(0.002)
         process.send_signal(getattr(signal, name))
@@ -207,10 +207,10 @@ def _judge(outcome: Outcome, what: str, done: Done, whole: Done, name: str, *, s
     elif name == "SIGKILL":
         outcome.expect(done.code == -number, f"{what}: it ended with {done.code}")
     elif done.code == -number:
-        # Python's own end: before it has loaded this package, or in a script that is run.
+        # The end of Python itself: before this package is loaded, or in the script that runs.
         outcome.seen["met Python or the script"] += 1
     elif script and name == "SIGTERM" and not done.err:
-        # The script leaves as one does that exits by itself, and what it has done until then is told.
+        # The script ends like a script that exits by itself, and the findings up to that moment are reported.
         outcome.seen["ended the script, which was told of"] += 1
         outcome.expect(done.code == 128 + number and bool(done.out), f"{what}: {done.code}, and nothing was told")
     else:
@@ -218,12 +218,12 @@ def _judge(outcome: Outcome, what: str, done: Done, whole: Done, name: str, *, s
         outcome.expect(done.code == 128 + number and said, f"{what}: it ended with {done.code} and {done.err[-200:]!r}")
 
 
-# What is not there.
+# Missing resources.
 
 
 @contextmanager
 def small_disk(folder: Path, kilobytes: int) -> Iterator[bool]:
-    """A folder on a file system of its own; whether there is one."""
+    """Mount a small file system in a folder. Yield True if the mount succeeded."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     command = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(folder)]
@@ -238,7 +238,7 @@ def small_disk(folder: Path, kilobytes: int) -> Iterator[bool]:
 
 
 def full_disk(chance: random.Random, trials: int, folder: Path) -> Outcome:
-    """--fix where there is room for some of the files at most, and often for none."""
+    """Run --fix with disk space for some of the files at most, and often for none."""
     outcome = Outcome()
     for trial in range(trials):
         what = f"full disk, trial {trial}"
@@ -264,7 +264,7 @@ def full_disk(chance: random.Random, trials: int, folder: Path) -> Outcome:
 
 
 def read_only(chance: random.Random, trials: int, folder: Path) -> Outcome:
-    """Checks and fixes where nothing can be written."""
+    """Run checks and fixes on a read-only file system."""
     outcome = Outcome()
     for trial in range(trials):
         with small_disk(folder, 4096) as mounted:
@@ -281,7 +281,7 @@ def read_only(chance: random.Random, trials: int, folder: Path) -> Outcome:
 
 
 def nowhere(chance: random.Random, trials: int, folder: Path) -> Outcome:
-    """No HOME, and no TMPDIR or one that is not there."""
+    """Run checks without HOME, and without TMPDIR or with a missing TMPDIR."""
     outcome = Outcome()
     project(folder)
     whole = amp_check(folder, *CHECK, "--no-cache")
@@ -294,7 +294,7 @@ def nowhere(chance: random.Random, trials: int, folder: Path) -> Outcome:
 
 
 def closed(chance: random.Random, trials: int, folder: Path) -> Outcome:
-    """Each set of standard input, output and error closed before the command starts, and readers that go away."""
+    """Close each subset of standard input, output and error before the start, and close the output pipes early."""
     outcome = Outcome()
     sets = [which for number in range(4) for which in itertools.combinations((0, 1, 2), number)]
     for trial, argv in itertools.product(range(trials), (CHECK, FIX)):
@@ -316,7 +316,7 @@ def closed(chance: random.Random, trials: int, folder: Path) -> Outcome:
 
 
 def together(chance: random.Random, trials: int, folder: Path) -> Outcome:
-    """Several commands at once on one cache, some of which fix what the others read."""
+    """Run several commands at once on one cache. Some commands fix files that the others analyze."""
     outcome = Outcome()
     for trial in range(trials):
         outcome.trials += 1
@@ -339,7 +339,7 @@ def together(chance: random.Random, trials: int, folder: Path) -> Outcome:
     return outcome
 
 
-#: The command with another time than the system's.
+#: The command with a clock that differs from the system's.
 SHIFTED = """\
 import sys, time
 from pytest_amp_check.static import cache
@@ -350,7 +350,7 @@ run()
 
 
 def clock(chance: random.Random, trials: int, folder: Path) -> Outcome:
-    """Runs whose clock is hours ahead of or behind that of the run before, with edits in between."""
+    """Run the command with a clock hours ahead of or behind the run before, with edits in between."""
     outcome = Outcome()
     project(folder, 8)
     paths = sorted((folder / "src").iterdir())
@@ -371,7 +371,7 @@ def clock(chance: random.Random, trials: int, folder: Path) -> Outcome:
 
 
 def few_files(chance: random.Random, trials: int, folder: Path) -> Outcome:
-    """Few file descriptors, and more processes wanted than these are enough for."""
+    """Limit the file descriptors, and request more processes than the limit allows."""
     outcome = Outcome()
     project(folder)
     whole = amp_check(folder, *CHECK, "--no-cache")
@@ -405,7 +405,7 @@ FAULTS: dict[str, Fault] = {
 
 
 def tried(name: str, seed: int, trials: int) -> Outcome:
-    """The trials of one kind. A seed and a kind give the same ones, whatever else is tried."""
+    """Run the trials of one kind. The trials depend only on seed and kind."""
     with tempfile.TemporaryDirectory(prefix="amp-faults-") as made:
         chance = random.Random(f"{seed} {name}")  # noqa: S311 - moments, not secrets
         return FAULTS[name](chance, trials, Path(made, "project"))

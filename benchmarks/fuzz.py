@@ -1,19 +1,19 @@
-r"""Gives the reader what nobody would write, for minutes or hours, and says where it fails.
+"""Fuzzer of the analyzer: unusual inputs for minutes or hours, and a report of failures.
 
     python benchmarks/fuzz.py [--inputs 2000 | --minutes 20] [--seed 0] [--strange 0] [--keep FOLDER] [FOLDER ...]
     python benchmarks/fuzz.py --seed 0 --only 123 [FOLDER ...]     # the input of that number again, on standard output
 
-Programs of the tests, the rules' examples, ``fixtures/``, and those of the folders that are named are changed by
-tokens, lines and characters; ``--strange`` asks for so many of hypothesmith's besides. They come as source, notebooks,
-Markdown, configuration, suppressions, and as caches that somebody spoilt. Of each is asked:
+Inputs are programs of the tests, the rules' examples, ``fixtures/``, and the named folders, changed by tokens, lines
+and characters. ``--strange`` adds a number of hypothesmith's programs. Inputs are source files, notebooks, Markdown,
+configuration, suppressions, and corrupted caches. For each input, the fuzzer checks these conditions:
 
-- that it ends in findings or in a sentence, never in an error of the reader's own,
-- that it takes no more processor time than its size allows (:data:`SECONDS`, and :data:`SECONDS_PER_BYTE`),
-- that two processes whose hashes differ find the same, and make the same fixes,
-- that after all fixes the file still parses, and has no more findings of any rule.
+- The analysis ends with findings or with an error sentence, never with an internal error.
+- The processor time is within the limit for the input's size (:data:`SECONDS`, and :data:`SECONDS_PER_BYTE`).
+- Two processes with different hash seeds have the same findings and make the same fixes.
+- After all fixes, the file still parses, and has no more findings of any rule.
 
-Two processes read every input, and are started again where one dies. The exit status is 1 where anything failed; inputs
-that did are kept in the folder of ``--keep``.
+Two processes analyze every input, and are restarted if they die. The exit status is 1 if anything failed. Failing
+inputs are kept in the folder of ``--keep``.
 """
 
 from __future__ import annotations
@@ -53,31 +53,31 @@ from pytest_amp_check.static.fixes.fix_files import fix_file  # noqa: E402
 from pytest_amp_check.static.project.project_context import ProjectContext  # noqa: E402
 from pytest_amp_check.static.sources import source_files  # noqa: E402
 
-#: Processor time that any input may take, in seconds, and what each byte may take besides.
+#: Processor time in seconds that any input may take, and additional seconds for each byte.
 SECONDS = 10.0
 SECONDS_PER_BYTE = 0.002
-#: Seconds after which a process that does not answer is taken to hang, whatever it says of its processor time.
+#: Seconds after which a process without an answer counts as hanging, regardless of its processor time.
 PATIENCE = 600.0
-#: Two seeds of hashes, under which sets of strings come in different orders.
+#: Two hash seeds with different orders of string sets.
 HASHES = ("1", "20")
-#: What stands between the findings of an input and what fixes have made of it.
+#: Separator between the findings of an input and the text after the fixes.
 FIXED = "\n-- put right:\n"
 EVERYTHING = Settings(select=frozenset(RULES))
 
 
 class Wrong(Exception):
-    """What is wrong with what an input gave, in one sentence."""
+    """Failure of an input, as one sentence."""
 
 
 class TooLong(BaseException):
-    """More processor time was taken than the size of an input allows. Nothing may catch it on the way."""
+    """Signal that an input exceeded its processor time. A BaseException, so that no handler catches it."""
 
 
 # One input.
 
 
 def verdict(given: Input, folder: Path) -> str:
-    """What an input gives, in words that are the same whenever it is. Raises :class:`Wrong`, and what goes wrong."""
+    """Return the result of an input as reproducible text. Raise :class:`Wrong` or any exception of the analyzer."""
     if given.kind == "configuration":
         return _configured(given, folder)
     path = folder / given.name
@@ -122,7 +122,7 @@ def _told(findings: Sequence[Finding]) -> str:
 
 
 def _sound(given: Input, findings: Sequence[Finding]) -> None:
-    """That findings can be shown: of known rules, in order, inside the file, with words on one line."""
+    """Check that findings can be shown: known rules, sorted, inside the file, with messages of one line."""
     if [f.order() for f in findings] != sorted(f.order() for f in findings):
         raise Wrong("the findings are not in order")
     rows = given.data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").count(b"\n") + 1
@@ -136,7 +136,7 @@ def _sound(given: Input, findings: Sequence[Finding]) -> None:
 
 
 def _configured(given: Input, folder: Path) -> str:
-    """A configuration is used, or refused in one sentence. Nothing is read or written where it says."""
+    """Check that a configuration is used, or rejected in one sentence. No configured path is read or written."""
     path = folder / given.name
     path.write_bytes(given.data)
     try:
@@ -156,7 +156,7 @@ def _configured(given: Input, folder: Path) -> str:
 
 
 def _cached(given: Input, path: Path, folder: Path) -> str:
-    """What a spoilt cache leaves of the findings is sound; where it is no JSON any more, all of them are found."""
+    """Check the findings with a corrupted cache. If the cache is no valid JSON, all findings are required."""
     cache = folder / "cache"
     plain = _told(check_paths([str(folder)], EVERYTHING).findings)
     settings = Settings(select=frozenset(RULES) - {"AMP904"})
@@ -182,7 +182,7 @@ def _cached(given: Input, path: Path, folder: Path) -> str:
     return plain
 
 
-# A process that reads inputs.
+# A process that analyzes inputs.
 
 
 def _too_long(number: int, frame: FrameType | None) -> None:
@@ -190,7 +190,7 @@ def _too_long(number: int, frame: FrameType | None) -> None:
 
 
 def answered(given: Input, folder: Path) -> dict[str, Any]:
-    """What an input gives, or what is wrong with it, and the processor time that it took."""
+    """Return the result or the failure of an input, and its processor time in seconds."""
     start = time.process_time()
     allowed = SECONDS + SECONDS_PER_BYTE * len(given.data)
     signal.setitimer(signal.ITIMER_VIRTUAL, allowed)
@@ -221,7 +221,7 @@ def serve() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "a" / "project"
         folder.mkdir(parents=True)
-        # What is said of files is the same in both processes then.
+        # Paths in messages are the same in both processes.
         os.chdir(folder)
         for line in sys.stdin:
             kind, called, data = json.loads(line)
@@ -234,7 +234,7 @@ def serve() -> None:
 
 
 class Reader:
-    """A process that reads inputs under one seed of hashes, started again where it dies."""
+    """A process that analyzes inputs under one hash seed. It is restarted if it dies."""
 
     def __init__(self, hashes: str) -> None:
         self._hashes = hashes
@@ -277,11 +277,11 @@ class Reader:
             self._process = None
 
 
-# All of them.
+# All inputs.
 
 
 class Failure:
-    """An input that failed, and why."""
+    """An input that failed, and the reason."""
 
     def __init__(self, number: int, given: Input, wrong: str, trace: str = "") -> None:
         self.number = number
@@ -291,16 +291,16 @@ class Failure:
 
 
 class Tally:
-    """How many inputs of each kind were read, and what failed."""
+    """Number of analyzed inputs of each kind, and the failures."""
 
     def __init__(self) -> None:
         self.kinds: Counter[str] = Counter()
-        #: With findings, with nothing but that it cannot be read, and with fixes made.
+        #: Numbers of inputs with findings, with only a parse error, and with fixes.
         self.found = 0
         self.unread = 0
         self.fixed = 0
         self.seconds = 0.0
-        #: The longest that an input took: seconds, and its number.
+        #: The slowest input: seconds, and number.
         self.longest = (0.0, -1)
         self.failures: list[Failure] = []
 
@@ -315,7 +315,7 @@ class Tally:
 def fuzzed(
     seed: int, numbers: Iterator[int], made_of: Corpus, until: float = float("inf"), *, show: bool = False
 ) -> Tally:
-    """Have the inputs of these numbers read under both seeds of hashes, as long as there is time."""
+    """Analyze the inputs with these numbers under both hash seeds, until the time is over."""
     tally = Tally()
     readers = [Reader(hashes) for hashes in HASHES]
     try:

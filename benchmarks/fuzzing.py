@@ -1,6 +1,6 @@
-"""Inputs that nobody would write: programs of our own and of others, changed by tokens, lines and characters.
+"""Unusual inputs for the analyzer: programs of this project and of others, changed by tokens, lines and characters.
 
-An input is made from a seed and its number alone, so that it can be made again. :mod:`fuzz` gives them to the reader.
+An input depends only on a seed and its number, so that it can be made again. :mod:`fuzz` runs the analyzer on inputs.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pytest_amp_check.frontends.options import OPTIONS
 from pytest_amp_check.protocol.rules import RULES
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Characters of a program of the corpus, above which a file of others is cut: most of what is new in it is at its head.
+#: Largest size of a corpus program in characters. Longer files are cut: most new code is at the head of a file.
 LONGEST = 12_000
-#: The share of programs that are changed in ways that leave them valid, and how many are tried for each change.
+#: The share of programs whose changes keep them valid, and the number of attempts for each change.
 VALID = 0.6
 TRIES = 4
 
 
 class Input(NamedTuple):
-    """What one try is about: its kind, what the file is called, and the bytes of it."""
+    """One fuzzing input: its kind, its file name, and its bytes."""
 
     kind: str
     name: str
@@ -35,18 +35,18 @@ class Input(NamedTuple):
 
 
 class Corpus(NamedTuple):
-    """What inputs are made from."""
+    """The texts that inputs are made from."""
 
     programs: list[str]
     notebooks: list[str]
     documents: list[str]
 
 
-# What there is.
+# Corpus.
 
 
 def corpus(folders: Sequence[str] = (), *, strange: int = 0, seed: int = 0) -> Corpus:
-    """Programs of this project, and of ``folders``; ``strange`` of them are of hypothesmith, where it is installed."""
+    """Collect programs of this project and of ``folders``, and ``strange`` programs of hypothesmith if installed."""
     programs = dict.fromkeys(text for rule in RULES.values() for text in (rule.bad_example, rule.good_example))
     for path in (*ROOT.glob("fixtures/**/*.py"), *ROOT.glob("tests/static/silent/*.py")):
         programs.setdefault(path.read_text(encoding="utf-8"))
@@ -66,7 +66,7 @@ def corpus(folders: Sequence[str] = (), *, strange: int = 0, seed: int = 0) -> C
 
 
 def _written_in(path: Path) -> Iterator[str]:
-    """Programs that tests have as strings."""
+    """Yield programs that tests contain as strings."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
         if text.count("\n") > 2 and re.search(r"autocast|caler|backward\(", text):
@@ -74,7 +74,7 @@ def _written_in(path: Path) -> Iterator[str]:
 
 
 def _strange(number: int, seed: int) -> Iterator[str]:
-    """Programs that only a grammar would write: valid, and without any sense."""
+    """Yield programs from a grammar: valid but meaningless."""
     if not number:
         return
     try:
@@ -102,9 +102,9 @@ def _strange(number: int, seed: int) -> Iterator[str]:
     yield from made
 
 
-# What is done to it.
+# Changes of a text.
 
-#: Words of mixed precision, of Python, and of what a reader of text might trip over.
+#: Words of mixed precision and of Python, and texts that may confuse a parser.
 WORDS = (
     "torch scaler optimizer loss model autocast GradScaler() .backward() .step( .update() .unscale_( .scale( .half() "
     ".float() float16 torch.bfloat16 clip_grad_norm_ zero_grad() state_dict() load_state_dict( None True False 0 1 -1 "
@@ -113,9 +113,9 @@ WORDS = (
     "} , : ; . ... @ = += /= # \\ ' \" ''' \"\"\" f' b\" r''' self cls super() accumulation_steps % // enabled=False "
     "match case _ type print( exec( __class__ __getattr__ nn.Module torch.no_grad() @torch.no_grad() is_available()"
 ).split(" ")
-#: Characters that end lines, hide, turn text round, or are more than one.
+#: Characters that end lines, are invisible, reverse the text direction, or expand to several characters.
 CHARACTERS = "\x00\x01\x07\x0b\x0c\x1a\x1b\x1c\x85\xa0\xad\u2028\u2029\u200b\u202e\ufeff\uffff\U0001d11e\u0130ßéﬁ²٣中"
-#: Comments that speak to this tool, or nearly.
+#: Comments that are directives of this tool, or nearly.
 PRAGMAS = (
     "# amp: ignore[{code}]",
     "# amp: ignore",
@@ -138,7 +138,7 @@ _TOKENS = re.compile(r"\w+|[ \t]+|\n|[^\w\s]+|\s", re.ASCII)
 
 
 def _tokens(chance: random.Random, text: str, programs: Sequence[str]) -> str:
-    """Some tokens dropped, doubled, exchanged, or put in the place of others."""
+    """Drop, double, exchange or replace some tokens."""
     tokens = _TOKENS.findall(text)
     if not tokens:
         return chance.choice(WORDS)
@@ -159,7 +159,7 @@ def _tokens(chance: random.Random, text: str, programs: Sequence[str]) -> str:
 
 
 def _lines(chance: random.Random, text: str, programs: Sequence[str]) -> str:
-    """Some lines dropped, doubled, moved, indented, or taken from another program."""
+    """Drop, double, move or indent some lines, or insert lines of another program."""
     lines = text.split("\n")
     for _ in range(chance.randint(1, 4)):
         at, other = chance.randrange(len(lines)), chance.randrange(len(lines))
@@ -188,7 +188,7 @@ def _lines(chance: random.Random, text: str, programs: Sequence[str]) -> str:
 
 
 def _characters(chance: random.Random, text: str, programs: Sequence[str]) -> str:
-    """Some characters dropped, or others put in."""
+    """Drop or insert some characters."""
     for _ in range(chance.randint(1, 3)):
         at = chance.randint(0, len(text))
         new = chance.choice((chance.choice(CHARACTERS), chr(chance.randrange(32, 127)), ""))
@@ -197,7 +197,7 @@ def _characters(chance: random.Random, text: str, programs: Sequence[str]) -> st
 
 
 def _repeated(chance: random.Random, text: str, programs: Sequence[str]) -> str:
-    """A few characters of the text, or of what patterns look for, very many times in a row."""
+    """Insert many copies of a few characters, from the text or from the targets of patterns."""
     at = chance.randint(0, len(text))
     pieces = (
         text[at : at + chance.randint(1, 12)],
@@ -212,7 +212,7 @@ def _repeated(chance: random.Random, text: str, programs: Sequence[str]) -> str:
 
 
 def _nested(chance: random.Random, text: str, programs: Sequence[str]) -> str:
-    """Something deep after the program, or in a line of it."""
+    """Add a deeply nested construct after the program or in one of its lines."""
     depth = chance.choice((5, 50, 150, 500, 2_000))
     before, after = chance.choice(
         (
@@ -229,7 +229,7 @@ def _nested(chance: random.Random, text: str, programs: Sequence[str]) -> str:
 
 
 def _chained(chance: random.Random, text: str, programs: Sequence[str]) -> str:
-    """A statement of the program, or a branch, again and again."""
+    """Repeat a statement of the program, or a branch around the statement, many times."""
     lines = text.split("\n")
     at = chance.randrange(len(lines))
     indent = re.match(r"\s*", lines[at]).group()  # type: ignore[union-attr]
@@ -243,7 +243,7 @@ def _chained(chance: random.Random, text: str, programs: Sequence[str]) -> str:
 
 
 def _suppressed(chance: random.Random, text: str, programs: Sequence[str]) -> str:
-    """Comments that silence, or nearly do, behind lines and on lines of their own."""
+    """Insert suppression comments, valid or nearly valid, after lines and on separate lines."""
     lines = text.split("\n")
     for _ in range(chance.randint(1, 5)):
         at = chance.randrange(len(lines))
@@ -255,13 +255,13 @@ def _suppressed(chance: random.Random, text: str, programs: Sequence[str]) -> st
 
 
 def _spliced(chance: random.Random, text: str, programs: Sequence[str]) -> str:
-    """The head of this program and the tail of another."""
+    """Join the head of this program and the tail of another."""
     other = chance.choice(programs)
     return text[: chance.randint(0, len(text))] + other[chance.randint(0, len(other)) :]
 
 
 def _ended(chance: random.Random, text: str, programs: Sequence[str]) -> str:
-    """Other ends of lines, some of them or all."""
+    """Replace some or all line ends."""
     end = chance.choice(("\r\n", "\r", "\n\r", "\x0c\n", " \\\n", "\n\n", ";"))
     return text.replace("\n", end, chance.choice((1, -1)))
 
@@ -273,11 +273,11 @@ CHANGES: tuple[Change, ...] = (
 )
 
 
-# What is made.
+# Inputs.
 
 
 def _changed(chance: random.Random, text: str, programs: Sequence[str]) -> str:
-    """A program with some changes; of most, those that leave it valid, since what is not is read no further."""
+    """Apply some changes to a program. Most programs stay valid, because invalid programs are only parsed."""
     valid = chance.random() < VALID
     for _ in range(chance.choice((0, 1, 1, 1, 2, 2, 3, 5))):
         for _ in range(TRIES):
@@ -312,7 +312,7 @@ def _source(chance: random.Random, made_of: Corpus) -> Input:
     return Input("source", chance.choice(("train.py", "train.py", "train.py", "train.pyi", "__init__.py")), data)
 
 
-#: Lines that only IPython understands, or that look so.
+#: Lines that only IPython understands, or that look like IPython.
 MAGICS = (
     "%matplotlib inline", "!pip install torch", "x = !ls", "%%time", "%%bash", "%%writefile train.py", "torch.amp?",
     "?loss", "%time loss.backward()", "%timeit -n 3 -r 2 scaler.step(optimizer)", "ls -la", "cd ..", "%%sql\nselect",
@@ -369,7 +369,7 @@ def _document(chance: random.Random, made_of: Corpus) -> Input:
     return Input("document", "README.md", text.encode("utf-8", "surrogatepass"))
 
 
-#: Values that some option may take, and some that none does.
+#: Values that some option accepts, and values that no option accepts.
 VALUES = (
     '"AMP201"', '["AMP201", "AMP2"]', '["ALL"]', '"ALL"', "[]", '""', '" "', "true", "false", "0", "1", "-1",
     "9999999999", "1.5", "nan", "inf", "1979-05-27", "{}", '{"AMP201" = "error"}', '{"*.py" = ["AMP201"]}',
@@ -405,13 +405,13 @@ def _configuration(chance: random.Random, made_of: Corpus) -> Input:
 
 
 def _cached(chance: random.Random, made_of: Corpus) -> Input:
-    """A program whose cache is spoilt; the seed of how is its first line."""
+    """Return a program whose cache is to be corrupted. Its first line is the seed of the corruption."""
     program = f"# {chance.randrange(1 << 30)}\n" + chance.choice(made_of.programs)
     return Input("cache", "train.py", program.encode("utf-8", "surrogatepass"))
 
 
 def spoilt(text: str, seed: str) -> str:
-    """What a cache holds, changed."""
+    """Return the text of a cache with random changes."""
     chance = random.Random(seed)  # noqa: S311 - it is made again from the same seed
     for _ in range(chance.randint(1, 3)):
         change = chance.choice((_tokens, _characters, _repeated, _cut, _values, _values, _values))
@@ -424,7 +424,7 @@ def _cut(chance: random.Random, text: str, programs: Sequence[str]) -> str:
 
 
 def _values(chance: random.Random, text: str, programs: Sequence[str]) -> str:
-    """A value of JSON in the place of another one."""
+    """Replace one JSON value by another."""
     try:
         held = json.loads(text)
     except ValueError:
@@ -445,7 +445,7 @@ def _values(chance: random.Random, text: str, programs: Sequence[str]) -> str:
 
 
 Making = Callable[[random.Random, Corpus], Input]
-#: How many of a hundred inputs are of each kind.
+#: Percentage of inputs of each kind.
 KINDS: tuple[tuple[Making, int], ...] = (
     *((_source, 62), (_notebook, 12)),
     *((_document, 10), (_configuration, 12), (_cached, 4)),
@@ -453,7 +453,7 @@ KINDS: tuple[tuple[Making, int], ...] = (
 
 
 def made(seed: int, number: int, made_of: Corpus) -> Input:
-    """The input of that number; always the same, of the same corpus."""
+    """Return the input with a number. For the same corpus, it is always the same input."""
     chance = random.Random(f"{seed}:{number}")  # noqa: S311 - it is made again from the same seed
     making = chance.choices([make for make, _ in KINDS], [weight for _, weight in KINDS])[0]
     return making(chance, made_of)

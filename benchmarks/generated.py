@@ -1,7 +1,7 @@
-"""Runs and reads programs from the tests' grammar, and prints how often both readers agree.
+"""Agreement of analyzer and recorder on programs from the tests' grammar.
 
-``python benchmarks/generated.py [N] [SEED]`` tries N programs; each seed gives others. Where the readers disagree, the
-shortest program of each kind is printed.
+``python benchmarks/generated.py [N] [SEED]`` checks N programs; each seed gives other programs. For each kind of
+disagreement, the shortest program is printed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from grammar import programs  # noqa: E402
 
 
 def generated(count: int, number: int) -> list[str]:
-    """So many different programs."""
+    """Generate ``count`` different programs."""
     made: dict[str, None] = {}
 
     @seed(number)

@@ -1,11 +1,11 @@
-"""Runs each rule's bad and good example on the CPU and writes what the mistake did, as the table that `explain` quotes.
+"""Measurement of harm: run each rule's bad and good example on the CPU, and write the table that `explain` quotes.
 
-python benchmarks/harm.py            measures, and writes pytest_amp_check/protocol/measured_harm.py
-python benchmarks/harm.py AMP201     measures some rules, and prints the sentences
+python benchmarks/harm.py            measures, and writes pytest_amp_check/protocol/measured_harm.py python
+benchmarks/harm.py AMP201     measures some rules, and prints the sentences
 
-An example is run as it stands, with its own seed. What is measured needs no recorder: hooks of torch's optimizers see
-each step that is really taken, its gradients and how far the parameters move. Where nothing differs nothing is claimed.
-What takes more than an example to be seen has a program of its own in consequences.py.
+Each example runs unchanged, with its own seed. The measurement needs no recorder: hooks of torch's optimizers see each
+step that is really taken, its gradients and the movement of the parameters. Without a difference, no harm is claimed.
+consequences.py has programs for effects that an example is too short to show.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from pytest_amp_check.protocol.rules import RULES
 
 TABLE = Path(__file__).resolve().parents[1] / "pytest_amp_check" / "protocol" / "measured.py"
-#: Lines and characters of what an example prints that are quoted.
+#: Lines of an example's output that are quoted, and the maximum length of a quoted line in characters.
 LINES, LENGTH = 4, 90
-#: The longest line that the formatter leaves.
+#: The longest line that the formatter allows, in characters.
 LINE = 120
-#: Factor from which on two figures are told apart.
+#: Smallest ratio of two figures that counts as a difference.
 TELLING = 1.02
 
 
 class Steps:
-    """What one optimizer did.
+    """The steps of one optimizer.
 
-    ``norms`` are those of the gradients that each step saw (float32), ``zeros`` the shares of them that were exactly
-    zero, ``moved`` the norm of what all steps together changed in the parameters.
+    ``norms`` are the norms of the gradients that each step saw (float32), ``zeros`` the shares of gradients that were
+    exactly zero, ``moved`` the norm of the parameter change over all steps.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -71,10 +71,11 @@ class Steps:
 
 
 class Figures:
-    """What one run of an example did.
+    """The results of one run of an example.
 
-    ``taken`` and ``skipped`` count optimizer steps, ``scale`` is the loss scale after the last update, ``open`` says
-    that autocast was still enabled at the end, ``error`` is what ended the run, ``printed`` the lines that it wrote.
+    ``taken`` and ``skipped`` count optimizer steps, ``scale`` is the loss scale after the last update, ``open`` is True
+    if autocast was still enabled at the end, ``error`` is the exception that ended the run, ``printed`` the output
+    lines.
     """
 
     def __init__(self) -> None:
@@ -102,7 +103,7 @@ class Figures:
 
 @contextlib.contextmanager
 def watched(figures: Figures) -> Iterator[None]:
-    """Let torch's own hooks tell of each step, and each update of its scale."""
+    """Record each step by torch's own hooks, and each update of the scale by a wrapper."""
     update = torch.amp.GradScaler.update
 
     @functools.wraps(update)
@@ -126,7 +127,7 @@ def watched(figures: Figures) -> Iterator[None]:
 
 
 def run(source: str, around: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext) -> Figures:
-    """What an example does, run in a thread and a folder of its own, and in what is entered ``around`` it."""
+    """Run an example in a separate thread and folder, inside the context manager ``around``, and return its figures."""
     figures = Figures()
 
     def go() -> None:
@@ -165,7 +166,7 @@ def run(source: str, around: Callable[[], AbstractContextManager[object]] = cont
 
 
 def times(bad: float, good: float, more: str, less: str) -> str:
-    """How one figure compares with another, in words; "" where they cannot be told apart."""
+    """Format the ratio of two figures; an empty string if the figures do not differ."""
     if not (math.isfinite(bad) and math.isfinite(good)) or good <= 0 or bad <= 0:
         return ""
     ratio = bad / good
@@ -181,7 +182,7 @@ def middle(values: list[float]) -> float:
 
 
 def of_steps(bad: Steps, good: Steps) -> list[str]:
-    """What went differently for one optimizer."""
+    """Return phrases about the differences for one optimizer."""
     said: list[str] = []
     gradients = times(middle(bad.norms), middle(good.norms), "larger", "smaller")
     if gradients:
@@ -200,7 +201,7 @@ def of_steps(bad: Steps, good: Steps) -> list[str]:
 
 
 def sentence(bad: Figures, good: Figures) -> str:
-    """What the mistake did, as far as it can be measured; "" where nothing differs."""
+    """Return a sentence about the measurable effects of the mistake; an empty string without a difference."""
     said: list[str] = []
     if bad.error and bad.error != good.error:
         text = bad.error if len(bad.error) <= 160 else bad.error[:157] + "..."
@@ -215,7 +216,7 @@ def sentence(bad: Figures, good: Figures) -> str:
                 f"steps taken are {bad.taken} and skipped {bad.skipped}, where they would be {good.taken} and "
                 f"{good.skipped}"
             )
-        # Of several optimizers, the one that shows it.
+        # With several optimizers, the optimizer with the most differences is described.
         each = [of_steps(*pair) for pair in zip(bad.steps.values(), good.steps.values(), strict=False)]
         telling: list[str] = max(each, key=len, default=[])
         said += telling
@@ -223,7 +224,7 @@ def sentence(bad: Figures, good: Figures) -> str:
             said.append(f"the loss scale ends at {bad.scale:g}, not {good.scale:g}")
     if bad.printed and bad.printed != good.printed:
         many = max(len(bad.printed), len(good.printed)) > LINES
-        # Where both get as far, it is the end that tells.
+        # If both runs print equally many lines, the last line shows the effect.
         part = slice(-1, None) if len(bad.printed) == len(good.printed) else slice(1)
         shown, other = (quoted(each.printed[part] if many else each.printed) for each in (bad, good))
         said.append(f"it prints {shown}" + (f", where the good example prints {other}" if other else ""))
@@ -233,7 +234,7 @@ def sentence(bad: Figures, good: Figures) -> str:
 
 
 def quoted(lines: list[str]) -> str:
-    """Lines that were printed, as code."""
+    """Format printed lines as code."""
     short = (line if len(line) <= LENGTH else line[: LENGTH - 3] + "..." for line in dict.fromkeys(lines))
     return ", ".join(f"`{line.replace('`', chr(39))}`" for line in short)
 
@@ -267,13 +268,13 @@ def main() -> None:
 
 
 def table(name: str, what: str, texts: dict[str, str]) -> list[str]:
-    """The lines of one table."""
+    """Return the source lines of one table."""
     entries = [entry for code, text in texts.items() if text for entry in written(code, text)]
     return [f"#: Code -> {what}.", f"{name} = {{", *entries, "}"]
 
 
 def written(code: str, text: str) -> list[str]:
-    """The lines of one entry of the table."""
+    """Return the source lines of one entry of the table."""
     parts = [json.dumps(part, ensure_ascii=False) for part in pieces(text)]
     line = f'    "{code}": {parts[0]},'
     if len(parts) == 1 and len(line) <= LINE:
@@ -282,7 +283,7 @@ def written(code: str, text: str) -> list[str]:
 
 
 def pieces(text: str) -> list[str]:
-    """A text in pieces of a line each, which add up to it; one that fits into a line is not cut."""
+    """Split a text into parts of one line each. A text that fits into a line is not split."""
     if len(json.dumps(text, ensure_ascii=False)) + 8 <= LINE:
         return [text]
     lines = textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False)

@@ -1,28 +1,28 @@
-r"""What ``amp-check check`` costs on a large tree: time beside other linters, memory, and how both grow with lines.
+r"""Cost of ``amp-check check`` on a large tree: time beside other linters, memory, and growth with the number of lines.
 
     python benchmarks/large_tree.py [TREE] [--pairs 5] [--rival NAME=COMMAND ...] [--growth PATH ...]
 
-TREE is the installed torch package if none is given. Everything is run in turns with what it is compared with, so that
-a machine that slows down slows down both, and the ratio of each pair is taken; the median of the ratios is what counts.
+TREE is the installed torch package by default. Each command runs alternately with its counterpart, so that a machine
+that slows down affects both, and the ratio of each pair is taken. The result is the median of the ratios.
 
 - Cold: ``amp-check check --no-cache TREE`` and ``ruff check --no-cache --isolated TREE``.
-- Warm: both with a cache of their own, in a folder that is thrown away, which an earlier run has filled.
-- Floor: the processor time of looking at every file, and of parsing and indexing those that may hold a mistake, before
-  anything is judged, beside that of the whole of ruff: what a cold run cannot fall below.
-- Memory: that of the cold run, of all its processes together and of the largest, on Linux.
-- Growth: the seconds that a line costs in 1, 4 and 16 copies of some files (``fixtures/`` unless others are given). The
-  cost of starting is in all three; from one to the next it is not, which is what "further lines" shows.
-- Rivals: linters with other rules, that read the same files; cold, and in copies of the files, since some of them leave
-  out a tree that is installed. They may take minutes, so they can be given a part of the tree (``--rival-files``, every
-  n-th file) and be run once (``--rival-pairs``). amp-check reads the same part then, so that its own start weighs more.
+- Warm: both with separate caches in a temporary folder, filled by an earlier run.
+- Floor: the processor time of the prescan of every file, and of parsing and indexing the files that pass, without any
+  analysis, beside the time of the whole of ruff: the lower limit of a cold run.
+- Memory: of the cold run, of all its processes together and of the largest, on Linux.
+- Growth: the seconds per line in 1, 4 and 16 copies of some files (``fixtures/`` by default). All three include the
+  cost of starting. The differences between the three do not, and "further lines" shows these.
+- Rivals: linters with other rules on the same files; cold, and in copies of the files, because some linters exclude
+  an installed tree. Rivals may take minutes, so they can run on a part of the tree (``--rival-files``, every n-th
+  file) and only once (``--rival-pairs``). amp-check then analyzes the same part, so that its start weighs more.
 
-What the figures in an issue or a changelog were taken with, each in an environment of its own:
+The figures in an issue or a changelog were measured with these tools, each in a separate environment:
 
     python -m venv rivals && rivals/bin/pip install torchfix==0.7.0 torch-preflight==0.5.0
     python benchmarks/large_tree.py --rival "TorchFix 0.7.0=rivals/bin/torchfix" \
         --rival "torch-preflight 0.5.0=rivals/bin/torch-preflight check --quiet" --rival-files 200
 
-Both use all processors unless told otherwise, as amp-check does. TorchFix leaves with 0 whatever it finds.
+Both use all processors by default, as amp-check does. TorchFix exits with 0 even if it has findings.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ PARTS = ("cold", "warm", "floor", "memory", "growth", "rivals")
 
 
 def files_below(path: Path) -> list[Path]:
-    """The Python files of a tree, or the one file that is named."""
+    """Return the Python files of a tree, or the named file."""
     return [path] if path.is_file() else sorted(found for found in path.rglob("*.py") if found.is_file())
 
 
@@ -59,7 +59,7 @@ def lines_of(files: Sequence[Path]) -> int:
 
 @contextmanager
 def copied(files: Sequence[Path], base: Path, copies: int = 1) -> Iterator[str]:
-    """Copies of some files in a folder for each; each says which it is, so that no two files are the same."""
+    """Copy some files into numbered folders. Each copy contains its number, so that no two files are the same."""
     with tempfile.TemporaryDirectory(prefix="tree") as folder:
         for number in range(copies):
             for file in files:
@@ -83,7 +83,7 @@ def warm(ours: list[str], pairs: int, tree: str, ruff: list[str]) -> None:
     print(f"warm: amp-check {timing.first:.2f} s, ruff {timing.second:.2f} s; median of {pairs}: {timing}")
 
 
-#: Looks at the files of a tree, and parses and indexes those that a check would read.
+#: Program that scans the files of a tree, and parses and indexes the files that a check would analyze.
 FLOOR = """
 import ast, gc, sys, warnings
 from pytest_amp_check.static.sources import prefilter, code_blocks, source_files
@@ -128,7 +128,7 @@ def memory(ours: list[str], tree: str) -> None:
 
 
 def growth(ours: list[str], rounds: int, sources: Sequence[Path], least: int) -> None:
-    """The seconds that a line costs as a tree grows: once, four times and sixteen times as many copies."""
+    """Print the seconds per line as a tree grows: the files once, four times and sixteen times."""
     base = Path(os.path.commonpath([source if source.is_dir() else source.parent for source in sources]))
     files = [file for source in sources for file in files_below(source)]
     own = lines_of(files)
@@ -141,7 +141,7 @@ def growth(ours: list[str], rounds: int, sources: Sequence[Path], least: int) ->
     print(f"growth: {len(files)} files of {own} lines, {once} copies for 1x; medians of {rounds} rounds")
     before: tuple[int, float] | None = None
     for times in COPIES:
-        # Each copy has two more lines, which say which it is.
+        # Each copy has two more lines, which hold its number.
         lines = (own + 2 * len(files)) * once * times
         wall = statistics.median(run.seconds for run in taken[times])
         busy = statistics.median(run.busy for run in taken[times])
@@ -159,7 +159,7 @@ def rival(ours: list[str], pairs: int, tree: Path, count: int, name: str, comman
     files = files_below(tree)
     part = files[:: max(1, len(files) // count)][:count] if count else files
     with copied(part, tree if tree.is_dir() else tree.parent) as folder:
-        # The rival is run once less: it has no cache that a first run would fill.
+        # The rival runs once less: it has no cache that a first run would fill.
         paired.run([*ours, folder])
         timing = paired.compare([*command, folder], [*ours, folder], pairs=pairs, warm_up=False)
     print(

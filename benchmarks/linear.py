@@ -1,10 +1,10 @@
-r"""How the time of a check grows with what is checked: files of 500 to 8,000 lines, and trees 1, 2 and 4 times.
+"""Growth of the check time with size: files of 500 to 8,000 lines, and trees in 1, 2 and 4 copies.
 
     python benchmarks/linear.py [--only SHAPE ...] [--times 3] [--tree FOLDER ...]
 
-For each shape of program the processor time of reading it at every size is shown, and how many times more than in
-proportion to its lines the largest takes beside the smallest from which on starting up does not count. Asked is at most
-1.3. What is said of a generated file of 4.7 MB is its processor time; asked is less than 3 s.
+For each shape of program, the script prints the processor time of the analysis at every size. The growth factor
+compares the time per line of the largest size with the smallest size for which startup is negligible. The limit is 1.3.
+For a generated file of 4.7 MB, the script prints the processor time. The limit is 3 s.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ ALONE = STEP.replace("{n}", "")
 
 
 def repeated(text: str, lines: int, last: str = "") -> str:
-    """A piece again and again, each with its number, up to so many lines."""
+    """Repeat numbered copies of a text, up to a number of lines."""
     number = max(lines // text.count("\n"), 1)
     return HEAD + "".join(text.replace("{n}", str(n)).replace("{next}", str(n + 1)) for n in range(number)) + last
 
 
 def called(lines: int) -> str:
-    """Functions that one loop calls, one after the other."""
+    """Return functions that one loop calls, one after the other."""
     piece = "def part{n}(x, scaler):\n    x = x * {n}\n    if x.sum() > {n}:\n"
     piece += "        scaler.scale(x).backward()\n    return x\n\n"
     calls = "".join(f"        x = part{n}(x, scaler)\n" for n in range(max(lines // 7, 1)))
@@ -62,18 +62,18 @@ def called(lines: int) -> str:
 
 
 def called_by_all(lines: int) -> str:
-    """One function that trains, which many others call."""
+    """Return one function that trains, called by many others."""
     return HEAD + ALONE + repeated("def run{n}(a, b, c, d, e):\n    train(a, b, c, d, e)\n\n", lines)[len(HEAD) :]
 
 
 def chain(lines: int) -> str:
-    """Each function calls the next one."""
+    """Return functions of which each calls the next."""
     piece = "def part{n}(x, scaler):\n    y = part{next}(x, scaler)\n    scaler.scale(y).backward()\n    return y\n\n"
     return repeated(piece, lines)
 
 
 def methods(lines: int) -> str:
-    """One class with very many methods."""
+    """Return one class with very many methods."""
     body = "".join(
         "    " + line + "\n" if line else "\n" for line in STEP.replace("model, ", "self, model, ").split("\n")
     )
@@ -81,7 +81,7 @@ def methods(lines: int) -> str:
 
 
 def switches(lines: int) -> str:
-    """A class that leaves very many settings off, and the keys of a dictionary and parameters that are off."""
+    """Return a class with very many disabled flags, and disabled dictionary keys and parameters."""
     body = "".join(f"        self.flag{n} = False\n" for n in range(lines // 3))
     keys = "config = {\n" + "".join(f"    'key{n}': False,\n" for n in range(lines // 3)) + "}\n"
     given = "".join(f"def part{n}(x, amp=False): x.backward()\n" for n in range(lines // 3))
@@ -89,41 +89,41 @@ def switches(lines: int) -> str:
 
 
 def fills(lines: int) -> str:
-    """Large constants with names, and tensors that are filled."""
+    """Return large named constants, and tensors that are filled."""
     piece = "LARGE{n} = 1{n}00000\nx = x.masked_fill(mask, value{n})\n"
     return repeated(piece, lines, ALONE)
 
 
 def branches(lines: int) -> str:
-    """One loop with very many conditions."""
+    """Return one loop with very many conditions."""
     rows = "".join(f"        if flag{n}:\n            print({n})\n" for n in range(lines // 2))
     return HEAD + ALONE.replace("        scaler.step", f"{rows}        scaler.step")
 
 
 def assignments(lines: int) -> str:
-    """One function of very many statements that train nothing."""
+    """Return one function of very many statements that train nothing."""
     rows = "".join(f"        x{n} = model.part{n}(x{max(n - 1, 0)}, size={n})\n" for n in range(lines))
     return HEAD + ALONE.replace("        scaler.step", f"{rows}        scaler.step")
 
 
 def table(lines: int) -> str:
-    """A table of numbers above a program."""
+    """Return a program below a table of numbers."""
     return HEAD + "TABLE = {\n" + "".join(f"    'k{n}': ({n}, {n}.5, 'v{n}'),\n" for n in range(lines)) + "}\n" + ALONE
 
 
 def nested(lines: int) -> str:
-    """Functions in functions, 15 deep, again and again."""
+    """Return many groups of functions that are nested 15 deep."""
     piece = "".join("    " * n + f"def f{n}_{{n}}(x):\n" for n in range(15)) + "    " * 15 + "x.backward()\n"
     return repeated(piece, lines, ALONE)
 
 
 def suppressed(lines: int) -> str:
-    """Comments that silence."""
+    """Return a program with suppression comments."""
     return repeated(STEP.replace("1.0)", "1.0)  # amp: ignore[AMP201]"), lines)
 
 
 def modules(lines: int) -> str:
-    """Modules whose forward computes what low precision may spoil."""
+    """Return modules whose forward has ops that lose accuracy in low precision."""
     piece = (
         "class Net{n}(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.fc = nn.Linear(8, 8)\n\n"
@@ -145,7 +145,7 @@ SHAPES: dict[str, Callable[[int], str]] = {
 
 
 def seconds(act: Callable[[], object], times: int) -> float:
-    """The least processor time of so many tries."""
+    """Return the smallest processor time of ``times`` attempts."""
     taken: list[float] = []
     for _ in range(times):
         start = time.process_time()
@@ -155,7 +155,7 @@ def seconds(act: Callable[[], object], times: int) -> float:
 
 
 def growth(name: str, sizes: Iterable[tuple[int, Callable[[], object]]], times: int) -> bool:
-    """Print a row of what each size takes; whether it is in proportion."""
+    """Print a row with the time for each size. Return True if the growth is within the limit."""
     taken = [(size, seconds(act, times)) for size, act in sizes]
     (least, first), (most, last) = taken[0], taken[-1]
     for size, spent in taken:
@@ -170,7 +170,7 @@ def growth(name: str, sizes: Iterable[tuple[int, Callable[[], object]]], times: 
 
 
 def copies(folder: Path, number: int, into: Path) -> Path:
-    """A tree with so many copies of a folder."""
+    """Create a tree with copies of a folder."""
     for each in range(number):
         if not (into / f"copy{each}").exists():
             shutil.copytree(folder, into / f"copy{each}", ignore=shutil.ignore_patterns(".git"))
@@ -183,7 +183,7 @@ def main() -> int:
     parser.add_argument("--times", type=int, default=3)
     parser.add_argument("--tree", nargs="*", default=[str(ROOT / "fixtures")])
     given = parser.parse_args()
-    check_source(HEAD + ALONE)  # and what is imported on the way
+    check_source(HEAD + ALONE)  # warms up the imports
     well = True
     print(f"{'lines':24} {'  '.join(f'{size:8,}' for size in LINES)}   times proportional")
     for name in given.only:

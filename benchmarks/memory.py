@@ -1,4 +1,4 @@
-"""How close the figures of memory are to the bytes of real storages, and to the peak of CUDA's allocator.
+"""Accuracy of memory figures, compared with the bytes of real storages and with the peak of CUDA's allocator.
 
 python benchmarks/memory.py [--pairs 15]
 """
@@ -22,7 +22,7 @@ PRECISIONS = ("float32", "bfloat16", "float16")
 
 
 class Trained(NamedTuple):
-    """What one program trains, and the shape of its batch."""
+    """The trained objects of one program, and the shape of its batch."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -62,7 +62,7 @@ def build(program: str, device: str, precision: str) -> Trained:
 
 
 def step(trained: Trained, device: str, precision: str) -> None:
-    """One training step of any program."""
+    """Run one training step of any program."""
     trained.optimizer.zero_grad()
     x = torch.randn(trained.shape, device=device)
     with torch.autocast(device, getattr(torch, precision), enabled=precision != "float32"):
@@ -73,12 +73,12 @@ def step(trained: Trained, device: str, precision: str) -> None:
 
 
 def storage_bytes(tensors: list[torch.Tensor]) -> int:
-    """The bytes of each storage once."""
+    """Return the total bytes of the storages, each counted once."""
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
 
 
 def against_storages() -> None:
-    """Measured categories against sums over the storages of the same tensors."""
+    """Compare measured categories with sums over the storages of the same tensors."""
     print("On the CPU: measured bytes minus those of the storages")
     for program in PROGRAMS:
         trained = build(program, "cpu", "float32")
@@ -98,7 +98,7 @@ def against_storages() -> None:
 
 
 def cost(pairs: int) -> None:
-    """How much longer a step takes while memory is measured."""
+    """Print the time of a step with and without memory measurement."""
     print("Cost of measuring: milliseconds of a step without and with, medians of pairs in turns")
     for program in PROGRAMS:
         trained = build(program, "cpu", "float32")
@@ -119,7 +119,7 @@ def cost(pairs: int) -> None:
 
 
 def estimate() -> None:
-    """How long it takes to tell what a model of 21 billion parameters needs."""
+    """Print the time to estimate the memory of a model of 21 billion parameters."""
     start = time.perf_counter()
     with estimate_memory() as memory:
         width = 8192
@@ -137,7 +137,7 @@ def estimate() -> None:
 
 
 def against_cuda() -> None:
-    """Estimates without a GPU, and measurements on it, against the allocator's own peak."""
+    """Compare estimates made without a GPU, and measurements on the GPU, with the allocator's own peak."""
     if not torch.cuda.is_available():
         print("No CUDA device: estimates are not compared with its allocator")
         return

@@ -1,7 +1,7 @@
-"""Ten mistakes that can be put into any right training code, found by syntax alone.
+"""Ten mistakes that can be inserted into correct training code, found by syntax alone.
 
-The operators know nothing of the reader that is measured with them: where a scaler or an autocast stands is told by
-the words of the code. :mod:`strangers` puts them into public repositories.
+The operators do not depend on the measured analyzer: words of the code show the location of a scaler or an autocast.
+:mod:`strangers` inserts the mistakes into public repositories.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-#: Operator -> the codes of which one has to be named.
+#: Operator -> codes; at least one of the codes must be reported.
 WANTED: dict[str, frozenset[str]] = {
     "autocast dropped": frozenset({"AMP110"}),
     "backward indented": frozenset({"AMP103"}),
@@ -30,7 +30,7 @@ _COMPOUND = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.If, ast.Fo
 
 
 class Place(NamedTuple):
-    """Where an operator changes a source: the text from ``start`` up to ``end`` (line and column, from 1 and 0)."""
+    """A location where an operator changes a source: the text from ``start`` to ``end`` (line from 1, byte column)."""
 
     operator: str
     start: tuple[int, int]
@@ -39,13 +39,13 @@ class Place(NamedTuple):
 
 
 def places(source: str) -> list[Place]:
-    """Every place of a source where an operator applies. Raises SyntaxError if it cannot be parsed."""
+    """Return every location of a source where an operator applies. Raise SyntaxError for invalid source."""
     found = {(place.operator, place.start): place for place in _in_scope(ast.parse(source), None)}
     return sorted(found.values())
 
 
 def mutated(source: str, place: Place) -> str:
-    """The source with one mistake in it; columns count bytes, as in ``ast``."""
+    """Return the source with one mistake inserted. Columns count bytes, as in ``ast``."""
     lines = source.splitlines(keepends=True)
     (first, column), (last, end) = place.start, place.end
     before = lines[first - 1].encode()[:column].decode()
@@ -65,7 +65,7 @@ def _in_scope(node: ast.AST, scope: _Scope | None) -> Iterator[Place]:
 
 
 class _Scope:
-    """What a function calls."""
+    """The calls of a function."""
 
     def __init__(self, function: ast.AST) -> None:
         calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
@@ -156,7 +156,7 @@ def _of_division(statement: ast.Assign | ast.AugAssign) -> Iterator[Place]:
 
 
 def _of_state(node: ast.Dict) -> Iterator[Place]:
-    """A dict with the states of a scaler and of an optimizer, as checkpoints hold them."""
+    """Find a dict with the states of a scaler and of an optimizer, as in checkpoints."""
     states = [text if (text := ast.unparse(value)).endswith("state_dict()") else "" for value in node.values]
     scalers = [number for number, text in enumerate(states) if "scaler" in text.lower()]
     if len(scalers) != 1 or node.keys[scalers[0]] is None or not any("optim" in text.lower() for text in states):

@@ -1,7 +1,7 @@
-"""Makes every mistake in every correct fixture in every variant, and prints how many of them the linter finds.
+"""Detection rate of the linter: every mistake in every correct fixture in every variant.
 
-``python benchmarks/mutations.py [SHARE]`` tries a share of them, always the same ones. Programs of two files are
-counted apart.
+``python benchmarks/mutations.py [SHARE]`` checks a share of the mutants, always the same. Programs of two files are
+counted separately.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Plants a value that is not finite at forty places of six small trainings, and looks at what a run says of each.
+"""Detection rate of non-finite values: forty values planted in six small trainings, and the findings of each run.
 
     python benchmarks/not_finite.py [--seed 0] [--only NAME] [--cost] [--others]
 
-The trainings run in float16 under ``emulate_cuda()``. For each place it prints whether the run noticed it, and whether
-module, step and line are right; then what the same trainings say without it; then, with --cost, what watching costs a
-step of 20 ms while nothing is wrong: the median of paired ratios with and without it. --others puts the same places to
-other tools, as far as they are installed.
+The trainings run in float16 under ``emulate_cuda()``. For each planted value, the script prints if the run noticed it,
+and if module, step and line are correct. Then it prints the findings of the same trainings without the value. With
+--cost, it prints the cost of watching for a step of 20 ms without errors, as the median of paired ratios with and
+without watching. --others runs the same trainings under other tools, as far as they are installed.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from torch.nn import functional
 from pytest_amp_check import emulate_cuda, record
 from pytest_amp_check.runtime.run import Run
 
-#: Steps of each training, and the first that a value may be planted in: the loss scale is found by then.
+#: Steps of each training, and the first step with a planted value: the loss scale has settled by then.
 STEPS, FIRST = 9, 4
 ROWS = 8
 
 
 class Spot(nn.Module):
-    """Where an op can go wrong: it hands on what it is given, until it is armed with the name of a trap."""
+    """Identity module with switchable errors: forward returns the input until the module is armed with a trap name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ ARCHITECTURES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] =
 
 
 class Place(NamedTuple):
-    """Where a value is planted: in which architecture, in what, in which of those, and whether a scaler is used."""
+    """The location of a planted value: architecture, kind, target, and use of a scaler."""
 
     architecture: str
     kind: str
@@ -198,7 +198,7 @@ class Place(NamedTuple):
         return f"{self.architecture:12} {self.kind:11} {self.what:16} {scaled}"
 
 
-#: Kind of place -> what is planted there.
+#: Kind of location -> names of planted values.
 KINDS = {
     "op": ("log", "sqrt", "division", "exp", "acos"),
     "loss": ("loss-log", "loss-division", "loss-sqrt"),
@@ -215,7 +215,7 @@ KINDS = {
 WITH_STATISTICS = ("cnn",)
 WITH_EMBEDDINGS = ("transformer", "rnn")
 WITH_BATCHES = ("mlp", "cnn", "gan", "unet")
-#: How many places of each kind make forty.
+#: Number of locations of each kind. The sum is forty.
 COUNTS = {
     "op": 8,
     "loss": 5,
@@ -232,7 +232,7 @@ COUNTS = {
 
 
 def places(seed: int) -> list[Place]:
-    """Forty places, drawn so that each architecture and each kind has its share."""
+    """Draw forty locations, so that each architecture and each kind has its share."""
     draw = random.Random(seed)  # noqa: S311 - a benchmark
     chosen = []
     turn = 0
@@ -249,7 +249,7 @@ def places(seed: int) -> list[Place]:
 
 
 class Training:
-    """One training with a place where a value is planted in one step; without one nothing is planted."""
+    """One training, with a value planted at a location in one step, or without a planted value."""
 
     def __init__(self, architecture: str, place: Place | None, seed: int, *, scaler: bool) -> None:
         torch.manual_seed(seed)
@@ -340,13 +340,13 @@ class Verdict(NamedTuple):
 
 
 def line_of(what: str) -> int | None:
-    """The line of this file that makes what is planted."""
+    """Return the line of this file that makes a planted value, or None."""
     lines = inspect.getsource(sys.modules[__name__]).splitlines()
     return next((number for number, line in enumerate(lines, 1) if line.endswith(f"  # {what}")), None)
 
 
 def judged(training: Training, run: Run) -> Verdict:
-    """Whether a run says what was planted, by the first finding about it."""
+    """Compare the first finding of a run about non-finite values with the planted value."""
     place = training.place
     assert place is not None
     found = [finding for finding in run.findings if finding.code in ("AMP802", "AMP801")]
@@ -359,12 +359,12 @@ def judged(training: Training, run: Run) -> Verdict:
     if training.module is None:
         module = "outside" in told
     elif place.kind == "rate":
-        # All modules have their weights from the same step: one of them is told, and the rate that was planted.
+        # All modules have weights of the same step: the finding names one of them, and the planted rate.
         rate = f"learning rate is {float(place.what):g}"
         module = any(told.startswith(f"`{name}`") for name, _ in training.model.named_modules() if name)
         module = module and rate in first.message
     elif place.kind == "input":
-        # The batch is given to the model; the first that reads it is the one that is told.
+        # The batch is the model's input; the finding names the first module that reads the batch.
         module = names.get("first") == "input" and told.startswith(f"`{training.module}`")
     else:
         module = told.startswith(f"`{training.module}`")
@@ -374,7 +374,7 @@ def judged(training: Training, run: Run) -> Verdict:
 
 
 def others(seed: int, only: str) -> Iterator[str]:
-    """What other tools notice of the same places: by what they say themselves, and as strictly as ours."""
+    """Yield rows about other tools on the same trainings: their own reports, and results as strict as ours."""
     for name, (package, ask) in other_tools.TOOLS.items():
         version = other_tools.installed(package)
         if version is None:
@@ -392,7 +392,7 @@ def others(seed: int, only: str) -> Iterator[str]:
             if seen is not None:
                 noticed += 1
                 module += seen.module is not None and seen.module == training.module
-                # Weights that a step has spoilt are seen by the next one.
+                # Weights that a step has spoilt show in the next step.
                 step += seen.step == training.step + (place.kind in ("state", "rate"))
                 line += due is not None and seen.line == (__file__, due)
         clean = [
@@ -412,7 +412,7 @@ def others(seed: int, only: str) -> Iterator[str]:
 def asked(
     ask: other_tools.Tool, architecture: str, place: Place | None, seed: int, *, scaler: bool
 ) -> tuple[Training, other_tools.Seen | None, Exception | None]:
-    """What a tool has seen of a training, or the exception that it has ended in."""
+    """Return a training with the report of a tool about the training, or with the exception that ended it."""
     with emulate_cuda(), warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
         training = Training(architecture, place, seed, scaler=scaler)
@@ -424,7 +424,7 @@ def asked(
 
 
 def cost(pairs: int = 24, milliseconds: float = 20.0) -> Iterator[str]:
-    """What watching costs while nothing is wrong, on a network of a step of that length."""
+    """Yield rows about the cost of watching without errors, on a network whose step takes ``milliseconds``."""
     torch.set_num_threads(1)
     for scaled in (True, False):
         torch.manual_seed(0)
@@ -467,7 +467,7 @@ def ratio(step: Callable[[], None]) -> float:
 
 
 def seconds(step: Callable[[], None], times: int) -> float:
-    """Of this process alone, so that others on the machine count less."""
+    """Return the processor time of a step, which depends less on other processes than wall-clock time."""
     start = time.process_time()
     for _ in range(times):
         step()

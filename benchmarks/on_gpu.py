@@ -1,15 +1,14 @@
-"""Proves or refutes on a GPU what README and docs claim: one command, no network.
+"""Test of the GPU claims of README and docs on a real GPU: one command, no network.
 
     python benchmarks/on_gpu.py                       every part, at most nine minutes on one modern GPU
-    python benchmarks/on_gpu.py --only dtypes,memory  some of them
-    python benchmarks/on_gpu.py --wheels DIR          with what is not installed, from wheels in a folder
+    python benchmarks/on_gpu.py --only dtypes,memory  some parts
+    python benchmarks/on_gpu.py --wheels DIR          with missing packages, from wheels in a folder
     python benchmarks/on_gpu.py --dry-run             every part on the CPU under emulation, at small sizes
 
-It needs this checkout, Python 3.10, torch 2.4 with CUDA, and pytest, libcst and rich, each or newer. Each part is a
-process with a time limit of its own; what is done is written as it is done, to ``gpu-<gpu>-torch<version>.json`` and
-``.md`` in benchmarks/results (a dry run writes there only if it is told to). It ends with 0 where every claim of the
-parts that were run holds, with 1 where one does not or could not be decided, naming it, and with 2 where nothing can
-be run.
+The requirements are this checkout, Python 3.10, torch 2.4 with CUDA, and pytest, libcst and rich, or newer versions.
+Each part is a process with its own time limit. Results are written as they arrive, to ``gpu-<gpu>-torch<version>.json``
+and ``.md`` in benchmarks/results (by a dry run only if requested). The exit code is 0 if every claim of the parts is
+confirmed, 1 with the claim's name if a claim is refuted or undecided, and 2 if nothing can run.
 """
 
 from __future__ import annotations
@@ -36,13 +35,14 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 class Part(NamedTuple):
-    """A part of the kit: seconds that it may take, and what it does."""
+    """A part of the benchmark: time limit in seconds, and description."""
 
     limit: int
     what: str
 
 
-#: In the order of worth: a run that is cut off has done the most important. The limits sum up to less than 9 minutes.
+#: The parts by importance: an interrupted run has finished the most important parts. The sum of the limits is less than
+#: 9 minutes.
 PARTS = {
     "tests": Part(170, "every test that is marked gpu"),
     "dtypes": Part(30, "PyTorch's autocast table and more, op by op, beside the emulation"),
@@ -52,11 +52,11 @@ PARTS = {
     "speed": Part(40, "whether assert_speedup says five times the same"),
     "harm": Part(40, "what the examples of the rules do on CUDA, beside the CPU"),
 }
-#: Not a part: what the machine is, asked before the first.
+#: Name of the process that describes the machine before the first part. It is not a part.
 ABOUT = "about"
-#: Seconds between two looks at what a part has written.
+#: Seconds between two checks of a part's output.
 PAUSE = 0.5
-#: How much longer a part may take in a dry run, whose machine may be any.
+#: Factor for the time limits in a dry run, because the machine may be slow.
 PATIENCE = 3
 
 
@@ -66,7 +66,7 @@ def main() -> int:
     parser.add_argument("--wheels", type=Path, help="folder of wheels of packages that are not installed")
     parser.add_argument("--results", type=Path, help="folder for the results, instead of benchmarks/results")
     parser.add_argument("--dry-run", action="store_true", help="on the CPU, under emulation, at small sizes")
-    # A part runs as this command, too, in a process of its own.
+    # Each part also runs as this command, in a separate process.
     parser.add_argument("--part", choices=[*PARTS, ABOUT], help=argparse.SUPPRESS)
     parser.add_argument("--rows", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -90,7 +90,7 @@ def main() -> int:
 
 
 def _environment(wheels: Path | None, scratch: str) -> dict[str, str] | str:
-    """The variables of the processes, with the package and the wheels where they find them, or why there are none."""
+    """Return the environment of the processes, with package and wheels on the search path, or an error message."""
     paths = [str(ROOT)]
     if wheels is not None:
         found = sorted(map(str, wheels.glob("*.whl")))
@@ -108,7 +108,7 @@ def _environment(wheels: Path | None, scratch: str) -> dict[str, str] | str:
         "PYTHONPATH": os.pathsep.join([*paths, *filter(None, [inherited])]),
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
-        # Small models are slower where threads wait for each other.
+        # Small models are slower if threads wait for each other.
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
     environment.pop("PYTEST_ADDOPTS", None)
@@ -120,7 +120,7 @@ def _environment(wheels: Path | None, scratch: str) -> dict[str, str] | str:
 
 
 def _about(environment: dict[str, str], scratch: str, *, dry: bool) -> dict[str, Any] | str:
-    """What the machine is, asked in a process of its own, or why nothing can be run here."""
+    """Return a description of the machine from a separate process, or the reason why nothing can run."""
     rows = Path(scratch, ABOUT)
     command = _command(ABOUT, dry=dry, rows=rows)
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -170,7 +170,7 @@ def _run(chosen: Sequence[str], results: Results, environment: dict[str, str], *
 
 
 def _watch(name: str, results: Results, environment: dict[str, str], *, dry: bool) -> str:
-    """Run a part, take its rows as it writes them, and end it where its time is over; how it ended."""
+    """Run a part, collect the rows, and end the part at the time limit. Return a phrase about the end."""
     start = time.perf_counter()
     state = results.parts[name] = {"ended": "running", "seconds": 0.0}
     with tempfile.TemporaryDirectory() as scratch:
@@ -184,7 +184,7 @@ def _watch(name: str, results: Results, environment: dict[str, str], *, dry: boo
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                # What it starts ends with it.
+                # Child processes of the part end with the part.
                 start_new_session=True,
             )
             limit = PARTS[name].limit * (PATIENCE if dry else 1)
@@ -204,7 +204,7 @@ def _watch(name: str, results: Results, environment: dict[str, str], *, dry: boo
 def _taken(
     name: str, process: subprocess.Popen[bytes], made: IO[str], results: Results, start: float, limit: int
 ) -> str:
-    """Take the rows that a part writes until it is over, or its time is."""
+    """Collect the rows of a part until the end or the time limit. Return a phrase about the end."""
     rest = ""
     while True:
         over = process.poll() is not None
@@ -221,7 +221,7 @@ def _taken(
 
 
 def _run_part(name: str, rows: Path, *, dry: bool) -> int:
-    """The process of a part."""
+    """Run a part in this process. Return the exit code."""
     with rows.open("a", encoding="utf-8") as written:
         for row in _made(name, dry=dry):
             written.write(json.dumps(row) + "\n")

@@ -1,9 +1,9 @@
-"""Writes ``protocol/optable.py``, what autocast and in-place edits do, from the torch that is installed.
+"""Generator of ``protocol/optable.py``, the effects of autocast and in-place ops, from the installed torch.
 
-CUDA's policies are macros in a header of every wheel; what else has them is asked of the dispatcher. The lists of the
-CPU, and where MPS differs, are in sources that no wheel has: they are stated here, and applied to what is registered.
-The methods that edit in place are those that tensors have; what one does to scaled gradients follows from what it
-computes, and is stated here where it is not simply an edit.
+CUDA's policies are macros in a header of every wheel. The dispatcher knows the other devices that share the policies.
+The lists of the CPU, and the differences of MPS, are in sources that no wheel contains: they are stated here, and
+applied to the registered ops. The in-place methods are the methods of tensors. The effect of a method on scaled
+gradients follows from its computation, and is stated here if it is not simply an edit.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ MACROS = {
     "AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE": "fp32 appended",
     "AT_FORALL_PROMOTE": "promote",
 }
-#: What is registered for CUDA beside the macros (``aten/src/ATen/autocast_mode.cpp``).
+#: Ops that CUDA registers beside the macros (``aten/src/ATen/autocast_mode.cpp``).
 CUDA_BESIDE = {
     "cudnn_convolution": "low",
     "cudnn_convolution_transpose": "low",
     "binary_cross_entropy": "banned",
 }
-#: Where MPS has another policy than CUDA.
+#: Ops for which MPS has another policy than CUDA.
 MPS_DIFFERS = {"_mps_convolution": "low", "batch_norm": "fp32", "conv_transpose3d": "fp32"}
-#: The CPU: what it registers beside these is cast to float32.
+#: The CPU's low-precision ops. Its other registered ops run in float32.
 CPU_LOW = (
     "conv1d conv2d conv3d bmm mm linalg_vecdot baddbmm addmm _addmm_activation addbmm linear _convolution matmul "
     "conv_tbc mkldnn_rnn_layer conv_transpose1d conv_transpose2d conv_transpose3d prelu scaled_dot_product_attention "
     "_native_multi_head_attention"
 ).split()
 CPU_PROMOTE = ("cat", "stack", "index_copy")
-#: Which devices share CUDA's policies.
+#: Devices that share CUDA's policies.
 LIKE_CUDA = ("XPU", "MTIA", "MAIA")
 ORDER = ("low", "fp32", "fp32 unless dtype", "fp32 appended", "promote", "banned")
 
-#: What methods in place do to gradients; the others are an "edit".
+#: Effects of in-place methods on gradients. The effect of other methods is an "edit".
 EFFECTS = {
     "zero": "zero_",
     "multiply": "mul_ multiply_ __imul__",
@@ -58,9 +58,9 @@ EFFECTS = {
     "fill": "fill_ masked_fill_ index_fill_ __setitem__",
     "replace": "copy_",
 }
-#: Operators that work in place, beside the methods.
+#: In-place operators, beside the methods.
 OPERATORS = "__iadd__ __isub__ __imul__ __itruediv__ __ifloordiv__ __imod__ __ipow__ __setitem__".split()
-#: Methods that change how values are seen, not the values; and those that no float32 tensor has.
+#: Methods that change the view of values, not the values, and methods that no float32 tensor has.
 NO_VALUES = (
     "as_strided_ detach_ rename_ requires_grad_ resize_ resize_as_ resize_as_sparse_ set_ share_memory_ "
     "sparse_resize_ sparse_resize_and_clear_ squeeze_ swapaxes_ swapdims_ t_ transpose_ unsqueeze_"
@@ -104,7 +104,7 @@ def find_policy(device: str, op: str) -> str:
 
 
 def registered(key: str) -> set[str]:
-    """The ops, without their overloads, that have a kernel of their own for a dispatch key."""
+    """Return the ops, without overloads, with a separate kernel for a dispatch key."""
     return {
         name.removeprefix("aten::").partition(".")[0]
         for name in _C._dispatch_get_all_op_names()
@@ -113,7 +113,7 @@ def registered(key: str) -> set[str]:
 
 
 def of_macros() -> dict[str, str]:
-    """Op -> policy, as the header says."""
+    """Return the policy of each op according to the header."""
     header = (Path(torch.__file__).parent / "include" / "ATen" / "autocast_mode.h").read_text(encoding="utf-8")
     found: dict[str, str] = {}
     for match in re.finditer(r"#define (AT_FORALL_\w+)\(_\)((?:.*\\\n)*.*\n)", header):
@@ -124,8 +124,8 @@ def of_macros() -> dict[str, str]:
 
 
 def tables() -> dict[str, dict[str, str]]:
-    """Device type -> op -> policy, for the torch that is installed."""
-    # CUDA builds register these, too, and wheels for the CPU do not.
+    """Return device type -> op -> policy for the installed torch."""
+    # CUDA builds also register these ops; wheels for the CPU do not.
     recurrent = dict.fromkeys(("_cudnn_rnn", "miopen_rnn"), "low")
     macros = of_macros() | CUDA_BESIDE | recurrent
     made = {"cuda": {name: macros[name] for name in registered("AutocastCUDA")}}
@@ -139,7 +139,7 @@ def tables() -> dict[str, dict[str, str]]:
 
 
 def in_place() -> dict[str, str]:
-    """Methods of tensors that change values in place -> what that does to gradients."""
+    """Return the in-place methods of tensors, each with its effect on gradients."""
     effects = {name: effect for effect, words in EFFECTS.items() for name in words.split()}
     methods = [name for name in dir(torch.Tensor) if name.endswith("_") and not name.startswith("_")]
     found = [name for name in (*methods, *OPERATORS) if name not in (*NO_VALUES, *NOT_FLOAT32)]
@@ -148,7 +148,7 @@ def in_place() -> dict[str, str]:
 
 
 def foreach_in_place() -> dict[str, str]:
-    """The same for functions of torch that take a list of tensors."""
+    """Return the in-place functions of torch for lists of tensors, each with its effect on gradients."""
     effects = in_place()
     functions = [name for name in dir(torch) if name.startswith("_foreach_") and name.endswith("_")]
     return {name: effects.get(name.removeprefix("_foreach_"), "edit") for name in functions}
@@ -167,7 +167,7 @@ def literal(chosen: list[str]) -> str:
 
 
 def render() -> str:
-    """The text of the module."""
+    """Return the source of the module."""
     made = tables()
     parts = [_HEAD.format(version=torch.__version__.partition("+")[0])]
 

@@ -1,7 +1,7 @@
-"""What other tools say of a training in which one value is not finite, for the table of not_finite.py.
+"""Reports of other tools about a training with one non-finite value, for the table of not_finite.py.
 
-Each tool is used as its own documentation says, and looked for where it is run: what is not installed is named, and no
-figure of it is kept here. (``pip install torch-audit neuraldbg transformers`` brings those that are packages.)
+Each tool is used according to its documentation, in the environment of the benchmark. Tools that are not installed are
+named without figures. (``pip install torch-audit neuraldbg transformers`` installs the packages.)
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-#: Words by which a tool says that a value is not finite.
+#: Words with which a tool reports a non-finite value.
 _SAYS = re.compile(r"\b(?:nan|inf)s?\b|(?:nan|inf)_detected|non-?finite|infinit", re.IGNORECASE)
 #: Lines of tracebacks.
 _LINE = re.compile(r'File "([^"]+)", line (\d+)')
-#: Where the trainings stand.
+#: Folder of the trainings.
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class Seen(NamedTuple):
-    """What a tool says of the first value that is not finite: in which step, module and line, as far as it says."""
+    """The report of a tool about the first non-finite value: step, module and line, each None if not reported."""
 
     step: int | None = None
     module: str | None = None
@@ -36,7 +36,7 @@ class Seen(NamedTuple):
 
 
 class Training(NamedTuple):
-    """A training as a tool is given it: ``train`` makes a step, by its number, and gives its loss."""
+    """A training as given to a tool. ``train`` runs the step with a number, and returns its loss."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -44,12 +44,12 @@ class Training(NamedTuple):
     train: Callable[[int], float]
 
 
-#: Gives what it has seen, or None where it says nothing.
+#: Function that returns a tool's report, or None without a report.
 Tool = Callable[[Training], Seen | None]
 
 
 def audit(training: Training) -> Seen | None:
-    """torch-audit, at every step; by itself it looks at one of a thousand."""
+    """Run torch-audit at every step. By default, torch-audit checks one of a thousand steps."""
     runtime = importlib.import_module("torch_audit")
     auditor = runtime.Auditor(
         training.model, optimizer=training.optimizer, every_n_steps=1, suppress_internal_errors=True
@@ -76,13 +76,13 @@ def neuraldbg(training: Training) -> Seen | None:
             debugger.record_loss(training.train(number))
     for event in debugger.get_events():
         if _SAYS.search(f"{event.to_state} {event.metadata}"):
-            # The class of a module stands before its name.
+            # The name begins with the class of the module.
             return Seen(event.step, event.layer_name.partition("_")[2])
     return None
 
 
 def underflow(training: Training) -> Seen | None:
-    """DebugUnderflowOverflow of transformers: it prints the modules before an overflow, that one last, and raises."""
+    """Run DebugUnderflowOverflow of transformers, which prints the modules up to an overflow and raises."""
     debug = importlib.import_module("transformers.debug_utils")
     watch = debug.DebugUnderflowOverflow(training.model)
     shown = io.StringIO()
@@ -99,7 +99,7 @@ def underflow(training: Training) -> Seen | None:
 
 
 def anomaly(training: Training) -> Seen | None:
-    """Anomaly mode of torch itself: it raises, and warns with the lines of the forward."""
+    """Run torch's anomaly mode, which raises, and warns with the lines of the forward."""
     for number in range(training.steps):
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
@@ -112,14 +112,14 @@ def anomaly(training: Training) -> Seen | None:
                 lines = [
                     _LINE.findall(str(each.message)) for each in said if "Traceback of forward" in str(each.message)
                 ]
-                # Below a line of the program are those of torch, and of the emulation that this runs in.
+                # Below a line of the program are lines of torch, and of the emulation.
                 own = [(path, line) for path, line in (lines[-1] if lines else []) if path.startswith(_HERE)]
                 last = own[-1] if own else None
                 return Seen(number, None, (last[0], int(last[1])) if last is not None else None)
     return None
 
 
-#: Name of a tool -> its package, "" for torch itself, and what asks it.
+#: Name of a tool -> its package ("" for torch itself), and the function that runs the tool.
 TOOLS: dict[str, tuple[str, Tool]] = {
     "torch-audit": ("torch-audit", audit),
     "neuraldbg": ("neuraldbg", neuraldbg),
@@ -129,7 +129,7 @@ TOOLS: dict[str, tuple[str, Tool]] = {
 
 
 def installed(package: str) -> str | None:
-    """The version of a package that is installed."""
+    """Return the installed version of a package, or None."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

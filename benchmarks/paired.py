@@ -1,4 +1,4 @@
-"""Times two commands against each other, in turns, so that a machine that slows down slows down both."""
+"""Comparison of the times of two commands, run alternately, so that a machine that slows down affects both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 
 class Timing(NamedTuple):
-    """Medians in seconds over all pairs, the median and the range of the ratios of the pairs, and that of CPU time."""
+    """Medians in seconds over all pairs, the median and the range of the paired ratios, and the ratio of CPU time."""
 
     first: float
     second: float
@@ -30,15 +30,15 @@ class Timing(NamedTuple):
 
 
 class Run(NamedTuple):
-    """The seconds that a command took, and those that processors worked for it and the processes it started."""
+    """The wall-clock seconds of a command, and the CPU seconds of the command and its child processes."""
 
     seconds: float
     busy: float
 
 
 def run(command: Sequence[str], codes: tuple[int, ...] = (0, 1)) -> Run:
-    """How long a command takes. An exit code that is not expected ends the benchmark: it did something else."""
-    # Where Python may not write bytecode, each run would time the compiler.
+    """Run a command and return its times. An unexpected exit code ends the benchmark."""
+    # If Python may not write bytecode, each run would include the compilation.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     start, worked = time.perf_counter(), _worked()
     done = subprocess.run(
@@ -56,7 +56,7 @@ def run(command: Sequence[str], codes: tuple[int, ...] = (0, 1)) -> Run:
 
 
 def _worked() -> float:
-    """Seconds that processors have worked for commands that are over."""
+    """Return the CPU seconds of all finished child processes."""
     times = os.times()
     return times.children_user + times.children_system
 
@@ -70,7 +70,7 @@ def compare(
     codes: tuple[int, ...] = (0, 1),
     warm_up: bool = True,
 ) -> Timing:
-    """Run both commands in turns, ``pairs`` times ``times``, after a warm-up that is not counted."""
+    """Run both commands alternately, ``pairs`` times ``times``, after a warm-up that is not counted."""
     if warm_up:
         run(first, codes)
         run(second, codes)
@@ -94,7 +94,7 @@ def _mean(runs: Iterable[Run]) -> Run:
 
 
 def installed(name: str) -> list[str]:
-    """The command of that name in this interpreter's environment."""
+    """Return the command with this name in the interpreter's environment."""
     path = Path(sysconfig.get_path("scripts")) / (f"{name}.exe" if os.name == "nt" else name)
     if not path.exists():
         sys.exit(
@@ -104,7 +104,7 @@ def installed(name: str) -> list[str]:
 
 
 def machine() -> str:
-    """What the figures were measured on."""
+    """Return a description of the machine."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

@@ -1,9 +1,9 @@
-"""The pictures of the documentation: the report in a browser, and the terminal, as both are now.
+"""Generator of the pictures in the documentation: the report in a browser, and the terminal output.
 
     python benchmarks/pictures.py [FOLDER]
 
-Writes report.png and steps.png by Chromium, which has to be installed, and check.svg and run.svg by rich, into
-docs/pictures. Findings and charts are those of fixtures/, so that they change with what the tool says.
+Writes report.png and steps.png by Chromium, which must be installed, and check.svg and run.svg by rich, into
+docs/pictures. Findings and charts come from fixtures/, so that they change with the tool's output.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from rich.text import Text
 from pytest_amp_check.frontends import html
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Most bytes of one picture: a page with all of them is still read on a slow line.
+#: Largest size of one picture in bytes: a page with all pictures still loads on a slow connection.
 MOST = 200_000
-#: Name -> the number of the run that the page is of, what is left out of it, and the size of the window in pixels.
+#: Name -> number of the run on the page, selector of hidden parts, and size of the window in pixels.
 SHOTS = {
     "report": (1, "", 1200, 830),
     "steps": (0, ".side, #run-1 > :not(figure:has(#run-1-steps)), .tools, .reading", 900, 760),
@@ -39,12 +39,12 @@ TERMINALS = {
     "check": (["check", "--select", "AMP201,AMP401", "fixtures/headline.py"], 118),
     "run": (["run", "fixtures/headline.py"], 118),
 }
-#: Lines of a terminal that a picture shows.
+#: Largest number of terminal lines in a picture.
 LINES = 34
 
 
 def photograph(page: Path, width: int, height: int, into: Path) -> None:
-    """The upper end of a page, as Chromium shows it."""
+    """Take a screenshot of the upper part of a page in Chromium."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:
         sys.exit("pictures of the page need chromium, which is not installed")
@@ -57,7 +57,7 @@ def photograph(page: Path, width: int, height: int, into: Path) -> None:
 
 
 def terminal(arguments: list[str], columns: int, into: Path) -> None:
-    """What the command writes, in its colours, as a picture of text."""
+    """Write the colored output of the command as an SVG picture."""
     environment = {**os.environ, "COLUMNS": str(columns), "OMP_NUM_THREADS": "1", "AMP_CHECK_CACHE": "0"}
     command = [sys.executable, "-m", "pytest_amp_check", arguments[0], "--color", "always", *arguments[1:]]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, encoding="utf-8", check=False)
@@ -68,7 +68,7 @@ def terminal(arguments: list[str], columns: int, into: Path) -> None:
     console.print(Text.from_ansi(f"$ amp-check {' '.join(arguments)}"))
     for line in shown:
         console.print(Text.from_ansi(line), soft_wrap=False)
-    # No font of somebody else's server: that of the reader is as good.
+    # No font from a third-party server: the reader's own font is sufficient.
     form = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     picture = console.export_svg(title="amp-check", theme=MONOKAI, code_format=form, unique_id=into.stem)
     into.write_text("\n".join(line.rstrip() for line in picture.splitlines()) + "\n", encoding="utf-8")
@@ -87,7 +87,7 @@ def main() -> None:
         runs = report_example.runs()
         for name, (number, hidden, width, height) in SHOTS.items():
             source = html.render_report([runs[number]])
-            # A window shows the upper end of a page: what is above the part that is wanted is taken out.
+            # A window shows the upper end of a page, so the content above the wanted part is hidden.
             rest = (
                 f"<style>body {{ display: block }} {hidden} {{ display: none }}</style></head>" if hidden else "</head>"
             )

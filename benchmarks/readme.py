@@ -1,10 +1,10 @@
-"""Writes what is made from the code: the index of the rules, their pages, that of torch's messages, and parts of texts.
+"""Generator of files from code: the rule index, the pages of rules and of torch's messages, and parts of documents.
 
-Which part stands in which document, ``DOCUMENTS`` says. The pages are those of the rules, of torch's messages, of the
-options, and of what ruff has beside them.
+``DOCUMENTS`` maps documents to their generated parts. The pages are about the rules, torch's messages, the options, and
+the comparison with ruff.
 
-python benchmarks/readme.py            writes them into protocol/rules/index.py, docs and the documents
-python benchmarks/readme.py --check    says which of them are out of date
+python benchmarks/readme.py            writes protocol/rules/index.py, docs and the documents python
+benchmarks/readme.py --check    lists the parts that are out of date
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from pytest_amp_check.protocol.rule import Listing, Rule
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
-#: The documents, with the parts of them that are made here.
+#: The documents, with the parts that are generated here.
 DOCUMENTS = {
     README: ("output",),
     ROOT / "docs" / "how.md": ("modules",),
@@ -49,20 +49,20 @@ MESSAGES = PAGES.parent / "messages.md"
 OPTIONS_PAGE = PAGES.parent / "options.md"
 RUFF = PAGES.parent / "ruff.md"
 INDEX = PACKAGE / "protocol" / "rules" / "index.py"
-#: The argument of the first command, and the finding of it that the first screen shows in full.
+#: The argument of the first command, and the finding that the first screen shows in full.
 EXAMPLE, SHOWN = "fixtures/headline.py", "AMP201"
 LEFT_OUT = "   [...]"
-#: The folders of the package, from what judges to what shows.
+#: The folders of the package, from the checker to the frontends.
 FOLDERS = ("protocol", "static", "runtime", "frontends")
-#: Each rule has a module of its own, and a row of a table instead of one of the list of modules.
+#: Path of a rule's module. Rules have a row in a table of their own, so the list of modules omits these modules.
 RULE = re.compile(r"protocol/rules/\w+/(?!__init__)")
-#: The longest line that the formatter leaves.
+#: The longest line that the formatter allows, in characters.
 LINE = 120
 READERS = {"static": "source", "runtime": "runs", "both": "source, runs"}
 
 
 def blocks() -> dict[str, str]:
-    """The parts by their names: what stands between ``<!-- name -->`` and ``<!-- end of name -->``."""
+    """Return the generated parts by name: the texts between ``<!-- name -->`` and ``<!-- end of name -->``."""
     output = example_output()
     return {
         "output": _fenced(shortened(output)),
@@ -75,7 +75,7 @@ def blocks() -> dict[str, str]:
 
 @functools.cache
 def written() -> dict[str, tuple[Rule, str]]:
-    """The rules as their own modules write them, each with its family, in the order of their codes."""
+    """Return the rules as defined in their modules, each with its family, in the order of the codes."""
     found: dict[str, tuple[Rule, str]] = {}
     for path in INDEX.parent.glob("*/[a-z]*.py"):
         family = path.parent.name
@@ -89,7 +89,7 @@ def written() -> dict[str, tuple[Rule, str]]:
 
 
 def index() -> str:
-    """The module that lists the rules."""
+    """Return the source of the module that lists the rules."""
     rows = [listing(rule, family) for rule, family in written().values()]
     return (
         '"""What is known of each rule before its module is loaded: written by benchmarks/readme.py."""\n\n'
@@ -112,7 +112,7 @@ def listing(rule: Rule, family: str) -> Listing:
 
 
 def literal(value: object, indent: int) -> str:
-    """A tuple as the formatter leaves it: in one line where it fits, else an item in each."""
+    """Format a tuple like the formatter: in one line if it fits, else with one item per line."""
     if not isinstance(value, tuple):
         return json.dumps(value) if isinstance(value, str) else repr(value)
     items = [literal(item, indent + 4) for item in value]
@@ -124,20 +124,20 @@ def literal(value: object, indent: int) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """The page of each rule, and those of all messages, of the options and of ruff's, by their paths."""
+    """Return by path the page of each rule, and the pages of messages, options and the comparison with ruff."""
     found = {PAGES / f"{rule.code}.md": rule_markdown(rule, negative_examples(rule)) for rule, _ in written().values()}
     return {**found, MESSAGES: catalogue_markdown(), OPTIONS_PAGE: options_page(), RUFF: beside_ruff.page()}
 
 
 def stale_pages() -> list[Path]:
-    """The pages that are missing, out of date, or of no rule."""
+    """Return the pages that are missing, out of date, or without a rule."""
     made = pages()
     stale = [path for path, text in made.items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
     return stale + sorted(set(PAGES.glob("*.md")) - set(made))
 
 
 def example_output() -> str:
-    """What the first command of the README prints, byte for byte."""
+    """Return the output of the first command of the README, byte for byte."""
     settings = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "PYTHONSAFEPATH")}
     command = [sys.executable, "-m", "pytest_amp_check", "check", EXAMPLE]
     done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, encoding="utf-8", check=False)
@@ -147,7 +147,7 @@ def example_output() -> str:
 
 
 def shortened(output: str) -> str:
-    """The output with one finding in full and the first line of each other; what is left out is marked."""
+    """Return the output with one finding in full and the first line of each other finding, with omissions marked."""
     *findings, summary = output.rstrip("\n").split("\n\n")
     kept = [text if f" {SHOWN} [" in text else f"{text.splitlines()[0]}\n{LEFT_OUT}" for text in findings]
     return "\n\n".join([*kept, summary]) + "\n"
@@ -173,7 +173,7 @@ def rule_table() -> str:
 
 
 def options_page() -> str:
-    """Every option with all its doors."""
+    """Return the page that lists every option with all ways to set it."""
     sections = [OPTIONS_HEAD]
     for option in OPTIONS:
         doors = [("`amp-check`", _flags(option)), ("variable", f"`{option.environment_variable}`")]
@@ -213,7 +213,7 @@ def _default(option: Option) -> str:
 
 
 def _flags(option: Option) -> str:
-    """The flags of both commands, or which of them has it."""
+    """Return the flags of both commands, or the flag with the name of the only command that has it."""
     names = ", ".join(f"`{name}`" for name in (option.short_flag, option.flag or option.run_flag) if name)
     if not names or option.flag == option.run_flag:
         return names
@@ -221,14 +221,14 @@ def _flags(option: Option) -> str:
 
 
 def modules() -> str:
-    """Every module of the package that says something, with the first line of what it says of itself."""
+    """Return the list of the package's modules with docstrings, each with the first docstring line."""
     rows = []
     paths = [path for folder in FOLDERS for path in sorted((PACKAGE / folder).rglob("*.py"), key=_by_folder)]
     for path in (*paths, *sorted(PACKAGE.glob("*.py"))):
         name = path.relative_to(PACKAGE).as_posix()
         said = "" if RULE.match(name) else ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
         if said:
-            # The marks of reStructuredText mean nothing here.
+            # The markup of reStructuredText has no meaning in the list.
             line = re.sub(r":\w+:`[~.]*([^`]+)`", r"\1", said.splitlines()[0]).replace("``", "")
             rows.append((name, line))
     width = max(len(name) for name, _ in rows)
@@ -240,14 +240,14 @@ def _by_folder(path: Path) -> tuple[Path, str]:
 
 
 def replaced(document: str, parts: dict[str, str]) -> str:
-    """A document with the parts in their places; each has to have exactly one."""
+    """Replace the parts of a document. Exit unless each part occurs exactly once."""
     for name, text in parts.items():
         begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
         if document.count(begin) != 1 or document.count(end) != 1:
             sys.exit(f"it needs one line {begin.strip()} and below it one line {end.strip()}")
         before, _, rest = document.partition(begin)
         after = rest.partition(end)[2]
-        # Where Markdown meets a comment without an empty line, renderers differ.
+        # Renderers differ if no empty line separates Markdown and a comment.
         document = f"{before}{begin}\n{text}\n{end}{after}"
     return document
 

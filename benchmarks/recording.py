@@ -1,12 +1,12 @@
-"""What recording costs: training steps with and without the recorder, in turns, and with each costly part.
+"""Cost of recording: training steps with and without the recorder, alternately, and with each costly part.
 
     python benchmarks/recording.py [--milliseconds 20] [--pairs 60] [--against CHECKOUT]
 
-Prints what recording adds to a step, as the median of paired differences and where that lies with a certainty of 95 %,
-and the ratio. The step is the same, on the same data, and is made long enough for the machine. What is counted is the
-processor time of the thread, so that other work of the machine counts only as far as it takes the caches. With
-``--against``, the package of another checkout, as of the commit before a change, records in turns with this one, in the
-same process: what they differ in is told with less noise than either.
+The script prints the additional time of a recorded step, as the median of paired differences with its 95 % confidence
+interval, and the ratio. The step is the same, on the same data, and is made long enough for the machine. The processor
+time of the thread is measured, so that other load on the machine matters only through the caches. With ``--against``,
+the package of another checkout, such as the commit before a change, records alternately with this checkout in the same
+process. The difference between the two has less noise than either cost.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from torch import nn
 
 from pytest_amp_check import record
 
-#: Steps before each timing: what is seen for the first time costs more, and Python adapts anew to what was patched or
-#: put back. Steps of one timing: events are judged in bulk, once in about that many steps.
+#: Steps before each timing: first-time events cost more, and Python re-optimizes code after patches change. Steps of
+#: one timing: events are checked in bulk, once in about this many steps.
 WARM = 32
 TIMED = 32
-#: How often a sample is drawn from the pairs to see how far their median may be off.
+#: Number of resamples of the pairs that estimate the confidence interval of their median.
 DRAWN = 1000
 
 
 class Trainer:
-    """Training steps of a network with normalisation, clipping and a scaler: a call is one step."""
+    """Training steps of a network with normalization, clipping and a scaler. A call is one step."""
 
     def __init__(self, width: int, *, layers: int = 12, rows: int = 64, device: str = "cpu") -> None:
         torch.manual_seed(0)
@@ -58,7 +58,10 @@ class Trainer:
 
 
 def milliseconds(step: Callable[[], None], times: int, warm: int) -> float:
-    """The processor time of a step, after others from the same place: each place is read when it is first seen."""
+    """Return the processor time of a step after warm-up steps from the same line.
+
+    The recorder analyzes each source line at its first use.
+    """
     start = 0.0
     for turn in range(warm + times):
         if turn == warm:
@@ -68,7 +71,7 @@ def milliseconds(step: Callable[[], None], times: int, warm: int) -> float:
 
 
 def other_record(checkout: Path) -> Any:
-    """``record`` of the package in another checkout, beside that of this one."""
+    """Return ``record`` of the package in another checkout, loaded beside this package."""
     folder = checkout / "pytest_amp_check"
     where = [str(folder)]
     spec = importlib.util.spec_from_file_location(
@@ -82,7 +85,7 @@ def other_record(checkout: Path) -> Any:
 
 
 def interval(differences: list[float]) -> str:
-    """The median, and where that of all pairs that could have been lies, by drawing from these again."""
+    """Return the median and its bootstrap confidence interval as text."""
     draw = random.Random(0)  # noqa: S311 - the same each time
     drawn = sorted(statistics.median(draw.choices(differences, k=len(differences))) for _ in range(DRAWN))
     low, high = drawn[DRAWN // 40], drawn[-DRAWN // 40]
@@ -122,7 +125,7 @@ def main() -> None:
     order = random.Random(0)  # noqa: S311 - the same each time
     times: dict[str, list[float]] = {name: [] for name in ("without", *kinds)}
     for turn in range(options.pairs):
-        # Those with parts take long, and differ by more.
+        # Recordings with parts take long and differ by more, so they need fewer pairs.
         turns = {name: run for name, run in kinds.items() if not name.startswith("with ") or turn % 4 == 0}
         names = ["without", *turns]
         order.shuffle(names)

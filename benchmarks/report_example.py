@@ -1,8 +1,8 @@
-"""An example of a report: two scripts of fixtures/, recorded with everything that can be recorded, and compared.
+"""Example of a report: two scripts of fixtures/, recorded with all optional parts, and compared.
 
     python benchmarks/report_example.py [REPORT.html]
 
-Prints the same in the terminal's words.
+The script also prints the results as terminal text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
 
 def record_script(script: str, *, epochs: int, init_scale: float) -> dict[str, Any]:
-    """The training of a script, with a scale that it may have to find first."""
+    """Record the training of a script, with an initial scale that may be too large."""
     parts = runpy.run_path(os.path.relpath(FIXTURES / script))
     torch.manual_seed(0)
     x = torch.randn(256, 64)
@@ -47,7 +47,7 @@ def record_script(script: str, *, epochs: int, init_scale: float) -> dict[str, A
 
 
 def runs() -> list[dict[str, Any]]:
-    """A training that finds its scale first, and one with mistakes."""
+    """Record a training that first finds its scale, and a training with mistakes."""
     return [
         record_script("headline_good.py", epochs=30, init_scale=2.0**24),
         record_script("headline.py", epochs=10, init_scale=2.0**10),
@@ -55,7 +55,7 @@ def runs() -> list[dict[str, Any]]:
 
 
 def page(runs: list[dict[str, Any]]) -> str:
-    """The page of these, the second beside the first."""
+    """Return the page of these runs, with the second run beside the first."""
     return html.render_report(runs, others=[{**runs[0], "title": runs[1]["title"]}])
 
 

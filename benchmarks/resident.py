@@ -1,4 +1,4 @@
-"""How much memory a command takes together with the processes that it starts, as Linux shows it in /proc."""
+"""Memory of a command together with its child processes, as Linux shows it in /proc."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 
 class Peak(NamedTuple):
-    """Bytes at the peak: of all processes together, and of the largest of them.
+    """Bytes at the peak: of all processes together, and of the largest process.
 
-    ``together`` is the largest of the sums that were sampled. It counts a page as often as processes share it, as it
-    is after a fork, so it is too large rather than too small; peaks between two samples are missed. ``largest`` is
-    told by the system and misses none.
+    ``together`` is the largest of the sampled sums. It counts a page once for each process that shares the page, as
+    after a fork, so the value is too large rather than too small. Peaks between two samples are missed. ``largest``
+    comes from the system and misses no peak.
     """
 
     together: int
@@ -23,7 +23,7 @@ class Peak(NamedTuple):
 
 
 def peak(command: Sequence[str], codes: tuple[int, ...] = (0, 1), every: float = 0.01) -> Peak | None:
-    """The memory that a command takes at its peak, looked at every so many seconds; None where there is no /proc."""
+    """Return the peak memory of a command, sampled ``every`` seconds, or None without /proc."""
     if not Path("/proc/self/stat").exists():
         return None
     together = 0
@@ -41,13 +41,13 @@ def peak(command: Sequence[str], codes: tuple[int, ...] = (0, 1), every: float =
 
 
 def _resident(pid: int) -> int:
-    """Resident bytes of a process and of all that it has started, now."""
+    """Return the current resident bytes of a process and all its descendants."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
         children = " ".join(
             path.read_text(encoding="ascii") for path in Path(f"/proc/{pid}/task").glob("*/children")
         ).split()
     except (OSError, ValueError, IndexError):
-        # It has ended since it was seen.
+        # The process has ended in the meantime.
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE") + sum(_resident(int(child)) for child in children)

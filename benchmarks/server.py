@@ -1,12 +1,12 @@
-"""How long the language server takes to answer an edit, and whether it survives a thousand of them.
+"""Response time of the language server to an edit, and its stability over a thousand edits.
 
 python benchmarks/server.py [--edits 1000] [--seed 0]
 
-A trainer of 500 lines that imports from six other files is open in an editor that speaks to ``amp-check server`` over
-stdio. The time runs from the message of an edit to the diagnostics of that version, the server's pause for the next key
-included. The edits of the first part are those of somebody who types a statement and takes it away again; those of the
-second are made at random, in three files, with questions between them, and at the end the first texts have the first
-diagnostics. Needs the extra ``[server]``.
+A trainer of 500 lines that imports from six other files is open in an editor that talks to ``amp-check server`` over
+stdio. The time runs from the message of an edit to the diagnostics of that version, including the server's pause for
+the next key. The edits of the first part type a statement and remove it again. The edits of the second part are random,
+in three files, with requests between them. At the end, the initial texts must have the initial diagnostics. Needs the
+extra ``[server]``.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 from edited import PROJECT, edits  # noqa: E402 - they stand with the tests
 from editor import Editor  # noqa: E402
 
-#: Characters that somebody types one by one at the end of the first loop over a loader, and what that makes of it.
+#: Characters typed one by one at the end of the first loop over a loader, and the line before them.
 TYPED = "\n        optimizer.step()"
 AFTER = "        losses.update(loss.detach(), inputs.size(0))"
-#: Files that are open while edits are made at random, and how many edits there are for one question.
+#: Files that are open during random edits, and the number of edits per request.
 OPEN = ("train.py", "engine/scaler.py", "losses.py")
 ASKED_AFTER = 25
-#: Of so many edits one is waited for; the others come while it is being checked what those before them have made.
+#: Number of edits per awaited answer. The other edits arrive while earlier versions are being checked.
 ANSWERED = 4
 
 
 def typing(text: str) -> Iterator[str]:
-    """The versions of the trainer while a statement is typed and taken away."""
+    """Yield the versions of the trainer while a statement is typed and removed."""
     before, after = text.split(AFTER, 1)
     ways = [*range(1, len(TYPED) + 1), *range(len(TYPED) - 1, -1, -1)]
     for length in ways:
@@ -46,7 +46,7 @@ def typing(text: str) -> Iterator[str]:
 
 
 def answers(folder: Path) -> tuple[list[float], float]:
-    """Seconds until each edit of somebody who types is answered, and those that a processor worked for one of them.
+    """Return the seconds until each typed edit is answered, and the CPU seconds of the server per edit.
 
     The folder was checked before.
     """
@@ -66,7 +66,7 @@ def answers(folder: Path) -> tuple[list[float], float]:
 
 
 def survival(folder: Path, number: int, seed: int) -> tuple[int, float]:
-    """Make edits at random; how many of the texts were checked to the end, and the seconds for all of them."""
+    """Make random edits. Return the number of completely checked texts, and the seconds for all edits."""
     with Editor(folder) as editor:
         opened = {editor.open(folder / name, PROJECT[name]): PROJECT[name] for name in OPEN}
         first = {address: editor.places(address) for address in opened}

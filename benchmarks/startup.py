@@ -1,4 +1,4 @@
-"""How long ``amp-check check`` takes on one small file, compared with starting Python to do nothing.
+"""Time of ``amp-check check`` on one small file, compared with starting Python without work.
 
 python benchmarks/startup.py [FILE] [--pairs 5] [--times 10]
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import paired
 
-#: A file that has to be read in full: it clips before it unscales.
+#: A file that must be analyzed in full: it clips before it unscales.
 SMALL = """\
 import torch
 from torch import nn

@@ -1,15 +1,15 @@
-"""Puts mistakes into public repositories that nobody here tuned for, and prints how many of them are named.
+"""Detection rate in public repositories that the analyzer was not tuned for: insert mistakes, and count named ones.
 
 ``python benchmarks/strangers.py FOLDER [--half read|scored|both] [--clone] [--max N] [--out FILE.jsonl]``
 
-``strangers.txt`` lists the repositories with the commits that were looked at. They are sought in FOLDER as
-``owner+name/repo`` (a git directory) or ``owner+name``, and cloned there from GitHub with ``--clone``. A hash of its
-name decides in which half a repository is: what is missed in those of the one half may be read and learned from, those
-of the other are only ever scored. The score of the second half is the one to believe; where the first is much better,
-the tool has been fitted to it.
+``strangers.txt`` lists the repositories with their commits. The script looks for them in FOLDER as ``owner+name/repo``
+(a git directory) or ``owner+name``, and clones missing repositories from GitHub with ``--clone``. A hash of its name
+assigns a repository to a half. Developers may read the missed mistakes of the first half and learn from them; the
+second half is only scored. The score of the second half is the meaningful score. If the first score is much better, the
+tool is overfitted to the first half.
 
-A mutant counts as named when a code of its operator is reported more often in the file than before; a file that has
-such a finding already is left out. Some cannot be named, because a wrapper of another package does what is missing.
+A mutant counts as named if a code of its operator is reported more often in the file than before. Files with such a
+finding are skipped. Some mutants cannot be named, because a wrapper of another package supplies the missing call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mistakes import WANTED, Place, mutated, places
 
 LIST = Path(__file__).with_name("strangers.txt")
 HALVES = ("read", "scored")
-#: Mutants of one file, and of one repository, so that no large one decides the score.
+#: Mutants of one file, and of one repository, so that no large repository dominates the score.
 PER_FILE, PER_REPOSITORY = 3, 8
 LARGEST = 3_000_000
 LIMIT_S = 300
@@ -50,7 +50,7 @@ class Repository(NamedTuple):
 
     @property
     def half(self) -> str:
-        """Decided by the name alone, so that nobody can choose it."""
+        """The half of the repository, determined by the name alone, so that nobody can choose it."""
         return HALVES[int(hashlib.sha256(self.name.encode()).hexdigest(), 16) % 2]
 
 
@@ -80,7 +80,7 @@ def git_directory(repository: Repository, folder: Path, *, clone: bool) -> Path 
 
 
 def exported(repository: Repository, git: Path, folder: Path) -> Path | None:
-    """The Python files and the configuration of a commit; None where nothing of it is there."""
+    """Export the Python files and the configuration of a commit. Return None if the commit has no such files."""
     command = ["git", "--git-dir", str(git)]
     listing = subprocess.run(
         [*command, "ls-tree", "-r", "-z", "-l", repository.commit], capture_output=True, check=True
@@ -110,7 +110,7 @@ def exported(repository: Repository, git: Path, folder: Path) -> Path | None:
 
 
 def mutants(repository: Repository, tree: Path, chance: random.Random) -> list[Mutant]:
-    """Some of the mutants of a repository; tests are left alone, since they make mistakes on purpose."""
+    """Return some mutants of a repository. Tests are skipped, because they make mistakes on purpose."""
     found: list[Mutant] = []
     for file in sorted(tree.rglob("*.py")):
         path = file.relative_to(tree).as_posix()
@@ -126,7 +126,7 @@ def mutants(repository: Repository, tree: Path, chance: random.Random) -> list[M
 
 
 def codes(tree: Path, path: str) -> Counter[str] | None:
-    """How often each code is reported in one file of a repository; None where there is no answer."""
+    """Count the reports of each code in one file of a repository. Return None after a timeout or invalid output."""
     command = [sys.executable, "-m", "pytest_amp_check", "check", path, "--output-format", "json", "--no-cache"]
     try:
         done = subprocess.run(command, cwd=tree, capture_output=True, text=True, timeout=LIMIT_S, check=False)
@@ -136,7 +136,7 @@ def codes(tree: Path, path: str) -> Counter[str] | None:
 
 
 def tried(tree: Path, chosen: Iterable[Mutant]) -> Iterator[dict[str, Any]]:
-    """Whether each mutant of a repository is named: true, false, or None where nobody answers."""
+    """Check each mutant of a repository. Yield rows with "named": true, false, or None without an answer."""
     before: dict[str, Counter[str] | None] = {}
     for mutant in chosen:
         file, operator = tree / mutant.path, mutant.place.operator
@@ -200,7 +200,7 @@ def main() -> None:
                 trees[repository] = tree
         work: dict[Repository, list[Mutant]] = defaultdict(list)
         for half in halves:
-            # Each half by itself, so that its sample does not depend on whether the other is asked for.
+            # Each half has its own generator, so that its sample does not depend on the selection of the other half.
             chance = random.Random(f"{half} {arguments.seed}")  # noqa: S311
             mine = [repository for repository in trees if repository.half == half]
             pool = [mutant for repository in mine for mutant in mutants(repository, trees[repository], chance)]

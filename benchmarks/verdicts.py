@@ -1,20 +1,20 @@
-"""Whether CI, pre-commit and pytest say the same of a project, and of a mistake that is new in it.
+"""Agreement of CI, pre-commit and pytest about a project, and about a new mistake in the project.
 
-``python benchmarks/verdicts.py CHECKOUT [CHECKOUT ...] [--mistakes 3] [--alone 40] [--only-alone]
-[--operator NAME ...]``
+``python benchmarks/verdicts.py CHECKOUT [CHECKOUT ...] [--mistakes 3] [--alone 40] [--only-alone] [--operator NAME
+...]``
 
-Each checkout is set up in a copy, as somebody would who brings amp-check into a project:
+Each checkout is set up in a copy, as by a user who adds amp-check to a project:
 
-- check: ``amp-check check .``, which is what CI runs
+- check: ``amp-check check .``, which CI runs
 - commit: ``pre-commit run --all-files`` with the hook of this repository, which names all files in batches
-- pytest: ``pytest --amp-check --amp-only static``; test modules are not imported, since what they need is not there
+- pytest: ``pytest --amp-check --amp-only static``; test modules are not imported: their dependencies are missing
 - alone: files by name, one in each call, as when one file is committed: all with findings, and some without
 
-What each of them finds is compared by file, line, code and severity; a door that fails must have been told of something
-that fails, and the other way round. Then a baseline of all of it is written, with which all of them must pass, and
-mistakes (of ``mistakes.py``) are put in, one at a time: each door must fail with the same new findings, in the file of
-the mistake. A row of the table is a project; what differs is printed below it. ``--only-alone`` compares nothing but
-files by name with the folder, which needs no pre-commit.
+Findings are compared by file, line, code and severity. A frontend must fail exactly if it reports a failing finding.
+Then a baseline of all findings is written, with which all frontends must pass. Mistakes (of ``mistakes.py``) are
+inserted, one at a time: each frontend must fail with the same new findings, in the file of the mistake. A row of the
+table is a project, with its differences printed below. ``--only-alone`` compares only files by name with the folder,
+which needs no pre-commit.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from typing import NamedTuple
 from mistakes import WANTED, Place, mutated, places
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Where findings are, their codes and severities.
+#: Locations of findings, with their codes and severities.
 Found = frozenset[tuple[str, int, str, str]]
-#: Not the lines in which pytest sums up what failed.
+#: First line of a finding. The pattern excludes the lines of pytest's summary of failures.
 _HEADLINE = re.compile(r"(?!FAILED )(\S.*?):(?:cell \d+:)?(\d+):\d+: (AMP\d{3})(?: \[\*\])? \[(\w+)\]")
 FAILING = ("error", "warning")
 LINES = ["--output-format", "json-lines"]
 LIMIT_S = 900
-#: Which files without findings are checked by name is drawn anew for another seed.
+#: Seed for drawing the files without findings that are checked by name.
 SEED = 17
 
 
 class Verdict(NamedTuple):
-    """What a door says of a project."""
+    """The result of a frontend for a project."""
 
     found: Found
     code: int
 
     @property
     def fails(self) -> bool:
-        """Whether something that fails is among what was found."""
+        """True if a finding has a failing severity."""
         return any(severity in FAILING for *_, severity in self.found)
 
 
@@ -73,7 +73,7 @@ def run(command: Sequence[str], project: Path) -> subprocess.CompletedProcess[st
 
 
 def of_records(done: subprocess.CompletedProcess[str]) -> Verdict:
-    """What the lines of JSON in an output say; paths count from the project."""
+    """Return the result from the JSON lines of an output. Paths are relative to the project."""
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     found = frozenset(
         (Path(row["filename"]).as_posix(), row["location"]["row"], row["code"], row["severity"]) for row in rows
@@ -91,7 +91,7 @@ def commit(project: Path) -> Verdict:
 
 def pytest(project: Path) -> Verdict:
     flags = ["--amp-check", "--amp-only", "static", "-p", "pytest_amp_check.frontends.plugin", "--noconftest", "-q"]
-    # Nothing of the project's own runs, and its own addopts may ask for plugins that are not there.
+    # No test of the project runs, and the project's addopts may require plugins that are not installed.
     flags += ["-o", "python_files=", "-o", "addopts=", "-p", "no:cacheprovider", "."]
     done = run([sys.executable, "-m", "pytest", *flags], project)
     rows = {match.groups() for match in map(_HEADLINE.match, done.stdout.splitlines()) if match}
@@ -103,7 +103,7 @@ DOORS: dict[str, Callable[[Path], Verdict]] = {"check": check, "commit": commit,
 
 
 def set_up(checkout: Path, folder: Path) -> Path:
-    """A copy of a checkout as a repository of its own, with the hook."""
+    """Copy a checkout into a new repository with the hook."""
     import yaml
 
     project = folder / checkout.name
@@ -120,12 +120,12 @@ def set_up(checkout: Path, folder: Path) -> Path:
 
 
 def keep(project: Path) -> None:
-    """Tell git of all files: pre-commit asks it which there are."""
+    """Add all files to git, because pre-commit asks git for the list of files."""
     run(["git", "add", "-A", "-f"], project)
 
 
 def differences(verdicts: dict[str, Verdict]) -> Iterator[str]:
-    """Where doors say another thing than the first one, or end otherwise than with what they say."""
+    """Yield differences from the first frontend, and exit codes that contradict the findings."""
     first = next(iter(verdicts.values()))
     for door, verdict in verdicts.items():
         yield from (f"{door} alone: {one}" for one in sorted(verdict.found - first.found))
@@ -135,14 +135,14 @@ def differences(verdicts: dict[str, Verdict]) -> Iterator[str]:
 
 
 class Alone(NamedTuple):
-    """Files that were checked by name, and where one says another thing of itself than the folder does."""
+    """Files checked by name, and differences from the findings of the folder check."""
 
     names: list[str]
     wrong: list[str]
 
 
 def alone(project: Path, whole: Found, number: int) -> Alone:
-    """Each file with findings by name, and so many without, drawn by chance."""
+    """Check each file with findings by name, and ``number`` random files without findings."""
     listed = run([sys.executable, "-m", "pytest_amp_check", "check", "--show-files", "."], project).stdout.splitlines()
     guilty = sorted({path for path, *_ in whole})
     others = sorted({Path(name).as_posix() for name in listed} - set(guilty))
@@ -152,7 +152,7 @@ def alone(project: Path, whole: Found, number: int) -> Alone:
     for name in names:
         done = run([sys.executable, "-m", "pytest_amp_check", "check", *LINES, name], project)
         said = [json.loads(line) for line in done.stdout.splitlines()]
-        # What stands in another file is shown in this one too, and says so.
+        # A finding of another file is shown for this file too, with the other file's name.
         own = {
             (name, one["location"]["row"], one["code"], one["severity"])
             for one in said
@@ -165,7 +165,7 @@ def alone(project: Path, whole: Found, number: int) -> Alone:
 
 
 def candidates(project: Path, operators: Sequence[str]) -> Iterator[tuple[Path, str, Place]]:
-    """Places for mistakes, of each operator in turn, so that the first few differ."""
+    """Yield locations for mistakes, of each operator in turn, so that the first few differ."""
     by_operator: dict[str, list[tuple[Path, str, Place]]] = {name: [] for name in operators}
     for path in sorted(project.rglob("*.py")):
         try:
@@ -182,7 +182,7 @@ def candidates(project: Path, operators: Sequence[str]) -> Iterator[tuple[Path, 
 
 
 def plant(project: Path, number: int, operators: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Mistakes that the folder check names, each with what the doors say otherwise of it."""
+    """Yield mistakes that the folder check reports, each with the differences between the frontends."""
     done = 0
     for path, source, place in candidates(project, operators):
         name = path.relative_to(project).as_posix()

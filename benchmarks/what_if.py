@@ -1,4 +1,4 @@
-"""How close what-if answers of one recorded step are to recording the model that was really changed.
+"""Accuracy of what-if answers from one recorded step, compared with recordings of the changed model.
 
 python benchmarks/what_if.py [--model NAME]
 """
@@ -136,7 +136,7 @@ class Recurrent(nn.Module):
 
 
 class Experts(nn.Module):
-    """Every expert computes every token, weighed by a router: no shape depends on a value."""
+    """Mixture of experts: every expert computes every token, weighted by a router. No shape depends on a value."""
 
     def __init__(self, width: int = 64, experts: int = 4) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class Program(NamedTuple):
 
 PROGRAMS = {
     "mlp": Program(Mlp, lambda size: torch.randn(size, 128), 512, ("blocks",)),
-    # Weights and optimizer state are nearly all of it, so that the peak is in the optimizer's step.
+    # Weights and optimizer state are nearly all of the memory, so that the peak is in the optimizer's step.
     "weights": Program(Mlp, lambda size: torch.randn(size, 128), 8, ("blocks",)),
     "resnet": Program(ResNet, lambda size: torch.randn(size, 3, 32, 32), 16, ("layers",)),
     "transformer": Program(Transformer, lambda size: torch.randint(500, (size, 48)), 16, ("encoder.layers",)),
@@ -191,7 +191,7 @@ PROGRAMS = {
         lambda size: torch.randn(size, 10, 32, 32),
     ),
     "lstm": Program(Recurrent, lambda size: torch.randint(300, (size, 24)), 32, ("head",)),
-    # On the CPU made of other ops, of which it calls each for every place of a sequence.
+    # On the CPU, a GRU consists of other ops, each called for every position of a sequence.
     "gru": Program(lambda: Recurrent(nn.GRU), lambda size: torch.randint(300, (size, 24)), 32, ("head",)),
     "moe": Program(Moe, lambda size: torch.randn(size, 64), 256, ("layers",)),
 }
@@ -202,7 +202,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 class Recipe(NamedTuple):
-    """What is trained, and what about it is otherwise."""
+    """A program, and its training options."""
 
     program: str
     optimizer: str = "AdamW"
@@ -211,15 +211,15 @@ class Recipe(NamedTuple):
     recomputed: tuple[str, ...] = ()
     low: bool = False
     settings: tuple[tuple[str, bool], ...] = ()
-    #: The batch is this part of what it was.
+    #: Divisor of the batch size.
     part: int = 1
-    #: Such parts that come one after the other before the optimizer steps.
+    #: Number of such micro-batches before the optimizer steps.
     parts: int = 1
     steps: int = 3
 
 
 def recompute(module: nn.Module) -> None:
-    """As the answer says that it is meant."""
+    """Recompute the activations of a module in the backward pass, as the what-if answer assumes."""
     forward = module.forward
 
     def again(*args: Any, **kwargs: Any) -> Any:
@@ -229,7 +229,7 @@ def recompute(module: nn.Module) -> None:
 
 
 def record_memory(recipe: Recipe) -> Memory:
-    """The memory of real steps."""
+    """Record the memory of real steps."""
     program = PROGRAMS[recipe.program]
     torch.manual_seed(0)
     model = program.make()
@@ -248,10 +248,10 @@ def record_memory(recipe: Recipe) -> Memory:
 
 
 def train_on(model: nn.Module, batch: torch.Tensor, recipe: Recipe) -> None:
-    """A forward and a backward pass."""
+    """Run a forward and a backward pass."""
     target = PROGRAMS[recipe.program].target(len(batch))
     if recipe.low and not recipe.autocast:
-        # A loss refuses targets of another dtype, too.
+        # A loss rejects targets of another dtype, too.
         batch, target = (each.bfloat16() if each.is_floating_point() else each for each in (batch, target))
     with torch.autocast("cpu") if recipe.autocast else nullcontext():
         out = model(batch)
@@ -260,7 +260,7 @@ def train_on(model: nn.Module, batch: torch.Tensor, recipe: Recipe) -> None:
 
 
 class Compared(NamedTuple):
-    """An answer, and the peak of the model that was really changed."""
+    """A what-if answer, and the peak in bytes of the model with the real change."""
 
     recipe: Recipe
     answer: WhatIf
@@ -272,7 +272,7 @@ class Compared(NamedTuple):
 
 
 def compared(recipe: Recipe) -> Iterator[Compared]:
-    """Every change of what is trained so, first told and then made."""
+    """Yield every what-if change of a recipe, each answered and then really made."""
     memory = record_memory(recipe)
     answers = memory.what_if()
     told = {answer.change: answer for answer in answers}
@@ -307,7 +307,7 @@ def compared(recipe: Recipe) -> Iterator[Compared]:
 
 
 def recipes(names: list[str]) -> Iterator[Recipe]:
-    """Every model in float32 and under autocast, and with optimizers that step in other ways."""
+    """Yield recipes of every model: in float32, under autocast, and with optimizers of other implementations."""
     for name in names:
         yield Recipe(name)
         yield Recipe(name, autocast=True)

@@ -1,4 +1,4 @@
-"""Where tests run: those for a GPU where there is one, and some of them under the emulation too. What holds in all."""
+"""Devices of the tests: GPU tests run on a GPU, some also under emulation. Hooks and fixtures of all tests."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 
 def pytest_configure() -> None:
-    # Before torch is loaded. Its threads keep processors busy while they wait for each other, which are few and shared:
-    # tests that train took six times as long, and proved no more.
+    # Before torch is loaded. Its threads keep processors busy while they wait for each other, and processors are few
+    # and shared: training tests took six times as long, and proved nothing more.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # As in the background of a shell. What tests start would inherit that, and they send Ctrl-C to some of it.
+        # As in the background of a shell. Child processes of tests would inherit this, and some of them get Ctrl-C.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        # As under nohup. It stays without effect here, but nobody inherits a handler.
+        # As under nohup. The handler has no effect here, but child processes do not inherit handlers.
         signal.signal(signal.SIGHUP, lambda number, frame: None)
     if pytest.version_tuple < (9,):
-        # pytest 8 cannot rewrite what an editable install has it load, and says so in every run inside of a test.
+        # pytest 8 cannot rewrite modules of an editable install, and warns about it in every run inside of a test.
         pytest.MonkeyPatch().setattr(AssertionRewritingHook, "_warn_already_imported", lambda *_: None)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None]:
-    """Let no search for cycles go through what stays until the end: torch, thousands of tests and their arguments.
+    """Exclude permanent objects from the garbage collector: torch, thousands of tests and their arguments.
 
-    Each run of pytest inside of a test ends with several such searches, each recording looks through the objects there
-    are, and tests of memory count them.
+    Each run of pytest inside of a test ends with several collections, each recording searches the live objects, and
+    memory tests count them.
     """
     gc.disable()
     try:
@@ -53,7 +53,7 @@ def pytest_collection() -> Generator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None]:
-    """What the tests of a file have loaded and remembered stays as well."""
+    """Exclude the permanent objects that the tests of a file have created as well."""
     yield
     if nextitem is not None and nextitem.path != item.path:
         gc.collect()
@@ -65,12 +65,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if marked and not _has_cuda():
         for item in marked:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
-    # So that none of them is left to one worker alone in the end.
+    # Long tests first, so that no worker is left with a long test at the end.
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 
 
 def _has_cuda() -> bool:
-    # Looked for only where a test asks: some of the tests are about source alone, and run without torch.
+    # Checked only on demand: some of the tests are only about source, and run without torch.
     if importlib.util.find_spec("torch") is None:
         return False
     import torch
@@ -80,7 +80,7 @@ def _has_cuda() -> bool:
 
 @pytest.fixture
 def alone_in_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Give a script a folder and arguments of its own, and a compiler that is quick."""
+    """Give a script a separate folder and arguments, and a fast compiler backend."""
     import torch
 
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
@@ -90,20 +90,20 @@ def alone_in_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def this_plugin_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs of pytest inside a test load this plugin, installed or not, and no other that happens to be installed."""
+    """Let runs of pytest inside a test load only this plugin, installed or not, and no other installed plugin."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTEST_PLUGINS", "pytest_amp_check.frontends.plugin")
 
 
 @pytest.fixture(params=["emulate", pytest.param("cuda", marks=pytest.mark.gpu)])
 def where(request: pytest.FixtureRequest) -> str:
-    """The devices on which what is said of CUDA is tested: the emulation everywhere, and CUDA where it is."""
+    """Return the device for statements about CUDA: the emulation everywhere, and CUDA if available."""
     return str(request.param)
 
 
 @pytest.fixture
 def half(where: str) -> Iterator[Session]:
-    """A session in float16 on the emulated device, and on the real one."""
+    """Open a session in float16 on the emulated device, and on the real device."""
     from pytest_amp_check.runtime.session import session
 
     with session(where, "float16") as made:
@@ -112,7 +112,7 @@ def half(where: str) -> Iterator[Session]:
 
 @pytest.fixture(params=["float16", "bfloat16"])
 def low(where: str, request: pytest.FixtureRequest) -> Iterator[Session]:
-    """Sessions in both low dtypes on the emulated device, and on the real one."""
+    """Open sessions in both low dtypes on the emulated device, and on the real device."""
     from pytest_amp_check.runtime.session import session
 
     with session(where, request.param) as made:
@@ -120,7 +120,7 @@ def low(where: str, request: pytest.FixtureRequest) -> Iterator[Session]:
 
 
 class Declared(dict[str, Any]):
-    """Facts of an event, a thing or a program, none of which is other than declared."""
+    """Attributes of an event, an object or a program. Undeclared attributes are rejected."""
 
     def __init__(self, owner: str, allowed: frozenset[str], facts: dict[str, Any]) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class Declared(dict[str, Any]):
 
 @pytest.fixture(autouse=True, scope="session")
 def facts_are_declared() -> Iterator[None]:
-    """Let no reader emit a fact that its kind of event, or its role, does not declare."""
+    """Fail if analyzer or recorder emits an attribute that its kind of event or its role does not declare."""
     with pytest.MonkeyPatch.context() as patch:
         event, thing, program = events.Event.__init__, events.TrackedObject.__init__, events.Program.__init__
 

@@ -1,1 +1,1 @@
-"""The parts of benchmarks/on_gpu.py: each yields rows of figures, and the claims say what they have to show."""
+"""The parts of benchmarks/on_gpu.py. Each part yields rows of figures, and the claims define the required rows."""

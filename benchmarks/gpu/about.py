@@ -1,4 +1,4 @@
-"""What the machine is: one row, with the packages that cannot be imported."""
+"""Description of the machine: one row, with the packages that cannot be imported."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def rows(*, dry: bool) -> Iterator[Row]:
 
 
 def _digest() -> str:
-    """What stands for the commit in a copy without its history: a digest of the package's sources."""
+    """Return a digest of the package's sources, which replaces the commit in a copy without history."""
     sources = sorted((ROOT / "pytest_amp_check").rglob("*.py"))
     digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources))
     return f"sources {digest.hexdigest()[:12]}"
 
 
 def _printed(*command: str) -> str:
-    """The first line that a command prints, "" where it cannot run."""
+    """Return the first output line of a command, or "" if it cannot run."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError:

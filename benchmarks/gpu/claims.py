@@ -1,6 +1,6 @@
-"""What the README says of GPUs, and what the rows of a part have to show for each; the README's table is made of it.
+"""The README's claims about GPUs, and the required rows of a part for each claim: source of the README's table.
 
-Standard library only: the command that runs the parts reads it before any package is known to be there.
+Standard library only: the command that runs the parts imports this module before any package is known to be installed.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ Rows = Sequence[dict[str, Any]]
 
 
 class Claim(NamedTuple):
-    """A claim: its name, the part that decides it, and what is claimed.
+    """A claim: name, deciding part, and text.
 
-    ``refuted`` gives what the rows of the part show against it, "" where they bear it out. ``needs_gpu`` says that
-    emulation can decide nothing about it, so that a dry run leaves it out.
+    ``refuted`` returns the evidence of the part's rows against the claim, or "" if they confirm it. ``needs_gpu`` is
+    True if emulation cannot decide the claim, so that a dry run omits it.
     """
 
     name: str
@@ -32,7 +32,7 @@ def _listed(wrong: Iterable[str], most: int = 8) -> str:
 
 
 def _every(kind: str, tells: str = "what", more: str = "") -> Callable[[Rows], str]:
-    """Each row of a kind agrees, and there are some."""
+    """Require that there are rows of a kind and that each agrees."""
 
     def refuted(rows: Rows) -> str:
         same = [row for row in rows if row["kind"] == kind]
@@ -43,7 +43,7 @@ def _every(kind: str, tells: str = "what", more: str = "") -> Callable[[Rows], s
     return refuted
 
 
-#: Relative errors that estimates of memory may have, in the median and at worst.
+#: Largest relative errors of memory estimates, in the median and at worst.
 MEDIAN, WORST = 0.02, 0.08
 
 
@@ -58,7 +58,7 @@ def _estimates(rows: Rows) -> str:
 
 
 def _at_most(kind: str, column: str, limits: dict[str, float]) -> Callable[[Rows], str]:
-    """A figure of rows of a kind stays within the limit that stands for what the row is about."""
+    """Require that a figure in the rows of a kind is within the limit for the row's subject."""
 
     def refuted(rows: Rows) -> str:
         found = {row["what"]: row[column] for row in rows if row["kind"] == kind}

@@ -1,4 +1,4 @@
-"""What recording adds to training steps: time, synchronisations with the GPU, and memory that it holds."""
+"""Cost of recording for training steps: time, synchronizations with the GPU, and retained memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpu.places import measured_place, on
 from gpu.results import Row
 from pytest_amp_check import record
 
-#: Milliseconds of the steps, pairs of timings of each, and steps of a timing.
+#: Step lengths in milliseconds, pairs of timings for each, steps of a timing, and warm-up steps.
 MILLISECONDS, PAIRS, TIMED, WARM = (5, 20, 80), 3, 6, 2
 #: The parts of a recording.
 PARTS: dict[str, dict[str, Any]] = {
@@ -27,12 +27,12 @@ PARTS: dict[str, dict[str, Any]] = {
     "numerics": {"numerics": True},
     "memory": {"memory": True},
 }
-#: What waits for the device: calls of CUDA, and in a dry run the ops that would make them.
+#: Calls that wait for the device: CUDA functions, and in a dry run the ops that would call these functions.
 WAITING_CALLS = ("cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize", "cudaMemcpy")
 WAITING_OPS = ("aten::_local_scalar_dense", "aten::nonzero", "aten::equal")
-#: Steps over which they are counted, and how many a step may have: numbers are read many at a time.
+#: Steps over which waits are counted, and the limit of waits per step: the recorder fetches many numbers at a time.
 COUNTED, WAITS = 64, 1 / 16
-#: Bytes that a recording may hold when it is over.
+#: Bytes that a recording may retain at its end.
 HELD = 2**20
 
 
@@ -46,7 +46,7 @@ def _seconds(step: Callable[[], object], times: int) -> float:
 
 
 def _lasting(milliseconds: float, device: str) -> Trainer:
-    """A trainer whose step lasts that long on this machine: its batch grows until it does."""
+    """Return a trainer whose step takes ``milliseconds`` on this machine, by growing its batch."""
     rows = 64
     while True:
         trainer = Trainer(width=512, rows=rows, device=device)
@@ -54,7 +54,7 @@ def _lasting(milliseconds: float, device: str) -> Trainer:
         taken = _seconds(trainer, WARM) * 1000
         if taken >= milliseconds:
             return trainer
-        # Where launching kernels takes longer than running them, more rows are for free at first.
+        # While launching kernels takes longer than running them, more rows cost nothing.
         rows = math.ceil(rows * min(16.0, max(1.5, milliseconds / taken)))
 
 
@@ -89,13 +89,13 @@ def _times(what: str, trainer: Trainer, pairs: int) -> Iterator[Row]:
 
 
 def _waits(step: Callable[[], object], *, on_cuda: bool) -> Counter[str]:
-    """How often something waits for the device, over some steps."""
+    """Count the waits for the device over some steps."""
     activities = [ProfilerActivity.CPU, *[ProfilerActivity.CUDA] * on_cuda]
     with profile(activities=activities) as profiled:
         for _ in range(COUNTED):
             step()
     waiting = WAITING_CALLS if on_cuda else WAITING_OPS
-    # As Kineto has them: to put them into a tree, as profiled.events() does, takes several times as long as the steps.
+    # The raw Kineto events: profiled.events() builds a tree, which takes several times as long as the steps.
     recorder: Any = profiled.profiler
     return Counter(name for name in (event.name() for event in recorder.kineto_results.events()) if name in waiting)
 
@@ -106,7 +106,7 @@ def _synchronisations(trainer: Trainer, *, on_cuda: bool) -> Iterator[Row]:
     without = _waits(trainer, on_cuda=on_cuda)
     for name, parts in PARTS.items():
         with record(trainer.model, **parts):
-            # What is seen for the first time is looked at more closely.
+            # First-time events are examined more closely.
             for _ in range(WARM):
                 trainer()
             counted = _waits(trainer, on_cuda=on_cuda)
@@ -121,7 +121,7 @@ def _synchronisations(trainer: Trainer, *, on_cuda: bool) -> Iterator[Row]:
 
 
 def _alive(*, on_cuda: bool) -> int:
-    """Bytes of tensors."""
+    """Return the bytes of all live tensors."""
     gc.collect()
     if on_cuda:
         torch.cuda.synchronize()
@@ -148,5 +148,5 @@ def _held(trainer: Trainer, *, on_cuda: bool) -> Iterator[Row]:
 
 
 def _kind(what: str, part: str) -> str:
-    """Claims are about plain recordings; the others are measured too."""
+    """Return the row kind. Claims are about plain recordings; the other recordings are measured too."""
     return what if part == "plain" else f"{what} with {part}"

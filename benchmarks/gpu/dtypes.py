@@ -1,4 +1,4 @@
-"""What autocast makes of each op on CUDA, beside what the emulation makes of it: dtypes, forward and backward."""
+"""Result dtypes of autocast on CUDA for each op, compared with the emulation: forward and backward."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 from autocasts import MORE, Entry, cuda_entries
 
 HALVES = (torch.float16, torch.bfloat16)
-#: cuDNN alone has them, so that no other device can call them.
+#: Ops that only cuDNN has, so that no other device can call them.
 OF_CUDNN = {"cudnn_convolution", "cudnn_convolution_transpose"}
-#: Modules, the shape of their input, and the dtype of what they give: None is the low one. cuDNN's recurrent kernels
-#: run in float16 in bfloat16 regions, too (aten/src/ATen/cudnn/AutocastRNN.cpp).
+#: Modules, their input shape, and their output dtype, with None for the low dtype. cuDNN's recurrent kernels run in
+#: float16 in bfloat16 regions, too (aten/src/ATen/cudnn/AutocastRNN.cpp).
 MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], torch.dtype | None]] = {
     "LSTM": (lambda: nn.LSTM(4, 8), (3, 2, 4), torch.float16),
     "GRU": (lambda: nn.GRU(4, 8), (3, 2, 4), torch.float16),
@@ -51,7 +51,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], torch.dtype |
 }
 
 Made = Callable[[], Any]
-#: Names of the dtypes, or what was raised.
+#: Names of the dtypes, or of the raised exception.
 Dtypes = list[str]
 
 
@@ -62,7 +62,7 @@ def dtypes_of(value: Any) -> Dtypes:
 
 
 def asking(value: Any) -> Any:
-    """The same arguments, of which the floating tensors ask for gradients."""
+    """Return a copy of arguments whose floating-point tensors require gradients."""
     if isinstance(value, Tensor):
         return value.detach().clone().requires_grad_() if value.is_floating_point() else value
     return type(value)(asking(each) for each in value) if isinstance(value, (tuple, list)) else value
@@ -82,7 +82,7 @@ def forward(call: Made) -> Dtypes:
 
 
 def backward(call: Made, inputs: list[Tensor]) -> Dtypes:
-    """The dtypes of the gradients of inputs, after a backward pass outside of autocast; none where there is no such."""
+    """Return the gradient dtypes of inputs after a backward outside of autocast; empty if no output has gradients."""
     try:
         outputs = [each for each in _tensors(call()) if each.requires_grad]
         if not outputs:
@@ -110,9 +110,10 @@ Seen = dict[tuple[str, str], Dtypes]
 
 
 def seen(half: torch.dtype, device: str, region: Region, *, gradients: bool) -> Seen:
-    """What is looked at: the dtypes that come out "forward" and "backward", and of the "inputs" of the latter, by op.
+    """Return result dtypes by kind and op: "forward", "backward", and "inputs" of the backward.
 
-    ``region`` turns autocast on. Without ``gradients`` modules are left out, whose parameters ask for them.
+    ``region`` turns autocast on. Without ``gradients``, modules are skipped, because their parameters require
+    gradients.
     """
     found: Seen = {}
 
@@ -159,12 +160,12 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def reference(half: torch.dtype, *, dry: bool) -> Seen:
-    """What CUDA does; in a dry run, what the kernels of its autocast do to tensors without values, forward only."""
+    """Return CUDA's dtypes. A dry run uses its autocast kernels on tensors without values, forward only."""
     if not dry:
         return seen(half, "cuda", partial(torch.autocast, "cuda", half), gradients=True)
     before = torch.get_autocast_dtype("cuda")
     with FakeTensorMode(), torch.no_grad():
-        # An autocast object would switch itself off where there is no CUDA.
+        # An autocast object would disable itself without CUDA.
         torch.set_autocast_enabled("cuda", True)
         torch.set_autocast_dtype("cuda", half)
         try:
@@ -178,7 +179,7 @@ def reference(half: torch.dtype, *, dry: bool) -> Seen:
 def rows(*, dry: bool) -> Iterator[Row]:
     for half in HALVES:
         with warnings.catch_warnings():
-            # Deprecated ops are in the table, too.
+            # The table also contains deprecated ops.
             warnings.simplefilter("ignore")
             real = reference(half, dry=dry)
             with on("emulated"):
@@ -193,10 +194,10 @@ def rows(*, dry: bool) -> Iterator[Row]:
 
 
 def _expected(emulated: Seen, real: Seen, kind: str, name: str) -> Dtypes:
-    """What a dry run holds the emulation against.
+    """Return the expected dtypes of the emulation in a dry run.
 
-    The column of PyTorch's table for what is in it, kernels without values for what is not, and for gradients what
-    autograd promises: the dtype of their tensor.
+    For ops of PyTorch's table, the table's column is expected, for other ops the kernels without values, and for
+    gradients the promise of autograd: the dtype of their tensor.
     """
     if kind == "backward":
         return emulated["inputs", name]

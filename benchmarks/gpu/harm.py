@@ -1,4 +1,4 @@
-"""What the bad and good examples of the rules do on CUDA, beside what they were measured to do on the CPU."""
+"""Effects of the rules' bad and good examples on CUDA, compared with their measured effects on the CPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "support"))
 
 from moved import to_cuda
 
-#: Harm that CUDA does not do, and why.
+#: Harm that does not occur on CUDA, and the reason.
 OTHERWISE = {"AMP217": "the scaler is for CUDA, so that it is on where there is CUDA"}
 
 
@@ -32,7 +32,7 @@ def rows(*, dry: bool) -> Iterator[Row]:
             try:
                 yield
             finally:
-                # A program that is moved makes it CUDA.
+                # A program moved to CUDA sets the default device.
                 torch.set_default_device(None)
 
     for code in MEASURED:

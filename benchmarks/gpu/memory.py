@@ -1,4 +1,4 @@
-"""Estimates of memory made without a GPU, beside the peak of CUDA's allocator, or in a dry run of real tensors."""
+"""Memory estimates made without a GPU, compared with the peak of CUDA's allocator, or in a dry run of real tensors."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from gpu.places import on
 from gpu.results import Row
 from pytest_amp_check import estimate_memory, measure_memory
 
-#: What cuBLAS keeps for a thread, in bytes, by the major compute capability of the device.
+#: Bytes of cuBLAS's workspace for a thread, by the major compute capability of the device.
 WORKSPACES = {9: 32 * 2**20}
 WORKSPACE = 8_519_680
-#: Part of the peak that the categories of a measurement may miss.
+#: Share of the peak that the categories of a measurement may miss.
 ROUNDING = 0.001
 
 
 class Case(NamedTuple):
-    """One training whose memory counts: the model computes its own loss of a batch."""
+    """One training for a memory measurement. The model computes its own loss of a batch."""
 
     model: Callable[[], nn.Module]
     batch: Callable[[], Tensor]
@@ -41,7 +41,7 @@ def _images(batch: int, size: int) -> Callable[[], Tensor]:
 
 
 def cases(*, dry: bool) -> dict[str, Case]:
-    """Twenty trainings; in a dry run the same, so small that a CPU does them in seconds."""
+    """Return twenty trainings. In a dry run, they are so small that a CPU runs each in seconds."""
     words, length = (500, 32) if dry else (50257, 1024)
 
     def gpt(width: int, depth: int, *, recomputed: bool = False) -> Callable[[], nn.Module]:
@@ -94,7 +94,7 @@ def cases(*, dry: bool) -> dict[str, Case]:
 
 
 def _run(case: Case, steps: int) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], None]]:
-    """Build, and make some steps; another step can be asked for."""
+    """Build the model and run some steps. Return model, optimizer, and a function for another step."""
     torch.manual_seed(0)
     model = case.model().to("cuda")
     chosen = optimizer(case.optimizer, model.parameters(), 1e-4)
@@ -117,7 +117,7 @@ def _run(case: Case, steps: int) -> tuple[nn.Module, torch.optim.Optimizer, Call
 
 
 def estimated(case: Case, workspace: int) -> Any:
-    """What is told without a GPU."""
+    """Estimate the memory of a training without a GPU."""
     with estimate_memory(workspace=workspace) as memory:
         _run(case, 2)
     return memory
@@ -130,7 +130,7 @@ def rows(*, dry: bool) -> Iterator[Row]:
 
 
 def _emulated(what: str, case: Case) -> Iterator[Row]:
-    """The same training with real tensors on the CPU, counted as CUDA would allocate them."""
+    """Compare with the same training with real tensors on the CPU, counted as CUDA would allocate them."""
     with on("emulated"):
         model, chosen, step = _run(case, 1)
         with measure_memory(model, chosen, device="cpu", as_cuda=True) as measured:
@@ -159,7 +159,7 @@ def _on_cuda(what: str, case: Case, workspace: int) -> Iterator[Row]:
 
 
 def _forget_workspaces() -> None:
-    """What the last training has left to the next: cycles, cuBLAS's workspaces, cached blocks."""
+    """Free the remains of the last training: reference cycles, cuBLAS's workspaces, cached blocks."""
     gc.collect()
     clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear is not None:
@@ -205,7 +205,7 @@ class _Causal(nn.Module):
 
 
 def _of_transformers(*, dry: bool) -> dict[str, Case]:
-    """Models of transformers, made from a configuration, where it is installed."""
+    """Return models of transformers, made from a configuration; none if transformers is not installed."""
     try:
         from transformers import GPT2Config, LlamaConfig
     except ImportError:

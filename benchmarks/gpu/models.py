@@ -1,4 +1,4 @@
-"""The models that the parts train: small ones of twelve kinds, and those of any size whose memory is estimated."""
+"""Models of the benchmark parts: small models of twelve kinds, and models of any size for memory estimates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 
 class Attention(nn.Module):
-    """Self-attention over (batch, length, width), by torch's kernel or written out with a float32 softmax."""
+    """Self-attention over (batch, length, width), by torch's kernel or explicitly with a float32 softmax."""
 
     def __init__(self, width: int, heads: int, *, written_out: bool = False, causal: bool = False) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """A transformer block, whose activations may be computed anew in the backward pass."""
+    """A transformer block, whose activations may be recomputed in the backward pass."""
 
     def __init__(
         self, width: int, heads: int, *, written_out: bool = False, causal: bool = False, recomputed: bool = False
@@ -95,7 +95,7 @@ class UNet(nn.Module):
 
 
 class Bag(nn.Module):
-    """Means of embeddings, and a classifier of them."""
+    """Means of embeddings, and a classifier on them."""
 
     def __init__(self, words: int, width: int, classes: int) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Bag(nn.Module):
 
 
 class _Scaled(torch.autograd.Function):
-    """A matrix product with a backward of its own, which autocast leaves in the dtype of the forward."""
+    """A matrix product with a custom backward, which autocast leaves in the dtype of the forward."""
 
     @staticmethod
     @torch.amp.custom_fwd(device_type="cuda")  # type: ignore[untyped-decorator]
@@ -119,7 +119,7 @@ class _Scaled(torch.autograd.Function):
     @torch.amp.custom_bwd(device_type="cuda")  # type: ignore[untyped-decorator]
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         x, weight = ctx.saved_tensors
-        # As mm gives them under autocast: in the dtype of the gradient that arrives.
+        # As mm returns them under autocast: in the dtype of the incoming gradient.
         return grad.mm(weight.t().to(grad.dtype)), x.t().to(grad.dtype).mm(grad)
 
 
@@ -150,11 +150,11 @@ def torch_encoder() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 32), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))
 
 
-# The data, and how a loss is computed of it; all of it is made on the CPU, to be the same wherever it is used.
+# The data and the losses. All data is created on the CPU, to be the same on every device.
 
 
 def classified(model: nn.Module, batch: Tensor) -> Tensor:
-    """A cross entropy against classes that the batch itself decides."""
+    """Return a cross entropy against classes that are computed from the batch itself."""
     logits = model(batch)
     flat = batch.float().flatten(1)
     targets = (flat[:, 0] > flat[:, 1]).long()
@@ -164,7 +164,7 @@ def classified(model: nn.Module, batch: Tensor) -> Tensor:
 
 
 def restored(model: nn.Module, batch: Tensor) -> Tensor:
-    """A mean square error against the batch itself."""
+    """Return a mean square error against the batch itself."""
     return F.mse_loss(model(batch).float(), batch)
 
 
@@ -177,7 +177,7 @@ def _words(*shape: int) -> Callable[[torch.Generator], Tensor]:
 
 
 class Kind(NamedTuple):
-    """A model, what a batch of it is, its loss, and its optimizer."""
+    """A model with batch, loss, and optimizer."""
 
     model: Callable[[], nn.Module]
     batch: Callable[[torch.Generator], Tensor]
@@ -211,7 +211,7 @@ KINDS = {
 
 
 def optimizer(name: str, parameters: Any, lr: float) -> torch.optim.Optimizer:
-    """An optimizer such as "AdamW fused": its class, and "loop", "foreach" or "fused"."""
+    """Create an optimizer from a name such as "AdamW fused": its class, and "loop", "foreach" or "fused"."""
     kind, _, way = name.partition(" ")
     chosen: type[Any] = getattr(torch.optim, kind)
     made: torch.optim.Optimizer = chosen(parameters, lr=lr, foreach=way == "foreach", fused=way == "fused")
@@ -222,7 +222,7 @@ def optimizer(name: str, parameters: Any, lr: float) -> torch.optim.Optimizer:
 
 
 class Decoder(nn.Module):
-    """A language model as GPT-2 is: learned positions, blocks, a head that shares its weights with the embedding."""
+    """A language model like GPT-2: learned positions, blocks, a head that shares its weights with the embedding."""
 
     def __init__(
         self, words: int, length: int, width: int, depth: int, heads: int, *, recomputed: bool = False
@@ -243,7 +243,7 @@ class Decoder(nn.Module):
 
 
 class Vision(nn.Module):
-    """A classifier as ViT is: patches, blocks, a class token."""
+    """A classifier like ViT: patches, blocks, a class token."""
 
     def __init__(self, size: int, width: int, depth: int, heads: int) -> None:
         super().__init__()
@@ -286,7 +286,7 @@ class _Bottleneck(nn.Module):
 
 
 class Residual(nn.Module):
-    """A classifier as ResNet-50 is, with bottlenecks in stages of given depths."""
+    """A classifier like ResNet-50, with bottlenecks in stages of given depths."""
 
     def __init__(self, depths: tuple[int, ...], width: int = 64) -> None:
         super().__init__()
@@ -308,7 +308,7 @@ class Residual(nn.Module):
 
 
 class Restoring(nn.Module):
-    """A UNet with the loss of what it restores."""
+    """A UNet with a reconstruction loss."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -319,7 +319,7 @@ class Restoring(nn.Module):
 
 
 class Perceptron(nn.Module):
-    """Layers of one width, with the loss of what they restore."""
+    """Layers of one width, with a reconstruction loss."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()

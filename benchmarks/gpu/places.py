@@ -1,4 +1,4 @@
-"""Where the parts run what they compare: on CUDA, and on the CPU under emulation."""
+"""The devices on which the parts run: CUDA, and the CPU under emulation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_amp_check import emulate_cuda
 
 @contextlib.contextmanager
 def on(place: str) -> Iterator[None]:
-    """Programs for CUDA run in it: on the "cuda" of this machine, or "emulated"."""
+    """Run programs for CUDA in this context: on "cuda" of this machine, or "emulated"."""
     with emulate_cuda() if place == "emulated" else contextlib.nullcontext():
         yield
         if place == "cuda":
@@ -20,5 +20,5 @@ def on(place: str) -> Iterator[None]:
 
 
 def measured_place(*, dry: bool) -> str:
-    """The place beside which the emulation is held: CUDA, or in a dry run the emulation once more."""
+    """Return the device that the emulation is compared with: CUDA, or in a dry run the emulation itself."""
     return "emulated" if dry else "cuda"

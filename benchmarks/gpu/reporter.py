@@ -1,4 +1,4 @@
-"""A plugin of pytest, ``-p gpu.reporter``, that writes a row for each test as it ends."""
+"""Plugin of pytest, ``-p gpu.reporter``, that writes a row for each finished test."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pytest
 
-#: The environment variables that name the file, and say that this is a dry run.
+#: The environment variables with the path of the file, and with the flag of a dry run.
 ROWS, DRY = "AMP_CHECK_GPU_ROWS", "AMP_CHECK_GPU_DRY"
-#: Why a test that is marked ``gpu`` is skipped where there is none. On a GPU a test may lack a package, and is named
-#: then; in a dry run any other reason would hide that there is more than this one.
+#: Reason why a test that is marked ``gpu`` is skipped without a GPU. On a GPU, a test may lack a package, and is then
+#: named. In a dry run, only this reason is accepted, because another reason would hide that the test also needs a GPU.
 NO_GPU = "needs a CUDA device"
-#: Characters of a failure that are kept: its end says most.
+#: Characters of a failure that are kept, from its end, which is the most informative part.
 KEPT = 1500
 
 

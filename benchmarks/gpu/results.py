@@ -1,4 +1,4 @@
-"""What a run of the kit has found: a JSON file that is written anew with every row, and a summary of it in Markdown."""
+"""Results of a benchmark run: a JSON file, rewritten with every row, and a summary in Markdown."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import Any
 from gpu.claims import Claim
 
 Row = dict[str, Any]
-#: Rows of one name in the summary; the JSON file has them all.
+#: Rows per table in the summary. The JSON file has all rows.
 SHOWN = 40
 
 
 class Results:
-    """The header (GPU, versions, commit, date), rows by part, how each part ended, and what became of the claims."""
+    """The header (GPU, versions, commit, date), rows by part, the end of each part, and the verdicts on claims."""
 
     def __init__(self, folder: Path, header: dict[str, Any]) -> None:
         self.header = header
@@ -33,14 +33,14 @@ class Results:
         return [row for row in self.rows if row["part"] == part]
 
     def judge(self, claims: Iterable[Claim]) -> None:
-        """Hold the rows against claims; "" says that one holds."""
+        """Check the rows against claims. An empty verdict means that the claim is confirmed."""
         for claim in claims:
             ended = self.parts.get(claim.part, {}).get("ended", "not run")
             wrong = claim.refuted(self.of(claim.part))
             self.verdicts[claim.name] = wrong or ("" if ended == "complete" else f"not decided: {claim.part} {ended}")
 
     def write(self) -> None:
-        """Replace both files at once, so that whoever reads them finds all of one moment."""
+        """Replace each file atomically, so that readers see a consistent file."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         whole = {"header": self.header, "parts": self.parts, "claims": self.verdicts, "rows": self.rows}
         for path, text in (
@@ -65,13 +65,13 @@ class Results:
 
 
 def _tables(rows: Sequence[Row]) -> list[str]:
-    """One table for each set of columns, in the order in which they came."""
+    """Return one table for each set of columns, in the order of the rows."""
     lines: list[str] = []
     kinds = dict.fromkeys(tuple(key for key in row if key != "part") for row in rows)
     for columns in kinds:
         same = [row for row in rows if tuple(key for key in row if key != "part") == columns]
         lines += [f"| {' | '.join(columns)} |", "|" + " --- |" * len(columns)]
-        # What disagrees comes first, so that a cut hides none of it.
+        # Disagreements come first, so that a cut hides none of them.
         same.sort(key=lambda row: row.get("agrees") is not False)
         lines += [f"| {' | '.join(_cell(row[column]) for column in columns)} |" for row in same[:SHOWN]]
         if len(same) > SHOWN:

@@ -1,4 +1,4 @@
-"""Whether assert_speedup comes to one verdict five times: on models for which AMP has to win, and where it cannot."""
+"""Consistency of assert_speedup over five calls, on models that AMP must accelerate and on a model that AMP cannot."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from gpu.results import Row
 from pytest_amp_check import run_steps
 from pytest_amp_check.runtime.replay.comparison import UnavailableError
 
-#: How often it is asked, and the factor that it is asked for.
+#: Number of calls, and the required speedup factor.
 TIMES, FACTOR = 5, 1.2
 
 
 class Case(NamedTuple):
-    """A model that computes its own loss, a batch for it, and whether AMP makes it faster on Tensor Cores."""
+    """A model that computes its own loss, a batch for it, and the flag that AMP is faster on Tensor Cores."""
 
     model: Callable[[], nn.Module]
     batch: Callable[[], Tensor]
@@ -27,7 +27,7 @@ class Case(NamedTuple):
 
 
 class Elementwise(nn.Module):
-    """Nothing but float32 arithmetic on numbers one by one: autocast has nothing to cast."""
+    """A model of only elementwise float32 arithmetic: autocast has nothing to cast."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ def rows(*, dry: bool) -> Iterator[Row]:
 
 
 def _recorded(case: Case) -> Callable[[], float]:
-    """Record three steps; the verdict about them can be asked for."""
+    """Record three steps. Return a function that asserts the speedup."""
     torch.manual_seed(0)
     model = case.model().to("cuda")
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)

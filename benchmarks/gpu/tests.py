@@ -1,4 +1,4 @@
-"""Every test that is marked ``gpu``, one row each; in a dry run all of them are skipped, for the one reason."""
+"""Every test that is marked ``gpu``, one row each. In a dry run, all tests must be skipped for the same reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpu.reporter import DRY, ROWS
 from gpu.results import Row
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Seconds between two looks at what pytest has written.
+#: Seconds between two checks of pytest's output.
 PAUSE = 0.2
 
 
@@ -28,7 +28,7 @@ def rows(*, dry: bool) -> Iterator[Row]:
             DRY: "1" if dry else "",
             "PYTHONPATH": os.pathsep.join([str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]),
         }
-        # A warning of another version of torch is no failure there.
+        # A warning of another torch version is not a failure.
         more = ["-m", "gpu", "-p", "gpu.reporter", "-p", "no:cacheprovider", "-q", "-W", "default"]
         command = [sys.executable, "-m", "pytest", *more, "--basetemp", str(Path(scratch, "tests"))]
         process = subprocess.Popen(command, cwd=ROOT, env=environment)
@@ -41,6 +41,6 @@ def rows(*, dry: bool) -> Iterator[Row]:
                 if over:
                     break
                 time.sleep(PAUSE)
-        # What fails has a row; any other code says that the tests could not be run.
+        # Each failure has a row. Any other code means that the tests could not run.
         if process.returncode not in (0, 1):
             raise SystemExit(f"pytest ended with {process.returncode}")

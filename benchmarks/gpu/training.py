@@ -1,4 +1,4 @@
-"""Small models trained on CUDA and under emulation: findings, dtypes, skipped steps and losses, side by side."""
+"""Small models trained on CUDA and under emulation, compared in findings, dtypes, skipped steps and losses."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from gpu.places import measured_place, on
 from gpu.results import Row
 from pytest_amp_check import record
 
-#: Steps, and in a dry run.
+#: Steps, and steps in a dry run.
 STEPS, FEW = 200, 8
 #: The step in which the loss is multiplied by OVERFLOW, so that no float16 gradient stays finite.
 PLANTED = 3
 OVERFLOW = 1e30
-#: What is found of it; what code that is compiled does is not played again.
+#: Expected findings of the planted overflow, and of a compiled model, whose code is not replayed.
 FOUND, UNSEEN = ["AMP802"], list[str]()
-#: Relative difference of the first losses, and of the means over the last tenth, within which they are alike.
+#: Largest relative differences of the first losses, and of the mean losses over the last tenth.
 FIRST, LAST = 0.01, 0.1
 
 
 class Trained(NamedTuple):
-    """What one training showed: codes found, dtypes by what has them, skipped steps, the loss of each step."""
+    """Results of one training: finding codes, dtypes by owner, skipped steps, and the loss of each step."""
 
     findings: list[str]
     dtypes: dict[str, Any]
@@ -35,7 +35,7 @@ class Trained(NamedTuple):
 
 
 class _Adversaries(nn.Module):
-    """A generator and the discriminator that it is trained against."""
+    """A generator and its discriminator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class _Adversaries(nn.Module):
 
 
 def train(kind: Kind, place: str, steps: int) -> Trained:
-    """Train one of the models, as everyone does: zero, forward, scale, unscale, clip, step, update."""
+    """Train one of the models in the usual order: zero, forward, scale, unscale, clip, step, update."""
     generator = torch.Generator().manual_seed(0)
     torch.manual_seed(0)
     model = kind.model()
@@ -77,7 +77,7 @@ def train(kind: Kind, place: str, steps: int) -> Trained:
 
 
 def train_adversaries(place: str, steps: int) -> Trained:
-    """Two optimizers with one scaler, each stepped once before the update; the generator's loss overflows."""
+    """Train two optimizers with one scaler, each stepped once before the update. The generator's loss overflows."""
     torch.manual_seed(0)
     both = _Adversaries()
     noise = torch.Generator().manual_seed(0)
@@ -109,7 +109,7 @@ def train_adversaries(place: str, steps: int) -> Trained:
                 torch.autograd.backward(scaler.scale(loss * OVERFLOW if number == PLANTED else loss))
                 scaler.step(of_generator)
                 scaler.update()
-        # Two steps a turn, the generator's second.
+        # Two steps in each iteration; the generator's step is the second.
         skipped = [step.index // 2 for step in run.steps if step.skipped and step.index % 2]
         skipped += [-1 for step in run.steps if step.skipped and not step.index % 2]
         return _trained(run, skipped, losses)
@@ -133,7 +133,7 @@ def rows(*, dry: bool) -> Iterator[Row]:
 
 def _compared(name: str, real: Trained, emulated: Trained, *, compiled: bool) -> Iterator[Row]:
     both = f"{', '.join(real.findings) or 'none'}; emulated {', '.join(emulated.findings) or 'none'}"
-    # The training is right but for the loss that was planted, which is too large at any scale.
+    # The training is correct except for the planted loss, which is too large at any scale.
     agrees = real.findings == emulated.findings == (UNSEEN if compiled else FOUND)
     yield {"kind": "findings", "what": name, "agrees": agrees, "seen": both}
     differ = _differences(real.dtypes, emulated.dtypes, compiled=compiled)
@@ -149,7 +149,7 @@ def _compared(name: str, real: Trained, emulated: Trained, *, compiled: bool) ->
 
 
 def _differences(real: dict[str, Any], emulated: dict[str, Any], *, compiled: bool) -> list[str]:
-    # A compiled model calls no modules, and which of them are seen depends on the compiler.
+    # A compiled model calls no modules, and the modules that are seen depend on the compiler.
     left_out = {"ops", "modules"} if compiled else {"ops"}
     one, other = (
         _flat({key: value for key, value in each.items() if key not in left_out}) for each in (real, emulated)

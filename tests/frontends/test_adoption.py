@@ -1,4 +1,4 @@
-"""How an old code base begins: known findings, what is new since a revision, and comments that silence."""
+"""Adoption in an old code base: baselines, findings new since a revision, and suppression comments."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def amp_check(*argv: str) -> subprocess.CompletedProcess[str]:
 
 
 def found(done: subprocess.CompletedProcess[str]) -> list[tuple[str, str]]:
-    """The file and code of everything that was found."""
+    """Return file and code of each finding."""
     assert done.returncode in (0, 1), done.stderr
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     return [(row["filename"], row["code"]) for row in rows]
 
 
-# Known findings.
+# Baselines.
 
 
 def test_a_baseline_is_written_once_and_holds_what_is_known() -> None:
@@ -96,7 +96,8 @@ def test_known_findings_survive_moved_lines_and_say_no_more_than_was_known() -> 
     assert found(amp_check("pkg", "--baseline", "known.json", *LINES)) == []
     os.chdir("pkg")
     assert found(amp_check("train.py", "--baseline", "../known.json", *LINES)) == []
-    # The same lines in another function are another mistake, and once more in this one are one more.
+    # The same lines in another function are another mistake, and a repetition in the same function is an additional
+    # one.
     Path("train.py").write_text(f"{function}\n\n{function.replace('def train', 'def again')}")
     assert found(amp_check("train.py", "--baseline", "../known.json", *LINES)) == [("train.py", "AMP201")]
 
@@ -150,7 +151,7 @@ def test_pytest_fails_for_what_check_fails_for(pytester: pytest.Pytester, monkey
         assert amp_check("train.py", "--fail-level", level).returncode == fails
 
 
-# What is new since a revision.
+# Findings that are new since a revision.
 
 
 def git(*words: str) -> str:
@@ -241,7 +242,7 @@ def test_a_revision_that_cannot_be_had_is_said() -> None:
     assert done.stderr == "amp-check: error: --diff-base: git knows no revision 'mian'\n"
 
 
-# Comments that silence.
+# Suppression comments.
 
 
 def test_comments_silence_what_was_found() -> None:

@@ -1,4 +1,4 @@
-"""The fixture ``amp`` and the markers ``amp`` and ``amp_memory``, which need no ``--amp-check``; and what is below."""
+"""The fixture ``amp`` and the markers ``amp`` and ``amp_memory``, which need no ``--amp-check``, and their basis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-# These are loaded here, so that runs inside this process do not load them anew each time.
+# Loaded here, so that runs inside this process do not load these modules again each time.
 import torch._dynamo
 import torch.utils._device
 
@@ -59,7 +59,7 @@ def run(pytester: pytest.Pytester, tests: str, *flags: str) -> pytest.RunResult:
 
 
 def usage(result: pytest.RunResult) -> str:
-    """What a run that cannot start says: one sentence."""
+    """Return the one-line error of a run that cannot start."""
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     (said,) = [line for line in result.errlines if line]
     return said.removeprefix("ERROR: amp-check: ")
@@ -125,7 +125,7 @@ def test_cuda_that_is_asked_for_and_not_there_is_an_error(pytester: pytest.Pytes
     assert said.endswith(
         ": cuda was asked for, and this machine has no CUDA device: use emulate for CUDA's dtypes on the CPU, or auto"
     )
-    # Where no test needs the device, it does not matter.
+    # If no test needs the device, a missing device is no error.
     run(pytester, "def test_it():\n    pass\n", *flags).assert_outcomes(passed=1)
 
 
@@ -196,7 +196,7 @@ def test_every_test_draws_the_same_numbers(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=2)
     first, second = (pytester.path / "numbers").read_text().splitlines()
     assert first == second
-    # Seed 0, as anybody can draw it.
+    # Seed 0, as any code can use it.
     with seeded(0) as expected:
         pass
     assert first.startswith(str(expected)[:-1])
@@ -204,7 +204,7 @@ def test_every_test_draws_the_same_numbers(pytester: pytest.Pytester) -> None:
 
 @contextlib.contextmanager
 def seeded(seed: int) -> Iterator[list[float]]:
-    """Seeds the global generators, and after the block gives what they draw first; then all is as it was."""
+    """Seed the global generators, and collect the first numbers after the block. Then restore the generators."""
     before = snapshot.random_state()
     snapshot.seed_all(seed)
     drawn: list[float] = []
@@ -343,7 +343,7 @@ def test_the_budget_of_a_device_that_is_emulated_is_counted_as_cuda_would(pytest
     result.stdout.fnmatch_lines(["peak of memory is 512 B, over its budget of 511 B (storages *as CUDA would*on cpu):"])
 
 
-# What cannot be meant.
+# Invalid arguments.
 
 
 @pytest.mark.parametrize(

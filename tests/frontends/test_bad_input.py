@@ -1,4 +1,4 @@
-"""What cannot be written, read or understood: one sentence each, the right exit code, and nothing lost."""
+"""Files that cannot be written, read or parsed: one sentence each, the correct exit code, and no lost data."""
 
 from __future__ import annotations
 
@@ -110,9 +110,9 @@ def test_a_report_that_cannot_be_written_leaves_the_last_one(monkeypatch: pytest
 
 
 def on_a_full_disk(*argv: str) -> subprocess.CompletedProcess[str]:
-    """The command, where no file that is written may have more than 2,048 bytes.
+    """Run the command with a limit of 2,048 bytes for each written file.
 
-    Nor has bytecode: Python takes what is left of it for whole.
+    Bytecode is not written, because Python would treat a truncated file as complete.
     """
     resource = pytest.importorskip("resource")
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -128,7 +128,7 @@ def on_a_full_disk(*argv: str) -> subprocess.CompletedProcess[str]:
 def many() -> None:
     Path("many").mkdir()
     for number in range(20):
-        # Longer than a file may be here.
+        # Longer than the file size limit of this test.
         Path("many", f"train_{number}.py").write_text(BAD + "# and a comment\n" * 300)
 
 
@@ -140,7 +140,7 @@ def test_a_file_of_findings_that_cannot_be_written_keeps_the_last_one(name: str)
     done = on_a_full_disk("check", "many", "--output-format", name, "--output-file", "found", "--no-cache")
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].endswith("found cannot be written: file too large")
-    # What was found is shown instead: it may have taken long.
+    # The findings are shown instead, because the analysis may have taken long.
     assert done.stdout == shown
     assert sorted(os.listdir()) == ["found", "many"]
     assert Path("found").read_text() == "the last one"
@@ -181,11 +181,11 @@ def test_files_that_cannot_be_put_right_stay_as_they_are(flag: str) -> None:
     said = [line for line in done.stderr.splitlines() if line.startswith("amp-check: error: ")]
     assert said == [f"amp-check: error: {path} cannot be written: file too large" for path in sorted(map(str, before))]
     assert {path: path.read_text() for path in Path("many").iterdir()} == before
-    # The others are put right all the same.
+    # The other files are still fixed.
     assert Path("small.py").read_text() != BAD
 
 
-# Whoever reads is gone.
+# Closed output pipes.
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -203,11 +203,11 @@ def test_a_reader_that_leaves_is_answered_by_an_exit_code(name: str) -> None:
         process.stdout.read(1)
         process.stdout.close()
         assert process.stderr.read() == ""
-        # Of a signal there would be 128 more than its number, 13.
+        # 1, or 128 more than the number of the signal, 13.
         assert process.wait() in (1, 141)
 
 
-# Settings that cannot be used.
+# Invalid settings.
 
 WRONG = {
     "[tool.amp-check": "is not valid TOML: ",
@@ -228,14 +228,14 @@ def test_wrong_settings_are_one_sentence_at_every_door(toml: str, pytester: pyte
     assert line.startswith("amp-check: error: ") and WRONG[toml] in line
     result = run_pytest(pytester, "--amp-check", "--amp-only=static", "train.py", trains=False)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    # A file that pytest cannot read either it says so itself.
+    # If pytest cannot read the file either, pytest itself reports the error.
     assert WRONG[toml].removeprefix("is not valid TOML: ") in result.stderr.str()
     done = flake8("--enable-extensions=AMP", "train.py")
     assert (done.returncode, done.stderr) == (1, "")
     (line,) = (line for line in done.stdout.splitlines() if "AMP" in line)
     assert line.startswith("train.py:1:1: AMP903 not-checked: ") and WRONG[toml] in line
     if "gone.json" not in toml:
-        # That may come while it watches.
+        # The file may become invalid during a watch.
         done = amp_check("check", "train.py", "--watch")
         assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
 
@@ -262,11 +262,11 @@ def test_other_output_that_cannot_be_written_is_said_too(argv: list[str], monkey
     assert "internal error" not in done.stderr and "Traceback" not in done.stderr
 
 
-# Input that is not there.
+# Missing input.
 
 
 IS_ROOT = os.name == "posix" and os.geteuid() == 0
-#: Root may read whatever there is, unless it is started without that right.
+#: Prefix that starts a command without root's right to read every file.
 AS_OTHERS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if IS_ROOT else []
 
 
@@ -279,7 +279,7 @@ AS_OTHERS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if IS_R
         ("pkg/secret.py", "pkg/secret.py", "it cannot be opened"),
         ("pkg/closed", "pkg/closed", "this directory cannot be listed"),
         ("pkg/closed/inner.py", "pkg/closed/inner.py", "it cannot be opened"),
-        # A link that leads into it.
+        # A link that leads into the unreadable folder.
         ("pkg/behind.py", "pkg/behind.py", "it cannot be opened"),
     ],
 )
@@ -361,10 +361,10 @@ def test_a_source_text_may_begin_with_a_byte_order_mark() -> None:
     assert (marked.code, marked.line) == (plain.code, plain.line) == ("AMP201", plain.line)
 
 
-# Characters that move the cursor, or turn the order of others around.
+# Characters that move the cursor, or reverse the order of other characters.
 
 ODD = "a\x1b[31m\u202eb\x9b2J\u2066.py"
-#: What of them no output holds as it is.
+#: Characters that no output contains unescaped.
 RAW = ("\x1b", "\x9b", "\u202e", "\u2066", "\x07")
 
 
@@ -402,7 +402,7 @@ def test_a_diff_keeps_white_space_and_says_what_it_has_spelled_out() -> None:
     assert line.endswith("max_norm=0.1)\t# é \\x1b[2J\\u202e  # AMP201")
 
 
-# Paths for hosts.
+# Paths for CI hosts.
 
 
 def annotated(text: str) -> list[str]:
@@ -436,7 +436,7 @@ def test_paths_outside_of_any_repository_start_from_the_working_folder() -> None
     assert annotated(amp_check("check", "train.py", "--output-format", "github", cwd="src").stdout) == ["train.py"]
 
 
-# Notebooks that are none.
+# Invalid notebooks.
 
 
 @pytest.mark.parametrize(
@@ -451,7 +451,7 @@ def test_a_broken_notebook_is_no_success(text: str) -> None:
         assert done.stderr == ""
 
 
-# Words that are nearly right.
+# Misspelled words.
 
 
 @pytest.mark.parametrize(

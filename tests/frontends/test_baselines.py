@@ -1,4 +1,4 @@
-"""``run.assert_baseline()``: what a test recorded is kept beside it as JSON, and a difference fails and is named."""
+"""``run.assert_baseline()``: recorded results are stored beside the test as JSON, and any difference fails by name."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_is_written_is_for_people_to_read(written: pytest.Pytester) -> None
     assert entry["memory"]["parameters"] == 4 * 512
     before = [path.stat().st_mtime_ns for path in baselines(written)]
     run(written, "--amp-update-baselines").assert_outcomes(passed=2)
-    # What has not changed is not written again.
+    # Unchanged files are not written again.
     assert [path.stat().st_mtime_ns for path in baselines(written)] == before
 
 
@@ -139,7 +139,7 @@ def test_orphans_fail_in_ci(written: pytest.Pytester, monkeypatch: pytest.Monkey
     assert result.ret == 0
     monkeypatch.setenv("CI", "true")
     assert run(written).ret == pytest.ExitCode.TESTS_FAILED
-    # A part of the tests is no reason to take anything for gone.
+    # A run of only some tests does not treat the other baselines as obsolete.
     assert run(written, "test_a.py::test_trains").ret == 0
     assert run(written, "--amp-update-baselines").ret == 0
     assert [path.name.startswith(FILES[0]) for path in baselines(written)] == [True]

@@ -1,4 +1,4 @@
-"""What a run looks like in the terminal."""
+"""Charts of a run in the terminal."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_memory_over_its_budget_says_by_how_much_and_stands_out() -> None:
 
 
 def counts(lost: float) -> dict[str, int]:
-    """A hundred thousand values, a part of which float16 loses, half of these before they were seen."""
+    """Return counts of 100,000 values with a share lost in float16, half of the lost values flushed before counting."""
     number = round(lost * 100_000)
     normal = 100_000 - number
     return {"lost": number - number // 2, "flushed": number // 2, "subnormal": 0, "normal": normal, "above": 0}
@@ -195,7 +195,7 @@ def numerics(lost: dict[str, float], share: float = 0.0, samples: int = 1, after
 
 def test_the_five_worst_modules_by_underflow() -> None:
     lost = {"a.w": 0.25, "b.w": 1.0, "c.w": 0.0, "d.w": 0.0001, "e.w": 0.5, "f.w": 0.25, "g.w": 0.99999, "weight": 0.6}
-    # Of a module all parameters count together.
+    # All parameters of a module count together.
     lost |= {"b.in.weight": 0.8, "b.in.bias": 0.6}
     assert drawn(run(numerics=numerics(lost, 0.123, after=0.1)))[1:] == [
         "underflow 12.3 % of non-zero gradient values would be zero in float16 without scaling",

@@ -1,4 +1,4 @@
-"""What the options of amp-check check do, in real runs of the command."""
+"""Effects of the options of amp-check check, in real runs of the command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BAD = RULES["AMP201"].bad_example
 GOOD = RULES["AMP201"].good_example
 OFF = RULES["AMP701"].bad_example
 OLD = RULES["AMP901"].bad_example
-#: Seconds after which a run that ought to go on by itself is taken to hang.
+#: Seconds after which a run that should continue by itself counts as hanging.
 PATIENCE = 120
 
 
@@ -40,7 +40,7 @@ def amp_check(*argv: str, env: dict[str, str] | None = None) -> subprocess.Compl
 
 
 def codes(done: subprocess.CompletedProcess[str]) -> list[str]:
-    """The codes that were found, in order."""
+    """Return the codes of the findings, in order."""
     return [json.loads(line)["code"] for line in done.stdout.splitlines()]
 
 
@@ -71,7 +71,7 @@ def test_what_is_listed_goes_to_the_file_too(flag: str, line: str) -> None:
     assert (done.returncode, done.stdout) == (0, "")
     written = Path("listed.txt").read_text()
     assert line in written
-    # The settings say where the name of the file comes from.
+    # The settings show the source of the file name.
     assert [each for each in written.splitlines() if "output-file" not in each] == [
         each for each in listed.splitlines() if "output-file" not in each
     ]
@@ -184,7 +184,7 @@ def main(model, batches):
         ("loss, optimizer, scaler=scaler, module=model", "scales,backward,clips,steps,updates,clears", ["AMP201"]),
         ("loss, optimizer, scaler", "scales,backward,steps,clears", ["AMP206"]),
         ("loss, optimizer, scaler", "backward,steps,updates,clears", ["AMP203"]),
-        # Who is not given what it is said to need has it from elsewhere.
+        # A wrapper call without the declared arguments gets them from elsewhere.
         ("loss, optimizer", "scales,backward,clips,steps,clears", []),
         ("*everything", "scales,backward,clips,steps,clears", []),
     ],
@@ -197,7 +197,7 @@ def test_what_wrappers_do_is_said_by_the_configuration(arguments: str, events: s
 
 @pytest.mark.parametrize(("clip", "events"), [(True, "steps,updates"), (False, "clips,steps,updates")])
 def test_an_optimizer_of_which_only_the_name_is_known_is_one_for_a_wrapper(events: str, *, clip: bool) -> None:
-    # Modules have a zero_grad, too: that it is called says nothing of what the optimizer is.
+    # Modules have a zero_grad, too: the call does not identify the optimizer.
     last = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n        " if clip else ""
     Path("train.py").write_text(f"""\
 import torch
@@ -253,7 +253,7 @@ def test_where_code_runs_can_be_said() -> None:
         done = amp_check("train.py", *LINES, *argv)
         return [(row["code"], row["severity"]) for row in map(json.loads, done.stdout.splitlines())]
 
-    # CUDA refuses it, and the CPU computes it on what was rounded before.
+    # CUDA rejects the op, and the CPU computes it on rounded values.
     assert said() == said("--devices", "cuda,cpu") == said("--devices", "cuda") == [("AMP504", "error")]
     assert said("--devices", "cpu") == [("AMP504", "warning")]
 
@@ -289,7 +289,7 @@ def test_stubs_are_read() -> None:
 
 def test_fixes_are_made_for_the_rules_that_may_be_fixed() -> None:
     mixed = BAD + "\n\n" + OLD
-    # Without it, it would not be known whether the new names are there.
+    # Without the requirement, the availability of the new names would be unknown.
     Path("requirements.txt").write_text("torch>=2.4\n")
     Path("train.py").write_text(mixed)
     before = codes(amp_check("train.py", *LINES))
@@ -420,7 +420,7 @@ def test_watching_what_is_not_there_ends_at_once() -> None:
 
 
 def _read(stream: int, until: bytes) -> bytes:
-    """What comes, up to some bytes; all of it, where it ends before."""
+    """Read a stream up to some bytes, or to its end."""
     found = b""
     end = time.monotonic() + PATIENCE
     while until not in found and time.monotonic() < end:
@@ -428,7 +428,7 @@ def _read(stream: int, until: bytes) -> bytes:
             try:
                 piece = os.read(stream, 65536)
             except OSError:
-                # How a terminal says that nobody writes to it any more.
+                # A terminal without writers raises this error.
                 break
             if not piece:
                 break
@@ -447,7 +447,7 @@ def test_completion_is_made_from_the_parser() -> None:
         scripts[shell] = done.stdout
         assert "extend-select" in done.stdout
         assert "json-lines" in done.stdout
-    # Bash itself reads it.
+    # Bash itself parses it.
     assert subprocess.run(["bash", "-n"], input=scripts["bash"], encoding="utf-8").returncode == 0
 
 
@@ -470,7 +470,7 @@ def test_a_report_shows_what_the_terminal_shows() -> None:
     assert done.returncode == 1
     page = unescape(re.sub("<[^>]+>", "", Path("out/report.html").read_text())).lower()
     assert "files read2" in page
-    # The frame, the way there with its lines, the fix, and the command: each line of the terminal is in the page.
+    # Source frame, trace with its lines, fix, and command: each line of the terminal is in the page.
     where, *shown = done.stdout.split("\n\n")[0].splitlines()
     assert where.startswith("train.py:")
     for line in shown:

@@ -35,7 +35,7 @@ def amp_check(*argv: str, stdin: bytes = b"", env: dict[str, str] | None = None)
 
 
 def failed(done: subprocess.CompletedProcess[str]) -> str:
-    """The one sentence with which a run failed."""
+    """Return the one-line error of a failed run."""
     assert done.returncode == 2
     assert done.stdout == ""
     *_, sentence = done.stderr.splitlines()

@@ -1,4 +1,4 @@
-"""What the command says of fixes, of texts that it does not know, and on the page of a check, in one process."""
+"""Messages of the command about fixes and unknown texts, and the page of a check, in one process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def amp_check(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-    """The exit code of a command, its output, and what it said beside that."""
+    """Run a command in this process. Return its exit code, standard output, and standard error."""
     code = cli.main([*argv])
     told = capsys.readouterr()
     return code, told.out, told.err
@@ -69,7 +69,7 @@ def test_a_difference_says_how_much_it_is(capsys: pytest.CaptureFixture[str]) ->
     Path("b.py").write_text(BAD)
     assert amp_check(capsys, "check", "--diff", ".")[2] == "Would fix 2 findings in 2 files.\n"
     assert amp_check(capsys, "check", "--diff", "--exit-zero", ".")[0] == 0
-    # Nothing was written.
+    # No file was written.
     assert Path("a.py").read_text() == BAD
     Path("a.py").write_text(GOOD)
     assert amp_check(capsys, "check", "--diff", "a.py") == (0, "", "Nothing would be fixed.\n")
@@ -153,7 +153,7 @@ def test_standard_input_has_a_name(capsys: pytest.CaptureFixture[str], monkeypat
         code, out, _ = amp_check(capsys, "check", "-", *argv, "--output-format", "concise")
         assert code == 1
         assert out.startswith(f"{name}:")
-        # A fix of it is written to standard output, and so it is offered.
+        # Its fix is written to standard output, and so it is offered.
         assert " AMP201 [*] [error]" in out
 
 
@@ -173,7 +173,7 @@ def test_no_fix_is_offered_where_none_would_be_written(
     assert " AMP201 [*] [error]" in own
 
 
-# Texts that are not known.
+# Unknown texts.
 
 
 @pytest.mark.parametrize(("length", "shown"), [(60, "x y" + "z" * 57), (61, "x y" + "z" * 57 + "...")])
@@ -300,7 +300,7 @@ def test_the_page_of_a_check_has_what_the_terminal_shows(capsys: pytest.CaptureF
     )
 
 
-# Where fixes are written.
+# Targets of written fixes.
 
 
 @pytest.mark.parametrize(

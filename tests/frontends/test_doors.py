@@ -1,4 +1,4 @@
-"""The ways into other tools: flake8, pre-commit, GitHub Actions, ``python -m``, and an environment without pytest."""
+"""Integrations with other tools: flake8, pre-commit, GitHub Actions, ``python -m``, and use without pytest."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_flake8_reads_standard_input_other_files_and_our_configuration() -> None
 
 
 def test_flake8_reads_standard_input_by_the_name_of_a_file() -> None:
-    """As an editor has it that checks what is not saved yet: what counts is what is given, and where it will be."""
+    """Unsaved text from an editor is checked as the file with the given name."""
     for name in ("train.py", "third_party/train.py", "mild/train.py"):
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(GOOD)
@@ -128,7 +128,7 @@ def test_pre_commit_takes_the_hooks() -> None:
 
 @pytest.mark.parametrize("hook", hooks(), ids=lambda hook: hook["id"])
 def test_pre_commit_runs_the_hooks(hook: dict[str, Any]) -> None:
-    """As they are declared, with what is installed here instead of an environment of their own."""
+    """The declared hooks run with the installed package instead of a separate environment."""
     entry = hook["entry"].replace("amp-check", f"{sys.executable} -m pytest_amp_check", 1)
     local = {"repo": "local", "hooks": [{**hook, "entry": entry, "language": "system"}]}
     Path(".pre-commit-config.yaml").write_text(json.dumps({"repos": [local]}))
@@ -167,7 +167,7 @@ def test_the_action_keeps_to_the_schema_of_actions() -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="it is tried with bash")
 def test_the_action_runs(tmp_path: Path) -> None:
-    """Its steps, with a Python that makes an environment of what is installed here."""
+    """The steps of the action run, with a Python stand-in that installs the local package into the environment."""
     runner = tmp_path / "runner"
     tools = tmp_path / "tools"
     for folder in (runner, tools):
@@ -208,7 +208,7 @@ def test_the_action_runs(tmp_path: Path) -> None:
 
 
 def _filled(text: str, given: dict[str, str]) -> str:
-    """A value of the action with what GitHub puts into it."""
+    """Fill in the expressions of a value of the action, as GitHub does."""
     for key, value in given.items():
         text = text.replace(f"${{{{ inputs.{key} }}}}", value)
     text = text.replace("${{ github.action_path }}", str(ROOT))
@@ -216,7 +216,7 @@ def _filled(text: str, given: dict[str, str]) -> str:
     return text
 
 
-# By itself.
+# Directly.
 
 
 def test_python_runs_the_package() -> None:

@@ -1,4 +1,4 @@
-"""What ends a command from outside: one line and the right exit code, whole files, and nothing left behind."""
+"""Commands ended from outside: one line and the correct exit code, complete files, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pytest_amp_check.protocol.rules import RULES
 BAD, GOOD = RULES["AMP201"].bad_example.replace("  # AMP201", ""), RULES["AMP201"].good_example
 SAID = {"SIGINT": (130, "interrupted"), "SIGTERM": (143, "terminated"), "SIGHUP": (129, "hung up")}
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals are those of POSIX")
-#: Seconds after which a process that should be gone is taken to stay.
+#: Seconds after which a process that should be gone counts as still running.
 PATIENCE = 60
-#: Processes that note their numbers and then work for longer than any test.
+#: Processes that write their ids and then work longer than any test.
 SLOW = """\
     import time
     from pytest_amp_check.static import engine
@@ -41,7 +41,7 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def command(before: str, *argv: str) -> list[str]:
-    """The command in a process in which something was done before it starts."""
+    """Return the command line of a process that runs some code before the command starts."""
     code = "import os, signal, sys\n" + textwrap.dedent(before)
     code += f"\nsys.argv[1:] = {list(argv)!r}\nfrom pytest_amp_check.__main__ import run\nrun()\n"
     return [sys.executable, "-c", code]
@@ -53,7 +53,7 @@ def ended(before: str, *argv: str) -> tuple[int, str, str]:
 
 
 def raising(name: str, function: str) -> str:
-    """Has a function of os send a signal to its own process before it does its work."""
+    """Return code that makes a function of os send a signal to its own process before its work."""
     return f"""\
     real = os.{function}
 
@@ -85,7 +85,7 @@ def test_while_it_is_loaded(name: str, module: str) -> None:
 def test_while_a_file_is_replaced(name: str, function: str) -> None:
     code, out, err = ended(raising(name, function), "check", "--fix", "train.py")
     assert (code, out, err) == (SAID[name][0], "", f"amp-check: {SAID[name][1]}\n")
-    # What was begun is done: a half of it is never seen.
+    # A started write is completed: half a file is never visible.
     assert os.listdir() == ["train.py"]
     assert Path("train.py").read_text() == GOOD
 
@@ -157,11 +157,11 @@ def test_a_revision_that_was_taken_out_is_removed(monkeypatch: pytest.MonkeyPatc
     assert os.listdir("tmp") == []
 
 
-# The processes that read with it.
+# Worker processes.
 
 
 def wait_for(what: str, there: int) -> list[int]:
-    """The numbers of processes that have left a note of this name."""
+    """Wait for ``there`` processes to write a note with this name. Return their ids."""
     deadline = time.monotonic() + PATIENCE
     while len(found := list(Path().glob(f"{what}-*"))) < there:
         assert time.monotonic() < deadline
@@ -172,7 +172,7 @@ def wait_for(what: str, there: int) -> list[int]:
 def is_there(number: int) -> bool:
     try:
         os.kill(number, 0)
-        # A process that has ended and that nobody has asked about is there by its number alone.
+        # A zombie process exists only by its number.
         with open(f"/proc/{number}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
     except (ProcessLookupError, FileNotFoundError):
@@ -199,12 +199,12 @@ def test_no_worker_outlives_what_has_started_it(name: str) -> None:
         time.sleep(0.02)
 
 
-# A script that is run.
+# A script under the recorder.
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143)])
 def test_a_script_that_is_ended_ends_as_a_shell_says_it_has(name: str, code: int) -> None:
-    # Asked to end, as torchrun asks, it leaves by an exception: what was recorded until then is told.
+    # A script that is asked to end, as by torchrun, ends by an exception: the findings up to that moment are reported.
     pytest.importorskip("torch")
     Path("train.py").write_text(f"import os, signal\nos.kill(os.getpid(), signal.{name})\nprint('still here')\n")
     done, out, err = ended("", "run", "train.py")

@@ -1,4 +1,4 @@
-"""Nothing of a checked repository is executed, whichever way it is checked."""
+"""No code of a checked repository is executed, by any form of check."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLANTED = (
     *("pytest_amp_check/__init__.py", "pytest_amp_check/__main__.py", "rich/__init__.py", "libcst/__init__.py"),
     *("venv/__init__.py", "venv/__main__.py", "pip/__init__.py", "pip/__main__.py", "flake8/__init__.py"),
 )
-#: Workers are started by spawn where it is not Linux, and for any number of files.
+#: Workers start by spawn on systems other than Linux, and here for any number of files.
 SPAWNING = """
 import pytest_amp_check.static.engine as engine
 import pytest_amp_check.static.processes as processes
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands are sc
 
 @pytest.fixture(autouse=True)
 def executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The repository, which is the working folder. The path is that of a file which its modules write."""
+    """Enter a hostile repository. Return the path of a file that its modules would write."""
     for name in ("PYTHONPATH", "PYTHONSAFEPATH", "GITHUB_STEP_SUMMARY", "AMP_CHECK_DEBUG"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
@@ -120,7 +120,7 @@ def test_starting_processes_leaves_the_environment_as_it_was(tmp_path: Path, exe
 
 
 def test_processes_run_no_script_that_starts_them(tmp_path: Path, executed: Path) -> None:
-    """Spawned processes run the main module anew, which would check everything once more without such a guard."""
+    """Spawned processes run the main module again, which would repeat the check without a guard."""
     script = tmp_path / "lint.py"
     script.write_text(
         f"import sys\n{SPAWNING}\nprint('begun')\n"
@@ -171,7 +171,7 @@ def test_pytest(workers: tuple[str, ...], tmp_path: Path, executed: Path) -> Non
         pytest.importorskip("xdist")
     Path("pytest.ini").write_text("[pytest]\n")
     command = console_script(tmp_path / "bin" / "pytest", "pytest:console_main")
-    # Standard input of a worker of xdist is a program, which begins with the working folder on its path.
+    # The standard input of an xdist worker is a program, which starts with the working folder on its path.
     env = os.environ | {"PYTHONSAFEPATH": "1"}
     if workers and sys.version_info < (3, 11):
         pytest.skip("xdist itself starts its workers with the working folder on their path")
@@ -195,7 +195,7 @@ def test_pre_commit(hook: dict[str, Any], tmp_path: Path, executed: Path) -> Non
 
 
 def test_the_action(tmp_path: Path, executed: Path) -> None:
-    """Its commands as they stand in the file. Python makes an environment, and pip answers instead of installing."""
+    """The commands of the action's file run with the real Python for environments, and with a stand-in for pip."""
     runner = tmp_path / "runner"
     runner.mkdir()
     tools = tmp_path / "tools"

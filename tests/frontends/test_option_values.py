@@ -1,4 +1,4 @@
-"""Values of options: how each is written on a command line and in TOML, what comes of it, and what is refused."""
+"""Values of options: their form on a command line and in TOML, the parsed results, and rejected values."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def toml(key: str, value: str) -> Any:
-    """What an option is where a file of the project sets it."""
+    """Return the value of an option that a project file sets."""
     Path("pyproject.toml").write_text(f"[tool.amp-check]\n{key} = {value}\n", encoding="utf-8")
     return getattr(options.resolve_options({}, start="."), key.replace("-", "_"))
 
 
 def variable(key: str, value: str, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What an option is where a variable of the environment sets it."""
+    """Return the value of an option that an environment variable sets."""
     name = key.replace("-", "_")
     monkeypatch.setenv(f"AMP_CHECK_{name.upper()}", value)
     return getattr(options.resolve_options({}, start="."), name)
@@ -37,7 +37,7 @@ def here(*names: str) -> str:
     return "/".join([os.path.realpath("."), *names])
 
 
-# What comes of a value.
+# Parsed values.
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_paths_count_from_where_they_are_written() -> None:
     assert toml("cache-dir", '"/abs/cache"') == "/abs/cache"
 
 
-# What is refused.
+# Rejected values.
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_seconds(value: str, made: float, monkeypatch: pytest.MonkeyPatch) -> No
     assert options.resolve_options({}, start=".", frontend=options.RUN).rank_timeout == made
 
 
-# What options mean.
+# Effects of options.
 
 
 def test_the_wider_word_gives_way_to_the_narrower_one_in_any_order() -> None:

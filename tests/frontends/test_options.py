@@ -1,4 +1,4 @@
-"""One table of options: every row through every door, the nearest door first, and clear errors."""
+"""One table of options: every row through every frontend, the priority of the sources, and clear errors."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ from pytest_amp_check.frontends.options import (
     resolve_options,
 )
 
-# These are loaded here, so that runs inside this process do not load them anew each time.
+# Loaded here, so that runs inside this process do not load these modules again each time.
 from pytest_amp_check.static import cache, engine  # noqa: F401
 
 pytest_plugins = ["pytester"]
 
-#: option -> (command line words, lines of an ini file, TOML, value); paths and patterns count from the folder used.
+#: option -> (command-line arguments, lines of an ini file, TOML, value). Paths and patterns are relative to the folder
+#: in use.
 ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
     "select": (["AMP201,AMP1"], ["AMP201 AMP1"], '["AMP201", "AMP1"]', lambda base: ("AMP201", "AMP1")),
     "ignore": (
@@ -142,7 +143,7 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
 }
 
 
-#: A run in which nothing happened, as JSON has it.
+#: A run without events, as in JSON.
 NOTHING = {
     **dict.fromkeys(("title", "torch", "device", "platform"), ""),
     **dict.fromkeys(("steps", "scale_history", "findings"), ()),
@@ -169,7 +170,7 @@ def cli(*argv: str, start: str = ".") -> Options:
 def in_pytest(pytester: pytest.Pytester, *argv: str) -> Options:
     pytester.path.joinpath("known.json").write_text('{"version": 1, "findings": {}}')
     if any(word.startswith("--amp-compare") for word in argv):
-        # What is compared is there, and shown in a report.
+        # The compared file exists, and a report shows the comparison.
         argv = (*argv, "--amp-report=x.html")
         (pytester.path / "out").mkdir()
         (pytester.path / "out" / "run.json").write_text(json.dumps(NOTHING))
@@ -183,7 +184,7 @@ def value(options: Options, option: Option) -> Any:
 
 @pytest.fixture(scope="module")
 def by_default() -> list[Options]:
-    """What pytest makes of no option at all, as soon as one test has asked it."""
+    """Return a cache of pytest's options without arguments. The first test that needs them fills the list."""
     return []
 
 
@@ -221,14 +222,14 @@ def test_the_configuration_of_pytest_sets_it(option: Option, pytester: pytest.Py
     _, lines, _, expected = ROWS[option.key]
     pytester.mkdir("src")
     pytester.path.joinpath("train.py").touch()
-    # A single value may stand in the line of its name.
+    # A single value may follow its name on the same line.
     value_lines = f" {lines[0]}\n" if len(lines) == 1 else "\n" + "".join(f"    {line}\n" for line in lines)
     pytester.makeini(f"[pytest]\n{option.ini} ={value_lines}")
     assert value(in_pytest(pytester), option) == expected(os.path.realpath(pytester.path))
 
 
 def variable(option: Option) -> str:
-    """What an environment variable has to hold for the value of a row."""
+    """Return the text of an environment variable for the value of a row."""
     words, lines, _, _ = ROWS[option.key]
     if option.kind is FLAG:
         return "true"
@@ -285,8 +286,8 @@ def test_a_flag_of_one_letter_is_the_same(option: Option, tmp_path: Path) -> Non
         assert value(cli(option.short_flag, *words), option) == expected(os.path.realpath(tmp_path))
 
 
-#: kind -> a wrong value in words, what is said of it, one in TOML, and what is said of that. Any word is a pattern, and
-#: whether a path is there is asked by whoever reads it.
+#: kind -> wrong value on the command line, its error, wrong value in TOML, and its error. Any word is a valid pattern,
+#: and the existence of a path is checked by the code that opens it.
 WRONG: dict[kinds.OptionKind, tuple[str | None, str, str, str]] = {
     WORDS: ("AMP2O1", "unknown rule 'AMP2O1': did you mean 'AMP201'?", '"AMP201"', "must be a list of strings"),
     kinds.PATTERNS: (None, "", "true", "must be a list of strings"),
@@ -324,14 +325,14 @@ WRONG: dict[kinds.OptionKind, tuple[str | None, str, str, str]] = {
 
 
 def misspelled(name: str) -> list[str]:
-    """A name with its last letter twice, without one of its middle, and with two of these in the wrong order."""
+    """Return a name with its last letter doubled, a middle letter removed, and two middle letters swapped."""
     at = len(name) // 2
     return [name + name[-1], name[:at] + name[at + 1 :], name[: at - 1] + name[at] + name[at - 1] + name[at + 1 :]]
 
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
-    """Runs a command that cannot be run, and gives the one sentence that it says of that."""
+    """Return a function that runs an invalid command and returns its one-line error."""
 
     def ask(*argv: str) -> str:
         code = main(argv)
@@ -351,7 +352,7 @@ def refused_by_pytest(pytester: pytest.Pytester, *argv: str) -> str:
 
 
 def flags_of(option: Option) -> list[tuple[str, str]]:
-    """The commands that have it, each with its flag; what a flag switches on another one takes back."""
+    """Return the commands with the option, each with its flag and the ``--no-`` form of a boolean flag."""
     found = [(command, flag) for command, flag in (("check", option.flag), ("run", option.run_flag)) if flag]
     if option.kind is FLAG:
         found += [(command, flag.replace("--", "--no-", 1)) for command, flag in found]
@@ -385,7 +386,7 @@ def test_a_typo_of_its_name_is_answered_at_every_door_of_the_command(
 
 @pytest.mark.parametrize("option", [o for o in OPTIONS if o.pytest_flag or o.ini], ids=lambda option: option.key)
 def test_a_typo_of_its_name_is_answered_at_every_door_of_pytest(option: Option, pytester: pytest.Pytester) -> None:
-    # Words that begin otherwise are left to pytest.
+    # Words without the prefix are left to pytest.
     for word in misspelled(option.pytest_flag.removeprefix("--amp-")) if option.pytest_flag else ():
         said = f"amp-check: unrecognized argument --amp-{word}: did you mean '{option.pytest_flag}'?"
         assert refused_by_pytest(pytester, f"--amp-{word}=1") == said
@@ -432,7 +433,7 @@ def test_a_wrong_value_is_answered_at_every_door_of_the_command(
 def test_a_wrong_value_is_answered_at_every_door_of_pytest(option: Option, pytester: pytest.Pytester) -> None:
     word, said, _, _ = WRONG[option.kind]
     if word is None:
-        # What is not there is said all the same.
+        # The missing file is still reported.
         word, said = ("gone.py", "gone.py does not exist") if option.kind is kinds.PATHS else (None, "")
     if option.pytest_flag and word is not None:
         told = refused_by_pytest(pytester, f"{option.pytest_flag}={word}")

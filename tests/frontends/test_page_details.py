@@ -1,4 +1,4 @@
-"""Tables, tiles, legends and charts of the report, each in full: what stands in which cell, and how it is drawn."""
+"""Tables, tiles, legends and charts of the report, each in full: the content of cells, and the drawing."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ NUMBER = "number"
 
 
 class Tables(HTMLParser):
-    """The tables of a page by their labels: the classes of each, its headings with their classes, and its rows."""
+    """The tables of a page by label: classes, headings with their classes, and rows."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
         self.looks: dict[str, list[str]] = {}
         self.heads: dict[str, list[tuple[str, str]]] = {}
         self.rows: dict[str, list[list[str]]] = {}
-        #: Texts of elements of other kinds, by their classes.
+        #: Texts of elements of other kinds, by class.
         self.texts: dict[str, list[str]] = {}
         self._label = ""
         self._open: list[tuple[str, str]] = []
@@ -34,7 +34,7 @@ class Tables(HTMLParser):
         found = {name: value or "" for name, value in attrs}
         look = found.get("class", "")
         if tag == "div" and look.startswith("wide"):
-            # Of several runs, the first has them.
+            # The tables of the first of several runs are kept.
             self._label = found["aria-label"]
             self._inside = self._label not in self.looks
             if self._inside:
@@ -75,7 +75,7 @@ def tables(*runs: dict[str, Any], others: tuple[dict[str, Any], ...] = ()) -> Ta
 
 
 def beside() -> dict[str, Any]:
-    """A run that differs from the example in its findings, its memory and its dtypes."""
+    """Return a run that differs from the example in findings, memory and dtypes."""
     other = example_run(findings=[finding(code="AMP301", name="undivided-loss")], steps=150)
     other["dtypes"]["modules"]["head"] = "float32"
     del other["dtypes"]["parameters"]["head.weight"]
@@ -204,7 +204,7 @@ def test_zeros_that_float16_has_made_count_as_lost_and_overflows_are_counted() -
     run = example_run()
     before, after = counts(-10, zero=30, flushed=20), counts(14, inf=2, nan=1)
     run["numerics"]["parameters"] = {"w": {"before": before, "after": after, "lost": 0.0}}
-    # 20 of 4,020 values, and of those after scaling none above: they reach from 2^12 to 2^16.
+    # 20 of 4,020 values, and after scaling none above: the values reach from 2^12 to 2^16.
     assert tables(run).rows["Parameters by underflow"] == [["w", "0.5 % → 0 %", "", "0 % → 0 %", "0 %", "10", "3"]]
     assert tables(run).rows["Worst modules by underflow"] == [["(model)", "0.5 %", "0 %"]]
 
@@ -243,7 +243,7 @@ def test_bars_of_headroom_fill_by_powers_of_two() -> None:
     ]
     start = source.index("Greatest magnitudes beside")
     bars = [part.split('"')[0] for part in source[start : source.index("<h3>Memory")].split('<span style="')[1:]]
-    # 2^8 is half the way to 65504 by powers of two, as far as two digits show.
+    # On the log2 axis, 2^8 is half of 65504 within two digits.
     assert bars == [
         "width:100.0%;background:var(--memory-6)",
         "width:100.0%;background:var(--memory-6)",
@@ -359,7 +359,7 @@ def test_less_of_something_is_a_share_of_the_other_run() -> None:
     other["memory"]["peak"] = {"parameters": 100, "gradients": 1000, "inputs": 100, "total": 1200}
     assert tables(now, others=(other,)).rows["Memory at the peak by category"] == [
         ["parameters", "75 B", "100 B", "\u221225 B (\u221225.0 %)"],
-        # A thousandth is no difference, and ten times as much is no share.
+        # A thousandth is not shown as a difference, and a factor of ten is not shown as a percentage.
         ["gradients", "999 B", "1000 B", "the same"],
         ["inputs", "1000 B", "100 B", "+900 B"],
         ["total", "2.03 KiB", "1.17 KiB", "+874 B (+72.8 %)"],
@@ -487,7 +487,7 @@ def test_the_chart_of_steps_in_full() -> None:
         "words": [0],
         "colour": "var(--bad)",
     }
-    # No norm is finite, as all three steps were skipped.
+    # No norm is finite, because all three steps were skipped.
     assert norm["y"] == {"kind": "linear", "low": 0.0, "high": 1.0}
     assert norm["data"][1]["y"] == [0, 0, 0]
 
@@ -497,15 +497,15 @@ def test_a_state_is_marked_where_its_finding_was_made() -> None:
     found = run["states"]["faults"]
     found[0]["spans"] = [[0, 0], [3, 3], [5, 8]]
     drawn = panel(page(run), "run-1-steps", "state")["data"]
-    # Half through the second of three states, at the ends of each row of steps; a row of its own has a line.
+    # In the middle of the second of three states, at the ends of each series of steps. A series has a line.
     assert drawn[1]["x"] == [0.5, 3.5, 5.5, 8.5]
     assert drawn[1]["spans"] == [[5, 9]]
-    # What is about no state stands above all of them, half through the step.
+    # A finding without a state is above all states, in the middle of the step.
     found[0] |= {"state": "", "optimizer": None}
     drawn = panel(page(run), "run-1-steps", "state")["data"]
     assert (drawn[1]["y"], drawn[1]["x"]) == ([-0.5] * 4, [0.5, 3.5, 5.5, 8.5])
     assert page(run).text("run-1").count("Made at steps 0, 3, 5 to 8. ") == 1
-    # A state of the first four, in the middle of the second fourth.
+    # A state of the first four, in the middle of the second quarter.
     found[0] |= {"state": "unscaled", "spans": [[20, 20]], "steps": 1}
     drawn = panel(page(run), "run-1-steps", "state")["data"]
     assert (drawn[1]["y"], drawn[1]["x"], drawn[1]["spans"]) == ([2], [20.625], [])
@@ -584,7 +584,7 @@ def test_the_chart_of_magnitudes_in_full() -> None:
         {"from": -25, "to": -14, "colour": "var(--band-subnormal)"},
         {"from": 16, "to": 21, "colour": "var(--band-above)"},
     ]
-    # The smallest share is that of one NaN in 5,000 values.
+    # The smallest share is one NaN in 5,000 values.
     assert shown["y"] == {"kind": "log", "low": pytest.approx(0.01), "high": 150.0, "unit": " %", "most": 20.0}
     assert [(each["kind"], each["name"], each["colour"]) for each in shown["data"]] == [
         ("bars", "before scaling", "var(--before)"),
@@ -641,7 +641,7 @@ def test_memory_of_a_category_of_its_own_and_without_a_budget() -> None:
         ("mine", [3, 3], "var(--memory-8)"),
         ("total", [4, 4], "var(--text)"),
     ]
-    # Two moments of one name are named once.
+    # Two moments with the same name are named once.
     assert (shown["data"][2]["said"], shown["data"][2]["words"]) == (["a"], [0, 0])
     assert shown["y"]["unit"] == " KiB"
 
@@ -759,7 +759,7 @@ def test_many_rows_of_steps_are_counted() -> None:
     found = tables(run | {"skipped_total": 305})
     assert len(found.rows["Skipped steps"]) == len(found.rows["Changes of the loss scale"]) == 300
     shown = page(run | {"skipped_total": 305}).text("run-1")
-    # One change more than there are steps, and the skips of steps that were dropped.
+    # One change more than the number of steps, and the skips of dropped steps.
     assert "Where 0 optimizer 2 → 3 train.py:31" in shown
     assert "3 more are not shown. Skipped steps" in shown
     assert "5 more are not shown. Gradient magnitudes" in shown

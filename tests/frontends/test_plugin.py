@@ -1,4 +1,4 @@
-"""``pytest --amp-check``: files as items, in every way in which pytest runs items."""
+"""``pytest --amp-check``: files as items, in every mode in which pytest runs items."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from warm import run_pytest
 
 from pytest_amp_check.protocol.rules import RULES
 
-# These are loaded here, so that runs inside this process do not load them anew each time.
+# Loaded here, so that runs inside this process do not load these modules again each time.
 from pytest_amp_check.static import cache, engine, entry_points  # noqa: F401
 
 pytest_plugins = ["pytester"]
@@ -23,7 +23,7 @@ pytest_plugins = ["pytester"]
 BAD = RULES["AMP201"].bad_example
 GOOD = RULES["AMP201"].good_example
 INFO = RULES["AMP503"].bad_example
-#: Training that must not run because it is looked at.
+#: Training code that must not run during a check.
 LOUD = GOOD + "\nraise SystemExit('this script was run')\n"
 TEST = "def test_pass():\n    pass\n"
 
@@ -32,14 +32,14 @@ needs_xdist = pytest.mark.skipif(importlib.util.find_spec("xdist") is None, reas
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inner runs load this plugin and no other that happens to be installed: some take a second to import."""
+    """Let inner runs load only this plugin: other installed plugins take up to a second to import."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTEST_PLUGINS", "pytest_amp_check.frontends.plugin")
 
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A package with training code that cannot be imported, and tests beside it."""
+    """Create a package with training code that cannot be imported, and tests beside the package."""
     for path, text in {
         "src/pkg/__init__.py": "raise RuntimeError('the package was imported')\n",
         "src/pkg/bad.py": BAD,
@@ -56,12 +56,12 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
 
 
 def nodes(result: pytest.RunResult) -> list[str]:
-    """The node ids that ``--co -q`` lists."""
+    """Return the node ids that ``--co -q`` lists."""
     return [line for line in result.outlines if "::" in line]
 
 
 def summary(result: pytest.RunResult) -> list[str]:
-    """The lines of our section at the end."""
+    """Return the lines of our section at the end."""
     lines = result.outlines
     starts = [number for number, line in enumerate(lines) if re.fullmatch(r"=+ amp-check =+", line)]
     assert len(starts) == 1
@@ -226,10 +226,10 @@ def test_own_paths_are_checked_besides_what_pytest_collects(project: pytest.Pyte
     result = project.runpytest("--amp-check")
     result.assert_outcomes(passed=5, failed=1)
     result.stdout.fnmatch_lines(["collected 6 items"])
-    # What pytest collects anyway is not there twice.
+    # Files that pytest collects anyway are not listed twice.
     result = project.runpytest("--amp-check", "--co", "-q", "src", "tests/test_one.py")
     assert len(nodes(result)) == len(set(nodes(result))) == 5
-    # Who names one item gets that one.
+    # The node id of one item selects exactly this item.
     result = project.runpytest("--amp-check", "--co", "-q", "tests/test_one.py::test_pass")
     assert nodes(result) == ["tests/test_one.py::test_pass"]
     result = project.runpytest("--amp-check", "--co", "-q", "src/pkg/bad.py::amp-check")
@@ -377,7 +377,7 @@ def test_workers_check_own_paths_too(project: pytest.Pytester) -> None:
 
 
 def test_an_item_that_was_not_analysed_with_the_others_is_analysed(project: pytest.Pytester) -> None:
-    # A plugin that reorders or adds items late must not make files pass unseen.
+    # A plugin that reorders or adds items late must not hide files.
     (project.path / "conftest.py").write_text(
         "import pytest\n"
         "@pytest.hookimpl(trylast=True)\n"
@@ -457,7 +457,7 @@ def test_a_test_that_changes_the_folder_changes_nothing(pytester: pytest.Pyteste
     assert "AMP201" in result.stdout.str()
 
 
-# What else pytest is told, and what each file is told by its own configuration.
+# Other options of pytest, and the configuration files of single files.
 
 EXAMPLE = '''import torch\n\n\ndef double(x):\n    """\n    >>> double(2)\n    4\n    """\n    return 2 * x\n'''
 
@@ -473,7 +473,7 @@ def test_examples_in_a_named_script_are_run_where_pytest_is_asked_for_them(pytes
 
 @pytest.fixture
 def configured(project: pytest.Pytester) -> pytest.Pytester:
-    """The package, with a generated module, checked by configuration."""
+    """Add a generated module to the package, which is checked by configuration."""
     (project.path / "src/pkg/gen").mkdir()
     (project.path / "src/pkg/gen/made.py").write_text(BAD)
     project.makeini("[pytest]\namp_check_paths = src\n")
@@ -496,7 +496,7 @@ def checked(result: pytest.RunResult) -> set[str]:
         (["--ignore-glob=*/good.py"], {"src/pkg/good.py"}),
         (["--ignore=src"], ALL),
         (["-o", "norecursedirs=gen"], {"src/pkg/gen/made.py"}),
-        # What is named is entered, whatever it is called.
+        # A named folder is entered, regardless of its name.
         (["-o", "norecursedirs=src gen"], {"src/pkg/gen/made.py"}),
     ],
 )

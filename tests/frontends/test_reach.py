@@ -1,4 +1,4 @@
-"""What a check may write: what was named, links resolved, and no more than its own folder for a project's word."""
+"""Files that a check may write: named files, with links resolved; configuration may only name files in its folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ as_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, re
 
 @pytest.fixture(autouse=True)
 def _around(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A project, the folder that we are in, and beside it what is none of its business."""
+    """Create a project as working folder, and an unrelated folder beside the project."""
     for name in ("NO_COLOR", "FORCE_COLOR", "AMP_CHECK_DEBUG"):
         monkeypatch.delenv(name, raising=False)
     for folder in ("project", "other"):
@@ -59,7 +59,7 @@ def test_nothing_is_written_through_a_link_that_leads_out(
     assert err[0] == through(os.path.join(*given, path) if given != (".",) else path)
     assert f"+++ {path}" not in out
     if flag == "--fix":
-        # What was not put right is still shown, and fails; what lies in the project was.
+        # The unfixed file is still shown, and fails; the file in the project was fixed.
         assert (code, out.count("AMP201")) == (1, 1)
         assert Path("train.py").read_text() == GOOD
 
@@ -79,7 +79,7 @@ def test_a_link_that_is_named_is_written_through_only_within_the_tree(link: str,
 
 
 def offered(*argv: str) -> tuple[int, str]:
-    """How many findings are marked as fixable, and the last line."""
+    """Return the number of findings marked as fixable, and the last line."""
     _, out, _ = amp_check("--no-cache", *argv)
     return out.count("AMP201 [*]"), out.splitlines()[-1]
 
@@ -105,7 +105,7 @@ def test_a_folder_that_is_named_is_written_wherever_it_lies() -> None:
     assert outside() == GOOD
 
 
-# What a project says of itself.
+# Configuration of the project.
 
 
 def configuration(text: str) -> str:
@@ -194,7 +194,7 @@ def test_no_link_beside_a_baseline_is_written_through() -> None:
     assert outside() == BAD
 
 
-# A folder for the cache that is something else.
+# A cache folder that is something else.
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_pytest_refuses_the_same_folders(tmp_path: Path) -> None:
     assert os.listdir("data") == ["mine.txt"]
 
 
-# Nothing to look at.
+# No files.
 
 
 def test_a_check_that_found_no_file_is_no_success() -> None:
@@ -275,13 +275,13 @@ def test_a_check_that_found_no_file_is_no_success() -> None:
 
 
 def test_files_that_are_named_and_left_out_on_purpose_are_right() -> None:
-    # As pre-commit names those that were changed.
+    # As pre-commit names changed files.
     configuration('exclude = ["train.py"]')
     assert amp_check("train.py", "--force-exclude")[0] == 0
     assert amp_check(".", "--force-exclude")[0] == 2
 
 
-# What a file has besides its content.
+# Metadata of a file.
 
 
 @as_root
@@ -315,7 +315,7 @@ def test_hard_links_are_said() -> None:
     assert Path("../second.py").read_text() == BAD
 
 
-# What a repository says to git.
+# Configuration of git in a repository.
 
 
 def git(*words: str, given: bytes = b"") -> str:
@@ -326,7 +326,7 @@ def git(*words: str, given: bytes = b"") -> str:
 
 @pytest.fixture
 def hostile() -> Path:
-    """A repository of two commits whose configuration starts a program wherever git may start one."""
+    """Create a repository of two commits whose configuration starts a program wherever git may start one."""
     ran = Path("ran").resolve()
     program = Path("program").resolve()
     program.write_text(f'#!/bin/sh\necho "$0 $*" >> {ran}\nexit 1\n')
@@ -352,7 +352,7 @@ def hostile() -> Path:
         *("remote.origin.uploadpack", "uploadpack.packObjectsHook", "trace2.eventTarget"),
     ):
         git("config", key, str(program))
-    # An object that is missing is fetched where it is promised: by a program that is named here.
+    # git fetches a missing promised object, and the repository's configuration names the program for that.
     for key, value in (
         *(
             ("core.hooksPath", str(hooks.resolve())),
@@ -381,7 +381,7 @@ def test_git_starts_nothing_that_a_repository_names(hostile: Path) -> None:
     said = "amp-check: error: --diff-base: this clone lacks gone.py of that revision, and amp-check fetches nothing: "
     assert (code, err) == (2, [f"{said}`git diff {base} HEAD` does"])
     assert not hostile.exists()
-    # git itself would fetch it, by what the repository names.
+    # git itself would fetch it with the program that the repository names.
     subprocess.run(["git", "cat-file", "-p", "HEAD~:gone.py"], stdin=subprocess.DEVNULL, capture_output=True)
     assert hostile.exists()
 

@@ -1,4 +1,4 @@
-"""``pytest --amp-check``: test functions are recorded as they are, and fail where they train with a mistake."""
+"""``pytest --amp-check``: test functions are recorded unchanged, and fail if they train with a mistake."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import torch
 
-# These are loaded here, so that runs inside this process do not load them anew each time.
+# Loaded here, so that runs inside this process do not load these modules again each time.
 import torch._dynamo
 from warm import run_pytest
 
@@ -24,7 +24,7 @@ from pytest_amp_check.runtime.run import Run
 
 pytest_plugins = ["pytester"]
 
-#: Training code with a choice of mistakes.
+#: Training code with a selectable mistake.
 TRAIN = """\
 import torch
 
@@ -61,7 +61,7 @@ def needs(module: str) -> pytest.MarkDecorator:
 
 @pytest.fixture(autouse=True)
 def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inner runs load this plugin and no other that happens to be installed: some take a second to import."""
+    """Let inner runs load only this plugin: other installed plugins take up to a second to import."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("PYTEST_PLUGINS", "pytest_amp_check.frontends.plugin")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -74,13 +74,13 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
 
 
 def run(project: pytest.Pytester, tests: str, *flags: str) -> pytest.RunResult:
-    """A run of tests in one module, with only the recording half of --amp-check."""
+    """Run the tests of one module with only the recorder of --amp-check."""
     project.makepyfile(test_a=f"import pytest\nfrom train import train\n\n{tests}")
     return project.runpytest_inprocess(*FLAGS, *flags, "test_a.py")
 
 
 def summary(result: pytest.RunResult) -> list[str]:
-    """The lines of our section at the end."""
+    """Return the lines of our section at the end."""
     lines = result.outlines
     (start,) = [number for number, line in enumerate(lines) if line.strip("=") == " amp-check "]
     rest = lines[start + 1 :]
@@ -116,7 +116,7 @@ def test_a_mistake_turns_a_passed_test_into_a_failed_one(project: pytest.Pyteste
             f"FAILED test_a.py::test_bad - {ONE[:20]}*",
         ]
     )
-    # Neither a traceback nor what stands between pytest and the test.
+    # Neither a traceback nor the frames between pytest and the test.
     for foreign in ("Traceback", "_pytest", "pluggy/", "site-packages"):
         assert foreign not in result.stdout.str()
 
@@ -198,7 +198,7 @@ def test_a_skipped_test_stays_skipped(project: pytest.Pytester) -> None:
 def test_a_mistake_is_a_way_to_fail_as_expected(project: pytest.Pytester, mark: str, outcome: str) -> None:
     result = run(project, f"@pytest.mark.{mark}\n{BAD}", "-rxfX", "--junit-xml=report.xml")
     assert result.parseoutcomes() == {outcome: 1}
-    # What is expected is not counted.
+    # Expected failures are not counted.
     assert ("Found 1 error in 1 test that trains." in result.outlines) is (outcome == "failed")
     if "known" in mark:
         result.stdout.fnmatch_lines(["XFAIL test_a.py::test_bad - known"])
@@ -384,7 +384,7 @@ def test_the_folder_may_change(project: pytest.Pytester, tmp_path: Path) -> None
 
 
 def patched() -> list[object]:
-    """Some of what a recording patches, as it is now."""
+    """Return the current values of some attributes that a recording patches."""
     return [
         torch.amp.GradScaler.step,
         torch.amp.GradScaler.update,
@@ -566,11 +566,11 @@ def test_async_tests(project: pytest.Pytester, plugin: str, mark: str) -> None:
         assert foreign not in result.stdout.str().replace(f"rootdir: {project.path}", "")
 
 
-# torch: loaded late, or not there.
+# torch: loaded late, or not installed.
 
 
 def python(project: pytest.Pytester, first: str, *arguments: str) -> pytest.RunResult:
-    """A run in a process of its own that runs a line first."""
+    """Run pytest in a separate process that executes a line first."""
     program = f"import sys; {first}; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
     return project.run(sys.executable, "-c", program, "-p", "no:cacheprovider", "-W", "error", *arguments)
 
@@ -781,11 +781,11 @@ def test_what_tests_ask_for_is_charted_in_the_summary(
     assert any(line.startswith("  underflow ") for line in shown)
     assert any(line.rstrip().endswith("#") and "temporaries" in line for line in shown)
     assert max(len(line) for line in shown if line.lstrip().startswith(("parameters", "temporaries"))) <= 64
-    # In a terminal with colours it is the same, in colours.
+    # A color terminal shows the same text, in color.
     coloured = run_pytest(project, *FLAGS, *workers, "-v", "--color=yes", warm_children=True)
     assert "\x1b[" in "".join(line for line in coloured.outlines if "of 3 steps skipped" in line)
     told = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in summary_of(coloured)]
     assert told[:-1] == shown[:-1]
-    # Nothing is told of a training that went as it should, and nothing of any without -v.
+    # A training without problems is not mentioned, and no training is mentioned without -v.
     assert not any("test_quiet" in line for line in shown)
     assert "  scale " not in "\n".join(summary_of(run_pytest(project, *FLAGS, *workers, warm_children=True)))

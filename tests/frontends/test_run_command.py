@@ -1,4 +1,4 @@
-"""``amp-check run``: a script runs as Python would run it, and is recorded meanwhile."""
+"""``amp-check run``: a script runs as under Python, and is recorded meanwhile."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def run(*arguments: str, folder: Path, **environment: str) -> subprocess.Complet
 
 
 def run_from_nothing(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """As a shell runs it: torch is loaded by the command, and all that it loads later is loaded while it records."""
+    """Run the command as a shell would: torch and its lazy imports are loaded in this process."""
     command = [sys.executable, "-m", "pytest_amp_check", "run", *arguments]
     return subprocess.run(command, cwd=folder, env=settings(), capture_output=True, encoding="utf-8", timeout=300)
 
@@ -263,7 +263,7 @@ def train(steps):
 @pytest.mark.parametrize(
     ("starts", "names"),
     [
-        # Python waits for threads that nobody joins, and so does what records them.
+        # Python waits for threads that are not joined, and so does the recorder.
         (
             "for steps in (2, 3):\n    threading.Thread(target=train, args=(steps,), name=f'of {steps}').start()\n",
             ["train.py: of 2", "train.py: of 3"],
@@ -283,7 +283,7 @@ def test_threads_that_the_script_starts_are_recorded(folder: Path, starts: str, 
     done = run("--output-format", "concise", "--data", "data.json", "train.py", folder=folder)
     finding, summary = done.stdout.splitlines()
     clip = (THREADS.splitlines().index("        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)")) + 1
-    # The same mistake in the same place is told once.
+    # The same mistake at the same location is reported once.
     assert finding.startswith(f"train.py:{clip}:9: AMP201 [error]")
     where = f" in {len(names)} threads" if len(names) > 1 else ""
     assert summary == f"Found 1 error in 5 training steps{where}."
@@ -307,7 +307,7 @@ def test_a_report_is_written(folder: Path) -> None:
     page = (folder / "out" / "report.html").read_text(encoding="utf-8")
     assert done.returncode == 1
     assert "amp-check run train.py" in page and "AMP201" in page
-    # What the terminal shows of a finding, and what the gradients went through until then.
+    # The source frame as on the terminal, and the states of the gradients up to the finding.
     assert '<span class="t-source">     clip_grad_norm_(model.parameters(), 1.0)</span>' in page
     assert '"rows":["CLEAN","SCALED","STEPPED"]' in page
 
@@ -409,7 +409,7 @@ def test_a_gpu_that_is_not_there(folder: Path) -> None:
 
 
 def test_without_torch_it_says_what_to_install(folder: Path) -> None:
-    # A module that stands first on the path and cannot be found by its own finder is as good as none.
+    # A module that is first on the path and cannot be found by its own finder counts as missing.
     code = (
         "import sys, importlib.util\n"
         "find = importlib.util.find_spec\n"

@@ -1,4 +1,4 @@
-"""How ``amp-check run`` ends and what it calls a run; the marker of what pytest leaves out; charts in the summary."""
+"""Exit and run names of ``amp-check run``; the marker of tests skipped by pytest; charts in the summary."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# Loaded here: a run of pytest inside of a test takes what it has loaded out of the loaded modules again.
+# Loaded here: a run of pytest inside of a test removes its imports from the loaded modules again.
 import torch._dynamo  # noqa: F401
 from warm import run_module
 
@@ -94,5 +94,5 @@ def test_charts_in_the_summary_are_no_wider_than_the_terminal(
     lines = pytester.runpytest_inprocess("--amp-check", "--amp-only=runtime", "-v", "test_a.py").outlines
     (chart,) = [line for line in lines if line.lstrip().startswith("scale ")]
     assert "of 100 steps skipped" in chart
-    # Indented by two columns, where the summary has the chart by itself.
+    # Indented by two columns, unlike the chart alone in the summary.
     assert len(chart.strip()) == 58

@@ -1,4 +1,4 @@
-"""``amp-check run`` on several ranks, under torchrun and where the script starts them itself."""
+"""``amp-check run`` on several ranks, started by torchrun or by the script itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RUN = ["pytest_amp_check", "run", "--output-format", "concise"]
 
 
 def run(*module: str, warm: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
-    """What a command gives whose ranks are forked from one that has loaded torch, or are really started."""
+    """Run a command whose ranks are forked from a process with torch loaded, or really started."""
     settings = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
     package = os.pathsep.join(filter(None, [str(SUPPORT.parents[1]), os.environ.get("PYTHONPATH")]))
     environment = {**settings, "OMP_NUM_THREADS": "1", "PYTHONPATH": package, **environment}
@@ -50,7 +50,7 @@ def test_what_ranks_find_is_told_once_by_the_first_of_them() -> None:
     assert "skipped step 1 on rank 1 and took it on ranks 0, 2 and 3" in finding
     assert summary == "Found 1 error in 16 training steps on 4 ranks."
     assert done.returncode != 0
-    # The others have not failed: torchrun is told of the one alone that has something to say.
+    # The other ranks have not failed: torchrun learns only of the rank with a finding.
     assert "rank      : 0 (local_rank: 0)\n  exitcode  : 1" in done.stderr
     assert "local_rank: 1" not in done.stderr.partition("Root Cause")[2]
 
@@ -69,7 +69,7 @@ def test_a_rank_that_dies_is_named() -> None:
 def test_ranks_that_fail_after_one_died_have_told() -> None:
     done = launched(4, "dies_last")
     assert done.returncode != 0
-    # Each that fails says what it has itself, and the first what all have that lived.
+    # Each failing rank prints its own findings, and the first rank prints the findings of all surviving ranks.
     assert sorted(set(done.stdout.splitlines())) == [
         "No mistakes found in 2 training steps on rank 1.",
         "No mistakes found in 2 training steps on rank 2.",
@@ -100,7 +100,7 @@ def test_a_rank_that_an_exception_ends_has_left_out_no_batch(start: Callable[...
 def test_the_exception_of_a_rank_that_takes_its_time_to_end_is_seen() -> None:
     done = started("fails_and_takes_its_time", "--rank-timeout", "3")
     assert done.returncode != 0
-    # It ends by itself, before the other one has waited for it in vain.
+    # The rank ends by itself, before the other rank's wait times out.
     assert "OSError: the batch cannot be read" in done.stderr
     assert "ProcessExitedException" not in done.stderr
 
@@ -122,7 +122,7 @@ def test_a_rank_that_hangs_ends_and_says_where_it_stood() -> None:
     where = f"rank_programs.py:{source_line('time.sleep(600)')} in hangs"
     said = f"amp-check: error: rank 1 had not moved for 3 s, nor had any other: it stood at {where}\n"
     assert done.returncode != 0
-    assert done.stderr.count(said) == 2  # by itself, and by the process that started it
+    assert done.stderr.count(said) == 2  # by itself, and by its parent process
 
 
 @pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed")
@@ -131,7 +131,7 @@ def test_a_rank_that_hangs_ends_and_says_where_it_stood() -> None:
     [
         (["--multi_gpu", "--num_processes", "2"], "by_hand", "Found 1 error in 8 training steps on 2 ranks."),
         (["--multi_gpu", "--num_processes", "2"], "replicas", "No mistakes found in 8 training steps on 2 ranks."),
-        # On the CPU it starts one process, however many are asked for.
+        # On the CPU, accelerate starts one process, regardless of the requested number.
         (["--cpu", "--num_processes", "2"], "by_itself", "No mistakes found in 4 training steps."),
     ],
 )

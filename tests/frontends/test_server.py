@@ -1,4 +1,4 @@
-"""The language server, as an editor meets it: a client of another program's making, over stdio."""
+"""The language server as seen by an editor: an independent client over stdio."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from pygls.uris import to_fs_path
 from pytest_amp_check.frontends.text import rule_markdown
 from pytest_amp_check.protocol.rules import RULES
 
-#: It clips gradients that are still scaled, in line 12; before the call stands a character of two UTF-16 code units.
+#: A program that clips gradients that are still scaled, in line 12. A character of two UTF-16 code units precedes the
+#: call.
 BAD = """\
 import torch
 from torch import nn
@@ -50,7 +51,7 @@ def edits_of(action: types.CodeAction, address: str) -> list[types.TextEdit]:
 
 
 def page_at(address: str) -> str:
-    """Return what a page holds that a diagnostic leads to."""
+    """Return the content of the page that a diagnostic links to."""
     path = to_fs_path(address)
     assert path is not None
     return Path(path).read_text(encoding="utf-8")
@@ -73,13 +74,13 @@ def project(folder: Path) -> None:
 def test_diagnostics_follow_what_is_typed(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(GOOD, encoding="utf-8")
-    # Others of the folder have findings too, which nobody asks for.
+    # Other files of the folder have findings too, which nobody asks for.
     cell = {"cell_type": "code", "metadata": {}, "outputs": [], "source": BAD}
     (tmp_path / "other.ipynb").write_text(json.dumps({"cells": [cell]}), encoding="utf-8")
     (tmp_path / "broken.py").write_bytes(b"autocast \xff")
     (tmp_path / "notes.md").write_text(f"```python\n{BAD}```\n", encoding="utf-8")
     with Editor(tmp_path) as editor:
-        # What is open counts, not what was saved.
+        # The open text counts, not the saved text.
         address = editor.open(path, BAD)
         assert editor.places(address) == [CLIP]
         found = editor.found(address)[0]
@@ -117,7 +118,7 @@ def test_a_broken_text_is_said_and_forgotten_again(tmp_path: Path) -> None:
 
 
 def test_buffers_of_imported_files_are_seen(tmp_path: Path) -> None:
-    """A mistake that two files make together comes and goes with either of them, saved or not."""
+    """A mistake of two files together appears and disappears with either file, saved or not."""
     project(tmp_path)
     name = "engine/scaler.py"
     with Editor(tmp_path) as editor:
@@ -133,7 +134,7 @@ def test_buffers_of_imported_files_are_seen(tmp_path: Path) -> None:
         before = "        optimizer.zero_grad(set_to_none=True)\n        norm = step("
         assert before in PROJECT["train.py"]
         inside = "".join(f"    {row}\n" for row in before.split("\n"))[:-1]
-        # The backward pass that the other file makes comes into the region that this one enters.
+        # The backward pass in the other file is now inside the region that this file enters.
         editor.type(trainer, PROJECT["train.py"].replace(before, inside))
         assert [code for code, _ in editor.places(trainer)] == ["AMP103"]
         nothing = "    def __call__(self, *given):\n        return 0.0\n"
@@ -150,7 +151,7 @@ def test_the_page_of_a_rule_is_shown(tmp_path: Path) -> None:
         shown = editor.hover(address, 12, 24)
         assert shown.startswith("**AMP201 clip-before-unscale** (error)\n\nGradients are clipped while they are still ")
         assert "**Fix:** Call `scaler.unscale_(optimizer)` between backward and the clip" in shown
-        # It fits a pop-up: examples and sources stand on the page that it leads to.
+        # The text fits a pop-up: examples and sources are on the linked page.
         assert len(shown) < 1500
         assert page_at(re.findall(r"\[All about it\]\((.*)\)", shown)[0]) == rule_markdown(RULES["AMP201"])
         assert editor.hover(address, 15, 4).startswith("**AMP401 ")
@@ -172,7 +173,7 @@ def test_the_fix_is_the_one_of_the_command(tmp_path: Path) -> None:
         assert made == GOOD
         (all_of_them,) = editor.actions(address, only=["source.fixAll"])
         assert applied(BAD, edits_of(all_of_them, address)) == made
-        # Nothing is offered where nothing is found.
+        # Without a finding, no action is offered.
         assert editor.actions(address, types.Range(types.Position(0, 0), types.Position(0, 5))) == []
     command = [sys.executable, "-m", "pytest_amp_check", "check", "--fix", str(path)]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 0
@@ -202,7 +203,7 @@ def test_an_unsafe_fix_says_so(tmp_path: Path) -> None:
         editor.type(address, applied(text, edits_of(fix, address)))
         assert editor.places(address) == []
         editor.type(address, text)
-        # What may have been tuned around is changed by nobody who did not ask for it.
+        # An unsafe fix is only applied on request.
         assert editor.actions(address, only=["source.fixAll"]) == []
 
 
@@ -212,7 +213,7 @@ def test_an_unsafe_fix_says_so(tmp_path: Path) -> None:
         ("", "{clip}  # amp: ignore[AMP201]"),
         ("  # amp: ignore[AMP401]", "{clip}  # amp: ignore[AMP401, AMP201]"),
         ("  # so it was", "{clip}  # so it was  # amp: ignore[AMP201]"),
-        # Neither behind a backslash nor inside a string is there room for one.
+        # After a backslash or inside a string, there is no room for a comment.
         (", \\\n            0", "# amp: ignore[AMP201]\n        {clip}, \\\n            0"),
         (', """\n"""', '# amp: ignore[AMP201]\n        {clip}, """\n"""'),
     ],
@@ -230,7 +231,7 @@ def test_a_comment_silences_a_line(row: str, after: str, tmp_path: Path) -> None
 
 
 def test_the_cells_of_a_notebook(tmp_path: Path) -> None:
-    """One program, each cell a text of its own; cells come and go, and are typed in, a character at a time."""
+    """The cells of a notebook, each a separate document, are one program while cells are added, removed and edited."""
     first, second = BAD.split("    for x, y in loader:\n")
     first = first.replace("def train(model, loader, optimizer):\n    scaler", "scaler") + "model = nn.Linear(2, 2)\n"
     first += "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
@@ -258,7 +259,7 @@ def test_the_cells_of_a_notebook(tmp_path: Path) -> None:
         text = types.NotebookDocumentCellContentChanges(types.VersionedTextDocumentIdentifier(2, two), [typed])
         change(types.NotebookDocumentChangeEvent(cells=types.NotebookDocumentCellChanges(text_content=[text])))
         assert editor.places(two) == []
-        # Without the cell before it, nothing says that it is a scaler; what it does shows it.
+        # Without the cell before it, only the use shows that the object is a scaler.
         gone = types.NotebookDocumentCellChangeStructure(
             types.NotebookCellArrayChange(0, 1), did_close=[types.TextDocumentIdentifier(one)]
         )
@@ -282,7 +283,7 @@ def test_the_cells_of_a_notebook(tmp_path: Path) -> None:
 
 
 def test_a_notebook_as_a_text(tmp_path: Path) -> None:
-    """An editor that knows no notebooks shows their JSON, and the finding at the string that holds its line."""
+    """An editor without notebook support shows the JSON, with the finding at the string that holds its line."""
     cell = {"cell_type": "code", "metadata": {}, "outputs": [], "source": BAD.splitlines(keepends=True)}
     book = json.dumps({"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}, indent=1)
     row = next(number for number, line in enumerate(book.split("\n"), 1) if "clip_grad" in line)
@@ -312,7 +313,7 @@ def test_the_nearest_configuration_counts(tmp_path: Path) -> None:
         editor.found(own)
         assert len(editor.said) == 1
         assert "unknown key 'ignroe'" in editor.said[0]
-        # The others are checked all the same.
+        # The others are still checked.
         editor.type(outer, GOOD)
         assert editor.places(outer) == []
 
@@ -327,7 +328,7 @@ def test_known_findings_are_not_shown(tmp_path: Path) -> None:
         assert [said for said in editor.said if "known.json cannot be read: no such file or directory" in said]
         command = [sys.executable, "-m", "pytest_amp_check", "check", "--update-baseline", "--no-cache"]
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
-        # Lines that are not saved may move, and what is new in them is shown.
+        # Unsaved lines may move, and new findings in them are shown.
         editor.type(address, "# One line more.\n" + BAD)
         assert editor.places(address) == []
         editor.type(address, BAD + BAD)
@@ -344,7 +345,7 @@ def test_a_finding_leads_to_a_page_of_its_rule_where_no_site_has_one(tmp_path: P
 
 
 def test_edits_of_parts_of_a_text_are_followed(tmp_path: Path) -> None:
-    """Positions count UTF-16 code units, and each edit is one of what those before it left."""
+    """Positions count UTF-16 code units, and each edit applies to the result of the previous edits."""
     with Editor(tmp_path) as editor:
         assert editor.capabilities.text_document_sync is not None
         address = editor.open(tmp_path / "train.py", BAD)
@@ -390,7 +391,7 @@ def test_an_editor_that_asks_is_told_when_asked(tmp_path: Path) -> None:
         nowhere = editor.ask("file:///nowhere/at/all.py")
         assert isinstance(nowhere, types.RelatedFullDocumentDiagnosticReport)
         assert list(nowhere.items) == []
-        # It would show twice what it is told besides.
+        # Published diagnostics would be shown twice, because the editor also requests diagnostics.
         assert editor.published == {}
         assert editor.said == []
 
@@ -418,7 +419,7 @@ def test_an_editor_that_asks_is_told_that_another_file_changed_an_answer(tmp_pat
 
 
 def test_an_edit_of_what_was_never_opened_is_passed_over_in_silence(tmp_path: Path) -> None:
-    """By itself, pygls answers with a KeyError, which editors show to whoever types."""
+    """The server ignores such an edit: pygls alone would answer with a KeyError, which editors show to the user."""
     nowhere = "file:///nowhere/at/all.py"
     with Editor(tmp_path) as editor:
         editor.texts[nowhere], editor.versions[nowhere] = BAD, 1
@@ -472,7 +473,7 @@ def test_what_was_never_saved_and_what_lies_in_no_folder(tmp_path: Path) -> None
 
 @pytest.mark.long
 def test_it_survives_what_is_typed_at_random(tmp_path: Path) -> None:
-    """The server answers in between, logs no error of its own, and finds at the end what it found at first."""
+    """The server answers during random edits, logs no internal error, and has the initial findings at the end."""
     project(tmp_path)
     text = PROJECT["train.py"].replace("            scaler.unscale_(optimizer)\n", "")
     with Editor(tmp_path) as editor:
@@ -495,7 +496,7 @@ def test_it_survives_what_is_typed_at_random(tmp_path: Path) -> None:
 
 
 def test_a_client_that_says_what_makes_no_sense_is_served_on(tmp_path: Path) -> None:
-    """Texts that were never opened, places that are nowhere, closing twice, folders and files that are gone."""
+    """The server continues after unopened documents, invalid positions, double closing, and deletions on the disk."""
     nowhere = "file:///nowhere/at/all.py"
     folder = tmp_path / "gone"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Pipes, endless devices and files of enormous size in the place of what is read: refused in one sentence, soon."""
+"""Pipes, endless devices and files of enormous size as input: rejected quickly in one sentence."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pytest_amp_check.protocol.regular_files import FileTooLarge, NotRegularFile
 from pytest_amp_check.protocol.rules import RULES
 
 BAD = RULES["AMP201"].bad_example
-#: Bytes of address space that the command is given. Without a bound, /dev/zero takes them in a second.
+#: Bytes of address space for the command. Without a limit, /dev/zero uses them up in a second.
 MEMORY = 1_500_000_000
-#: Seconds after which a command hangs: many times what the slowest takes here.
+#: Seconds after which a command counts as hanging: many times the slowest command here.
 HANGS = 120
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs pipes and devices of Linux")
 
@@ -35,7 +35,7 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def amp_check(*argv: str) -> tuple[int, str, list[str]]:
-    """The exit code, the codes of what was found, and the lines on standard error."""
+    """Run a check. Return the exit code, standard output, and the lines on standard error."""
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
@@ -55,7 +55,7 @@ def endless(path: str) -> None:
 
 
 def huge(path: str) -> None:
-    """A terabyte that takes no room on the disk."""
+    """Create a file of a terabyte that takes no space on the disk."""
     with open(path, "wb") as file:
         file.truncate(2**40)
 
@@ -107,7 +107,7 @@ def test_configuration_that_is_named(make: Make) -> None:
     "name", ["setup.py", "setup.cfg", "requirements.txt", "requirements-dev.txt", "environment.yml"]
 )
 def test_what_says_which_torch_is_asked_for(name: str, make: Make) -> None:
-    """It says nothing, then: fixes are offered as for any torch."""
+    """An unreadable requirements file declares nothing: fixes are offered as for any torch."""
     make(name)
     code, out, err = amp_check("train.py")
     assert (code, out.count("AMP201"), err) == (1, 1, [])
@@ -175,7 +175,7 @@ def test_a_source(name: str, make: Make) -> None:
     assert ("it is no regular file" in out) == (make is not huge)
     Path("train.py").unlink()
     code, out, err = amp_check(".")
-    # What is found in a folder is asked for its kind before.
+    # The kind of a file found in a folder is checked earlier.
     assert (code, out.count("AMP903")) == ((1, 1) if make is huge else (2, 0))
 
 
@@ -206,7 +206,7 @@ def test_a_file_of_arguments(make: Make) -> None:
 
 
 def test_a_null_byte_in_a_file_of_arguments() -> None:
-    """As ``find -print0`` separates names."""
+    """Names separated as by ``find -print0`` are rejected."""
     Path("arguments").write_bytes(b"a.py\0b.py\0")
     expected = "amp-check: error: @arguments: the arguments hold a null byte: write each of them in a line of its own"
     assert amp_check("@arguments") == (2, "", [expected])
@@ -237,7 +237,7 @@ def cached(tmp_path: Path) -> tuple[int, str]:
 
 @pytest.mark.parametrize("make", [pipe, endless, huge, folder], ids=["pipe", "endless", "huge", "folder"])
 def test_a_cache(make: Make, tmp_path: Path) -> None:
-    """It is not used, as any cache that holds something else."""
+    """The file is not used, like any cache with other content."""
     assert cached(tmp_path) == (1, "")
     (written,) = (tmp_path / "cache").glob("*.json")
     written.unlink()
@@ -255,7 +255,7 @@ def test_a_mark_of_a_cache(make: Make, tmp_path: Path) -> None:
 
 
 def test_a_revision_with_a_file_of_enormous_size() -> None:
-    """What is too large to be read of the work tree is passed over in a revision."""
+    """A file that would be too large in the work tree is skipped in a revision."""
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "core.compression=1"]
     with open("data.ipynb", "wb") as file:
         file.truncate(200_000_000)
@@ -267,7 +267,7 @@ def test_a_revision_with_a_file_of_enormous_size() -> None:
     assert (code, out.count("AMP201"), "new.py" in out, err) == (1, 1, True, [])
 
 
-# What is shared.
+# Shared functions.
 
 
 def test_a_regular_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
@@ -279,7 +279,7 @@ def test_a_regular_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
     with pytest.raises(FileTooLarge, match="it has 6 bytes, and at most 5 are read"):
         read_regular(path, 5)
     assert read_regular(path, 0) == b"123456"
-    # It says of itself that it is empty.
+    # The file reports a size of zero.
     assert read_regular("/proc/self/status", 100_000).startswith(b"Name:")
     with pytest.raises(FileTooLarge):
         read_regular("/proc/self/status", 10)
@@ -304,7 +304,7 @@ def test_what_is_no_regular_file_is_an_error_of_the_system(tmp_path: Path) -> No
 def test_json_of_too_many_values_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_json, "MOST_VALUES", 10)
     assert bounded_json.parse_json(json.dumps(list(range(9)))) == list(range(9))
-    # What stands in strings is one value.
+    # A string is one value, regardless of its content.
     text = '{"a\\"[": "' + "[,{" * 20 + '"}'
     assert bounded_json.parse_json(text) == json.loads(text)
     for text in (json.dumps(list(range(12))), "[" * 12 + "]" * 12, "{" * 12):

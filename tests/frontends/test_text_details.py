@@ -1,4 +1,4 @@
-"""What text is made of: units, shares, columns, tables, colours and streams, at the edges of each."""
+"""Building blocks of text: units, shares, columns, tables, colors and streams, at the limits of each."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_what_moves_the_cursor_or_turns_the_order_is_spelled_out() -> None:
     assert text.make_visible("a\x00\x1b[2J\x7f\x80\x9f\u202e\u2069\u061c\u200e") == (
         "a\\x00\\x1b[2J\\x7f\\x80\\x9f\\u202e\\u2069\\u061c\\u200e"
     )
-    # White space that a diff needs stays, as does whatever is only not printable.
+    # White space that a diff needs is kept, and so are characters that are merely not printable.
     assert text.make_visible("a\tb\nc\fd\xa0e\u2028f\u200bg\ud800") == "a\tb\nc\fd\xa0e\u2028f\u200bg\ud800"
     assert text.make_visible("a\rb\vc") == "a\\x0db\\x0bc"
     assert [text.is_hidden(character) for character in " \x1f~\x7f\x9f\xa0"] == [False, True, False, True, True, False]
@@ -99,7 +99,7 @@ def frame(line: str, column: int, end_column: int, end_line: int = 1, path: str 
 
 
 def test_marks_stand_under_characters_of_every_width() -> None:
-    # A wide character takes two columns, one that combines with another none, and a tab four.
+    # A wide character takes two columns, a combining character none, and a tab four.
     assert frame("\u4e16\u754c = bad", 5, 8)[1:3] == ["1 | \u4e16\u754c = bad", "  |        ^^^"]
     assert frame("e\u0301 = bad", 5, 8)[1:3] == ["1 | e\u0301 = bad", "  |     ^^^"]
     assert frame("\tx = bad", 5, 8)[1:3] == ["1 |     x = bad", "  |         ^^^"]
@@ -198,7 +198,7 @@ def test_the_catalogue_says_what_is_off_and_what_can_be_fixed() -> None:
             + {None: "", SAFE: " [--fix]", UNSAFE: " [--fix --unsafe-fixes]"}[rule.applicability or None]
             + "\n"
         )
-    # Names and severities stand in columns, with two spaces after the longest of each.
+    # Names and severities are in columns, with two spaces after the longest of each.
     wide = max(len(rule.name) for rule in RULES.values())
     starts = {
         (rows[code].index(rule.severity, 8 + wide), rows[code].index(rule.summary)) for code, rule in RULES.items()
@@ -286,7 +286,7 @@ def test_every_style_can_be_painted(style: str) -> None:
 
 
 def test_everything_that_is_shown_can_be_painted() -> None:
-    """Each of these names styles, which have to be known."""
+    """Each of these texts uses only known styles."""
     rules = text.format_rules(RULES.values())
     records = text.count_by_rule((rule.code, rule.name, rule.severity) for rule in RULES.values())
     found = [finding(applicability, certain=False, condition="when x") for applicability in (SAFE, UNSAFE, None)]
@@ -336,7 +336,7 @@ def test_markdown_is_rendered_for_a_terminal_and_left_alone_elsewhere() -> None:
     assert "\x1b[" in painted.getvalue()
     lines = [line.rstrip() for line in painted.getvalue().splitlines()]
     assert "`" not in painted.getvalue()
-    # As wide as a page is read best where no terminal has a width.
+    # Without a terminal width, the width is optimal for reading.
     assert 95 <= max(len(line) for line in lines if line.startswith("word")) <= 100
 
 

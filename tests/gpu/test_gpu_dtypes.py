@@ -1,4 +1,4 @@
-"""What dtype layers, losses, parameters, gradients and optimizer state have on CUDA, in both low dtypes."""
+"""Dtypes of layers, losses, parameters, gradients and optimizer state on CUDA, in both low dtypes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional
 from pytest_amp_check import Run, record
 from pytest_amp_check.runtime.session import Session
 
-#: What an expectation calls the dtype of the region.
+#: Name of the region's dtype in expectations.
 LOW = "low"
 MASTER = {"parameters": "float32", "gradients": "float32", "optimizer state": "float32", "loss": "float32"}
 
@@ -51,7 +51,10 @@ class Attention(nn.Module):
 
 
 class Recurrence(nn.Module):
-    """cuDNN's kernels are cast to float16 in every region: torch's wrapper of them knows no other."""
+    """A recurrent layer. cuDNN's kernels are cast to float16 in every region.
+
+    torch's wrapper of the kernels knows no other dtype.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +70,7 @@ class Recurrence(nn.Module):
 
 
 class Island(nn.Module):
-    """A part in float32 within the region."""
+    """A module that computes in float32 within the region."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +120,7 @@ OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
 
 
 def train(session: Session, model: nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, **parts: Any) -> Run:
-    """Two steps."""
+    """Run and record two steps."""
     scaler = session.scaler(init_scale=256.0)
     targets = torch.randint(5, (len(inputs),), device=session.device)
     with session.record(model, **parts) as run:

@@ -1,4 +1,4 @@
-"""What is done for speed on a GPU - graphs, streams, compilation, layouts, kernels - works while it is recorded."""
+"""Performance features of a GPU - graphs, streams, compilation, layouts, kernels - work during a recording."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_amp_check import Run, record
 from pytest_amp_check.runtime.session import Session, session
 
 STEPS = 3
-#: Everything that a recording can look at without other kernels being chosen.
+#: All parts of a recording that do not change the choice of kernels.
 EVERYTHING = {"dtypes": True, "ops": True, "numerics": True, "memory": True, "norms": True}
 
 
@@ -49,7 +49,7 @@ class Checkpointed(nn.Module):
 
 
 class Result:
-    """What came of a training: losses, weights, and the recording if there was one."""
+    """Results of a training: losses, weights, and the recording, if any."""
 
     def __init__(self, losses: list[float], model: nn.Module, run: Run | None) -> None:
         self.losses = losses
@@ -63,7 +63,7 @@ class Result:
         return self._run
 
     def equals(self, other: Result) -> bool:
-        """Whether both trained the same, bit by bit."""
+        """Return True if both trainings are bit-identical."""
         pairs = zip(self.weights, other.weights, strict=True)
         return self.losses == other.losses and all(torch.equal(one, another) for one, another in pairs)
 
@@ -77,7 +77,7 @@ def trained(
     wrap: Callable[[nn.Module], Callable[[Tensor], Any]] = lambda model: model,
     layout: torch.memory_format = torch.contiguous_format,
 ) -> Result:
-    """Train a model from the same seed, recorded where parts are given."""
+    """Train a model from the same seed, recorded if ``parts`` is given."""
     torch.manual_seed(0)
     model = build().to(place.device, memory_format=layout)  # type: ignore[call-overload]
     call = wrap(model)
@@ -129,7 +129,7 @@ def test_activation_checkpointing(low: Session, reentrant: bool) -> None:
     assert recomputed.equals(plain)
     assert recomputed.run.steps_total == STEPS
     recomputed.run.assert_no_findings()
-    # What is recomputed inside the backward pass is in the region again.
+    # The recomputation inside the backward pass is in the region again.
     recomputed.run.assert_dtypes({"first": low.dtype, "block": low.dtype, "block.0": low.dtype, "last": low.dtype})
 
 
@@ -137,7 +137,7 @@ def _has_inductor() -> bool:
     return importlib.util.find_spec("triton") is not None and bool(shutil.which("gcc") or shutil.which("cc"))
 
 
-@pytest.mark.filterwarnings("ignore")  # the compiler's own
+@pytest.mark.filterwarnings("ignore")  # warnings of the compiler
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_compiled_models(low: Session, backend: str) -> None:
     if backend == "inductor" and low.emulated:
@@ -157,7 +157,7 @@ def test_compiled_models(low: Session, backend: str) -> None:
 
 
 BACKENDS = [SDPBackend.MATH, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION]
-#: Those that the CPU, and with it the emulation, has kernels for.
+#: Backends with CPU kernels, and thus available in the emulation.
 ON_CPU = (SDPBackend.MATH, SDPBackend.FLASH_ATTENTION)
 
 
@@ -206,11 +206,11 @@ def test_packed_sequences_through_recurrent_layers(half: Session) -> None:
     run.assert_dtypes({"loss": "float32", "gradients": "float32", "optimizer state": "float32"})
 
 
-# What only a GPU has.
+# Features of GPUs only.
 
 
 def on_a_stream(model: nn.Module) -> Callable[[Tensor], Tensor]:
-    """The model, called on a stream of its own; its backward runs there too."""
+    """Return a function that calls the model on a separate stream. Its backward runs there too."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
     def call(inputs: Tensor) -> Tensor:
@@ -236,7 +236,7 @@ def test_side_streams(parts: dict[str, bool]) -> None:
 
 
 def replayed(place: Session, *, recorded: bool) -> Result:
-    """Forward and backward are captured once and replayed, as torch's notes on CUDA graphs have it with a scaler."""
+    """Capture forward and backward once and replay them, as in torch's notes on CUDA graphs with a scaler."""
     torch.manual_seed(0)
     model = mlp().cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -1,4 +1,4 @@
-"""Memory on CUDA: the allocator's own peak where there is one, and by category what storages say everywhere."""
+"""Memory on CUDA: the allocator's own peak if available, and categories by storages everywhere."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FP32 = 4
 
 
 class Trainer:
-    """Two layers that need little else than their weights: 4 MiB of parameters in each."""
+    """Two layers whose memory is mostly weights: 4 MiB of parameters in each."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -36,7 +36,7 @@ class Trainer:
         self.step()
 
     def step(self) -> None:
-        # With set_to_none, so that gradients are made anew within what is measured.
+        # With set_to_none, so that gradients are recreated within the measurement.
         self.optimizer.zero_grad()
         with self.session.autocast():
             loss = functional.mse_loss(self.model(self.inputs), self.inputs)
@@ -59,8 +59,8 @@ def test_by_category(low: Session) -> None:
     assert highest["optimizer state"] == 2 * WEIGHTS + 2 * 512
     # Each weight in the region's dtype, until the region ends.
     assert highest["autocast cache"] == WEIGHTS // 2
-    # What the layers are given and give, half of 1 MiB each, the last of it in float32 too, and when the region has
-    # ended the casts of the weights, which the backward pass needs.
+    # Inputs and outputs of the layers, half of 1 MiB each, the last output in float32 too, and after the end of the
+    # region the casts of the weights, which the backward pass needs.
     assert 2 * MIB <= highest["activations"] <= 8 * MIB
     assert sum(memory.at_peak.values()) == pytest.approx(memory.peak, rel=0.01)
     assert_memory(memory, parameters="8 MiB", gradients="8 MiB", peak=memory.peak)
@@ -85,7 +85,7 @@ def test_of_a_recording(half: Session) -> None:
 @pytest.mark.parametrize("fits", [True, False])
 def test_the_marker(pytester: pytest.Pytester, where: str, fits: bool) -> None:
     gc.collect()
-    # On CUDA what this process holds already counts.
+    # On CUDA, memory that this process already holds counts.
     held = torch.cuda.memory_allocated() if where == "cuda" else 0
     pytester.makepyfile(
         test_a=f"""
@@ -106,7 +106,7 @@ def test_the_marker(pytester: pytest.Pytester, where: str, fits: bool) -> None:
         result.stdout.fnmatch_lines([f"*peak of memory is *MiB*over its budget of*({counted}*"])
 
 
-# Against the allocator.
+# Comparison with the allocator.
 
 
 @pytest.mark.gpu
@@ -123,7 +123,7 @@ def test_the_total_is_the_allocators(dtype: str) -> None:
     assert memory.peak == torch.cuda.max_memory_allocated()
     assert memory.peak == memory.allocator["allocated"]
     assert memory.allocator["reserved"] >= memory.allocator["allocated"] >= memory.allocator["requested"]
-    # To measure takes no memory of the device.
+    # Measuring takes no memory of the device.
     assert memory.peak == pytest.approx(alone, rel=0.01)
 
 
@@ -150,7 +150,7 @@ class Transformer:
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["float32", "float16", "bfloat16"])
 def test_an_estimate_is_within_a_tenth_of_the_allocator(precision: str) -> None:
-    # From here on the workspaces of cuBLAS are there, those of the thread that runs backward too.
+    # From here on, the workspaces of cuBLAS exist, including the workspace of the backward thread.
     Transformer(precision).step()
     gc.collect()
     before = torch.cuda.memory_allocated()

@@ -1,4 +1,4 @@
-"""Messages of the catalogue that only CUDA raises, or raises in other words: recognised, and explained in a run."""
+"""Messages of the catalogue that only CUDA raises, or raises with other text: recognized, and explained in a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from pytest_amp_check import record
 from pytest_amp_check.protocol.messages import find_messages
 
-#: Message -> a program that raises it on CUDA, with the words of its explanation.
+#: Message -> a program that raises it on CUDA, with the text of its explanation.
 PROGRAMS = {
     "fft-of-half": (
         """

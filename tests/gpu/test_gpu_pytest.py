@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-# These are loaded here, so that runs inside this process do not load them anew each time: some cannot be loaded twice.
+# Loaded here, so that runs inside this process do not load these modules again: some cannot be loaded twice.
 import torch._dynamo
 from warm import run_module
 

@@ -1,4 +1,4 @@
-"""Each rule's examples, and the trainers of the fixtures, moved to CUDA: a run finds there what they mark."""
+"""Each rule's examples, and the trainers of the fixtures, moved to CUDA: the findings of a run equal the marks."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from pytest_amp_check.runtime.session import session
 PACKAGE = Path(pytest_amp_check.__file__).resolve().parents[1]
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 TRAINERS = [*sorted((FIXTURES / "trainers").glob("*.py")), *sorted(FIXTURES.glob("headline*.py"))]
-#: Those that are run by the command too: every kind of trainer once, since a process needs seconds to start.
+#: Scripts that the command runs too: every kind of trainer once, because a process needs seconds to start.
 BY_COMMAND = ["headline", "headline_good", "class_trainer_bad", "gradient_penalty_bad", "plain_script_good"]
 
-#: Marks of which nothing is to be found on CUDA: file or example, line -> why.
+#: Marks without a finding on CUDA: file or example, line -> why.
 OTHERWISE = {
     ("AMP106_bad.py", 25): "CUDA's autocast takes float32, the CPU's refuses it",
     ("AMP217_bad.py", 7): "the scaler is for CUDA, and there is CUDA",
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("alone_in_a_folder")
 
 @contextlib.contextmanager
 def on(where: str) -> Iterator[None]:
-    """A device for a program that makes it the default one."""
+    """Provide a device for a program that sets the default device."""
     with session(where):
         try:
             yield
@@ -83,7 +83,7 @@ def test_a_trainer_by_the_command(name: str, where: str, tmp_path: Path) -> None
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(PACKAGE)}
     done = run_module(*command, script.name, cwd=tmp_path, env=environment)
     assert done.returncode == (1 if expected(trainer.name, source) else 0), done.stderr
-    # It stands after what the script itself prints.
+    # The findings follow the script's own output.
     findings = json.loads(done.stdout[done.stdout.rindex("\n[", 0, done.stdout.rindex("]")) :])
     assert {(finding["location"]["row"], finding["code"]) for finding in findings} == expected(trainer.name, source)
 

@@ -1,4 +1,4 @@
-"""How the loss scale moves on CUDA, with every way in which torch steps, and what is asserted about whole trainings."""
+"""Changes of the loss scale on CUDA, for every form of torch's step, and assertions about whole trainings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn import functional
 from pytest_amp_check import Run
 from pytest_amp_check.runtime.session import Session, session
 
-#: The ways in which torch's optimizers step; a fused one runs its step even where the scaler skips it.
+#: Implementations of torch's optimizer steps. A fused optimizer runs its step even if the scaler skips it.
 WAYS = {"for-loop": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "Adam": torch.optim.Adam,
@@ -26,7 +26,7 @@ every_optimizer = pytest.mark.parametrize("way", WAYS)
 
 
 class Trainer:
-    """A small model on the session's device; a factor of infinity makes the gradients of a step overflow."""
+    """A small model on the session's device. A factor of infinity makes the gradients of a step overflow."""
 
     def __init__(self, session: Session, optimizer: str = "AdamW", way: str = "for-loop", **scaling: Any) -> None:
         self.session = session
@@ -105,7 +105,7 @@ def test_a_step_after_unscale_is_skipped_too(half: Session, way: str) -> None:
 
 @every_optimizer
 def test_a_step_whose_gradients_are_edited_to_be_infinite_is_not_skipped(half: Session, way: str) -> None:
-    # What torch has found before stands: to infer a skip from the gradients would be wrong.
+    # An earlier found_inf of torch stays valid: a skip must not be inferred from the gradients.
     trainer = Trainer(half, "SGD", way)
     with half.record(trainer.model) as run:
         trainer.backward()
@@ -215,7 +215,7 @@ def test_two_optimizers_of_one_scaler(half: Session, way: str) -> None:
             trainer.scaler.step(second)
             trainer.scaler.update()
             before = before or trainer.weights()
-    # Each is skipped for its own gradients alone, and the scale halves once.
+    # Each is skipped only for its own gradients, and the scale halves once.
     assert [step.skipped for step in run.steps] == [False, False, False, True, False, False]
     assert [scale for _, scale in run.scale_history] == [1024.0, 512.0]
     assert {step.optimizer for step in run.steps} == {"trainer.optimizer", "second"}

@@ -1,4 +1,4 @@
-"""Recording waits for no GPU: what it wants to know of a step is read later, and is that of the step all the same."""
+"""Recording does not wait for the GPU: values of a step are fetched later, and are still the step's values."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_amp_check.runtime.session import Session
 
-#: Ops that give a number, or a shape, for which a program waits.
+#: Ops that return a number or a shape, so that a program waits for the device.
 WAITING = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default, torch.ops.aten.equal.default}
 
 
 class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the ops for which a program waits."""
+    """Dispatch mode that counts the ops that wait for the device."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -29,7 +29,7 @@ class Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def trainer(half: Session, *, fused: bool, growth_interval: int = 3) -> tuple[nn.Module, Callable[..., Tensor]]:
-    """A model, and a step of it that gives its loss; a factor of infinity makes it overflow."""
+    """Return a model and a function that runs a step and returns the loss. A factor of infinity causes an overflow."""
     model = nn.Linear(8, 1).to(half.device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.99)
@@ -59,13 +59,13 @@ def test_a_step_waits_as_often_as_without(half: Session, fused: bool) -> None:
         for _ in range(8):
             step()
     with half.record(model) as run:
-        # What is seen for the first time may be looked at more closely.
+        # First-time events may be examined more closely.
         step()
         with Waits() as recorded:
             for _ in range(8):
                 step()
     assert recorded.count == without.count
-    # A fused optimizer's own step asks for nothing: the scaler leaves it to the kernel.
+    # A fused optimizer's own step waits for nothing: the scaler leaves the check to the kernel.
     assert (without.count == 0) == fused
     assert run.steps_total == 9
 
@@ -79,7 +79,7 @@ def test_what_is_read_later_is_what_was_there(half: Session) -> None:
             kept.append(loss)
             losses.append(loss.clone())
         for loss in kept:
-            # A program may use the memory of its losses again.
+            # A program may reuse the memory of its losses.
             loss.zero_()
     assert [recorded.loss for recorded in run.steps] == [float(loss) for loss in losses]
     assert [recorded.skipped for recorded in run.steps] == [False, True, False, False, False, False]

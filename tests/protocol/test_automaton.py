@@ -1,4 +1,4 @@
-"""The automaton answers everything and faults only what is wrong; no judgement of a graph counts its paths."""
+"""The automaton handles every input and rejects only mistakes. The check of a graph does not enumerate paths."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_amp_check.protocol.events import Event
 from pytest_amp_check.protocol.graph_checker import check
 from pytest_amp_check.protocol.rules import LABELS, RULES
 
-#: A machine that is busy is no fault.
+#: Without a deadline, because a busy machine is not a failure.
 quick = settings(max_examples=60, deadline=None)
 FLAGS = (
     "clipped_while_scaled",
@@ -36,7 +36,7 @@ FLAGS = (
     "stepped_before",
 )
 INSIDE = ("", e.LOOSE, e.MICRO)
-#: Labels with an ``@`` that the judge of graphs settles itself, or a rule's own judge gives.
+#: Labels with an ``@`` that the graph checker or a rule's own check reports.
 OF_OTHERS = {
     "backward@ranks",
     "step@ranks",
@@ -112,9 +112,8 @@ def every_state() -> Iterable[OptimizerState]:
                 )
 
 
-#: What may be known of an input besides its name, where that says more: of a backward whether its loss was divided,
-#: whether it left out averaging, and the loop that it runs in; of a clip what else it covers. Another scaler is enough
-#: beside the first where it scales.
+#: Optional arguments of inputs that may have an effect. Of a backward: loss divided, averaging omitted, and kind of
+#: loop; of a clip: other covered gradients. One other scaler is sufficient for the inputs that scale.
 FACTS: dict[str, list[tuple[int, bool, bool, str]]] = {
     **{
         event: list(product((0,), (True, False), (True, False), INSIDE))
@@ -127,7 +126,7 @@ FACTS: dict[str, list[tuple[int, bool, bool, str]]] = {
 
 @functools.cache
 def reached() -> tuple[set[OptimizerState], dict[str, tuple[OptimizerState, str]]]:
-    """The states that some word leads to from an optimizer's construction, and where each label is first given."""
+    """Return the states reachable from an optimizer's construction, and the first state and input of each label."""
     start = [OptimizerState(), OptimizerState(a.CLEAN, a.READY)]
     seen, work = set(start), deque(start)
     labels: dict[str, tuple[OptimizerState, str]] = {}
@@ -154,7 +153,7 @@ def reached() -> tuple[set[OptimizerState], dict[str, tuple[OptimizerState, str]
 
 @pytest.mark.long
 def test_every_state_answers_every_input() -> None:
-    # Each answer with one question that it was given to: there are a million questions.
+    # One input for each result: there are a million inputs.
     states: dict[OptimizerState, tuple[OptimizerState, str]] = {}
     told: dict[tuple[str, ...], tuple[OptimizerState, str]] = {}
     for state in every_state():
@@ -242,7 +241,7 @@ def test_what_faults_name_are_labels_kinds_and_excuses() -> None:
 
 
 def test_a_fault_is_told_once() -> None:
-    """What was wrong before does not make the same move wrong again: after a step and an update all is forgotten."""
+    """A violation does not repeat in the same sequence: after a step and an update, the state is reset."""
     for state in every_state():
         for way in ((a.SCALER_STEP, a.UPDATE, a.ZERO), (a.HANDOFF, a.SCALER_STEP, a.UPDATE, a.ZERO), (a.NEW,)):
             after = state
@@ -263,10 +262,10 @@ MICRO, LOOSE, APART, OTHER = (f"{a.BACKWARD_SCALED} {where}" for where in (e.MIC
 
 
 def spell(word: Sequence[str | Letter], start: OptimizerState | None = None) -> tuple[OptimizerState, list[str]]:
-    """Read a word: the last state, and the faults in order.
+    """Run the automaton on a word. Return the last state, and the violations in order.
 
-    ``("backward-scaled", False)`` is a loss not divided; after the input may stand where it happens: in a loop that
-    leaves the step to what follows (``micro``, ``loose``), or under no_sync (``apart``), or that another scaler did it
+    ``("backward-scaled", False)`` is a loss that is not divided. A suffix of the input names its context: in a loop
+    that leaves the step to later code (``micro``, ``loose``), under no_sync (``apart``), or by another scaler
     (``other``).
     """
     state = OptimizerState(a.CLEAN, a.READY) if start is None else start
@@ -291,7 +290,7 @@ def spell(word: Sequence[str | Letter], start: OptimizerState | None = None) -> 
 
 @st.composite
 def windows(draw: st.DrawFn) -> list[str | Letter]:
-    """One legal window: (backward)^k [unscale (clip | read | edit)*] step update, and zero_grad after the step."""
+    """Draw one legal window: (backward)^k [unscale (clip | read | edit)*] step update, and zero_grad after the step."""
     micro = draw(st.integers(1, 4))
     word: list[str | Letter] = []
     for n in range(micro):
@@ -350,7 +349,7 @@ def test_after_any_word_a_handoff_and_a_whole_window_make_peace(before: list[str
 
 ONCE: list[str | Letter] = [a.BACKWARD_SCALED, a.SCALER_STEP, a.UPDATE, a.ZERO]
 ILLEGAL: list[tuple[str, Sequence[str | Letter], str]] = [
-    # What torch raises.
+    # Mistakes that torch raises.
     ("unscale twice", [a.BACKWARD_SCALED, a.UNSCALE, a.UNSCALE], "unscale@unscaled"),
     ("unscale after the step", [a.BACKWARD_SCALED, a.SCALER_STEP, a.UNSCALE], "unscale@stepped"),
     ("no update", [a.BACKWARD_SCALED, a.SCALER_STEP, a.ZERO, a.BACKWARD_SCALED, a.SCALER_STEP], "step@stepped"),
@@ -367,7 +366,7 @@ ILLEGAL: list[tuple[str, Sequence[str | Letter], str]] = [
         "step@discarded",
     ),
     ("update twice", [*ONCE, a.BACKWARD_SCALED, a.SCALER_STEP, a.UPDATE, a.UPDATE_ALONE], "update@nothing"),
-    # What it does not.
+    # Mistakes that torch does not raise.
     ("S01 clip before unscale", [a.BACKWARD_SCALED, a.CLIP, a.SCALER_STEP], "clip@scaled"),
     ("S01 clip before a late unscale", [a.BACKWARD_SCALED, a.CLIP, a.UNSCALE], "clip@scaled"),
     ("S03 edit of scaled gradients", [a.BACKWARD_SCALED, a.EDIT], "edit@scaled"),
@@ -457,13 +456,13 @@ def test_an_illegal_word_is_faulted_after_any_legal_ones(
     assert spell([*legal, *word])[1] == [label]
 
 
-#: A state in which all is true that can be.
+#: A state with every attribute set.
 FULL = OptimizerState(a.SCALED, a.STAGE_UNSCALED, 7, True, True, True, True, True, True, True, e.LOOSE, True)
-#: What is left of it that a window has gathered.
+#: Attributes after the end of a window.
 OVER: dict[str, Any] = {"window_open": False, "loop_kind": "", "no_sync": False}
 ALONE: dict[str, Any] = {"clipped_while_scaled": False, "clipped_mixed": False, **OVER}
 FORGOTTEN: dict[str, Any] = {**ALONE, "several_backwards": False, "loss_undivided": False, "grads_discarded": False}
-#: A state, an input with what is known of it, and what becomes of the state: all else stays.
+#: A state, an input with arguments, and the changed attributes of the state. All others stay.
 LEFT: list[tuple[OptimizerState, str, dict[str, Any], dict[str, Any]]] = [
     (
         FULL,
@@ -543,7 +542,7 @@ LEFT: list[tuple[OptimizerState, str, dict[str, Any], dict[str, Any]]] = [
     (FULL, a.EDIT, {}, {"grads": a.UNKNOWN}),
     (FULL, a.DIVIDE, {}, {"grads": a.DIVIDED}),
     (FULL, a.BORROW, {}, {"grads": a.BORROWED}),
-    # What a state does not hold.
+    # Attributes that are not set.
     (OptimizerState(a.SCALED, a.READY), a.BACKWARD_SCALED, {"scaler_key": 3, "loss_divided": False}, {"scaler_key": 3}),
     (
         OptimizerState(a.CLEAN, a.READY),
@@ -655,7 +654,7 @@ def test_of_what_is_certain_no_fault_is_merely_possible() -> None:
         (OptimizerState(a.RAW), False),
         (OptimizerState(), False),
         (OptimizerState(a.CLEAN, scaler_key=0), False),
-        # Of states that were joined, it may be known what was done, and not by which scaler.
+        # Joined states may include a past event without its scaler.
         (OptimizerState(a.CLEAN, grads_discarded=True), False),
         (OptimizerState(a.CLEAN, stepped_before=True), False),
     ],
@@ -681,7 +680,7 @@ def test_every_label_of_the_automaton_stands_in_the_list_of_illegal_words() -> N
 @quick
 @given(st.lists(st.sampled_from(a.INPUTS), max_size=20))
 def test_of_unknown_gradients_nothing_is_claimed_before_they_are_known(word: list[str]) -> None:
-    """An optimizer of which nothing is known yet may have any history."""
+    """An optimizer in the unknown state may have any history."""
     state = OptimizerState()
     for event in word:
         before = state
@@ -690,11 +689,11 @@ def test_of_unknown_gradients_nothing_is_claimed_before_they_are_known(word: lis
             assert set(faults) <= {"update@nothing"}
 
 
-# Graphs made by hand.
+# Manual graphs.
 
 
 def window(drawing: Drawing, *between: Event) -> list[Event]:
-    """A whole step, with events between backward and the step."""
+    """Return a whole step, with events between backward and the step."""
     return [
         drawing.event(e.ZERO_GRAD),
         drawing.scaled_backward(divided=True),
@@ -732,7 +731,7 @@ def test_an_empty_graph_and_a_graph_of_one_event_give_nothing() -> None:
 
 
 def test_sixty_questions_in_a_row_are_no_paths_to_be_counted() -> None:
-    """A tool that follows 2**60 paths does not come back from here."""
+    """A tool that enumerates 2**60 paths does not finish."""
     drawing = Drawing()
     node = drawing.line(0, drawing.event(e.ZERO_GRAD), drawing.scaled_backward(divided=True))
     for n in range(60):
@@ -743,7 +742,7 @@ def test_sixty_questions_in_a_row_are_no_paths_to_be_counted() -> None:
 
 
 def asked_twice(questions: int) -> Drawing:
-    """A graph that asks all its questions, and then all of them again; each decides about a backward."""
+    """Return a graph that tests each predicate twice, with a backward under each test."""
     drawing = Drawing()
     node = drawing.line(0, drawing.event(e.ZERO_GRAD), drawing.scaled_backward(divided=True))
     tests = [drawing.test(f"flag{n}") for n in range(questions)]
@@ -754,7 +753,7 @@ def asked_twice(questions: int) -> Drawing:
 
 
 def test_sixty_questions_that_are_all_asked_again_raise_no_false_alarm() -> None:
-    """To remember all answers takes 2**60 states: some are forgotten."""
+    """All combinations need 2**60 states: some predicates are forgotten."""
     assert asked_twice(60).codes() == []
 
 
@@ -927,7 +926,7 @@ def test_an_update_between_two_steps_is_found_and_two_whole_cycles_are_not() -> 
 
 
 def accumulation(divided: bool, *, unscale_everywhere: bool = False, boundary: bool = True) -> Drawing:
-    """A loop that steps where its counter says so."""
+    """Return a loop that steps if its counter reaches the end of a window."""
     drawing = Drawing()
     full = drawing.test("(i + 1) % k == 0")
     full.is_window_predicate = True
@@ -993,7 +992,7 @@ KINDS = [e.ZERO_GRAD, e.UNSCALE, e.CLIP, e.GRAD_READ, e.GRAD_EDIT, e.GRAD_DIVIDE
 @quick
 @given(st.data())
 def test_no_graph_breaks_the_judge(data: st.DataObject) -> None:
-    """Any events, any ways between them: findings of known rules, in order, each at an event of the graph."""
+    """Random events and edges give findings of known rules, in order, each at an event of the graph."""
     drawing = Drawing(optimizers=data.draw(st.integers(1, 2)))
     tests = [drawing.test(f"flag{n}") for n in range(data.draw(st.integers(0, 3)))]
     count = data.draw(st.integers(1, 12))

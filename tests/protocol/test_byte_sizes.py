@@ -1,4 +1,4 @@
-"""Sizes in bytes: as they are written, and as they are read."""
+"""Sizes in bytes: formatting and parsing."""
 
 from __future__ import annotations
 

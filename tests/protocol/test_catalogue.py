@@ -1,4 +1,4 @@
-"""The catalogue of rules: complete, unambiguous, and its examples are true."""
+"""The catalogue of rules: complete, unambiguous, and with correct examples."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from pytest_amp_check.protocol.graph_checker import check
 from pytest_amp_check.protocol.rule import Rule, ViolationKind
 from pytest_amp_check.protocol.rules import LABELS, RULES, find_rule
 
-# What the two readers name; everything else in a message is yielded by a judge of the rule itself.
+# Names from analyzer and recorder. A rule's own check provides all other names in a message.
 NAMES = {"scaler", "optimizer", "call", "loss", "module", "params", "context", "window"}
-# Where a framework scales, the judge says which, and what to do with it.
+# If a framework scales, the checker adds its name, and advice about it.
 OF_FRAMEWORKS = {"framework", "advice"}
-# What the judge of a graph says of the path on which it has met a fault, and of the turns of a loop that it counts.
+# Additional names from the graph checker: of the path to a violation, and of counted loop iterations.
 OF_PATHS = {"window:left-over": {"left"}, "backward@unscaled": {"skip"}}
-# These have no judge here: the engine finds them in what it reads, and says why.
+# Rules without a check in the protocol: the engine reports them for source files, with the reason.
 BY_ENGINE = {"AMP902", "AMP903", "AMP904"}
 FAMILIES = {
     "1": "autocast",
@@ -58,7 +58,7 @@ def marks(source: str) -> list[int]:
 
 
 def run(source: str, folder: Path) -> BaseException | None:
-    """Run a script in a thread of its own, so that an autocast it leaves open ends with it."""
+    """Run a script in a separate thread, so that an autocast left open ends with the thread."""
     script = folder / "example.py"
     script.write_text(source, encoding="utf-8")
     with warnings.catch_warnings(), ThreadPoolExecutor(1) as pool:
@@ -67,13 +67,13 @@ def run(source: str, folder: Path) -> BaseException | None:
 
 
 def import_what_it_needs(source: str) -> None:
-    """Skip where a framework that an example uses is not installed."""
+    """Skip the test if a framework of the example is not installed."""
     for name in re.findall(r"^(?:from|import) (\w+)", f"import torch\n{source}", re.MULTILINE):
         pytest.importorskip(name)
 
 
 def modules_of(family: str) -> list[Path]:
-    """The modules of the rules of a family."""
+    """Return the modules of the rules of a family."""
     return sorted((Path(rules.__file__).parent / family).glob("[!_]*.py"))
 
 
@@ -89,7 +89,7 @@ def test_codes_are_in_order_and_lie_in_the_family_of_their_hundreds() -> None:
 
 
 def written(module: Path) -> Rule:
-    """The rule as its own module writes it."""
+    """Return the rule as defined in its module."""
     rule: Rule = importlib.import_module(f"{rules.__name__}.{module.parent.name}.{module.stem}").RULE
     return rule
 
@@ -193,7 +193,7 @@ def test_the_users_own_names_stand_in_backticks(label: str) -> None:
 @every_rule
 def test_bad_and_good_are_small_complete_scripts(rule: Rule) -> None:
     ast.parse(rule.good_example)
-    if rule.code == "AMP903":  # the rule about source that does not parse
+    if rule.code == "AMP903":  # the rule about invalid source
         with pytest.raises(SyntaxError):
             ast.parse(rule.bad_example)
     else:
@@ -305,7 +305,7 @@ def test_a_rule_without_its_proof_does_not_construct() -> None:
         )
 
 
-#: All that a rule needs.
+#: All required arguments of a rule.
 WHOLE: dict[str, Any] = {
     "severity": "error",
     "violations": {"some@label": ViolationKind("a message")},
@@ -378,7 +378,7 @@ SITE = Site("train.py", 3, function="main")
 def judged(
     code: str, kind: EventKind, facts: dict[str, Any], site: Site = SITE, program: Program | None = None
 ) -> dict[str, str]:
-    """Labels that a rule's judge gives one event, with the messages they render to."""
+    """Return the labels that a rule's check reports for one event, with the rendered messages."""
     rule = RULES[code]
     judge: Callable[..., Any] = rule.event_checks[kind]
     names: dict[str, object] = {"scaler": "scaler", "optimizer": "opt", "call": "GradScaler", "module": "model"}
@@ -599,7 +599,7 @@ def test_a_collapse_of_no_known_cause_names_none() -> None:
 
 
 def update(**facts: Any) -> dict[str, str]:
-    """What AMP801 says after an update of a scaler that is well calibrated, but for the facts given."""
+    """Return the AMP801 messages after an update of a well-calibrated scaler, except for the given attributes."""
     good = {"scale": 1024.0, "skips_in_a_row": 0, "skips": 6, "steps": 400, "growth_interval": 2000}
     return judged("AMP801", events.UPDATE, {**good, **facts})
 
@@ -741,18 +741,18 @@ def test_a_scaler_saved_as_an_object_is_named() -> None:
     ("step", "event", "expected"),
     [
         ({}, {}, ["scale:told"]),
-        # Elsewhere, of another scaler, where it is on the CPU anyway, and once.
+        # At another location, with another scaler, on the CPU anyway, and once.
         ({}, {"loops": (2,)}, []),
         ({}, {"subject": 7}, []),
         ({"device": "cpu"}, {}, []),
         ({"loops": ()}, {"loops": ()}, []),
         ({"loops": (-1,)}, {"loops": (-1,)}, []),
-        # Now and then.
+        # In some iterations.
         ({}, {"guards": ((1, True),)}, []),
         ({"guards": ((1, True),)}, {"guards": ((1, True),)}, ["scale:told"]),
         ({"guards": ((1, True),)}, {}, ["scale:told"]),
         ({}, {"how": "region"}, []),
-        # Zeros are written by a clear.
+        # Clears that write zeros.
         ({"device": "cuda"}, {"zeros": True, "owners": (1,)}, ["zero:zeros"]),
         ({"device": "cpu"}, {"zeros": True, "owners": (1,)}, []),
         ({}, {"zeros": True, "owners": ()}, []),

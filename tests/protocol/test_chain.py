@@ -1,4 +1,4 @@
-"""The judgement of a run on events made by hand: what is kept, taken back and told once, however long the run is."""
+"""The check of a run on manual events: findings are kept, withdrawn and reported once, for runs of any length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_amp_check.protocol.run_checker import RunChecker
 
 
 class Training:
-    """A run with a scaler and an optimizer. The same words are the same place of the program."""
+    """A run with a scaler and an optimizer. The same words are the same source location."""
 
     def __init__(self) -> None:
         self.program = Program()
@@ -43,7 +43,7 @@ class Training:
         self.add(e.BACKWARD, place, **facts)
 
     def step(self, *, zero: bool = True, update: bool = True, clip: str = "", unscale: bool = False) -> None:
-        """One iteration."""
+        """Add the events of one iteration."""
         if zero:
             self.add(e.ZERO_GRAD)
         self.backward()
@@ -153,7 +153,7 @@ def test_an_optimizer_that_is_gone_has_left_its_step_as_it_was(
     run.step(update=update)
     run.chain.forget_optimizer(run.optimizer.key)
     assert [code for code, _ in run.told()] == expected
-    # Nobody knows it any more.
+    # The optimizer is freed.
     run.chain.forget_optimizer(run.optimizer.key)
     assert [code for code, _ in run.told()] == expected
 
@@ -242,7 +242,7 @@ def test_gradients_that_are_cleared_before_each_step_are_never_used(
     [
         (True, False, ["AMP201"]),
         (False, False, []),
-        # What has been seen of it since is not forgotten.
+        # Its later events are kept.
         (True, True, []),
         (False, True, ["AMP204"]),
     ],
@@ -313,7 +313,7 @@ def test_a_loop_that_turns_as_before_is_not_judged_anew(run: Training, monkeypat
         run.chain.flush()
         counts.append([event.kind for event in judged])
     assert counts[0] == [e.ZERO_GRAD, e.BACKWARD, e.UNSCALE, e.CLIP, e.SCALER_STEP, e.UPDATE]
-    # Whether a place has fed before is asked each time.
+    # The check asks each time if a location has accumulated before.
     assert counts[-2] == counts[-1] == [e.BACKWARD]
 
 
@@ -348,7 +348,7 @@ def test_what_comes_of_another_mistake_is_not_told(run: Training) -> None:
     run.chain.add_event(fill(run, "fill"))
     assert [code for code, _ in run.told()] == ["AMP802", "AMP802", "AMP506"]
     run.step(clip="clip")
-    # The overflow is a mistake of its own.
+    # The overflow is a separate mistake.
     assert [code for code, _ in run.told()] == ["AMP802", "AMP506", "AMP201"]
     assert run.told()[0] == ("AMP802", run.at("overflow").line)
 
@@ -369,7 +369,7 @@ def test_facts_that_come_late_have_their_witness(run: Training) -> None:
 
 
 class Counting(RunChecker):
-    """Takes note of what is committed."""
+    """A run checker that records the processed causes."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
@@ -474,7 +474,7 @@ def test_in_one_run_what_is_loaded_late_is_loaded(run: Training, loads: bool, ex
 @pytest.mark.parametrize(
     ("framework", "of_framework", "expected"),
     [
-        # What the framework's own code does from end to end nobody can put right who uses it.
+        # A user of the framework cannot fix a mistake that is completely in the framework's code.
         ("lightning", ("region", "backward"), []),
         ("lightning", ("backward",), ["backward@region"]),
         ("lightning", ("region",), []),
@@ -556,7 +556,7 @@ def test_what_follows_in_a_state_is_forgotten_with_an_optimizer(run: Training) -
 
     fed(first, second)
     run.chain.forget_optimizer(first)
-    # The two that are left are as the two before, but the one that is cleared is the first of them now.
+    # The remaining two are like the former two, but the cleared optimizer is now the first.
     fed(second, third)
     run.backward("again", feeds=(second,))
     for key in (second, third):

@@ -1,4 +1,4 @@
-"""What a statement of a program checks by hand, as far as its text tells."""
+"""Manual checks in a statement of a program, as far as the source text shows them."""
 
 from __future__ import annotations
 

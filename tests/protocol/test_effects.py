@@ -1,4 +1,4 @@
-"""What each event does to gradients, scalers and regions, in words that stand one after the other."""
+"""Effects of each event on gradients, scalers and regions, with event sequences written as words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_amp_check.protocol.run_checker import RunChecker
 
 REGION: dict[str, Any] = {"instance": 0, "enabled": True, "device": "cuda", "dtype": "float16", "cache": True}
 MICRO: dict[str, Any] = {"inside": e.MICRO, "divided": True}
-#: A word -> the kind of its event and its facts. A digit behind a word says of which optimizer it is.
+#: A word -> the kind of its event and its attributes. A digit after a word is the index of the optimizer.
 WORDS: dict[str, tuple[e.EventKind, dict[str, Any]]] = {
     "zero": (e.ZERO_GRAD, {}),
     "zero-some": (e.ZERO_GRAD, {"owners": ()}),
@@ -109,16 +109,17 @@ WORDS: dict[str, tuple[e.EventKind, dict[str, Any]]] = {
     "follow": (e.STEP_FOLLOWED, {}),
     "end": (e.END, {}),
 }
-#: Kinds whose subject is the scaler, besides those that a drawing knows.
+#: Kinds whose subject is the scaler, in addition to the kinds that a drawing knows.
 OF_SCALERS = (e.SCALER_LOAD, e.SCALE, e.RESTORE)
-#: Kinds that are about what goes on in loops, and about the optimizer as their object.
+#: Kinds whose object is the optimizer and that depend on the loops.
 AFTER_STEPS = (e.SCHEDULER_STEP, e.STEP_FOLLOWED)
 
 
 def said(drawing: Drawing, word: str) -> Event:
-    """The event of a word.
+    """Return the event of a word.
 
-    ``back01`` reaches the first two optimizers, ``step1`` is that of the second, ``other-step`` another scaler's.
+    ``back01`` reaches the first two optimizers, ``step1`` is the step of the second, ``other-step`` the step of another
+    scaler.
     """
     word, other = word.removeprefix("other-"), word.startswith("other-")
     name = word.rstrip("01")
@@ -147,9 +148,10 @@ def said(drawing: Drawing, word: str) -> Event:
 
 
 class Text:
-    """Words as a graph: ``a{ yes / no }`` asks a question, ``loop[ turn ]`` goes round.
+    """A graph written as words: ``a{ yes / no }`` is a branch on a predicate, ``loop[ body ]`` is a loop.
 
-    A loop asks those questions anew that begin with a star; a ``*count`` asks for the number of its turns.
+    A loop forgets the predicates that begin with a star at each iteration. A ``*count`` is a predicate on the number of
+    iterations.
     """
 
     def __init__(self, drawing: Drawing, words: str) -> None:
@@ -163,7 +165,7 @@ class Text:
                 self.tests[word].is_window_predicate = word.startswith("*count")
 
     def read(self, node: int) -> int:
-        """Read on from a node to the end of what is open there; the last node."""
+        """Add words after a node up to the end of the open construct. Return the last node."""
         drawing = self.drawing
         while self.left and self.left[-1] not in ("/", "}", "]"):
             word = self.left.pop()
@@ -210,9 +212,9 @@ def found(
     scaler: dict[str, Any] | None = None,
     **facts: Any,
 ) -> list[Finding]:
-    """What is found; ``made`` says that the code makes its scalers.
+    """Return the findings. ``made`` means that the code creates its scalers.
 
-    ``known`` is what is known of the program, ``scaler`` of its first scaler, and ``facts`` of each optimizer.
+    ``known`` are attributes of the program, ``scaler`` of its first scaler, and ``facts`` of each optimizer.
     """
     drawing = Drawing(optimizers)
     drawing.program.attributes.update(known or {})
@@ -229,13 +231,13 @@ def found(
 
 
 def told(words: str, **given: Any) -> str:
-    """Each finding by the number of its word and its code, with a question mark where it is not certain."""
+    """Return each finding by the number of its word and its code, with a question mark if it is not definite."""
     return ", ".join(
         f"{finding.line} {finding.code}{'' if finding.certain else '?'}" for finding in found(words, **given)
     )
 
 
-#: Words, and what is told of them.
+#: Words, and the expected findings.
 ONE: dict[str, str] = {
     # Clips.
     "zero back step update zero back step update end": "",
@@ -264,7 +266,7 @@ ONE: dict[str, str] = {
     "zero back normalise average clip step update": "5 AMP201",
     "zero back found clip step update": "",
     "zero back made clip step update": "",
-    # What is read, edited and divided by hand.
+    # Manual reads, edits and divisions.
     "zero edit back step update": "",
     "zero read back step update": "",
     "zero divide back step update": "",
@@ -287,7 +289,7 @@ ONE: dict[str, str] = {
     "zero back unscale look step update": "",
     "zero back look step update": "",
     "zero raw look-or-raise plain": "",
-    # Steps that go by the scaler.
+    # Steps that bypass the scaler.
     "zero back plain": "3 AMP204",
     "zero back unscale plain update": "4 AMP204",
     "zero back unscale plain-checked update": "",
@@ -382,7 +384,7 @@ ONE: dict[str, str] = {
     "new zero back step update zero loose again loose step update": "",
     "zero other-back step update": "",
     "zero back update other-step other-update": "",
-    # What frameworks do at once.
+    # Combined operations of frameworks.
     "zero back framework-step": "",
     "zero back framework-step zero back framework-step": "",
     "zero back framework-step step update": "",
@@ -402,7 +404,7 @@ ONE: dict[str, str] = {
     "zero back other-restore plain": "4 AMP204",
     "zero back plain restore": "3 AMP204",
     "zero raw restore plain": "",
-    # Code that is not read.
+    # Unanalyzed code.
     "zero back hand clip step update": "",
     "zero back hand0 clip step update": "",
     "zero hand0 back clip step update": "4 AMP201",
@@ -443,7 +445,7 @@ ONE: dict[str, str] = {
     "zero micro-averaged micro-averaged-apart step update": "3 AMP305",
     "zero micro zero-before micro step update": "",
     "zero micro zero give0 micro step update": "",
-    # What goes with steps.
+    # Code that accompanies steps.
     "zero loose schedule loose step update": "3 AMP403",
     "zero micro exit-complete schedule step update": "",
     "zero back step update schedule": "5 AMP403",
@@ -541,7 +543,7 @@ TWO: dict[str, str] = {
     "zero01 back step plain1 update": "4 AMP204?",
     "zero01 raw plain step1 update": "",
     "zero01 raw0 raw1 step plain1 update": "2 AMP203",
-    # Of which optimizer a backward is, where the steps tell.
+    # The optimizer of a backward, as far as the steps show it.
     "zero01 raw step update": "2 AMP203",
     "zero01 raw step update step1 update": "2 AMP203?",
     "zero01 back0 step update back1 step1 update": "",
@@ -579,8 +581,8 @@ def test_what_is_told_of_the_events_of_two_optimizers(words: str) -> None:
     assert told(words, optimizers=2) == TWO[words]
 
 
-#: What a run tells of the same events, where that is not what their source does: it does not know of loops and of
-#: what is cleared by a name, but knows whose scaler it is, and that nothing follows.
+#: Findings of a run for the same events, if they differ from the findings in source: a run knows neither loops nor
+#: objects cleared by name, but knows the owner of each scaler, and that nothing follows.
 IN_A_RUN: dict[str, str] = {
     "zero other-back step update": "3 AMP205",
     "new zero back step update new other-load zero back step update": "",
@@ -612,7 +614,7 @@ IN_A_RUN: dict[str, str] = {
     "in write forward out": "2 AMP101",
     "in forward-uncached write forward out": "3 AMP101",
 }
-#: ... and where the same events are gone through again and again.
+#: The same if the events are repeated.
 IN_TURNS: dict[str, str] = {
     "back step update back step update": "1 AMP215, 4 AMP215",
     "back step update zero-some back step update": "1 AMP215, 5 AMP215",
@@ -699,7 +701,7 @@ def test_of_the_faults_of_a_rule_it_is_this_one(words: str, label: str) -> None:
         ("zero back step update zero back clip step update", [6, 7, 8]),
         ("zero back read step update", [2, 3]),
         ("zero back step update zero back read step update", [6, 7]),
-        # No more than six.
+        # At most six.
         ("zero back clip back back back back back back step update", [5, 6, 7, 8, 9, 10]),
         ("zero raw step update", [2, 3]),
         ("zero back update step update", [2, 3, 4]),
@@ -711,7 +713,7 @@ def test_of_the_faults_of_a_rule_it_is_this_one(words: str, label: str) -> None:
         ("in forward write forward out", [1, 3, 4]),
         ("in bce out", [1, 2]),
         ("in-cpu bce out", [1, 2]),
-        # Nothing is shown twice that one turn of a loop shows.
+        # A second iteration repeats no step of the trace.
         ("loop[ new zero back step update ]", [1, 4]),
         ("loop[ in-cpu bce out ]", [1, 2]),
         ("zero loop[ back unscale step ]", [4, 3]),
@@ -791,7 +793,7 @@ def test_a_scaler_that_is_live_for_certain_is_not_switched_by_a_flag_of_unscale(
     assert told("zero back a{ unscale / } clip step update", made=True, scaler=scaler) == expected
 
 
-#: The same with questions and loops, where the code makes the scaler.
+#: The same with predicates and loops, where the code creates the scaler.
 WAYS: dict[str, str] = {
     "a{ zero back clip step update / zero back step update }": "3 AMP201",
     "zero back a{ clip / } step update": "3 AMP201?",
@@ -946,7 +948,7 @@ def test_a_step_that_is_left_out_is_one_by_that_scaler() -> None:
     assert labels == ["update@left-out", "plain-step@scaled"]
 
 
-#: More questions than ways can be told apart by, each asked twice, which decide about nothing that is wrong.
+#: More predicates than the checker distinguishes, each tested twice, without influence on any violation.
 CROWD = " ".join(f"f{n}{{ zero-some / }}" for n in [*range(12)] * 2)
 
 
@@ -977,7 +979,7 @@ def test_where_there_are_too_many_ways_what_happens_is_possible(
     assert [(finding.code, finding.certain) for finding in findings] == [(code, False) for code in codes]
 
 
-#: The same, where the shortest way answers all of them in two ways, and so cannot be gone.
+#: The same with opposite truths on the shortest path, which makes the path infeasible.
 TURNED = " ".join([*(f"f{n}{{ zero-some / }}" for n in range(12)), *(f"f{n}{{ / zero-some }}" for n in range(12))])
 
 
@@ -987,9 +989,9 @@ TURNED = " ".join([*(f"f{n}{{ zero-some / }}" for n in range(12)), *(f"f{n}{{ / 
         ("in forward write CROWD forward out", ["AMP101"]),
         ("zero back CROWD clip step update", ["AMP201"]),
         ("zero a{ back / raw } CROWD a{ step update / plain }", []),
-        # What happens on some ways may do so on none that can be gone.
+        # Events on some paths may be on no feasible path.
         ("zero a{ back / raw } CROWD step update", []),
-        # But for what no update ever follows.
+        # Exception: violations because no update ever follows.
         ("new zero back CROWD a{ step / } end", ["AMP206"]),
     ],
 )
@@ -1008,7 +1010,7 @@ def test_of_ways_that_cannot_be_gone_only_what_they_all_share_is_told(
         ("zero a{ back / raw } CROWD a{ plain / step update }", ["AMP203", "AMP204"]),
         ("zero back a{ unscale / } CROWD a{ clip / } step update", []),
         ("zero back a{ unscale / } CROWD a{ / clip } step update", ["AMP201"]),
-        # What is asked anew may come out anew on the way that is gone.
+        # A forgotten predicate may have another truth later on the same path.
         ("zero CROWD *s{ raw / } loop[ *s{ / step update } ]", ["AMP203"]),
     ],
 )
@@ -1027,7 +1029,7 @@ def test_where_nothing_is_remembered_a_way_is_gone_with_all_that_is_known_on_it(
         ("zero a{ back / raw } CROWD a{ plain / step update }", ["AMP203", "AMP204"]),
         ("zero a{ raw / back } CROWD a{ step update / plain }", ["AMP203", "AMP204"]),
         ("zero a{ back / raw } CROWD a{ step update / plain }", []),
-        # Whatever else more happens under.
+        # With many other events.
         (
             (
                 "zero a{ back / raw } b{ zero-some normalise clip-undone clear-cache other-restore / } CROWD"
@@ -1056,7 +1058,7 @@ def test_questions_that_decide_about_nothing_are_not_remembered(word: str) -> No
 def test_many_optimizers_that_are_fed_or_not_are_too_many_ways() -> None:
     drawing = Drawing(24)
     node = drawing.line(0, *(drawing.event(e.OPTIMIZER_NEW, number) for number in range(24)))
-    # Optimizers that are only constructed would take no states.
+    # Optimizers that are only constructed would need no states.
     node = drawing.line(node, *(drawing.event(e.ZERO_GRAD, owners=(each.key,)) for each in drawing.optimizers))
     node = drawing.line(node, *(said(drawing, word) for word in ("in", "forward", "write")))
     for number, optimizer in enumerate(drawing.optimizers):
@@ -1121,7 +1123,7 @@ def test_weights_are_stale_in_the_model_that_was_stepped(owns: str, runs: str, s
         ("made loop[ zero01 back01 *fine{ step / } step1 update ]", ""),
         ("loop[ zero01 back01 a{ step / step1 } update ]", ""),
         ("loop[ zero01 back0 step update back1 step1 update ]", ""),
-        # Of steps that leave each other out, all are those of a backward of which nothing else is known.
+        # Mutually exclusive steps all belong to a backward of which nothing else is known.
         ("zero01 raw a{ step update / step1 update }", "2 AMP203"),
         ("zero01 raw a{ b{ step update / } / b{ step1 update / } }", "2 AMP203"),
         ("zero01 raw a{ step update step1 update / }", "2 AMP203?"),
@@ -1185,7 +1187,7 @@ def judged(
     events: dict[int, dict[str, Any]] | None = None,
     tests: dict[int, dict[str, Any]] | None = None,
 ) -> str:
-    """What is told of words, with facts of the program and its scaler, of optimizers, words and questions by number."""
+    """Return the findings of words, with attributes of program and scaler, and of optimizers, words and predicates."""
     drawing = Drawing(optimizers)
     drawing.program.attributes.update(program or {})
     drawing.program.add_object("scaler", "other")
@@ -1209,11 +1211,11 @@ def judged(
     )
 
 
-#: A backward that averages over processes where the first question is answered with yes.
+#: A backward that averages over processes if the first predicate is true.
 AVERAGED: dict[str, Any] = {"averaged": ((0, True),)}
 AVERAGING: dict[str, Any] = {"averaged": ()}
 AT = Site("train.py", 9)
-#: Words, how many optimizers there are, what else is known, and what is told then.
+#: Words, number of optimizers, other attributes, and expected findings.
 KNOWN: list[tuple[str, int, dict[str, Any], str]] = [
     ("zero01 back step plain1 update", 2, {}, "4 AMP204?"),
     ("zero01 back step plain1 update", 2, {"scaler": {"framework": "accelerate"}}, ""),
@@ -1500,7 +1502,7 @@ def test_an_optimizer_that_is_found_late_has_the_gradients_of_the_backward_befor
     backward = said(drawing, "back" if scaled else "raw")
     chain.add_event(backward)
     chain.flush()
-    for _ in range(2):  # it is found once
+    for _ in range(2):  # reported once
         chain.adopt_optimizer(drawing.optimizers[0].key, backward)
     for word in ["clip", "step", "update"]:
         chain.add_event(said(drawing, word))

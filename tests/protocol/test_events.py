@@ -1,4 +1,4 @@
-"""The vocabulary: every kind of event declares its facts, each of which somebody emits and somebody reads."""
+"""The vocabulary: every kind of event declares its attributes, and each attribute is emitted and read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ every_kind = pytest.mark.parametrize("name", KINDS)
 
 
 def code(*folders: str) -> Iterator[ast.AST]:
-    """The nodes of all modules below some folders of the package."""
+    """Yield the nodes of all modules in some folders of the package."""
     for folder in folders:
         for path in (ROOT / folder).rglob("*.py"):
             yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
@@ -30,7 +30,7 @@ def text_of(node: ast.AST) -> str:
 
 
 def looked_up(node: ast.AST) -> tuple[ast.expr, str] | None:
-    """What is asked for something by a name, and the name: ``facts["owners"]``, ``facts.get("owners")``."""
+    """Return container and key of a lookup by name, such as ``facts["owners"]`` or ``facts.get("owners")``."""
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
         return node.value, text_of(node.slice)
     if isinstance(node, ast.Call) and method_of(node) in ("get", "setdefault") and node.args:
@@ -44,13 +44,13 @@ def method_of(node: ast.Call) -> str:
 
 
 def kind_named(node: ast.AST) -> str:
-    """The constant that an argument names: ``e.BACKWARD`` or ``BACKWARD``."""
+    """Return the constant that an argument names, such as ``e.BACKWARD`` or ``BACKWARD``, or an empty string."""
     name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
     return name if name in KINDS else ""
 
 
 def keys_set(node: ast.AST) -> Iterator[str]:
-    """Names under which something is put into a dictionary."""
+    """Yield the keys with which values are stored in a dictionary."""
     if isinstance(node, ast.Dict):
         yield from (text_of(key) for key in node.keys if key is not None)
     elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
@@ -62,14 +62,14 @@ def keys_set(node: ast.AST) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def read() -> set[str]:
-    """Names that something is asked for anywhere in the two readers and what judges, or by which a fault is told."""
+    """Return the names that the package looks up anywhere, or uses for label overrides."""
     told = {fact for _, fault in LABELS.values() for fact, _ in fault.label_overrides}
     return told | {found[1] for node in code("protocol", "static", "runtime") if (found := looked_up(node))}
 
 
 @pytest.fixture(scope="module")
 def emitted() -> dict[str, set[str]]:
-    """Constant of a kind -> facts that are given where one is emitted; under "", those that are set later."""
+    """Return constant of a kind -> attributes at its emissions. The key "" has the attributes that are set later."""
     found: dict[str, set[str]] = {name: set() for name in ("", *KINDS)}
     for node in code("static", "runtime"):
         found[""].update(keys_set(node))

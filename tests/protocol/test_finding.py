@@ -1,4 +1,4 @@
-"""A finding as data: its order among others, its shape for other programs, and the same one found twice."""
+"""A finding as data: its order among others, its form for other programs, and duplicates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The measured tables say what runs of the examples, and of what was made to show more, say."""
+"""The measured tables equal the results of the examples, and of the additional programs."""
 
 from __future__ import annotations
 

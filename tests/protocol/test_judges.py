@@ -1,4 +1,4 @@
-"""The judges of single events and of whole programs, on events made by hand."""
+"""The checks of single events and of whole programs, on manually created events."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pytest_amp_check.protocol.events import UNKNOWN, Event, EventKind, Graph, N
 from pytest_amp_check.protocol.rule import Rule
 from pytest_amp_check.protocol.torch_api import BFLOAT16_OR_FLOAT32
 
-#: Of the families whose rules judge mostly by facts.
+#: Rules of the families whose checks mainly use attributes.
 RULES = {code: rule for code, rule in rules.RULES.items() if code.startswith(("AMP1", "AMP5", "AMP9"))}
 SITE = Site("train.py", 1)
-#: Names that the readers give to an event; a template may use these and what its judge yields.
+#: Names from analyzer and recorder. A template may use these names and the values of its check.
 READER_NAMES = {
     "call",
     "context",
@@ -37,7 +37,7 @@ READER_NAMES = {
 
 
 def check_message(rule: Rule, label: str, values: Mapping[str, str]) -> str:
-    """The message of a verdict, rendered; fails where the rule has no such fault or the template asks for more."""
+    """Render the message of a violation. Fail if the rule lacks the label or the template needs other names."""
     template = rule.violations[label].message
     wanted = {field for _, field, _, _ in string.Formatter().parse(template) if field}
     assert wanted <= READER_NAMES | set(values), f"{rule.code} {label} asks for {wanted - set(values)}"
@@ -47,7 +47,7 @@ def check_message(rule: Rule, label: str, values: Mapping[str, str]) -> str:
 def judge(
     code: str, kind: EventKind, program: Program | None = None, subject: int | None = None, **facts: Any
 ) -> list[str]:
-    """The labels that a rule gives one event, each checked to render."""
+    """Return the labels that a rule reports for one event, after rendering each message."""
     rule = RULES[code]
     labels = []
     for label, values in rule.event_checks[kind](
@@ -274,13 +274,13 @@ def test_programs_without_autocast_that_are_right() -> None:
 @pytest.mark.parametrize(
     ("cast", "subject", "apart", "found"),
     [
-        # The model itself, another one, and one that is only known by its name.
+        # The model itself, another model, and a model known only by name.
         ({}, "model", False, False),
         ({}, "other", False, True),
         ({}, None, False, False),
         ({"called": ("model", "net")}, None, False, False),
         ({"called": ("net",)}, None, False, True),
-        # In code that is read by itself, what is cast may have been given to it by any name.
+        # In an entry point, the cast object may be an argument with any name.
         ({"called": ("net",), "given": True}, None, False, True),
         ({"called": ("net",), "given": True}, None, True, False),
         ({"called": ("net",), "given": False}, None, True, True),
@@ -396,7 +396,7 @@ def test_constants_beyond_float16(value: float | None, eligible: bool, labels: l
         ({"value": 1e-8, "guessed": True}, ("epsilon:add", "info")),
         ({"value": 1e-8, "dtype": "half"}, ("epsilon:add", "info")),
         ({"value": 1e-7}, None),
-        # What is divided by this is more than float16 holds.
+        # A quotient with this divisor exceeds the range of float16.
         ({"value": 1e-5, "divides": True}, ("epsilon:small", "")),
         ({"value": 1e-5, "divides": True, "guessed": True}, None),
         ({"value": 1e-5, "divides": True, "dtype": "half"}, None),

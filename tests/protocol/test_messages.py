@@ -1,4 +1,4 @@
-"""The catalogue of torch's messages: what is recognised in pasted text, and what is offered where nothing is."""
+"""The catalogue of torch's messages: recognition in pasted text, and suggestions without a match."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_message_is_complete(message: Message) -> None:
     ("text", "found"),
     [
         (TRACEBACK, ["no-inf-checks"]),
-        # What has ended the program comes first.
+        # The exception that ended the program comes first.
         (CHAINED, ["unscale-float16-gradients", "matrix-dtypes"]),
         ("  attempting to UNSCALE fp16 gradients", ["unscale-float16-gradients"]),
         ("RuntimeError: value cannot be converted to type at::Half without overflow: -1e+09", ["half-overflow"]),
@@ -89,7 +89,7 @@ def test_a_message_is_complete(message: Message) -> None:
         ("torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast", ["bce-unsafe"]),
         ("User provided device_type of 'cuda', but CUDA is not available. Disabling", ["scaler-without-its-device"]),
         ("assigned grad has data of a different type", ["gradient-dtype"]),
-        # As torch 2.4 says it.
+        # The message of torch 2.4.
         (
             "attempting to assign a gradient with dtype 'c10::Half' to a tensor with dtype 'float'.",
             ["gradient-dtype"],

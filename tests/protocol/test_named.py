@@ -1,4 +1,4 @@
-"""Tuples with named fields are what typing makes of the same class."""
+"""Fast named tuples equal the result of typing.NamedTuple for the same class."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which sides of a matrix product Tensor Cores make less of."""
+"""Sides of a matrix product that are unfavorable for Tensor Cores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_amp_check.protocol.sizes import describe_sizes, find_odd_sides
         ([128, 129], [129]),
         ([131, 260, 136], [131, 260]),
         ([256, 512], []),
-        # Where one side is short, the others do not matter.
+        # If one side is short, the others do not matter.
         ([127, 257], []),
         ([], []),
     ],

@@ -1,4 +1,4 @@
-"""The table of autocast's policies is that of the torch that is installed."""
+"""The table of autocast's policies equals the policies of the installed torch."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ RUNS: dict[str, Callable[..., torch.Tensor]] = {
 @pytest.mark.parametrize("device", ["cuda", "xpu", "mps", "cpu"])
 @pytest.mark.parametrize("op", RUNS)
 def test_an_op_runs_as_the_table_says(op: str, device: str) -> None:
-    """On fake tensors, whose autocast kernels are the real ones of the device."""
+    """Fake tensors run the real autocast kernels of the device."""
 
     def output(dtype: torch.dtype) -> torch.dtype:
         with FakeTensorMode(), torch.no_grad():

@@ -1,4 +1,4 @@
-"""From a fault to a finding: the names in its message, its place, and what is said where a framework scales."""
+"""From a violation to a finding: the names in its message, its location, and the advice for a scaling framework."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_names_are_those_of_the_first_event_that_has_one() -> None:
         "`clip_grad_norm_` clips gradients that are still multiplied by the loss scale: "
         "call `self.scaler.unscale_(optimizer)` before it"
     )
-    # What a judge gives is nearer than what an event says.
+    # A value from a check has priority over a name of the event.
     assert "`self.scaler.unscale_(opt)`" in message("clip@scaled", clip, step, optimizer="opt")
 
 
@@ -82,7 +82,7 @@ def test_what_an_event_did_depends_on_whether_a_scaler_did_it() -> None:
 
 
 def acting(framework: str = "", name: str = "accelerator", **facts: Any) -> Program:
-    """A program whose first thing is a scaler, of a framework where that is given."""
+    """Return a program whose first object is a scaler, of a framework if ``framework`` is given."""
     program = Program()
     if framework:
         facts["framework"] = framework
@@ -97,7 +97,7 @@ NOBODYS = Event(e.CLIP, SITE)
 @pytest.mark.parametrize(
     ("label", "program", "events", "said", "values"),
     [
-        # torch's own scaler, or none at all.
+        # torch's own scaler, or no scaler.
         ("clip@scaled", acting(), [STEP], "clip@scaled", {}),
         ("clip@scaled", acting("accelerate"), [NOBODYS], "clip@scaled", {}),
         (
@@ -112,7 +112,7 @@ NOBODYS = Event(e.CLIP, SITE)
                 "scaler": "wrapper",
             },
         ),
-        # What has no name is called as it is as a rule, if anybody calls it at all.
+        # An unnamed object gets its usual name, if there is one.
         (
             "update@pending",
             acting("fabric", ""),
@@ -136,7 +136,7 @@ NOBODYS = Event(e.CLIP, SITE)
                 "advice": "give `clip_grad=dict(max_norm=...)` to the wrapper, which unscales them first",
             },
         ),
-        # Where nobody has advice, the scaler is an attribute of the engine.
+        # Without specific advice, the scaler is an attribute of the engine.
         (
             "step@divided",
             acting("accelerate"),
@@ -145,10 +145,10 @@ NOBODYS = Event(e.CLIP, SITE)
             {"severity": "error", "scaler": "accelerator.scaler"},
         ),
         ("step@divided", acting("fabric"), [STEP], "step@divided", {"severity": "error"}),
-        # It is no worse than it is known that the framework scales.
+        # The severity is at most the certainty that the framework scales.
         ("step@divided", acting("fabric", doubt="info"), [STEP], "step@divided", {"severity": "info"}),
         ("step@another", acting("fabric", doubt="error"), [STEP], "step@another", {"severity": "error"}),
-        # What is as wrong without mixed precision is no matter of the framework.
+        # A mistake that is as wrong without mixed precision does not concern the framework.
         ("backward@stale", acting("accelerate"), [STEP], "backward@stale", {}),
     ],
 )
@@ -163,7 +163,7 @@ def test_what_is_said_where_a_framework_scales(
     [
         (e.SCALER_STEP, {}, {"scaler": "accelerator.scaler"}, "accelerator.scaler"),
         (e.UNSCALE, {}, {"scaler": "grad_scaler"}, "grad_scaler"),
-        # A call of the engine, and one that is not the scaler's.
+        # A call of the engine, and a call that is not the scaler's.
         (e.SCALER_STEP, {"framework": True}, {"scaler": "acc"}, "acc.scaler"),
         (e.BACKWARD, {}, {"scaler": "acc"}, "acc.scaler"),
         (e.UPDATE, {}, {}, "accelerator.scaler"),
@@ -193,12 +193,12 @@ def test_what_is_said_where_the_code_of_a_framework_has_called_torch(
     advice = values.pop("advice", "")
     assert told == said
     assert bool(advice) is (names is not None)
-    # What the framework calls the optimizer is no name of the program's.
+    # The framework's name for the optimizer is not a name of the program.
     assert values == ({} if names is None else {**names, "optimizer": "the optimizer"})
 
 
 def called(*places: tuple[str, int]) -> Site:
-    """A place that was reached by calls, the outermost first; each function is called like its file."""
+    """Return a location reached by calls, the outermost first. Each function has the name of its file."""
     site: Site | None = None
     for path, line in places:
         site = Site(path, line, 4, function=path.removesuffix(".py"), caller=site)
@@ -212,20 +212,20 @@ A, B, C, X = ("train.py", 10), ("run.py", 20), ("clip.py", 30), ("step.py", 40)
 @pytest.mark.parametrize(
     ("blamed", "partner", "reads", "expected"),
     [
-        # Of one function, of one file, and of files that call each other in no way that is known.
+        # In one function, in one file, and in files without known calls of each other.
         ([A], [("train.py", 12)], False, A),
         ([C], [A], False, C),
         ([A, C], [("train.py", 12)], False, C),
         ([A, C], [B, X], False, C),
         ([A, C], [A, ("clip.py", 31)], False, C),
-        # A helper of another file, called by what calls its partner, too: where their ways part.
+        # A helper of another file whose caller also calls the other location: the point where the paths branch.
         ([A, C], [A], False, A),
         ([A, C], [A, X], False, C),
         ([A, B, C], [A, ("run.py", 21)], False, B),
         ([A, B, C], [A, B], False, B),
         ([A, B, C], [A, B, X], False, C),
         ([A, B], [A, B, X], False, B),
-        # Of what only reads, whoever calls it is blamed.
+        # For an event that only reads, the cause is its caller.
         ([A, C], [("train.py", 12)], True, A),
         ([A, C], [("train.py", 12), X], True, A),
         ([A, B, C], [A, ("run.py", 21)], True, B),

@@ -1,4 +1,4 @@
-"""Which rules are on, from the words a user writes."""
+"""Selected rules, from the words of a user."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ RULES = {
         (None, ("AMP2",), {"AMP101"}),
         (None, ("ALL",), set()),
         ((), (), set()),
-        # the narrower word wins
+        # The narrower word wins.
         (("AMP201",), ("AMP2",), {"AMP201"}),
         (("AMP2",), ("AMP201",), {"AMP202", "AMP299"}),
         (("AMP2", "AMP201"), ("AMP20",), {"AMP201", "AMP299"}),
         (("ALL",), ("AMP2",), {"AMP101"}),
-        # a name is as narrow as its code, and on a tie the word that takes away wins
+        # A name is as narrow as its code, and the excluding word wins a tie.
         (("clip-before-unscale",), ("AMP2",), {"AMP201"}),
         (("AMP201",), ("clip-before-unscale",), set()),
         (("AMP2",), ("AMP2",), set()),
@@ -76,7 +76,7 @@ def test_words_become_codes(select: tuple[str, ...] | None, ignore: tuple[str, .
         ("clip_before_unscale", "clip-before-unscale"),
         ("AL", "ALL"),
         ("AMP7", "AMP"),
-        # Of codes that are as like it, the one that begins as it does.
+        # Among equally similar codes, the code with the same beginning.
         ("AMP210", "AMP201"),
         ("P201", "AMP201"),
     ],
@@ -104,7 +104,7 @@ def test_rules_without_select_are_the_default_ones_even_when_one_is_ignored() ->
 @pytest.mark.parametrize(
     ("select", "ignore", "extend", "on"),
     [
-        # What a run has proven of a rule that is off is on where nobody says which rules are.
+        # Proven findings of a run from a rule that is off are on, unless the user selects rules.
         (None, (), (), {"AMP101", "AMP201", "AMP202", "AMP299 proven"}),
         (None, ("AMP101",), (), {"AMP201", "AMP202", "AMP299 proven"}),
         (None, ("AMP299",), (), {"AMP101", "AMP201", "AMP202"}),

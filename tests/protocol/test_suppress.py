@@ -1,4 +1,4 @@
-"""Which comments silence which findings, and which of them silence nothing."""
+"""Suppression comments: the findings that they suppress, and unused comments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def finding(line: int, end_line: int | None = None, code: str = "AMP201") -> Fin
 
 
 def silenced(text: str, code: str = "AMP201") -> list[int]:
-    """The lines on which a finding of that code is silenced."""
+    """Return the lines on which a finding of a code is suppressed."""
     suppressions = Suppressions.from_text(text)
     return [
         line for line in range(1, text.count("\n") + 2) if suppressions.suppresses_finding(finding(line, code=code))
@@ -28,7 +28,7 @@ def silenced(text: str, code: str = "AMP201") -> list[int]:
 
 
 def idle(text: str, *findings: Finding, active: Iterable[str] = RULES) -> list[str]:
-    """What is reported as unused once these findings are silenced."""
+    """Return the unused suppressions after suppressing these findings."""
     suppressions = Suppressions.from_text(text)
     for each in findings:
         assert suppressions.suppresses_finding(each), each
@@ -120,7 +120,7 @@ b = 2
 
 
 def commented(text: str, line: int, comment: str = "# amp: ignore[AMP201]") -> str:
-    """The text with a comment at the end of a line."""
+    """Return the text with a comment at the end of a line."""
     lines = text.split("\n")
     lines[line - 1] += f"  {comment}"
     return "\n".join(lines)
@@ -245,7 +245,7 @@ class TestUnused:
         text = "a = 1  # amp: ignore[AMP201, AMP204]\nb = 2  # amp: ignore[AMP2]\nc = 3  # amp: ignore\n"
         assert idle(text, active=["AMP204", "AMP902"]) == ["AMP204"]
         assert idle(text, active=()) == []
-        # One that is off by default is named where it was looked for all the same.
+        # A rule that is off by default is still reported as unused if it is selected.
         assert idle("a = 1  # amp: ignore[AMP702]\n", active=["AMP702"]) == ["AMP702"]
         assert idle("a = 1  # amp: ignore[AMP702]\n", active=["AMP204"]) == []
         assert idle(text, active=[code for code in RULES if code.startswith("AMP2")]) == ["AMP201; AMP204", "AMP2"]
@@ -303,7 +303,7 @@ def test_any_text_is_read(lines: list[tuple[str, str]]) -> None:
     before = suppressions.find_unused(RULES)
     used = [line for line in range(1, count + 1) if suppressions.suppresses_finding(finding(line))]
     after = suppressions.find_unused(RULES)
-    # What silences something is no longer unused, and nothing else changes.
+    # A used suppression is no longer reported, and nothing else changes.
     assert set(after) <= set(before)
     assert after == before or used
     for line, column, end_column, words in before:

@@ -1,4 +1,4 @@
-"""Names of torch and of frameworks at all their places, and what is known of the ops behind some of them."""
+"""Names of torch and of frameworks at all their locations, and known properties of the ops behind some names."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_what_the_table_knows_of_a_name_of_a_framework() -> None:
         ("accelerate.Accelerator", True),
         ("lightning.pytorch.LightningModule", True),
         ("transformers.Trainer", True),
-        # A module that holds some of them, but not the package as a whole.
+        # A module that contains some of the names, but not the package as a whole.
         ("apex.amp", True),
         ("timm.utils", True),
         ("timm", False),
@@ -108,7 +108,8 @@ def test_names_of_which_the_table_of_frameworks_speaks(name: str, known: bool) -
         ("svd", "float16", "cuda", kernels.REFUSED),
         ("svd", "bfloat16", "", kernels.REFUSED),
         ("cholesky", "float16", "cuda", kernels.REFUSED),
-        # That for the CPU does: for `svd`, and for what it lists as `linalg_...`, as `fft_...`, or in another way.
+        # Autocast for the CPU does: for `svd`, and for the ops in its list as `linalg_...`, as `fft_...`, or in another
+        # form.
         ("svd", "float16", "cpu", ""),
         ("eigh", "bfloat16", "cpu", ""),
         ("lu", "bfloat16", "cpu", ""),

@@ -1,4 +1,4 @@
-"""What several ranks tell of their runs, put together without a process for each."""
+"""Reports of several ranks, merged without a process for each rank."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def test_recordings_of_one_process_tell_each_place_once() -> None:
         ([set(), {5, 1}], "skipped steps 1, 5 on rank 1 and", (1,)),
         ([{1, 2, 3}, set()], "skipped steps 1, 2, 3 on rank 0 and", (0,)),
         ([{1, 2, 3, 4}, set()], "skipped steps 1, 2, 3 and 1 more on rank 0 and", (0,)),
-        # What all of them skip is an overflow that all of them have seen.
+        # A step that all ranks skip is an overflow that all ranks have detected.
         ([{1, 4}, {1}], "skipped step 4 on rank 0 and", (0,)),
-        # The first of the steps decides whose they are.
+        # The first of the steps decides the ranks.
         ([{4}, {1}, {6}], "skipped step 1 on rank 1 and took it on ranks 0 and 2, so", (1,)),
     ],
 )
@@ -99,16 +99,16 @@ def test_a_scaler_without_a_name_is_called_what_it_is() -> None:
         [],
         [steps(0, {1})],
         [steps(0, {1}), steps(1, {1})],
-        # One of them has come no further.
+        # One of the ranks has made fewer steps.
         [steps(0, {4}), steps(1, set(), steps=4)],
-        # They do not train together, do not step, or step elsewhere.
+        # The ranks do not train together, do not step, or step at other locations.
         [steps(0, {1}), steps(1, set(), in_process_group=False)],
         [steps(0, {1}), steps(1, set(), site=None)],
         [steps(0, {1}), steps(1, set(), site=Site("train.py", 10))],
         [steps(0, {1}), steps(1, set(), site=Site("other.py", 9))],
         [backwards(0, 3), backwards(1, 3)],
         [backwards(0, 3), backwards(1, 2, averages=False)],
-        # One that an exception has ended runs fewer than those that wait for it.
+        # A rank that an exception has ended has fewer backwards than the waiting ranks.
         [backwards(0, 3), backwards(1, 2, stopped=True)],
     ],
 )
@@ -122,7 +122,7 @@ def test_ranks_that_agree_or_have_nothing_to_agree_on(ranks: list[RankReport]) -
         ([3, 2], "3 times on rank 0 and 2 times on rank 1", (1,)),
         ([1, 0, 1], "once on ranks 0 and 2 and never on rank 1", (1,)),
         ([1, 2], "2 times on rank 1 and once on rank 0", (0,)),
-        # A place that a rank has not come to at all.
+        # A location that a rank has never reached.
         ([2, -1], "2 times on rank 0 and never on rank 1", (1,)),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the findings of a graph say besides their rule: where they stand, who has come upon them, and what led there."""
+"""Details of findings in a graph beside the rule: their location, the callers, and the trace."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def codes(drawing: Drawing) -> list[str]:
 
 
 def called(function: str, line: int, column: int = 0, *, path: str = "test_train.py", by: str = "test_it") -> Site:
-    """A place in a helper that something calls."""
+    """Return a location in a helper with a caller."""
     return Site("helpers.py", 3, function=function, caller=Site(path, line, column, function=by))
 
 
 @pytest.mark.parametrize(
     ("backward", "step", "expected"),
     [
-        # A test that calls one function several times tries it out.
+        # A test that calls one function several times is a trial.
         (called("train", 5), called("train", 6), []),
         (called("train", 5, 4), called("train", 5, 20), []),
         (called("train", 5, by="run"), called("train", 6, by="run"), []),
@@ -38,13 +38,13 @@ def called(function: str, line: int, column: int = 0, *, path: str = "test_train
         (Site("test_train.py", 5), Site("test_train.py", 6), ["AMP203"]),
         (called("train", 5), Site("test_train.py", 6, function="test_it"), ["AMP203"]),
         (Site("test_train.py", 5, function="test_it"), called("train", 6), ["AMP203"]),
-        # Functions of the same name in two files are two.
+        # Functions with the same name in two files are different.
         (
             called("train", 5),
             Site("other.py", 3, function="train", caller=Site("test_train.py", 6, function="test_it")),
             ["AMP203"],
         ),
-        # Deeper down, too, the call by the test decides.
+        # The call by the test also decides at greater depth.
         (
             Site("deep.py", 9, function="inner", caller=called("train", 5)),
             Site("deep.py", 8, function="other", caller=called("train", 6)),
@@ -68,7 +68,7 @@ def test_a_test_that_tries_a_function_out_trains_nothing(backward: Site, step: S
 @pytest.mark.parametrize(
     ("made", "line"),
     [
-        # The loss is made in the helper itself, or by who calls it, or that is not known.
+        # The loss is computed in the helper, or by its caller, or at an unknown location.
         (Site("helpers.py", 2, function="accumulate", caller=Site("train.py", 9, function="main")), 3),
         (Site("train.py", 8, function="main"), 10),
         (Site("losses.py", 7, function="loss", caller=Site("train.py", 8, function="main")), 10),
@@ -190,7 +190,7 @@ def test_micro_batches_that_are_left_over_are_counted(left: tuple[int, int], sai
         ("use_amp", False, False, "when `use_amp` is false"),
         ("n % 4 > 0", True, True, "when `n % 4 > 0` is false"),
         ("n % 4 > 0", True, False, "when `n % 4 > 0` is true"),
-        # What begins and ends like a denial is none.
+        # A text that begins and ends like a negation is not one.
         ("not (a or b) if c else f(d)", False, True, "when `not (a or b) if c else f(d)` is true"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The judges of whole programs, on graphs that are drawn by hand: which of their events belong together."""
+"""The checks of whole programs, on manual graphs: events that belong together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def at(line: int, function: str = "main", caller: Site | None = None) -> Site:
 
 
 def graph_of(*events: Event, ways: tuple[tuple[int, int], ...] | None = None) -> Graph:
-    """Events in a row, or with ways between them by their numbers, which count from one; 0 is where it begins."""
+    """Return a graph of events in sequence, or with edges between event numbers from one; 0 is the entry node."""
     graph = Graph("main")
     graph.nodes = [Node(), *(Node(event) for event in events)]
     for start, end in ways if ways is not None else ((i, i + 1) for i in range(len(events))):
@@ -34,7 +34,7 @@ def program_of(*graphs: Graph, **facts: Any) -> Program:
 
 
 def judged(code: str, program: Program) -> list[tuple[str, int, dict[str, str]]]:
-    """The label, the line and the values of each verdict of a rule."""
+    """Return the label, the line and the values of each violation of a rule."""
     (judge,) = RULES[code].program_checks.values()
     return [(label, event.site.line, dict(values)) for label, event, values, _ in judge(program)]
 
@@ -58,22 +58,22 @@ CALLED = at(1, "restore", at(7))
         ([graph_of(load())], True),
         ([graph_of(load(holds_scaler=False))], False),
         ([graph_of(load(scope_scalers=()))], False),
-        # Before it, behind it, and on another way.
+        # Before the load, after it, and on another path.
         ([graph_of(load(), scaler_load())], False),
         ([graph_of(scaler_load(), load())], False),
         ([graph_of(load(), scaler_load(), ways=((0, 1), (0, 2)))], True),
         ([graph_of(load(), Event(e.STEP, at(3)), scaler_load())], False),
-        # A way that turns leads there all the same; one through another call of the function does not.
+        # A path through a loop counts; a path through another call of the function does not.
         ([graph_of(load(), scaler_load(), ways=((0, 1), (1, 1), (1, 2)))], False),
         ([graph_of(load(), AGAIN, scaler_load())], True),
         ([graph_of(load(), scaler_load(of_others=True))], True),
         # In another function.
         ([graph_of(load()), graph_of(scaler_load())], False),
         ([graph_of(load()), graph_of(scaler_load(of_others=True))], True),
-        # One place in two functions, of which one loads the scaler too, on another way.
+        # One location in two functions, with a load of the scaler in one of them, on another path.
         ([graph_of(load()), graph_of(load(), scaler_load(), ways=((0, 1), (0, 2)))], True),
         ([graph_of(load()), graph_of(load(), scaler_load())], False),
-        # How a function is called is in view: by itself it tells nothing.
+        # The call of a function is visible: as an entry point it shows nothing.
         (
             [graph_of(load(site=CALLED)), graph_of(load(site=at(1, "restore")), scaler_load(site=at(2, "restore")))],
             True,
@@ -127,7 +127,7 @@ def test_a_scaler_that_is_saved_in_a_file_of_its_own_is_saved(optimizers: tuple[
 
 
 def compressed(scale: dict[str, object], hook: dict[str, Any], step: dict[str, Any], **facts: Any) -> list[Any]:
-    """What AMP604 finds; ``facts`` are those of the optimizer."""
+    """Return the AMP604 violations. ``facts`` are attributes of the optimizer."""
     program = Program()
     scaler, optimizer = program.add_object("scaler", "scaler"), program.add_object("optimizer", "opt", **facts)
     made = Event(e.SCALER_NEW, at(1), scaler.key, attributes={"arguments": scale})
@@ -145,13 +145,13 @@ def compressed(scale: dict[str, object], hook: dict[str, Any], step: dict[str, A
         ({"init_scale": 1024.0}, {}, {}, None, False),
         ({"init_scale": 1025}, {}, {}, None, True),
         ({"init_scale": UNKNOWN}, {}, {}, None, True),
-        # Which module it is on, and what the optimizer has.
+        # The module of the hook, and the modules of the optimizer.
         ({}, {"subject": 7}, {}, (7,), True),
         ({}, {"subject": 7}, {}, (8,), False),
         ({}, {"subject": 7}, {}, None, True),
         ({}, {}, {}, (8,), True),
         ({}, {"subject": 7}, {"object": None}, (8,), True),
-        # Under which tests.
+        # Predicates.
         ({}, {"guards": ((0, True),)}, {"guards": ((0, True),)}, None, True),
         ({}, {"guards": ((0, True),)}, {"guards": ((0, False),)}, None, False),
         ({}, {"guards": ((0, True),)}, {"guards": ((1, False),)}, None, True),

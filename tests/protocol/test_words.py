@@ -1,4 +1,4 @@
-"""The user's own words for an expression: the beginning of long ones, without writing all of them."""
+"""The source text of an expression, shortened efficiently for long expressions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_words_stand_on_one_line(text: str, words: str) -> None:
         ("a['key']", "a['key']"),
         ("a[i]", "a[i]"),
         ("a[self.i][j]", "a[self.i][j]"),
-        # An item that is not known is not told from others, nor is what a call gives.
+        # An unknown item cannot be distinguished from others, and neither can the result of a call.
         ("a[i + 1]", None),
         ("a[f(i)].b", None),
         ("f()", None),

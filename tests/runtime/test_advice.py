@@ -1,4 +1,4 @@
-"""What a run advises, and what it says that this rests on."""
+"""Advice of a run, and the evidence for the advice."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_an_initial_scale_that_spares_the_first_skips() -> None:
     assert advice.evidence == (
         "steps 0 to 2 were skipped while the scale fell from 65536 to 8192, where step 3 was taken"
     )
-    # It is right: a run from there skips nothing, and has nothing to advise.
+    # The advice is correct: a run from this scale skips nothing, and has no advice.
     again = trained(one_weight(1.0), torch.ones(1, 1), 2.0**13, 6, factor=4.0)
     assert (again.skipped_total, again.advice()) == (0, [])
 
@@ -57,7 +57,7 @@ def test_modules_that_underflow() -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
     with record(model, numerics=True) as run:
         x = torch.ones(1, 1)
-        # The weights of the second have gradients of 2**-29 when they are scaled, of which float16 makes zero.
+        # The weights of the second have scaled gradients of 2**-29, which float16 rounds to zero.
         scaler.scale(model["large"](x).sum() + model["small"](x).sum() * 2.0**-30).backward()
         scaler.step(optimizer)
         scaler.update()
@@ -71,7 +71,7 @@ def test_modules_that_underflow() -> None:
 def test_modules_that_lack_headroom(size: float, told: list[str]) -> None:
     run = trained(one_weight(1.0), torch.full((1, 1), size), 2.0**-8, 2, numerics=True, dtypes=True)
     advice = [each for each in run.advice() if each.about == "headroom"]
-    # That of the model as a whole is that of its last module.
+    # The advice about the whole model equals the advice about its last module.
     assert sorted({each.what.split("`")[1] for each in advice} & {"0", "1"}) == told
     if told:
         assert advice[0].evidence == "its outputs reach 3.2e+04, and float16 ends at 65504, 2.0 times as much"
@@ -89,7 +89,7 @@ def test_what_a_budget_is_spent_on() -> None:
     assert advice[0].evidence.startswith("the peak is 100% of the budget of ")
     assert f"the largest are {largest[1]} ({largest[0]}) 256.00 KiB, " in advice[0].evidence
     assert len(advice[0].evidence.split("; ")) == 6
-    # A batch of one has no half, SGD steps in no other way that needs less, and all of it is in weights.
+    # A batch of one has no half, SGD has no implementation that needs less, and all memory is in weights.
     low = next(each for each in run.memory.what_if() if each.kind == "weights")
     assert low.peak is not None
     assert [each.what for each in advice[1:]] == [low.how]
@@ -101,7 +101,7 @@ def test_what_a_budget_is_spent_on() -> None:
 
 
 class Row(nn.Module):
-    """Equal layers of which the activations are nearly all that is needed: 32 of 12 KiB each for a batch of 192."""
+    """Equal layers whose activations dominate the memory: 32 activations of 12 KiB each for a batch of 192."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,10 +116,10 @@ class Row(nn.Module):
 @pytest.mark.parametrize(
     ("part", "told"),
     [
-        # The least that is enough for nine tenths of the budget.
+        # The smallest change that suffices for nine tenths of the budget.
         (1.0, ["checkpoint every second of layers (8 modules)", "2 parts"]),
         (0.6, ["checkpoint layers (8 modules)", "4 parts"]),
-        # Nothing is enough: what saves most.
+        # No change suffices: the change that saves most.
         (0.01, ["checkpoint layers (8 modules)", "4 parts"]),
     ],
 )
@@ -133,7 +133,7 @@ def test_what_would_make_a_budget_do(part: float, told: list[str]) -> None:
     assert len(whats) == len({kinds[what].kind for what in whats})
     for words in told:
         assert any(words in what for what in whats), whats
-    # A smaller batch trains on less.
+    # A smaller batch would change the training.
     assert "batch" not in {kinds[what].kind for what in whats}
     saved = [kinds[what].saved or 0 for what in whats]
     assert saved == sorted(saved, reverse=True)

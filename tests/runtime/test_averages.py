@@ -1,4 +1,4 @@
-"""Averages of weights that are kept in low precision: a run tells of those that stand still."""
+"""Averages of weights in low precision: a run reports averages that no longer change."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MOVED = "kept.lerp_(p.detach().to(kept.dtype), 1e-4)"
 
 
 def found(tmp_path: Path, dtype: str, step: str, turns: int = 5) -> tuple[str, bool]:
-    """What a run finds, and whether the average stood still."""
+    """Return the findings of a run as text, and True if the average stopped changing."""
     script = tmp_path / "train.py"
     script.write_text(PROGRAM.format(dtype=dtype, step=step, turns=turns), encoding="utf-8")
     left = {}

@@ -1,4 +1,4 @@
-"""Parameters of low precision in a run: where they were made, read at the step, and optimizers that may train them."""
+"""Low-precision parameters in a run: line of creation, check at the step, and optimizers that may train them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training in float32 is told of unless its own code, or a file beside it, decides whether autocast is entered."""
+"""A training in float32 is reported unless its own code, or a neighboring file, decides about entering autocast."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, more: str = "", be
     return [finding.code for finding in run.findings]
 
 
-#: Code that says nothing about whether autocast is entered: whoever runs it enters autocast.
+#: Code without a decision about autocast: its caller enters autocast.
 PLAIN = (
     "",
     "def never():\n    with torch.autocast('cpu'):\n        pass",
@@ -65,7 +65,7 @@ PLAIN = (
     "from torch.amp import autocast as region",
     "def never():\n    if __name__ == '__main__':\n        with torch.autocast('cpu'):\n            pass",
 )
-#: Code that decides about autocast, and has decided against it where this is run.
+#: Code that decides about autocast, and has decided against it in this run.
 CHOOSING = (
     "use_autocast = False",
     "def never(autocast=None):\n    pass",

@@ -1,4 +1,4 @@
-"""Assertions that run steps again, on small trainers whose right answer is known beforehand."""
+"""Assertions that replay steps, on small trainers with known correct results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_amp_check.runtime.replay.resuming import assert_resumes
 from pytest_amp_check.runtime.replay.speed import assert_speedup
 
 Batch = tuple[Tensor, Tensor]
-#: What is patched while steps are watched, without torch's types, which hide it or have none.
+#: Patched parts of torch while steps are watched. Any, because torch's types hide them or have none.
 ENGINE: Any = torch.autograd
 REGION: Any = torch.amp.autocast_mode.autocast
 SCALER: Any = torch.amp.GradScaler
@@ -33,7 +33,7 @@ ALL = ("model", "optimizer", "scaler", "scheduler")
 
 
 class Trainer:
-    """A classifier trained as users train, with a switch for every mistake."""
+    """A classifier trained as users train, with an option for every mistake."""
 
     def __init__(
         self,
@@ -117,21 +117,21 @@ def batches(sizes: tuple[int, ...] = (8,) * 8, device: str = "cpu") -> list[Batc
 
 
 def replay(trainer: Trainer, sizes: tuple[int, ...] = (8,) * 8, device: str = "cpu") -> Replay:
-    """The trainer's steps, already run once as the user's own run."""
+    """Return a replay of the trainer's steps after one run, like the user's own run."""
     again = Replay(trainer.step, batches(sizes, device))
     again.run()
     return again
 
 
 def message(check: Callable[..., object], *args: Any, **kwargs: Any) -> str:
-    """What a failing assertion says."""
+    """Return the message of a failing assertion."""
     with pytest.raises(AssertionError) as failed:
         check(*args, **kwargs)
     return str(failed.value)
 
 
 def bits(trainer: Trainer) -> list[Any]:
-    """Everything that must be as it was, in values that compare bit for bit."""
+    """Return all state that must be unchanged, as values that compare bit for bit."""
     state = [*trainer.model.parameters(), *trainer.model.buffers()]
     moments = [value for slot in trainer.optimizer.state.values() for value in slot.values()]
     tensors = [each.detach() for each in [*state, *moments] if isinstance(each, Tensor)]
@@ -339,7 +339,7 @@ class TestMatchesFloat32:
         assert "float16 without a GradScaler" in says
 
     def test_nested_disabled_and_decorated_regions_are_all_off(self) -> None:
-        # The weight cache of autocast does not look at the dtype: a weight has one in a region.
+        # The weight cache of autocast ignores the dtype: a weight has one cast in a region.
         model, other = nn.Linear(4, 4), nn.Linear(4, 4)
         observed = Observed()
 
@@ -399,7 +399,7 @@ class TestMatchesFloat32:
 
 
 class Observed(list[Any]):
-    """What is kept outside of every replay: class attributes are not rewound."""
+    """A list whose content is shared by all replays: class attributes are not rewound."""
 
     every: list[Any] = []  # noqa: RUF012
     numbers = itertools.count()
@@ -420,7 +420,7 @@ class TestAccumulation:
             *itertools.product(
                 ["sgd", "adam", "fused"], [{}, {"clip": "unscaled"}, {"dropout": 0.5}, {"init_scale": 2.0**40}]
             ),
-            # A fused optimizer unscales gradients itself, so there is no place to divide them.
+            # A fused optimizer unscales gradients itself, so there is no point at which to divide them.
             *itertools.product(["sgd", "adam"], [{"divide": "gradients"}]),
         ],
         ids=str,
@@ -547,7 +547,7 @@ class Whole:
 
 
 def twice(trainer: Trainer, batch: Batch) -> None:
-    """A step whose loss is divided by the framework, too."""
+    """Run a step whose loss is divided by the framework, too."""
     backward(trainer.scaler.scale(trainer.loss(*batch) / 4 / 4))
     trainer.count += 1
     if trainer.count % 4 == 0:

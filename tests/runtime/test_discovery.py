@@ -1,4 +1,4 @@
-"""``record(search=True)``: the model that is trained is found, and named in what is collected."""
+"""``record(search=True)``: the trained model is found, and its names appear in the collected data."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Critic(nn.Linear):
 
 
 def train(models: list[nn.Module], wrap: Any = lambda model: model) -> Run:
-    """Two steps of each model, which nothing names."""
+    """Run two steps of each model; no variable of the caller names the models."""
     torch.manual_seed(0)
     pairs = [(wrap(model), torch.optim.SGD(model.parameters(), lr=0.1)) for model in models]
     with record(dtypes=True, numerics=True, search=True) as run:

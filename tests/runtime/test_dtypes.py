@@ -1,4 +1,4 @@
-"""What dtype everything had is seen where it is made, judged by name, and looking at it changes nothing."""
+"""Dtypes of all tensors are collected at creation and asserted by name, and the collection has no side effects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytest_amp_check.runtime.measure.dtypes import Dtypes, assert_dtypes  # noq
 
 
 class Net(nn.Module):
-    """Two layers under autocast; a head that must not be."""
+    """Two layers under autocast, and a head that must not be under autocast."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ def train(
     call: Callable[[Any], Any] | None = None,
     optimizer: Any = None,
 ) -> None:
-    """Trains as a user does and tells the collector as the recorder does."""
+    """Train like a user and call the collector like the recorder."""
     optimizer = optimizer or torch.optim.Adam(model.parameters())
     scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     dtypes.start()
@@ -121,10 +121,10 @@ def test_without_a_model_the_optimizers_parameters_are_seen() -> None:
 def test_ops_are_counted_forward_and_backward_by_their_first_output() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4))
     ops = recorded(model, ops=True, steps=3).as_dict()["ops"]
-    # A weight's and an input's gradient, or a weight's alone in the first layer.
+    # Gradients of weight and input, or only of the weight in the first layer.
     assert ops["aten.addmm"] == {"bfloat16": 6}
     assert ops["aten.mm"] == {"bfloat16": 9}
-    # The mean and the deviation are float32: they are not what the op gives.
+    # The mean and the deviation are float32: they are not the main result of the op.
     assert ops["aten.native_layer_norm"] == {"bfloat16": 3}
     assert ops["aten._log_softmax"] == {"float32": 3}
     assert "aten.randint" not in ops
@@ -228,7 +228,7 @@ def test_a_model_that_is_cast_meanwhile_has_both_dtypes() -> None:
     assert dtypes.as_dict()["gradients"]["0.weight"] == "bfloat16"
 
 
-# What hooks must bear.
+# Robustness of hooks.
 
 
 def test_a_compiled_model_is_seen_as_a_whole_under_its_plain_names() -> None:
@@ -349,11 +349,11 @@ def test_the_fast_path_of_transformers_stays() -> None:
         looked = layer(inputs)
         dtypes.stop()
     assert torch.equal(plain, looked)
-    # Were it not for the fast path, these would have run.
+    # Without the fast path, these modules would have run.
     assert "linear1" not in dtypes.as_dict()["modules"]
 
 
-# Judging.
+# Assertions.
 
 
 def test_what_is_right_passes_in_every_spelling() -> None:
@@ -409,7 +409,7 @@ def test_the_message_lists_ten_and_counts_the_rest() -> None:
 
 
 class Causes(nn.Module):
-    """One module for each reason why a dtype is another one."""
+    """One module for each reason why a dtype differs."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a run tells of shards, threads and traces, and what it leaves alone."""
+"""Findings of a run about shards, threads and traces, and code that a run leaves alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 @pytest.fixture
 def two_ranks() -> Iterator[None]:
-    """One process of two; what it asks the other is answered at once."""
+    """Create one process of a group of two. The fake backend answers every request at once."""
     dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
     yield
     dist.destroy_process_group()
@@ -72,7 +72,7 @@ def codes_of_step(model: Any, scaler: Any, *, fused: bool = False) -> list[str]:
 @pytest.mark.parametrize("original", [False, True])
 def test_shards_are_known_whatever_their_parameters_look_like(*, original: bool) -> None:
     model = shard(use_orig_params=original)
-    # torch 2.4 has used up a generator before anybody is told: in a first step, it is not known what it gave.
+    # torch 2.4 has consumed a generator before the recorder sees it: in a first step, its content is unknown.
     given = model.parameters if hasattr(nn.utils, "get_total_norm") else lambda: list(model.parameters())
     assert codes_of_clip(model, lambda: nn.utils.clip_grad_norm_(given(), 0.1)) == ["AMP603"]
     assert codes_of_step(model, torch.amp.GradScaler("cpu", init_scale=256.0)) == ["AMP602"]
@@ -104,7 +104,7 @@ def test_what_sees_all_shards_is_left_alone() -> None:
 
 
 def codes_of_policy(dtype: Any, scaler: Any, region: Any) -> list[tuple[str, int]]:
-    """What is told of a training whose modules are sharded by a policy, each with the line after that of its loss."""
+    """Return the codes for modules sharded by a policy, each with its line relative to the loss."""
     fsdp = pytest.importorskip("torch.distributed.fsdp")
     policy = fsdp.MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
@@ -225,7 +225,7 @@ def test_a_trace_is_told_of_once_torch_refuses_it(*, cache: bool) -> None:
 
 
 def codes_of_local_sgd(*, own: bool, warm: int = 0, skip: int = 2) -> list[tuple[str, str]]:
-    """What is found where weights are averaged over processes, and the step of one turn is skipped."""
+    """Return the findings if weights are averaged over processes and the step of one iteration is skipped."""
     from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 
     with warnings.catch_warnings():
@@ -259,7 +259,7 @@ def test_weights_that_are_averaged_over_processes_after_a_skipped_step() -> None
     ((code, message),) = codes_of_local_sgd(own=False)
     assert code == "AMP403"
     assert message.startswith("`averager.average_parameters` averages weights over processes")
-    # Until the averaging begins all processes have the same gradients, and skip together.
+    # Until the averaging begins, all processes have the same gradients, and skip together.
     assert codes_of_local_sgd(own=False, warm=4) == []
     assert codes_of_local_sgd(own=False, skip=4) == []
 

@@ -1,4 +1,4 @@
-"""``emulate_cuda()``: CUDA's autocast on the CPU, against torch's tables, the kernels of CUDA and casts by hand."""
+"""``emulate_cuda()``: CUDA's autocast on the CPU, compared with torch's tables, CUDA's kernels and manual casts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HALVES = (torch.float16, torch.bfloat16)
 
 @pytest.fixture
 def cuda() -> Iterator[None]:
-    """The test runs in an emulated region."""
+    """Run the test in an emulated region."""
     with emulate_cuda():
         yield
 
@@ -40,7 +40,7 @@ def _seeded() -> None:
 
 
 class Casts(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the casts to another dtype that really run."""
+    """Dispatch mode that counts the executed casts to another dtype."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -56,7 +56,7 @@ class Casts(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @pytest.fixture(autouse=True)
 def _backend_flags_stay_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What torch's tables import forbids, for the process, to set flags such as ``cudnn.benchmark``."""
+    """Allow setting flags such as ``cudnn.benchmark``, which the import of torch's tables forbids in the process."""
     lists()
     names = torch.backends.flags_frozen.__globals__
     monkeypatch.setitem(names, "__allow_nonbracketed_mutation_flag", True)
@@ -66,7 +66,7 @@ def _backend_flags_stay_free(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(not hasattr(lists(), "TestAutocast"), reason="torch 2.4 does not bring the test along")
 @pytest.mark.parametrize("half", HALVES)
 def test_the_table_of_cuda(half: torch.dtype) -> None:
-    # torch's own test of one entry: the dtype, and each value bit by bit against the op run by hand in that dtype.
+    # torch's own test of one entry: the dtype, and each value bit by bit against the op run manually in that dtype.
     oracle = lists().TestAutocast()
     verdicts = collections.defaultdict(list)
     with emulate_cuda():
@@ -89,7 +89,7 @@ def test_the_table_of_cuda(half: torch.dtype) -> None:
             else:
                 verdicts["right"].append(entry.op)
     assert verdicts["wrong"] == []
-    # They exist in cuDNN alone.
+    # These ops exist only in cuDNN.
     assert verdicts["not evaluable"] == ["cudnn_convolution", "cudnn_convolution_transpose"]
     assert len(verdicts["right"]) == 117
 
@@ -115,7 +115,7 @@ def dtypes_of(make: Callable[..., torch.Tensor]) -> dict[str, torch.dtype]:
 @pytest.mark.parametrize("given", ["the low dtype", "float32"])
 @pytest.mark.parametrize("half", HALVES)
 def test_ops_beyond_the_table_give_what_the_kernels_of_cuda_give(half: torch.dtype, given: str) -> None:
-    # The real kernels of CUDA's autocast run on fake tensors, on any machine, as long as no gradient is asked for.
+    # The real kernels of CUDA's autocast run on fake tensors, on any machine, as long as no gradient is required.
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     dtype = torch.float32 if given == "float32" else half
@@ -165,7 +165,7 @@ NOT_ON_CPU = {"interpolate bicubic aa", "polar", "index put mixed", "addcmul mix
 
 
 def cpu_dtypes() -> dict[str, tuple[torch.dtype, ...]]:
-    """What plain CPU autocast gives for torch's table of the CPU, and for what is only on the list of CUDA."""
+    """Return the result dtypes of plain CPU autocast for torch's CPU table, and for ops only in CUDA's list."""
     table = lists().AutocastCPUTestLists(torch.device("cpu"))
     found: dict[str, tuple[torch.dtype, ...]] = {}
 
@@ -200,7 +200,7 @@ def test_plain_cpu_autocast_is_the_same_before_inside_and_after() -> None:
     after = cpu_dtypes()
     assert inside == before
     assert after == before
-    # Of its own table, one op came after torch 2.4.
+    # One op of the CPU's own table came after torch 2.4.
     table = 46 if torch.__version__ >= "2.5" else 45
     assert len(before) == 2 * (table + len(MORE.keys() - NOT_ON_CPU) + 3)
 
@@ -257,7 +257,7 @@ def test_a_recipe_for_cuda_runs_unchanged(options: dict[str, bool]) -> None:
     assert {parameter.grad for parameter in names["model"].parameters()} == {None}
     # The second window overflows: its step is skipped and the scale is halved.
     assert names["scales"] == [2.0**16] * 3 + [2.0**15] * 5
-    # Adam counts the steps it has made: three of four.
+    # Adam counts its applied steps: three of four.
     assert [state["step"].item() for state in names["second"].state.values()] == [3, 3]
 
 
@@ -293,7 +293,7 @@ def test_gradients_are_those_of_casts_by_hand(cuda: None, half: torch.dtype) -> 
     hidden = F.linear(inputs.to(half), first.weight.to(half), first.bias.to(half))
     hidden = F.gelu(F.layer_norm(hidden.float(), (8,), norm.weight, norm.bias))
     output = F.linear(hidden.to(half), last.weight.to(half), last.bias.to(half))
-    # Cross entropy asks log_softmax for the dtype of its input, which CUDA's autocast respects.
+    # Cross entropy requests log_softmax in the dtype of its input, and CUDA's autocast respects the request.
     by_hand = F.nll_loss(F.log_softmax(output, 1).float(), labels)
     expected = torch.autograd.grad(by_hand, parameters)
     assert torch.equal(loss, by_hand)
@@ -301,7 +301,7 @@ def test_gradients_are_those_of_casts_by_hand(cuda: None, half: torch.dtype) -> 
 
 
 def frozen(steps: int, *, cache_enabled: bool = True, clear: bool = False) -> list[float]:
-    """The losses of a loop that lies in one region as a whole."""
+    """Return the losses of a loop that is inside one region as a whole."""
     torch.manual_seed(1)
     model = nn.Linear(4, 1).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -339,7 +339,7 @@ def casts(device: str, model: nn.Module, inputs: torch.Tensor, *, cache_enabled:
 def test_weights_are_cast_once_in_a_region() -> None:
     model, inputs = nn.Linear(4, 4, bias=False), torch.randn(2, 4).bfloat16()
     on_cpu = casts("cpu", model, inputs), casts("cpu", model, inputs, cache_enabled=False)
-    # With the cache two casts less forward, and two less that backward goes through.
+    # With the cache, the forward has two casts less, and the backward two less.
     assert on_cpu[1] - on_cpu[0] == 4
     with emulate_cuda():
         assert (casts("cuda", model, inputs), casts("cuda", model, inputs, cache_enabled=False)) == on_cpu
@@ -347,14 +347,14 @@ def test_weights_are_cast_once_in_a_region() -> None:
         with Casts() as counted, torch.autocast("cuda", torch.bfloat16):
             frozen_weight(inputs)
             frozen_weight(inputs)
-        # Only weights that are trained are kept.
+        # Only trained weights are cached.
         assert counted.count == 2
         with Casts() as counted:
             for _ in range(2):
                 with torch.autocast("cuda", torch.bfloat16):
                     model(inputs)
         assert counted.count == 2
-        # An outer region of any kind keeps the casts of the inner ones.
+        # An outer region of any kind keeps the casts of the inner regions.
         with Casts() as counted, torch.autocast("cpu", enabled=False):
             for _ in range(2):
                 with torch.autocast("cuda", torch.bfloat16):
@@ -615,7 +615,7 @@ def test_a_move_copies_as_it_does_on_cuda(cuda: None) -> None:
     with torch.no_grad():
         model.weight.add_(1)
     assert not torch.equal(before, model.weight)
-    # Moving a leaf makes what is no leaf, of which gradients are not kept.
+    # Moving a leaf creates a non-leaf, whose gradients are not kept.
     moved = torch.ones(2, requires_grad=True).cuda()
     assert not moved.is_leaf and (moved * 2).to("cuda").grad_fn is not None
     activation = moved * 2
@@ -689,7 +689,7 @@ def test_loading_a_checkpoint(cuda: None) -> None:
     ):
         file.seek(0)
         assert torch.load(file, map_location=location, weights_only=True)["weight"].tolist() == [1, 1]
-    # Saved on a real device, as its tag says.
+    # Saved on a real device, according to the tag.
     storage: Any = torch.UntypedStorage(4)  # type: ignore[no-untyped-call]
     assert torch.serialization.default_restore_location(storage, "cuda:0").device.type == "cpu"  # type: ignore[no-untyped-call]
 
@@ -716,11 +716,11 @@ def test_fake_tensors_get_the_dtypes_too(cuda: None) -> None:
         assert [each.grad.dtype for each in model.parameters() if each.grad is not None] == [torch.float32] * 4
 
 
-# Leaving no trace
+# Cleanup
 
 
 def snapshot() -> dict[tuple[str, str], object]:
-    """Every attribute of the parts of torch that the region replaces anything in."""
+    """Return every attribute of the parts of torch in which the region replaces attributes."""
     torch_: Any = torch
     owners = {
         "torch": torch_,
@@ -749,7 +749,7 @@ def snapshot() -> dict[tuple[str, str], object]:
 
 def test_everything_is_as_it_was_also_after_an_exception() -> None:
     with emulate_cuda():
-        pass  # what torch imports and fills on first use
+        pass  # torch imports and fills these attributes on first use
     before = snapshot()
     modes = torch.overrides._get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     table = dict(torch.jit._builtins._get_builtin_table())  # type: ignore[no-untyped-call]
@@ -769,7 +769,7 @@ def test_everything_is_as_it_was_also_after_an_exception() -> None:
     assert torch.jit._builtins._get_builtin_table() == table  # type: ignore[no-untyped-call]
     assert not torch.is_autocast_enabled("cpu") and not torch.is_autocast_enabled("cuda")
     assert not is_emulating()
-    # All that is replaced is among what was looked at.
+    # All replaced attributes are among the compared attributes.
     assert len(changed) == len(list(redirects.attribute_replacements()))
     assert ("Tensor", "to") in changed and ("cuda", "is_available") in changed and ("torch", "zeros") in changed
 
@@ -860,7 +860,7 @@ def test_random_states_are_found_in_their_own_module_too() -> None:
         assert len(torch.cuda.random.get_rng_state_all()) == 1
 
 
-# Types of tensors, and what there is no sense in emulating.
+# Types of tensors, and features that are not emulated.
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [("HalfTensor", torch.float16), ("LongTensor", torch.int64)])

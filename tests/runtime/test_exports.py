@@ -1,4 +1,4 @@
-"""What a run knows, for other programs."""
+"""Exports of a run for other programs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_amp_check import Run, record
 
 
 def trained(**parts: Any) -> Run:
-    """Three steps through a scaler, of which the second is skipped."""
+    """Record three steps through a scaler, with the second step skipped."""
     torch.manual_seed(0)
     model = nn.Linear(64, 64, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -39,9 +39,9 @@ def test_a_row_for_each_step() -> None:
         (1, 512.0, True),
         (2, 512.0, False),
     ]
-    # Of 64 * 64 gradients that are far from what float16 rounds to zero.
+    # None of the 64 * 64 gradients is near the range that float16 rounds to zero.
     assert [row["underflow"] for row in rows] == [0.0, 0.0, 0.0]
-    # The weight and its gradient, and in the first two steps what the passes need for a moment.
+    # The weight and its gradient, and in the first two steps temporary memory of the passes.
     assert all(row["memory"] >= 2 * 64 * 64 * 4 for row in rows)
     assert run.memory is not None
     assert max(row["memory"] for row in rows) == run.memory.peak

@@ -1,4 +1,4 @@
-"""AMP403 in runs: averages of weights that a program computes by hand, and that count a step which was skipped."""
+"""AMP403 in runs: averages of weights that a program computes manually, and that include a skipped step."""
 
 from __future__ import annotations
 

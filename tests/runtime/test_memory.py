@@ -1,4 +1,4 @@
-"""Memory by category: equal to the bytes that storages really have, on real tensors and on fake ones."""
+"""Memory by category: equal to the real bytes of storages, on real tensors and on fake tensors."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pytest_amp_check.runtime.measure.memory import Memory, assert_memory, measu
 from pytest_amp_check.runtime.session import session
 
 FP32, FP16, INT64 = 4, 2, 8
-#: The loss, and the gradient of ones from which backward starts.
+#: Bytes of the loss, and of the gradient of ones with which backward starts.
 LOSS = 2 * FP32
 
 of_new_kernels = pytest.mark.skipif(
@@ -32,24 +32,24 @@ of_new_kernels = pytest.mark.skipif(
 
 
 def blocks(sizes: Iterable[int], *, as_cuda: bool) -> int:
-    """The sum of sizes, each rounded up to 512 bytes where CUDA's allocator is meant."""
+    """Return the sum of sizes, each rounded up to 512 bytes for CUDA's allocator."""
     return sum((size + 511) // 512 * 512 if as_cuda else size for size in sizes)
 
 
 def sizes_of(tensors: Iterable[torch.Tensor]) -> list[int]:
-    """The bytes of each storage once."""
+    """Return the bytes of each storage, counted once."""
     by_address = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
     return list(by_address.values())
 
 
 def at(memory: Memory, label: str) -> dict[str, int]:
-    """What the first point of the timeline with a label says."""
+    """Return the bytes at the first point of the timeline with a label."""
     return next(point.bytes for point in memory.timeline if point.label == label)
 
 
 @contextlib.contextmanager
 def saved_by_autograd() -> Iterator[list[torch.Tensor]]:
-    """The tensors that the graph of the block keeps for its backward pass, as torch itself tells."""
+    """Collect the tensors that the graph keeps for its backward pass, as reported by torch itself."""
     saved: list[torch.Tensor] = []
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
@@ -85,7 +85,7 @@ class Attention(nn.Module):
 
 
 class Stack(nn.Module):
-    """Blocks in a row, each of them recomputed in the backward pass if so asked."""
+    """Blocks in sequence, each optionally recomputed in the backward pass."""
 
     def __init__(self, blocks: list[nn.Module], reentrant: bool | None = None) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ def test_parameters_gradients_and_optimizer_state_are_exact(
             optimizer.step()
     each = [24 * 56 * FP32, 56 * FP32, 56 * 24 * FP32, 24 * FP32]
     exact = blocks(each, as_cuda=as_cuda)
-    # Adam counts steps in a number for each parameter, which CUDA training keeps on the host unless the step is fused.
+    # Adam has a step count tensor for each parameter, which CUDA training keeps on the host unless the step is fused.
     on_device = not as_cuda or bool(optimizer.defaults.get("fused"))
     counts = blocks([FP32] * 4, as_cuda=as_cuda) if "betas" in optimizer.defaults and on_device else 0
     for point in (at(memory, "step"), memory.timeline[-1].bytes):
@@ -208,7 +208,7 @@ def test_what_is_not_named_is_found() -> None:
         optimizer.step()
     exact = sum(sizes_of(model.parameters()))
     assert memory.highest["parameters"] == memory.highest["gradients"] == exact
-    # There since before the start, though seen only in the step.
+    # The state exists since before the start, though first seen in the step.
     assert {point.bytes["optimizer state"] for point in memory.timeline} == {2 * exact + 4 * FP32}
     assert memory.contributors("gradients", 1) == [("gradients", "down.weight", 56 * 24 * FP32)]
 
@@ -263,7 +263,7 @@ def test_activations_are_what_autograd_saves_to_the_byte(name: str, as_cuda: boo
         model(x).square().mean().backward()
     assert at(memory, "forward")["activations"] == expected
     assert memory.highest["activations"] == expected
-    # After backward the loss is gone too: nothing holds it.
+    # After backward, the loss is freed too: nothing refers to it.
     assert "activations" not in memory.timeline[-1].bytes
 
 
@@ -303,7 +303,7 @@ def test_recomputed_activations_by_arithmetic(reentrant: bool) -> None:
     between = rows * width * FP32
     inner = 2 * rows * hidden * FP32
     assert at(memory, "forward")["activations"] == count * between + LOSS
-    # One block at a time is made again while the last output is gone; reentrant makes the block's output again too.
+    # One block at a time is recomputed after the last output is freed. Reentrant also recomputes the block's output.
     assert memory.highest["activations"] == (count - 1) * between + inner + reentrant * between + LOSS
 
 
@@ -320,7 +320,7 @@ def test_what_only_the_forward_pass_needed_is_temporary() -> None:
     model, x = nn.Sequential(nn.Linear(8, 32), nn.Sigmoid()), torch.randn(4, 8)
     with measure_memory(model, x) as memory:
         model(x).sum().backward()
-    # sigmoid saves its output, and the output of the layer before it dies.
+    # sigmoid saves its output, and the output of the layer before it is freed.
     assert at(memory, "forward")["activations"] == 4 * 32 * FP32 + LOSS
     assert memory.highest["temporaries"] >= 4 * 32 * FP32
     assert ("temporaries", "0", 4 * 32 * FP32) in memory.contributors("temporaries", 10)
@@ -348,7 +348,7 @@ def test_what_outlives_several_steps_is_no_activation() -> None:
             optimizer.zero_grad()
             history.append(loss.detach())
         loss = None
-    # Losses of the last three steps may yet be used: the graph of one model may be older than the step of another.
+    # Losses of the last three steps may still be used: the graph of one model may be older than the step of another.
     assert memory.timeline[-1].bytes["other"] == 3 * FP32
     assert memory.timeline[-1].bytes["activations"] == 3 * FP32
 
@@ -376,7 +376,8 @@ def test_the_weight_cache_lives_until_the_outermost_region_ends() -> None:
         loss.backward()
     assert inside["autocast cache"] == sum(half)
     assert memory.highest["autocast cache"] == sum(half)
-    # The second layer's weight is needed for the gradient of its input; those of the first and both biases are not.
+    # The second layer's weight is needed for the gradient of its input. The first layer's weight and both biases are
+    # not.
     kept = [32 * 8 * FP16, 4 * 16 * FP16, 4 * 32 * FP16]
     assert at(memory, "forward")["activations"] == sum(kept) + LOSS
     assert "autocast cache" not in at(memory, "forward")
@@ -394,8 +395,8 @@ def test_frozen_weights_are_cast_anew_for_every_use() -> None:
             alive = memory.alive()
         measured[name] = alive.get("autocast cache", 0), alive["activations"]
     weight, row = 64 * 64 * FP16, 2 * 64 * FP16
-    # The cache holds what requires gradients, x included. A layer keeps its weight for the gradient of its input and
-    # its input for that of its weight; the last output is there too.
+    # The cache holds casts of all tensors that require gradients, including x. A layer keeps its weight for the input's
+    # gradient, and its input for the weight's gradient. The last output is included.
     assert measured["frozen"] == (row, 10 * weight + row)
     assert measured["trained"] == (weight + row, 10 * row)
 
@@ -427,7 +428,7 @@ def test_emulated_cuda_has_cudas_weight_cache_and_blocks() -> None:
 
 
 def step_alone(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> Memory:
-    """The second step, with everything else there before."""
+    """Measure the second step, with all other memory allocated before."""
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
@@ -442,7 +443,7 @@ def step_alone(optimizer: torch.optim.Optimizer, parameters: list[nn.Parameter])
         ({"fused": True}, 0),
         # The square roots of all second moments at once.
         ({"foreach": True}, (30 * 40 + 50) * FP32),
-        # The square root of one, and that divided by the correction of its bias.
+        # The square root of one second moment, and its quotient with the bias correction.
         ({"foreach": False}, 2 * 30 * 40 * FP32),
     ],
     ids=["fused", "foreach", "loop"],
@@ -584,11 +585,11 @@ def test_what_the_recorder_keeps_to_run_the_steps_again_is_not_counted() -> None
     assert peak(through=True) == peak(through=False) == 64 * 64 * FP32 + 64 * FP32
 
 
-# Nothing changes.
+# Training is unchanged.
 
 
 def train(steps: int, watch: bool) -> list[torch.Tensor]:
-    """Trains with dropout and a scaler, and gives all that a run leaves."""
+    """Train with dropout and a scaler. Return all resulting tensors."""
     torch.manual_seed(0)
     model = nn.Sequential(Stack([Attention(), Mlp()], reentrant=False), nn.Dropout(0.2), nn.Linear(24, 4))
     optimizer, scaler = torch.optim.Adam(model.parameters(), lr=1e-2), torch.amp.GradScaler("cpu", init_scale=2.0**20)
@@ -688,7 +689,7 @@ def test_a_user_may_catch_what_a_model_raises() -> None:
             model(torch.ones(3, 4))
         x = torch.ones(2, 4)
         model(x).sum().backward()
-    # Made outside the module, though its last call never returned.
+    # Created outside the module, though the module's last call never returned.
     assert at(memory, "forward")["inputs"] == 2 * 4 * FP32
 
 
@@ -737,12 +738,11 @@ def test_a_model_far_larger_than_this_machine() -> None:
     # The step counts of Adam are on the host.
     assert at(memory, "step")["optimizer state"] == 2 * count * FP32
     assert inside["autocast cache"] == count * FP16
-    # foreach, which is what torch takes on CUDA, holds the square roots of all second moments at once.
-    # Beside them is found_inf.
+    # foreach, torch's default on CUDA, holds the square roots of all second moments at once. found_inf is the rest.
     assert memory.highest["temporaries"] == count * FP32 + 512
-    # A layer keeps its input (the batch was cast for the first), gelu its own, and square the last output in float32;
-    # weights in low precision stay for the gradients of inputs, which the first layer does not need. The loss, the
-    # scaled loss and its gradient take a block each, and the cast of the output died.
+    # A layer keeps its input (the batch was cast for the first), gelu its own, and square the last output in float32.
+    # Low-precision weights are kept for the gradients of inputs, which the first layer does not need. The loss, the
+    # scaled loss and its gradient take a block each, and the cast of the output is freed.
     kept = layers * (width + 8 * width) * rows * FP16 + rows * width * FP32
     weights = (layers * 8 - 4) * width * width * FP16
     assert at(memory, "forward")["activations"] == kept + weights + 3 * 512
@@ -793,7 +793,7 @@ def test_cublas_workspaces_stand_apart() -> None:
             model(torch.randn(4, 8)).sum().backward()
         return memory.at_peak
 
-    # One for the thread of the forward pass and one for that of the backward pass.
+    # One for the thread of the forward pass and one for the thread of the backward pass.
     assert peak()["workspace"] == 2 * CUBLAS_WORKSPACE == 17_039_360
     assert peak(workspace="32 MiB")["workspace"] == 64 * 2**20
     assert "workspace" not in peak(workspace=0)
@@ -909,7 +909,7 @@ def test_a_budget_that_cannot_be_read() -> None:
 
 @pytest.mark.parametrize("around", ["Tensor.backward", "autograd.backward", "autograd.grad"])
 def test_what_a_checkpoint_computes_anew_is_what_the_forward_computed(around: str) -> None:
-    """Dropout inside it leaves the same mask behind, and a device that is asked for is the same one."""
+    """Dropout inside a checkpoint recomputes the same mask, and requested devices stay the same."""
 
     def part(x: torch.Tensor) -> torch.Tensor:
         return nn.functional.dropout(x * torch.ones(8, device="cuda"), 0.1) * 2

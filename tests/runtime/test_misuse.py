@@ -1,6 +1,6 @@
-"""Every misuse that torch lets pass is named by a run, with its code, on its line.
+"""Every misuse that torch lets pass is reported by a run, with its code, on its line.
 
-The programs are those of ``runtime_programs``; each proves the harm it does before what is said of it is judged.
+The programs come from ``runtime_programs``. Each proves its harm before its findings are checked.
 """
 
 # mypy: allow-untyped-calls
@@ -32,7 +32,7 @@ without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="with CUDA t
 
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:
-    """One thread, a seed, and autocast off again after programs that leave it on."""
+    """Use one thread and a seed, and turn autocast off after programs that leave autocast on."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -43,7 +43,7 @@ def alone() -> Iterator[None]:
 
 
 def execute(source: str, path: Path, start: int = 1, raises: str = "") -> tuple[Run, dict[str, Any]]:
-    """Run a program from a file, recorded from line ``start`` on; it must end with an exception if ``raises``."""
+    """Run a program from a file, recorded from line ``start`` on. With ``raises``, it must end with an exception."""
     path.write_text(source, encoding="utf-8")
     body = ast.parse(source).body
     names: dict[str, Any] = {"__name__": "__main__", "__file__": str(path)}
@@ -75,7 +75,7 @@ def cases(programs: tuple[Program, ...]) -> list[Any]:
 
 
 def judged(run: Run, codes: tuple[str, ...] = ()) -> Run:
-    """The run, with rules selected, once it is sure that nothing stopped the recorder itself."""
+    """Check that the recorder did not fail, and return the run with rules selected."""
     assert run.failure is None, f"the recorder failed: {run.failure!r}"
     return run.select(*codes) if codes else run
 
@@ -159,7 +159,7 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """
-#: What would be AMP201, AMP204 and AMP206 if anything were scaled.
+#: A program that would have AMP201, AMP204 and AMP206 if anything were scaled.
 CARELESS = """
 for x, y in batches:
     optimizer.zero_grad()
@@ -193,7 +193,7 @@ def test_a_scaler_that_disabled_itself_before_the_recording_is_reported(tmp_path
     assert "scaler" in run.findings[0].message
 
 
-# What only old versions of torch do.
+# Behavior of old versions of torch only.
 
 POISONED = (
     SETUP
@@ -251,7 +251,7 @@ def test_a_mistake_in_another_file_is_named_there(tmp_path: Path, monkeypatch: p
     run, names = execute(source, tmp_path / "main.py")
     assert names["moved"]() < 1e-5
     assert [(finding.code, finding.filename) for finding in judged(run).findings] == [("AMP201", str(helper))]
-    # The call of clip_all is as good a place as the clip in it: both functions are of this file.
+    # The call of clip_all and the clip inside are equally good locations: both functions are in this file.
     lines = HELPER.split("\n")
     assert lines[run.findings[0].line - 1].strip().startswith(("clip_all(", "nn.utils.clip_grad_norm_("))
 

@@ -1,4 +1,4 @@
-"""Programs beside those of ``runtime_programs``: each mistake is named on its line, and nothing else is named."""
+"""Programs beside those in ``runtime_programs``: each mistake is reported on its line, and nothing else is reported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 from pytest_amp_check import record
 
-#: Checkpoints, by what holds the states that are saved.
+#: Checkpoints, by the containers of the saved states.
 CHECKPOINTS = (
     Program(
         "states in lists and tuples, without that of the scaler",
@@ -154,7 +154,7 @@ optimizer.load_state_dict(torch.load(saved)["optimizer"])
     ),
 )
 
-#: Gradients that the program changes by itself.
+#: Gradients that the program changes itself.
 EDITS = (
     Program(
         "a decay is added to scaled gradients through foreach",
@@ -520,7 +520,7 @@ for x, y in batches:
     ),
 )
 
-#: What is asked before a step, and where it stands.
+#: Checks before a step, by location.
 ASKED = (
     Program(
         "a check that raises before the scaler could skip",
@@ -608,7 +608,7 @@ for i, (x, y) in enumerate(batches):
     ),
 )
 
-#: Autocast, by how it is entered and what changes in it.
+#: Autocast, by the form of entering and the changes inside.
 REGIONS = (
     Program(
         "a context beside another one is entered while it is open",
@@ -974,7 +974,7 @@ for i in range(64):
 )
 
 
-#: Forwards in float32 whose losses are scaled, and scalers by how they are made.
+#: Float32 forwards with scaled losses, and scalers by construction.
 SCALED = (
     Program(
         "autocast is off by a flag",
@@ -1229,7 +1229,7 @@ for x, y in batches:
 )
 
 
-#: Objects that come and go, and gradients of other kinds.
+#: Objects with short lifetimes, and gradients of other kinds.
 OBJECTS = (
     Program(
         "a checkpoint after the scaler is gone",
@@ -1460,7 +1460,7 @@ for x, y in batches:
 
 @pytest.fixture(autouse=True)
 def _autocast_off() -> Iterator[None]:
-    """Some programs leave autocast on."""
+    """Turn autocast off, because some programs leave autocast on."""
     yield
     torch.set_autocast_enabled("cpu", False)
     torch.clear_autocast_cache()

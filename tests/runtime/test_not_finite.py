@@ -1,4 +1,4 @@
-"""AMP802: of a step that is not finite op, module, line, step and cause are named, and right trainings stay silent."""
+"""AMP802: op, module, line, step and cause of a non-finite step are reported, and correct trainings stay silent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def line_of(mark: str) -> int:
 
 
 class Middle(nn.Module):
-    """Hands on what it is given, but in one call."""
+    """Identity module, except for one faulty call."""
 
     def __init__(self, how: str, call: int) -> None:
         super().__init__()
@@ -113,13 +113,13 @@ def test_the_op_that_made_it_is_named(how: str, op: str, why: str, scaler: bool)
     assert finding.line == line_of(how)
     assert finding.message.startswith(f"In step 3, `{op}` in `middle` (Middle)")
     assert why in finding.message
-    # The modules before it, and that its output was the first.
+    # The trace begins with the preceding modules, and ends with the first bad output.
     assert [step.text.partition(" gives")[0] for step in finding.witness][:1] == ["`first` (Linear)"]
     assert finding.witness[-1].text.endswith("went bad first")
 
 
 class Guarded(nn.Module):
-    """A logarithm of what a constant is to keep from zero, or from one."""
+    """A logarithm whose argument a constant shall keep from zero or from one."""
 
     def __init__(self, how: str) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class Guarded(nn.Module):
         ("both", ", as the bounds of 1e-08 and 0.99999999 (line {line}) are 0 and 1 in float16: "),
         ("above zero", ", as the bound of 1e-09 (line {line}) is 0 in float16: "),
         ("added", ", as the epsilon of 1e-08 (line {line}) is 0 in float16: "),
-        # Of what a constant has done some ops before nothing is said, nor of one that low precision holds.
+        # The message ignores a constant that acted some ops earlier, and a constant that low precision can represent.
         ("far off", ": "),
         ("held", ": "),
     ],
@@ -195,7 +195,7 @@ def test_a_loss_outside_of_modules() -> None:
 
 
 def summed(output: Tensor, target: Tensor) -> Tensor:
-    """A loss by a module that nobody holds once it has been called."""
+    """Return a loss computed by a module that is freed after its call."""
     criterion = nn.CrossEntropyLoss(reduction="sum", ignore_index=0)
     return criterion(output, target)  # type: ignore[no-any-return]  # criterion
 
@@ -449,7 +449,7 @@ def test_a_scale_that_sinks_names_the_cause() -> None:
 
 
 def test_a_scale_that_sinks_names_a_gradient_that_no_scale_makes_finite() -> None:
-    """Its cause is looked for before the step after which the scale is below 1."""
+    """The cause is searched before the step after which the scale is below 1."""
     torch.manual_seed(0)
     model = nn.Linear(8, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
@@ -508,20 +508,20 @@ def test_what_only_half_precision_makes_is_told_of_once_the_scale_is_found_or_wh
     assert calibrating.findings == []
     assert (calibrating.bad_losses, calibrating.skipped_total) == (1, 1)
     assert only(train(Net(how, call=3), scaler=True)).line == line_of(how)
-    # Not one step is taken.
+    # Not one step is applied.
     finding = only(train(Net(how, call=0), steps=1, scaler=True))
     assert finding.line == line_of(how)
 
 
 class OwnScaler(torch.amp.GradScaler):
-    """A scaler that makes something of a loss before it scales it."""
+    """A scaler that changes a loss before scaling."""
 
     def scale(self, outputs: Any) -> Any:
         return super().scale(outputs * 1.0)
 
 
 class Passing(TorchFunctionMode):
-    """A mode of the program's own, which changes nothing."""
+    """A function mode of the program without any effect."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
@@ -577,7 +577,7 @@ def test_a_loss_that_the_loss_scale_alone_makes_infinite_is_counted_without_a_fi
 def test_what_a_device_says_one_step_late_is_played_with_the_weights_of_then(
     how: str, op: str, scaler: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # As on a GPU, whose numbers are there when the next step asks for them.
+    # As on a GPU, whose numbers are available when the next step fetches them.
     listener = "pytest_amp_check.runtime.record.listeners.non_finite"
     monkeypatch.setattr(f"{listener}._is_on_cpu", lambda tensor: False)
     monkeypatch.setattr(f"{listener}._is_on_gpu", lambda tensor: True)

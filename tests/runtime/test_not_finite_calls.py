@@ -1,4 +1,4 @@
-"""AMP802: steps are played again however a program calls its modules, and what it gives them and gets from them."""
+"""AMP802: steps are replayed for every form of module calls, arguments and results."""
 
 # mypy: allow-untyped-calls
 
@@ -28,14 +28,14 @@ def line_of(mark: str) -> int:
 
 @dataclass
 class Output:
-    """What a model of transformers returns."""
+    """A model output as in transformers."""
 
     logits: Tensor
     hidden: tuple[Tensor, ...] = ()
 
 
 class Net(nn.Module):
-    """Takes and gives tensors in some form. Its logarithm is of zero where its first input is zero."""
+    """A model with tensors in some form as arguments and results, and a log of zero if the first input is zero."""
 
     def __init__(self, form: str) -> None:
         super().__init__()
@@ -250,7 +250,7 @@ def test_no_more_than_four_are_told_of() -> None:
     assert run.failure is None
     found = sorted(finding.line for finding in run.findings if finding.code == "AMP802")
     assert found == [line_of(mark) for mark in ("first", "second", "third", "fourth")]
-    # Those that are not told of are counted.
+    # Unreported cases are counted.
     assert (run.bad_losses, run.first_bad_loss) == (10, 0)
 
 
@@ -289,14 +289,14 @@ def test_batches_whose_results_are_gone_are_let_go() -> None:
             batches.append(weakref.ref(x))
             assert model(x).shape == (4, 4)
         x = torch.zeros(1)
-        # As many calls as are kept at most, whatever has become of what they made.
+        # At most the number of kept calls, regardless of the use of their results.
         assert sum(each() is not None for each in batches) <= 64
     assert run.failure is None
     assert not any(each() is not None for each in batches)
 
 
 class Counting(TorchFunctionMode):
-    """A mode of the program's own."""
+    """A function mode of the program."""
 
     calls = 0
 

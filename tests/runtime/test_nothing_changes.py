@@ -1,4 +1,4 @@
-"""A recording changes nothing: not a bit of a training, nothing in torch after it, and its memory stays bounded."""
+"""A recording is neutral: training is bit-identical, torch is restored afterwards, and memory stays bounded."""
 
 # mypy: allow-untyped-calls, allow-untyped-decorators
 
@@ -31,19 +31,19 @@ from torch.utils.checkpoint import checkpoint
 
 from pytest_amp_check import Run, record
 
-#: What a trainer returns: one digest of everything it computed for each step.
+#: Result of a trainer: for each step, a digest of all computed values.
 Trace = list[str]
 Trainer = Callable[[int], Trace]
 
 
 def assert_silent(run: Run) -> None:
-    """No finding, though nothing has stopped the recorder."""
+    """Check that there is no finding and no failure of the recorder."""
     assert run.failure is None, f"the recorder failed: {run.failure!r}"
     assert run.findings == [], shown(run.findings)
 
 
 def recording(model: nn.Module | None = None, *, costly: bool) -> Any:
-    """A recording at the default level, or with every costly part."""
+    """Start a recording at the default level, or with every costly part."""
     return record(model, dtypes=costly, ops=costly, numerics=costly, memory=costly, norms=costly)
 
 
@@ -58,7 +58,7 @@ def one_thread() -> Iterator[None]:
 def digest(
     loss: Tensor, model: nn.Module, optimizer: torch.optim.Optimizer, scaler: Any = None, *, rng: bool = True
 ) -> str:
-    """A hash over every bit of a step: loss, parameters, gradients, buffers, optimizer, scaler, random generators."""
+    """Hash every bit of a step: loss, parameters, gradients, buffers, optimizer, scaler, random generators."""
     found = hashlib.sha256()
     tensors = [loss, *model.parameters(), *model.buffers()]
     tensors += [p.grad for p in model.parameters() if p.grad is not None]
@@ -86,7 +86,7 @@ def half() -> Any:
 
 
 def dropout_trainer(steps: int) -> Trace:
-    """Dropout, batch norm, clipping, a schedule and validation: the ordinary trainer."""
+    """Train with dropout, batch norm, clipping, a schedule and validation, as an ordinary trainer."""
     seeded()
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -114,7 +114,7 @@ def dropout_trainer(steps: int) -> Trace:
 
 
 def fused_trainer(steps: int) -> Trace:
-    """A fused Adam, some of whose iterations overflow."""
+    """Train with a fused Adam and some overflowing iterations."""
     seeded()
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
@@ -133,7 +133,7 @@ def fused_trainer(steps: int) -> Trace:
 
 
 def checkpointing_trainer(steps: int, *, reentrant: bool) -> Trace:
-    """Activations are computed again in the backward pass, with the dropout they had."""
+    """Train with activations that are recomputed in the backward pass, with the same dropout."""
     seeded()
     first, second = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.2)), nn.Linear(16, 1)
     model = nn.Sequential(first, second)
@@ -162,7 +162,7 @@ def non_reentrant_trainer(steps: int) -> Trace:
 
 
 def adversarial_trainer(steps: int) -> Trace:
-    """Two optimizers, two losses, and a penalty that is differentiated twice."""
+    """Train with two optimizers, two losses, and a penalty that is differentiated twice."""
     seeded()
     generator, critic = nn.Linear(4, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
     opt_g = torch.optim.Adam(generator.parameters(), lr=1e-3)
@@ -192,7 +192,7 @@ def adversarial_trainer(steps: int) -> Trace:
 
 
 def hooked_trainer(steps: int) -> Trace:
-    """bfloat16, hooks of its own on tensors, modules and the optimizer, gradients edited after the backward pass."""
+    """Train in bfloat16, with hooks on tensors, modules and optimizer, and edits of the gradients."""
     seeded()
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -278,7 +278,7 @@ HAS_COMPILER = shutil.which("g++") is not None or shutil.which("clang++") is not
 
 
 def compiled_trainer(steps: int, backend: str) -> Trace:
-    """A compiled model in an ordinary loop."""
+    """Train a compiled model in an ordinary loop."""
     seeded()
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 1))
     compiled = torch.compile(model, backend=backend)
@@ -299,7 +299,7 @@ def compiled_trainer(steps: int, backend: str) -> Trace:
     return trace
 
 
-@pytest.mark.filterwarnings("ignore")  # the compiler's own deprecations
+@pytest.mark.filterwarnings("ignore")  # deprecation warnings of the compiler
 @pytest.mark.parametrize(
     "backend",
     [
@@ -308,7 +308,7 @@ def compiled_trainer(steps: int, backend: str) -> Trace:
     ],
 )
 def test_a_compiled_model_is_the_same_to_the_bit(backend: str) -> None:
-    # Vectorized for AVX2, inductor's code reads memory that nobody has written: two plain runs differ (torch 2.13).
+    # With AVX2 vectorization, inductor's code reads uninitialized memory: two plain runs differ (torch 2.13).
     with inductor_config.patch({"cpp.simdlen": 1}):
         torch._dynamo.reset()
         plain = compiled_trainer(12, backend)
@@ -325,7 +325,7 @@ def test_a_compiled_model_is_the_same_to_the_bit(backend: str) -> None:
 
 
 def compiled_parts_trainer(steps: int) -> Trace:
-    """Compiled code that switches autocast itself, is left in a region and runs outside of modules."""
+    """Train with compiled code that switches autocast, that leaves a region, and that runs outside of modules."""
     seeded()
     first, second = nn.Linear(8, 16), nn.Linear(16, 1)
 
@@ -357,7 +357,7 @@ def compiled_parts_trainer(steps: int) -> Trace:
 
 
 def compiled_step_trainer(steps: int) -> Trace:
-    """One compiled function that is the whole step, with its region, its scaler and its optimizer."""
+    """Train by one compiled function for the whole step, with region, scaler and optimizer."""
     seeded()
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
@@ -378,7 +378,7 @@ def compiled_step_trainer(steps: int) -> Trace:
     return [digest(step(torch.randn(16, 8), torch.randn(16, 1)), model, optimizer, scaler) for _ in range(steps)]
 
 
-@pytest.mark.filterwarnings("ignore")  # the compiler's own deprecations
+@pytest.mark.filterwarnings("ignore")  # deprecation warnings of the compiler
 @pytest.mark.parametrize("trainer", [compiled_parts_trainer, compiled_step_trainer])
 def test_compiled_functions_are_the_same_to_the_bit(trainer: Trainer) -> None:
     torch._dynamo.reset()
@@ -393,7 +393,7 @@ def test_compiled_functions_are_the_same_to_the_bit(trainer: Trainer) -> None:
 
 
 def thread_trainer(steps: int, seed: int) -> Trace:
-    """A trainer that leaves the generators of the process alone, since threads share those."""
+    """Train without the generators of the process, which threads share."""
     generator = torch.Generator().manual_seed(seed)
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
     with torch.no_grad():
@@ -415,7 +415,7 @@ def thread_trainer(steps: int, seed: int) -> Trace:
 
 
 def in_threads(*targets: Callable[[], None]) -> None:
-    """Run functions side by side, and let what they raise be seen."""
+    """Run functions in parallel threads and raise their exceptions."""
     errors: list[BaseException] = []
 
     def guarded(target: Callable[[], None]) -> None:
@@ -478,7 +478,7 @@ def test_a_thread_is_not_told_of_what_another_does() -> None:
     assert_silent(seen["careful"])
 
 
-# Everything is put back.
+# torch is restored.
 
 WATCHED = [
     "torch",
@@ -508,7 +508,7 @@ WATCHED = [
 
 
 def watched() -> dict[str, Any]:
-    """Modules of torch, and every class of its own that one of them holds."""
+    """Return the watched modules of torch, and every torch class in them."""
     found: dict[str, Any] = {"torch._C.TensorBase": torch._C.TensorBase}
     for name in WATCHED:
         module = importlib.import_module(name)
@@ -522,11 +522,11 @@ def watched() -> dict[str, Any]:
 
 
 def snapshot() -> dict[str, Any]:
-    """Every attribute of what is watched, and what hangs on torch elsewhere."""
+    """Return every attribute of the watched objects, and other state of torch."""
     found: dict[str, Any] = {}
     for name, holder in watched().items():
         for key, value in vars(holder).items():
-            # A submodule that is imported meanwhile is no patch, and the number of hooks ever made is no hook.
+            # A submodule that is imported meanwhile is not a patch, and the id of the next hook is not a hook.
             if isinstance(value, types.ModuleType) or key == "next_id":
                 continue
             found[f"{name}.{key}"] = value
@@ -535,7 +535,7 @@ def snapshot() -> dict[str, Any]:
     found["function modes"] = len(torch.overrides._get_current_function_mode_stack())
     dispatch = importlib.import_module("torch.utils._python_dispatch")
     found["dispatch modes"] = len(dispatch._get_current_dispatch_mode_stack())
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # came with torch 2.5
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)  # since torch 2.5
     found["saved tensor hooks"] = top(True) if top is not None else None
     found["autocast"] = (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"))
     found["autocast cache"] = torch.is_autocast_cache_enabled()
@@ -558,7 +558,7 @@ def differences(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 class Stop(Exception):
-    """The exception of a program that is recorded."""
+    """The exception of a recorded program."""
 
 
 def work() -> tuple[nn.Sequential, torch.optim.Optimizer, torch.amp.GradScaler, Tensor]:
@@ -826,7 +826,7 @@ def held() -> int:
 @pytest.mark.long
 @pytest.mark.parametrize("mistaken", [False, True], ids=["right", "mistaken"])
 def test_what_a_run_holds_does_not_grow(mistaken: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Most of the steps of a long run are dropped; here that begins early.
+    # A long run drops most of its steps. The lower limit makes that begin early.
     monkeypatch.setattr("pytest_amp_check.runtime.record.steps.KEPT", 500)
     torch.manual_seed(0)
     model = nn.Linear(1, 1)
@@ -852,7 +852,7 @@ def test_what_a_run_holds_does_not_grow(mistaken: bool, monkeypatch: pytest.Monk
     assert len(run.steps) <= 500
     assert len(run.scale_history) > 50
     assert {finding.code for finding in run.findings} == ({"AMP201", "AMP802"} if mistaken else {"AMP802"})
-    # A step that left one object behind would leave 1,000.
+    # A leak of one object per step would leave 1,000.
     assert counts[1] - counts[0] < 500
 
 

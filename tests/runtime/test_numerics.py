@@ -1,4 +1,4 @@
-"""Gradient magnitudes are counted exactly, once a step, as float16 would hold them; and nothing else changes."""
+"""Gradient magnitudes are counted exactly, once a step, as float16 would represent them, and without side effects."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from torch import nn  # noqa: E402
 from pytest_amp_check import record  # noqa: E402
 from pytest_amp_check.runtime.measure.numerics import Counts, Numerics, assert_underflow  # noqa: E402
 
-#: A machine that is busy is no fault.
+#: Without a deadline, because a busy machine is not a failure.
 quick = settings(max_examples=150, deadline=None)
 COLUMNS = ("zero", "lost", "subnormal", "normal", "above", "inf", "nan")
-#: Where float16 changes its mind, and float32's own ends.
+#: Boundaries of float16's ranges, and the limits of float32.
 EDGES = (
     0.0,
     2.0**-149,
@@ -41,12 +41,12 @@ EDGES = (
 
 
 def float32(bits: int) -> float:
-    """The float32 that has these bits."""
+    """Return the float32 number with these bits."""
     number: float = struct.unpack("<f", struct.pack("<I", bits))[0]
     return number
 
 
-#: Magnitudes from 2^-40 to 2^20, the edges, and whatever else float32 can hold.
+#: Magnitudes from 2^-40 to 2^20, the edges, and any other float32 value.
 numbers = st.one_of(
     st.builds(
         lambda exponent, fraction, sign: math.ldexp(sign * (1 + fraction / 2**23), exponent),
@@ -60,7 +60,7 @@ numbers = st.one_of(
 
 
 def reference(values: Iterable[float]) -> Counts:
-    """The counts of float64 values, one by one."""
+    """Count float64 values one by one."""
     columns: Counter[str] = Counter()
     histogram: Counter[int] = Counter()
     for value in values:
@@ -87,7 +87,7 @@ def unflushed(counts: Counts) -> Counts:
 
 
 def stepped(gradients: Sequence[Any], scale: float = 1.0, **options: Any) -> Numerics:
-    """What is counted in one step of parameters "group 0.param 0", ... that have these gradients, scaled."""
+    """Return the counts of one step of parameters "group 0.param 0", ... with these gradients, scaled."""
     parameters = []
     for gradient in gradients:
         parameter = torch.zeros(gradient.shape, dtype=gradient.dtype, device=gradient.device, requires_grad=True)
@@ -181,7 +181,7 @@ def test_sparse_gradients_count_what_they_store_once() -> None:
     optimizer = torch.optim.SGD(table.parameters())
     numerics = Numerics(table)
     numerics.before_step(optimizer, None, 1.0)
-    # Row 3 was used twice: its gradient is 2, that of row 7 is 1.
+    # Row 3 was used twice: its gradient is 2, and the gradient of row 7 is 1.
     assert numerics.parameters(without_scaling=True) == {"weight": reference([2.0, 2.0, 1.0, 1.0])}
 
 
@@ -234,7 +234,7 @@ def train(
     dtype: Any = torch.float16,
     weight: float = 1.0,
 ) -> list[list[Any]]:
-    """Trains as a user does and tells the collector as the recorder does; gives the true gradients of each step."""
+    """Train like a user and call the collector like the recorder. Return the true gradients of each step."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=init_scale)
     true = []
@@ -281,7 +281,7 @@ def test_a_step_that_unscales_by_itself_counts_once() -> None:
         backward(model, scaler)
         numerics.after_backward(scaler, 8.0, [optimizer])
         numerics.before_step(optimizer, scaler, 8.0)
-        # Seen from outside, scaler.step() calls unscale_ of its own.
+        # From outside, the unscale_ inside scaler.step() is a second call.
         scaler.unscale_(optimizer)
         numerics.after_unscale(scaler, optimizer)
         scaler.step(optimizer)
@@ -372,7 +372,7 @@ def test_meta_and_fake_gradients_have_no_numbers() -> None:
         assert stepped([torch.empty(3)]).samples == 0
 
 
-# Nothing changes.
+# Training is unchanged.
 
 
 def test_training_is_bit_identical() -> None:
@@ -402,7 +402,7 @@ def test_gradients_and_their_graph_are_left_alone() -> None:
     weight.grad = None
 
 
-# Judging.
+# Assertions.
 
 
 def test_underflow_is_judged_at_the_scale_in_use_or_without() -> None:
@@ -438,7 +438,7 @@ def test_gradients_that_no_scale_fits_call_for_another_dtype() -> None:
 
 
 def test_what_float16_flushed_in_backward_counts() -> None:
-    """bfloat16 holds what float16 loses: it tells how much that is."""
+    """bfloat16 keeps the values that float16 loses, and gives the expected share."""
     lost = {}
     for dtype in (torch.float16, torch.bfloat16):
         model = net()
@@ -524,6 +524,6 @@ def test_headroom_shows_the_greatest_outputs_and_products_by_module() -> None:
             optimizer.step()
     assert run.failure is None
     found = run.as_dict()["headroom"]
-    # Of three steps the second is not looked at, and eyes hand on what they are given.
+    # The second of three steps is not sampled, and identity matrices keep their input.
     assert found["outputs"]["query"] == 20.0
     assert found["products"] == {"Attention": 1600.0}

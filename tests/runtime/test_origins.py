@@ -1,4 +1,4 @@
-"""What a run tells of where the forward behind a loss ran."""
+"""Findings of a run about the autocast state of the forward behind a loss."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ for _ in range({turns}):
     scaler.step(optimizer)
     scaler.update()
 """
-#: The file beside the program that may enter autocast; the program itself does not name it.
+#: Contents of the file beside the program that may enter autocast. The program itself does not name autocast.
 PLAIN = "import contextlib as c\nregion = c.nullcontext\n"
 DISABLED = "import torch\nregion = lambda: torch.autocast('cpu', dtype=torch.bfloat16, enabled={enabled})\n"
 BFLOAT16 = "import torch\nregion = lambda: torch.autocast('cpu', dtype=torch.bfloat16)\n"
 
 
 def found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, context: str = PLAIN) -> list[tuple[int, str]]:
-    """What a run of a program finds: lines of the text after the setup, and codes."""
+    """Run a program. Return its findings: line in the text after the setup, and code."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(__import__("sys").modules, "context", raising=False)
     (tmp_path / "context.py").write_text(context, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Trainings in newer precisions, and by newer optimizers, that are right: a run finds nothing in them."""
+"""Correct trainings in newer precisions and with newer optimizers: a run has no findings."""
 
 from __future__ import annotations
 

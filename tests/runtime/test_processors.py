@@ -1,4 +1,4 @@
-"""CPUs without kernels in low precision: errors name the op and a remedy, and the emulation trains all the same."""
+"""CPUs without low-precision kernels: errors name the op and a remedy, and training under emulation still works."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-#: The newest instruction set that oneDNN may use then. It has no LSTM in bfloat16 or float16.
+#: The newest instruction set that oneDNN may use in these tests. It has no LSTM in bfloat16 or float16.
 WITHOUT_AVX512 = {"ONEDNN_MAX_CPU_ISA": "AVX2"}
 
 SETUP = """

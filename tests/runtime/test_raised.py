@@ -1,6 +1,6 @@
-"""Each message of the catalogue, raised for real, is recognised, and a run that it ends says why, at the right line.
+"""Each message of the catalogue is raised and recognized, and the run explains the cause at the correct line.
 
-What only CUDA raises is in tests/gpu.
+Messages that only CUDA raises are in tests/gpu.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def alone() -> Iterator[None]:
-    """One process of one group, and autocast off again after what an exception leaves on."""
+    """Use a process group of one process, and turn autocast off after exceptions that leave autocast on."""
     started = dist.is_available() and not dist.is_initialized()
     if started:
         dist.init_process_group("gloo", rank=0, world_size=1, store=HashStore())
@@ -43,7 +43,7 @@ def alone() -> Iterator[None]:
 
 
 def run(source: str, path: Path, *, emulated: bool = False) -> tuple[Run, BaseException]:
-    """A recorded run of a program, and the exception that has ended it."""
+    """Run a program under the recorder. Return the run and the exception that ended the program."""
     path.write_text(source, encoding="utf-8")
     names: dict[str, Any] = {"__name__": "__main__", "__file__": str(path)}
     made = None
@@ -61,7 +61,7 @@ def run(source: str, path: Path, *, emulated: bool = False) -> tuple[Run, BaseEx
 
 def test_every_message_is_raised_here() -> None:
     raised = {program.message for program in PROGRAMS} | set(WARNINGS)
-    # test_processors.py raises it, in a process that has no newer instructions.
+    # test_processors.py raises it, in a process without newer instructions.
     assert raised | {"no-kernel-on-this-processor"} == set(MESSAGES)
 
 
@@ -83,7 +83,7 @@ def test_a_run_says_why_torch_has_ended_it(program: Program, tmp_path: Path) -> 
     assert made.ended_by is MESSAGES[program.message]
 
 
-#: Programs that end, or go on, in a way that is none of torch's refusals: nothing is said of why.
+#: Programs that end, or continue, without a refusal of torch: the run gives no explanation.
 OTHERS = {
     "an exception of the program's own": "raise RuntimeError('the loss is not finite')\n",
     "its own exception with torch's words": (
@@ -115,7 +115,7 @@ def test_nothing_is_said_of_an_exception_that_the_program_handles(tmp_path: Path
 
 
 def test_parameters_that_were_there_before_are_named_at_the_refusal(tmp_path: Path) -> None:
-    """Where they were made is not known; they are in float16 all the same."""
+    """Parameters in float16 are reported even if they were created before the recording."""
     names: dict[str, Any] = {}
     exec(SETUP + "model.half()\n", names)  # noqa: S102 - our own programs
     body = "scaler.scale(model(x.half()).mean()).backward()\nscaler.step(optimizer)  # AMP810\n"

@@ -1,4 +1,4 @@
-"""Several ranks, each a recorded process: what they find together, and that none of them is waited for without end."""
+"""Several ranks, each a recorded process: their common findings, and bounded waiting for each rank."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_models_that_ranks_train_apart_may_skip_as_they_like() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_rank_that_leaves_a_batch_out_alone(ranks: int) -> None:
-    # The last backward of the others has nobody to average with.
+    # The last backward of the other ranks has no partner to average with.
     with pytest.raises(RankFailed) as failed:
         distributed(programs.leaves_out, ranks, timeout=30)
     said = str(failed.value)
@@ -147,7 +147,7 @@ def test_a_rank_that_was_given_up_is_told_that_nobody_hears_it(monkeypatch: pyte
     with record() as run:
         pass
     assert rank.write_report(run)
-    # The first rank has told, and takes with it what the others may have left.
+    # The first rank has reported, and removes the folder with the other ranks' reports.
     shutil.rmtree(next(tmp_path.iterdir()))
     assert not rank.write_report(run)
 
@@ -162,7 +162,7 @@ def test_a_process_has_ended_before_its_parent_asks_for_it() -> None:
         until = time.monotonic() + 60
         while not has_ended(process.pid) and time.monotonic() < until:
             time.sleep(0.01)
-        # Nobody has asked for its exit code until here.
+        # No code has asked for the exit code until here.
         assert process.returncode is None and has_ended(process.pid)
     assert has_ended(process.pid)
 
@@ -170,6 +170,6 @@ def test_a_process_has_ended_before_its_parent_asks_for_it() -> None:
 def test_the_fixture_runs_ranks(amp: Session) -> None:
     run = amp.distributed(programs.numbered, 2, ("x",))
     assert run.results == [("x", 0, 2), ("x", 1, 2)]
-    # Both drew the numbers of the test's own seed.
+    # Both used the numbers of the test's own seed.
     drawn: list[Any] = [run.results for run in (amp.distributed(programs.draws, 2), amp.distributed(programs.draws, 2))]
     assert drawn[0] == drawn[1]

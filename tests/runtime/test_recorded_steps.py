@@ -1,4 +1,4 @@
-"""Each step of a run knows the loss, the norm, the scale and the skip of its own optimizer and its own scaler."""
+"""Each step of a run has the loss, the norm, the scale and the skip of its own optimizer and its own scaler."""
 
 # mypy: allow-untyped-calls
 
@@ -17,7 +17,7 @@ from pytest_amp_check import record
 
 
 def layer(start: float) -> nn.Linear:
-    """A model with one weight and no bias: its output for one is the weight."""
+    """Return a model with one weight and no bias, whose output for an input of one is the weight."""
     made = nn.Linear(1, 1, bias=False)
     nn.init.constant_(made.weight, start)
     return made
@@ -316,7 +316,7 @@ def test_a_scaler_that_has_disabled_itself_is_told_of_once(early: bool) -> None:
         for scaler in scalers:
             assert scaler.scale(ONE) is ONE
     assert [finding.code for finding in run.findings] == ["AMP217"]
-    # Those steps are no scaler's.
+    # No scaler made these steps.
     assert [(step.scaler, step.scale_before, step.skipped) for step in run.steps] == [(None, None, False)] * 2
 
 

@@ -1,4 +1,4 @@
-"""What a run knows and asserts, through ``record()``."""
+"""Data and assertions of a run, through ``record()``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytest_amp_check.protocol.selection import UnknownRule  # noqa: E402
 
 
 class Trainer:
-    """A linear model; ``blow`` makes the gradients of a step overflow."""
+    """A linear model. ``blow`` makes the gradients of a step overflow."""
 
     def __init__(self, scale: float = 2.0**10, growth_interval: int = 2000) -> None:
         torch.manual_seed(0)
@@ -499,7 +499,7 @@ def test_tasks_that_take_turns_record_what_they_train_themselves() -> None:
             for _ in range(3):
                 await asyncio.sleep(0)
                 trainer.step(clip=clip)
-            # A task of its own is part of it.
+            # A task started inside is part of the recording.
             await asyncio.gather(part(trainer))
         return run
 

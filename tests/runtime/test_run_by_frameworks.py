@@ -1,4 +1,4 @@
-"""Runs in which the code of a framework scales, unscales and steps: the advice is in its words, and at the user's line.
+"""Runs in which a framework scales, unscales and steps: the advice uses the framework's names, at the user's line.
 
 The packages are stand-ins that call torch as accelerate 1.15 and Lightning 2.6 do.
 """
@@ -133,7 +133,7 @@ Trainer().fit(Model())
 
 
 def found(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> list[tuple[int, str, str]]:
-    """Lines, codes and messages of what a run of a program finds."""
+    """Run a program. Return line, code and message of each finding."""
     for name, text in (("accelerate", ACCELERATE), ("lightning", ""), ("lightning/pytorch", LIGHTNING)):
         package = folder / name
         package.mkdir()

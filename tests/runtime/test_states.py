@@ -1,4 +1,4 @@
-"""What the gradients of each optimizer went through, by step, and at which steps mistakes were made."""
+"""Gradient states of each optimizer by step, and the steps of mistakes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_amp_check.runtime.record.states import SPANS, GradientHistory
 
 
 class Training:
-    """A model with its optimizer and scaler, in the steps of a recipe."""
+    """A model with its optimizer and scaler, and methods for the steps of a recipe."""
 
     def __init__(self) -> None:
         self.model = nn.Linear(4, 1)
@@ -96,7 +96,7 @@ def test_steps_count_over_all_optimizers() -> None:
             two.step()
     spans = [each["spans"] for each in optimizers(run)]
     way = ["clean", "scaled", "stepped"]
-    # In between stand the steps of the other one, which say nothing of these gradients.
+    # The steps in between belong to the other optimizer, and do not interrupt the span.
     assert spans == [[[0, 2, way]], [[1, 3, way]]]
 
 

@@ -1,4 +1,4 @@
-"""What a run tells of running sums that are kept in low precision."""
+"""Findings of a run about running sums in low precision."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BFLOAT16, FLOAT16 = torch.bfloat16, torch.float16
 
 
 def added(total: Any, terms: list[Any], how: str = "+=") -> list[str]:
-    """What a run finds that adds terms to a sum."""
+    """Return the findings of a run that adds terms to a sum."""
     with record() as run:
         for term in terms:
             if how == "+=":

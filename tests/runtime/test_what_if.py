@@ -1,4 +1,4 @@
-"""What-if answers of one recorded step, held against recording the model that was really changed."""
+"""Accuracy of what-if answers from one recorded step, compared with recordings of the changed model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_amp_check.runtime.measure.what_if import WhatIf, WhatIfs
 
 WHAT_IF = benchmark("what_if")
 
-#: How far an answer may be from the peak of the model that was changed.
+#: Largest relative difference between an answer and the peak of the changed model.
 OFF = 0.02
 
 
@@ -54,11 +54,11 @@ def has_low_lstm() -> bool:
 def test_answers_are_what_the_changed_model_needs(
     program: str, optimizer: str, autocast: bool, fewest: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From the second step on, all are the same; the benchmark makes one more, and recurs over longer sequences."""
+    """Two steps suffice, because all later steps are equal. The benchmark runs three steps and longer sequences."""
     short = WHAT_IF["PROGRAMS"]["gru"]._replace(batch=lambda size: torch.randint(300, (size, 8)))
     monkeypatch.setitem(WHAT_IF["PROGRAMS"], "gru", short)
     settings = (("foreach", True),) if optimizer == "SGD" else ()
-    # As many answers are asked without autocast, where the CPU has no LSTM in low precision.
+    # On a CPU without low-precision LSTM, the same number of answers is compared without autocast.
     autocast = autocast and (program != "lstm" or has_low_lstm())
     found = list(WHAT_IF["compared"](WHAT_IF["Recipe"](program, optimizer, autocast, settings=settings, steps=2)))
     answered = [each for each in found if each.error is not None]
@@ -178,7 +178,7 @@ def test_casts_that_did_nothing_would_be_copies_with_low_weights() -> None:
     told = answer(measured(Norm(), lambda: torch.randn(512, 32)), "weights in bfloat16")
     assert told.peak is None
     assert "128.00 KiB to float32" in told.reason
-    # A loss that is cast is too little to matter.
+    # The cast of a loss is too small to matter.
     told = answer(
         measured(Row(), lambda: torch.randn(512, 32), loss=lambda out: out.mean().float()), "weights in bfloat16"
     )

@@ -1,4 +1,4 @@
-"""AMP304 in runs: accumulation windows that throw micro-batches away, or that end one too early at first."""
+"""AMP304 in runs: accumulation windows that discard micro-batches, or whose first window ends one too early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings name losses, optimizers and sums as the program writes them, however it makes the call."""
+"""Findings name losses, optimizers and sums by the source text of the program, for every form of call."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from pytest_amp_check.protocol.finding import Finding
 
 @pytest.fixture(autouse=True)
 def _autocast_off() -> Iterator[None]:
-    """Some programs leave autocast on."""
+    """Turn autocast off, because some programs leave autocast on."""
     yield
     torch.set_autocast_enabled("cpu", False)
     torch.clear_autocast_cache()
 
 
 def found(body: str, path: Path, code: str) -> Finding:
-    """The one finding of a rule, of a program that is run from a file."""
+    """Run a program from a file. Return the only finding of a rule."""
     source = SETUP + body
     path.write_text(source, encoding="utf-8")
     with record() as run:
@@ -65,7 +65,7 @@ scaler.update()
 """
     finding = found(body, tmp_path / "train.py", "AMP203")
     if loss == "loss_of(x, y)":
-        # What is given to a call says nothing more about a loss that is made on the spot.
+        # The arguments of a call say nothing more about a loss that is computed in place.
         assert "torch" not in finding.message.split(" runs backward")[0]
     else:
         assert finding.message == (
@@ -87,7 +87,7 @@ scaler.scale(loss)
 scaler.step(optimizer)
 scaler.update()
 """
-    # Which of them, is a matter of the version of Python.
+    # The version of Python decides.
     said = found(body, tmp_path / "train.py", "AMP203").message.partition(" runs backward")[0]
     assert said in ("`loss`", "the loss")
 
@@ -163,7 +163,7 @@ with region:
         model(batches[0][0])
 """
     said = found(body, tmp_path / "train.py", "AMP102").message.partition(" is entered while it is already open")[0]
-    # Some versions of Python give the span of the whole statement, which does not say which of two it is.
+    # Some versions of Python give the span of the whole statement, which fits both expressions.
     assert said in (("`region`",) if inner == "region" else ("`region`", "autocast"))
 
 

@@ -1,7 +1,7 @@
-"""Accumulation as people write it: windows in every spelling, divisions wherever they are, mistakes and their likes.
+"""Accumulation as users write it: windows in every spelling, divisions at every location, mistakes and correct code.
 
-Each case is a whole program. A mark says what must be found, and where; the end of a name says what the case is: good,
-bad, or info, where the loss comes from code that cannot be read and the finding says so.
+Each case is a whole program, with a mark on the line of each expected finding. The name of a case ends with the kind:
+good, bad, or info, for a loss from unanalyzed code, which the finding then mentions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch.amp import GradScaler, autocast
 
 """
 CASES: list[tuple[str, str]] = []
-#: What is about other things than accumulation.
+#: Codes that are not about accumulation.
 OTHERS = {"AMP401"}
 
 
@@ -35,7 +35,7 @@ def case(name: str, source: str) -> None:
     CASES.append((name, HEAD + dedent(source)))
 
 
-# A loop around that one is read twice, since a variable of it may become a thing.
+# An outer loop around this loop is analyzed twice, because one of its variables may become a tracked object.
 for _name, _divided in (("bad", ""), ("good", " / k")):
     case(
         f"an epoch that may leave the best model so far {_name}",
@@ -60,7 +60,7 @@ def main(model, loader, k):
 """,
     )
 
-# Where a window ends: remainders, counters, loops over micro-batches, flags.
+# Ends of windows: remainders, counters, loops over micro-batches, flags.
 case(
     "divmod good",
     """
@@ -1238,7 +1238,7 @@ def train(model, optimizer, loader, k):
 """,
 )
 
-# Where the loss, the gradients or the learning rate are divided.
+# Locations where the loss, the gradients or the learning rate are divided.
 
 
 def loop(
@@ -1250,7 +1250,7 @@ def loop(
     parameters: str = "",
     mark: str = "",
 ) -> str:
-    """A trainer that steps every ``k`` micro-batches; what stands beside its backward and its step is given."""
+    """Return a trainer that steps every ``k`` micro-batches, with given statements beside backward and step."""
     return f"""
 def train(model, loader, optimizer, k{parameters}):
     scaler = GradScaler("cuda")
@@ -1283,7 +1283,7 @@ case(
     loop("out = model(x)\nloss = F.cross_entropy(out, y) + 0.1 * F.mse_loss(out, x)", mark=UNDIVIDED),
 )
 case(
-    # Whatever alpha is, no share of the window is in them.
+    # For any alpha, the weights contain no share of the window.
     "weights that sum to one bad",
     loop(
         "out = model(x)\nloss = alpha * F.cross_entropy(out, y) + (1 - alpha) * F.mse_loss(out, x)",
@@ -2284,7 +2284,7 @@ def train(loader, k, state):
 """,
 )
 
-# What other programs taught.
+# Cases from other programs.
 
 case(
     "unknown loss, conditionally divided good",
@@ -3022,7 +3022,7 @@ case(
 )
 
 
-# Averaging over processes is left out for all micro-batches but the last.
+# Averaging over processes is disabled for all micro-batches except the last.
 
 for _name, _context, _mark in (
     ("all but the last good", "contextlib.nullcontext() if last else model.no_sync()", ""),
@@ -3200,7 +3200,7 @@ def train(model, loader, optimizer):
 """,
 )
 
-# Scalers in a wrapper of which only the name is known: they scale, run backward and, where it is the time, step.
+# Scalers in a wrapper known only by name: they scale, run backward and, when due, step.
 case(
     "a wrapper from elsewhere that is told when to update bad",
     """
@@ -3312,7 +3312,7 @@ def train(model, loader, args, criterion):
 )
 
 
-# What is cleared before any step of its window can use it: no micro-batch counts, not even the last one.
+# Gradients cleared before any step of their window: no micro-batch counts, not even the last one.
 for _name, _turn in (
     (
         "each time, a turn before the step bad",

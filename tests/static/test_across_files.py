@@ -1,4 +1,4 @@
-"""Code in other files of the tree: what is imported, inherited, called and handed on is followed to where it is."""
+"""Code in other files of the tree: imports, base classes, calls and arguments are analyzed across files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trees import found, marks, write
 
 from pytest_amp_check import check_paths
 
-#: A file whose class leaves its loss to others, and is resumed.
+#: A file whose class leaves its loss to other files, and is resumed.
 TRAINER = """
         === base.py
         import torch
@@ -664,7 +664,7 @@ def test_who_imports_a_file_is_known_for_many_files_as_for_few(used: int, tmp_pa
             "import torch\n\ndef weights(q, k, mask):\n"
             "    scores = torch.matmul(q, k)\n    return scores.masked_fill(mask, -1e9)\n"
         )
-    # float16 comes into those alone that it imports.
+    # float16 only reaches the parts that it imports.
     (tmp_path / "train.py").write_text(
         f"import torch\nfrom parts import {', '.join(parts[:used])}\n\n"
         "def run(*given):\n    with torch.autocast('cuda', dtype=torch.float16):\n"

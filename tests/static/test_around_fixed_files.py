@@ -1,4 +1,4 @@
-"""What lies around files that are fixed: who imports names from them, and which torch their project asks for."""
+"""The project around fixed files: importers of the fixed names, and the torch version that the project requires."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_the_oldest_torch_that_a_project_asks_for(
     for version in [(1, 9), (2, 2), (2, 3), (2, 4), (2, 5), (2, 6), (3, 0)]:
         assert around.declares_version(path, version) is (oldest is not None and oldest >= version)
         assert around.may_support(path, version) is (oldest is None or oldest >= version)
-    # What is said to be the oldest is not asked for.
+    # A declared oldest version replaces the search.
     said = ProjectContext(torch=(2, 5))
     assert [said.declares_version(path, (2, minor)) for minor in (4, 5, 6)] == [True, True, False]
     assert [said.may_support(path, (2, minor)) for minor in (4, 5, 6)] == [True, True, False]

@@ -1,4 +1,4 @@
-"""Averages of weights that are taken beside each step of a scaler, of which some are skipped (AMP403)."""
+"""Averages of weights that are updated after each scaler step, although some steps are skipped (AMP403)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blind spots: the calls of the protocol that no path has judged."""
+"""Blind spots: the calls of the protocol that were checked on no path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ASKED = Settings(select=frozenset({UNANALYZED_CALL_CODE}))
 
 
 def spots(text: str) -> list[tuple[int, str]]:
-    """The line of each blind spot, and why it is one."""
+    """Return the line and the reason of each blind spot."""
     found = check_source(textwrap.dedent(text), "train.py", ASKED)
     return [(finding.line, finding.label.partition(":")[2]) for finding in found]
 

@@ -1,4 +1,4 @@
-"""Parameters that are of low precision from the start, and who trains them."""
+"""Parameters created in low precision, and the optimizers that train them."""
 
 from __future__ import annotations
 

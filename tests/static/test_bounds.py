@@ -1,4 +1,4 @@
-"""Constants that float16 does not have, or has as another one: written to items, and as bounds."""
+"""Constants that float16 cannot represent, or rounds to another value: written to items, and as bounds."""
 
 from __future__ import annotations
 

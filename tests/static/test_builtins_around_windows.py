@@ -1,4 +1,4 @@
-"""Builtins and functions of the standard library that a training loop counts, pairs and asks by."""
+"""Builtins and standard-library functions with which a training loop counts, pairs and tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ regressor = nn.Linear(5, 1)
 rule = torch.optim.SGD(regressor.parameters(), lr=0.2)
 N = 4
 """
-#: What counts micro-batches: the loop, and the test of the end of a window. N of them are added up.
+#: Loops that count micro-batches, with the condition at the end of a window. N losses are accumulated.
 WINDOWS = [
     ("for i, (u, v) in enumerate(loader)", "(i + 1) % N == 0"),
     ("for i, (u, v) in enumerate(loader, 1)", "i % N == 0"),
@@ -39,7 +39,7 @@ WINDOWS = [
     ("for i in range(1, 101)", "i % N == 0"),
     ("for i in range(100)", "(i + 1) % N == 0"),
 ]
-#: Losses of a micro-batch, and whether they are divided by the number of those.
+#: Losses of a micro-batch, and True if they are divided by the number of micro-batches.
 LOSSES = [
     ("F.mse_loss(regressor(u), v)", False),
     ("F.mse_loss(regressor(u), v) / N", True),
@@ -60,7 +60,7 @@ def test_what_counts_micro_batches(loop: str, test: str, loss: str, *, divided: 
     )
 
 
-#: What makes ``flag``, and whether it is certain to be true, certain to be false, or not known (None).
+#: Assignments of ``flag``, and its value: True, False, or None for unknown.
 FLAGS: list[tuple[str, bool | None]] = [
     ("flag = True", True),
     ("flag = bool(1)", True),
@@ -119,7 +119,7 @@ FLAGS: list[tuple[str, bool | None]] = [
 
 @pytest.mark.parametrize(("statements", "value"), FLAGS)
 def test_a_flag_that_a_builtin_makes(statements: str, value: bool | None) -> None:
-    """A second step without an update is an error where it is reached: for certain, under a condition, or never."""
+    """A second step without an update is reported as definite, as possible, or not at all, depending on the flag."""
     source = (
         f'{HEAD}ups = torch.amp.GradScaler("cuda")\n{statements}\nfor u, v in loader:\n    rule.zero_grad()\n'
         '    with torch.autocast("cuda"):\n        loss = F.mse_loss(regressor(u), v)\n'

@@ -1,4 +1,4 @@
-"""The cache: a warm run says what a cold one says, whatever changed in between."""
+"""The cache: a warm run has the findings of a cold run, regardless of changes in between."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ LATER = 1_000_000_000
 
 
 def put(path: Path, content: str, age: int = 100) -> None:
-    """Write a file that was last changed some seconds ago, as far as its times tell."""
+    """Write a file whose modification time is ``age`` seconds in the past."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content, encoding="utf-8")
     at = path.stat().st_mtime_ns - age * LATER
@@ -57,7 +57,7 @@ def put(path: Path, content: str, age: int = 100) -> None:
 
 @pytest.fixture
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs that believe to start long after the files were written, so that their times are trusted."""
+    """Make runs start long after the files were written, so that file times are trusted."""
     from pytest_amp_check.static import cache
 
     monkeypatch.setattr(cache, "time_ns", lambda: int(4e18))
@@ -75,14 +75,14 @@ def tree(tmp_path: Path) -> Path:
 
 
 def said(root: Path, cache: str | None = None, settings: Settings | None = None) -> str:
-    """All that a run says of a tree."""
+    """Return the complete output of a check of a tree."""
     report = check_paths([str(root)], settings, cache=cache)
     shown = [(f.as_dict(), [s.site.list_frames().__repr__() for s in f.witness]) for f in report.findings]
     return json.dumps([shown, report.files], indent=1)
 
 
 def same(root: Path, cache: str, settings: Settings | None = None) -> str:
-    """What a run with the cache says, which must be what one without it says; and again."""
+    """Return the output without the cache, and check that two runs with the cache have the same output."""
     cold = said(root, None, settings)
     assert said(root, cache, settings) == cold
     assert said(root, cache, settings) == cold
@@ -90,7 +90,7 @@ def same(root: Path, cache: str, settings: Settings | None = None) -> str:
 
 
 def opened(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> set[str]:
-    """Names of the files that are analysed, or looked at for the first time, while something is done."""
+    """Return the names of the files that are analyzed or prescanned during an action."""
     found: set[str] = set()
     analyse, look = engine.analyze, prefilter.prescan_file
 
@@ -142,7 +142,7 @@ def test_a_followed_file_changes_what_its_importer_shows(tree: Path, tmp_path: P
 
 
 def test_a_file_in_which_nothing_mattered_that_a_package_hands_on(tree: Path, tmp_path: Path) -> None:
-    """It was looked at, and not followed: what it holds now may matter."""
+    """A prescanned file without relevant code may become relevant after an edit."""
     cache = str(tmp_path / "cache")
     put(tree / "lib" / "steps.py", "from .inner import clip\n")
     others = "\ndef other(optimizer):\n    optimizer.step()\n"
@@ -165,7 +165,7 @@ def test_a_new_file_to_which_an_import_leads(tree: Path, tmp_path: Path) -> None
 
 
 def test_a_word_in_another_file_that_changes_what_this_one_means(tmp_path: Path, settled: None) -> None:
-    """Whether the tree trains in float16 decides about a fill that float16 cannot hold."""
+    """A fill that float16 cannot represent depends on float16 in the tree."""
     root, cache = tmp_path / "project", str(tmp_path / "cache")
     put(root / "mask.py", "import torch\n\ndef scores(q, k, m):\n    return torch.matmul(q, k).masked_fill(m, -1e9)\n")
     put(root / "other.py", "x = 1\n")
@@ -238,7 +238,7 @@ HOSTILE: list[Any] = [None, [], {}, "\x1b[31m", -1, 10**12, True, ["/etc/passwd"
 @given(data=st.data())
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_cache_that_says_nonsense(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Whatever is replaced in it, a run ends and shows nothing that could not stand in a finding."""
+    """With any replaced values in the cache, a run ends and shows valid findings."""
     folder = tmp_path_factory.mktemp("hostile")
     put(folder / "a" / "direct.py", DIRECT)
     put(folder / "a" / "notes.md", f"```python\n{DIRECT}```\n")
@@ -327,7 +327,7 @@ def test_every_output(
         outputs.append((code, capsys.readouterr().out))
     assert outputs[0] == outputs[1] == outputs[2]
     assert outputs[3:4] == outputs[4:]
-    # The paths are the user's, wherever they stand.
+    # The paths in the output are the user's, regardless of the cache folder.
     monkeypatch.chdir(tree)
     assert main(["check", "--output-format", form, "--cache-dir", "../.amp_check_cache", "."]) == 1
     assert main(["check", "--output-format", form, "--no-cache", "."]) == 1
@@ -348,7 +348,7 @@ def test_where_the_cache_lies(tree: Path, monkeypatch: pytest.MonkeyPatch, capsy
     file.write_text("left alone")
     assert main(["check", "--no-cache"]) == 1
     assert file.read_text() == "left alone"
-    # Beside the pyproject.toml that is used, from anywhere below it.
+    # Beside the pyproject.toml in use, from any folder below it.
     (tree / "pyproject.toml").write_text("[tool.amp-check]\n")
     monkeypatch.chdir(tree / "lib")
     main(["check", "."])
@@ -459,7 +459,7 @@ def test_any_edits(
     ],
 )
 def test_a_helper_that_comes_to_matter_and_ceases_to(steps: str, tmp_path: Path, settled: None) -> None:
-    """What did not matter is not parsed: yet what was found depends on it."""
+    """Irrelevant code is not parsed, but findings still depend on it."""
     root, cache = tmp_path / "project", str(tmp_path / "cache")
     put(root / "train.py", TRAINER)
     put(root / "lib" / "steps.py", steps)

@@ -1,4 +1,4 @@
-"""Functions of a file where they are called: what their parameters get, what they give, and what ends with them."""
+"""Functions at the call: arguments of parameters, return values, and objects that live only in the function."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from marks import marks, places, shown
 from pytest_amp_check import check_source
 
 CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
-#: What stands before a training, and what it does between backward and step.
+#: Code before a training, and code between backward and step.
 TURN = """\
 import contextlib
 
@@ -318,7 +318,7 @@ def train(model, loader, optimizer, given: Accelerator):
         scaler.step(optimizer)
         scaler.update()
 """
-#: A function under a context of its own is called before a forward in a region, or in none.
+#: A function under its own context manager is called before a forward, in a region or outside.
 DECORATED = """\
 import torch
 
@@ -348,7 +348,7 @@ for decorator in ("@torch.no_grad()", '@torch.autocast("cuda")'):
             decorator=decorator, forward=forward
         )
 
-#: What a function or a method does is judged where it is called, and not once more by itself.
+#: The effects of a function or method are checked at its call, and not a second time as an entry point.
 DISABLED = """\
 import torch
 

@@ -1,4 +1,4 @@
-"""Functions that are known by their dotted names, and modules by what is done to them: what each does to a training."""
+"""Effects on training of functions known by dotted names, and of modules known by operations on the modules."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ REGION = "with torch.autocast('cuda'):\n"
 OUT = f"{REGION}    out = reader(page)\n"
 AGAIN = f"    loss = F.mse_loss(reader(page), word)\n{STEP}"
 LAST = "boost.step(tuner)\nboost.update()\n"
-#: A turn of the loop, and the label of what is wrong with its marked line, "" for nothing.
+#: Loop iteration, and the label of the violation in its marked line, "" for none.
 TURNS = [
-    # What runs the model is in the region, behind it, or not known to run it.
+    # Calls of the model: in the region, after it, or unrecognized.
     (f"{FORWARD}{STEP}", ""),
     (f"loss = F.mse_loss(reader(page), word)\n{STEP}", "scale@no-autocast"),
     (f"{OUT}loss = F.cross_entropy(out, word)\n{STEP}", "loss@outside"),
@@ -51,7 +51,7 @@ TURNS = [
     ),
     (f"{REGION}    loss = evaluate(reader, page, word)\n{STEP}", ""),
     (f"{REGION}    loss = perplexity(page, word)\n{STEP}", ""),
-    # Functions that make one tensor of others keep the scale, or that there is none.
+    # Functions that combine tensors keep the scale, or its absence.
     (f"{FORWARD}loss = operator.mul(loss, 0.5)\n{STEP}", ""),
     (f"{FORWARD}loss = operator.truediv(boost.scale(loss), 2)\nloss.backward()\n{LAST}", ""),
     (f"{FORWARD}loss = operator.truediv(loss, 2)\nloss.backward()  # !\n{LAST}", "step@raw"),
@@ -62,7 +62,7 @@ TURNS = [
     (f"{FORWARD}loss = sharpen(loss, boost)\nloss.backward()\n{LAST}", ""),
     (f"{FORWARD}loss = max(loss, other)\nloss.backward()  # !\n{LAST}", "step@raw"),
     (f"{FORWARD}loss = min([loss])\nloss.backward()  # !\n{LAST}", "step@raw"),
-    # Who is given gradients, or parameters, may clip them if the name says so.
+    # A function with gradients or parameters as arguments may clip them if its name suggests so.
     (f"{BACKWARD}clip_grads(reader.parameters(), 1.0)  # !\n{LAST}", "clip@scaled"),
     (f"{BACKWARD}boost.unscale_(tuner)\nclip_grads(reader.parameters(), 1.0)\n{LAST}", ""),
     (f"{BACKWARD}sharpen(reader.parameters())\n{LAST}", ""),
@@ -82,14 +82,14 @@ TURNS = [
     (f"{BACKWARD}for _, p in reader.named_parameters():\n    p.grad.clamp_(-1, 1)  # !\n{LAST}", "edit@scaled"),
     (f"{BACKWARD}next(reader.parameters()).grad.clamp_(-1, 1)  # !\n{LAST}", "edit@scaled"),
     (f"{BACKWARD}next(iter(reader.parameters())).grad.clamp_(-1, 1)  # !\n{LAST}", "edit@scaled"),
-    # What ends the program, ends it there.
+    # Calls that end the program.
     (f"{BACKWARD}if page is None:\n    sys.exit(1)\n{LAST}", ""),
     (f"{BACKWARD}boost.step(tuner)\nif page is None:\n    quit()\nboost.update()\n", ""),
     (
         f"{BACKWARD}boost.step(tuner)\nif page is None:\n    sys.exit()\nboost.step(tuner)\nboost.update()\n",
         "step@stepped",
     ),
-    # Weights that are loaded or written while a region keeps low copies of them.
+    # Weights that are loaded or written while a region caches low-precision copies of them.
     (
         f"{OUT}    reader.load_state_dict(kept)  # !\n{AGAIN}",
         "write@region-then-forward",
@@ -151,7 +151,7 @@ for i, (x, y) in enumerate(loader):
         opt.step()
         opt.zero_grad()
 """
-#: The module, how a micro-batch runs backward, and the name of the module whose gradients are averaged too often.
+#: Module, backward of a micro-batch, and the module whose gradients are averaged too often.
 WINDOWS = [
     ("DDP(nn.Linear(8, 1))", "loss.backward()", "net"),
     ("DDP(module=nn.Linear(8, 1))", "loss.backward()", "net"),
@@ -168,7 +168,7 @@ WINDOWS = [
 
 @pytest.mark.parametrize(("made", "backward", "module"), WINDOWS)
 def test_a_window_of_a_replicated_module(made: str, backward: str, module: str) -> None:
-    """Each backward of a module in DDP averages over the processes, unless ``no_sync()`` puts that off."""
+    """Each backward of a module in DDP averages over the processes, unless ``no_sync()`` delays the averaging."""
     source = WINDOW.format(made=made, backward=indent(backward, "    "))
     found = check_source(source, "train.py", Settings(select=frozenset({"AMP306"})))
     assert [each.label for each in found] == ["backward@averaged"] * bool(module)

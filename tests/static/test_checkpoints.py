@@ -1,4 +1,4 @@
-"""Checkpoints as people write them: which hold an optimizer without its scaler, and which only look so."""
+"""Checkpoints as users write them: with an optimizer and without the scaler, and similar correct programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OF_CHECKPOINTS = {"AMP401", "AMP402"}
 
 
 def _parts(text: str) -> dict[str, str]:
-    """Programs by the titles that they stand below."""
+    """Return programs by title."""
     return dict(part.split("\n", 1) for part in text.split("## ")[1:])
 
 
@@ -50,7 +50,7 @@ def test_what_is_marked_is_found(title: str) -> None:
 
 @pytest.mark.parametrize("title", SCRIPTS)
 def test_a_scaler_that_is_off_has_nothing_to_save(title: str) -> None:
-    """The same scripts with the scaler switched off: nothing steps the optimizer that has a scale."""
+    """The same scripts with a disabled scaler: no scale influences the steps of the optimizer."""
     text = SCRIPTS[title].replace('GradScaler("cuda")', 'GradScaler("cuda", enabled=False)')
     found = [finding for finding in check_source(text) if finding.code == "AMP401"]
     assert not found, shown(found)
@@ -102,13 +102,13 @@ def test_a_checkpoint_of_which_nothing_is_resumed_is_worth_less(resume: str, sev
     (tmp_path / "resume.py").write_text(f"import torch\n\n{resume}")
     (found,) = of_checkpoints(check_paths([str(tmp_path)]).findings)
     assert (found.severity, "nothing in sight loads it" in found.message) == (severity, severity == "info")
-    # One file alone does not tell what the project loads.
+    # A single file does not show everything that the project loads.
     (found,) = of_checkpoints(check_paths([str(tmp_path / "train.py")]).findings)
     assert found.severity == "warning"
 
 
 def test_a_scaler_that_is_made_in_each_epoch_has_nothing_worth_saving() -> None:
-    """That it is made anew is the mistake, and the one that is told."""
+    """The recreation of the scaler is the mistake, and the only finding."""
     source = """
 import torch
 

@@ -1,4 +1,4 @@
-"""Gradients that nobody clears between a step and the next backward, and code elsewhere that does not either."""
+"""Gradients that no code clears between a step and the next backward, and other code without a clearing effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the constructs of Python do: in each program, one alone decides whether the gradients are unscaled."""
+"""Effects of Python constructs: in each program, a single construct decides if the gradients are unscaled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from marks import marks, places, shown
 from pytest_amp_check import check_source
 from pytest_amp_check.static.engine import Settings
 
-#: What stands before ``train``, and what in it between backward and the clip.
+#: The code before ``train``, and the code in ``train`` between backward and the clip.
 Parts = tuple[str, str]
 
 READY = """\
@@ -61,10 +61,10 @@ class Part:
         if not self.late:
             s.unscale_(o)
 """
-#: Ways out of a function, each of which unscales.
+#: Ten exits from a function, each after an unscale_.
 MANY = "".join(f"    if n == {k}:\n        s.unscale_(o)\n        return {k}\n" for k in range(10))
 
-#: The gradients are unscaled.
+#: Programs whose gradients are unscaled.
 UNSCALED: dict[str, Parts] = {
     # Functions.
     "a function": (READY, "ready(scaler, optimizer)"),
@@ -560,7 +560,7 @@ UNSCALED: dict[str, Parts] = {
         "for _ in limits:\n    try:\n        break\n    finally:\n        scaler.unscale_(optimizer)",
     ),
 }
-#: They may not be.
+#: Programs whose gradients may be scaled.
 SCALED: dict[str, Parts] = {
     "a function that is not called": (READY, "act = ready"),
     "a function with a default that is overruled": (MAYBE, "ready(scaler, optimizer, False)"),
@@ -785,7 +785,7 @@ def test_the_gradients_may_be_scaled_yet(parts: Parts) -> None:
 
 
 def test_a_loop_that_defines_a_function_is_told_of_as_any_other() -> None:
-    """Such a loop is read for what it changes before it is read for what happens in it."""
+    """A loop that defines a function gets a dry run before the analysis of events."""
     source = """\
 import torch
 from torch import nn

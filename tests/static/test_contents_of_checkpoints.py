@@ -1,4 +1,4 @@
-"""What a saved value holds: in records, in containers, under names that speak of scaling or do not."""
+"""Contents of a saved value: in records, in containers, under names that suggest scaling or do not."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ for frames, target in loader:
     grads.update()
 """
 FORGOTTEN, WHOLE = "save:no-scaler", "save:whole-scaler"
-#: What stands behind the loop, and what is wrong with its last statement, "" for nothing.
+#: Code after the loop, and the violation of its last statement, "" for none.
 SAVED = [
-    # Records hold their fields and nothing else.
+    # Records hold only their fields.
     ("torch.save(Snapshot(net.state_dict(), opt.state_dict()), path)", FORGOTTEN),
     ("torch.save(Snapshot(net.state_dict(), opt.state_dict(), grads.state_dict()), path)", ""),
     ("torch.save(Snapshot(net.state_dict(), opt.state_dict(), extra=grads.state_dict()), path)", ""),
@@ -100,9 +100,9 @@ SAVED = [
     ("torch.save({'net': net, 'opt': opt, 'scaler': grads}, path)", WHOLE),
     ("torch.save(grads, path)", WHOLE),
     ("torch.save([opt.state_dict(), grads], path)", WHOLE),
-    # The scale alone is what matters most of its state.
+    # The scale is the most important part of the scaler's state.
     ("torch.save({'opt': opt.state_dict(), 'scale': grads.get_scale()}, path)", ""),
-    # What is not known here may be the scaler's state if its name says so.
+    # An unknown value with a suitable name may be the scaler's state.
     ("torch.save({'opt': opt.state_dict(), 'loss_scaling': kept}, path)", ""),
     ("torch.save({'opt': opt.state_dict(), 'amp': kept}, path)", ""),
     ("torch.save({'opt': opt.state_dict(), 'kept': amp_state}, path)", ""),
@@ -123,7 +123,7 @@ SAVED = [
     ("model_state, optim_state = get_state_dict(net, opt)\ntorch.save({'optim': optim_state}, path)", FORGOTTEN),
     ("model_state, optim_state = get_state_dict(net, opt)\ntorch.save({'model': model_state}, path)", ""),
     ("torch.distributed.checkpoint.save({'net': net.state_dict(), 'opt': opt.state_dict()}, path)", FORGOTTEN),
-    # Code that is not in view may write what it is given.
+    # Unanalyzed code may save its arguments.
     ("keep({'net': net.state_dict(), 'opt': opt.state_dict()})", FORGOTTEN),
     ("keep({'net': net.state_dict(), 'opt': opt.state_dict(), 'scaler': grads.state_dict()})", ""),
     ("keep({'net': net.state_dict(), 'opt': opt.state_dict()}, grads)", ""),
@@ -161,6 +161,6 @@ def test_what_a_checkpoint_holds(statements: str, label: str) -> None:
     ],
 )
 def test_a_checkpoint_under_a_condition(test: str, forgets: bool) -> None:
-    """Where there is no scaler, none is forgotten."""
+    """On paths without a scaler, no scaler is forgotten."""
     source = f"{HEAD}if {test}:\n    torch.save(Snapshot(net.state_dict(), opt.state_dict()), path)\n"
     assert [each.label for each in check_source(source)] == [FORGOTTEN] * forgets

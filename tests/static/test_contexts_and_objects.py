@@ -1,4 +1,4 @@
-"""Programs that tell what contexts, objects, classes and containers do from what they nearly do."""
+"""Programs that distinguish the effects of contexts, objects, classes and containers from similar effects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from marks import marks, places, shown
 from pytest_amp_check import check_source
 
 CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
-#: A loop that trains, with something of its own between backward and step.
+#: A training loop with a placeholder between backward and step.
 LOOP = """\
 import contextlib
 
@@ -535,7 +535,7 @@ def train(model, loader, optimizer):
         scaler.update()
 """
 
-#: A loop of which some turns accumulate, and the others clip and step.
+#: A loop in which some iterations accumulate, and the others clip and step.
 TURNS = """\
 import torch
 
@@ -605,7 +605,7 @@ def train(model, loader, k):
 """
 PROGRAMS["pieces that a generator hands on"] = PIECES.format("yield from x.chunk(k)", "  # AMP301")
 
-#: An inverse, which autocast casts for on the CPU alone.
+#: An inverse, which autocast casts for only on the CPU.
 DEVICE = """\
 import torch
 
@@ -627,7 +627,7 @@ for text in (
     '"%s:0" % kind',
 ):
     PROGRAMS[f"a device of another type: {text}"] = DEVICE.format(text, "  # AMP510")
-#: A sum of losses that is divided by some number, in a window of several micro-batches.
+#: A sum of losses that is divided by a number, in a window of several micro-batches.
 WINDOW = """\
 import torch
 
@@ -667,7 +667,7 @@ for divided in OF_THE_TURN:
 for divided in OF_THE_WINDOW:
     PROGRAMS[f"a mean over a window: {divided}"] = WINDOW.format(divided, "")
 
-#: A buffer that is made somehow, to which something of low precision is added: float32 does not take it.
+#: A buffer of some origin, to which a low-precision value is added: a float32 buffer does not accept it.
 BUFFER = """\
 import torch
 
@@ -721,7 +721,7 @@ for made in WIDE:
 for made in NOT_WIDE:
     PROGRAMS[f"a buffer of another dtype, or of one that is not known: {made}"] = BUFFER.format(made, "")
 
-#: An inverse is asked for of what has a low dtype, or has none.
+#: An inverse of a value with a low dtype, or without a dtype.
 SOLVED = """\
 import torch
 
@@ -737,7 +737,7 @@ for given in NARROW:
     PROGRAMS[f"an inverse of what is low: {given}"] = SOLVED.format(given, "  # AMP510")
 for given in BROAD:
     PROGRAMS[f"an inverse of what is not known to be low: {given}"] = SOLVED.format(given, "")
-#: A constant that float16 does not hold is written to something that an op gives in a region.
+#: A constant that float16 cannot represent, written to the result of an op in a region.
 FILLED = """\
 import mystery
 import torch
@@ -766,7 +766,7 @@ for made in ("mystery.matmul(q, k)", "heads.linear(q)", "heads.addr(q)"):
 PROGRAMS["an op that is low on a device that nobody knows"] = FILLED.replace('"cuda"', "heads.device").format(
     "torch.mv(q, k)", "  # AMP506"
 )
-#: A loop that trains, with declarations before it and something of its own between backward and step.
+#: A training loop with declarations before it and a placeholder between backward and step.
 DECLARED = """\
 import torch
 
@@ -964,7 +964,7 @@ def train(model, loader, optimizer, flag):
 """
 PROGRAMS["a region that a flag enables, where it does"] = FLAG.format("flag", "  # AMP103", "not flag")
 PROGRAMS["a region that a flag enables, where it does not"] = FLAG.format("not flag", "", "flag")
-#: A context that somebody else makes, which may be a region, or keep gradients apart, by its name.
+#: A context manager of unanalyzed code, which by its name may be a region or no_sync.
 FOREIGN = """\
 import mystery
 import torch
@@ -1004,7 +1004,7 @@ def train(model, views, optimizer):
         optimizer.zero_grad()
 """
 
-#: Pairs of tests: gradients are unscaled where the first is true, and clipped where the second one is.
+#: Pairs of conditions: gradients are unscaled if the first is true, and clipped if the second is true.
 IMPLIED = (
     ("i % limits == 0", "i % limits < 1"),
     ("i % limits == 0", "i % limits <= 0"),
@@ -1097,7 +1097,7 @@ for asked, later in NOT_IMPLIED:
     PROGRAMS[f"{later}: not therefore {asked}"] = LOOP.format(
         f"{unscales}        if {later}:\n            {CLIP}  # AMP201\n"
     )
-#: An optimizer that something holds which may keep float32 copies of weights.
+#: An optimizer held by an object that may keep float32 copies of weights.
 MASTER = """\
 import torch
 

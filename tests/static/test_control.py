@@ -1,4 +1,4 @@
-"""How control moves between a backward and a step: what each way leaves out, or does before something else."""
+"""Control flow between a backward and a step: calls that each path skips, or runs too early."""
 
 from __future__ import annotations
 

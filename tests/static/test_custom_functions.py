@@ -1,4 +1,4 @@
-"""Custom autograd Functions: which backward raises on what autocast gives it, and which takes care of dtypes itself."""
+"""Custom autograd Functions: backwards that raise on values from autocast, and backwards that handle dtypes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PARTS = {
     "use": "Mul.apply(x, self.w)",
     "rest": 'with torch.autocast("cuda"):\n    loss = Layer()(data).sum()\nloss.backward()',
 }
-#: What is different from a Function without decorators, and what is found: where, and what is wrong.
+#: The differences from a Function without decorators, and the findings: method, and label of the violation.
 CASES: dict[str, tuple[dict[str, str], list[tuple[str, str]]]] = {
     "plain": ({}, [("forward", "function:undecorated")]),
     "both": (

@@ -1,4 +1,4 @@
-"""Wrappers that cannot be read and of which the configuration says what they do: the events, and for whom they are."""
+"""Unanalyzed wrappers whose effects the configuration declares: the events, and the affected objects."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from pytest_amp_check.static.engine import Settings, check_source
 
-#: A training that leaves a part of its step to ``finish``, of which nothing but its name is known.
+#: A training that leaves a part of its step to ``finish``, of which only the name is known.
 TRAIN = """\
 import torch
 from torch import nn
@@ -26,7 +26,7 @@ SCALED = "scaler.scale(loss).backward()"
 
 
 def found(step: str, does: str, before: str = CLEAR) -> list[str]:
-    """The codes that are found where the wrapper does this."""
+    """Return the codes of the findings if the wrapper has the effects ``does``."""
     source = TRAIN.format(before=before, step=step.replace("; ", "\n    "))
     options = Settings(helpers={"tools.amp.finish": tuple(does.split())})
     return [finding.code for finding in check_source(source, "train.py", options)]
@@ -35,7 +35,7 @@ def found(step: str, does: str, before: str = CLEAR) -> list[str]:
 @pytest.mark.parametrize(
     ("step", "does", "codes"),
     [
-        # All of a step of training.
+        # A whole step of training.
         ("finish(scaler, loss, optimizer)", "scales backward steps updates", []),
         ("finish(loss, optimizer, scaler)", "scales backward unscales clips steps updates", []),
         ("finish(optimizer=optimizer, loss=loss, scaler=scaler)", "scales backward steps updates", []),
@@ -44,7 +44,7 @@ def found(step: str, does: str, before: str = CLEAR) -> list[str]:
         ("finish(scaler, loss, optimizer)", "backward steps updates", ["AMP203"]),
         ("finish(scaler, loss, optimizer)", "scales backward unscales clips steps", ["AMP206"]),
         ("finish(loss=loss, optimizer=optimizer, scaler=scaler)", "scales backward steps", ["AMP206"]),
-        # A part of it.
+        # A part of the step.
         ("finish(scaler, loss).backward(); scaler.step(optimizer); scaler.update()", "scales", []),
         ("finish(scaler, loss).backward(); optimizer.step()", "scales", ["AMP204"]),
         (f"{SCALED}; finish(optimizer, scaler); scaler.step(optimizer); scaler.update()", "unscales", []),
@@ -55,7 +55,7 @@ def found(step: str, does: str, before: str = CLEAR) -> list[str]:
         (f"{SCALED}; scaler.step(optimizer); finish(scaler)", "updates", []),
         ("scaled = scaler.scale(loss); finish(scaled); scaler.step(optimizer); scaler.update()", "backward", []),
         ("finish(loss); scaler.step(optimizer); scaler.update()", "backward", ["AMP203"]),
-        # Whom it clips: parameters, else a module, else those of an optimizer.
+        # Objects that are clipped: parameters, else a module, else an optimizer's parameters.
         (f"{SCALED}; finish(model.parameters()); scaler.step(optimizer); scaler.update()", "clips", ["AMP201"]),
         (f"{SCALED}; finish(model); scaler.step(optimizer); scaler.update()", "clips", ["AMP201"]),
         (f"{SCALED}; finish(optimizer); scaler.step(optimizer); scaler.update()", "clips", ["AMP201"]),
@@ -65,7 +65,7 @@ def found(step: str, does: str, before: str = CLEAR) -> list[str]:
             [],
         ),
         (f"{SCALED}; finish(model, optimizer, scaler); scaler.step(optimizer); scaler.update()", "unscales clips", []),
-        # Who is not given what an event needs is like any other call.
+        # A wrapper call without the arguments that an event needs is like any other call.
         (f"{SCALED}; finish(model); scaler.step(optimizer); scaler.update()", "unscales clips", []),
         (f"{SCALED}; finish(1.0); scaler.step(optimizer); scaler.update()", "clips", []),
         (f"{SCALED}; finish(*[optimizer]); scaler.step(optimizer); scaler.update()", "clips", []),
@@ -83,7 +83,7 @@ def test_a_wrapper_that_clears(cleared: str) -> None:
     assert found(step, "clears", "pass") == ["AMP215"]
 
 
-#: The same where the name alone says what the optimizer is.
+#: The same with an optimizer that is known only by its name.
 UNKNOWN = """\
 import torch
 from tools.amp import finish

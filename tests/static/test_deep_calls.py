@@ -1,4 +1,4 @@
-"""Chains of calls: what stands many calls below a loop is judged as if it stood in it."""
+"""Chains of calls: code many calls below a loop is checked as if it were inside the loop."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def train(loader, net, criterion):
             loss = criterion(net(x), y)
         {call}
 """
-#: What the last call of a chain does, and what the first is called with.
+#: Body of the last function of a chain, and the call of the first.
 ENDS = {
     "a clip without unscale_": (
         "scaler.scale(loss).backward()\n{first}(scaler, optimizer, net, loss)",
@@ -50,7 +50,7 @@ ENDS = {
 
 
 def chain_of(count: int, last: str) -> str:
-    """A module with functions of which each calls the one before; the names say nothing."""
+    """Return a module with functions that each call the previous function. The names have no meaning."""
     text = "import torch\n\n\ndef f0(s, o, m, loss):\n" + textwrap.indent(last, "    ") + "\n"
     for number in range(1, count):
         text += f"\n\ndef f{number}(s, o, m, loss):\n    f{number - 1}(s, o, m, loss)\n"

@@ -1,4 +1,4 @@
-"""Code that is nested more deeply than the stack of a thread allows is read all the same, or said to be too deep."""
+"""Code nested more deeply than a thread's stack allows is analyzed all the same, or reported as too deep."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ for x in loader:
     scaler.step(optimizer)
     scaler.update()
 """
-#: Of each the parser, or the reader, runs through more frames than 2 MB of stack hold.
+#: Texts for which the parser or the analyzer needs more frames than 2 MB of stack hold.
 DEEP = {
     "additions": "x = " + " + ".join(["a"] * 8_900),
     "attributes": "x = a" + ".b" * 8_900,
@@ -39,7 +39,7 @@ DEEP = {
 }
 FOUND = "import sys\nfrom pytest_amp_check import check_source\n\ndef look(path):\n"
 FOUND += "    print(*(f.code for f in check_source(open(path).read(), 'train.py')))\n\n"
-#: How source comes to be read, as a script that is given the paths of files.
+#: Callers of the analysis, each a script that gets the paths of files as arguments.
 WAYS = {
     "the main thread": FOUND + "for path in sys.argv[1:]:\n    look(path)\n",
     "a thread of a program": FOUND
@@ -54,7 +54,7 @@ WAYS = {
 
 
 def limited(stack: int, command: list[str]) -> subprocess.CompletedProcess[str]:
-    """Run a command whose main thread has so many bytes of stack."""
+    """Run a command whose main thread has ``stack`` bytes of stack."""
     _, most = resource.getrlimit(resource.RLIMIT_STACK)
     return subprocess.run(
         command,
@@ -102,7 +102,7 @@ def test_what_is_deep_is_read_or_said_to_be_too_deep(files: list[Path], expected
 
 def test_no_part_of_what_was_read_is_kept(files: list[Path]) -> None:
     def kept() -> int:
-        # Their own classes: what is known weakly may be gone.
+        # `type(each)`, because isinstance() raises for a weak proxy of a dead object.
         return sum(issubclass(type(each), ast.AST) for each in gc.get_objects())
 
     text = f"{TRAIN}def f(a):\n    return {' + '.join('a' * 500)}\nclass C:\n    def g(self):\n        return f(self)\n"
@@ -112,7 +112,7 @@ def test_no_part_of_what_was_read_is_kept(files: list[Path]) -> None:
     try:
         check_source(text)
         assert [finding.code for finding in check_source(files[-1].read_text())] == ["AMP903"]
-        # The collector would let go of it on whatever stack it runs.
+        # Otherwise the collector would free the tree on the stack of any thread.
         assert kept() <= before
     finally:
         gc.enable()

@@ -1,4 +1,4 @@
-"""AMP6xx in programs that hide it, or that only look like it: shards, replicas, threads, captures, compiled modules."""
+"""AMP6xx in indirect programs, and in similar correct programs: shards, replicas, threads, captures, compilation."""
 
 from __future__ import annotations
 
@@ -469,7 +469,7 @@ def train(model, loader):
             loss = torch.nn.functional.mse_loss(model(x), y)
         loss.backward()
 """
-#: Decorator of forward, of backward, what uses it, and the method that is marked.
+#: Decorator of forward, decorator of backward, use of the function, and the marked method.
 FUNCTIONS = {
     "no decorators": ("", "", USE, "forward"),
     "once differentiable": ("", "@once_differentiable", USE, "forward"),
@@ -527,7 +527,7 @@ def test_a_backward_that_casts_takes_care_of_dtypes(line: str) -> None:
     assert not check_source(source, "script.py", Settings(select=frozenset({"AMP107"})))
 
 
-#: A model whose gradients are cast to float16, as far as ``HOOK`` says so, and what scales them.
+#: A model whose gradients are cast to float16 if ``HOOK`` registers a hook, and the scaling of its gradients.
 HOOKED = """\
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
@@ -552,7 +552,7 @@ def train(loader, net, other, option, flag):
             {scaler}.update()
 """
 HOOK = "model.register_comm_hook(None, default_hooks.fp16_compress_hook)"
-#: What differs, and whether the hook is a mistake.
+#: The replaced parts, and True if the hook is a mistake.
 HOOKS: list[tuple[dict[str, str], bool]] = [
     ({}, True),
     ({"arguments": ", growth_interval=100"}, True),

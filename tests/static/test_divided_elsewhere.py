@@ -9,7 +9,7 @@ from marks import marks, places
 
 from pytest_amp_check.static.engine import check_source
 
-#: Programs with the line that divides, which is marked, and the mark of what is wrong without it.
+#: Programs with a mark at the dividing line, and the mark of the mistake without this line.
 PROGRAMS = {
     "a method that multiplies what the step uses": """
         import torch

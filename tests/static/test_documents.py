@@ -1,4 +1,4 @@
-"""Notebooks are one program cell by cell, Markdown is one for each block: what is found in them, and where."""
+"""Findings in notebooks, one program across cells, and in Markdown, one program for each block, with locations."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def cells_of(*cells: Cell) -> list[dict[str, Any]]:
 
 
 def notebook(*cells: Cell, language: str | None = "python", indent: int | None = 1) -> str:
-    """The text of a notebook; a string is a code cell."""
+    """Return the text of a notebook. A string is a code cell."""
     metadata: dict[str, Any] = {}
     if language is not None:
         metadata = {"kernelspec": {"name": "k", "language": language}, "language_info": {"name": language}}
@@ -78,7 +78,7 @@ def found(text: str, name: str = "train.ipynb", options: Settings | None = None)
 
 
 def marked(*cells: Cell) -> Cells:
-    """The marks of the code cells of a notebook."""
+    """Return the marks of the code cells of a notebook."""
     return {
         (number, line, code)
         for number, cell in enumerate(cells_of(*cells), 1)
@@ -126,7 +126,7 @@ def test_a_helper_in_one_cell_is_followed_from_another() -> None:
 
 @pytest.mark.skipif(find_spec("ruff") is None, reason="ruff is not installed")
 def test_cells_have_the_numbers_that_ruff_gives_them(tmp_path: Path) -> None:
-    """Each code cell has an old name for this tool that ruff does not find defined."""
+    """Each code cell has an old name for this tool, and an undefined name for ruff."""
     both = "%matplotlib inline\nwith torch.cuda.amp.autocast(): pass\n"
     cells: list[Cell] = [
         prose("x"),
@@ -176,7 +176,7 @@ def test_cells_have_the_numbers_that_ruff_gives_them(tmp_path: Path) -> None:
     ],
 )
 def test_what_only_ipython_understands_is_passed_over(line: str) -> None:
-    """Alone, among Python and in a block: what follows stands where it stood."""
+    """An IPython line alone, among Python and in a block does not move the following code."""
     indented = "    " + line.replace("\n", "\n    ") + "\n"
     automatic = line.startswith(("pip", "cd"))
     for cells in ([SETUP, line + "\n" + LOOP], [line, SETUP, LOOP], [SETUP + line, LOOP], [SETUP, "\n  " + line, LOOP]):
@@ -238,7 +238,7 @@ def test_cells_of_other_magics_are_passed_over(head: str) -> None:
 def test_a_file_that_a_cell_writes_is_a_program_of_its_own(head: str) -> None:
     cells = [head + "\n" + SETUP + LOOP, "%%writefile notes.py\nno python (", "import torch"]
     assert found(notebook(*cells)) == marked(*cells) != set()
-    # What it defines is not known in the cells.
+    # The definitions of the magic are unknown in the cells.
     assert (
         found(notebook(head + "\n" + SETUP, LOOP.replace("clip_grad_norm_(", "clip(").replace("AMP201", ""))) == set()
     )
@@ -271,7 +271,7 @@ def test_the_indentation_of_a_whole_cell_is_taken_from_it() -> None:
 
 
 def test_a_cell_ends_where_it_ends() -> None:
-    """Neither a backslash nor an open bracket goes on in the next cell."""
+    """Neither a backslash nor an open bracket continues in the next cell."""
     for end in ("x = 1 \\", "x = (1", "if x:", "@decorator", 'x = """'):
         (finding,) = check_source(notebook("import torch", SETUP + end, "2)\nLOOP"), "train.ipynb")
         assert (finding.code, finding.cell) == ("AMP903", 2)
@@ -284,7 +284,7 @@ def test_a_cell_that_is_no_python_is_one_finding_at_its_line() -> None:
     assert re.search(r"line [13-9]", finding.message) is None
 
 
-# Which notebooks are read.
+# Analyzed notebooks.
 
 
 @pytest.mark.parametrize("language", ["python", "ipython", "Python 3", None])
@@ -387,7 +387,7 @@ def test_an_empty_notebook_is_silent(tmp_path: Path, content: str) -> None:
     assert check_paths([str(path)]).findings == []
 
 
-# Looking before parsing.
+# The prescan.
 
 
 def picture(size: int) -> dict[str, Any]:
@@ -422,7 +422,7 @@ def test_too_much_code_is_said(tmp_path: Path, name: str, *, named: bool) -> Non
 
 
 def escaped(text: str) -> str:
-    """JSON as programs write it that are afraid of HTML."""
+    """Escape a JSON text for safe use in HTML, as some programs do."""
     return re.sub("[=<>&']", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
@@ -441,7 +441,7 @@ def afraid(source: str) -> str:
 @pytest.mark.parametrize("write", [flat, listed, afraid])
 @pytest.mark.parametrize("rule", [c for c, r in RULES.items() if r.detected_by != RUNTIME and c != "AMP903"])
 def test_no_mistake_hides_in_json(tmp_path: Path, rule: str, write: Callable[[str], str]) -> None:
-    """The examples of every rule are found in a notebook below a folder as in a script."""
+    """The examples of every rule have the same findings in a notebook below a folder as in a script."""
     options = Settings(select=MISTAKES | {rule})
     for number, source in enumerate((RULES[rule].bad_example, RULES[rule].good_example)):
         folder = tmp_path / str(number)
@@ -453,7 +453,7 @@ def test_no_mistake_hides_in_json(tmp_path: Path, rule: str, write: Callable[[st
 
 
 def test_what_notebooks_print_is_no_code(tmp_path: Path) -> None:
-    """A word in an output neither makes a finding nor changes one in another file."""
+    """A word in an output neither causes a finding nor changes a finding in another file."""
     output = {"output_type": "stream", "name": "stderr", "text": ["FutureWarning: autocast(args)\n", "float16"]}
     (tmp_path / "plots.ipynb").write_text(notebook(code("plot()", outputs=[output])))
     alone = SETUP + LOOP.replace('    with torch.autocast("cuda"):\n    ', "")
@@ -463,7 +463,7 @@ def test_what_notebooks_print_is_no_code(tmp_path: Path) -> None:
     assert "AMP110" not in {f.code for f in check_paths([str(tmp_path)]).findings}
 
 
-# Places.
+# Locations.
 
 MARKED = [p for p in sorted((ROOT / "fixtures").rglob("*.py")) if marks(p.read_text(encoding="utf-8"))]
 
@@ -471,7 +471,7 @@ MARKED = [p for p in sorted((ROOT / "fixtures").rglob("*.py")) if marks(p.read_t
 @given(data=st.data())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_notebook_has_the_findings_of_its_script(data: st.DataObject) -> None:
-    """A marked script, cut into cells between any of its statements, with magics and other cells among them."""
+    """A marked script keeps its findings when cut into cells between any statements, among magics and other cells."""
     path = data.draw(st.sampled_from(MARKED))
     script = path.read_text(encoding="utf-8")
     rows = script.split("\n")
@@ -617,7 +617,7 @@ def test_blocks_in_lists_and_quotations(first: str, rest: str) -> None:
     assert {(None, finding.line, finding.code)} == marked_lines(text)
     row = text.split("\n")[finding.line - 1]
     assert row[finding.site.column : finding.site.end_column] == "clip_grad_norm_(model.parameters(), 1.0)"
-    # What follows is read as ever.
+    # The following block is analyzed as usual.
     again = f"{text}\n```python\n{BLOCK}```\n"
     assert markdown(again) == marked_lines(again)
 
@@ -658,7 +658,7 @@ def test_a_fragment_is_no_mistake() -> None:
 
 
 def test_a_fragment_leaves_out_what_is_said_around_it() -> None:
-    """The region may be in the text, and which autocast is meant in an import further up."""
+    """The surrounding text may describe the region, and an earlier import may define autocast."""
     scaled = "scaler = GradScaler()\nfor x in data:\n    loss = model(x)\n    scaler.scale(loss).backward()\n"
     scaled += "    scaler.step(optimizer)\n    scaler.update()\n"
     assert markdown(f"Wrap the forward pass in `autocast`:\n\n```python\n{scaled}```\n") == set()
@@ -749,7 +749,7 @@ def test_findings_are_in_the_order_of_cells() -> None:
     assert [f.cell for f in findings if f.code == "AMP201"] == list(range(2, 13))
 
 
-# What is shown.
+# Output.
 
 
 def test_full_output_shows_the_lines_of_the_cell(tree: Path) -> None:
@@ -868,7 +868,7 @@ def test_notebooks_and_markdown_are_items(project: pytest.Pytester) -> None:
     ]
     result = run_pytest(project, "--amp-check", "--amp-only=static", trains=False)
     result.assert_outcomes(failed=3, passed=1)
-    # In whatever order other plugins run them.
+    # The order is up to other plugins.
     for lines in (
         ["*_ amp-check: docs/train.md _*", "docs/train.md:14:5: AMP201 *"],
         ["*_ amp-check: train.ipynb _*", "train.ipynb:cell 3:6:5: AMP201 *", "6 |     clip_grad_norm_(*"],

@@ -1,4 +1,4 @@
-"""Casts, copies of the scale and zeros that a training makes more often than it needs, and those that it needs."""
+"""Casts, copies of the scale and zeros that a training makes without need, and necessary operations."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ for turn, (signal, echo) in enumerate(loader):
 ZERO = "sgd.zero_grad()"
 FORWARD = 'with torch.autocast("cuda"):\n    loss = F.mse_loss(cell(signal), echo)'
 EACH = "cast:each-turn"
-#: How gradients are cleared, the forward, what follows the update, and what is done too often.
+#: Clearing of gradients, forward, code after the update, and the label of the repeated work.
 TURNS = [
     (ZERO, FORWARD, "", ""),
     ("sgd.zero_grad(set_to_none=False)", FORWARD, "", "zero:zeros"),

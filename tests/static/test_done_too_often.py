@@ -1,4 +1,4 @@
-"""What autocast and the scaler are made to do more often than needed: AMP701, which is off unless it is selected."""
+"""Work of autocast and the scaler that is repeated without need: AMP701, which is off by default."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_the_loss_scale_is_copied_to_be_told(after: str, *, told: bool) -> None:
         ("opt.zero_grad()", "", False),
         ("opt.zero_grad(set_to_none=True)", "", False),
         ("opt.zero_grad(set_to_none=keep)", "", False),
-        # Somebody may need the zeros.
+        # Other code may need the zeros.
         ("opt.zero_grad(set_to_none=False)", "print(net.weight.grad)", False),
         ("opt.zero_grad(set_to_none=False)", "from torch.distributed.fsdp import fully_shard", False),
         ("opt.zero_grad(set_to_none=False)", "g = torch.cuda.CUDAGraph()", False),

@@ -1,4 +1,4 @@
-"""What is known of a tensor's dtype goes where the tensor goes, by whatever name and in whatever container."""
+"""Dtype info follows a tensor through every name and every container."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ encoder = nn.Linear(16, 16).cuda()
 optimizer = torch.optim.AdamW(encoder.parameters())
 scaler = torch.amp.GradScaler("cuda")
 """
-#: What makes ``odds`` in a region, of the low tensor ``code``.
+#: Code that computes ``odds`` in a region from the low tensor ``code``.
 WAYS = {
     "name": "raw = code\nodds = torch.sigmoid(raw)",
     "walrus": "print(odds := torch.sigmoid(code))",
@@ -110,14 +110,14 @@ def test_a_cast_ends_it(name: str) -> None:
 def test_a_wide_tensor_is_wide(name: str) -> None:
     source = program(WAYS[name], "odds", "").replace("encoder(inputs)", "encoder(inputs).float()")
     if name.startswith("module"):
-        # These multiply matrices themselves, which makes them low again.
+        # These modules contain matrix products, which make the values low again.
         source = source.replace("self.linear(t)", "self.linear(t).float()").replace(
             "self.first(t)", "self.first(t).float()"
         )
     assert not check_source(source, "train.py")
 
 
-#: What operators and ways make of ``code``, a float16, and of ``inputs``, and whether that is one for certain.
+#: Expressions of ``code`` (float16) and ``inputs``, and True if the result is certainly float16.
 MADE = {
     "code * 2": True,
     "2.5 * code": True,

@@ -1,4 +1,4 @@
-"""How a module comes by low-precision weights, or only seems to: casts, factories, parts, and what is frozen."""
+"""Modules with low-precision weights, and modules without: casts, factories, parts, and frozen modules."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ for tokens, labels in loader:
     {step}
 """
 CAST = "cast:trained"
-#: What makes the module, and what is wrong with the marked line, "" for nothing.
+#: Creation of the module, and the violation of the marked line, "" for none.
 MODULES = [
     ("tower = nn.Linear(16, 4).half()  # !", CAST),
     ("tower = nn.Linear(16, 4).bfloat16()  # !", CAST),
@@ -81,7 +81,7 @@ def test_weights_that_an_optimizer_trains(statements: str, label: str, *, scaled
     if scaled:
         scaler = 'ups = torch.amp.GradScaler("cuda")'
         step = "ups.scale(loss).backward()\n    ups.step(learner)\n    ups.update()"
-        # GradScaler refuses gradients in float16 everywhere, and those in bfloat16 on CUDA alone.
+        # GradScaler rejects float16 gradients everywhere, and bfloat16 gradients only on CUDA.
         label = label and (label if low == "bfloat16" else f"{label}-scaled")
     source = TRAIN.format(statements=statements, scaler=scaler, step=step)
     marked = next((number for number, line in enumerate(source.split("\n"), 1) if "# !" in line), 0)

@@ -1,4 +1,4 @@
-"""From paths and texts to findings: settings, suppressions, order, and what cannot be read."""
+"""From paths and texts to findings: settings, suppressions, order, and invalid files."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ BROKEN = "def train(:\n    autocast\n"
 
 
 def at(text: str, line: int, comment: str) -> str:
-    """The text with a comment at the end of a line."""
+    """Return the text with a comment at the end of a line."""
     rows = text.split("\n")
     rows[line - 1] += f"  {comment}"
     return "\n".join(rows)
 
 
 def below(line: int) -> str:
-    """The text with a comment line above that line, which then stands one lower."""
+    """Return the script with a comment line above a line, which then moves down by one."""
     rows = SCRIPT.split("\n")
     rows.insert(line - 1, "    # amp: ignore[AMP201]")
     return "\n".join(rows)
@@ -222,7 +222,7 @@ def test_unused_suppressions_can_be_off() -> None:
 
 
 def test_copies_of_one_text_are_each_what_their_kind_of_file_makes_of_it(tmp_path: Path) -> None:
-    # Valid as Python, and no notebook; invalid as Python; and a future that nobody knows, which parses all the same.
+    # Valid Python but not a notebook; invalid Python; and an unknown future import, which parses all the same.
     texts = {"valid": "x = 1\n", "broken": "def f(:\n", "future": "from __future__ import braces\n"}
     for folder in ("first", "second"):
         (tmp_path / folder).mkdir()
@@ -343,7 +343,7 @@ def test_progress_counts_up_to_the_end(project: Path) -> None:
 
 
 def test_autocast_in_another_file_may_be_entered_around_this_one(tmp_path: Path) -> None:
-    """A scaler without autocast in sight is a mistake only as far as one can see."""
+    """A scaler without autocast is only reported if no visible file enters autocast around it."""
     alone = SCRIPT.replace('    with torch.autocast("cuda"):\n    ', "") + "    scaler.update()\n"
     (tmp_path / "train.py").write_text(alone, encoding="utf-8")
     before = check_paths([str(tmp_path)], Settings()).findings
@@ -377,7 +377,7 @@ def f(g):
     with torch.autocast("cuda", dtype=torch.bfloat16):
         g()
 """
-#: What trains its own modules, beside what works in float16.
+#: A file that trains its own modules, beside a file that uses float16.
 TRAINS = """import torch, amp
 
 class Net(torch.nn.Module):
@@ -395,25 +395,25 @@ MASK = "import torch\n\ndef scores(q, k, m):\n    return torch.matmul(q, k).mask
 @pytest.mark.parametrize(
     ("files", "found"),
     [
-        # Who is near: what imports it, what that imports, and what it imports itself.
+        # Files in reach: importers, their imports, and the file's own imports.
         ({"net/use": "import mask\ndtype = 'float16'\n"}, True),
         ({"net/use": "import mask, amp\n", "net/amp": "dtype = 'float16'\n"}, True),
         ({"net/use": "import mask\n", "net/main": "import use, amp\n", "net/amp": "dtype = 'float16'\n"}, True),
-        # Who is not: another program beside it.
+        # Not in reach: another program beside it.
         ({"net/use": "import mask\n", "other/amp": "dtype = 'float16'\n"}, False),
-        # Nobody is known to use it: then what lies beside it may, and another program is not near.
+        # Without a known importer, neighboring files may import it, but another program is not in reach.
         ({"net/amp": "dtype = 'float16'\n"}, True),
         ({"other/amp": "dtype = 'float16'\n"}, False),
-        # A library of the same repository that can work in float16 does not do so for each of its examples.
+        # A library of the same repository that supports float16 does not use it for each of its examples.
         ({"net/use": "import mask, lib\n", "src/lib/__init__": "from .amp import x\n", "src/lib/amp": IN_HALF}, False),
         ({"net/use": "import mask, lib\n", "lib/__init__": "from .amp import x\n", "lib/amp": IN_HALF}, True),
-        # What is imported by name is anything, of a package what it holds and what lies beside it.
+        # An import by a dynamic name may be any file; in a package, any file inside or beside the package.
         ({"net/use": "import mask\nimport_module(x)\n", "other/amp": IN_HALF}, True),
         ({"net/use": "import mask, lib\n", "src/lib/__init__": "import_module(x)\n", "other/amp": IN_HALF}, False),
-        # A package only offers what lies in it; nobody is known to use that here but what lies beside it.
+        # A package only re-exports its content. Without a known importer, only neighboring files may use the content.
         ({"net/__init__": "from .mask import scores\nfrom .sub.amp import x\n", "net/sub/amp": IN_HALF}, False),
         ({"net/__init__": "from .mask import scores\nfrom .amp import x\n", "net/amp": IN_HALF}, True),
-        # What defines something of its own may use it, too.
+        # A package that defines functions of its own may also use the content.
         (
             {
                 "net/__init__": "from .mask import scores\nfrom .sub.amp import x\n\ndef f():\n    return x(scores)\n",
@@ -421,21 +421,22 @@ MASK = "import torch\n\ndef scores(q, k, m):\n    return torch.matmul(q, k).mask
             },
             True,
         ),
-        # A scaler makes no float16, beside regions of bfloat16 least of all.
+        # A scaler does not imply float16, least of all beside bfloat16 regions.
         ({"net/use": BESIDE_BFLOAT16}, False),
         ({"net/use": BESIDE_BFLOAT16.replace(", dtype=torch.bfloat16", "")}, True),
         ({"net/use": "import mask, torch\nscaler = torch.amp.GradScaler()\n"}, False),
-        # What trains its own modules, and says nothing of float16, trains them in float32.
+        # A file that trains its own modules, without float16, trains them in float32.
         ({"net/mask": TRAINS, "net/amp": IN_HALF}, False),
         ({"net/mask": TRAINS.partition("def train")[0], "net/amp": IN_HALF}, True),
-        # What is only told, allowed or asked for is no float16; nor is bfloat16, which has the range of float32.
+        # A float16 in a docstring, an assertion or a comparison is not a use; nor is bfloat16, which has the range of
+        # float32.
         ({"net/use": "import mask\nx = 1\n'''dtype: one of float16 and float32'''\n"}, False),
         ({"net/use": "import mask\ndef f(dtype):\n    assert dtype in ['float16', 'float32']\n"}, False),
         ({"net/use": "import mask, torch\ndef f(x):\n    return x.dtype == torch.float16\n"}, False),
         ({"net/use": "import mask, torch\ndtype = torch.bfloat16\n"}, False),
         ({"net/use": "import mask, torch\nfrom torch import autocast\n"}, False),
         ({"net/use": "import mask, torch\ndef f(g):\n    with torch.autocast('cuda', enabled=False): g()\n"}, False),
-        # These are.
+        # Real uses of float16.
         ({"net/use": "import mask, torch\ndef f(x):\n    return x.to(torch.float16)\n"}, True),
         ({"net/use": "import mask\ndef f(x):\n    return x.half()\n"}, True),
         ({"net/use": "import mask, torch\ndef f(g):\n    with torch.autocast('cuda'): g()\n"}, True),
@@ -445,7 +446,7 @@ def test_float16_counts_where_it_may_come_into_a_file(tmp_path: Path, files: dic
     for name, text in {"net/mask": MASK, **files}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
-    # By its name a file is asked among all of its project.
+    # A file checked by name is analyzed among all files of its project.
     (tmp_path / "pyproject.toml").touch()
     for path in (tmp_path, tmp_path / "net" / "mask.py"):
         assert ("AMP506" in {f.code for f in check_paths([str(path)], Settings()).findings}) == found, path
@@ -512,7 +513,7 @@ def second(model, optimizer, scaler, loss):
 
 @pytest.mark.long
 def test_reading_leaves_nothing_that_only_a_search_for_cycles_would_free() -> None:
-    # None is made while a tree is read, so that what is left would stay until the end.
+    # The analysis of a tree creates no reference cycles, so leftovers would stay until the end.
     program = (
         "import gc, sys; from pytest_amp_check import check_paths; check_paths([sys.argv[1]]); gc.collect();"
         "gc.disable(); gc.set_debug(gc.DEBUG_SAVEALL); check_paths([sys.argv[1]]); gc.collect();"

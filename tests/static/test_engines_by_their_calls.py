@@ -1,4 +1,4 @@
-"""Engines of frameworks, call by call: which scale, divide, unscale, step or clear, and under which arguments."""
+"""Engines of frameworks, call by call: calls that scale, divide, unscale, step or clear, with various arguments."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ CLIP = "nn.utils.clip_grad_norm_(planner.parameters(), 1.0)"
 FP16 = 'mixed_precision="fp16"'
 MIXED = 'precision="16-mixed"'
 WRAPPED = "optimizer=sgd"
-#: The framework, what its engine is given, a turn of the loop, and the label of what is wrong in its marked line.
+#: Framework, arguments of its engine, loop iteration, and the label of the violation in the marked line.
 TURNS = [
-    # accelerate divides by its number of micro-batches, whoever divides besides.
+    # accelerate divides by its number of micro-batches, even if the program divides as well.
     (
         "accelerate",
         f"{FP16}, gradient_accumulation_steps=4",
@@ -88,7 +88,7 @@ TURNS = [
         ),
         "loss:divided-twice",
     ),
-    # Only where it scales, a plain clip is too early.
+    # A plain clip is too early only if the engine scales.
     ("accelerate", FP16, f"{ACC}acc.backward(loss)\n{CLIP}  # !\nsgd.step()\nsgd.zero_grad()", "clip@scaled-framework"),
     (
         "accelerate",
@@ -203,7 +203,7 @@ TURNS = [
         ),
         "",
     ),
-    # timm scales, runs backward and, where it is to update, unscales, steps and updates.
+    # timm scales, runs backward and, if an update is due, unscales, steps and updates.
     ("timm", "", f"with torch.autocast('cuda'):\n    {ACC}sgd.zero_grad()\nscale(loss, sgd)", ""),
     (
         "timm",
@@ -239,7 +239,7 @@ TURNS = [
         ),
         "clip@stepped",
     ),
-    # mmengine's wrapper does all of it in one call, or one by one.
+    # mmengine's wrapper does the whole step in one call, or in single calls.
     ("mmengine", WRAPPED, f"with wrap.optim_context(planner):\n    {ACC}wrap.update_params(loss)", ""),
     (
         "mmengine",
@@ -265,7 +265,7 @@ TURNS = [
         f"with wrap.optim_context(planner):\n    {ACC}loss = loss / 2\nwrap.update_params(loss)",
         "",
     ),
-    # apex unscales where its block ends, unless that is put off.
+    # apex unscales at the end of its block, unless the unscaling is delayed.
     (
         "apex",
         'opt_level="O1"',

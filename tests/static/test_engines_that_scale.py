@@ -1,4 +1,4 @@
-"""Accelerate and Fabric scale, unscale and step for the program: what it does beside them, and must not."""
+"""Accelerate and Fabric, which scale, unscale and step for the program: allowed and wrong code beside the engine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ for x, y in loader:
     {body}
 """,
 }
-#: The framework, what its engine is given, the loop, what is wrong in the marked line, and what is quoted.
+#: Framework, arguments of its engine, loop, label of the violation in the marked line, and quoted texts.
 LOOPS: list[tuple[str, str, str, str, list[str]]] = [
     (
         "accelerate",

@@ -1,4 +1,4 @@
-"""What other files are evidence of: a finding goes where they make the call that is missing, and nowhere else."""
+"""Evidence of other files: a finding disappears only if another file makes the missing call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from trees import found, marks, write
 
-#: Trees in which a file hid what another one shows by itself. Marks say what must be found.
+#: Trees in which one file hid a finding that another file has alone. Marks name the expected findings.
 HIDDEN = {
     "a helper that is followed until the budget ends": """
         === net.py
@@ -141,7 +141,7 @@ HIDDEN = {
                     self.scaler.update()
         """,
 }
-#: The same shapes, in which the other file does what is missing, or shows that the call is never made.
+#: The same structures, in which the other file makes the missing call, or shows that the code is never called.
 SUPPLIED = {
     "a subclass unscales in the hook of its base": """
         === base.py
@@ -324,7 +324,7 @@ def half_step(net, opt, scaler, images, log):
 
 
 def test_a_caller_with_more_states_than_are_followed_shows_only_the_calls_that_it_makes(tmp_path: Path) -> None:
-    """Where its states are joined, a violation may be lost. That it clears the gradients is seen all the same."""
+    """Joined states of the caller may lose a violation, but the caller's clearing of gradients is still recognized."""
     parts = range(18)
     lines = [
         "import torch",
@@ -394,7 +394,7 @@ def main(net, batches, args):
 
 
 def test_optimizers_that_are_only_constructed_take_no_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Too few states for one of each optimizer, and no work on single violations after that.
+    # Too few states for one per optimizer, and no budget for the search of single violations afterwards.
     monkeypatch.setattr("pytest_amp_check.protocol.graph_checker.LIMIT", 120)
     monkeypatch.setattr("pytest_amp_check.protocol.graph_checker.MOST_SPENT", 0)
     (tmp_path / "factory.py").write_text(FACTORY, encoding="utf-8")
@@ -402,7 +402,7 @@ def test_optimizers_that_are_only_constructed_take_no_states(tmp_path: Path, mon
     assert found(tmp_path) == marks(tmp_path)
 
 
-#: One file, in which ``fit`` is too large to be followed in all of its states.
+#: One file in which ``fit`` is too large for an analysis of all its states.
 TRAINER = """\
 import torch
 
@@ -444,7 +444,7 @@ class Trainer:
 def test_a_violation_in_a_function_is_found_where_the_states_of_its_caller_are_joined(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a flag of the caller guards in two functions is right, although one of them alone does not show it."""
+    """Code that a flag of the caller guards in two functions is correct, although one function alone hides that."""
     monkeypatch.setattr("pytest_amp_check.protocol.graph_checker.LIMIT", 100)
     monkeypatch.setattr("pytest_amp_check.protocol.graph_checker.MOST_SPENT", 10)
     stages = "\n".join(
@@ -496,7 +496,7 @@ WRAPPER = """
 def test_a_method_of_a_wrapper_that_is_not_analyzed_does_what_it_calls(
     clear: str, codes: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The constructor of the wrapper, and no more of another file.
+    # Budget for the constructor of the wrapper, and no more of another file.
     monkeypatch.setattr("pytest_amp_check.static.interpreter.functions.OTHER_FILES_BUDGET", 2)
     write(tmp_path, WRAPPER.replace("{clear}", clear))
     assert {code for _, _, code in found(tmp_path)} == codes
@@ -504,7 +504,7 @@ def test_a_method_of_a_wrapper_that_is_not_analyzed_does_what_it_calls(
 
 @pytest.mark.parametrize("constructed", ["in the pass", "before"])
 def test_training_that_is_started_anew_with_an_optimizer_out_of_a_dictionary(constructed: str, tmp_path: Path) -> None:
-    """A new optimizer with the new scaler is a new training. Where only the scaler is new, its scale is lost."""
+    """A new optimizer with the new scaler is a new training. If only the scaler is new, its scale is lost."""
     made = 'optimizers = {"net": torch.optim.AdamW(net.parameters()), "head": torch.optim.AdamW(head.parameters())}'
     mark = "" if constructed == "in the pass" else "  # AMP208"
     before, inside = ("pass", made) if constructed == "in the pass" else (made, "pass")

@@ -1,4 +1,4 @@
-"""What is left out on the way through folders, and why; what a file is that cannot be read."""
+"""Paths that the search through folders excludes or skips, with reasons, and files that cannot be read."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def tree(root: Path, *names: str) -> Path:
 def walk(
     root: Path, *exclude: str, nearer: FolderExclusions | None = None, gitignore: bool = True
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """Find the files below a folder. Return them, and what is left out by the reason."""
+    """Find the files below a folder. Return the files, and the skipped paths by reason."""
     left = SkippedPaths()
     found = find_sources([str(root)], exclude, left, nearer, gitignore=gitignore)
     reasons = {"excluded": left.excluded_paths, "ignored": left.git_ignored_paths, "links": left.circular_links}
@@ -91,7 +91,7 @@ class TestLeft:
             ["a/b/x.py", "c/y.py"],
             {"excluded": ["a/x.py", "a/b/y.py"]},
         )
-        # A folder that is named lies in those around it.
+        # A folder given by name is still inside its parent folders.
         assert walk(tmp_path / "a" / "b", "x.py", nearer=nearer) == (["x.py"], {"excluded": ["y.py"]})
 
     def test_a_file_that_is_named_may_be_left_out_all_the_same(self, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ class TestPatterns:
         assert is_excluded_below("/r/c/b.py", "/r", test)
         assert is_excluded_below("/r/a.py", "/r", test)
         assert not is_excluded_below("/r/b.py", "/r", test)
-        # What lies above the root does not count.
+        # Folders above the root do not count.
         assert not is_excluded_below("/c/r/b.py", "/c/r", test)
 
 
@@ -232,7 +232,7 @@ class TestReading:
 
         monkeypatch.setattr(os, "stat", stat)
         assert load_bytes(str(path)) == b"0123456789"
-        # One that shrinks is what is left of it.
+        # A file that shrinks while it is read has its remaining content.
         monkeypatch.setattr(os, "stat", lambda given: os.stat_result([*real(given)[:6], 99, *real(given)[7:10]]))
         assert load_bytes(str(path)) == b"0123456789"
 

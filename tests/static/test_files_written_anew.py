@@ -1,4 +1,4 @@
-"""A file that is written anew: its new content is there at once or not at all, with what else the old one had."""
+"""Files that are written atomically: the new content appears as a whole or not at all, with the file's old metadata."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_fails_leaves_the_old_file_and_nothing_else(
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["a.py"]
     if failing == "fsync":
-        # What need not last is not waited for.
+        # Without the need for durability, the write does not wait for the disk.
         replace_file(str(path), b"new", is_synced=False)
         assert path.read_text() == "new"
 

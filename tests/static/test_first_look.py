@@ -1,4 +1,4 @@
-"""What a first look at the bytes of a file tells of it, beside whether it is worth parsing at all."""
+"""Results of the prescan of a file's bytes, beside the decision to parse the file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def code(text: str) -> Code:
 )
 def test_what_may_enter_autocast(text: str, *, expected: bool) -> None:
     assert code(text).may_enter_autocast is expected
-    # What may enter it may compute in float16.
+    # A file that may enter a region may compute in float16.
     assert code(text).may_use_float16 is (expected or text in ("model.half()", "torch.float16"))
 
 
@@ -202,7 +202,7 @@ SPEAKS = {
     "a comment for flake8": ("x = 1  # noqa: AMP201", True),
     "a comment for flake8 of another code": ("x = 1  # noqa: E501\nAMP = 201", False),
     "a comment that ends": ("x = 1  # noqa: E501 # AMP", False),
-    # What stands in documentation is no code.
+    # Documentation is not code.
     "documentation": ('"""\nautocast(x)\n"""', False),
     "documentation and code": ('"""\nautocast(x)\n"""\nautocast(y)', True),
     "two of them": ('"""\nautocast(x)\n"""\nx = 1\n"""autocast(x)"""', False),
@@ -211,7 +211,7 @@ SPEAKS = {
     "what stands in a string": ('x = \'"""\'\nautocast(x)\ny = \'"""\'', True),
     "what is quoted otherwise": ("'''\nautocast(x)\n'''", True),
     "quotes that are escaped": ('x = """\\"""\nautocast(x)\n"""', True),
-    # What hides its names.
+    # Code that hides its names.
     "null bytes": ("\0", True),
 }
 

@@ -1,4 +1,4 @@
-"""What the fixes make of a source: right, complete, and nothing else touched."""
+"""The results of fixes on source: correct, complete, and without other changes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ for i, (x, y) in enumerate(batches):
     with torch.autocast("cuda", dtype=torch.float16):
         loss = nn.functional.mse_loss(model(x), y)
 """
-#: What ends a window of the loop above, as it should be.
+#: The correct end of a window of the loop above.
 END = """\
     scaler.scale(loss).backward()
     scaler.step(optimizer)
@@ -64,7 +64,7 @@ every_fix = pytest.mark.parametrize("rule", FIXED.values(), ids=FIXED)
 
 
 def mended(source: str | bytes, path: str = "train.py", *, only: str = "", unsafe: bool = True) -> FixResult:
-    """A file by itself, fixed; what is found is what the default rules find, or one of them."""
+    """Fix a single file. The findings come from the default rules, or from the rule ``only``."""
     document = EditedFile.from_bytes(path, source if isinstance(source, bytes) else source.encode())
     settings = Settings(select=frozenset([only])) if only and only != "AMP902" else Settings()
     tree = engine.single_file_project(document.text, path)
@@ -86,10 +86,10 @@ def unmarked(source: str) -> str:
 
 # The examples of the rules.
 
-#: What becomes of a bad example, where that is not the good one.
+#: Replacements that fixes make in a bad example if the result differs from the good example.
 EXPECTED = {
     "AMP102": [("        with ctx:\n", '        with torch.autocast("cpu", dtype=torch.bfloat16):\n')],
-    # What runs where a generator is consumed is for people to say.
+    # A person must decide about the code that runs where a generator is consumed.
     "AMP105": [
         (
             '    torch.autocast("cpu", dtype=torch.bfloat16)\n',
@@ -99,7 +99,7 @@ EXPECTED = {
         ('    print("decorated', '        print("decorated'),
         ('    print("consumer', '        print("consumer'),
     ],
-    # The device that nothing else names, and what a dtype was meant to be, are for people to say.
+    # A person must decide a device that nothing else names, and the intended dtype.
     "AMP106": [
         ("torch.autocast(device,", "torch.autocast(device.type,"),
         ("torch.autocast(dtype=torch.bfloat16)", 'torch.autocast(device_type="cpu", dtype=torch.bfloat16)'),
@@ -110,7 +110,7 @@ EXPECTED = {
     ],
     "AMP216": [("GradScaler(1024.0)", "GradScaler(init_scale=1024.0)")],
     "AMP506": [("-1e9)", "torch.finfo(scores.dtype).min)")],
-    # Which of two ways to square is meant is for people to say.
+    # A person must decide which of two squarings is intended.
     "AMP507": [("torch.log(torch.softmax(y, dim=-1))", "torch.log_softmax(y, dim=-1)")],
     # A script enters no region from within another.
     "AMP901": [
@@ -138,7 +138,7 @@ def test_the_bad_example_becomes_the_good_one(rule: Rule) -> None:
         assert codes(outcome.fixed_document.raw_text) == []
 
 
-#: The lines in which something is left for people to say, of those that the source has and those that a run finds.
+#: The lines with decisions left to a person: those in the source, and those found by a run.
 LEFT = {
     "AMP105": (['@torch.autocast("cpu", dtype=torch.bfloat16)', "yield model(batch)"], []),
     "AMP106": 2 * (['with torch.autocast("cpu", dtype=torch.float32):'],),
@@ -156,7 +156,7 @@ def test_what_is_not_the_good_example_runs_and_has_nothing_wrong(
     from pytest_amp_check import emulate_cuda
 
     def run() -> None:
-        # A scaler of CUDA is live everywhere then.
+        # A scaler of CUDA is enabled everywhere then.
         with emulate_cuda():
             runpy.run_path(str(script), run_name="__main__")
 
@@ -278,11 +278,11 @@ def test_a_scaler_that_may_be_none_is_asked_for_again() -> None:
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        # Which of two optimizers owns the parameters is not for a fix to guess.
+        # A fix must not guess which of two optimizers owns the parameters.
         ("    scaler.step(optimizer)\n", "    scaler.step(optimizer)\n    scaler.step(other)\n"),
-        # Each pass of the loop would unscale again.
+        # Each iteration of the loop would unscale again.
         ("    nn.utils.clip", "    for model in (model,):\n      nn.utils.clip"),
-        # The line holds something else, too.
+        # The line contains another statement, too.
         ("    nn.utils.clip", "    print(); nn.utils.clip"),
     ],
 )
@@ -474,11 +474,11 @@ def test_a_state_is_loaded_into_a_scaler_that_is_there() -> None:
     resume = "        self.resume()\n"
     for source in (
         RESUMED.replace(made + resume, resume + made),
-        # By way of another method.
+        # Through another method.
         RESUMED.replace(made + resume, "        self.start()\n" + made).replace(
             "    def train", "    def start(self):\n        self.resume()\n\n    def train"
         ),
-        # When training starts.
+        # At the start of training.
         RESUMED.replace(made, "").replace("        for x, y", made + "        for x, y"),
     ):
         assert codes(source) == ["AMP401"]
@@ -530,9 +530,9 @@ ACTOR, CRITIC, UPDATE = (
     [
         (ACTOR + UPDATE + CRITIC + "    print(x)\n", ACTOR + CRITIC + UPDATE + "    print(x)\n"),
         (ACTOR + UPDATE + "    print(x)\n" + CRITIC + UPDATE, ACTOR + "    print(x)\n" + CRITIC + UPDATE),
-        # What is read in between is the new scale.
+        # The scale that is read in between is the new scale.
         (ACTOR + UPDATE + "    print(scaler.get_scale())\n" + CRITIC, None),
-        # A step that not every pass makes.
+        # A step that not every iteration makes.
         (ACTOR + UPDATE + "    if x.any():\n    " + CRITIC, None),
         (ACTOR + UPDATE.replace("\n", "  # here\n") + CRITIC, None),
     ],
@@ -714,7 +714,7 @@ def test_an_open_region_is_not_entered_again() -> None:
     expected = REENTERED.replace("    with ctx", '    with torch.autocast("cpu", dtype=dtype)')
     assert after(REENTERED, only="AMP102") == expected
     for other in (
-        # It may have been made in another way, or of something else, by then.
+        # By then, the context may have been recreated in another form or from other values.
         REENTERED.replace("with ctx", "if x:\n    ctx = torch.autocast('cpu')\nwith ctx", 1),
         REENTERED.replace("with ctx", "dtype = torch.float16\nwith ctx", 1),
         REENTERED.replace("dtype=dtype", "dtype=dtype()"),
@@ -752,7 +752,7 @@ def test_a_window_ends_where_it_is_full() -> None:
     for source in (
         WINDOW.replace("enumerate(batches)", "enumerate(batches, first)"),
         WINDOW.replace("enumerate(batches)", "numbered(batches)"),
-        # What else goes by the number would be shifted.
+        # Other uses of the number would be shifted.
         WINDOW + "        if i > 3:\n            print(losses[-2])\n",
         WINDOW.replace("    scaler.scale(", "    model.require_backward_grad_sync = i % k == 0\n    scaler.scale("),
     ):
@@ -821,7 +821,7 @@ def test_arguments_mean_what_they_meant(data: st.DataObject) -> None:
     assert codes(found).count("AMP901") == 0
     assert "torch.cuda.amp" not in found
     shown = found.partition("made = ")[2].replace("amp.", "").replace("torch.float16", '"float16"')
-    # What stands in these was put together above.
+    # The evaluated texts are assembled above.
     old = eval(call, {"autocast": autocast_of_old, "GradScaler": scaler_of_old})  # noqa: S307
     assert eval(shown, {"autocast": autocast_of_new, "GradScaler": scaler_of_new}) == old  # noqa: S307
 
@@ -916,7 +916,7 @@ def test_what_cannot_move_keeps_its_import() -> None:
         "from torch.cuda.amp import GradScaler\n\n__all__ = ['GradScaler']\nx = GradScaler()\n",
         "from torch.cuda.amp import GradScaler\nif old:\n    from mine import GradScaler\nx = GradScaler()\n",
         "from torch.cuda.amp import *\nx = GradScaler()\n",
-        # Another name, which is not used, does not go alone.
+        # Another imported name, which is not used, is not moved alone.
         "from torch.cuda.amp import GradScaler, autocast\nmake = GradScaler\nx = GradScaler()\n",
     ],
 )
@@ -952,7 +952,7 @@ def test_a_word_of_a_list_goes_alone() -> None:
     assert after(source, only="AMP902") == source.replace("[AMP201, AMP206]", "[AMP201]")
 
 
-# Files as they are.
+# File formats.
 
 CLIP = "    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=0.1)"
 UNSCALE = "    scaler.unscale_(optimizer)\n"
@@ -974,7 +974,7 @@ GOOD = RULES["AMP201"].good_example
             BAD.replace(CLIP, "    '\u6f22'; pass\n" + CLIP).encode(),
             BAD.replace(CLIP, "    '\u6f22'; pass\n" + UNSCALE + CLIP).encode(),
         ),
-        # One line that ends otherwise than the others stays as it is.
+        # A single line with another line end stays as it is.
         (
             BAD.replace("zero_grad()\n", "zero_grad()\r\n").encode(),
             GOOD.replace("zero_grad()\n", "zero_grad()\r\n").encode(),
@@ -1013,7 +1013,7 @@ def test_a_fix_of_two_cells() -> None:
     source = notebook(
         ["from torch.cuda.amp import GradScaler"], ["%time scaler = GradScaler()\n", "again = GradScaler()"]
     )
-    # What stands behind a magic is not rewritten, and an import is moved for all or for none.
+    # Code after a magic is not rewritten, and an import is moved for all uses or for none.
     assert not mended(source, "train.ipynb").has_changed
     source = notebook(["from torch.cuda.amp import GradScaler"], ["scaler = GradScaler()\n", "again = GradScaler(2.0)"])
     found = json.loads(mended(source, "train.ipynb").fixed_document.raw_text)
@@ -1055,7 +1055,7 @@ def test_several_fixes_in_one_file() -> None:
     assert codes(after(source, unsafe=False)) == ["AMP301"]
 
 
-# What goes wrong is not done, and said.
+# Fixes that fail are not applied, and are reported.
 
 
 def replace_fixer(monkeypatch: pytest.MonkeyPatch, code: str, made: Any) -> None:
@@ -1307,7 +1307,7 @@ def test_only_what_is_named_is_written() -> None:
 @pytest.mark.parametrize("imported", ["autocast", "*", "(\n    autocast as cast,\n)"])
 @pytest.mark.parametrize("named", [".", "shared.py"])
 def test_an_import_that_another_file_takes_from_here_stays(imported: str, named: str) -> None:
-    # Who imports the name from here calls it with the arguments of the old one.
+    # A file that imports the name from here calls it with the arguments of the old name.
     shared = textwrap.dedent("""\
         from torch.cuda.amp import autocast
 
@@ -1337,7 +1337,7 @@ def test_an_import_that_another_file_takes_from_here_stays(imported: str, named:
         ("pyproject.toml", '[tool.poetry.dependencies]\ntorch = "^2.1"\n', False),
         ("environment.yml", "dependencies:\n  - pytorch=2.2.0\n", False),
         ("requirements.txt", "torch>=2.3\n", True),
-        # That it has one that is new enough, nothing says.
+        # Nothing states that torch is new enough.
         ("requirements.txt", "torchvision>=0.9\npytorch-lightning==1.2\ntorch\n", False),
     ],
 )
@@ -1431,7 +1431,7 @@ def test_a_name_is_deprecated_where_there_is_another_in_the_oldest_torch(declare
         _, out, _ = amp_check(named, "--select", "AMP901", "--output-format", "json")
         lines = sorted({finding["location"]["row"] for finding in json.loads(out)})
         assert lines == found, named
-    # What was found once is remembered, but not what other files ask for.
+    # Earlier findings are cached, but the requirements of other files are not.
     Path("requirements.txt").write_text("torch>=2.4\n")
     _, out, _ = amp_check("src", "--select", "AMP901", "--output-format", "json")
     assert len(json.loads(out)) == 8
@@ -1457,7 +1457,7 @@ def test_an_import_stays_where_it_cannot_be_seen_who_takes_it(monkeypatch: pytes
 def test_what_does_harm_elsewhere_is_taken_back(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # A fix whose harm to another file only shows when everything is read again.
+    # A fix whose harm to another file only shows when all files are analyzed again.
     Path("requirements.txt").write_text("torch>=2.4\n")
     shared = "import torch\n\nscaler = torch.cuda.amp.GradScaler()\n"
     Path("shared.py").write_text(shared)
@@ -1594,12 +1594,12 @@ def test_every_rule_with_a_fix_says_how_safe_it_is() -> None:
         assert row.endswith(f" [{flags}]\n")
 
 
-# What is offered.
+# Offered fixes.
 
 
 @functools.cache
 def offered_in(source: str) -> list[tuple[str, str]]:
-    """The fixes that are offered in a program: rules, and how safe they are."""
+    """Return the rules with a fix in a program, each with the applicability of the fix."""
     found = engine.check_source(source, "train.py")
     fix_files.offer_fixes(found, {"train.py": source.encode()})
     return [(each.code, each.fix.applicability) for each in found if each.fix is not None]
@@ -1618,17 +1618,17 @@ def test_what_is_offered_is_made_or_said_to_be_refused(*, unsafe: bool) -> None:
             continue
         outcome = mended(source, unsafe=unsafe)
         refused = Counter(re.findall(r"the fix of (AMP\d+) was not made", "\n".join(outcome.refusals)))
-        # What one fix leads on to, another may put right, too.
+        # A finding after one fix may have a fix of its own.
         assert offered <= outcome.fixed_counts + refused, source
         seen += offered
     assert set(seen) == {code for code, rule in FIXED.items() if unsafe or rule.applicability == "safe"}
 
 
-# What is written anew.
+# Rewritten expressions.
 
 
 def anew(before: str, **changes: Any) -> str:
-    """An expression with its changes written, where it stands in a program."""
+    """Rewrite an expression in a program with the given changes."""
     text = f"x = (\n{before}\n)\n"
     layout = ProgramLayout(text)
     (statement,) = layout.tree.body
@@ -1730,9 +1730,9 @@ def test_an_argument_is_replaced_with_its_brackets() -> None:
     assert anew("f(a, value = (b)  # why\n)", new_value=(1, "value", "d")) == "f(a, value = d  # why\n)"
 
 
-#: White space within brackets; a comment is told from all others by its number.
+#: White space within brackets. A number distinguishes each comment from all others.
 SPACES = st.sampled_from(["", " ", "\n", "\n    ", "  # note\n", "\n  # note\n  ", " \\\n  "])
-#: Changes of calls, and what becomes of what is called and its arguments.
+#: Changes of calls, and functions that return the expected function and arguments.
 CHANGES: list[tuple[dict[str, Any], Callable[[list[tuple[str, str]]], list[tuple[str, str]]]]] = [
     ({"new_function": "g.h"}, lambda parts: [("", "g.h"), *parts[1:]]),
     ({"first_arguments": ["x", "y"]}, lambda parts: [parts[0], ("", "x"), ("", "y"), *parts[1:]]),
@@ -1757,7 +1757,7 @@ CHANGES: list[tuple[dict[str, Any], Callable[[list[tuple[str, str]]], list[tuple
 
 @st.composite
 def rows(draw: st.DrawFn) -> str:
-    """A call or a dictionary, spaced in any way."""
+    """Draw a call or a dictionary with random spacing."""
     number = draw(st.integers(0, 4))
     named = draw(st.integers(0, number))
     values = draw(
@@ -1776,7 +1776,7 @@ def rows(draw: st.DrawFn) -> str:
 
 
 def parts_of(text: str) -> list[tuple[str, str]]:
-    """What is called, or nothing, and the arguments or items of a text, each behind its name or key."""
+    """Return the called function, if any, and the arguments or items of a text, each after its name or key."""
     node = ast.parse(f"(\n{text}\n)", mode="eval").body
     if isinstance(node, ast.Dict):
         return [

@@ -1,6 +1,7 @@
-"""Control flow: a mistake is found behind every construct, and the same construct used right stays silent.
+"""Control flow: a mistake is found behind every construct, and correct use of the same construct stays silent.
 
-Each case is a whole program, the text of :data:`HEAD` and its own; a mark says what must be found, and where.
+Each case is a whole program: the text of :data:`HEAD` and the case. A mark names each expected finding on the line of
+the finding.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ def loop(*parts: str, setup: str = 'scaler = GradScaler("cuda")', head: str = "f
     return f"{dedent(setup)}\n{head}\n" + "".join(indent(dedent(part).strip("\n") + "\n", "    ") for part in parts)
 
 
-# One question, asked twice.
+# The same condition, tested twice.
 
-#: Spellings of one question, and whether they ask for the opposite.
+#: Spellings of the same condition, each with False if it is the negated condition.
 SAME: dict[str, list[tuple[str, bool]]] = {
     "scaler": [
         ("scaler is not None", True),
@@ -91,7 +92,7 @@ MAKES = {
 
 
 def asked(test: tuple[str, bool], then: str, otherwise: str) -> str:
-    """``then`` where the question is answered with yes, ``otherwise`` where it is not."""
+    """Return an ``if`` that runs ``then`` if the condition is true, else ``otherwise``."""
     text, positive = test
     first, second = (then, otherwise) if positive else (otherwise, then)
     tail = f"else:\n{indent(second, '    ')}\n" if second else ""
@@ -231,9 +232,9 @@ for _first, _second in NORMS:
     )
 
 
-# Where an accumulation window ends.
+# End of an accumulation window.
 
-#: Header of the loop, the test that is true at the end of a window.
+#: Header of the loop, and the condition that is true at the end of a window.
 BOUNDARIES = [
     ("for i, (x, y) in enumerate(loader):", "(i + 1) % k == 0"),
     ("for i, (x, y) in enumerate(loader):", "0 == (i + 1) % k"),
@@ -351,7 +352,7 @@ for _head, _test in BOUNDARIES:
         ),
     )
 
-#: Ways to go on with the next micro-batch.
+#: Conditions under which the loop continues with the next micro-batch.
 CONTINUES = ["(i + 1) % k != 0", "(i + 1) % k", "not (i + 1) % k == 0", "(i + 1) % k > 0", "i % k != k - 1"]
 for _test in CONTINUES:
     case(
@@ -389,7 +390,7 @@ for _test in CONTINUES:
         ),
     )
 
-#: Counters: what stands before the loop, what counts, the test at the end of a window, what begins the next.
+#: Counters: statement before the loop, count statement, condition at the end of a window, and reset.
 COUNTERS = [
     ("count = 0", "count += 1", "count == k", "count = 0"),
     ("count = 0", "count += 1", "count >= k", "count = 0"),
@@ -497,9 +498,9 @@ case(
 )
 
 
-# Regions that are held, chosen and handed on.
+# Regions that are stored, selected and passed on.
 
-#: What stands before the loop, and the item of the with statement.
+#: Statements before the loop, and the item of the ``with`` statement.
 REGIONS = {
     "called": ("", 'autocast("cuda")'),
     "with keywords": ("", 'autocast(device_type="cuda", dtype=torch.float16)'),
@@ -1306,9 +1307,9 @@ case(
 )
 
 
-# Where scalers and optimizers are kept.
+# Containers of scalers and optimizers.
 
-#: Setup, then how the scaler and the optimizer are spelled.
+#: Setup, then the expressions of the scaler and the optimizer.
 KEPT = {
     "a dict": ('opts = {"g": optimizer}\nscaler = GradScaler("cuda")', "scaler", 'opts["g"]'),
     "a dict in an attribute": (
@@ -1458,7 +1459,7 @@ case(
 )
 
 
-# Functions, methods and closures are followed.
+# Functions, methods and closures are inlined.
 
 case(
     "a function with its arguments bound, bad",
@@ -2000,7 +2001,7 @@ case(
     """,
 )
 
-# What stands for a thing, or for several.
+# Names and loop variables that refer to one or several objects.
 
 case(
     "a list of optimizers stepped by whatever name, good",
@@ -2194,7 +2195,7 @@ case(
         "optimizer.zero_grad()",
     ),
 )
-# What a parameter makes of low precision: one with a dimension promotes, one without does not.
+# The effect of a parameter on low precision: with a dimension it promotes, without one it does not.
 
 SCORES = """
 class Scores(nn.Module):
@@ -2254,7 +2255,7 @@ case(
     """,
 )
 
-# Which dtype a name says, asked of the dtype.
+# A name that selects a dtype, tested through the dtype.
 
 DTYPE = """
 if args.amp == "fp32":
@@ -2301,7 +2302,8 @@ case(
 )
 
 
-# Questions about containers: about what holds the same it is one, and no others are one, wherever they lie in memory.
+# Conditions on containers: containers with equal content have the same truth, other containers do not, regardless of
+# their memory address.
 
 for _held, _other in (
     ("[1, 2]", "[3, 4]"),
@@ -2335,9 +2337,9 @@ case(
 )
 
 
-# What a backward reaches is not known, and yet update() stands between two steps.
+# The target of a backward is unknown, and yet update() is between two steps.
 
-#: Two networks whose losses come from a function that is given.
+#: Two networks with losses from a function that is a parameter.
 GIVEN_LOSS = """
 def train(net0, net1, opt0, opt1, batches, loss_of):
     scaler = GradScaler("cuda")
@@ -2424,7 +2426,7 @@ def test_an_update_between_steps_of_what_may_be_fed_is_not_certain() -> None:
     assert (finding.code, finding.certain) == ("AMP207", False)
 
 
-#: A module that torch puts together, and how its parts are reached.
+#: A container module of torch, and an access to its parts.
 CONTAINERS = {
     "a sequence": ("nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2)).cuda()", "net(x)", "net"),
     "a list": ("nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 2)])", "net[1](net[0](x))", "net"),
@@ -2453,9 +2455,9 @@ scaler = GradScaler("cuda")
         )
 
 
-# The scale is another one after update(): where it was read tells whether it is that of the gradients.
+# The scale changes at update(): the location of the read decides if it is the scale of the gradients.
 
-#: A loss with a penalty on its gradients, which are divided by the scale of somewhere.
+#: A loss with a penalty on its gradients, which are divided by a scale read at a variable location.
 PENALISED = """
 def train(inputs):
     scaler = GradScaler("cuda")
@@ -2505,9 +2507,9 @@ for _name, (_before, _turn, _divided, _after) in READINGS.items():
     )
 
 
-# Gradients that are clipped by hand, by their own norm.
+# Manual clipping of gradients by their own norm.
 
-#: How the norm is taken, and how the gradients are multiplied by what comes of it.
+#: Computations of the norm, and multiplications of the gradients by a factor from the norm.
 TAKEN = {
     "stacked": "norm = torch.stack([p.grad.norm() for p in parameters]).norm()",
     "summed": "norm = sum(p.grad.data.norm(2).item() ** 2 for p in parameters) ** 0.5",
@@ -2568,7 +2570,8 @@ case(
 )
 
 
-# Each scaler steps what it has scaled; a clip comes before the step, and the scale stays while gradients wait.
+# Each scaler steps only the losses that it has scaled. A clip comes before the step, and the scale stays while
+# gradients wait.
 
 #: Two networks with a scaler each.
 TWO_SCALERS = """
@@ -2651,7 +2654,7 @@ case(
 )
 
 
-# What a finding says.
+# Text of a finding.
 
 
 def test_what_a_finding_says() -> None:
@@ -2694,9 +2697,9 @@ def test_what_a_finding_says() -> None:
     assert (finding.code, finding.site.line) == ("AMP104", len(helper.splitlines()))
 
 
-# Optimizers that are stepped each under a flag of its own: at least one of them is.
+# Optimizers that are each stepped under a separate flag: at least one flag is set.
 
-#: Flags around the steps of two optimizers that are given.
+#: Flags around the steps of two optimizers that are parameters.
 FROZEN = """
 def train(net, optimizers, batches, freeze_first, freeze_last, last):
     scaler = GradScaler("cuda")
@@ -2729,9 +2732,9 @@ for _name, _steps in {
     case(f"two optimizers, {_name}", FROZEN.format(steps=indent(dedent(_steps).strip(), " " * 8).strip()))
 
 
-# A default that something else overwrites is no constant.
+# A default that other code overwrites is not a constant.
 
-#: How a configuration is made whose ``amp`` is False by default, and what may be another value then.
+#: Configurations whose ``amp`` is False by default, and may have another value later.
 DEFAULTS = {
     "setattr in a method": """
         class Config:
@@ -2798,7 +2801,7 @@ DEFAULTS = {
         config = parser.parse_args()
         """,
 }
-#: The same as dicts.
+#: The same configurations as dicts.
 DICTS = {
     "update": 'config = {"amp": False}\nconfig.update(vars(args))',
     "update by name": 'config = {"amp": False}\nconfig.update(**vars(args))',
@@ -2820,7 +2823,7 @@ for _name, _amp, _setup in _CONFIGURED:
                 setup=f'{_setup}\nscaler = GradScaler("cuda", enabled=bool({_amp}))',
             ),
         )
-#: Configurations of which every value is in view.
+#: Configurations whose every value is visible.
 CONSTANT = {
     "a name that is known": """
         class Config:
@@ -2871,7 +2874,7 @@ case(
 )
 
 
-# A scaler of the project's own asks itself whether it is enabled, as torch's does.
+# A scaler class of the project checks itself if it is enabled, as torch's does.
 
 case(
     "a scaler with a least scale, good",
@@ -2899,7 +2902,7 @@ case(
     """,
 )
 
-# What wraps an optimizer may keep float32 copies of weights that are stored in low precision.
+# A wrapper of an optimizer may keep float32 copies of weights that are stored in low precision.
 
 WRAPS = """
 class Copying:
@@ -2962,9 +2965,9 @@ case(
 )
 case("weights that nobody keeps copies of, bad", WRAPS.format(wrapped="inner", mark="  # AMP501"))
 
-# What is true of a window of one micro-batch, and of numbers that exclude one another.
+# Properties of a window of one micro-batch, and of numbers that exclude one another.
 
-#: Two optimizers of which one is stepped early where a window has one micro-batch, and else with the other.
+#: Two optimizers. One is stepped early if a window has one micro-batch, and otherwise with the other.
 EARLY = """
 other = torch.optim.SGD(model.parameters(), lr=0.1)
 scaler = GradScaler("cuda")
@@ -2999,9 +3002,9 @@ case(
     EARLY.format(one="accum == 2", last="i == accum - 1", several="accum > 2", early="  # AMP206"),
 )
 
-# Several optimizers in one dict or list, and the test that tells them from a single one.
+# Several optimizers in one dict or list, and the condition that distinguishes them from a single optimizer.
 
-#: A step for one optimizer, or for those in a dict; ``made`` puts some into ``made``.
+#: A step for one optimizer or a dict of optimizers. ``made`` fills the dict ``made``.
 ONE_OR_SEVERAL = """
 def step(optimizer, scaler, x, y):
     if isinstance(optimizer, dict):
@@ -3052,7 +3055,7 @@ CLIPPED = "\n            clip_grad_norm_(model.parameters(), 1.0)  # AMP201"
 for _new in ("torch.optim.SGD", "new_optimizer"):
     case(f"one optimizer or several of {_new}, good", ONE_OR_SEVERAL.format(new=_new, clip=""))
     case(f"one optimizer or several of {_new}, bad", ONE_OR_SEVERAL.format(new=_new, clip=CLIPPED))
-#: Heads with an optimizer each, of which a turn takes another two.
+#: Heads with an optimizer each. Each iteration selects two other heads.
 HEADS = """
 heads = [nn.Linear(2, 2).cuda() for _ in range(8)]
 optimizers = [torch.optim.Adam(head.parameters()) for head in heads]
@@ -3074,9 +3077,9 @@ for _index in ("i", "first + i", "(first + i) % 8"):
     case(f"heads {_index}, good", HEADS.format(index=_index, clip=""))
     case(f"heads {_index}, bad", HEADS.format(index=_index, clip=CLIPPED.format(index=_index)))
 
-# Generators run from yield to yield, and what is after their call is reached.
+# Generators run from yield to yield, and the code after their call is reached.
 
-#: What goes over a generator that never ends, by what it does.
+#: Loops over a generator that never ends, by kind.
 ENDLESS = {
     "for": ("for x, y in cycle(loader):", ""),
     "enumerate": ("for i, (x, y) in enumerate(cycle(loader)):", ""),
@@ -3085,7 +3088,7 @@ ENDLESS = {
     "dunder next": ("while True:", "x, y = batches.__next__()\n"),
     "iter": ("for i in range(1000):", "x, y = next(iter(batches))\n"),
 }
-#: How it never ends.
+#: Bodies of the endless generator.
 CYCLES = {
     "yield": "for batch in given:\n    yield batch",
     "yield of parts": "for x, y in given:\n    yield x.cuda(), y.cuda()",
@@ -3134,7 +3137,7 @@ case(
         head="for step in range(1000):",
     ),
 )
-#: A generator that trains between its yields, and how it is run.
+#: A generator that trains between its yields, and the code that runs it.
 TRAINS = """
 def steps(loader):
     for x, y in loader:
@@ -3274,9 +3277,9 @@ def test_names_of_cases_are_unique() -> None:
     assert sorted(set(names)) == sorted(names)
 
 
-# What is written to raise, however its body is left.
+# Code that is expected to raise, with every exit from its body.
 
-#: The body of a ``with`` that expects an error, which leaves a function, a turn or a loop, or stands in a generator.
+#: The body of a ``with`` that expects an error, which leaves a function, an iteration or a loop, or is in a generator.
 RAISING = {
     "return": """
         def refuse(values):
@@ -3370,7 +3373,7 @@ def test_what_is_written_to_raise_may_be_left_in_any_way(name: str) -> None:
                 scaler.update()
         """
     source = HEAD + dedent(clip) + dedent(RAISING[name]).replace("{wrong}", "misuse()")
-    # More than happens before it.
+    # More events happen before it.
     source = source.replace("MISUSE", "; ".join(["scaler.unscale_(optimizer)"] * 40))
     findings = check_source(source, "train.py")
     assert places(findings) == marks(source), shown(findings)

@@ -1,4 +1,4 @@
-"""What a document shows of the body of a loop, or of a method called for each batch, has windows all the same."""
+"""Documents that show only the body of a loop, or of a method called for each batch: windows are still recognized."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from marks import marks, places
 
 from pytest_amp_check.static.engine import check_paths, check_source
 
-#: Blocks of a document; what is wrong in them is marked.
+#: Blocks of a document, with marks at the mistakes.
 BAD = {
     "unscale_ before the window ends, counted on self": """
         self.scaler.scale(loss / self.k).backward()
@@ -103,7 +103,7 @@ GOOD = {
 
 
 def found_in(block: str, path: Path) -> tuple[set[tuple[int, str]], str]:
-    """What is found in a document that shows a block, by its lines, and the text of that document."""
+    """Return the findings by line in a document that shows a block, and the text of the document."""
     text = f"# How to train\n\n```python\n{textwrap.dedent(block).strip()}\n```\n"
     path.write_text(text, encoding="utf-8")
     return {(finding.line, finding.code) for finding in check_paths([str(path)]).findings}, text
@@ -141,7 +141,7 @@ class Learner:
             RESET
         ELSE
 """
-#: How a method counts the batches for which it is called.
+#: Counters of a method for its calls.
 COUNTS = {
     "on and on": ("pass", "self.count += 1"),
     "to the end of the window": ("self.count = 0", "else:\n            self.count += 1"),

@@ -1,7 +1,7 @@
-"""Frameworks that scale for the program: their right idioms stay silent, and their mistakes are found where they are.
+"""Frameworks that scale for the program: correct idioms stay silent, and each mistake is found on its line.
 
-Each case is a whole program as a user of the framework writes it. They need packages that are not installed here, so
-they are read, not run; what the calls do was read in the packages' own source.
+Each case is a whole program as a user of the framework writes it. The packages are not installed, so the programs are
+analyzed, not run. The effects of the calls are taken from the packages' own source.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Custom Functions, compiled modules and captures: what makes each break in a region, and what keeps it whole."""
+"""Custom Functions, compiled modules and captures: conditions under which each breaks in a region or works."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ RANDOM = "torch.randn(8, 8)"
 KERNEL = "ctx.save_for_backward(frames, filters); return fused_scan(frames, filters)"
 UNDECORATED, ALONE, BACKWARD = "function:undecorated", "function:forward-alone", "function:backward-alone"
 DEVICES, FOREIGN, OUTPUT = "function:devices", "function:foreign", "function:foreign-output"
-#: Decorators of forward and backward, their bodies, the weight, the call of the layer, and what is wrong.
+#: Decorators of forward and backward, their bodies, the weight, the call of the layer, and the violation.
 FUNCTIONS = [
     ("", "", PRODUCT, GRADIENTS, RANDOM, APPLIED, UNDECORATED),
     (f"@custom_fwd({CUDA})", f"@custom_bwd({CUDA})", PRODUCT, GRADIENTS, RANDOM, APPLIED, ""),
@@ -227,7 +227,7 @@ with torch.autocast("cuda", dtype=torch.bfloat16):
 """
 OFF, PRODUCT32 = "enabled=False", "x.float() @ self.weight"
 HELD, RUN, MADE, PLAIN = "Precise()", "self.held(x)", "torch.compile(Outer())", "loss.backward()"
-#: The island's context and product, what holds and runs it, what is made of it, its backward, and whether it breaks.
+#: Context and product of the island, its holder and call, use of its result, backward, and True if it breaks.
 COMPILATIONS = [
     (OFF, PRODUCT32, HELD, RUN, MADE, PLAIN, True),
     ("dtype=torch.float32", PRODUCT32, HELD, RUN, MADE, PLAIN, True),

@@ -1,4 +1,4 @@
-"""What code that cannot be read makes of what it is given: losses, models, containers; and in which regions it runs."""
+"""Effects of unanalyzed code on arguments: losses, models, containers; and the regions around the call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_amp_check import check_source
 
 PROGRAMS: dict[str, str] = {}
 
-#: A window of accumulation. All that is called and is neither torch's nor the model is an argument, and unknown.
+#: An accumulation window. Every called name except torch's and the model is an argument, and unknown.
 WINDOW = """\
 import torch
 import torch.nn.functional as F
@@ -79,7 +79,7 @@ for name, given, arguments, wrong in (
 ):
     PROGRAMS[name] = REGION.format(given=given, arguments=arguments, mark="  # AMP110" if wrong else "")
 
-#: Two models, of which the forwards run in some contexts.
+#: Two models whose forwards run in some context managers.
 FORWARDS = """\
 import torch
 

@@ -1,4 +1,4 @@
-"""What hooks on parameters do to the gradients of a scaled loss, as far as it is written there (AMP202)."""
+"""Effects of parameter hooks on the gradients of a scaled loss, as far as the hook is analyzed (AMP202)."""
 
 from __future__ import annotations
 

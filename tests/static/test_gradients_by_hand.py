@@ -1,4 +1,4 @@
-"""What a program does to scaled gradients by itself: it edits, clears, divides or reads them, or does no harm."""
+"""Manual operations on scaled gradients: harmful edits, clears, divisions and reads, and harmless operations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ for x, y in loader:
     scaler.step(opt)
     scaler.update()
 """
-#: Statements, and what is wrong with the last one, "" for nothing.
+#: Statements, and the violation of the last statement, "" for none.
 STATEMENTS = [
     ("p.grad.add_(1)", "edit@scaled"),
     ("p.grad.sub_(1)", "edit@scaled"),
@@ -116,7 +116,7 @@ def test_what_is_done_to_scaled_gradients(statements: str, label: str) -> None:
 
 @pytest.mark.parametrize(("statements", "label"), STATEMENTS)
 def test_what_is_done_to_unscaled_gradients(statements: str, label: str) -> None:
-    """Unscaled, they may be edited and read; what clears them or divides them by the scale is wrong all the same."""
+    """Unscaled gradients may be edited and read; clearing or dividing unscaled gradients is still wrong."""
     source = TRAIN.format(statements=statements.replace("\n", "\n        "))
     source = source.replace("    for p in", "    scaler.unscale_(opt)\n    for p in")
     found = [finding.label for finding in check_source(source, "train.py")]

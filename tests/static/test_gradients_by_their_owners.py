@@ -1,4 +1,4 @@
-"""Gradients that are read, edited, clipped or hooked: whose they are, by which words, and when that does harm."""
+"""Gradients that are read, edited, clipped or hooked: owners, expressions for gradients, and harmful cases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EDIT, READ, CLIP, PARTLY = "edit@scaled", "read@scaled", "clip@scaled", "clip@pa
 UNSCALED = "lift.unscale_(fast)\n"
 EACH = "for p in mover.parameters():\n    "
 OTHER = "for p in judge.parameters():\n    "
-#: What stands between backward and step, what is wrong with its last statement, and the optimizer that is quoted.
+#: Code between backward and step, the violation of its last statement, and the quoted optimizer.
 AFTER = [
     ("clip_grad_norm_(mover.parameters(), 1.0)", CLIP, "fast"),
     ("clip_grad_norm_(judge.parameters(), 1.0)", CLIP, "slow"),
@@ -103,7 +103,7 @@ def test_between_backward_and_step(statements: str, label: str, optimizer: str) 
         assert optimizer in re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", each.message)))
 
 
-#: A hook that is registered before the loop, and what is wrong with the marked line of it.
+#: A hook registered before the loop, and the violation of its marked line.
 HOOKS = [
     ("for p in mover.parameters():\n    p.register_hook(lambda g: g.clamp(-1, 1))  # !", EDIT),
     ("for p in mover.parameters():\n    p.register_hook(lambda g: torch.clamp(g, -1, 1))  # !", EDIT),

@@ -1,4 +1,4 @@
-"""Which names of other files may matter: what their definitions do, through whatever they name, in whatever file."""
+"""Relevant names of other files: effects of the definitions, through names and files of any depth."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def write(root: Path, files: dict[str, str]) -> None:
 
 
 def ask(root: Path, name: str, of: str = "lib.py") -> bool:
-    """Whether a name of a file may matter to one that imports it."""
+    """Return True if a name of a file may be relevant to an importing file."""
     tree = Project()
     tree.add_files(find_sources([str(root)], ()), [str(root)])
     answer = Exports(load_bytes, AFFECTS_PROTOCOL).relevance_of_name(str(root / of), name, tree.find_import)

@@ -1,4 +1,4 @@
-"""What counts as a division of the loss by the micro-batches of a window, in all spellings, and what only looks so."""
+"""Divisions of the loss by the micro-batches of a window, in all spellings, and similar expressions that are none."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def train(model, loader, optimizer, k, n, flag):
             scaler.update()
             optimizer.zero_grad()
 """
-#: What becomes of the loss before it runs backward, and whether it is divided then, perhaps.
+#: Operations on the loss before its backward, and True if the loss may be divided then.
 DIVIDED: dict[str, bool] = {
     "pass": False,
     "loss = loss / k": True,
@@ -96,7 +96,7 @@ DIVIDED: dict[str, bool] = {
     "loss = loss.multiply(2)": False,
     "import operator\nloss = operator.truediv(loss, k)": True,
     "import operator\nloss = operator.mul(loss, 1 / k)": True,
-    # One weight may well be one divided by the number of micro-batches; those of several terms are no such thing.
+    # A single weight may be one divided by the number of micro-batches; weights of several terms are not.
     "loss = n * loss": True,
     "loss = n * loss + n * other": True,
     "loss = n * (loss + other)": True,
@@ -116,7 +116,7 @@ DIVIDED: dict[str, bool] = {
     "loss *= n\nother *= flag\nloss = loss / k + other / k": True,
     "def weigh(a, b):\n    return n * a + flag * b\nloss = weigh(loss, other)": False,
     "def weigh(a, b):\n    return (n * a + flag * b) / k\nloss = weigh(loss, other)": True,
-    # Of a quotient, these are none.
+    # Operations on a quotient that are no divisions.
     "loss = torch.log(loss / k)": False,
     "loss = -torch.log(loss / other).mean()": False,
     "loss = -torch.log(loss / other).mean() / k": True,

@@ -1,4 +1,4 @@
-"""Of each two conditions whether one implies the other, as trying all values tells."""
+"""Implications between pairs of conditions, compared with an evaluation for all values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def train(model, loader, optimizer, n, s, p, q):
         scaler.step(optimizer)
         scaler.update()
 """
-#: Questions about the same, and all values that matter to them.
+#: Conditions about the same variables, and all values that are relevant to them.
 FAMILIES: dict[str, tuple[list[str], list[dict[str, Any]]]] = {
     "a number": (
         ["n == 1", "n != 1", "n > 1", "n >= 1", "1 < n", "n == 2", "n < 2", "not n <= 2", "1 < n <= 2"],
@@ -61,7 +61,7 @@ FAMILIES: dict[str, tuple[list[str], list[dict[str, Any]]]] = {
 def test_gradients_are_clipped_unscaled_where_the_one_implies_the_other(family: str, unscales: str) -> None:
     questions, values = FAMILIES[family]
     for clips in questions:
-        # They are written above.
+        # The evaluated conditions are constants of this file.
         implied = all(eval(unscales, {}, each) for each in values if eval(clips, {}, each))  # noqa: S307
         found = check_source(PROGRAM.format(unscales=unscales, clips=clips))
         told = [(finding.code, finding.line) for finding in found]

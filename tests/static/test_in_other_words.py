@@ -1,4 +1,4 @@
-"""Right and wrong programs in the words of Python that no other table has: containers, cases, contexts, classes."""
+"""Correct and wrong programs in Python constructs that no other table has: containers, cases, contexts, classes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from marks import marks, places, shown
 from pytest_amp_check import check_source
 
 CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
-#: What stands between backward and step, in a loop with all else that training takes.
+#: Statements between backward and step, in a loop with the rest of a training.
 BETWEEN: dict[str, str] = {
     "a list that is extended by a list": f"""\
 steps = []
@@ -1491,7 +1491,7 @@ def train(model, loader, optimizer, limits):
             scaler.update()
             optimizer.zero_grad()
 """
-#: A backward that may keep from averaging gradients over processes, behind another context.
+#: A backward that may run under no_sync, behind another context manager.
 APART = """\
 import contextlib
 
@@ -1528,7 +1528,7 @@ def train(model, optimizer, loader, criterion, k, flag):
             optimizer.step()
             optimizer.zero_grad()
 """
-#: What makes the loss, and what becomes of it: whether it is divided twice.
+#: Expressions of the loss, and its further use: True if it is divided twice.
 LOSSES = ("criterion(model(x), y)", "criterion(x, y)", "flag.loss")
 DIVISIONS = {
     "loss = loss / k": True,
@@ -1544,7 +1544,7 @@ DIVISIONS = {
     "loss = loss * k / k": False,
     "loss = loss / k * k": False,
 }
-#: A window that is counted by hand.
+#: A window with a manual counter.
 COUNTED = """\
 import torch
 
@@ -1561,7 +1561,7 @@ def train(model, loader, optimizer, scaler, k):
             optimizer.zero_grad()
             {then}
 """
-#: What ends the window; where it is false, the counter is small, and each step has one micro-batch.
+#: Conditions at the end of the window. False: the counter is small, and each step has one micro-batch.
 COUNTS = {
     "count >= k": True,
     "count > k": True,
@@ -1577,7 +1577,7 @@ COUNTS = {
     "k > count": False,
     "not count >= k": False,
 }
-#: Two optimizers in a dict, which is gone over in different ways.
+#: Two optimizers in a dict, with a placeholder for the iteration over it.
 IN_A_DICT = """\
 import torch
 
@@ -1597,7 +1597,7 @@ def train(one, two, loader):
             scaler.step(optimizers[name])
         scaler.update()
 """
-#: How it is gone over to unscale, and whether what is clipped is unscaled then.
+#: Iterations that unscale, and True if the clipped gradients are unscaled then.
 GONE_OVER = {
     "for name in optimizers: scaler.unscale_(optimizers[name])": True,
     "for name in sorted(optimizers): scaler.unscale_(optimizers[name])": True,

@@ -1,4 +1,4 @@
-"""What a class inherits, in a file of its own or in another one, and what it defines by itself, taken together."""
+"""Inherited members of a class, from the same file or another file, combined with its own members."""
 
 from __future__ import annotations
 

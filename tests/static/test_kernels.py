@@ -1,4 +1,4 @@
-"""Ops that have no kernel for low precision: that torch has none, and where source is told of them."""
+"""Ops without a low-precision kernel: torch really has none, and the findings in source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 import torch
 
 LOW = [torch.float16, torch.bfloat16]
-#: How ops are called that take more than one square matrix.
+#: Calls of ops that take more than one square matrix.
 CALLS = {
     "cholesky_solve": lambda op, a: op(a[:, :2], a),
     "solve": lambda op, a: op(a, a[:, :2]),

@@ -1,4 +1,4 @@
-"""The last accumulation window of a loop whose turns can be counted: the micro-batches that end none (AMP304)."""
+"""The last accumulation window of a loop with a known number of iterations: micro-batches without a step (AMP304)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ scaler.scale(loss).backward()
 """
 STEP = "scaler.step(optimizer)\nscaler.update()\noptimizer.zero_grad()\n"
 
-#: How the loop goes, the test of the window, and what follows the loop.
+#: Loop, condition of the window, and code after the loop.
 BAD = {
     "a range": ("for i in range(10):\n    x, y = draw()\n", "(i + 1) % 4 == 0", ""),
     "a list that is made of one": (

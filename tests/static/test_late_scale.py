@@ -1,4 +1,4 @@
-"""Scores of an attention that are scaled after the product that makes them."""
+"""Attention scores that are scaled after the product that computes them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def found(spelled: str, dtype: str = "float16", *, select: bool = True) -> list[
         ("(q * SCALE) @ k.transpose(-2, -1)", False),
         ("q @ k.transpose(-2, -1) + bias", False),
         ("torch.einsum('bnc,bnd->bcd', q, q) / 63", False),
-        # Factors that are written alike are one list, compared with itself.
+        # Factors with the same source text are one list, compared with itself.
         ("torch.einsum('bnc,bnd->bcd', q[0], q[0]) / 63", False),
         ("torch.einsum('bnc,bnd->bcd', q[0], q[1]) / 63", True),
         ("torch.einsum('bnc,bnd->bcd', q[:, 1:], q[:, 1:]) / 63", False),

@@ -1,4 +1,4 @@
-"""Batches that one rank alone leaves out, while the others wait in backward."""
+"""Batches that only one rank skips, while the others wait in backward."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DDP = "DistributedDataParallel(net)"
 
 
 def found(body: str, wrapped: str = DDP) -> list[int]:
-    """The lines of the body, from 1, on which it is found."""
+    """Return the lines of the body, from 1, with the finding."""
     lines = "\n".join("        " + line for line in body.split("\n"))
     source = PROGRAM.replace("WRAPPED", wrapped).replace("BODY", lines)
     before = source[: source.index(lines)].count("\n")

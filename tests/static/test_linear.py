@@ -1,4 +1,4 @@
-"""Input that somebody made to be slow: the work grows as its size does, and what never ends is not read."""
+"""Input designed to be slow: the work grows linearly with its size, and endless input is not analyzed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_amp_check.static.sources.newer_syntax import Rejection
 
 
 def parsed(monkeypatch: pytest.MonkeyPatch, lines: int) -> int:
-    """How often a cell of so many commands without their sign is parsed."""
+    """Return the number of parses of a cell with ``lines`` shell commands that lack the shell sign."""
     seen: list[str] = []
     known = block.find_parse_error
 
@@ -56,7 +56,7 @@ def test_a_device_is_not_read() -> None:
 
 
 def walked(monkeypatch: pytest.MonkeyPatch, depth: int) -> int:
-    """How many nodes are gone through in functions that lie so deep in each other."""
+    """Return the number of nodes that are visited in functions nested to a depth."""
     seen: list[object] = []
     known = syntax.children
 

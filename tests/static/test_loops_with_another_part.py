@@ -1,4 +1,4 @@
-"""Loops of training in which one part is different: what is wrong with it, and where that is said."""
+"""Training loops with one different part: label and line of each violation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from torch.nn.parallel import DataParallel
 from torch.nn.parallel import DistributedDataParallel as DDP
 """
 SHARDED = "from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler\n"
-#: The parts of a right program, each of which a case may replace.
+#: The parts of a correct program. A case may replace each part.
 PARTS = {
     "model": "model = nn.Linear(8, 1)",
     "opt": "opt = torch.optim.SGD(model.parameters(), lr=0.1)",
@@ -58,7 +58,7 @@ def found(source: str) -> list[tuple[str, str]]:
     return [(lines[each.line - 1].strip(), each.label) for each in check_source(source, "train.py", options)]
 
 
-#: What is different, and what is found: the line, and what is wrong there.
+#: The replaced parts, and the findings: line, and label of the violation.
 LOOPS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
     ({}, []),
     ({"before": "model.half()"}, [("model.half()", "cast:trained-scaled")]),
@@ -1547,7 +1547,7 @@ LOOPS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
         [("if torch.isnan(loss):", "left-out@rank")],
     ),
 ]
-#: The same where the file does not import what shards need.
+#: The same for files that do not import the names that shards need.
 SHARDS: list[tuple[dict[str, str], list[tuple[str, str]]]] = [
     ({"model": "model = FSDP(nn.Linear(8, 1))"}, [("scaler.step(opt)", "step@shards-plain")]),
     (

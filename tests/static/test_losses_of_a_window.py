@@ -1,4 +1,4 @@
-"""Which losses are divided by the number of micro-batches of an accumulation window, or may be."""
+"""Losses that are divided by the number of micro-batches of an accumulation window, or may be."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ for i, (x, y) in enumerate(loader):
         {step}
         opt.zero_grad()
 """
-#: What makes the loss, and what is wrong with its backward, "" for nothing.
+#: Expression of the loss, and the violation of its backward, "" for none.
 LOSSES = [
     ("loss = F.mse_loss(model(x), y)", "step@undivided"),
     ("loss = F.mse_loss(model(x), y) / K", ""),

@@ -1,4 +1,4 @@
-"""What autocast runs in low precision is one list, whichever way a program spells an op of it."""
+"""Ops that autocast runs in low precision: a single list, for every spelling of an op."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ F.conv2d(q, k)
 F.conv_transpose2d(q, k)
 F.scaled_dot_product_attention(q, k, y)
 """.strip().splitlines()
-#: Spellings of ops that CUDA alone does.
+#: Spellings of ops that only CUDA runs in low precision.
 CUDA = """
 q.mv(k)
 q.addmv(y, k)
@@ -69,9 +69,9 @@ torch.addr(y, q, k)
 torch.chain_matmul(q, k)
 torch.linalg.multi_dot([q, k])
 """.strip().splitlines()
-#: Spellings of ops that run in the dtypes which they are given, of which two are the widest of those.
+#: Spellings of ops that run in the dtypes of their arguments. Ops with two arguments use the wider dtype.
 NEITHER = ["k + y", "torch.dot(k, y)", "k.dot(y)", "torch.cross(k, y)", "k.cumsum(0)", "torch.linalg.norm(k)"]
-#: Methods that an object which is no tensor has as well: of ``encoder`` they are parts of a module.
+#: Methods that also occur on objects that are no tensors: on ``encoder`` they are parts of a module.
 PARTS = ["self.prelu(k)", "self.linear(k)"]
 
 
@@ -107,7 +107,7 @@ def test_what_only_cuda_runs_low(spelled: str) -> None:
     assert codes(spelled, "cpu") == []
 
 
-#: Spellings of ops that autocast runs in float32, of what it has run in low precision.
+#: Spellings of ops that autocast runs in float32 on low-precision results.
 WIDE = """
 torch.softmax(q @ k, -1)
 F.log_softmax(torch.matmul(q, k), dim=-1)
@@ -118,7 +118,7 @@ torch.exp(F.linear(q, k))
 (q @ k).cumsum(0)
 F.softplus(q @ k)
 """.strip().splitlines()
-#: What is low all the same: another dtype is asked for, or the widening comes first.
+#: Expressions that are low all the same: they request another dtype, or the widening comes first.
 LOW_AGAIN = """
 torch.softmax(q @ k, -1, dtype=torch.float16)
 torch.softmax(q @ k, -1) @ y

@@ -1,4 +1,4 @@
-"""Programs with more ways through them than can be gone one by one: none is given up, and none gives false alarm."""
+"""Programs with more paths than can be enumerated: the analysis of each finishes, without false findings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_amp_check import check_source
 
 
 def program(size: int, *, last: str, step_mark: str = "") -> str:
-    """A loop over parts of a model, each with an optimizer of its own that flags of its own clear, feed and step."""
+    """Return a loop over parts of a model, with separate optimizers and flags that clear, accumulate and step."""
     each = range(size)
     lines = ["import torch", "", "def train(model, loader, flags, parts, losses_of):"]
     lines += ["    scaler = torch.amp.GradScaler('cuda')"]

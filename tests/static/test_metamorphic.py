@@ -1,4 +1,4 @@
-"""What changes nothing about a program changes nothing about its findings."""
+"""Changes that preserve the behavior of a program preserve its findings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_amp_check.protocol.rule import RUNTIME
 from pytest_amp_check.protocol.rules import RULES
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-#: Every whole trainer, what is deprecated, and each eighth of the other small scripts.
+#: Every whole trainer, deprecated code, and each eighth of the other small scripts.
 SAMPLE = [
     *sorted(FIXTURES.glob("trainers/*.py")),
     *sorted(FIXTURES.glob("migration/*_bad.py")),
@@ -29,7 +29,7 @@ SAMPLE = [
 
 def programs() -> Iterator[tuple[str, str]]:
     for code, rule in RULES.items():
-        # Comments and broken syntax do not survive a tree; a blind spot is no mistake.
+        # Comments and broken syntax do not survive a tree. An unanalyzed call is not a mistake.
         if rule.detected_by != RUNTIME and code not in ("AMP902", "AMP903", "AMP904"):
             yield f"{code}-bad", rule.bad_example
             yield f"{code}-good", rule.good_example
@@ -39,10 +39,10 @@ def programs() -> Iterator[tuple[str, str]]:
 
 PROGRAMS = dict(programs())
 
-#: A scheduler that moves in another function than the scaler steps, or by another name, is not judged: it may be an
-#: epoch's. It may only shrink.
+#: A scheduler is not checked if it moves in another function than the scaler's step, or under another name: it may be
+#: an epoch's scheduler. The set may only shrink.
 NOT_FOLLOWED = {("AMP403-bad", name) for name in ("bound methods", "through functions", "through lambdas")}
-#: Those that can follow one another in any order.
+#: Transformations that can follow one another in any order.
 MIXABLE = [name for name in TRANSFORMATIONS if not name.startswith(("written", "import", "in attributes"))]
 
 
@@ -58,9 +58,10 @@ def test_a_transformation_transforms(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", TRANSFORMATIONS)
 def test_what_changes_nothing_changes_no_finding(name: str) -> None:
-    """One test for all programs, as there are thousands of pairs; it names every program that fails.
+    """A transformation changes no finding of any program; a failure names every program that differs.
 
-    Every rule's examples take part in each, and a third of the fixtures, another in the next.
+    One test covers all programs, because there are thousands of pairs. Every rule's examples take part in each
+    transformation, and a third of the fixtures, with another third in the next.
     """
     wrong: list[str] = []
     turn = list(TRANSFORMATIONS).index(name) % 3
@@ -80,7 +81,7 @@ def test_what_changes_nothing_changes_no_finding(name: str) -> None:
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), program=st.sampled_from(sorted(set(PROGRAMS) - {p for p, _ in NOT_FOLLOWED})))
 def test_no_mixture_of_transformations_changes_a_finding(data: st.DataObject, program: str) -> None:
-    """Two of the transformations after one another, then statements that do nothing at places drawn by chance."""
+    """Two successive transformations, and statements without effect at random positions, change no finding."""
     source = PROGRAMS[program]
     tree = ast.parse(source)
     names = data.draw(st.lists(st.sampled_from(MIXABLE), min_size=1, max_size=2, unique=True))

@@ -1,4 +1,4 @@
-"""Mistakes made in correct programs are found at the right line, whichever way the programs are put together."""
+"""Mistakes in correct programs are found at the correct line, in every restructured variant of the programs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from trials import Tally, Trial, programs, trials
 from variants import ACROSS_FILES, MAIN, VARIANTS
 
 PROGRAMS = programs()
-#: What this file asks of all mistakes together, of each kind, and of each way to put a program together.
+#: Required detection rate of all mistakes together, and of each kind and each variant.
 ALL, EACH = 0.95, 0.85
-#: Mutants that each operator makes at least, about nine tenths of what it makes today: no operator may come to nothing.
+#: Minimum mutants of each operator, about nine tenths of the current number, so that no operator stops working.
 ENOUGH = {
     "drop unscale_": 40,
     "clip above unscale_": 40,
@@ -40,7 +40,7 @@ ENOUGH = {
 AS_IT_IS = {"as it is": VARIANTS["as it is"]}
 #: Variants that print more, or other names.
 TOLD_APART = {"renamed", "misnamed", "tried"}
-#: Trials of one kind, drawn from all, of which a single one would weigh more than the share of each kind allows.
+#: Minimum trials of a kind for the required rate of each kind, because a single trial of fewer would weigh too much.
 FEW = 12
 
 
@@ -59,7 +59,7 @@ def test_every_operator_makes_enough_mutants() -> None:
 
 @pytest.mark.long
 def test_mutants_are_found(tmp_path: Path) -> None:
-    """A share of them, as they are, always the same ones; the benchmark tries all."""
+    """A fixed share of the mutants, in unchanged programs, is found. The benchmark checks all mutants."""
     tally = tallied(trials(PROGRAMS, AS_IT_IS, share=0.4), tmp_path)
     assert tally.rate >= ALL, f"\n{tally}"
     assert tally.lowest(0, least=FEW) >= EACH, f"\n{tally}"
@@ -67,7 +67,7 @@ def test_mutants_are_found(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_mutants_are_found_in_every_variant(tmp_path: Path) -> None:
-    """A share of the mutants in a share of the variants, always the same ones; the benchmark tries all."""
+    """A fixed share of the mutants in a share of the variants is found. The benchmark checks all mutants."""
     tally = tallied(trials(PROGRAMS, VARIANTS, share=0.03), tmp_path)
     assert tally.rate >= ALL, f"\n{tally}"
     assert min(tally.lowest(0, least=FEW), tally.lowest(1, least=FEW)) >= EACH, f"\n{tally}"
@@ -75,7 +75,7 @@ def test_mutants_are_found_in_every_variant(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_variants_without_a_mistake_are_silent(tmp_path: Path) -> None:
-    """All of the whole trainers, and a share of the other programs."""
+    """All whole trainers and a share of the other programs have no findings in any variant."""
     trainers = {name: text for name, text in PROGRAMS.items() if name.startswith("trainers")}
     made = chain(
         trials(trainers, VARIANTS, mistakes=False),
@@ -106,7 +106,7 @@ def test_variants_of_two_files_without_a_mistake_are_silent(tmp_path: Path) -> N
 
 
 def printed(texts: dict[str, str], folder: Path) -> str:
-    """What a program of one file or of two prints."""
+    """Return the output of a program of one or two files."""
     for file, text in texts.items():
         (folder / file).write_text(text, encoding="utf-8")
     others = [Path(file).stem for file in texts if file != MAIN]
@@ -125,7 +125,7 @@ def printed(texts: dict[str, str], folder: Path) -> str:
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
-    """A folder, arguments and a random state of a program's own."""
+    """A separate folder, arguments and random state for a program."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [MAIN])
     threads, state = torch.get_num_threads(), torch.get_rng_state()
@@ -137,7 +137,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("name", [name for name in [*VARIANTS, *ACROSS_FILES] if name not in TOLD_APART])
 def test_a_variant_does_what_the_program_does(name: str, alone: Path) -> None:
-    """Two programs that it fits, drawn for each variant, print the same in it."""
+    """For each variant, two randomly drawn programs print the same before and after."""
     fitting = []
     order = [program for program in PROGRAMS if program.startswith(("trainers", "accumulation", "scaling"))]
     Random(name).shuffle(order)  # noqa: S311 - the same programs each time

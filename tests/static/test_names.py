@@ -1,4 +1,4 @@
-"""Names of torch are recognised however they are imported, and what only looks like them is not."""
+"""Names of torch are recognized with every form of import, and similar names are not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from marks import marks, places, shown
 
 from pytest_amp_check.static.engine import check_source
 
-#: Import, then how it spells the scaler's class.
+#: Import, and the resulting name of the scaler's class.
 SCALERS = [
     ("import torch", "torch.amp.GradScaler"),
     ("import torch.amp", "torch.amp.GradScaler"),
@@ -29,7 +29,7 @@ SCALERS = [
     ("try:\n    from torch.amp import GradScaler\nexcept ImportError:\n    GradScaler = None", "GradScaler"),
     ("if True:\n    from torch.amp import GradScaler", "GradScaler"),
 ]
-#: Import, then how it spells autocast.
+#: Import, and the resulting name of autocast.
 REGIONS = [
     ("import torch", "torch.autocast"),
     ("import torch", "torch.amp.autocast"),
@@ -76,7 +76,10 @@ def script(
     unscale: bool = False,
     inside: bool = False,
 ) -> str:
-    """A training script that spells its names so, wrong about unscaling, and about the backward if that is inside."""
+    """Return a training script with these spellings that clips too early unless ``unscale``.
+
+    With ``inside``, the backward runs in the region.
+    """
     imports = "\n".join(dict.fromkeys(spelling[0] for spelling in (scaler, region, clip, optimizer)))
     backward = "sc.scale(out).backward()"
     lines = [
@@ -101,7 +104,7 @@ def agrees(source: str) -> None:
 
 
 def in_function(source: str) -> str:
-    """The script below its imports as the body of a function that nobody calls."""
+    """Return the script with the code below its imports as the body of an uncalled function."""
     head, last, body = source.partition("from mine import net, data, criterion\n")
     return head + last + "def train():\n" + "".join(f"    {line}\n" for line in body.splitlines())
 
@@ -205,7 +208,7 @@ def test_which_autocast_a_bare_name_is_is_seen_by_its_arguments(call: str) -> No
 
 
 def test_names_of_the_file_itself_are_its_own() -> None:
-    """A function called autocast is no region, and a class called GradScaler scales nothing."""
+    """A class called autocast in the file is no region, and a class called GradScaler scales nothing."""
     assert not found(
         """
         from mine import model, data, criterion, optimizer
@@ -395,7 +398,7 @@ for x, y in data:
     "how", ["from mine import {}", "import mine\n{0} = mine.{0}", "import mine\n{} = mine.build()"]
 )
 def test_what_another_file_makes_is_known_by_its_use(imported: str, how: str) -> None:
-    """What a scaler steps is an optimizer, and what scales and steps is a scaler, wherever they come from."""
+    """An object that a scaler steps is an optimizer, and an object that scales and steps is a scaler, from any file."""
     made = {
         "optimizer": "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
         "scaler": 'scaler = torch.amp.GradScaler("cuda")',

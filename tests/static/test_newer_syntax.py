@@ -1,4 +1,4 @@
-"""Syntax that only newer Pythons have: analyzed where Python can parse it, and a warning with its version elsewhere."""
+"""Syntax of newer Pythons: analyzed if the running Python can parse it, else a warning with the version."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.static.engine import check_source
 
-#: A training step with a clip of scaled gradients. The construct stands in its second line.
+#: A training step with a clip of scaled gradients. The construct is in its second line.
 STEP = """import torch
 {construct}
 scaler = torch.amp.GradScaler("cuda")
@@ -55,7 +55,7 @@ NEWER = {
 }
 newer = pytest.mark.parametrize(("version", "construct"), NEWER.values(), ids=NEWER)
 
-#: What no Python accepts, close to what newer ones do.
+#: Texts that no Python accepts, similar to newer syntax.
 BROKEN = [
     "print 'loss'",
     "try:\n    pass\nexcept ValueError, error:\n    print error",
@@ -114,7 +114,7 @@ def train(models, loader):
 
 @pytest.mark.skipif(sys.version_info < (3, 15), reason="unpacking in comprehensions needs Python 3.15")
 def test_what_comprehensions_unpack_is_followed() -> None:
-    """The scaler that comes out of a dictionary is never updated, and the optimizers are those of the list."""
+    """The scaler from a dictionary is never updated, and the optimizers are the elements of the list."""
     assert [found.code for found in check_source(LISTS)] == ["AMP206"]
 
 
@@ -142,19 +142,19 @@ def test_documents_name_the_python_that_they_need(tmp_path: Path) -> None:
 
 
 class Future(ast.expr):
-    """An expression of a Python to come: a field of no node, one that holds a list with a gap, and nodes."""
+    """An expression of a future Python: a plain field, a list field with a gap, and a node field."""
 
     _fields = ("is_lazy", "label", "parts", "inner")
 
 
 class FutureStatement(ast.stmt):
-    """A statement of a Python to come, around others."""
+    """A statement of a future Python that contains other statements."""
 
     _fields = ("is_lazy", "body")
 
 
 class FromTheFuture(ast.NodeTransformer):
-    """Puts nodes that no Python has in the place of constants and of ``while`` statements."""
+    """Transformer that replaces constants and ``while`` statements by nodes that no Python has."""
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         made = Future()

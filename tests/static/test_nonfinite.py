@@ -1,4 +1,4 @@
-"""Programs that give up where gradients are not finite, beside a scaler that would skip them."""
+"""Programs that stop at non-finite gradients, beside a scaler that would skip the step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BODY
 
 
 def found(body: str = "", setup: str = "", enabled: str = "") -> list[tuple[str, int]]:
-    """The labels that are found, each with its line in the body, from 1."""
+    """Return label and line of each finding. Lines count from 1 in the body."""
     lines = "\n".join("    " + line for line in body.split("\n"))
     source = PROGRAM.replace("SETUP", setup).replace("ENABLED", enabled).replace("BODY", lines)
     before = source[: source.index(lines)].count("\n")
@@ -107,7 +107,7 @@ def test_anomaly_detection_of_one_block(context: str, block: str, expected: bool
         for enabled in ("", ", enabled=False")
     ]
     labels = [[finding.label for finding in check_source(text)] for text in texts]
-    # Gradients are looked at as they are computed, wherever the loss was.
+    # Gradients are checked when they are computed, regardless of the location of the loss.
     assert labels == [["anomaly-nonfinite"] if expected else [], []]
 
 

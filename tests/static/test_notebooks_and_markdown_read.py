@@ -1,4 +1,4 @@
-"""Notebooks and Markdown to the letter: which of their lines are programs, where these stand, and what is refused."""
+"""Details of notebooks and Markdown: program lines, locations, and rejected documents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_amp_check.static.sources.source_files import Unreadable
 
 
 def notebook(*cells: Any, metadata: Any = None, **more: Any) -> str:
-    """The text of a notebook; a string is a code cell."""
+    """Return the text of a notebook. A string is a code cell."""
     made = [{"cell_type": "code", "source": cell} if isinstance(cell, str) else cell for cell in cells]
     return json.dumps({"cells": made, **({} if metadata is None else {"metadata": metadata}), **more})
 
@@ -224,7 +224,7 @@ class TestMagics:
 
 
 def shown(text: str) -> list[str]:
-    """The programs that Markdown shows which speak of something."""
+    """Return the programs in a Markdown text that pass the prescan."""
     return [block.text for block in code_blocks.split_blocks("a.md", text)]
 
 
@@ -298,7 +298,7 @@ class TestMarkdown:
         ],
     )
     def test_where_a_block_begins_and_ends(self, text: str, expected: list[str] | None) -> None:
-        # A block is indented as a whole, so that what is deeper in it is no Python.
+        # A block is indented as a whole, so that deeper lines in it are invalid Python.
         assert shown(text) == [each + "\n" for each in expected or []]
 
     @pytest.mark.parametrize(
@@ -356,7 +356,7 @@ def test_what_parses(path: str, text: str, *, expected: bool) -> None:
     [
         ("a.py", "autocast(x)\n", 12),
         ("a.ipynb", notebook("autocast(x)", "y = 1"), 18),
-        # The cells of a notebook together, files that they write included.
+        # The cells of a notebook together, including the files that they write.
         ("a.ipynb", notebook("autocast(x)", "%%file a.py\nautocast(x)\nyy = 1"), 41),
         ("a.md", "```python\nautocast(x)\n```\n```python\nx = 1\n```", 18),
     ],

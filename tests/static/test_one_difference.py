@@ -1,4 +1,4 @@
-"""Programs that are right or wrong by one word of theirs, which the reader must not take for another."""
+"""Pairs of programs, one correct and one wrong, that differ in one word which the analyzer must distinguish."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from marks import marks, places, shown
 from pytest_amp_check import check_source
 
 CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
-#: What stands between backward and step, in a loop with all else that training takes.
+#: Statements between backward and step, in a loop with the rest of a training.
 BETWEEN = {
     "a clip where an option is at least one, and one where it is any": f"""\
 if clip >= 1:
@@ -745,7 +745,7 @@ def train(model, loader, optimizer):
         scaler.step(optimizer)
         scaler.update()
 """
-#: A window whose test is true at the first micro-batch, where nothing else keeps the step from it.
+#: A window whose condition is true at the first micro-batch, if no other condition prevents the step.
 WINDOW = """\
 import torch
 
@@ -781,7 +781,7 @@ WINDOWS = {
     (", start=1", "i % k == 0"): False,
     (", start=1", "not (i - 1) % k"): True,
 }
-#: A generator that waits behind a pass backward, and goes on in the next turn.
+#: A generator that waits after a backward pass, and continues in the next iteration.
 WAITING = """\
 import torch
 
@@ -806,7 +806,7 @@ def train(model, loader, optimizer):
         next(made)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
 """
-#: A call of code that is not read, before what is to blame, and behind it.
+#: An unanalyzed call before the cause, and after it.
 TUNED = """\
 import torch
 from elsewhere import tune

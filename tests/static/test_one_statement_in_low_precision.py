@@ -1,4 +1,4 @@
-"""What low precision does to values, one statement at a time: what is wrong, and what the message quotes of it."""
+"""Effects of low precision on values, one statement at a time: the violation, and the source text in the message."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ mem = torch.zeros(8, 8)
 with torch.autocast({region}):
     out = net(x)
 """
-#: The regions of the statements; those of the last one stand behind it.
+#: The regions of the statements. The statements of the last region are after it.
 REGIONS = {
     "cuda": '"cuda", dtype=torch.float16',
     "cpu16": '"cpu", dtype=torch.float16',
     "bf16": '"cuda", dtype=torch.bfloat16',
     "out": '"cuda", dtype=torch.float16',
 }
-#: The region, the statements, the label of what is wrong with the last one ("" for nothing), and what is quoted.
+#: The region, the statements, the label of the last statement's violation ("" for none), and the quoted texts.
 STATEMENTS: list[tuple[str, str, str, list[str]]] = [
     ("cuda", "y = 1e-8 + out", "epsilon:added", ["1e-08 + out", ".float()"]),
     ("cuda", "y = torch.add(out, 1e-8)", "epsilon:added", ["torch.add(out, 1e-08)", ".float()"]),
@@ -313,7 +313,7 @@ STATEMENTS: list[tuple[str, str, str, list[str]]] = [
     ("out", "y = out.exp() + 1e-8", "epsilon:added", ["out.exp() + 1e-08", ".float()"]),
     ("out", "y = torch.linalg.inv(out)", "op:refused", ["torch.linalg.inv(out)", ".float()"]),
     ("out", "y = torch.log(out.sigmoid())", "fragile:log-sigmoid", ["torch.log(out.sigmoid())", "logsigmoid"]),
-    # What the first statement shows is shown once, and nothing is known of what it gives.
+    # The first statement is reported once, and its result is unknown.
     ("cpu16", "y = torch.cat([out, out.bfloat16()]) + 1e-8", "clash:mixed", ["torch.cat([out, out.bfloat16()])"]),
     ("cuda", "y = torch.cat([out, out.bfloat16()])", "", []),
     ("cpu16", "y = torch.cat([out, mem.half()])", "", []),
@@ -326,7 +326,7 @@ STATEMENTS: list[tuple[str, str, str, list[str]]] = [
         ["out.index_add_(0, i, out) + 1e-08", ".float()"],
     ),
     ("cuda", "y = out.addmm_(out, out) + 1e-8", "epsilon:added", ["out.addmm_(out, out) + 1e-08", ".float()"]),
-    # Divisors: ordinary numbers over a sum below 1 / 65504 are infinite, which no other use of the sum is.
+    # Divisors: ordinary numbers over a sum below 1 / 65504 are infinite. Other uses of the sum are harmless.
     ("cuda", "y = x / (out + 1e-6)", "epsilon:small", ["out + 1e-06", ".float()"]),
     ("cuda", "y = x / (1e-6 + out)", "epsilon:small", ["1e-06 + out", ".float()"]),
     ("cuda", "y = x * (out + 1e-6)", "", []),
@@ -337,7 +337,7 @@ STATEMENTS: list[tuple[str, str, str, list[str]]] = [
     ("cuda", "y = x / (out + 1.6e-5)", "", []),
     ("cuda", "y = x / (out.float() + 1e-8)", "", []),
     ("bf16", "y = x / (out + 1e-6)", "", []),
-    # Bounds by name and by place.
+    # Bounds by name and by position.
     ("cuda", "y = out.clamp(1e-3, 0.99999)", "epsilon:to-one", ["out.clamp(0.001, 0.99999)", ".float()"]),
     (
         "cuda",
@@ -360,14 +360,14 @@ STATEMENTS: list[tuple[str, str, str, list[str]]] = [
     ("cuda", "y = out.clamp(max=65505)", "fill:bound", ["out.clamp(max=65505)", "torch.finfo(out.dtype).max"]),
     ("cuda", 'y = out.clamp(max=float("inf"))', "", []),
     ("bf16", "y = out.clamp(max=1e6)", "", []),
-    # einsum of what is no matrix product: on the CPU its products are left in float32.
+    # An einsum that is not a matrix product: on the CPU, its products stay in float32.
     (
         "cuda",
         'y = torch.einsum("bi,ij->bj", x, mem) + 1e-8',
         "epsilon:added",
         ["torch.einsum('bi,ij->bj', x, mem) + 1e-08", ".float()"],
     ),
-    # Where a tensor goes to, and what it is made into on the way.
+    # Target devices and dtypes of `to`.
     ("cuda", "y = out.to(my_device) + 1e-8", "epsilon:added", ["out.to(my_device) + 1e-08", ".float()"]),
     ("cuda", "y = out.to(self.rank) + 1e-8", "epsilon:added", ["out.to(self.rank) + 1e-08", ".float()"]),
     ("cuda", "y = out.to(pick_device()) + 1e-8", "epsilon:added", ["out.to(pick_device()) + 1e-08", ".float()"]),
@@ -383,7 +383,7 @@ STATEMENTS: list[tuple[str, str, str, list[str]]] = [
     ("cuda", "y = out.double() + 1e-8", "", []),
     ("cuda", "y = out.bfloat16() + 1e-8", "", []),
     ("cuda", "y = out.type(torch.float32) + 1e-8", "", []),
-    # Positions that are multiplied in low precision, and those that are not.
+    # Positions that are multiplied in low precision, and positions that are not.
     (
         "cuda",
         't = torch.arange(4096).float()\ny = torch.einsum("i,j->ij", t, inv).sin()',
@@ -413,7 +413,7 @@ STATEMENTS: list[tuple[str, str, str, list[str]]] = [
         ["flash_attn_func(out, out, mem)", ".to(value.dtype)"],
     ),
     ("cuda", "from flash_attn import flash_attn_func\ny = flash_attn_func(out, out, out)", "", []),
-    # Logarithms of what is close to zero or one.
+    # Logarithms of values close to zero or one.
     (
         "cuda",
         "y = (1 - torch.sigmoid(out)).log()",
@@ -466,7 +466,7 @@ STATEMENTS: list[tuple[str, str, str, list[str]]] = [
 def test_one_statement(region: str, statements: str, label: str, words: list[str]) -> None:
     indent = "" if region == "out" else "    "
     source = HEAD.format(region=REGIONS[region]) + "".join(f"{indent}{line}\n" for line in statements.split("\n"))
-    # Sizes that Tensor Cores dislike are none of this.
+    # Sizes that are unfavorable for Tensor Cores are not tested here.
     found = check_source(source, "train.py", Settings(select=frozenset(RULES) - {"AMP702"}))
     assert [each.label for each in found] == ([label] if label else [])
     for each in found:
@@ -474,7 +474,7 @@ def test_one_statement(region: str, statements: str, label: str, words: list[str
         assert each.certain
 
 
-#: The region and an expression of more than 60 characters, as a message begins to quote it.
+#: The region and an expression of more than 60 characters, shortened as in a message.
 LONG = [
     ("out", f"torch.mm(out[:{'1' * 60}], mem)"),
     ("cuda", f"out.clamp(max=1000000.0, min={'x' * 40})"),

@@ -1,4 +1,4 @@
-"""Files that train with another framework, whose calls are named as torch's are."""
+"""Files that train with another framework, whose calls have the same names as torch's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Losses that are scaled though nothing that they came from ran under autocast: AMP110, and what it must not be."""
+"""Scaled losses whose whole computation ran outside autocast (AMP110), and correct programs."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def found_among(tmp_path: Path, **files: str) -> set[str]:
 )
 @pytest.mark.parametrize("after", ["", EVALUATE])
 def test_a_loss_that_nothing_under_autocast_made(forward: str, after: str) -> None:
-    """Whatever cannot be read enters no autocast, until something shows that it does: so it is never certain."""
+    """Unanalyzed code is assumed to enter no autocast without evidence, so the finding is never definite."""
     assert found(program(forward, after)) == [("info", False)]
 
 
@@ -97,7 +97,7 @@ def test_a_loss_that_autocast_made_or_may_have_made(forward: str) -> None:
 
 
 def test_a_model_of_a_class_that_enters_autocast() -> None:
-    """It is of that class, or may be; once another object is known to be of it, the model is of another."""
+    """The model may be of that class, unless another object is known to be of the class."""
     assert found(program(OUTSIDE, ENTERS)) == []
     known = ENTERS + "\nteacher = Net()\n"
     assert found(program(OUTSIDE, known)) == [("info", False)]
@@ -110,11 +110,11 @@ def test_a_model_of_a_class_that_enters_autocast() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "finds"),
     [
-        # Of what runs without gradients comes no loss.
+        # Code without gradients computes no loss.
         ("    def forward", "    @torch.no_grad()\n    def forward", True),
         ("    def forward", "    @smart_inference_mode()\n    def forward", True),
         ('        with torch.autocast("cuda"):', '        with torch.no_grad(), torch.autocast("cuda"):', True),
-        # What a Function enters is left before anything else of the model runs.
+        # A region entered in a Function is left before other code of the model runs.
         ("    def forward(self", "    @staticmethod\n    def forward(self", True),
         ("    def forward", "    @tools.timed\n    def forward", False),
         ('        with torch.autocast("cuda"):', "        with autocast(enabled=False):", True),
@@ -290,7 +290,7 @@ def test_a_file_alone_is_read_with_what_it_imports(tmp_path: Path) -> None:
     train = tmp_path / "train.py"
     train.write_text(program(OUTSIDE, imports="import nets"), encoding="utf-8")
     assert [f.code for f in check_paths([str(train)]).findings if f.code == "AMP110"] == []
-    # What a project holds may be the model, by whatever way it comes here; beside no project only what lies near.
+    # The model may be in any file of a project, through any import; without a project, only in files in reach.
     train.write_text(program(OUTSIDE), encoding="utf-8")
     assert [f.code for f in check_paths([str(train)]).findings if f.code == "AMP110"] == []
     (tmp_path / "pyproject.toml").unlink()
@@ -306,7 +306,7 @@ def test_a_file_alone_is_read_with_what_it_imports(tmp_path: Path) -> None:
     ],
 )
 def test_a_policy_of_fsdp_casts_the_model(wrap: str) -> None:
-    """In the file that wraps it, and where it is not seen what model that is."""
+    """The policy counts in the file that wraps the model, even if the class of the model is unknown."""
     net = ENTERS.replace('torch.autocast("cuda")', "torch.no_grad()")
     imports = "from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard\n" + net
     source = program("loss = criterion(model(x), y)", imports=imports).replace(

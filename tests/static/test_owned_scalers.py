@@ -1,6 +1,6 @@
-"""Classes that hold their scaler, and functions that are given one: what nobody does with it, in whatever method.
+"""Classes that hold a scaler, and functions with a scaler parameter: calls that are missing in every method.
 
-AMP110 asks for an autocast, which is not what these are about.
+AMP110 requires an autocast, which these tests are not about.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Gradients of some parameters that are cleared: these are frozen for a step, the others keep what they have."""
+"""Clearing of some parameters' gradients: these parameters are frozen for a step, the others keep their gradients."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ with torch.autocast("cuda"):
 scaler.scale(loss).backward(){mark}
 """
 STEP = "scaler.step(optimizer)\nscaler.update()\n"
-#: What stands before the forward, and what between backward and step; whether gradients are left to the next backward.
+#: Code before the forward, and code between backward and step; True if gradients are left to the next backward.
 PROGRAMS = {
     "those of a last layer, by name": (
         "",

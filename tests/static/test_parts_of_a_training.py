@@ -1,4 +1,4 @@
-"""Which functions are analyzed, and as what: by the use that a file makes of what it is given, not by its names."""
+"""Analyzed functions and the roles of arguments: determined by the use in the file, not by names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from pytest_amp_check.static.engine import check_source
 
-#: A step of training with objects of which nothing but their use is known.
+#: A training step with objects of which only the use is known.
 STEP = """\
 import torch
 
@@ -31,7 +31,7 @@ def codes(source: str) -> list[str]:
 @pytest.mark.parametrize(
     ("given", "body", "expected"),
     [
-        # What is asked to scale what then runs backward is a scaler.
+        # An object that scales a value which then runs backward is a scaler.
         ("model, loader, opt, s", CLEAR + LOSS + SCALED + CLIP + END, ["AMP201"]),
         ("model, loader, opt, s", CLEAR + LOSS + "big = s.scale(loss)\nbig.backward()\n" + CLIP + END, ["AMP201"]),
         ("model, loader, opt, s", CLEAR + LOSS + SCALED + "s.unscale_(opt)\n" + CLIP + END, []),
@@ -40,7 +40,7 @@ def codes(source: str) -> list[str]:
             CLEAR + LOSS + (SCALED + CLIP + END).replace("s.", "self.s.", 1).replace("\ns.", "\nself.s."),
             ["AMP201"],
         ),
-        # So is what steps what it is given and is updated, or is called so.
+        # So is an object that steps its argument and is updated, or has a scaler's name.
         ("model, loader, opt, s", CLEAR + LOSS + "loss.backward()\n" + END, ["AMP203"]),
         (
             "model, loader, opt, amp_scaler",
@@ -48,10 +48,10 @@ def codes(source: str) -> list[str]:
             ["AMP203", "AMP206"],
         ),
         ("model, loader, opt, s", CLEAR + LOSS + "s.unscale_(opt)\nloss.backward()\ns.step(opt)\n", ["AMP206"]),
-        # What steps what it is given and does no more may be anything, and so may what runs backward by itself.
+        # An object that only steps its argument may be anything, and so may an object that runs backward itself.
         ("model, loader, opt, s", CLEAR + LOSS + "loss.backward()\ns.step(opt)\n", []),
         ("model, loader, opt, s", CLEAR + LOSS + "s.backward(loss)\n" + END, []),
-        # What is called with a loss and an optimizer, and speaks of a scaler, does all of it.
+        # An object called with a loss and an optimizer, with a scaler-like name, does the whole step.
         ("model, loader, opt, loss_scaler", CLEAR + LOSS + "loss_scaler(loss, opt)\nopt.step()\n", ["AMP204"]),
         (
             "model, loader, opt, loss_scaler",
@@ -60,7 +60,7 @@ def codes(source: str) -> list[str]:
         ),
         ("model, loader, opt, loss_scaler", CLEAR + LOSS + "loss_scaler(loss, opt)\n", []),
         ("model, loader, opt, run", CLEAR + LOSS + "run(loss, opt)\nopt.step()\n", []),
-        # What a scaler steps is an optimizer, and so is what is stepped and cleared.
+        # An object that a scaler steps is an optimizer, and so is an object that is stepped and cleared.
         ("model, loader, s, o", "o.zero_grad()\n" + LOSS + SCALED + "o.step()\n", ["AMP204"]),
         ("model, loader, s, o", LOSS + SCALED + "s.step(o)\ns.update()\n", ["AMP215"]),
         ("model, loader, s, o", LOSS + SCALED + "s.step(o)\ns.update()\no.zero_grad()\n", []),
@@ -72,7 +72,7 @@ def test_what_an_object_is_by_its_use(given: str, body: str, expected: list[str]
     assert codes(STEP.format(given=given, body=body.strip().replace("\n", "\n        "))) == expected
 
 
-#: Functions that nobody in the file calls, each with what is wrong in it.
+#: Functions without a caller in the file, each with its mistake.
 ALONE = {
     "an old getter": "def f():\n    return torch.get_autocast_gpu_dtype()  # AMP901",
     "an old setter": "def f(x):\n    torch.set_autocast_gpu_dtype(x)  # AMP901",

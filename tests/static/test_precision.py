@@ -1,4 +1,4 @@
-"""What is known of the dtypes of tensors, seen by what is said of an epsilon, a square or a sum."""
+"""Inferred dtypes of tensors, observed through findings about an epsilon, a square or a sum."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ layer = nn.Linear(8, 8)
 
 
 def said(body: str, code: str) -> list[tuple[int, str]]:
-    """Lines of the body, from 1, with the severity of what is found there."""
+    """Return line and severity of each finding. Lines count from 1 in the body."""
     findings = check_source(HEAD + body, "train.py")
     return [(f.line - HEAD.count("\n"), f.severity) for f in findings if f.code == code]
 
@@ -177,7 +177,7 @@ with pytest.raises(TypeError):
         ("mean = torch.zeros(8)\nfor x in loader:\n    R: y = layer(x)\n    mean.lerp_(y, 0.1)\n", []),
         ("total = torch.zeros(1).half()\nfor x in loader:\n    R: y = layer(x).float()\n    total = total + y\n", []),
         ("total = 0.0\nfor x in loader:\n    R: y = layer(x)\n    total = y + x\n", []),
-        # A place of its own in each turn: the parts of an image that windows overlap in.
+        # Each iteration writes to other elements: the parts of an image in which windows overlap.
         ("total = torch.zeros(8, 8).half()\nfor i in loader:\n    R: y = layer(x[i])\n    total[i] += y\n", []),
         ("total = torch.zeros(8, 8).half()\nfor x in loader:\n    R: y = layer(x)\n    total[0] += y\n", [5]),
         ("total = 0.0\nfor _ in range(3):\n    R: y = layer(x)\n    total = total + y\n", []),

@@ -1,7 +1,7 @@
-"""Files that neither supply the missing call nor replace the code withdraw no finding, whichever rule's it is.
+"""Files that neither supply the missing call nor replace the code withdraw no finding of any rule.
 
 The ``bad`` program of each rule becomes a method of one file, and other files are added in turn: a caller, a subclass,
-a script that has nothing to do with it. Each finding of the file by itself has to stay.
+an unrelated script. Each finding of the file alone must stay.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pytest_amp_check.protocol.rule import RUNTIME
 from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static.engine import Settings, check_paths, check_source
 
-#: Comments, broken syntax and unanalyzed calls are about a file, not about what its functions do.
+#: Codes under test. Comments, broken syntax and unanalyzed calls are properties of a file, not of its functions.
 CODES = [
     code for code, rule in RULES.items() if rule.detected_by != RUNTIME and code not in ("AMP902", "AMP903", "AMP904")
 ]
@@ -76,7 +76,7 @@ class Trainer(Base):
 {program}
 """
 
-#: Files beside ``trainer.py``, by what they do.
+#: Files beside ``trainer.py``, by their effect.
 FRAMES = {
     "a test that leaves the flag off": """
         === test_trainer.py
@@ -215,8 +215,8 @@ FRAMES = {
             return OPTIMIZERS[name](parameters, lr=lr)
         """,
 }
-#: Rules whose program shows less inside of a method: it is about classes and functions of the module.
-#: The set may only shrink.
+#: Rules whose program shows less inside of a method, because it is about classes and functions of the module. The set
+#: may only shrink.
 ONLY_IN_MODULES = {"AMP106", "AMP108", "AMP306"}
 
 
@@ -225,12 +225,12 @@ def in_a_method(program: str) -> str:
 
 
 def alone(text: str) -> Places:
-    """Return the findings of a file that has no others beside it."""
+    """Return the findings of a file without other files."""
     return {(finding.line, finding.code) for finding in check_source(text, "trainer.py", SETTINGS)}
 
 
 def beside(frame: str, text: str, root: Path) -> Places:
-    """Return the findings in a file that other files lie beside."""
+    """Return the findings in a file among other files."""
     write(root, frame)
     (root / "trainer.py").write_text(text, encoding="utf-8")
     found = check_paths([str(root)], SETTINGS).findings

@@ -1,4 +1,4 @@
-"""Classes whose objects hold the fields that they declare and nothing else: their objects can be taken apart."""
+"""Classes whose objects hold exactly their declared fields, so that the analyzer can unpack the objects."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from pytest_amp_check import check_source
 
-#: A scaler that is switched off scales nothing, so that the clip is right: known where the record is taken apart.
+#: A disabled scaler scales nothing, so that the clip is correct: known only if the record can be unpacked.
 PROGRAM = """\
 import torch
 from torch import nn
@@ -28,7 +28,7 @@ FIELDS = "\n    one: object\n    two: object\n"
 
 
 def is_taken_apart(record: str) -> bool:
-    """Return True if it is known what the parts of an object are."""
+    """Return True if the analyzer knows the parts of an object."""
     found = {f.code for f in check_source(PROGRAM.format(record=record), "a.py")}
     return "AMP201" not in found
 
@@ -49,11 +49,11 @@ def is_taken_apart(record: str) -> bool:
         ("@other\nclass Pair:" + FIELDS, False),
         ("@other(dataclass)\nclass Pair:" + FIELDS, False),
         ("@dataclass.other\nclass Pair:" + FIELDS, False),
-        # One that says itself what it makes of what it is given, or what is in it.
+        # Classes that define their own constructor or iteration.
         ("@dataclass\nclass Pair:" + FIELDS + "    def __init__(self, *given):\n        self.given = given\n", False),
         ("@dataclass\nclass Pair:" + FIELDS + "    def __iter__(self):\n        return iter(given)\n", False),
         ("@dataclass\nclass Pair:" + FIELDS + "    def other(self):\n        return iter(given)\n", True),
-        # What is no field.
+        # Class members that are not fields.
         ("@dataclass\nclass Pair:\n    zero = 1" + FIELDS, True),
         ("@dataclass\nclass Pair:\n    zero: int" + FIELDS, False),
         ("@dataclass\nclass Pair:\n    two: object\n    one: object\n", True),
@@ -64,7 +64,7 @@ def test_what_is_a_record(record: str, *, expected: bool) -> None:
     assert is_taken_apart(record) is expected
 
 
-#: The clip of gradients that are still scaled is done only where a setting says so.
+#: The clip of gradients that are still scaled runs only if a setting is on.
 SET = """\
 import torch
 from torch import nn

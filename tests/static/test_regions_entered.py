@@ -1,4 +1,4 @@
-"""What is a region, however it is entered, and where it ends."""
+"""Regions: every form of entering and leaving."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def train(model, loader, optimizer, flag, limits):
         scaler.step(optimizer)
         scaler.update()
 """
-#: What a ``with`` enters, and whether that may be a region.
+#: The expressions of a ``with``, and True if they may enter a region.
 ENTERED: dict[str, bool] = {
     'with torch.autocast("cuda"):': True,
     'with autocast("cuda"):': True,
@@ -88,7 +88,7 @@ ENTERED: dict[str, bool] = {
 
 
 def told(*parts: str) -> list[int]:
-    """The lines of the loop's body at which a backward is said to run in a region."""
+    """Return the lines of the loop's body with a backward that is reported as inside a region."""
     source = HEAD + TRAIN.format(indent("\n".join(parts), "        "))
     first = len(HEAD.split("\n")) + 4
     return [found.line - first + 1 for found in check_source(source) if found.code == "AMP103"]

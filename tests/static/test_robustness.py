@@ -1,4 +1,4 @@
-"""Whatever a file holds, reading it ends in findings or in nothing, never in a traceback."""
+"""Arbitrary file contents: the analysis ends with findings or without, never with a traceback."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCRIPT = "import torch\nfrom mine import criterion, loader, model\n" + TRAIN
 
 
 def sound(findings: list[Finding], text: str) -> None:
-    """Findings that can be shown: of known rules, in order, inside the text, with words."""
+    """Check that findings can be shown: known rules, sorted, inside the text, with messages."""
     rows = text.replace("\r\n", "\n").replace("\r", "\n").count("\n") + 1
     assert [f.order() for f in findings] == sorted(f.order() for f in findings)
     for finding in findings:
@@ -232,7 +232,7 @@ def test_hundreds_of_training_functions() -> None:
 
 
 DEEP = 1_000
-#: Each nests something a thousand times; what comes after it is read, or the file is said to be too deep.
+#: Constructs nested a thousand times. The code after them is analyzed, or the file is reported as too deep.
 NESTED = {
     "parentheses": "x = " + "(" * DEEP + "1" + ")" * DEEP,
     "lists": "x = " + "[" * DEEP + "]" * DEEP,
@@ -281,7 +281,7 @@ def test_a_thousand_levels(what: str) -> None:
 
 @pytest.mark.parametrize("what", ["parentheses", "ifs", "additions", "attributes", "elifs"])
 def test_ten_times_deeper_still(what: str) -> None:
-    """Deeper than the parser or the reader can follow: that is said in one sentence."""
+    """Code deeper than the limits of parser and analyzer is reported in one sentence."""
     deep = 10 * DEEP
     text = {
         "parentheses": "x = " + "(" * deep + "1" + ")" * deep,
@@ -305,7 +305,7 @@ def test_ifs_in_a_row_inside_a_training_loop() -> None:
 
 
 def test_ifs_in_a_row_that_all_decide_something() -> None:
-    """More ways through the loop than can be followed: a mistake on one that can be gone is found all the same."""
+    """With more paths through the loop than the budget allows, a mistake on a feasible path is still found."""
     rows = "".join(f"    if flag{n}:\n        optimizer{n}.zero_grad()\n" for n in range(40))
     assert codes(SCRIPT.replace("    scaler.step", f"{rows}    scaler.step")) == {"AMP201"}
 
@@ -322,7 +322,7 @@ def test_a_line_of_a_million_characters() -> None:
     assert codes(f"{SCRIPT}# {'x' * 1_000_000}\n") == {"AMP201"}
 
 
-# Programs that go in circles.
+# Circular programs.
 
 CIRCLES = dict(
     part.split("\n", 1)
@@ -589,7 +589,7 @@ def test_circles_and_oddities(what: str) -> None:
     odd = CIRCLES[what]
     before = codes(f"{odd}\n{SCRIPT}")
     after = codes(f"{SCRIPT}\n{odd}\n")
-    # Below a loop that never ends nothing happens any more.
+    # Code below an endless loop is unreachable.
     assert "AMP201" in before or "AMP903" in before or what == "while true"
     assert "AMP201" in after or "AMP903" in after
     codes("import torch\ndef around():\n" + "".join(f"    {line}\n" for line in f"{odd}\n{TRAIN}".splitlines()))
@@ -630,7 +630,7 @@ class Trainer:
     assert "AMP206" in found
 
 
-# Programs by chance.
+# Random programs.
 
 EXPRESSIONS = st.sampled_from(
     """\
@@ -822,7 +822,7 @@ def test_a_script_that_breaks_off_anywhere_is_read(data: st.DataObject) -> None:
 
 
 def test_a_sample_of_the_standard_library_gives_nothing() -> None:
-    """Code that has nothing to do with torch, read in full and not passed by for want of a word."""
+    """Code without torch, analyzed in full without the prescan, has no findings."""
     root = Path(sysconfig.get_paths()["stdlib"])
     every = sorted(path for path in root.rglob("*.py") if not {"site-packages", "lib2to3", "test"} & set(path.parts))
     sample = every[:: len(every) // 60]
@@ -834,7 +834,7 @@ def test_a_sample_of_the_standard_library_gives_nothing() -> None:
 
 
 def test_the_standard_library_under_the_names_of_the_protocol() -> None:
-    """The same code with the words of torch in it, so that nothing of it is passed by."""
+    """The same code with torch names inserted passes the prescan and is analyzed without failures."""
     root = Path(sysconfig.get_paths()["stdlib"])
     for path in sorted(root.glob("*.py"))[::8]:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -902,5 +902,5 @@ class Loop:
     (tmp_path / "lib.py").write_text(loop, encoding="utf-8")
     (tmp_path / "main.py").write_text(start + derived.format(clip), encoding="utf-8")
     found = [(Path(f.filename).name, f.line, f.code) for f in check_paths([str(tmp_path)], Settings()).findings]
-    # Where the method is called that the derived class has.
+    # The call of the method that the derived class defines.
     assert found == [("lib.py", 7, "AMP201")]

@@ -1,4 +1,4 @@
-"""Scalers, optimizers, modules and engines that a file shows by what it does with them, whatever they are called."""
+"""Scalers, optimizers, modules and engines recognized by the use in a file, regardless of names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from pytest_amp_check import check_paths, check_source
 
-#: Whoever takes a state is read on its own in a file that has a scaler by how it uses one.
+#: A function that takes a state is an entry point if the file uses some object as a scaler.
 HAS_SCALER = """\
 import torch
 
@@ -28,7 +28,7 @@ def keep(net, path):
 
 
 def has_scaler(root: Path, body: str) -> bool:
-    """Check a file. Return True if it is seen to have a scaler."""
+    """Check a file. Return True if the analyzer recognizes a scaler in the file."""
     text = HAS_SCALER.format(body=indent(body, " " * 4))
     (root / "a.py").write_text(text, encoding="utf-8")
     line = text.split("\n").index("def keep(net, path):") + 1
@@ -48,25 +48,25 @@ def has_scaler(root: Path, body: str) -> bool:
         ("s.scale(loss)\ns.step()", False),
         ("s.step(o)", False),
         ("s.scale(loss)\no.step()", False),
-        # What is called so is one, where it steps something.
+        # An object with a scaler's name is a scaler if it steps an object.
         ("scaler.step(o)", True),
         ("given.grad_scaler.step(o)", True),
         ("given.Scaler.step(o)", True),
         ("scaler.step()", False),
         ("scaler.update()", False),
         ("scalers.other.step(o)", False),
-        # What is updated and steps what is cleared as an optimizer is.
+        # An object that is updated, and steps an object which is cleared like an optimizer.
         ("s.step(o)\ns.update()\no.zero_grad()", True),
         ("s.step(o)\ns.update()", False),
         ("s.step(o)\ns.update()\nloss.zero_grad()", False),
         ("s.step(o)\no.zero_grad()", False),
         ("s.update()\no.zero_grad()", False),
-        # What runs something backward is a library's object.
+        # An object that runs a backward belongs to a library.
         ("s.step(o)\ns.update()\no.zero_grad()\ns.backward(loss)", False),
         ("s.step(o[0])\ns.update()\no.zero_grad()", False),
         ("given.s.step(given.o)\ngiven.s.update()\ngiven.o.zero_grad()", True),
         ("given.s.step(given.o)\ngiven.s.update()\no.zero_grad()", False),
-        # What is called the same, and updated, is the same.
+        # Objects with the same expression are the same object.
         ("s.step(o)\ns.update()\no.zero_grad(set_to_none=True)", True),
         ("s.step(s)\ns.update()", False),
     ],
@@ -75,7 +75,7 @@ def test_what_is_a_scaler(tmp_path: Path, body: str, *, expected: bool) -> None:
     assert has_scaler(tmp_path, body) is expected
 
 
-#: The clip of gradients that are still scaled is found where the objects are known for what they are.
+#: The clip of gradients that are still scaled is found if the roles of the objects are known.
 TRAIN = """\
 import torch
 
@@ -104,7 +104,7 @@ def test_scaled_gradients_of_a_scaler_by_use(scale: str, step: str, expected: li
     assert [code for code in found if code == "AMP201"] == expected
 
 
-#: What is stepped past its scaler is found where it is known to be an optimizer.
+#: A step without the scaler is found if the object is known to be an optimizer.
 STEPS = """\
 import torch
 
@@ -134,7 +134,7 @@ def test_an_optimizer_by_use(clear: str, step: str, expected: list[str]) -> None
     assert [code for code in found if code == "AMP204"] == expected
 
 
-#: What is called with a loss and an optimizer as timm's scaler is makes a function worth reading.
+#: A call with a loss and an optimizer, like timm's scaler, makes a function an entry point.
 CALLS = """\
 import torch
 
@@ -166,7 +166,7 @@ def uses(loss_scaler, loss, optimizer, given):
         ("given.Scaler(loss, optimizer)", True),
         ("loss_scaler.other(loss, optimizer)", False),
         ("other(loss, optimizer)", False),
-        # Whatever it is called, by what else is done with it.
+        # Any name, with further evidence from other calls.
         ("loss_scaler(loss, given)\ngiven.step()\ngiven.zero_grad()", True),
         ("loss_scaler(loss, given)\ngiven.step()", False),
         ("loss_scaler(loss, given)\ngiven.zero_grad()", False),

@@ -1,4 +1,4 @@
-"""Threads, pools and replicas do not see the region around them: what is found of them, and what is quoted."""
+"""Threads, pools and replicas, which lack the region of the caller: findings, and quoted texts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def read(path):
 
 """
 THREAD, REPLICAS = "thread@region", "replicas@region"
-#: What stands in a region, the label of its last statement ("" for nothing), and the call that is quoted.
+#: Statements in a region, the label of the last statement ("" for none), and the quoted call.
 IN_A_REGION = [
     ("pool.submit(encode, frames)", THREAD, "pool.submit"),
     ("pool.map(encode, batches)", THREAD, "pool.map"),
@@ -96,7 +96,7 @@ IN_A_REGION = [
 @pytest.mark.parametrize(("statements", "label", "call"), IN_A_REGION)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_work_that_a_region_hands_out(statements: str, label: str, call: str, dtype: str) -> None:
-    """Replicas know of autocast but not of its dtype, so that they compute in float16."""
+    """Replicas compute in float16, because they use autocast without the dtype of the region."""
     region = f'with torch.autocast("cuda", dtype=torch.{dtype}):\n'
     found = check_source(HEAD + region + indent(statements, "    ") + "\n")
     if label == REPLICAS and dtype == "float16":
@@ -115,6 +115,6 @@ def test_without_a_region_nothing_is_lost(statements: str) -> None:
 
 @pytest.mark.parametrize("statements", [statements for statements, label, _ in IN_A_REGION if label == THREAD])
 def test_a_region_that_is_off_is_not_lost(statements: str) -> None:
-    """Another thread computes in float32, as a region does that is switched off."""
+    """Another thread computes in float32, like a disabled region."""
     region = 'with torch.autocast("cuda", enabled=False):\n'
     assert not check_source(HEAD + region + indent(statements, "    ") + "\n")

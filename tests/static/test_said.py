@@ -1,4 +1,4 @@
-"""What findings say: the way on which the mistake happens, and what to do that is not done already."""
+"""Text of findings: the path of the mistake, and a remedy that the code does not have yet."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ scaler.update()
 
 
 def only(*parts: str) -> Finding:
-    """The one finding in a loop of these parts."""
+    """Return the only finding in a loop of these parts."""
     (found,) = check_source(HEAD + "".join(indent(dedent(part), "        ") for part in parts))
     return found
 
 
-#: What comes between backward and the end of the turn, what is said to skip the step, and the line that does.
+#: Code between backward and the end of the iteration, the phrase for the skipped step, and the skipping line.
 SKIPS = {
     "a continue": (
         """\
@@ -244,7 +244,7 @@ def resume(model, optimizer):
     assert [finding.code for finding in check_source(source)] == codes
 
 
-#: Calls with arguments that do not do what they look like, and all that is said of them.
+#: Calls with arguments of unexpected effect, and the complete messages.
 ARGUMENTS = {
     "torch.autocast()": ('`torch.autocast` has no device type, which torch requires: pass "cuda" or "cpu" first'),
     'torch.autocast(torch.device("cuda"))': (
@@ -438,7 +438,7 @@ ARGUMENTS = {
         "`init_scale=0` multiplies every loss by a number that is not positive: pass a power of two, or `enabled=False`"
     ),
 }
-#: The neighbours of these, of which there is nothing to say.
+#: Similar calls without a finding.
 SOUND = [
     'torch.autocast("cpu", dtype=torch.float32, enabled=False)',
     'torch.autocast("cuda", dtype=torch.float32)',

@@ -1,4 +1,4 @@
-"""In which dtype an unknown model trains, and what that makes of a scaler, or of none: AMP502, AMP503, AMP216."""
+"""The training dtype of an unknown model, and the need for a scaler: AMP502, AMP503, AMP216."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def test_a_loop_without_a_scaler_beside_one_with_a_scaler() -> None:
 @pytest.mark.parametrize(
     "steps",
     [
-        # The scaler is used where there is one.
+        # The scaler is used if there is one.
         f"if args.scaler:\n            scaler = args.scaler; {SCALED}\n        else:\n            {PLAIN}",
-        # Somebody else steps, and may scale.
+        # Other code steps, and may scale.
         "args.step(loss, optimizer)",
         "loss.backward(); args.step(optimizer)",
     ],

@@ -1,4 +1,4 @@
-"""Scalers of one type of device beside autocast for another one."""
+"""Scalers of one type of device beside autocast for another type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which scale a loss holds when it runs backward: none, one, two, or one that was taken away again."""
+"""The scale of a loss at the backward: none, one, two, or a removed scale."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ for clips, goal in loader:
     amp.step(optim)
     amp.update()
 """
-#: Statements, and what is wrong with the marked line, or with the one that such a fault is told at.
+#: Statements, and the violation at the marked line, or at its default line without a mark.
 STATEMENTS = [
     ("amp.scale(main).backward()", ""),
     ("main.backward()", "step@raw"),
@@ -60,7 +60,7 @@ STATEMENTS = [
     ("total = amp.scale(main)\ntotal = total + amp.scale(side)\ntotal.backward()", ""),
     ("(amp.scale(main) + spare.scale(side)).backward()  # !", "backward@uneven"),
     ("(amp.scale(main) + apart).backward()", ""),
-    # The scale by hand.
+    # Manual scaling.
     ("(main * amp.get_scale()).backward()", ""),
     ("(amp.get_scale() * main).backward()", ""),
     ("main.mul(amp.get_scale()).backward()", ""),
@@ -71,13 +71,13 @@ STATEMENTS = [
     ("(amp.scale(main) * (1 / amp.get_scale())).backward()", "step@raw"),
     ("(amp.scale(main) / amp.get_scale() + side).backward()", "step@raw"),
     ("amp.scale(main / amp.get_scale()).backward()", ""),
-    # Twice, and by another scaler.
+    # Scaling twice, and by another scaler.
     ("amp.scale(amp.scale(main)).backward()  # !", "scale@scaled"),
     ("main = amp.scale(main)\namp.scale(main).backward()  # !", "scale@scaled"),
     ("amp.scale(amp.scale(main) / amp.get_scale()).backward()", ""),
     ("amp.scale(main)\namp.scale(main).backward()", ""),
     ("spare.scale(main).backward()", "step@another"),
-    # Through what keeps a loss.
+    # Operations that keep the scale of a loss.
     ("amp.scale(main).mean().backward()", ""),
     ("amp.scale(main).float().backward()", ""),
     ("abs(amp.scale(main)).backward()", ""),

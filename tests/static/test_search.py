@@ -1,4 +1,4 @@
-"""What the bytes of a file tell before it is parsed."""
+"""Results of the text search in a file before parsing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What another place of a file settles: options that executed code sets, and what a name stands for, by its uses."""
+"""Facts from other locations of a file: options set by executed code, and the meaning of a name from its uses."""
 
 from __future__ import annotations
 

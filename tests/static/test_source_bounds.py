@@ -1,4 +1,4 @@
-"""Work and memory of reading one file, whatever it holds: bounded, and said where the bound is exceeded."""
+"""Work and memory of analyzing one file, with any content: bounded, and reported if the bound is exceeded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which files are found, and how they are decoded."""
+"""Search and decoding of source files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pytest_amp_check.static.sources.source_files import (
 
 
 def tree(root: Path, *names: str) -> Path:
-    """Empty files below ``root``; a name that ends in a slash is a directory."""
+    """Create empty files below ``root``. A name that ends in a slash is a directory."""
     for name in names:
         path = root / name
         if name.endswith("/"):

@@ -1,4 +1,4 @@
-"""Statements and where they lead: blocks that are left, loops over few and over many, micro-batches, what is caught."""
+"""Statements and control flow: exits from blocks, loops with few and many iterations, micro-batches, exceptions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def two():
     scaler.unscale_(optimizer)
 
 """
-#: What stands between backward and step.
+#: Statements between backward and step.
 BETWEEN = {
     "a key that is deleted is not there": f"""\
 options = {{"early": True, "late": True}}
@@ -122,7 +122,7 @@ RUN = """\
     scaler.scale(loss).backward()
 """
 LEFT_OUT = RUN.replace("backward()", "backward()  # AMP301")
-#: The loop around, and what a turn of it does between clearing and stepping.
+#: The enclosing loop, and statements of an iteration between clearing and stepping.
 WINDOWS = {
     "a while that draws each micro-batch": (
         "step in range(n)",
@@ -254,7 +254,7 @@ RAISE = "if x is None:\n    raise RuntimeError(x)\n"
 UNSURE = f"{BACK}scaler.unscale_(optimizer)\n{RAISE}"
 ENDED = "finally:\n    scaler.update()\n    optimizer.zero_grad()\n"
 OTHER = "finally:\n    other.zero_grad()\n"
-#: What is tried, what is done where it fails, and what follows.
+#: The body of ``try``, the handler, and the code after both.
 TRIED = {
     "nothing is raised between the step and the update": (
         f"{BACK}scaler.unscale_(optimizer)\n{STEP}",

@@ -1,4 +1,4 @@
-"""Settings that a script leaves off: what they guard is read as if somebody turned them on."""
+"""Disabled flags of a script: the guarded code is analyzed as if the flag were on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is a switch that the code itself leaves off, and what only looks like one."""
+"""Disabled flags of the code itself, and similar values that are no flags."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ for x in loader:
 
 
 def _training(test: str, indentation: str, switch: bool) -> str:
-    """What a switch guards is read; what is off for good is not."""
+    """Return a training whose guarded code is reported if the condition is a disabled flag."""
     return indent(TRAINING.format(test=test, mark="  # AMP201" if switch else ""), indentation)
 
 

@@ -1,4 +1,4 @@
-"""Programs that tell each way through the interpreter from the ways beside it: containers, names, objects, contexts."""
+"""Programs that distinguish each branch of the interpreter from similar branches: containers, names, contexts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from marks import marks, places, shown
 from pytest_amp_check import check_source
 
 CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
-#: What stands between backward and step, in a loop with all else that training takes.
+#: Statements between backward and step, in a loop with the rest of a training.
 BETWEEN: dict[str, str] = {
     "a list to which a list is added in place holds its items once": f"""\
 steps = []
@@ -434,7 +434,7 @@ if limits > 3 or clip > 3:
     {CLIP}
 """,
 }
-#: The same, where what is called is read, and does nothing to gradients: so the clip behind it is certainly wrong.
+#: The same for called code that is analyzed and does nothing to gradients: so the clip after it is a definite mistake.
 NOTHING_DONE: dict[str, str] = {
     "a function by the name of its call": """\
 def ready(each):

@@ -1,4 +1,4 @@
-"""Trainers that scale for the program, ignite's handlers that save for it, and modules that hold shards."""
+"""Trainers that scale for the program, ignite's handlers that save a scaler, and modules that hold shards."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MANUAL = "self.automatic_optimization = False"
 FIRST = f"{STEP}    opt = self.optimizers()\n{LOSS}    opt.zero_grad()\n"
 CLIP = "nn.utils.clip_grad_norm_(self.parameters(), 1.0)"
 TWICE = "loss:divided-twice"
-#: What the Trainer is given, a statement of the constructor, a method, and the label of its marked line.
+#: Arguments of the Trainer, a statement of the constructor, a method, and the label of its marked line.
 METHODS = [
     (f"{MIXED}, accumulate_grad_batches=3", "", f"{STEP}{LOSS}    return loss / 3  # !\n", TWICE),
     # A half may be the mean of two losses.
@@ -165,7 +165,7 @@ trainer = create_supervised_trainer(net, opt, nn.MSELoss(), amp_mode="amp", scal
 {saving}
 """
 OBJECT = "save:no-scaler-object"
-#: The scaler of the trainer, the saving, and whether the scaler is forgotten.
+#: Scaler of the trainer, save call, and True if the scaler is forgotten.
 SAVINGS = [
     ("amp", "Checkpoint({'net': net, 'opt': opt}, folder)", True),
     ("amp", "Checkpoint({'net': net, 'opt': opt, 'amp': amp}, folder)", False),
@@ -210,7 +210,7 @@ for x, y in loader:
 {clip}
     opt.step()
 """
-#: The module, what clips its gradients, and whether it takes the norm of a shard for that of all gradients.
+#: Module, clip of its gradients, and True if the clip uses the norm of a shard instead of the norm of all gradients.
 CLIPS = [
     ("FSDP(nn.Linear(8, 2))", "clip_grad_norm_(net.parameters(), 1.0)", True),
     ("FSDP(module=nn.Linear(8, 2))", "clip_grad_norm_(net.parameters(), 1.0)", True),

@@ -1,4 +1,4 @@
-"""A test that calls a function of its project more than once tries it out: no training goes on from call to call."""
+"""A test that calls a function of its project several times is a trial: no training continues between the calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be read is ordinary: it does what its name speaks of, and what rests on that is a possible finding."""
+"""Unanalyzed code is ordinary: a call has the effects that its name suggests, and such findings are possible."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from marks import marks, places, shown
 from pytest_amp_check import check_source
 from pytest_amp_check.static.engine import check_paths
 
-#: Programs with a mistake, at the lines that are marked.
+#: Programs with a mistake at the marked lines.
 WRONG: dict[str, str] = {}
-#: Programs that are right.
+#: Correct programs.
 RIGHT: dict[str, str] = {}
 
 WRONG["an optimizer that was handed to a schedule of another package is not stepped by it"] = """\
@@ -599,7 +599,7 @@ def test_what_rests_on_the_unknown_is_not_certain(name: str) -> None:
 
 
 def flags(number: int, *, clear: bool) -> str:
-    """A training function with a loss, an optimizer and a clip of its own for each of some flags."""
+    """Return a training function with a separate loss, optimizer and clip for each of ``number`` flags."""
     names = [f"part{n}" for n in range(number)]
     lines = [
         "import torch",
@@ -742,7 +742,7 @@ def test_three_steps():
     assert {f.code for f in check_source(source.replace("test_three_steps", "train"), "train.py")} == {"AMP501"}
 
 
-#: A loop with a call of code that is not read, of an optimizer, by some name.
+#: A loop with an unanalyzed call on an optimizer, with a placeholder for its name.
 NEVER_CLEARED = """\
 import torch
 import helpers
@@ -798,7 +798,7 @@ def told_of(source: str, name: str) -> list[str]:
     return [finding.code for finding in check_source(source.format(name=name))]
 
 
-#: A name, and what code of that name is taken to do: clear gradients, to step and update, to touch them at all.
+#: A name, and its assumed effects as flags: clear gradients, step and update, touch the gradients at all.
 NAMES = {
     "zero": (True, False, True),
     "zero_all": (True, False, True),

@@ -1,7 +1,7 @@
-"""What PyTorch's own ``test_grad_scaling_*`` tests pin is right: the recorder is silent, and knows every skip.
+"""Programs like PyTorch's own ``test_grad_scaling_*`` tests: the recorder is silent, and records every skip.
 
-The programs are ours; the behaviour is that of ``test/test_torch.py`` (``TestTorchDeviceType``) and of PyTorch's
-*Automatic Mixed Precision examples*. Expected skips and scales are worked out by hand.
+The programs are ours. The behavior follows ``test/test_torch.py`` (``TestTorchDeviceType``) and PyTorch's *Automatic
+Mixed Precision examples*. Expected skips and scales are computed manually.
 """
 
 # mypy: allow-untyped-calls, allow-untyped-decorators
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 Data = list[tuple[Tensor, Tensor]]
 INF = float("inf")
-#: Four iterations; an inf is put into the gradients of the third, as upstream does.
+#: Index of the skipped one of four iterations. An inf is put into its gradients, as upstream does.
 SKIP = 2
 ONE_SKIP = [False, False, True, False]
 NO_SKIP = [False, False, False, False]
-#: What a scale of 128 becomes that doubles after every step taken and halves after the one that is skipped.
+#: Values of a scale of 128 that doubles after every applied step and halves after the skipped step.
 ONE_SKIP_BEFORE = [128.0, 256.0, 512.0, 256.0]
 ONE_SKIP_AFTER = [256.0, 512.0, 256.0, 512.0]
 NO_SKIP_AFTER = [256.0, 512.0, 1024.0, 2048.0]
@@ -69,7 +69,7 @@ def four_batches() -> Data:
 
 
 def made(name: str, kind: str, parameters: Iterable[Tensor], lr: float = 0.01) -> Optimizer:
-    """An optimizer of a class and an implementation, both by name."""
+    """Create an optimizer from the names of a class and an implementation."""
     how = {"plain": {"foreach": False}, "foreach": {"foreach": True}, "fused": {"fused": True}}[kind]
     optimizer: Optimizer = getattr(torch.optim, name)(parameters, lr=lr, **how)
     return optimizer
@@ -84,7 +84,7 @@ def half() -> Any:
 
 
 def break_gradients(model: nn.Sequential) -> None:
-    """An inf where an overflow would have left one: upstream's way of making an iteration overflow."""
+    """Write an inf into a gradient as an overflow would: upstream makes an iteration overflow like this."""
     with torch.no_grad():
         gradient = model[1].weight.grad
         assert isinstance(gradient, torch.Tensor)
@@ -92,7 +92,7 @@ def break_gradients(model: nn.Sequential) -> None:
 
 
 def assert_silent(run: Run) -> None:
-    """No finding, though nothing has stopped the recorder."""
+    """Check that there is no finding and no failure of the recorder."""
     assert run.failure is None, f"the recorder failed: {run.failure!r}"
     assert run.findings == [], shown(run.findings)
 
@@ -103,7 +103,7 @@ def assert_run(
     after: list[float] | None = None,
     before: list[float] | None = None,
 ) -> None:
-    """No finding, and exactly these skips and scales, one for each call of ``scaler.step``."""
+    """Check that there is no finding, and the exact skips and scales, one for each call of ``scaler.step``."""
     assert_silent(run)
     assert [step.skipped for step in run.steps] == skipped
     assert run.steps_total == len(skipped)
@@ -365,7 +365,7 @@ def test_a_disabled_scaler_has_an_empty_state() -> None:
     assert_run(run, NO_SKIP)
 
 
-# test_grad_scaling_clipping: scaled gradients may be clipped, to a norm that is scaled as well.
+# test_grad_scaling_clipping: scaled gradients may be clipped to a norm that is scaled as well.
 
 
 @live_and_disabled
@@ -423,7 +423,7 @@ def test_clipping_by_a_scaled_value() -> None:
     assert_run(run, NO_SKIP, NO_SKIP_AFTER)
 
 
-# test_grad_scaling_clipping_separate_unscale: an inf is there when the norm is clipped.
+# test_grad_scaling_clipping_separate_unscale: there is an inf when the norm is clipped.
 
 
 @live_and_disabled
@@ -442,7 +442,7 @@ def test_clipping_after_unscale(name: str, kind: str, foreach: bool, enabled: bo
             if i == SKIP and enabled:
                 break_gradients(model)
             scaler.unscale_(optimizer)
-            # Multiplies inf by zero where there is one: the NaN comes from the inf that the scaler knows of.
+            # If there is an inf, this multiplies inf by zero: the NaN comes from the inf that the scaler has recorded.
             norm = nn.utils.clip_grad_norm_(model.parameters(), 0.2, error_if_nonfinite=False, foreach=foreach)
             norms.append(norm.item())
             scaler.step(optimizer)
@@ -476,7 +476,7 @@ def test_other_clips_after_unscale() -> None:
     assert_run(run, NO_SKIP, NO_SKIP_AFTER)
 
 
-# test_grad_scaling_penalty: autograd.grad of a scaled loss, its results unscaled by hand.
+# test_grad_scaling_penalty: autograd.grad of a scaled loss, with manually unscaled results.
 
 
 @live_and_disabled
@@ -525,7 +525,7 @@ def test_gradient_penalty_of_an_unscaled_loss() -> None:
     assert_run(run, NO_SKIP, NO_SKIP_AFTER)
 
 
-# test_grad_scaling_accumulation: a micro-batch that takes no step is no skip.
+# test_grad_scaling_accumulation: a micro-batch without a step is not a skip.
 
 
 @live_and_disabled
@@ -701,14 +701,14 @@ def test_sparse_gradients_unscaled_explicitly() -> None:
 
 
 class HalfGradients(GradScaler):
-    """Accepts float16 gradients, as fairscale's GradScaler does."""
+    """A scaler that accepts float16 gradients, as fairscale's GradScaler does."""
 
     def _unscale_grads_(self, optimizer: Any, inv_scale: Any, found_inf: Any, allow_fp16: bool) -> Any:
         return super()._unscale_grads_(optimizer, inv_scale, found_inf, True)
 
 
 def test_half_duplicates_that_overflow_when_they_are_coalesced() -> None:
-    # 40000 + 40000 is above 65504: each value is finite, their sum is not.
+    # 40000 + 40000 is above 65504: each value is finite, and the sum is not.
     weight = torch.zeros(2, 3, dtype=torch.float16, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.01)
     scaler = HalfGradients("cpu", init_scale=1.0, growth_interval=1)
@@ -730,7 +730,7 @@ def test_half_duplicates_that_overflow_when_they_are_coalesced() -> None:
 
 
 class ReadsAttributes(Optimizer):
-    """Finds ``grad_scale`` and ``found_inf`` on itself, and skips for itself."""
+    """An optimizer that reads the attributes ``grad_scale`` and ``found_inf``, and skips steps without the scaler."""
 
     _step_supports_amp_scaling = True
     grad_scale: Tensor
@@ -751,7 +751,7 @@ class ReadsAttributes(Optimizer):
 
 
 class TakesTheScaler(Optimizer):
-    """Is handed the scaler itself, and asks it."""
+    """An optimizer that gets the scaler as an argument and calls the scaler's methods."""
 
     _step_supports_amp_scaling = True
 
@@ -812,7 +812,7 @@ def test_an_optimizer_that_is_handed_the_scaler() -> None:
 
 
 def test_both_kinds_on_one_model() -> None:
-    # Upstream steps two such optimizers over the same parameters: neither is unscaled by the scaler.
+    # Upstream steps two such optimizers over the same parameters: the scaler unscales neither.
     model = nn.Linear(4, 1)
     asks, reads = TakesTheScaler(model.parameters()), ReadsAttributes(model.parameters())
     scaler = GradScaler("cpu", init_scale=2.0)
@@ -828,11 +828,11 @@ def test_both_kinds_on_one_model() -> None:
     assert [step.optimizer for step in run.steps] == ["asks", "reads"]
 
 
-# test_params_invalidated_with_grads_invalidated_between_unscale_and_step: the one that must be named.
+# test_params_invalidated_with_grads_invalidated_between_unscale_and_step: the line that must be named.
 
 
 def line_of(text: str) -> int:
-    """The line of this file that holds a text, which must be the only one."""
+    """Return the number of the only line of this file that contains a text."""
     with open(__file__, encoding="utf-8") as file:
         found = [number for number, line in enumerate(file, 1) if text in line and "line_of" not in line]
     assert len(found) == 1, f"{text!r} stands on {len(found)} lines"
@@ -857,14 +857,14 @@ def test_gradients_that_are_invalidated_after_unscale_are_named(name: str, kind:
                 p.grad.copy_(torch.tensor(INF if j % 2 else math.nan))  # the edit that breaks them
             scaler.step(optimizer)  # the step that applies them
             scaler.update()
-    # The first iteration breaks the parameters; after that the loss itself is NaN, and the scaler sees it.
+    # The first iteration breaks the parameters. After that, the loss itself is NaN, and the scaler detects the NaN.
     assert not any(bool(p.isfinite().all()) for p in model.parameters())
     assert [finding.code for finding in run.findings] == ["AMP218"], shown(run.findings)
     assert run.findings[0].line in (line_of("  # the edit that breaks them"), line_of("  # the step that applies them"))
     assert [step.skipped for step in run.steps] == [False, True, True, True]
 
 
-# Correct programs that peers call wrong (PEERS, probe A), and the clean idioms that a run can show.
+# Correct programs that peers report (PEERS, probe A), and the correct idioms that a run can show.
 
 
 def test_a_second_optimizer_that_no_scaler_is_concerned_with() -> None:

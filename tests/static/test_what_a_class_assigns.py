@@ -1,4 +1,4 @@
-"""What a class gives its objects, and whether other code may give them something else: it decides about a test."""
+"""Assignments of attributes by a class and by other code, which decide about a condition."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NEVER, MAYBE, ALWAYS = "never", "maybe", "always"
 
 
 def found(init: str = "", shared: str = "", more: str = "", body: str = CLIP) -> str:
-    """Return whether the clip of scaled gradients is found: for certain, or as what may happen."""
+    """Return ALWAYS, MAYBE or NEVER for a definite, a possible or no finding about the clip of scaled gradients."""
     source = TRAINING.format(
         init=(init or "pass").replace("\n", "\n        "),
         shared=(shared or "pass").replace("\n", "\n    "),
@@ -60,7 +60,7 @@ def found(init: str = "", shared: str = "", more: str = "", body: str = CLIP) ->
         ("self.clip = True", "", "", ALWAYS),
         ("self.clip = 5.0", "", "", ALWAYS),
         ("self.other, self.clip = None, 5.0", "", "", ALWAYS),
-        # A flag that the class itself leaves off may be meant to be changed.
+        # A disabled flag of the class itself may be meant to be changed.
         ("self.clip = False", "", "", MAYBE),
         ("self.clip = clip", "", "", MAYBE),
         # Another method changes it.
@@ -68,7 +68,7 @@ def found(init: str = "", shared: str = "", more: str = "", body: str = CLIP) ->
         ("self.clip = None", "", "def set(self):\n    self.other, self.clip = 1, 2", MAYBE),
         ("self.clip = None", "", "def set(self):\n    self.other = 1.0", NEVER),
         ("self.clip = None", "", "def set(self, other):\n    other.clip = 1.0", MAYBE),
-        # It may do so by a name that only a run knows.
+        # Another method may change it under a dynamic name.
         ("self.clip = None", "", "def set(self, name, value):\n    setattr(self, name, value)", MAYBE),
         ("self.clip = None", "def set(self, name, value):\n    setattr(self, name, value)", "", MAYBE),
         ("self.clip = None", "", "def set(self, names, value):\n    setattr(self, names[0], value)", MAYBE),

@@ -1,4 +1,4 @@
-"""Methods that a class inherits are read once more as its own where it has something else that they use."""
+"""Inherited methods are analyzed again for a class with other attributes or methods that the inherited methods use."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ UNUSED = "def unused(self):\n    pass"
 
 
 def inherit(root: Path, first: str, second: str = UNUSED, base: str = "Base") -> list[bool]:
-    """Check a file of two derived classes. Return for each whether what it inherits is read as its own."""
+    """Check a file of two derived classes. Return for each class True if the inherited method is analyzed again."""
     text = PROGRAM.format(base=base, first=indent(first, " " * 4), second=indent(second, " " * 4))
     (root / "a.py").write_text(text, encoding="utf-8")
     lines = text.split("\n")
@@ -54,7 +54,7 @@ def inherit(root: Path, first: str, second: str = UNUSED, base: str = "Base") ->
     [
         (UNUSED, False),
         ("pass", False),
-        # What the method uses, by itself or through what it calls.
+        # Attributes that the method uses, directly or through its calls.
         ("n = 4", True),
         ("flag = True", True),
         ("m = torch.nn.Linear(2, 2)", True),
@@ -68,13 +68,13 @@ def inherit(root: Path, first: str, second: str = UNUSED, base: str = "Base") ->
         ("a = n = 4", True),
         ("a = 4", False),
         ("if True:\n    n = 4", False),
-        # Its methods, where they or those in whose place they stand do something.
+        # Methods, if they or the methods that they override are relevant.
         ("def help(self, *given):\n    torch.autocast('cuda').__enter__()", True),
         ("def help(self, *given):\n    print(given)", False),
         ("def more(self, given):\n    torch.autocast('cuda').__enter__()", True),
         ("def other(self, given):\n    torch.autocast('cuda').__enter__()", False),
         ("def run(self, x):\n    return x", False),
-        # What its methods assign, the constructor among them.
+        # Attributes that its methods assign, including the constructor.
         ("def __init__(self, m):\n    self.flag = m", True),
         ("def __init__(self, m):\n    self.other = m", False),
         ("def __init__(self, m):\n    m.flag = m", False),
@@ -92,7 +92,7 @@ def inherit(root: Path, first: str, second: str = UNUSED, base: str = "Base") ->
         ("def set(self, m):\n    try:\n        m()\n    finally:\n        self.flag = m", True),
         ("def set(self, m):\n    match m:\n        case 1:\n            self.flag = m", True),
         ("@staticmethod\ndef set():\n    self.flag = 1", False),
-        # Names that only a run knows may be any.
+        # Dynamic names may be any name.
         ("def set(self, name):\n    setattr(self, name, 1)", True),
         ("def set(self, name):\n    setattr(self, 'other', 1)", False),
         ("def set(self, name):\n    setattr(name, name, 1)", False),
@@ -126,7 +126,7 @@ def test_what_a_class_has(tmp_path: Path, body: str, *, expected: bool) -> None:
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [
-        # Another number changes nothing; 0 and 1 may say whether something is done.
+        # Another number changes nothing; 0 and 1 may act as flags.
         ("n = 4", "n = 8", False),
         ("n = 4.5", "n = 8", False),
         ("n = -4", "n = 8", True),
@@ -154,7 +154,7 @@ def test_classes_that_differ_in_a_number_are_alike(tmp_path: Path, first: str, s
     assert inherit(tmp_path, first, second) == [True, expected]
 
 
-#: The clip of gradients that are still scaled runs in a class that limits them, and in no other.
+#: The clip of gradients that are still scaled runs only in a class that sets a limit.
 LIMITED = """\
 import torch
 

@@ -1,4 +1,4 @@
-"""Whether a file that uses another one may compute in float16, as far as its words tell: then what it uses may."""
+"""Importing files that may compute in float16, by the words in the file: then the imported file may, too."""
 
 from __future__ import annotations
 

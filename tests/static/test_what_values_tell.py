@@ -1,4 +1,4 @@
-"""What values tell: containers and what they hold, objects, what is none, results of several models, and norms."""
+"""Properties of values: containers and elements, objects, None, results of several models, and norms."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PROGRAMS: dict[str, str] = {}
 
 SIXTEEN = ", ".join(f"x.a{number}" for number in range(16))
 KEYS = ", ".join(f"'a{number}': x.a{number}" for number in range(16))
-#: Two questions to unknown code: what is clipped under the second was unscaled under the first, where they are one.
+#: Two conditions in unknown code: a clip under the second is preceded by unscale_ under the first if they are the same.
 for name, before, first, second, one in (
     ("one object", "a = Kit()", "a", "a", True),
     ("two objects of one class", "a, b = Kit(), Kit()", "a", "b", False),
@@ -151,7 +151,7 @@ def train(loader):
 PROGRAMS["modules within a module"] = ITEMS.format(first=0, second=1)
 PROGRAMS["modules within a module, from its end"] = ITEMS.format(first=-2, second=-1)
 
-#: One result is of a region of bfloat16, which needs no scaler, the other of another region.
+#: One result is from a bfloat16 region, which needs no scaler, and the other from another region.
 RESULTS = """\
 import torch
 
@@ -180,7 +180,7 @@ for name, one_result, two, loss in (
             one=one_result, two=two, loss=loss, dtype=dtype, mark=mark
         )
 
-#: Of two results, the first was computed in no region.
+#: Two results, the first computed outside of regions.
 BARE = """\
 import torch
 
@@ -250,7 +250,7 @@ for name, given, wrong in (
 ):
     PROGRAMS[f"a state that is updated with {name}"] = STATE.format(given=given, mark="  # AMP401" if wrong else "")
 
-#: A step by hand is right where the norm of those very gradients was looked at.
+#: A manual step is correct after a check of the norm of exactly these gradients.
 NORMS = """\
 import torch
 

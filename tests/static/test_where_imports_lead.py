@@ -1,4 +1,4 @@
-"""Which file an import leads to, and what of that file matters to the one that imports it."""
+"""The file that an import resolves to, and the names of the file that are relevant to the importing file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trees import write
 from pytest_amp_check import check_paths, check_source
 from pytest_amp_check.static.project import project
 
-#: The clip comes before the gradients are unscaled, which shows where it is known what ``scaled`` does.
+#: The clip comes before the gradients are unscaled, which shows if the effect of ``scaled`` is known.
 TRAIN = """\
 import torch
 from torch import nn
@@ -35,7 +35,7 @@ SCALED = "def scaled(scaler, loss):\n    return scaler.scale(loss)\n"
 
 
 def is_followed(root: Path, train: str, imports: str, call: str, files: dict[str, str], named: str = ".") -> bool:
-    """Check a tree, or a file of it that is named. Return True if it is known that the loss is scaled."""
+    """Check a tree, or one named file. Return True if the analyzer knows that the loss is scaled."""
     for name, text in {**files, train: TRAIN.format(imports=imports, call=call)}.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,14 +69,14 @@ def is_followed(root: Path, train: str, imports: str, call: str, files: dict[str
         ("pkg/train.py", "from tools import scaled", "scaled", "tools.py"),
         ("pkg/train.py", "from pkg.tools import scaled", "scaled", "pkg/tools.py"),
         ("pkg/train.py", "from tools import scaled", "scaled", "pkg/tools.py"),
-        # Directories that are put on the path by habit.
+        # Directories that are on the path by convention.
         ("train.py", "from pkg.tools import scaled", "scaled", "src/pkg/tools.py"),
         ("train.py", "from pkg.tools import scaled", "scaled", "lib/pkg/tools.py"),
         ("scripts/train.py", "from pkg.tools import scaled", "scaled", "src/pkg/tools.py"),
-        # Any other, where one file alone may be meant.
+        # Any other directory, if only one file matches.
         ("train.py", "from deep.tools import scaled", "scaled", "other/deep/tools.py"),
         ("train.py", "from deep.tools import scaled", "scaled", "other/deep/tools/__init__.py"),
-        # A package that is called as its file is.
+        # A package with the same name as its file.
         ("tools/tools.py", "from tools import scaled", "scaled", "tools/__init__.py"),
         ("train.py", "try:\n    from tools import scaled\nexcept ImportError:\n    pass", "scaled", "tools.py"),
         ("train.py", "if True:\n    from tools import scaled", "scaled", "tools.py"),
@@ -95,10 +95,10 @@ def test_imports_that_lead_to_a_file(tmp_path: Path, train: str, imports: str, c
         ("pkg/train.py", "from ..tools import scaled", ["pkg/tools.py"]),
         ("pkg/train.py", "from .tools import scaled", ["tools.py"]),
         ("pkg/a/train.py", "from .tools import scaled", ["pkg/tools.py"]),
-        # The standard library is found before a file of its name; torch is no file of a project.
+        # The standard library precedes a file with the same name; torch is never a file of a project.
         ("train.py", "from json import scaled", ["json.py"]),
         ("train.py", "from torch.tools import scaled", ["torch/tools.py"]),
-        # Any of two may be meant.
+        # Either of two files may be meant.
         ("train.py", "from deep.tools import scaled", ["one/deep/tools.py", "two/deep/tools.py"]),
         ("train.py", "from deep.tools import scaled", ["one/deep/tools.py", "two/deep/tools/__init__.py"]),
         ("train.py", "from deep.tools import scaled", ["one/sodeep/tools.py"]),
@@ -139,7 +139,7 @@ def test_a_file_that_is_named_imports_from_its_project(tmp_path: Path, mark: str
     assert is_followed(top, "scripts/train.py", imports, "scaled", {}, "scripts/train.py") is finds
 
 
-#: What a name of another file may be defined by.
+#: Definitions of an imported name.
 DEFINED = {
     "a function": (SCALED, True),
     "a function that calls one": (
@@ -325,7 +325,7 @@ def test_a_file_that_does_not_parse_defines_nothing(tmp_path: Path, text: str) -
 
 
 def test_a_file_whose_name_is_no_text_leads_where_any_does(tmp_path: Path) -> None:
-    """A name of a file may hold any bytes: who imports such a file is asked without an error."""
+    """A file name may hold any bytes: the search for importers of such a file does not fail."""
     model = os.fsdecode(b"mod\xe9l.py")
     fill = "import torch\n\ndef weights(q, k, m):\n    return torch.matmul(q, k).masked_fill(m, -1e9)\n"
     try:
@@ -333,7 +333,7 @@ def test_a_file_whose_name_is_no_text_leads_where_any_does(tmp_path: Path) -> No
     except OSError:
         pytest.skip("this file system takes no such name")
     (tmp_path / "train.py").write_text("import torch\nprint(torch.float16)\n", encoding="utf-8")
-    # Nobody imports it: what lies beside it may be in float16.
+    # Without an importer, neighboring files may use float16.
     assert [f.code for f in check_paths([str(tmp_path)]).findings] == ["AMP506"]
 
 
@@ -359,7 +359,7 @@ def test_names_in_another_encoding_lead_where_others_do(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("train", "file", "others", "expected"),
     [
-        # The nearest of those above a file is meant, whatever else has its name.
+        # The nearest of the files above is meant, regardless of other files with its name.
         ("a/train.py", "a/tools.py", ["tools.py", "b/tools.py"], True),
         ("a/train.py", "tools.py", ["b/tools.py", "c/tools.py"], True),
         ("a/b/train.py", "a/tools.py", ["tools.py", "c/tools.py"], True),
@@ -368,17 +368,17 @@ def test_names_in_another_encoding_lead_where_others_do(tmp_path: Path) -> None:
         ("a/b/train.py", "tools.py", ["a/tools.py"], False),
         ("a/train.py", "b/tools.py", ["c/tools.py"], False),
         ("a/train.py", "a/b/tools.py", ["a/c/tools.py"], False),
-        # A layout of the same directory comes after it, and before those above.
+        # A source layout in the same directory comes after the directory itself, and before the directories above.
         ("a/train.py", "a/src/tools.py", ["tools.py", "b/tools.py"], True),
         ("a/train.py", "a/lib/tools.py", ["tools.py", "b/tools.py"], True),
         ("a/train.py", "a/src/tools.py", ["a/tools.py"], False),
         ("a/train.py", "a/lib/tools.py", ["a/src/tools.py"], False),
         ("a/train.py", "src/tools.py", ["b/tools.py", "c/tools.py"], True),
         ("a/train.py", "a/other/tools.py", ["b/tools.py"], False),
-        # A file comes before a package of its name.
+        # A file precedes a package with its name.
         ("a/train.py", "a/tools.py", ["a/tools/__init__.py"], True),
         ("a/train.py", "a/tools/__init__.py", ["a/tools.py"], False),
-        # No file imports itself: another one of its name above is meant.
+        # No file imports itself: another file with its name above is meant.
         ("a/tools.py", "tools.py", ["b/tools.py", "c/tools.py"], True),
         ("a/b/tools.py", "tools.py", ["c/tools.py", "d/tools.py"], True),
         ("a/b/tools.py", "a/src/tools.py", ["c/tools.py", "d/tools.py"], True),

@@ -1,4 +1,4 @@
-"""What is known where two ways meet: what both give, what one of them gives, and what a way that ends leaves behind."""
+"""States at joins of paths: values from both branches, values from one branch, and effects of a branch that ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_amp_check import check_source
 CLIP = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)"
 PROGRAMS: dict[str, str] = {}
 
-#: One turn of training, in which something is done between backward and step.
+#: One training iteration with a placeholder between backward and step.
 TURN = """\
 import torch
 
@@ -64,7 +64,7 @@ for name, ends, between in (
 ):
     PROGRAMS[name] = TURN.format(ends=ends, between=indent(between, "        "))
 
-#: A turn either gathers gradients or clips and steps: a mistake where the same may be asked with another answer.
+#: An iteration either accumulates or clips and steps: a mistake if the same condition may have another value.
 TURNS = """\
 import torch
 
@@ -154,7 +154,7 @@ PROGRAMS["two engines that divide by one number that is written"] = ENGINES.form
 PROGRAMS["two engines that divide by two numbers"] = ENGINES.format("k", "n", "k")
 PROGRAMS["two engines that divide by two numbers that are written"] = ENGINES.format("8", "4", "8")
 
-#: The engine divides by k as well: a division before is one too many, where it is certain or under a test of k.
+#: The engine divides by k as well: a division before is a second one, if it is definite or under a condition on k.
 DIVIDED = """\
 import torch.nn.functional as F
 from accelerate import Accelerator

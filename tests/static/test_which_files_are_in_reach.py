@@ -1,4 +1,4 @@
-"""Files that decide about a finding of another one: what imports it, what it imports, and what lies beside it."""
+"""Files that decide about a finding of another file: importers, imports, and neighbors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOW = "import torch\n\ndef run(x):\n    with torch.autocast('cuda', dtype=torch.
 
 
 def is_filled(root: Path, tree: str, *, at: str = "model.py", imports: str = "") -> bool:
-    """Check a tree with a file that fills in -1e9. Return True if that is found: float16 may come into the file."""
+    """Check a tree with a file that fills in -1e9. Return True if the fill is reported: float16 may reach the file."""
     write(root, tree)
     path = root / at
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def is_filled(root: Path, tree: str, *, at: str = "model.py", imports: str = "")
         ("x = x.to(torch.float32)", False),
         ("x = x.type(torch.HalfTensor)  # float16", True),
         ("x = wrap(x, MixedPrecision())", True),
-        # What is asserted or compared is not computed.
+        # Asserted or compared dtypes are not computed.
         ("assert x.dtype == torch.float16", False),
         ("assert isinstance(x, torch.HalfTensor)  # float16", False),
         ("if x.dtype == torch.float16:\n    pass", False),
@@ -81,7 +81,7 @@ def test_what_may_compute_in_float16(tmp_path: Path, text: str, *, expected: boo
 @pytest.mark.parametrize(
     ("at", "imports", "files", "expected"),
     [
-        # Who imports the file, directly or not, and what these import.
+        # Direct and indirect importers of the file, and their imports.
         ("model.py", "", {"train.py": "import model\n" + LOW}, True),
         ("model.py", "", {"train.py": "from model import weights\n" + LOW}, True),
         ("model.py", "", {"train.py": "from model import *\n" + LOW}, True),
@@ -90,18 +90,18 @@ def test_what_may_compute_in_float16(tmp_path: Path, text: str, *, expected: boo
         ("model.py", "", {"train.py": "import model\nimport mid\n", "mid.py": "import low\n", "low.py": LOW}, True),
         ("model.py", "import low", {"low.py": LOW}, True),
         ("model.py", "import mid", {"mid.py": "import low\n", "low.py": LOW}, True),
-        # Others that nobody has to do with.
+        # Unrelated files.
         ("model.py", "", {"train.py": "import model\n", "low.py": LOW}, False),
         ("model.py", "import mid", {"mid.py": "\n", "low.py": LOW}, True),
         ("model.py", "import mid", {"mid.py": "\n", "low/low.py": LOW}, False),
         ("model.py", "", {"train.py": "import model\nimport low\n", "low.py": "x = 'float16 '\n"}, False),
         ("model.py", "", {"one.py": "import model\n", "two.py": "import other\n" + LOW, "other.py": "\n"}, False),
-        # Nobody imports the file: those beside it may.
+        # Without an importer, neighboring files may import the file.
         ("model.py", "", {"low.py": LOW}, True),
         ("model.py", "", {"other/low.py": LOW}, False),
         ("pkg/model.py", "", {"pkg/low.py": LOW}, True),
         ("pkg/model.py", "", {"low.py": LOW}, False),
-        # A package that only offers the file does not use it.
+        # A package that only re-exports the file does not use it.
         ("pkg/model.py", "", {"pkg/__init__.py": "from .model import weights\n", "pkg/low.py": LOW}, True),
         ("pkg/model.py", "", {"pkg/__init__.py": "from .model import weights\n", "low.py": "import pkg\n" + LOW}, True),
         (
@@ -135,7 +135,7 @@ def test_what_may_compute_in_float16(tmp_path: Path, text: str, *, expected: boo
             },
             True,
         ),
-        # What is imported by a name that only a run knows: any file, or any of the package.
+        # An import by a dynamic name: any file, or any file of the package.
         ("model.py", "", {"train.py": "import model\nimport_module(x)\n", "low/low.py": LOW}, True),
         ("model.py", "", {"train.py": "import model\n__import__(x)\n", "low/low.py": LOW}, True),
         ("model.py", "", {"train.py": "import model\ninstantiate(x)\n", "low/low.py": LOW}, True),
@@ -163,7 +163,7 @@ def test_what_may_compute_in_float16(tmp_path: Path, text: str, *, expected: boo
             },
             False,
         ),
-        # What does not parse may compute in anything.
+        # A file that does not parse may compute in any dtype.
         ("model.py", "", {"train.py": "import model\nx = (\nfloat16\n"}, True),
         ("model.py", "", {"train.py": "import model\nx = (\nfloat32\n"}, False),
     ],
@@ -192,7 +192,7 @@ def train(model, criterion, optimizer, loader):
     ("imports", "files", "expected"),
     [
         ("", {}, True),
-        # A region around the training, in a file that imports it.
+        # A region around the training, in an importing file.
         ("", {"main.py": "import torch, train\nwith torch.autocast('cuda'):\n    train.train()\n"}, False),
         ("", {"main.py": "import torch, train\nwith torch.autocast('cuda'):\n    print()\ntrain.train()\n"}, True),
         ("", {"main.py": "import torch, train\nwith torch.no_grad():\n    train.train()\n"}, True),
@@ -220,9 +220,9 @@ def train(model, criterion, optimizer, loader):
             {"main.py": "import torch, mid\nwith torch.autocast('cuda'):\n    mid.run()\n", "mid.py": "import train\n"},
             True,
         ),
-        # In one that has nothing to do with it.
+        # A region in an unrelated file.
         ("", {"main.py": "import torch\nwith torch.autocast('cuda'):\n    train()\n"}, True),
-        # Entered for all that runs, by a file that is imported, or that imports.
+        # A region entered for all later code, by an imported or importing file.
         ("", {"main.py": "import torch, train\ntorch.autocast('cuda').__enter__()\n"}, False),
         ("", {"main.py": "import torch\ntorch.autocast('cuda').__enter__()\n"}, True),
         ("import low", {"low.py": "import torch\ntorch.autocast('cuda').__enter__()\n"}, False),
@@ -233,14 +233,14 @@ def train(model, criterion, optimizer, loader):
         ),
         ("import low", {"low.py": "import torch\ndef f():\n    torch.autocast('cuda').__enter__()\n"}, True),
         ("import low", {"low.py": "import torch\nprint(torch.is_autocast_enabled())\n"}, True),
-        # A model may be of any class that somebody defines, whoever that is.
+        # A model may be of any class that any file defines.
         (
             "",
             {"low.py": "import torch\nclass A(torch.nn.Module):\n    def forward(self):\n        autocast()\n"},
             False,
         ),
         ("", {"low.py": "import torch\nclass A(torch.nn.Module):\n    def forward(self):\n        no_grad()\n"}, True),
-        # A function enters for those who import it.
+        # A function enters a region for its importers.
         ("import low", {"low.py": "import torch\ndef criterion():\n    autocast()\n"}, False),
         ("import low", {"low.py": "import torch\ndef other():\n    autocast()\n"}, True),
         ("import low", {"low.py": "def other():\n    autocast()\ndef criterion():\n    other()\n"}, False),
@@ -274,7 +274,7 @@ def test_regions_that_other_files_enter(tmp_path: Path, imports: str, files: dic
     found = {f.code for f in check_paths([str(tmp_path)]).findings if Path(f.filename).name == "train.py"}
     assert found == ({"AMP110"} if expected else set())
     if "main.py" not in files:
-        # Of a file that is named alone, what it imports and what lies beside it are asked.
+        # For a file checked by name, its imports and its neighbors count.
         found = {f.code for f in check_paths([str(tmp_path / "train.py")]).findings}
         assert found == ({"AMP110"} if expected else set())
 

@@ -1,4 +1,4 @@
-"""Functions that are read on their own, and those that are not: reading them could show nothing."""
+"""Functions that are entry points, and functions whose analysis could show nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trees import write
 
 from pytest_amp_check import check_paths
 
-#: A function that makes a file train, so that calls count for those that make them. Nothing else is read of it.
+#: A function that makes a file train, so that calls count for their callers. Nothing else of it is analyzed.
 TRAINS = """
 def train(loss):
     loss.backward()
@@ -18,7 +18,7 @@ def train(loss):
 
 
 def read(root: Path) -> set[tuple[str, int]]:
-    """Return the files and lines of what is read on its own: negative for a class that inherits a function."""
+    """Return the files and lines of entry points, with negative lines for a class that inherits a function."""
     reached = check_paths([str(root)]).reached
     return {(Path(path).relative_to(root).as_posix(), line) for path, line in reached if line}
 
@@ -34,7 +34,7 @@ def marked(root: Path) -> set[tuple[str, int]]:
 
 
 def is_read(root: Path, body: str, *, more: str = "", head: str = "") -> bool:
-    """Check a file with a function of this body. Return True if the function is read on its own."""
+    """Check a file with a function of this body. Return True if the function is an entry point."""
     text = f"import torch\n{head}\n\ndef f(x, y, m, opt, mask):\n{indent(body, ' ' * 4)}\n"
     (root / "a.py").write_text(text + more, encoding="utf-8")
     return ("a.py", text[: text.index("def f(")].count("\n") + 1) in read(root)
@@ -46,7 +46,7 @@ BACKWARD, STEP, COUNT = "m(x).backward()", "opt.step()", "if y % 4 == 0: print(y
 @pytest.mark.parametrize(
     ("body", "expected"),
     [
-        # What belongs to AMP, one by one.
+        # AMP names, one by one.
         ("with torch.autocast('cuda'):\n    return m(x)", True),
         ("return torch.amp.GradScaler('cuda')", True),
         ("return ShardedGradScaler()", True),
@@ -57,12 +57,12 @@ BACKWARD, STEP, COUNT = "m(x).backward()", "opt.step()", "if y % 4 == 0: print(y
         ("return Accelerator(x)", True),
         ("m.manual_backward(x)", True),
         ("return m(x)", False),
-        # What it renamed.
+        # Names that AMP renamed.
         ("return torch.get_autocast_gpu_dtype()", True),
         ("torch.set_autocast_cpu_enabled(False)", True),
         ("torch.nn.utils.clip_grad_norm(m.parameters(), 1.0)", True),
         ("torch.nn.utils.clip_grad_norm_(m.parameters(), 1.0)", False),
-        # Accumulation takes all three of its parts.
+        # Accumulation needs all three of its parts.
         (f"{BACKWARD}\n{STEP}\n{COUNT}", True),
         (f"{BACKWARD}\n{STEP}\ny += 1", True),
         (f"{BACKWARD}\n{STEP}\ny -= 1", True),
@@ -73,7 +73,7 @@ BACKWARD, STEP, COUNT = "m(x).backward()", "opt.step()", "if y % 4 == 0: print(y
         (BACKWARD, False),
         (STEP, False),
         (COUNT, False),
-        # A number that float16 cannot hold is filled in.
+        # A fill with a number that float16 cannot represent.
         ("return x.masked_fill(mask, -1e9)", True),
         ("return x.masked_fill(mask, 1e9)", True),
         ("return x.masked_fill(mask, 65505)", True),
@@ -93,7 +93,7 @@ BACKWARD, STEP, COUNT = "m(x).backward()", "opt.step()", "if y % 4 == 0: print(y
         ("x[mask] = 'text'", False),
         ("x = -1e9\nreturn m(x)", False),
         ("return m(x, -1e9)", False),
-        # What is cast is trained.
+        # A cast module that is trained.
         (f"m.half()\n{STEP}", True),
         (f"m.bfloat16()\n{STEP}", True),
         (f"m.to(torch.float16)\n{STEP}", True),
@@ -107,7 +107,7 @@ BACKWARD, STEP, COUNT = "m(x).backward()", "opt.step()", "if y % 4 == 0: print(y
 )
 @pytest.mark.parametrize("trains", [False, True])
 def test_what_a_function_does_itself(tmp_path: Path, body: str, *, trains: bool, expected: bool) -> None:
-    # The other function has a word of AMP, so that the bytes of the file let it be parsed.
+    # The other function has an AMP word, so that the file passes the prescan.
     other = "\n\ndef g(m):\n    with torch.autocast('cuda'):\n        return m\n"
     assert is_read(tmp_path, body, more=other + (TRAINS if trains else "")) is expected
 
@@ -118,7 +118,7 @@ def test_what_a_function_does_itself(tmp_path: Path, body: str, *, trains: bool,
         ("BIG = -1e9", "return x.masked_fill(mask, BIG)", True),
         ("BIG = -1e4", "return x.masked_fill(mask, BIG)", False),
         ("BIG = -1e9", "return m(x)", False),
-        # Only what stands in no function may be what every function fills in.
+        # Only module-level code can provide a value that every function fills in.
         ("def big():\n    return -1e9", "return x.masked_fill(mask, y)", False),
     ],
 )
@@ -127,7 +127,7 @@ def test_a_large_number_beside_functions(tmp_path: Path, head: str, body: str, *
     assert is_read(tmp_path, body, head=head, more=other) is expected
 
 
-#: Small projects, in which the functions are marked that are read on their own.
+#: Small projects, with marks on the functions that are entry points.
 TREES = {
     "what calls a region counts where the file trains": """\
         === a.py

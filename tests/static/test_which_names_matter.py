@@ -1,4 +1,4 @@
-"""Names of another file that may do a part of a training, and those that do not: whoever uses one of them is read."""
+"""Names of another file that may do a part of a training, and other names: users of the former are analyzed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trees import write
 
 from pytest_amp_check import check_paths
 
-#: The function ``uses`` is read on its own if what it calls may run something backward and step.
+#: The function ``uses`` is an entry point if its call may run a backward and a step.
 USES = """\
 import torch
 {imports}
@@ -30,7 +30,7 @@ def uses(m, i):
 def matters(
     root: Path, tools: str, imports: str = "from tools import run", call: str = "run", at: str = "a.py"
 ) -> bool:
-    """Check a file beside others. Return True if what the file calls of them may matter."""
+    """Check a file beside other files. Return True if the call of an imported name may be relevant."""
     write(root, tools)
     path = root / at
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,11 +41,11 @@ def matters(
 
 
 def tool(text: str) -> str:
-    """Return a tree of one file beside that which uses it."""
+    """Return a tree with one file, which the checked file imports."""
     return "=== tools.py\n" + textwrap.dedent(text)
 
 
-#: Definitions of the name ``run``, beside what does a part of a training and what does not.
+#: Definitions of the name ``run``, each with True if it may do a part of a training.
 DEFINED = {
     "a function": ("def run(m):\n    m.backward()\n", True),
     "a function that does nothing": ("def run(m):\n    print(m)\n", False),
@@ -171,7 +171,7 @@ def test_a_name_by_what_defines_it(tmp_path: Path, how: str, *, package: bool) -
     text, expected = DEFINED[how]
     write(tmp_path, INNER)
     if package:
-        # Handed on by a package, the name is asked for first, and the file that defines it on the way.
+        # The re-exporting package is asked for the name first, and then the file that defines it.
         tree = tool(text) + "=== all/__init__.py\nfrom tools import run\n"
         assert matters(tmp_path, tree, "from all import run") is expected
     else:
@@ -184,7 +184,7 @@ BACK, SHOW = "def run(m):\n    m.backward()\n", "def run(m):\n    print(m)\n"
 @pytest.mark.parametrize(
     ("imports", "call", "files", "expected"),
     [
-        # A module matters as a whole, whatever is used of it.
+        # A module is relevant as a whole, regardless of the used name.
         ("import tools", "tools.run", {"tools.py": BACK}, True),
         ("import tools", "tools.other", {"tools.py": BACK}, True),
         ("import tools", "tools.run", {"tools.py": SHOW}, False),
@@ -194,17 +194,17 @@ BACK, SHOW = "def run(m):\n    m.backward()\n", "def run(m):\n    print(m)\n"
         ("from pkg import tools", "tools.run", {"pkg/__init__.py": "", "pkg/tools.py": SHOW}, False),
         ("from pkg import tools", "tools.run", {"pkg/tools.py": BACK}, True),
         ("from pkg import tools", "tools.run", {"pkg/tools.py": SHOW}, False),
-        # What a package has lies in other files.
+        # The content of a package is in other files.
         ("import pkg", "pkg.run", {"pkg/__init__.py": SHOW}, True),
         ("import pkg", "pkg.run", {"pkg/tools.py": SHOW}, True),
         ("from pkg import run", "run", {"pkg/tools.py": SHOW}, True),
         ("from pkg import run", "run", {"pkg/__init__.py": SHOW}, False),
         ("from pkg import run", "run", {"pkg/__init__.py": BACK}, True),
-        # A package may look a name up that it speaks of.
+        # A package may look up a name that it mentions.
         ("from pkg import run", "run", {"pkg/__init__.py": "__all__ = ['run']\n"}, True),
         ("from pkg import run", "run", {"pkg/__init__.py": "__all__ = ['other']\n"}, False),
         ("from tools import run", "run", {"tools.py": "__all__ = ['run']\n"}, False),
-        # Code that matters may give its file any name; what is taken from elsewhere is looked for there.
+        # Relevant code may give its file any name; imported names are searched in their own file.
         ("from tools import run", "run", {"tools.py": "globals().update(a=m.backward())\n"}, True),
         ("from tools import run", "run", {"tools.py": "globals().update(a=m.forward())\n"}, False),
         (
@@ -227,7 +227,7 @@ BACK, SHOW = "def run(m):\n    m.backward()\n", "def run(m):\n    print(m)\n"
             False,
         ),
         ("from .tools import run", "run", {"tools.py": "from ..inner import run\n", "inner.py": BACK}, False),
-        # What torch and the frameworks mean by their names is known without a file.
+        # The names of torch and the frameworks are known without a file.
         ("from torch import run", "run", {"torch.py": BACK}, False),
         ("from accelerate import Accelerator as run", "run", {"accelerate.py": BACK}, True),
         ("from nowhere import run", "run", {"tools.py": BACK}, False),
@@ -240,7 +240,7 @@ def test_what_an_import_leads_to(
     assert matters(tmp_path, tree, imports, call) is expected
 
 
-#: What a class derives from where its file does not train; the methods that are read belong to that file.
+#: Base classes for a class in a file without training. The analyzed methods belong to the file of the base.
 BASES = {
     "a base that trains": ("class Base:\n    def back(self, loss):\n        loss.backward()\n", True),
     "a base that does not": ("class Base:\n    def show(self, loss):\n        print(loss)\n", False),
@@ -283,6 +283,6 @@ class Derived(Base):
 """
     write(tmp_path, f"{first}=== bases.py\n{text}=== a.py\n{derived}")
     reached = check_paths([str(tmp_path)]).reached
-    # Where nothing trains, a region matters to what opens it alone.
+    # Without training, a region is relevant only to the function that opens it.
     assert (str(tmp_path / "a.py"), 5) in reached
     assert ((str(tmp_path / "a.py"), 8) in reached) is expected

@@ -1,4 +1,4 @@
-"""Whether the model of another file may enter autocast: what that file says of it, and for which of its code."""
+"""Models of another file that may enter autocast: evidence in the other file, and the affected code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RUN = "return self.body(x)\n"
 IN = '        with torch.autocast("cuda"):\n            ' + RUN
 PLAIN = "        " + RUN
 
-#: What the models are, and whether running one may enter autocast for a loss.
+#: Definitions of the models, and True if a forward may enter autocast for a loss.
 MODELS = {
     "nothing": (NET + FORWARD + PLAIN, False),
     "a forward": (NET + FORWARD + IN, True),
@@ -155,6 +155,6 @@ def test_a_model_of_another_file(tmp_path: Path, what: str) -> None:
     (tmp_path / "models.py").write_text(HEAD + models, encoding="utf-8")
     found = [finding.code for finding in check_paths([str(tmp_path)]).findings if finding.code == "AMP110"]
     assert found == ([] if enters else ["AMP110"])
-    # Of a file that is named alone, what it imports is asked as well.
+    # For a file checked by name, its imports count as well.
     found = [finding.code for finding in check_paths([str(tmp_path / "train.py")]).findings]
     assert found == ([] if enters else ["AMP110"])

@@ -1,4 +1,4 @@
-"""A float32 parameter with a dimension makes what it meets float32; a number, or a low parameter, does not."""
+"""A float32 parameter with a dimension promotes other operands to float32; a number or a low parameter does not."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ for rows, kinds in loader:
 """
 PRODUCT = "stem(rows) * gauge"
 WIDE = "nn.Parameter(torch.ones(4))"
-#: What the parameter is, what it does to the low result of a layer, and whether that stays low.
+#: The parameter, the operation on the low result of a layer, and True if the result stays low.
 GAUGES = [
     (WIDE, PRODUCT, False),
     ("nn.Parameter(torch.ones(1))", PRODUCT, False),

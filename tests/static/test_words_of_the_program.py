@@ -1,4 +1,4 @@
-"""Messages speak in the words of the program: of what is wrong, and of what is to be written instead."""
+"""Source texts of the program in messages: of the violation, and of the suggested code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def loop(*parts: str) -> str:
     return LOOP + "".join(indent(dedent(part) + "\n" * (not part.endswith("\n")), "    ") for part in parts)
 
 
-#: A label of what is wrong -> programs, each with what stands in the marked line and what the message quotes.
+#: Label of a violation -> programs, each with the marked line and the texts that the message quotes.
 LOOPS: list[tuple[str, str, list[str]]] = [
     ("clip@scaled", loop(FED, "clip(net.parameters(), 1.0)  # !", STEP), ["clip", "gs.unscale_(opt)"]),
     (

@@ -1,4 +1,4 @@
-"""Work that is spread over processes: all of it is done or it is said that it is not, and no process is left behind."""
+"""Work in several processes: all work is done or an error is reported, and no process is left behind."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ list(run_in_processes(act, range(1000), 3))
 
 
 def all_work(output: IO[str]) -> None:
-    """Wait until each process has said that it works."""
+    """Wait until each process has reported that it works."""
     working: set[int] = set()
     while len(working) < 3:
         working.add(int(output.readline()))
@@ -116,7 +116,7 @@ def test_no_process_outlives_the_one_that_started_it(number: signal.Signals) -> 
         assert process.stdout is not None
         all_work(process.stdout)
         process.send_signal(number)
-        # Every process has this pipe open until it ends.
+        # Every process has this pipe open until its end.
         process.stdout.read()
 
 

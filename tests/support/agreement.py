@@ -1,4 +1,4 @@
-"""Runs a program under the recorder and reads it, and tells where the two do not say the same."""
+"""Comparison of analyzer and recorder: both check the same program, and the module lists their disagreements."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ from pytest_amp_check.runtime.record.source import is_conditional
 from pytest_amp_check.runtime.run import Run
 from pytest_amp_check.static.engine import Settings, check_source
 
-#: Faults of which a run may find what the source does not tell, and why.
+#: Violations that a run may find although the source does not show them, and the reason.
 SEEN_BY_RUNS = {
     "backward:no-scaler": "a source with a scaler in it is taken to know which of its optimizers go without",
     "scheduler:skipped": "a source takes any condition of a scheduler for one that asks whether the step was skipped",
     "size:rows": "a source does not know the sizes of batches",
     "scheduler:micro-batch": "a source knows a window by its count, a run by the gradients that wait for a step",
 }
-#: Faults of which the source may tell what does not show in every run: why, and whether it should in this one.
+#: Violations that the source may show although not every run does: the reason, and a function that returns True if this
+#: run should show the violation.
 SEEN_IN_SOURCE: dict[str, tuple[str, Callable[[Run, Finding], bool]]] = {
     "scale@outside-autocast": (
         "a run that enters autocast anywhere is taken to mean float32 where it does not",
@@ -57,10 +58,10 @@ SEEN_IN_SOURCE: dict[str, tuple[str, Callable[[Run, Finding], bool]]] = {
         lambda run, finding: any(step.skipped and step.optimizer == finding.names["optimizer"] for step in run.steps),
     ),
 }
-#: One mistake that goes by two codes: gradients are unscaled, and a backward follows. Whether an accumulation window
-#: was open then, the source knows from its conditions and a run from what it has seen.
+#: One mistake with two codes: gradients are unscaled, and a backward follows. The analyzer derives from conditions if
+#: an accumulation window was open, and a run from its history.
 SAME = {"AMP303": "AMP209"}
-#: The version of torch, and codes of mistakes that it makes impossible.
+#: The version of torch, and codes of mistakes that are impossible in that version.
 TORCH = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
 IMPOSSIBLE = {"AMP109"} if TORCH >= (2, 11) else set()
 #: A setting that a program leaves off.
@@ -69,10 +70,10 @@ COMPARED = frozenset(code for code, rule in RULES.items() if rule.detected_by ==
 
 
 class Recorded(NamedTuple):
-    """What came of a script that ran under the recorder."""
+    """The result of a script that ran under the recorder."""
 
     run: Run
-    #: What the script raised.
+    #: The exception of the script.
     error: Exception | None
     #: The error that ended the recording early.
     failure: Exception | None
@@ -86,9 +87,9 @@ def recorded(
     run_script: Callable[[], object],
     within: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
 ) -> Recorded:
-    """Run a program under the recorder, in a thread of its own, so that an autocast it leaves open ends with it.
+    """Run a program under the recorder in a separate thread, so that an autocast left open ends with the thread.
 
-    ``within`` makes the context around recording and program, such as another device.
+    ``within`` creates the context manager around recording and program, such as another device.
     """
 
     def go() -> Recorded:
@@ -99,7 +100,7 @@ def recorded(
                 runs.append(run.select("ALL"))
                 run_script()
         except Exception as raised:  # noqa: BLE001 - some of the scripts show what torch raises
-            # They would keep all that the program has made, of which a layer may be a gigabyte.
+            # The frames would keep all objects of the program alive, and a layer may be a gigabyte.
             traceback.clear_frames(raised.__traceback__)
             error = raised
         return Recorded(runs[0], error, runs[0].failure)
@@ -109,7 +110,7 @@ def recorded(
     torch.set_num_threads(1)
     try:
         with warnings.catch_warnings(), ThreadPoolExecutor(1) as pool:
-            # Deprecated names and autocast that disables itself are what some of the scripts are about.
+            # Some of the scripts are about deprecated names and about autocast that disables itself.
             warnings.simplefilter("ignore")
             return pool.submit(go).result()
     finally:
@@ -120,14 +121,14 @@ def recorded(
 
 
 def found_exactly(run: Recorded, path: Path, expected: Places) -> None:
-    """Fail unless the run of a script has found what is expected, and nothing elsewhere."""
+    """Fail unless the findings of a script's run are the expected findings, without findings in other files."""
     assert run.failure is None
     assert {finding.filename for finding in run.findings} <= {str(path)}, shown(run.findings)
     assert places(run.findings) == expected, f"{shown(run.findings)}\nraised: {run.error!r}"
 
 
 def traced(path: Path, lines: set[int]) -> None:
-    """Run a script, and note the lines that are executed."""
+    """Run a script and collect the executed lines."""
 
     def local(frame: types.FrameType, event: str, _: Any) -> Any:
         lines.add(frame.f_lineno)
@@ -144,23 +145,23 @@ def traced(path: Path, lines: set[int]) -> None:
 
 
 class Verdict(NamedTuple):
-    """What both readers found in a program."""
+    """The findings of analyzer and recorder in one program."""
 
     source: str
     path: Path
     read: list[Finding]
     run: Recorded
     lines: set[int]
-    #: The line at which the run raised, 0 if it did not: torch itself tells what is wrong there.
+    #: The line at which the run raised, or 0. torch itself reports the mistake there.
     raised_at: int
 
     def disagreements(self) -> list[str]:
-        """What only one of them found, though the other should have.
+        """Return findings that only analyzer or recorder has, although both should.
 
-        A run finds what has happened: the source must tell of it, if only as possible. What the source tells for
-        certain must have happened where all of its places were executed; an error that ends the run spares the rest.
-        A setting that the program leaves off is read as if it might be on: what is told must happen where it is, and
-        what it would provide for is told where nobody can turn it on.
+        A finding of the run has happened, so the analyzer must report the violation, at least as possible. A definite
+        finding of the analyzer must have happened if all lines of its trace were executed, unless an error ended the
+        run. The analyzer treats a setting that the program leaves off as possibly on. Such a finding must happen with
+        the setting on. A mistake that the setting would prevent is reported if the setting cannot be turned on.
         """
         if self.run.failure is not None:
             return [f"the recorder failed: {self.run.failure!r}"]
@@ -180,7 +181,7 @@ class Verdict(NamedTuple):
         return told + [f"only the source: {f.line} {f.code} {f.message}" for f in unseen]
 
     def _unseen(self, read: list[Finding]) -> list[Finding]:
-        """What the source tells for certain, of some findings, and did not happen though it should have."""
+        """Return the definite findings among ``read`` that should have happened in the run, and did not."""
         if self.run.error is not None:
             return []
         ran = {_place(finding) for finding in self.run.findings}
@@ -200,14 +201,14 @@ def _place(finding: Finding) -> tuple[int, str]:
 
 
 def _switched_on(source: str) -> list[str]:
-    """A program with the settings that it leaves off turned on: some of them, or all."""
+    """Return the program with some or all of its disabled settings turned on."""
     off = re.findall(_OFF, source)
     chosen = [names for count in range(len(off)) for names in itertools.combinations(off, count + 1)]
     return [re.sub(_OFF.replace(r"\w+", "|".join(names)), r"\1 = True", source) for names in chosen]
 
 
 def verdict(source: str, path: Path) -> Verdict:
-    """Read a program, and run it as the script at a path."""
+    """Analyze a program, and run it as the script at a path."""
     return _verdict(source, path, _checked(source, path))
 
 

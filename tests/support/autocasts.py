@@ -1,4 +1,4 @@
-"""PyTorch's own tables of what autocast does to which op, and ops beside them."""
+"""PyTorch's own tables of autocast ops, and ops that the tables lack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ import torch.nn.functional as F  # noqa: N812  # the name that all of torch's us
 
 
 def lists() -> ModuleType:
-    """The tables of torch's autocast; they import a package for testing torch of which they use nothing."""
+    """Return the module with torch's autocast tables.
+
+    That module imports a test package (expecttest) but uses nothing of it.
+    """
     name = "torch.testing._internal.autocast_test_lists"
     if "expecttest" not in sys.modules and importlib.util.find_spec("expecttest") is None:
         stub: Any = ModuleType("expecttest")
@@ -30,7 +33,7 @@ def lists() -> ModuleType:
 
 
 class Entry(NamedTuple):
-    """One row of torch's table: an op with arguments, the dtype it runs in, and the dtype of what comes out."""
+    """One row of torch's table: an op with arguments, the dtype for the op, and the dtype of the result."""
 
     op: str
     args: Any
@@ -41,14 +44,14 @@ class Entry(NamedTuple):
 
 
 def lowered(value: Any, half: torch.dtype) -> Any:
-    """The table has float16 inputs; a bfloat16 region needs them in its own dtype."""
+    """Convert the float16 inputs of the table to another low dtype: a bfloat16 region needs bfloat16 inputs."""
     if isinstance(value, torch.Tensor):
         return value.to(half) if value.dtype is torch.float16 else value
     return type(value)(lowered(each, half) for each in value) if isinstance(value, (tuple, list)) else value
 
 
 def cuda_entries(half: torch.dtype, device: str = "cpu") -> Iterator[Entry]:
-    """The rows of CUDA's table for a low dtype, with arguments on a device."""
+    """Yield the rows of CUDA's table for a low dtype, with arguments on a device."""
     table = lists().AutocastTestLists(torch.device(device))
     functions, linalg = torch._C._nn, torch._C._linalg  # type: ignore[attr-defined]
     for name, module, runs_in in (
@@ -66,7 +69,7 @@ def cuda_entries(half: torch.dtype, device: str = "cpu") -> Iterator[Entry]:
         for row in getattr(table, name):
             op, args, last = row[0], row[1], row[2] if len(row) == 3 else None
             if op == "einsum":
-                # Malformed in the table; it is among what stands below.
+                # The row is malformed in the table; MORE below has the op.
                 continue
             yield Entry(
                 op,
@@ -78,7 +81,7 @@ def cuda_entries(half: torch.dtype, device: str = "cpu") -> Iterator[Entry]:
             )
 
 
-#: What the table does not have, or has in one form only.
+#: Ops that the table lacks, or has in only one form.
 MORE: dict[str, Callable[[Callable[..., torch.Tensor]], Any]] = {
     "interpolate nearest": lambda t: F.interpolate(t(1, 1, 4, 4), scale_factor=2),
     "interpolate bilinear": lambda t: F.interpolate(t(1, 1, 4, 4), scale_factor=2, mode="bilinear"),

@@ -1,4 +1,4 @@
-"""The scripts in benchmarks, for the tests of what they say."""
+"""Access to the scripts in benchmarks/ for tests of their output."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
 def benchmark(name: str) -> dict[str, Any]:
-    """What a script defines; it finds those beside it while it is read, as when it is run."""
+    """Run a benchmark script and return the globals. The script can import the modules beside it."""
     sys.path.insert(0, str(BENCHMARKS))
     try:
         return runpy.run_path(str(BENCHMARKS / f"{name}.py"))

@@ -1,4 +1,4 @@
-"""Headless Chromium, spoken to over the pipe of its DevTools protocol."""
+"""Headless Chromium, controlled over the pipe of its DevTools protocol."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 
 class Browser:
-    """Headless Chromium without a network, spoken to over the pipe of its DevTools protocol."""
+    """A headless Chromium without a network, controlled over the pipe of its DevTools protocol."""
 
     def __init__(self, profile: Path) -> None:
         assert CHROMIUM is not None
@@ -47,7 +47,7 @@ class Browser:
         self._number = 0
         self._session: dict[str, str] = {}
         self.events: list[dict[str, Any]] = []
-        #: The address of the page.
+        #: The URL of the page.
         self.opened = ""
 
     def start(self) -> None:
@@ -91,18 +91,18 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def value(self, expression: str) -> Any:
-        # The answer of two frames later: what a change of the page leads to has happened by then.
+        # The value is taken two frames later: the effects of a change to the page have happened by then.
         frames = f"new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done({expression}))))"
         return self.run(frames)
 
     def run(self, expression: str) -> Any:
-        """What an expression comes to, or what it promises."""
+        """Evaluate an expression and return its value. A promise is awaited."""
         answer = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
     def press(self, key: str, *, shift: bool = False) -> None:
-        """Press a key: the one that gives this character, or has this name."""
+        """Press a key, given by character or name."""
         text = {"Enter": "\r"}.get(key, key if len(key) == 1 else "")
         codes = {"Enter": 13, "Tab": 9, "Escape": 27, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowRight": 39}
         kinds = ("rawKeyDown", "char", "keyUp") if text else ("rawKeyDown", "keyUp")
@@ -117,13 +117,13 @@ class Browser:
             )
 
     def until(self, expression: str, expected: object) -> None:
-        """Waits until the page has come to a value."""
+        """Wait until an expression of the page has the expected value, at most 30 s."""
         until = time.monotonic() + 30
         while (value := self.value(expression)) != expected:
             assert time.monotonic() < until, f"{expression} stays {value!r}, not {expected!r}"
 
     def complaints(self) -> list[str]:
-        """Errors and messages on the console, and requests for anything but the file and what it holds."""
+        """Return errors and messages of the console, and requests for any URL outside the file and its contents."""
         found = []
         for event in self.events:
             method, parameters = event.get("method"), event.get("params", {})

@@ -1,4 +1,4 @@
-"""Programs that write and read checkpoints, as people do; what must be found is marked on its line."""
+"""Programs that write and read checkpoints as users do. The line of each expected finding carries a mark."""
 
 IMPORTS = """\
 import argparse
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 """
-#: An epoch of training, which the programs of TRAINERS call.
+#: A training epoch, called by the programs of TRAINERS.
 EPOCH = """\
 def train_one_epoch(model, loader, optimizer, scaler):
     for x, y in loader:
@@ -23,7 +23,7 @@ def train_one_epoch(model, loader, optimizer, scaler):
 
 
 """
-#: What the programs of SCRIPTS go on from.
+#: Beginning of the programs of SCRIPTS.
 SCRIPT = """\
 def main(args, loader):
     model = nn.Linear(8, 2)
@@ -33,7 +33,7 @@ def main(args, loader):
 """
 
 
-#: Statements that save what ``main`` has trained.
+#: Statements that save the state that ``main`` has trained.
 SCRIPTS = """\
 ## update method
 checkpoint = {"args": vars(args)}
@@ -1538,7 +1538,7 @@ class Trainer:
         self.tracker.log_file(path, metadata={"epoch": epoch, "optimizer": self.optimizer.state_dict()})
 """
 
-#: Programs that need nothing but the imports.
+#: Programs that need only the imports.
 WHOLE = """\
 ## asdict of a snapshot
 from collections import OrderedDict
@@ -2051,7 +2051,7 @@ def main(args, loader):
             print("out of memory")
 """
 
-#: Programs of several files, each below the line with its name.
+#: Programs of several files. Each file follows the line with its name.
 FILES = """\
 ## a writer in another file
 # utils.py

@@ -1,4 +1,4 @@
-"""Other tools that run this one."""
+"""Other tools that run amp-check."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FLAKE8 = (sys.executable, "-m", "flake8")
 
 
 def flake8(*argv: str, stdin: str | None = None, command: Sequence[str] = FLAKE8) -> subprocess.CompletedProcess[str]:
-    """A run of flake8 in this folder, with the plugin as it is installed, or else as pyproject.toml declares it."""
+    """Run flake8 in this folder with the installed plugin, or else with the plugin as declared in pyproject.toml."""
     pytest.importorskip("flake8")
     plugins = ""
     if not importlib.metadata.entry_points(group="flake8.extension", name="AMP"):
@@ -26,9 +26,9 @@ def flake8(*argv: str, stdin: str | None = None, command: Sequence[str] = FLAKE8
 
 
 def console_script(path: Path, entry: str = "pytest_amp_check.__main__:run", before: str = "") -> Path:
-    """Write a command as installers write it: a script, whose own folder Python searches first.
+    """Write a command as installers do: a script whose own folder comes first in Python's search path.
 
-    ``before`` is what it does before the function that ``entry`` names.
+    ``before`` is code to run before the function named by ``entry``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     module, _, function = entry.partition(":")

@@ -1,4 +1,4 @@
-"""Graphs of events that tests draw by hand, without a program that would give them."""
+"""Event graphs that tests build manually, without a source program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_amp_check.protocol.graph_checker import check
 
 
 class Drawing:
-    """A graph that is drawn node by node; the line of an event is its number."""
+    """A graph built node by node. The line of an event is its number."""
 
     def __init__(self, optimizers: int = 1) -> None:
         self.program = Program()
@@ -55,7 +55,7 @@ class Drawing:
         return made
 
     def line(self, start: int, *events: Event) -> int:
-        """Events one after the other; the node of the last."""
+        """Add a chain of events. Return the node of the last event."""
         for event in events:
             node = self.node(event)
             self.way(start, node)
@@ -63,7 +63,7 @@ class Drawing:
         return start
 
     def diamond(self, start: int, test: e.Predicate, yes: Sequence[Event] = (), no: Sequence[Event] = ()) -> int:
-        """A question with a way for each answer; the node where they meet again."""
+        """Add a branch with an edge for each truth value. Return the node where the paths join."""
         end = self.node()
         for truth, events in ((True, yes), (False, no)):
             first = self.node()

@@ -1,4 +1,4 @@
-"""A project with a trainer of 500 lines that takes its parts from other files, and what somebody may do to a text."""
+"""A project with a trainer of 500 lines that imports its parts from other files, and random edits of a text."""
 
 from __future__ import annotations
 
@@ -377,7 +377,7 @@ TRAINER = (
     + "\n"
     + _main()
 )
-#: The files of the project by their paths.
+#: The files of the project by path.
 PROJECT: Mapping[str, str] = {
     "train.py": TRAINER,
     "pyproject.toml": "[tool.amp-check]\n",
@@ -468,7 +468,7 @@ def warm_up(optimizer, steps):
     return LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / steps))
 """,
 }
-#: What may be typed or pasted anywhere: statements of the protocol, halves of them, and what is no Python at all.
+#: Texts that may be typed or pasted anywhere: statements of the protocol, halves of statements, and invalid Python.
 PASTED = (
     "scaler.unscale_(optimizer)\n",
     "        scaler.update()\n",
@@ -499,7 +499,7 @@ PASTED = (
 
 
 def edits(text: str, seed: int) -> Iterator[str]:
-    """What becomes of a text, without end: each version differs from the last by one edit, now and then by an undo."""
+    """Yield versions of a text without end. Each version differs from the previous version by one edit or an undo."""
     dice = random.Random(seed)  # noqa: S311 - edits, no secrets
     now = text
     while True:

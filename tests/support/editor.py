@@ -1,4 +1,4 @@
-"""An editor as a language server sees one: a client of pygls that speaks to ``amp-check server`` over stdio."""
+"""An editor as seen by a language server: a client of pygls that talks to ``amp-check server`` over stdio."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from lsprotocol import types
 from pygls.lsp.client import LanguageClient
 
 Result = TypeVar("Result")
-#: Seconds after which an answer is waited for no longer, many times what the slowest takes.
+#: Seconds to wait for an answer: many times the time of the slowest answer.
 PATIENCE = 120.0
 COMMAND = (sys.executable, "-m", "pytest_amp_check")
 EVERYTHING = types.Range(types.Position(0, 0), types.Position(10_000, 0))
 
 
 class Editor:
-    """A client with some folders open, used as a context. With ``asks`` it requests diagnostics."""
+    """A client with some folders open, used as a context manager. With ``asks``, the client requests diagnostics."""
 
     def __init__(
         self, *folders: Path, versioned: bool = False, asks: bool = False, command: Sequence[str] = COMMAND
@@ -31,10 +31,10 @@ class Editor:
         self._asks = asks
         self._loop = asyncio.new_event_loop()
         self.client = LanguageClient("editor", "1")
-        #: What was published last, by address, and every sentence that was shown or logged.
+        #: The latest published diagnostics by URI, and every message that was shown or logged.
         self.published: dict[str, types.PublishDiagnosticsParams] = {}
         self.said: list[str] = []
-        #: How often the server said that diagnostics have to be requested again.
+        #: Number of requests of the server to fetch diagnostics again.
         self.refreshed = 0
         self._came = asyncio.Event()
         self.texts: dict[str, str] = {}
@@ -80,7 +80,7 @@ class Editor:
                 text_document=types.TextDocumentClientCapabilities(
                     diagnostic=types.DiagnosticClientCapabilities() if self._asks else None
                 ),
-                # As Helix and Neovim have it, of which the last is what every editor has.
+                # The encodings that Helix and Neovim offer. Every editor supports the last encoding.
                 general=types.GeneralClientCapabilities(
                     position_encodings=[
                         types.PositionEncodingKind.Utf8,
@@ -105,7 +105,7 @@ class Editor:
         return self._loop.run_until_complete(asyncio.wait_for(act, PATIENCE))
 
     def worked(self) -> float:
-        """Seconds that a processor has worked for the server, where the system tells: not a number elsewhere."""
+        """Return the CPU seconds of the server process, or NaN on systems without /proc."""
         server = self.client._server
         status = Path(f"/proc/{server.pid}/stat") if server is not None else None
         if status is None or not status.is_file():
@@ -113,10 +113,10 @@ class Editor:
         fields = status.read_text(encoding="ascii").rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    # What somebody does.
+    # Actions of the user.
 
     def open(self, where: Path | str, text: str) -> str:
-        """Open a file, or what has an address only; its address."""
+        """Open a file or a document that has only a URI. Return the URI."""
         address = where if isinstance(where, str) else uri(where)
         self.texts[address], self.versions[address] = text, 1
         self.client.text_document_did_open(
@@ -125,7 +125,7 @@ class Editor:
         return address
 
     def type(self, address: str, text: str) -> int:
-        """Replace a text by another; its version."""
+        """Replace the whole text of a document. Return the new version."""
         self.texts[address] = text
         version = self.versions[address] = self.versions[address] + 1
         self.client.text_document_did_change(
@@ -137,7 +137,7 @@ class Editor:
         return version
 
     def edit(self, address: str, *edits: tuple[types.Range, str]) -> int:
-        """Send edits of parts of a text, one after the other; returns its version."""
+        """Send edits of parts of a text in sequence. Return the new version."""
         for where, new in edits:
             self.texts[address] = applied(self.texts[address], [types.TextEdit(where, new)])
         version = self.versions[address] = self.versions[address] + 1
@@ -152,7 +152,7 @@ class Editor:
     def close(self, address: str) -> None:
         self.client.text_document_did_close(types.DidCloseTextDocumentParams(types.TextDocumentIdentifier(address)))
 
-    # What comes of it.
+    # Results.
 
     def actions(
         self, address: str, where: types.Range = EVERYTHING, only: Sequence[str] | None = None
@@ -163,21 +163,24 @@ class Editor:
         return [each for each in found or () if isinstance(each, types.CodeAction)]
 
     def found(self, address: str) -> list[types.Diagnostic]:
-        """What is found once everything that is open was checked: a question about it is answered after that."""
+        """Return the diagnostics after all open documents were checked.
+
+        The request sent here is answered after the checks.
+        """
         self.actions(address, only=["nothing"])
         return list(self.published[address].diagnostics) if address in self.published else []
 
     def places(self, address: str) -> list[tuple[str, int]]:
-        """The codes that were found, with their lines from 1."""
+        """Return the codes of the diagnostics, with their lines from 1."""
         return [(str(each.code), each.range.start.line + 1) for each in self.found(address)]
 
     def ask(self, address: str, known: str | None = None) -> types.DocumentDiagnosticReport:
-        """Request the diagnostics of a text, of which some are known by their number."""
+        """Request the diagnostics of a document. ``known`` is the result id of an earlier report."""
         asked = types.DocumentDiagnosticParams(types.TextDocumentIdentifier(address), previous_result_id=known)
         return self.run(self.client.text_document_diagnostic_async(asked))
 
     def wait_for_refresh(self, number: int) -> None:
-        """Wait until the server has said so often that diagnostics have to be requested again."""
+        """Wait until the server has asked this number of times to fetch diagnostics again."""
 
         async def wait() -> None:
             while self.refreshed < number:
@@ -187,7 +190,7 @@ class Editor:
         self.run(wait())
 
     def answer(self, address: str, version: int) -> None:
-        """Wait until something is said of a version of a text."""
+        """Wait until diagnostics for a version of a document are published."""
 
         async def wait() -> None:
             while address not in self.published or self.published[address].version != version:
@@ -197,7 +200,7 @@ class Editor:
         self.run(wait())
 
     def hover(self, address: str, line: int, character: int) -> str:
-        """The Markdown that is shown at a place, its line from 1; nothing, where there is none."""
+        """Return the Markdown shown at a position (line from 1), or an empty string."""
         asked = types.HoverParams(types.TextDocumentIdentifier(address), types.Position(line - 1, character))
         found = self.run(self.client.text_document_hover_async(asked))
         if found is None:
@@ -212,7 +215,7 @@ def uri(path: Path) -> str:
 
 
 def applied(text: str, edits: Sequence[types.TextEdit | types.AnnotatedTextEdit | types.SnippetTextEdit]) -> str:
-    """A text with edits made in it, as the protocol says; it may have line feeds alone."""
+    """Apply edits to a text as the protocol defines. The text may only have line feeds as line ends."""
     data = text.encode("utf-16-le")
     starts = [0]
     for line in text.split("\n"):

@@ -1,8 +1,8 @@
-"""Training programs from a grammar of AMP events: what is right, with edits that may make it wrong.
+"""Training programs from a grammar of AMP events: correct programs, with edits that may make them wrong.
 
-A program is a list of statements in the order of one iteration. It is edited (dropped, doubled, swapped, put under a
-condition), put into a shape (a script, functions, a class; windows of micro-batches), and written as source. Every
-program ends in a second or raises what torch raises.
+A program is a list of statements in the order of one iteration. The list is edited (statements dropped, doubled,
+swapped, put under a condition), shaped (a script, functions, a class; windows of micro-batches), and written as source.
+Every program ends within a second or raises an exception of torch.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from torch import nn
 
 torch.manual_seed(0)
 """
-#: Conditions that hold in some iterations only, and of which the source does not tell in which.
+#: Conditions that are true in some iterations only. The source does not show in which.
 FLAGS = ("odd", "late")
 #: Conditions that are constants.
 CONSTANTS = {"CLIPS": True, "LOGS": False}
-#: Constants that the setup is made of, and the values that each may have.
+#: Constants of the setup, each with its possible values.
 SETTINGS = {"AMP": ("True", "True", "False"), "DTYPE": ("torch.float16", "torch.float16", "torch.bfloat16")}
-#: More than two, so that two iterations in a row may both lie inside a window.
+#: Micro-batches in a window. More than two, so that two consecutive iterations can both lie inside a window.
 K = 3
-#: What the variable of a program is that holds its context.
+#: Values of the variable that holds a program's context manager.
 CONTEXTS = (
     'torch.autocast("cpu", dtype=torch.float16)',
     'torch.autocast("cpu", dtype=DTYPE)',
@@ -40,7 +40,7 @@ CONTEXTS = (
 
 
 class Cycle:
-    """What trains one set of parameters: names, and the statements of one iteration in their places."""
+    """Names for the training of one set of parameters, and the statements of one iteration."""
 
     def __init__(self, model: str, optimizer: str, scaler: str, loss: str, value: str) -> None:
         self.model = model
@@ -50,7 +50,7 @@ class Cycle:
         self.value = value
 
 
-#: A statement, which may hold several lines, and the part of the iteration that it belongs to.
+#: A statement, possibly of several lines, and the part of the iteration that contains the statement.
 Statement = tuple[str, str]
 FORWARD, BACKWARD, FINISH = "forward", "backward", "finish"
 
@@ -103,7 +103,7 @@ penalty = sum((g{inverse}).square().sum() for g in grads)"""
 
 
 def _finish(draw: st.DrawFn, cycle: Cycle) -> list[str]:
-    """What stands between backward and the next iteration."""
+    """Draw the statements between backward and the next iteration."""
     model, optimizer, scaler = cycle.model, cycle.optimizer, cycle.scaler
     clip = draw(
         st.sampled_from(
@@ -142,15 +142,15 @@ def _zero(draw: st.DrawFn, cycle: Cycle) -> str:
 
 
 def _edit(draw: st.DrawFn, body: list[Statement]) -> list[Statement]:
-    """One edit: a statement is dropped, doubled, moved to its neighbour's place or put under a condition."""
+    """Apply one edit: drop or double a statement, swap neighbors, or put a statement under a condition."""
     kind = draw(st.sampled_from(["drop", "double", "swap", "flag", "constant", "twin"]))
     at = draw(st.integers(0, len(body) - 1))
     text, part = body[at]
-    # That an optimizer is never stepped is no rule's matter.
+    # No rule reports an optimizer that is never stepped.
     stays = part == FORWARD or ".step(" in text
     if kind == "drop" and not stays:
         return body[:at] + body[at + 1 :]
-    # Two divisions by the scale are one mistake at two places, as two moves of the learning rate are.
+    # Two divisions by the scale are one mistake at two locations, and so are two steps of the learning rate.
     if kind == "double" and part != BACKWARD and "div_(" not in text and "scheduler" not in text:
         return [*body[: at + 1], body[at], *body[at + 1 :]]
     if kind == "swap" and at + 1 < len(body):
@@ -173,10 +173,10 @@ def _edit(draw: st.DrawFn, body: list[Statement]) -> list[Statement]:
 
 
 def _cycles(draw: st.DrawFn) -> tuple[str, list[Cycle]]:
-    """What is built before the loop, and the cycles of an iteration."""
+    """Draw the setup before the loop, and the cycles of an iteration."""
     optimizer = draw(st.sampled_from(["SGD", "AdamW"]))
     kind = draw(st.sampled_from(["one", "one", "one", "separate", "gan", "two scalers"]))
-    # Twelve skips in a row do not make it one, by which nothing is divided.
+    # Twelve skips in a row do not reduce the scale to 1, with which nothing would be divided.
     scale = draw(st.sampled_from(["2.0**14", "2.0**16"]))
     enabled = draw(st.sampled_from([""] * 6 + [", enabled=AMP", ", enabled=False", ", enabled=DTYPE == torch.float16"]))
     scaler = f'scaler = torch.amp.GradScaler("cpu", init_scale={scale}{enabled})\n'
@@ -204,7 +204,7 @@ def _cycles(draw: st.DrawFn) -> tuple[str, list[Cycle]]:
 
 
 def _iteration(draw: st.DrawFn, cycles: list[Cycle], *, divided: bool) -> list[Statement]:
-    """The statements of one iteration; of several cycles one after the other, or with one update at the end."""
+    """Draw the statements of one iteration. Several cycles follow one another, or share one update at the end."""
     last_update = len({c.scaler for c in cycles}) == 1 and len(cycles) > 1 and draw(st.booleans())
     body: list[Statement] = []
     for number, cycle in enumerate(cycles):
@@ -226,7 +226,7 @@ def _iteration(draw: st.DrawFn, cycles: list[Cycle], *, divided: bool) -> list[S
 
 
 def _windowed(draw: st.DrawFn, body: list[Statement], boundary: str) -> str:
-    """An iteration of which what follows backward stands under the condition that ends a window."""
+    """Put the statements after backward under the condition that ends a window."""
     lines: list[str] = []
     held: list[str] = []
     for text, part in body:
@@ -250,7 +250,7 @@ def _names(text: str, names: list[str]) -> list[str]:
 
 
 def _in_functions(text: str, draw: st.DrawFn, names: list[str], owner: str = "") -> tuple[str, str]:
-    """Some lines of a body moved to a function, or to a method: the function, and what is left of the body."""
+    """Move some lines of a body to a function or method. Return the function and the rest of the body."""
     blocks = re.split(r"\n(?! )", text)
     first = draw(st.integers(0, len(blocks) - 1))
     last = draw(st.integers(first, len(blocks) - 1))
@@ -270,7 +270,7 @@ def _in_functions(text: str, draw: st.DrawFn, names: list[str], owner: str = "")
 
 
 def _saved(draw: st.DrawFn, names: list[str]) -> tuple[str, str]:
-    """What is written to a checkpoint, and what is read from it; nothing where there is none."""
+    """Draw the code that writes a checkpoint and the code that reads the checkpoint; each is empty if absent."""
     save = draw(st.sampled_from(["", "", "", "save", "save all", "load", "load all", "load some"]))
     if not save:
         return "", ""
@@ -286,12 +286,12 @@ def _saved(draw: st.DrawFn, names: list[str]) -> tuple[str, str]:
 
 
 def _own(text: str, names: list[str]) -> str:
-    """A text in which names are attributes of an object."""
+    """Turn names in a text into attributes of ``self``."""
     return re.sub(rf"(?<![\w.\"])({'|'.join(names)})\b(?!\")", r"self.\1", text)
 
 
 def _scheduled(draw: st.DrawFn, body: list[Statement]) -> list[Statement]:
-    """An iteration in which the learning rate moves on."""
+    """Add a learning-rate scheduler step to an iteration."""
     kind = draw(st.sampled_from(["each", "scale"]))
     if kind == "each":
         return [*body, ("scheduler.step()", FINISH if draw(st.booleans()) else BACKWARD)]
@@ -303,15 +303,15 @@ def _scheduled(draw: st.DrawFn, body: list[Statement]) -> list[Statement]:
     return [*made, ("if scaler.get_scale() >= before:\n    scheduler.step()", FINISH)]
 
 
-#: What the statements of an iteration leave to those that follow.
+#: Local variables that later statements of an iteration may use.
 LOCALS = ("loss", "norm", "before", "scaled", "grads", "penalty")
-#: Names of what is built before the loop.
+#: Names of the objects created before the loop.
 BUILT = ("model", "other", "optimizer", "second", "scaler", "scaler2", "ctx", "scheduler")
 
 
 @st.composite
 def programs(draw: st.DrawFn) -> str:
-    """The source of a program."""
+    """Draw the source of a program."""
     setup, cycles = _cycles(draw)
     shape = draw(st.sampled_from(["plain", "plain", "modulo", "inner"]))
     divided = shape != "plain" and bool(draw(st.integers(0, 3)))
@@ -334,9 +334,9 @@ def programs(draw: st.DrawFn) -> str:
     if _names(text, ["ctx"]):
         setup += f"ctx = {draw(st.sampled_from(CONTEXTS))}\n"
     names = [name for name in BUILT if f"{name} = " in setup]
-    # A run leaves alone what is read from gradients in a function that asks for the scale.
+    # The recorder ignores gradients that are read in a function that also reads the scale.
     assume(not ("get_total_norm" in text and "get_scale" in text))
-    # A source takes a check of gradients at its word, where what it asks of is left over from an iteration before.
+    # The analyzer trusts a check of gradients, even if the checked value is left over from an earlier iteration.
     assume(not ("isfinite" in text and re.search(r"^ *if \w+:\n +norm = ", text, re.MULTILINE)))
     writing, reading = _saved(draw, names)
     flags = "".join(f"{flag} = y[{n}].item() > 0\n" for n, flag in enumerate(FLAGS) if _names(text, [flag]))
@@ -377,7 +377,7 @@ def programs(draw: st.DrawFn) -> str:
 
 
 def _inner(body: list[Statement]) -> str:
-    """An iteration that turns over the micro-batches of a batch before what finishes it."""
+    """Return an iteration that loops over the micro-batches of a batch before the finishing statements."""
     first = next(n for n, (_, part) in enumerate(body) if part != FINISH)
     last = next(n for n in range(len(body) - 1, -1, -1) if body[n][1] != FINISH)
     turn = "\n".join(text for text, part in body[first : last + 1] if part != FINISH)
@@ -400,7 +400,7 @@ def _class(
     *,
     moves: bool,
 ) -> str:
-    """A program that trains in the methods of a class, which builds what it trains or is given it."""
+    """Return a program that trains in the methods of a class. The class creates or receives the trained objects."""
     text = _own(text, names)
     taken = _names(flags + text, ["batch", "i", "x", "y"])
     methods = ""

@@ -1,6 +1,6 @@
-"""Where the calls of a training step stand in a syntax tree.
+"""Locations of the calls of a training step in a syntax tree.
 
-Scalers, optimizers, clips and regions are recognised by the names that the fixtures give them.
+Scalers, optimizers, clips and regions are recognized by their names in the fixtures.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pytest_amp_check.static.project.syntax import children, walk
 
 CLIPS = frozenset({"clip_grad_norm_", "clip_grad_value_"})
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-#: What may have statements below it.
+#: Nodes that may contain statements.
 BLOCKS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
 
 class Spot(NamedTuple):
-    """A statement in its block, in its function or the module."""
+    """A statement in its block and its function or module."""
 
     scope: ast.AST
     block: list[ast.stmt]
@@ -30,7 +30,7 @@ class Spot(NamedTuple):
 
 
 def inside(*nodes: ast.AST) -> Iterator[ast.AST]:
-    """The nodes below some nodes in order of the source, functions defined there left out."""
+    """Yield the nodes below some nodes in source order, without the contents of functions defined there."""
     work = list(reversed(nodes))
     while work:
         node = work.pop()
@@ -40,7 +40,7 @@ def inside(*nodes: ast.AST) -> Iterator[ast.AST]:
 
 
 def spots(tree: ast.Module) -> Iterator[Spot]:
-    """All statements of functions and of the module."""
+    """Yield all statements of functions and of the module."""
 
     def below(scope: ast.AST, node: ast.AST) -> Iterator[Spot]:
         for _, value in ast.iter_fields(node):
@@ -59,7 +59,7 @@ def body_of(scope: ast.AST) -> list[ast.stmt]:
 
 
 def after(spot: Spot) -> Iterator[ast.stmt]:
-    """The statements that run after one without a turn of a loop: in its block, then after the ``if`` that holds it."""
+    """Yield the statements after a statement in the same iteration: in its block, then after the enclosing ``if``."""
     yield from spot.block[spot.at + 1 :]
     for outer in spots_of(spot.scope):
         statement = outer.statement
@@ -72,7 +72,7 @@ def after(spot: Spot) -> Iterator[ast.stmt]:
 
 
 def spots_of(scope: ast.AST) -> Iterator[Spot]:
-    """The statements of one function or of the module."""
+    """Yield the statements of one function or of the module."""
 
     def below(block: list[ast.stmt]) -> Iterator[Spot]:
         for index, statement in enumerate(block):
@@ -88,7 +88,7 @@ def spots_of(scope: ast.AST) -> Iterator[Spot]:
 
 
 def last(node: ast.AST) -> str:
-    """The last name of a dotted one."""
+    """Return the last name of a dotted expression, or an empty string."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
@@ -101,7 +101,7 @@ def is_optimizer(node: ast.AST) -> bool:
 
 
 def called(node: ast.AST, *methods: str) -> bool:
-    """Whether a node is a call of a method."""
+    """Return True if a node is a call of one of the methods."""
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in methods
 
 
@@ -110,7 +110,7 @@ def scaler_call(node: ast.AST, *methods: str) -> bool:
 
 
 def of_scaler(statement: ast.stmt, *methods: str) -> ast.Call | None:
-    """The call, where a statement is one of a method of a scaler."""
+    """Return the call if a statement is a call of a scaler's method, else None."""
     if isinstance(statement, ast.Expr) and scaler_call(statement.value, *methods):
         assert isinstance(statement.value, ast.Call)
         return statement.value
@@ -118,7 +118,7 @@ def of_scaler(statement: ast.stmt, *methods: str) -> ast.Call | None:
 
 
 def target_of(call: ast.Call) -> str:
-    """What a scaler's method is given."""
+    """Return the source text of the first argument of a scaler's method."""
     return ast.unparse(call.args[0]) if call.args else ast.unparse(call.keywords[0].value)
 
 
@@ -131,26 +131,26 @@ def clips_in(statement: ast.AST) -> list[ast.Call]:
 
 
 def backward_of(statement: ast.AST) -> ast.Call | None:
-    """The call, where a statement is a loss's call of backward."""
+    """Return the call if a statement calls a loss's backward, else None."""
     if isinstance(statement, ast.Expr) and called(statement.value, "backward"):
         assert isinstance(statement.value, ast.Call)
-        # What is given a loss is a wrapper.
+        # The receiver of a backward with a loss argument is a wrapper, not a loss.
         return None if statement.value.args else statement.value
     return None
 
 
 def measures(clip: ast.Call) -> bool:
-    """Whether a clip has an infinite limit, so that it only measures."""
+    """Return True if a clip has an infinite limit, so that it only measures the norm."""
     return "inf" in ast.unparse(clip).replace("isinf", "")
 
 
 def roots(node: ast.AST) -> set[str]:
-    """The models whose parameters an expression speaks of."""
+    """Return the models whose parameters an expression uses."""
     return {last(call.func.value) for call in walk(node) if called(call, "parameters", "named_parameters")}  # type: ignore[attr-defined]
 
 
 def models_of(tree: ast.Module, optimizer: str) -> set[str]:
-    """The models that an optimizer was constructed for."""
+    """Return the models that an optimizer was constructed for."""
     name = optimizer.rpartition(".")[2]
     found: set[str] = set()
     for node in walk(tree):
@@ -160,7 +160,7 @@ def models_of(tree: ast.Module, optimizer: str) -> set[str]:
 
 
 def regions(tree: ast.Module) -> set[str]:
-    """Names that hold an autocast context, or make one."""
+    """Return the names that hold or create an autocast context manager."""
     found = {"autocast"}
     for node in walk(tree):
         if isinstance(node, ast.Assign) and any(
@@ -171,7 +171,7 @@ def regions(tree: ast.Module) -> set[str]:
 
 
 def autocast_of(statement: ast.stmt, names: set[str]) -> ast.expr | None:
-    """The region that a ``with`` enters and does nothing else."""
+    """Return the context expression of a ``with`` that only enters an enabled region, else None."""
     if not isinstance(statement, ast.With) or len(statement.items) != 1:
         return None
     context = statement.items[0].context_expr

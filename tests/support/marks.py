@@ -1,7 +1,7 @@
-"""Reads the marks of examples: what must be found stands as ``# AMP201`` on its own line.
+"""Marks of expected findings in examples: each stands as ``# AMP201`` on the line of the finding.
 
-A mark counts for the readers that decide its rule. Where both do and only one finds it here, the mark says which, and
-why: ``# static-only: AMP207 reason``.
+A mark counts for each of analyzer and recorder that decides the rule. If both do and only one finds the mistake in the
+example, the mark names the finder and the reason: ``# static-only: AMP207 reason``.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pytest_amp_check.protocol.findings_builder import DEFAULT_NAMES
 from pytest_amp_check.protocol.rule import BOTH
 from pytest_amp_check.protocol.rules import LABELS, RULES
 
-#: One comment may name several codes; what follows them is the reason.
+#: One comment may name several codes. The text after the codes is the reason.
 _MARK = re.compile(r"#\s*(?:(static-only|runtime-only):\s*)?(AMP\d{3}(?:[,\s]+AMP\d{3})*)")
 
 Places = set[tuple[int, str]]
-#: Every rule about mistakes, those that are off unless selected with them; blind spots are none.
+#: Every rule about mistakes, including rules that are off by default. Unanalyzed calls (AMP904) are no mistakes.
 MISTAKES = frozenset(RULES) - {"AMP904"}
 
 
 def marks(source: str, reader: str = "static") -> Places:
-    """The (line, code) pairs that a reader must find in a source text."""
+    """Return the (line, code) pairs that ``reader`` ("static" or "runtime") must find in a source text."""
     other = "runtime-only" if reader == "static" else "static-only"
     return {
         (number, code)
@@ -37,7 +37,7 @@ def marks(source: str, reader: str = "static") -> Places:
 
 
 def one_sided(source: str) -> list[tuple[int, str, str]]:
-    """The marks that count for one reader though both decide their rule: line, code, that reader."""
+    """Return the marks for only one of analyzer and recorder, as (line, code, "static" or "runtime")."""
     return [
         (number, code, match[1].removesuffix("-only"))
         for number, line in enumerate(source.split("\n"), 1)
@@ -48,12 +48,12 @@ def one_sided(source: str) -> list[tuple[int, str, str]]:
 
 
 def places(findings: Iterable[Finding]) -> Places:
-    """Where findings are, in the form of :func:`marks`."""
+    """Return the locations of findings in the form of :func:`marks`."""
     return {(finding.line, finding.code) for finding in findings}
 
 
 def unsaid(findings: Iterable[Finding]) -> set[tuple[str, str]]:
-    """What messages should say, and no reader has given them: the label of the fault, and the field of its message."""
+    """Return label and field of message fields without a value from analyzer or recorder."""
     return {
         (finding.label, field)
         for finding in findings
@@ -64,5 +64,5 @@ def unsaid(findings: Iterable[Finding]) -> set[tuple[str, str]]:
 
 
 def shown(findings: Iterable[Finding]) -> str:
-    """Findings in lines, for the message of a failed assertion."""
+    """Format findings in lines for the message of a failed assertion."""
     return "\n".join(f"{f.line}:{f.site.column} {f.code} {f.message}" for f in findings)

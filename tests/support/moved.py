@@ -1,14 +1,14 @@
-"""Moves a program for the CPU to CUDA without moving its lines."""
+"""Rewriting of CPU programs for CUDA without moving their lines."""
 
 from __future__ import annotations
 
 import io
 import tokenize
 
-#: Stands behind the first import of torch, so that tensors are there too.
+#: Code after the first import of torch, which creates tensors on CUDA too.
 _DEVICE = '; torch.set_default_device("cuda")'
-#: Generators are the CPU's unless they are told, and so is the one that a DataLoader makes to shuffle: the default
-#: device refuses to draw from them.
+#: Generators are on the CPU by default, including the generator that a DataLoader creates to shuffle. The default
+#: device refuses to draw from CPU generators.
 _DRAWS = (
     ("torch.Generator()", 'torch.Generator("cuda")'),
     ("shuffle=True)", 'shuffle=True, generator=torch.Generator("cuda"))'),
@@ -16,9 +16,9 @@ _DRAWS = (
 
 
 def to_cuda(source: str) -> str:
-    """A program with the device "cuda" where it says "cpu", and as the device of tensors for which it says none.
+    """Replace the device "cpu" by "cuda" in a program, also as the default device of tensors.
 
-    What is loaded is loaded to the CPU where the program says so: the state of its generator has to be.
+    Loading with ``map_location="cpu"`` stays on the CPU, because the state of the program's generator must be there.
     """
     rows = source.splitlines(keepends=True)
     tokens = list(tokenize.generate_tokens(io.StringIO(source).readline))

@@ -1,6 +1,6 @@
-"""Makes mistakes in correct programs: each operator changes a syntax tree at every place where its mistake fits.
+"""Mutation operators: each inserts a mistake into a correct syntax tree, at every location where the mistake applies.
 
-The findings that a change must bring are computed here from the tree and the rule book, never by the linter.
+The findings that a change must cause are computed here from the tree and the rule book, never by the linter.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from rewriting import copied
 
 from pytest_amp_check.static.project.syntax import walk
 
-#: Gives the copy of a node or of a list of statements.
+#: Function that maps a node or a list of statements to its copy.
 Twin = Callable[[Any], Any]
-#: A change to make in a copy of the tree, and what must be found then.
+#: A change to apply to a copy of the tree, and the findings expected afterwards.
 Change = tuple[Callable[[Twin], None], Places]
 
 
 class Mutant(NamedTuple):
-    """A mistake to make in a program. ``expected`` is what must be found then, and nothing else."""
+    """A mistake to insert into a program. ``expected`` holds exactly the findings of the changed program."""
 
     operator: str
     program: ast.Module
@@ -54,7 +54,7 @@ class Mutant(NamedTuple):
     expected: Places
 
     def tree(self) -> ast.Module:
-        """The program with the mistake; its nodes keep their lines."""
+        """Return the program with the mistake. The nodes keep their lines."""
         twins: dict[int, Any] = {}
         made: ast.Module = copied(self.program, twins)
         self.change(lambda thing: twins[id(thing)])
@@ -62,7 +62,7 @@ class Mutant(NamedTuple):
 
 
 def emptied(block: list[ast.stmt]) -> None:
-    """Fill a block that has lost its last statement."""
+    """Add ``pass`` to a block without statements."""
     if not block:
         block.append(ast.Pass(lineno=-1, col_offset=0))
 
@@ -71,7 +71,7 @@ def emptied(block: list[ast.stmt]) -> None:
 
 
 def clipped_after(tree: ast.Module, spot: Spot, call: ast.Call) -> Iterator[tuple[ast.stmt, ast.Call, str]]:
-    """The clips of the gradients that a call unscales, each with its statement and the code of one without unscale_."""
+    """Find the clips of gradients that a call unscales. Yield statement, clip, and code of a clip without unscale_."""
     optimizer = target_of(call)
     others = {
         target_of(node)
@@ -97,14 +97,14 @@ def reads_gradients(statements: list[ast.stmt]) -> bool:
 
 
 def drop_unscale(tree: ast.Module) -> Iterator[Change]:
-    """``unscale_`` is forgotten before a clip."""
+    """Remove ``unscale_`` before a clip."""
     for spot in spots(tree):
         call = of_scaler(spot.statement, "unscale_")
         if call is None or reads_gradients(list(after(spot))):
             continue
         expected = {(clip.lineno, code) for _, clip, code in clipped_after(tree, spot, call)}
         if expected:
-            # An update on a way without a step has nothing to go by then, and torch raises.
+            # Without unscale_, an update on a path without a step has no recorded inf checks, and torch raises.
             expected |= {
                 (other.statement.lineno, "AMP207")
                 for other in spots_of(spot.scope)
@@ -119,7 +119,7 @@ def drop_unscale(tree: ast.Module) -> Iterator[Change]:
 
 
 def clip_above_unscale(tree: ast.Module) -> Iterator[Change]:
-    """The clip stands before ``unscale_``."""
+    """Move the clip before ``unscale_``."""
     for spot in spots(tree):
         call = of_scaler(spot.statement, "unscale_")
         if call is None:
@@ -150,7 +150,7 @@ def is_store(node: ast.AST) -> bool:
 
 
 def region_then_backward(tree: ast.Module) -> Iterator[tuple[Spot, int, ast.Call]]:
-    """An autocast block, the index of the backward that follows it in its block, and that call."""
+    """Find autocast blocks with a following backward. Yield block, index of the backward in the block, and call."""
     names = regions(tree)
     for spot in spots(tree):
         if autocast_of(spot.statement, names) is None:
@@ -165,7 +165,7 @@ def region_then_backward(tree: ast.Module) -> Iterator[tuple[Spot, int, ast.Call
 
 
 def indented(spot: Spot, end: int) -> Callable[[Twin], None]:
-    """The statements after a ``with`` up to ``end`` are moved into it."""
+    """Return a change that moves the statements after a ``with``, up to ``end``, into the ``with``."""
 
     def change(twin: Twin) -> None:
         block = twin(spot.block)
@@ -176,13 +176,13 @@ def indented(spot: Spot, end: int) -> Callable[[Twin], None]:
 
 
 def backward_into_region(tree: ast.Module) -> Iterator[Change]:
-    """``backward`` is indented into the autocast block of the forward."""
+    """Indent ``backward`` into the autocast block of the forward."""
     for spot, place, backward in region_then_backward(tree):
         yield indented(spot, place + 1), {(backward.lineno, "AMP103")}
 
 
 def step_into_region(tree: ast.Module) -> Iterator[Change]:
-    """Everything up to ``update`` is indented into the autocast block of the forward."""
+    """Indent all statements up to ``update`` into the autocast block of the forward."""
     names = regions(tree)
     for spot, place, backward in region_then_backward(tree):
         for end in range(place + 1, len(spot.block)):
@@ -196,7 +196,7 @@ def step_into_region(tree: ast.Module) -> Iterator[Change]:
 
 
 def loss_out_of_region(tree: ast.Module) -> Iterator[Change]:
-    """The cross entropy of what the model gives is computed after the autocast block."""
+    """Compute the cross entropy of the model's output after the autocast block."""
     names = regions(tree)
     criteria = {
         last(node.targets[0])
@@ -239,7 +239,7 @@ def loss_out_of_region(tree: ast.Module) -> Iterator[Change]:
 
 
 def plain_step(tree: ast.Module) -> Iterator[Change]:
-    """The optimizer is stepped past the scaler."""
+    """Step the optimizer without the scaler."""
     for spot in spots(tree):
         call = of_scaler(spot.statement, "step")
         if call is not None and len(call.args) == 1 and not call.keywords:
@@ -252,7 +252,7 @@ def plain_step(tree: ast.Module) -> Iterator[Change]:
 
 
 def plain_backward(tree: ast.Module) -> Iterator[Change]:
-    """The loss is not scaled."""
+    """Remove the scaling of the loss."""
     for spot in spots(tree):
         call = backward_of(spot.statement)
         if call is None or not scaler_call(call.func.value, "scale"):  # type: ignore[attr-defined]
@@ -267,13 +267,13 @@ def plain_backward(tree: ast.Module) -> Iterator[Change]:
 
 
 def skips_the_step(update: Spot) -> bool:
-    """Whether an update stands on a way that goes on before the step."""
+    """Return True if an update is on a path that continues before the step."""
     leaves = any(isinstance(statement, (ast.Continue, ast.Return)) for statement in update.block[update.at :])
     return leaves and update.block is not body_of(update.scope) and not steps_of(*update.block[: update.at])
 
 
 def drop_update(tree: ast.Module) -> Iterator[Change]:
-    """``update`` is forgotten: after the steps, or on the way that skips them."""
+    """Remove ``update`` after the steps, or on the path that skips the steps."""
     whole = {node: cls for cls in walk(tree) if isinstance(cls, ast.ClassDef) for node in cls.body}
     for spot in spots(tree):
         call = of_scaler(spot.statement, "update")
@@ -286,7 +286,7 @@ def drop_update(tree: ast.Module) -> Iterator[Change]:
             opened = [node for node in earlier if scaler_call(node, "unscale_")]
             expected = {(node.lineno, "AMP209") for node in opened[-1:]}
         else:
-            # Another update in the same turn serves all steps.
+            # Another update in the same iteration serves all steps.
             everything = walk(whole[spot.scope]) if spot.scope in whole else iter(nodes)
             updates = [spot for spot in spots_of(spot.scope) if of_scaler(spot.statement, "update")]
             skips = sum(skips_the_step(other) for other in updates)
@@ -302,7 +302,7 @@ def drop_update(tree: ast.Module) -> Iterator[Change]:
 
 
 def scaler_into_loop(tree: ast.Module) -> Iterator[Change]:
-    """The scaler is constructed in each turn of the loop that steps with it."""
+    """Construct the scaler in each iteration of the loop that steps with the scaler."""
     for spot in spots(tree):
         statement = spot.statement
         if not isinstance(statement, ast.Assign) or not isinstance(statement.value, ast.Call):
@@ -330,7 +330,7 @@ def scaler_into_loop(tree: ast.Module) -> Iterator[Change]:
 
 
 def counts(tree: ast.Module, divisor: ast.expr) -> bool:
-    """Whether a divisor is the number of micro-batches: a test or a loop counts up to it."""
+    """Return True if a divisor is the number of micro-batches: a condition or a loop counts up to the divisor."""
     text, name = ast.unparse(divisor), last(divisor)
     for node in walk(tree):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
@@ -344,7 +344,7 @@ def counts(tree: ast.Module, divisor: ast.expr) -> bool:
 
 
 def drop_division(tree: ast.Module) -> Iterator[Change]:
-    """The loss is not divided by the number of micro-batches."""
+    """Remove the division of the loss by the number of micro-batches."""
     for spot in spots(tree):
         statement = spot.statement
         if isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.Div):
@@ -392,7 +392,7 @@ def name_of_loss(node: ast.expr) -> bool:
 
 
 class Undivide(ast.NodeTransformer):
-    """Puts the dividend where it is divided."""
+    """Rewriter that replaces a division by its dividend."""
 
     def __init__(self, dividend: ast.expr) -> None:
         self.dividend = dividend
@@ -406,7 +406,7 @@ def state_of(node: ast.AST, kind: Callable[[ast.AST], bool]) -> bool:
 
 
 def drop_scaler_state(tree: ast.Module) -> Iterator[Change]:
-    """The checkpoint is written without the scaler's state."""
+    """Write the checkpoint without the scaler's state."""
     if not any(called(node, "save") and last(node.func.value) == "torch" for node in walk(tree)):  # type: ignore[attr-defined]
         return
     for scope in [tree, *(node for node in walk(tree) if isinstance(node, FUNCTIONS))]:
@@ -445,7 +445,7 @@ def drop_scaler_state(tree: ast.Module) -> Iterator[Change]:
 
 
 def drop_zero_grad(tree: ast.Module) -> Iterator[Change]:
-    """The gradients are never cleared."""
+    """Remove the only clearing of the gradients."""
     for scope in [tree, *(node for node in walk(tree) if isinstance(node, FUNCTIONS))]:
         zeroing = [
             spot
@@ -492,7 +492,7 @@ OPERATORS: dict[str, Callable[[ast.Module], Iterator[Change]]] = {
 
 
 def mutants(tree: ast.Module) -> Iterator[Mutant]:
-    """Every mistake at every place in a program where it fits."""
+    """Yield every mistake at every location of a program where the mistake applies."""
     for name, operator in OPERATORS.items():
         for change, expected in operator(tree):
             yield Mutant(name, tree, change, expected)

@@ -1,7 +1,7 @@
-"""Small programs that torch ends, each with the line that is to be blamed and words of what is to be said there.
+"""Small programs that torch ends with an exception, each with the line of the cause and text of the expected finding.
 
-``message`` is the name of torch's message in the catalogue, ``says`` words that the finding's message must hold, in
-their order. A mark ``# AMPnnn`` stands on the line to be put right. ``emulated`` ones run as on CUDA.
+``message`` is the name of torch's message in the catalogue. ``says`` holds texts that the finding's message must
+contain in this order. A mark ``# AMPnnn`` stands on the line to fix. Programs with ``emulated`` run as on CUDA.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ scaler.update()  # AMP207
 """,
         ("`scaler.update()`",),
     ),
-    # A scaler that is asked out of order.
+    # Scaler methods called out of order.
     Program(
         "unscaled-twice",
         "gradients that are unscaled twice",
@@ -375,7 +375,7 @@ scaler.step(optimizer)
 """,
         ("`model[2].weight.data` stores parameters that are trained in float16",),
     ),
-    # Operands that differ.
+    # Operands of different dtypes.
     Program(
         "matrix-dtypes",
         "a head outside of the region",
@@ -692,7 +692,7 @@ Twice.apply(model(x)).sum().backward()
 """,
         ("`Twice` asks by `custom_bwd`", "decorate its `forward`"),
     ),
-    # What low precision cannot do.
+    # Operations that low precision does not support.
     Program(
         "not-implemented-for-half",
         "a decomposition in a region, of an argument of a function",
@@ -790,7 +790,7 @@ with torch.autocast("cuda", dtype=torch.float16):
         ("binary_cross_entropy",),
         True,
     ),
-    # Passes.
+    # Forward and backward passes.
     Program(
         "anomaly-nan",
         "anomaly mode with a live scaler",
@@ -902,7 +902,7 @@ scaler.step(both)  # AMP810
     ),
 )
 
-#: Message -> a statement that gives it as a warning, and not on a machine with CUDA where it asks for that.
+#: Message -> a statement that emits the message as a warning, on a machine without CUDA if the message requires that.
 WARNINGS = {
     "scaler-without-its-device": 'torch.amp.GradScaler("cuda")',
     "unsupported-autocast-dtype": 'torch.autocast("cpu", dtype=torch.float64)',

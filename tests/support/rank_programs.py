@@ -1,4 +1,4 @@
-"""What ranks run in tests: each a function at the top of a module, where a process finds it."""
+"""Programs that ranks run in tests. Each program is a module-level function, so that a process can import it."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ def train(
     leaves_out: int = -1,
     fails: int = -1,
 ) -> list[float]:
-    """Trains four batches, and gives the scale after each; the loss of one may be infinite, or one be left out.
+    """Train on four batches and return the scale after each batch.
 
-    One may be a batch that cannot be read.
+    ``spoilt`` is the index of a batch with an infinite loss, ``leaves_out`` of a skipped batch, and ``fails`` of a
+    batch that raises OSError; -1 means none.
     """
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=scale)
@@ -61,7 +62,7 @@ def train(
 
 
 def replicas(rank: int) -> list[float]:
-    """The loss of one rank overflows: the average is infinite everywhere, and all skip."""
+    """Train with an overflowing loss on one rank: the average is infinite everywhere, and all ranks skip."""
     return train(DistributedDataParallel(net()), spoilt=1 if rank == 1 else -1)
 
 
@@ -72,7 +73,7 @@ def compressed(rank: int) -> None:
 
 
 def by_hand(rank: int) -> None:
-    """The gradients are averaged after they were unscaled, when each scaler has looked at its own alone."""
+    """Average the gradients after unscaling: each scaler has only checked the gradients of its own rank."""
     model = net()
 
     def average() -> None:
@@ -88,13 +89,13 @@ def leaves_out(rank: int) -> None:
 
 
 def leaves_out_and_waits(rank: int) -> None:
-    """One rank leaves a batch out, and comes to the barrier while the other waits for it in its last backward pass."""
+    """Skip a batch on one rank, which reaches the barrier while the other rank waits in its last backward pass."""
     leaves_out(rank)
     dist.barrier()
 
 
 def dies_last(rank: int) -> None:
-    """The last rank dies in its last step, and the others fail where they wait for it."""
+    """Kill the last rank in its last step. The other ranks fail while waiting for the last rank."""
     model = DistributedDataParallel(net())
     if rank == dist.get_world_size() - 1:
         model.register_forward_hook(_third_call_dies())
@@ -113,7 +114,7 @@ def _third_call_dies() -> Callable[..., None]:
 
 
 def joined(rank: int) -> None:
-    """Ranks with different numbers of batches, as join() of DDP has them."""
+    """Train ranks with different numbers of batches under DDP's join()."""
     model = DistributedDataParallel(nn.Linear(8, 2))
     with model.join():
         for x in batches(3 + rank):
@@ -121,12 +122,12 @@ def joined(rank: int) -> None:
 
 
 def fails(rank: int) -> None:
-    """One rank ends in the middle of its training, and the other waits for it in its next backward pass."""
+    """End one rank in the middle of training, while the other rank waits in the next backward pass."""
     train(DistributedDataParallel(net()), fails=2 if rank == 1 else -1)
 
 
 def fails_and_takes_its_time(rank: int) -> None:
-    """As ``fails``; what the process of that rank leaves behind takes some seconds to end, as loggers may."""
+    """Fail like ``fails``, with some seconds of cleanup at the exit of the failed rank, as loggers may need."""
     if rank == 1:
         multiprocessing.util.Finalize(None, time.sleep, (6,), exitpriority=0)
     fails(rank)
@@ -151,7 +152,7 @@ def hangs(rank: int) -> None:
 
 
 def alone(rank: int) -> tuple[int, str]:
-    """Each rank trains a model of its own, and no group is made."""
+    """Train a separate model on each rank, without a process group."""
     train(net(), spoilt=rank)
     return rank, os.environ["WORLD_SIZE"]
 
@@ -173,7 +174,7 @@ def draws(rank: int) -> float:
 
 
 def source_line(text: str, function: str = "", file: str = __file__) -> int:
-    """The number of the one line of a file, or of a function in it, that holds this code and no more."""
+    """Return the number of the only line of a file, or of a function in the file, with exactly this code."""
     found, within = [], ""
     with open(file, encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):

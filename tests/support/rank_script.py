@@ -1,4 +1,4 @@
-"""A script that trains on ranks, which torchrun has started, or which it starts itself: NAME [spawn], or by_itself."""
+"""A script that trains on ranks started by torchrun or by the script itself. Arguments: NAME [spawn], or by_itself."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Counts what a backtracking matcher of regular expressions does, and makes the inputs that cost it most.
+"""Step counts of a backtracking regex matcher, and the inputs that cost the most steps.
 
-Time is no measure in a test, and the steps of ``re`` cannot be counted from outside. So its own syntax tree is walked
-here as it walks it: characters in order, the longest repetition first, back to the last choice where it fails. None of
-the steps is saved that ``re`` saves (a literal that must follow, a prefix that is looked for), so that what is linear
-here is linear there.
+Time is not a reliable measure in a test, and the steps of ``re`` cannot be counted from outside. So this module walks
+the syntax tree of ``re`` in the matcher's order: characters in sequence, the longest repetition first, backtracking to
+the last choice on failure. It omits every optimization of ``re`` (a required literal, a prefix search). Therefore, a
+pattern that is linear here is linear in ``re``.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ if sys.version_info >= (3, 11):
 else:
     import sre_parse as parser
 
-#: Characters that inputs are made of, besides those that a pattern names itself.
+#: Characters for inputs, in addition to the characters of the pattern itself.
 ALPHABET = "a0_ \n\tZ.-,:=([{#\"'`>*!?%/\\\x00"
-#: What a repetition that has an end is cut to: its work is bounded as well by a larger number, for larger inputs.
+#: Limit for bounded repetitions. A larger bound also bounds the work, only for larger inputs.
 END = 6
-#: Steps after which it is known that there are too many of them: more than any square of the inputs here.
+#: Limit of steps: more than the square of any input length here, so more steps are not linear.
 TOO_MANY = 500_000
 Node = tuple[Any, Any]
-#: What may follow, once for each way to go on.
+#: Possible end positions, one for each way to continue.
 Way = Iterator[int]
 
 
 class TooMany(Exception):
-    """No end is to be seen of the steps."""
+    """Exception for a match that exceeds the limit of steps."""
 
 
 class Pattern:
-    """A pattern whose steps are counted: ``steps`` is how many there were.
+    """A pattern with a counter of matching steps, ``steps``.
 
-    ``words`` says that no word of the input is long: what matches no blank has an end.
+    With ``words``, inputs have no long words: repetitions of non-blank characters are bounded.
     """
 
     def __init__(self, pattern: str | bytes, flags: int = 0, *, words: bool = False) -> None:
-        # What a byte holds of ASCII is the same character.
+        # The ASCII characters of a bytes pattern stay the same characters in latin-1.
         text = pattern.decode("latin-1") if isinstance(pattern, bytes) else pattern
         self.words = words
         tree: Any = parser.parse(text, flags)
@@ -52,26 +52,26 @@ class Pattern:
         self.groups: dict[int, str] = {}
         self._one: dict[int, Callable[[str], bool] | None] = {}
 
-    # What matches.
+    # Matching.
 
     def spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Where all matches in a text begin and end, one after the other."""
+        """Yield start and end of all matches in a text, in order."""
         self.text, self.steps, at = text, 0, 0
         while at <= len(text):
             end = next(self._sequence(self.tree, 0, at), None)
             if end is not None:
                 yield at, end
-            # An empty match is gone past.
+            # An empty match advances by one character.
             at = at + 1 if end is None or end == at else end
 
     def searched(self, text: str) -> int:
-        """The steps of finding all matches in a text."""
+        """Return the number of steps to find all matches in a text."""
         for _ in self.spans(text):
             pass
         return self.steps
 
     def matched(self, text: str) -> int:
-        """The steps of one match that begins with the text."""
+        """Return the number of steps of one match at the start of a text."""
         self.text, self.steps = text, 0
         next(self._sequence(self.tree, 0, 0), None)
         return self.steps
@@ -122,7 +122,7 @@ class Pattern:
 
     def _before(self, given: Any, at: int) -> int:
         direction, body = given
-        # One that looks behind is as long as it is wide; before the text there is nothing.
+        # A lookbehind covers exactly its width. Before the start of the text, no match is possible.
         return at if direction > 0 else at - body.getwidth()[0] if at >= body.getwidth()[0] else len(self.text) + 1
 
     def _end(self, least: int, most: int, body: list[Node]) -> int:
@@ -177,13 +177,13 @@ class Pattern:
     # Single characters.
 
     def _single(self, node: Node) -> Callable[[str], bool] | None:
-        """A test for one character, where a node is that."""
+        """Return a predicate for one character if the node matches a single character, else None."""
         try:
             return self._one[id(node)]
         except KeyError:
             op, given = str(node[0]), node[1]
             single = op in ("LITERAL", "NOT_LITERAL", "ANY", "IN")
-            # The same few characters are asked for again and again.
+            # The same few characters are tested again and again.
             made = self._one[id(node)] = functools.cache(self._test(op, given)) if single else None
             return made
 
@@ -214,13 +214,14 @@ class Pattern:
     # Inputs.
 
     def inputs(self) -> Iterator[tuple[str, str, str]]:
-        """What an input begins with, what is repeated in it, and what it ends with, to cost as much as it can.
+        """Yield prefix, repeated text and suffix of inputs that cost as many steps as possible.
 
-        Each repetition without an end is led up to, repeated, and then disappointed; and again with the way there.
+        For each unbounded repetition, an input reaches the repetition, repeats its body, and then fails. A second form
+        also repeats the prefix.
         """
         letters = list(dict.fromkeys([*_named(self.tree), *ALPHABET]))
         tests = [test for test in map(self._single, _nodes(self.tree)) if test is not None]
-        # First those that most parts of the pattern take, which may each be where another part goes on.
+        # Characters that match most parts of the pattern come first: another part can continue at each of them.
         letters.sort(key=lambda letter: -sum(test(letter) for test in tests))
         for lead, body in _repeats(self.tree, []):
             before = self._sample(lead, letters)[:2] or [""]
@@ -233,7 +234,7 @@ class Pattern:
                     yield "", start + pump + "\n", ""
 
     def _sample(self, nodes: list[Node], letters: list[str]) -> list[str]:
-        """Some of the shortest texts that nodes match."""
+        """Return some of the shortest texts that nodes match."""
         found = [""]
         for node in nodes:
             op, given = str(node[0]), node[1]
@@ -264,7 +265,7 @@ def _in_category(name: str, c: str) -> bool:
 
 
 def _children(node: Node) -> list[list[Node]]:
-    """The sequences of nodes that a node holds, but for those that it only looks at."""
+    """Return the node sequences inside a node, except lookarounds."""
     op, given = str(node[0]), node[1]
     if op.endswith("REPEAT"):
         return [list(given[2])]
@@ -287,7 +288,7 @@ def _named(nodes: list[Node]) -> list[str]:
 
 
 def _repeats(nodes: list[Node], lead: list[Node]) -> Iterator[tuple[list[Node], list[Node]]]:
-    """Each repetition that has no end: what leads to it, and what is repeated."""
+    """Yield the prefix and the body of each unbounded repetition."""
     for index, node in enumerate(nodes):
         here = lead + nodes[:index]
         if str(node[0]).endswith("REPEAT") and node[1][1] is parser.MAXREPEAT:

@@ -1,4 +1,4 @@
-"""Runs with everything that a report can show, and the page of a report, parsed."""
+"""Example runs with every feature of a report, and a parser for report pages."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VOID = {"meta", "input", "br"}
 
 
 def counts(center: int, *, zero: int = 0, inf: int = 0, nan: int = 0, flushed: int = 0) -> dict[str, Any]:
-    """4,000 gradient values around two to the power of ``center``, and those that have no exponent."""
+    """Return 4,000 gradient values around two to the power of ``center``, and counts of values without an exponent."""
     histogram = {str(exponent): 1000 for exponent in range(center - 2, center + 2)}
     bands = {"lost": 0, "subnormal": 0, "normal": 0, "above": 0}
     for exponent in map(int, histogram):
@@ -25,9 +25,9 @@ def counts(center: int, *, zero: int = 0, inf: int = 0, nan: int = 0, flushed: i
 
 
 def example_run(title: str = "examples/train.py", *, steps: int = 200, **parts: Any) -> dict[str, Any]:
-    """A run with everything in it: four skips, underflow, a budget, layers of two dtypes, and a finding.
+    """Return a run with every feature: four skips, underflow, a budget, layers of two dtypes, and a finding.
 
-    The gradients are clipped while they are scaled in the first ten steps, and unscaled from then on.
+    The gradients are clipped while scaled in the first ten steps, and unscaled from then on.
     """
     scale = 65536.0
     records: list[dict[str, Any]] = []
@@ -156,7 +156,7 @@ def bare_run(title: str = "bare", **parts: Any) -> dict[str, Any]:
 
 
 class Page(HTMLParser):
-    """A report, parsed: its elements, its text below each section, the data of its charts, and its scripts."""
+    """A parsed report: elements, text below each section, data of the charts, and scripts."""
 
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -202,7 +202,7 @@ def page(*runs: dict[str, Any], title: str = html.TITLE, others: Sequence[dict[s
 
 
 def panel(page: Page, name: str, title: str = "") -> dict[str, Any]:
-    """The panel of a chart whose title begins so."""
+    """Return the first panel of a chart whose title begins with ``title``."""
     found: dict[str, Any] = next(
         each for each in page.data[f"{name}-data"]["panels"] if each["title"].startswith(title)
     )

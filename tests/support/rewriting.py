@@ -1,4 +1,4 @@
-"""Rewrites programs as syntax trees whose nodes keep the lines they came from, and brings findings back to them."""
+"""Rewriting of programs as syntax trees whose nodes keep their lines, and mapping of findings to these lines."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.static.engine import Settings, check_source
 from pytest_amp_check.static.project.syntax import walk
 
-#: Rules that are off unless they are selected are marked too.
+#: Settings with all rules, because the marks include rules that are off by default.
 EVERYTHING = Settings(select=MISTAKES)
 
-#: Names that mean something to torch wherever they stand behind a dot.
+#: Attribute names that torch gives a meaning on any object.
 TORCH_NAMES = frozenset(
     name
     for cls in (torch.nn.Module, torch.Tensor, torch.optim.Optimizer, torch.amp.GradScaler, torch.device)
@@ -28,11 +28,11 @@ NEW = -1
 SHARED = (ast.expr_context, ast.operator, ast.boolop, ast.unaryop)
 
 
-# From a tree back to a text, and from its findings back to the original lines.
+# From a tree back to a text, and from the findings back to the original lines.
 
 
 def written(tree: ast.Module) -> tuple[str, dict[tuple[int, int], int]]:
-    """A program as text, and the original line of each (line, column) at which something begins."""
+    """Return a program as text, and the original line of each (line, column) at which a node begins."""
     ast.fix_missing_locations(tree)
     text = ast.unparse(tree) + "\n"
     origin: dict[tuple[int, int], int] = {}
@@ -47,7 +47,7 @@ def written(tree: ast.Module) -> tuple[str, dict[tuple[int, int], int]]:
 
 
 def found_in(tree: ast.Module) -> tuple[Places, str]:
-    """The findings in a rewritten program by their original lines, and the program to show."""
+    """Return the findings in a rewritten program by original line, and a text that shows findings and program."""
     text, origin = written(tree)
     findings = _read(text)
     found: Places = set()
@@ -59,19 +59,19 @@ def found_in(tree: ast.Module) -> tuple[Places, str]:
 
 @functools.cache
 def _read(text: str) -> list[Finding]:
-    """What is found in a text: many programs have nothing that some way of rewriting them would change."""
+    """Return the findings in a text. The cache helps because many rewritings do not change a program."""
     return check_source(text, "rewritten.py", EVERYTHING)
 
 
 def copied(thing: Any, twins: dict[int, Any] | None = None) -> Any:
-    """A deep copy of a tree; ``twins`` learns the copy of each node and list. ``copy.deepcopy`` is slow."""
+    """Copy a tree deeply. ``twins`` maps the id of each node and list to its copy. ``copy.deepcopy`` is slow."""
     made: Any
     if isinstance(thing, ast.AST):
         # Python 3.13 warns about a node that is created without its fields.
         made = type(thing).__new__(type(thing))
         fields = made.__dict__
         for name, value in thing.__dict__.items():
-            # The same few contexts and operators stand in all trees.
+            # The same few contexts and operators are shared by all trees.
             plain = not isinstance(value, (ast.AST, list)) or isinstance(value, SHARED)
             fields[name] = value if plain else copied(value, twins)
     elif isinstance(thing, list):
@@ -84,7 +84,7 @@ def copied(thing: Any, twins: dict[int, Any] | None = None) -> Any:
 
 
 def fresh(code: str) -> list[ast.stmt]:
-    """Statements that the original program does not have."""
+    """Parse statements that the original program does not have: their lines are ``NEW``."""
     body = ast.parse(code).body
     for statement in body:
         for node in walk(statement):
@@ -94,7 +94,7 @@ def fresh(code: str) -> list[ast.stmt]:
 
 
 def like(node: ast.AST, code: str, **parts: ast.expr) -> list[ast.stmt]:
-    """Statements in the place of ``node``, with names replaced by parts of it."""
+    """Parse statements with the location of ``node``. Names are replaced by ``parts``."""
 
     class Fill(ast.NodeTransformer):
         def visit_Name(self, name: ast.Name) -> ast.expr:
@@ -109,7 +109,7 @@ def like(node: ast.AST, code: str, **parts: ast.expr) -> list[ast.stmt]:
 
 
 def prologue(tree: ast.Module) -> int:
-    """The number of statements that must stay on top: the docstring and imports."""
+    """Return the number of statements that must stay on top: the docstring and imports."""
     count = 0
     for statement in tree.body:
         doc = count == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
@@ -120,7 +120,7 @@ def prologue(tree: ast.Module) -> int:
 
 
 class Blocks(ast.NodeTransformer):
-    """Rewrites each list of statements inside functions and at module level."""
+    """Rewriter of each list of statements inside functions and at module level."""
 
     def __init__(self, rewrite: Callable[[list[ast.stmt]], list[ast.stmt]]) -> None:
         self.rewrite = rewrite
@@ -138,7 +138,7 @@ class Blocks(ast.NodeTransformer):
 
 
 class Names(ast.NodeVisitor):
-    """The names that a program gives: variables and parameters, functions and classes, attributes."""
+    """Visitor that collects the names a program defines: variables, parameters, functions, classes and attributes."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.variables: set[str] = set()
@@ -152,7 +152,7 @@ class Names(ast.NodeVisitor):
             if isinstance(node, (ast.Import, ast.ImportFrom))
             for alias in node.names
         }
-        # What is asked of a module is not ours to name: torch.save, when the program has a method of that name.
+        # Attributes of modules keep their names: torch.save, if the program has a method of that name.
         self.fixed |= {
             node.attr
             for node in walk(tree)
@@ -197,7 +197,7 @@ class Names(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Constant(self, node: ast.Constant) -> None:
-        # It may be the name of an attribute or a keyword: getattr(self, "scaler"), TrainState(**{"lr": 1}).
+        # The string may name an attribute or a keyword: getattr(self, "scaler"), TrainState(**{"lr": 1}).
         if isinstance(node.value, str) and node.value.isidentifier():
             self.fixed.add(node.value)
 
@@ -206,10 +206,10 @@ class Rename(ast.NodeTransformer):
     def __init__(self, tree: ast.Module, prefix: str) -> None:
         names = Names(tree)
         self.callables = names.callables
-        # A name that begins with test_ says that this is a test.
+        # The prefix test_ marks a function as a test.
         fixed = TORCH_NAMES | {n for n in names.variables | names.attributes if n.startswith(("__", "test_"))}
         self.variables = names.variables - fixed
-        # A variable that is called like an attribute of torch's classes may be called anything.
+        # A variable with the name of a torch attribute can be renamed freely.
         self.variables |= names.variables & (TORCH_NAMES - names.attributes - names.callables)
         self.attributes = names.attributes - fixed
         every = sorted(self.variables | self.attributes)
@@ -270,7 +270,7 @@ class Rename(ast.NodeTransformer):
         if isinstance(callee, ast.Name) and callee.id == "partial" and node.args:
             callee = node.args[0]
         name = callee.attr if isinstance(callee, ast.Attribute) else getattr(callee, "id", "")
-        # A variable that is called may hold a function of the program.
+        # A called variable may hold a function of the program.
         own = name in self.callables or (isinstance(callee, ast.Name) and name in self.variables)
         self.generic_visit(node)
         for keyword in node.keywords:
@@ -280,14 +280,14 @@ class Rename(ast.NodeTransformer):
 
 
 def rename(tree: ast.Module, prefix: str = "v") -> ast.Module:
-    """Every name that the program gives means nothing: v0, v1, v2."""
+    """Rename every name of the program to a meaningless name: v0, v1, v2."""
     renamed = Rename(tree, prefix).visit(tree)
     assert isinstance(renamed, ast.Module)
     return renamed
 
 
 def misname(tree: ast.Module) -> ast.Module:
-    """Every name misleads: the scaler is no longer called so, the counter and the model are."""
+    """Give misleading names: the scaler loses its name, and the counter and the model get scaler-like names."""
     renamer = Rename(tree, "v")
     words = ["scaler", "optimizer", "model", "loss", "grad", "amp", "scale", "scheduler", "unscaled", "half"]
     pool = [f"{word}_{n}" for n in range(1 + len(renamer.mapping) // len(words)) for word in words]

@@ -1,4 +1,4 @@
-"""Runs of statements that may become functions of their own: what they are given, and what they leave behind."""
+"""Runs of consecutive statements that can become functions, with the names that they read and set."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pytest_amp_check.static.project.syntax import children, walk
 
 JUMPS = (ast.Return, ast.Break, ast.Continue, ast.Yield, ast.YieldFrom, ast.Await, ast.Global, ast.Nonlocal, ast.Delete)
 Function = ast.FunctionDef
-#: What cannot be moved into a function.
+#: Nodes that prevent moving a statement into a function.
 FIXED = (*JUMPS, Function, ast.ClassDef, ast.Import, ast.ImportFrom, ast.NamedExpr)
 
 
-# Names: what a run of statements needs, and what it leaves behind.
+# Names that a run of statements needs, and names that it sets.
 
 
 class Needs(ast.NodeVisitor):
-    """Which names statements read before they have set them, and which they set."""
+    """Visitor that collects the names that statements read before setting, and the names that statements set."""
 
     def __init__(self, statements: Sequence[ast.stmt]) -> None:
         self.read: set[str] = set()
         self.stored: set[str] = set()
-        #: Set on every way through.
+        #: Names set on every path.
         self.sure: set[str] = set()
         self.hidden: list[set[str]] = []
         for statement in statements:
@@ -103,7 +103,7 @@ class Needs(ast.NodeVisitor):
 
 
 def own_names(scope: ast.AST) -> set[str]:
-    """The variables of a function: its parameters and what it sets."""
+    """Return the variables of a function: parameters and assigned names."""
     names = {node.id for node in inside(*body_of(scope)) if isinstance(node, ast.Name) and not is_load(node)}
     names |= {node.name for node in body_of(scope) if isinstance(node, (Function, ast.ClassDef))}
     if isinstance(scope, FUNCTIONS):
@@ -129,7 +129,7 @@ def imported(tree: ast.Module) -> set[str]:
 
 
 def scopes(tree: ast.Module) -> Iterator[tuple[ast.AST, list[ast.AST]]]:
-    """The functions of a module and the module itself, each with the functions around it."""
+    """Yield the functions of a module and the module, each with the enclosing functions."""
 
     def below(node: ast.AST, around: list[ast.AST]) -> Iterator[tuple[ast.AST, list[ast.AST]]]:
         for child in children(node):
@@ -143,11 +143,11 @@ def scopes(tree: ast.Module) -> Iterator[tuple[ast.AST, list[ast.AST]]]:
     yield tree, []
 
 
-# Runs of statements that may become a function of their own.
+# Runs of statements that can become a function.
 
 
 class Run(NamedTuple):
-    """Statements in a row, with the names that they are given and that they give back."""
+    """Consecutive statements, with the names of arguments and of return values."""
 
     scope: ast.AST
     block: list[ast.stmt]
@@ -164,7 +164,7 @@ class Run(NamedTuple):
 def run_of(
     tree: ast.Module, scope: ast.AST, around: list[ast.AST], block: list[ast.stmt], start: int, end: int
 ) -> Run | None:
-    """The statements as a run, if they can be moved into a function."""
+    """Return the statements as a run, or None if they cannot be moved into a function."""
     statements = block[start:end]
     for node in inside(*statements):
         own = isinstance(node, (ast.Break, ast.Continue)) and in_own_loop(statements, node)
@@ -187,7 +187,7 @@ def run_of(
         for node in walk(scope)
         if isinstance(node, ast.Name) and is_load(node) and id(node) not in moved | inner
     }
-    # In a loop, the next turn finds what this one has left.
+    # In a loop, the next iteration reads the values that this iteration leaves.
     carried = needs.read & needs.stored
     returned = needs.stored & (elsewhere | carried)
     before = {
@@ -205,7 +205,7 @@ def run_of(
 
 
 def of_comprehensions(scope: ast.AST) -> set[int]:
-    """Identities of the names in comprehensions that are their own variables."""
+    """Return the ids of the name nodes that are variables of comprehensions."""
     found: set[int] = set()
     for node in walk(scope):
         if isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)):
@@ -248,7 +248,7 @@ def backs(node: ast.AST) -> bool:
 
 
 def ends_step(statement: ast.stmt) -> bool:
-    """Whether a statement still belongs to the step before it."""
+    """Return True if a statement still belongs to the preceding step."""
     return isinstance(statement, ast.Expr) and any(
         isinstance(part, ast.Call)
         and isinstance(part.func, ast.Attribute)
@@ -259,7 +259,7 @@ def ends_step(statement: ast.stmt) -> bool:
 
 
 def blocks_of(scope: ast.AST) -> list[list[ast.stmt]]:
-    """The blocks of a function, inner ones before those around them."""
+    """Return the blocks of a function, inner blocks before outer blocks."""
     found: list[list[ast.stmt]] = []
     for spot in spots_of(scope):
         if not any(block is spot.block for block in found):
@@ -268,7 +268,7 @@ def blocks_of(scope: ast.AST) -> list[list[ast.stmt]]:
 
 
 def step_runs(tree: ast.Module, scope: ast.AST, around: list[ast.AST]) -> Iterator[Run]:
-    """From backward to update and zero_grad."""
+    """Yield runs from backward to update and zero_grad."""
     for block in blocks_of(scope):
         start = next(
             (i for i, statement in enumerate(block) if backs(statement) and not compound(statement, steps)), None
@@ -286,12 +286,12 @@ def step_runs(tree: ast.Module, scope: ast.AST, around: list[ast.AST]) -> Iterat
 
 
 def compound(statement: ast.stmt, what: Callable[[ast.AST], bool]) -> bool:
-    """Whether a statement holds all of it already, in a block of its own."""
+    """Return True if a statement contains the whole step in a block of its own."""
     return what(statement) and backs(statement)
 
 
 def end_runs(tree: ast.Module, scope: ast.AST, around: list[ast.AST]) -> Iterator[Run]:
-    """From unscale_ and clip to update: what follows backward."""
+    """Yield runs of the statements after backward: from unscale_ and clip to update."""
     for block in blocks_of(scope):
         end = next((i + 1 for i, statement in enumerate(block) if steps(statement) and not backs(statement)), None)
         if end is None:
@@ -314,7 +314,7 @@ def touches_gradients(statement: ast.stmt) -> bool:
 
 
 def turn_runs(tree: ast.Module, scope: ast.AST, around: list[ast.AST]) -> Iterator[Run]:
-    """The whole body of a loop that steps."""
+    """Yield the whole body of each loop that steps."""
     for loop in inside(*body_of(scope)):
         if not isinstance(loop, (ast.For, ast.While)) or not steps(loop) or not backs(loop):
             continue
@@ -328,7 +328,7 @@ def turn_runs(tree: ast.Module, scope: ast.AST, around: list[ast.AST]) -> Iterat
 
 
 def loss_runs(tree: ast.Module, scope: ast.AST, around: list[ast.AST]) -> Iterator[Run]:
-    """An autocast block by itself."""
+    """Yield each autocast block alone."""
     names = regions(tree)
     for spot in spots_of(scope):
         if autocast_of(spot.statement, names) is not None:
@@ -341,7 +341,7 @@ Runs = Callable[[ast.Module, ast.AST, list[ast.AST]], Iterator[Run]]
 
 
 def chosen(tree: ast.Module, runs: Runs) -> list[Run]:
-    """All runs of a kind that do not lie in one another."""
+    """Return all runs of a kind that do not overlap."""
     taken: list[Run] = []
     used: set[int] = set()
     for scope, around in scopes(tree):

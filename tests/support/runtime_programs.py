@@ -1,7 +1,7 @@
-"""Small training programs, each with one mistake that a run shows, marked on its line.
+"""Small training programs, each with one mistake that a run reveals. The line of the mistake carries a mark.
 
-``rows`` are those of the table of misuses that torch does not catch (S01 and on), or the words of the exception where
-it does. A program is the set-up, then a body in which ``batches`` are trained on.
+``rows`` name the rows of RULEBOOK.md's table of misuses that torch does not catch (S01 and following), or the text of
+the exception where torch raises. A program consists of the setup and a body that trains on ``batches``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def is_finite():
 
 """
 
-#: The right program, which ``moved()`` is to be compared with: 1e-3 to 1e-2 after one turn, up to 3e-2 after three.
+#: The correct program, which ``moved()`` is compared with: 1e-3 to 1e-2 after one iteration, up to 3e-2 after three.
 RIGHT = """
 for x, y in batches:
     optimizer.zero_grad()
@@ -51,14 +51,14 @@ for x, y in batches:
 
 
 class Program(NamedTuple):
-    """A program and what it shows.
+    """A program and the harm that its run shows.
 
-    body    what comes after the set-up; the lines that must be found carry ``# AMPnnn``.
+    body    the code after the setup; the lines of expected findings carry ``# AMPnnn``.
     shows   an expression that is true after the program has run: the harm.
-    raises  words of the exception that torch ends it with, if it does.
-    turns   how many batches it is run with; the mistake is there in each case.
-    codes   rules that must be selected, since they are off by default.
-    late    whether it shows as well if the recording begins after the set-up.
+    raises  text of the exception with which torch ends the program, if torch raises.
+    turns   numbers of batches to run the program with; the mistake is present in each case.
+    codes   rules that must be selected because they are off by default.
+    late    True if a recording that begins after the setup also shows the mistake.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Program(NamedTuple):
 
     @property
     def setup(self) -> str:
-        """The set-up, with a scaler where the body uses one."""
+        """The setup, with a scaler if the body uses one."""
         return SETUP if "scaler" in self.body else SETUP.replace(SCALER, "")
 
     @property
@@ -81,16 +81,16 @@ class Program(NamedTuple):
         return self.setup.count("\n") + 1
 
     def marked(self, line: str, code: str) -> Program:
-        """The program with a line of its body marked."""
+        """Return the program with a mark on a line of its body."""
         assert self.body.count(f"{line}\n") == 1
         return self._replace(body=self.body.replace(f"{line}\n", f"{line}  # {code}\n"))
 
     def source(self, turns: int) -> str:
-        """The whole program for a number of batches."""
+        """Return the source of the whole program for a number of batches."""
         return self.setup.replace("TURNS = 3", f"TURNS = {turns}") + self.body
 
 
-#: Clipped while scaled: SGD moves by max_norm / scale.
+#: Gradients clipped while scaled: SGD moves by max_norm / scale.
 CLIPPED = (
     Program(
         "clip_grad_norm_",
@@ -282,7 +282,7 @@ for x, y in batches:
 
 
 def edited(name: str, row: str, edit: str, setup: str = "", shows: str = "") -> Program:
-    """A program in which scaled gradients are edited."""
+    """Return a program that edits scaled gradients."""
     return Program(
         name,
         row,
@@ -300,7 +300,7 @@ for x, y in batches:
 
 FUSED = "\noptimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)"
 
-#: Edited or read while scaled.
+#: Gradients edited or read while scaled.
 TOUCHED = (
     edited(
         "clamp_",
@@ -419,11 +419,11 @@ def clip_by_hand(parameters, limit):
 
 
 def divided(name: str, division: str, setup: str = "", shows: str = "moved() < 1e-4") -> Program:
-    """A program in which gradients are divided by the scale by hand, and by the scaler as well."""
+    """Return a program that divides gradients by the scale manually, in addition to the scaler's division."""
     return edited(name, "S13", division, setup, shows)
 
 
-#: Divided by the scale twice.
+#: Gradients divided by the scale twice.
 TWICE = (
     divided(
         "mul_ by the inverse scale",
@@ -524,7 +524,7 @@ for x, y in batches:
     ),
 )
 
-#: Stepped past the scaler, or fed past it.
+#: Steps and backwards that bypass the scaler.
 BYPASSED = (
     Program(
         "optimizer.step() after a scaled backward",
@@ -719,7 +719,7 @@ for x, y in batches:
     ),
 )
 
-#: Words of the protocol in another order.
+#: Calls of the protocol in a wrong order.
 OUT_OF_ORDER = (
     Program(
         "no update",
@@ -1507,12 +1507,12 @@ for _ in range(30):
     ),
 )
 
-#: Clipped by a norm that the program takes by itself: the limit shows in two steps.
+#: A norm that the program computes itself, for manual clipping. The limit shows in two steps.
 NORM = "    norm = torch.stack([p.grad.norm() for p in model.parameters()]).norm()\n"
 
 
 def clipped_by_hand(name: str, edit: str, before: str = NORM) -> Program:
-    """A program whose gradients are multiplied by what is made from their norm."""
+    """Return a program that multiplies gradients by a factor computed from their norm."""
     made = edited(f"a clip by hand, {name}", "S01", before + edit)
     return made._replace(body=made.body.replace("loss_of(x, y)", "loss_of(x, 5 * y)"), turns=(3,))
 
@@ -1577,7 +1577,7 @@ BY_HAND = (
 
 
 def hooked(name: str, hook: str, register: str = "register_hook") -> Program:
-    """A program in which hooks on the gradients of parameters change them."""
+    """Return a program with parameter hooks that change gradients."""
     return Program(
         f"a hook, {name}",
         "S20",
@@ -1610,7 +1610,7 @@ HOOKED = (
     ).marked("    nn.utils.clip_grad_norm_([given], 1.0)", "AMP201"),
 )
 
-#: Gradients that are multiplied by something else.
+#: Gradients multiplied by factors that are not clip coefficients.
 NOT_CLIPPED = (
     clipped_by_hand(
         "of gradients that are unscaled",
@@ -1651,7 +1651,7 @@ NOT_CLIPPED = (
     ),
 )
 
-#: Gradients that are cleared before the step on purpose.
+#: Gradients cleared before the step on purpose.
 GIVEN_UP = (
     Program(
         "a loss that is large is dropped by a function",
@@ -1727,7 +1727,7 @@ for x, y in batches:
     ),
 )
 
-#: What a program does beside each step, with a step that overflows.
+#: Work of a program beside each step, with a step that overflows.
 BESIDE = """
 {before}
 for i in range(4):
@@ -1784,7 +1784,7 @@ NOT_SKIPPED = (
     ),
 )
 
-#: Things that the recorder did not look for at first.
+#: Mistakes that the first version of the recorder did not look for.
 GAPS = (
     *SKIPPED,
     *BY_HAND,
@@ -1812,7 +1812,7 @@ for x, y in batches:
     ),
 )
 
-#: Runs that are right and look like the ones above.
+#: Correct runs that resemble the mistakes above.
 LOOK_ALIKES = (
     *NOT_CLIPPED,
     *GIVEN_UP,

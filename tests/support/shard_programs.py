@@ -1,4 +1,4 @@
-"""What ranks run in tests of sharded models, whose import the other programs of ranks do without."""
+"""Programs that ranks run in tests of sharded models. The other rank programs do not need their import."""
 
 from __future__ import annotations
 

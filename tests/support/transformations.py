@@ -1,4 +1,4 @@
-"""Rewritings of programs that change nothing about what they do."""
+"""Rewritings of programs that preserve behavior."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_amp_check.static.project.syntax import walk
 
 
 class Imports(ast.NodeTransformer):
-    """Spells every name that is imported from torch in another way."""
+    """Rewriter that changes the spelling of every name imported from torch."""
 
     def __init__(self, tree: ast.Module, style: str) -> None:
         self.style = style
@@ -79,7 +79,7 @@ class Imports(ast.NodeTransformer):
 
     @staticmethod
     def split(path: str) -> tuple[str, list[str], list[str]]:
-        """A path as its package, the modules that can be imported, and the names inside."""
+        """Split a dotted path into the package, its importable modules, and the names inside."""
         words = path.split(".")
         modules = [words[0]]
         if words[0] == "torch":
@@ -98,7 +98,7 @@ def spell_imports(style: str) -> Callable[[ast.Module], ast.Module]:
         names |= {node.arg for node in walk(tree) if isinstance(node, ast.arg)}
         speller = Imports(tree, style)
         if names & set(speller.known):
-            # A variable hides an import somewhere.
+            # Some variable hides an import.
             return tree
         body: list[ast.stmt] = []
         at = None
@@ -127,7 +127,7 @@ def spell_imports(style: str) -> Callable[[ast.Module], ast.Module]:
     return rewrite
 
 
-# Where the code stands.
+# Position of the code.
 
 
 def bound_at_top(body: Sequence[ast.stmt]) -> set[str]:
@@ -140,7 +140,7 @@ def bound_at_top(body: Sequence[ast.stmt]) -> set[str]:
 
 
 class Enclose(ast.NodeTransformer):
-    """Globals of the module become names of the function around it."""
+    """Rewriter that turns globals of the module into names of the enclosing function."""
 
     def __init__(self, bound: set[str]) -> None:
         self.bound = bound
@@ -152,7 +152,7 @@ class Enclose(ast.NodeTransformer):
 
 
 def in_a_function(tree: ast.Module) -> ast.Module:
-    """The whole script is the body of a function that is called at the end."""
+    """Move the whole script into a function that is called at the end."""
     top = prologue(tree)
     body = tree.body[top:]
     enclosed = [Enclose(bound_at_top(body)).visit(statement) for statement in body]
@@ -164,7 +164,7 @@ def in_a_function(tree: ast.Module) -> ast.Module:
 
 
 def in_a_method(tree: ast.Module) -> ast.Module:
-    """The whole script is a method of a class, and the class is used at the end."""
+    """Move the whole script into a method of a class that is used at the end."""
     top = prologue(tree)
     body = tree.body[top:]
     enclosed = [Enclose(bound_at_top(body)).visit(statement) for statement in body]
@@ -189,7 +189,7 @@ class ToAttributes(ast.NodeTransformer):
 
 
 def in_attributes(tree: ast.Module) -> ast.Module:
-    """What the script assigns by name lies in attributes of an object instead."""
+    """Store the variables of the script in attributes of an object."""
     top = prologue(tree)
     body = tree.body[top:]
     assigned = {
@@ -230,7 +230,7 @@ def in_attributes(tree: ast.Module) -> ast.Module:
 
 
 def after_unrelated_code(tree: ast.Module) -> ast.Module:
-    """Functions and classes that have nothing to do with it stand before the script, and after it."""
+    """Insert unrelated functions and classes before and after the script."""
     before = fresh(
         """
 def unrelated_sum(values):
@@ -258,7 +258,7 @@ class UnrelatedQueue:
     return tree
 
 
-# Statements that do nothing.
+# Statements without effect.
 
 NOISE = (
     "print('step')",
@@ -281,7 +281,7 @@ NOISE = (
 
 
 def noisy(tree: ast.Module, pick: Callable[[], int | None]) -> ast.Module:
-    """Statements that do nothing between the others; ``pick`` says which of them next, or None."""
+    """Insert statements without effect between the others. ``pick`` returns an index of ``NOISE``, or None to skip."""
 
     def rewrite(block: list[ast.stmt]) -> list[ast.stmt]:
         body: list[ast.stmt] = []
@@ -300,21 +300,21 @@ def noisy(tree: ast.Module, pick: Callable[[], int | None]) -> ast.Module:
 
 
 def with_noise(tree: ast.Module) -> ast.Module:
-    """All of them in turn, at two places of three."""
+    """Insert the statements of ``NOISE`` in rotation, at two of three positions."""
     places = count()
     return noisy(tree, lambda: None if (n := next(places)) % 3 == 0 else n)
 
 
 def printing_everywhere(tree: ast.Module) -> ast.Module:
-    """A call between all statements."""
+    """Insert a call between all statements."""
     return noisy(tree, lambda: 0)
 
 
-# The same step in other words.
+# The same step in other syntax.
 
 
 def annotated(tree: ast.Module) -> ast.Module:
-    """Parameters, results and variables carry annotations."""
+    """Annotate parameters, results and variables."""
     declared = {name for node in walk(tree) if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names}
 
     class Annotate(ast.NodeTransformer):
@@ -344,7 +344,7 @@ def annotated(tree: ast.Module) -> ast.Module:
 
 
 class Statements(ast.NodeTransformer):
-    """Replaces statements by others that do the same; ``number`` makes new names."""
+    """Rewriter that replaces statements by equivalent statements. ``number`` makes new names unique."""
 
     def __init__(self, replace: Callable[[ast.stmt, int], list[ast.stmt] | None]) -> None:
         self.replace = replace
@@ -370,14 +370,14 @@ def rewriting(replace: Callable[[ast.stmt, int], list[ast.stmt] | None]) -> Call
 
 
 def method_call(node: ast.stmt) -> tuple[ast.Call, ast.expr, str] | None:
-    """The call, its receiver and its method, where a statement is one method call."""
+    """Return call, receiver and method name of a statement that is one method call, else None."""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and isinstance(node.value.func, ast.Attribute):
         return node.value, node.value.func.value, node.value.func.attr
     return None
 
 
 def backward_in_two(node: ast.stmt, number: int) -> list[ast.stmt] | None:
-    """The scaled loss has a name before it runs backward."""
+    """Name the scaled loss before the call of backward."""
     call = method_call(node)
     if call is None or call[2] != "backward" or not isinstance(call[1], ast.Call):
         return None
@@ -389,7 +389,7 @@ def backward_in_two(node: ast.stmt, number: int) -> list[ast.stmt] | None:
 
 
 def backward_by_autograd(node: ast.stmt, number: int) -> list[ast.stmt] | None:
-    """``torch.autograd.backward(loss)`` for ``loss.backward()``."""
+    """Write ``loss.backward()`` as ``torch.autograd.backward(loss)``."""
     call = method_call(node)
     if call is None or call[2] != "backward" or call[0].args or call[0].keywords:
         return None
@@ -397,7 +397,7 @@ def backward_by_autograd(node: ast.stmt, number: int) -> list[ast.stmt] | None:
 
 
 def bound_methods(node: ast.stmt, number: int) -> list[ast.stmt] | None:
-    """Methods of the protocol are held in a name before they are called."""
+    """Assign methods of the protocol to a name before the call."""
     call = method_call(node)
     if call is None or call[2] not in ("step", "update", "unscale_", "zero_grad", "backward"):
         return None
@@ -409,7 +409,7 @@ def bound_methods(node: ast.stmt, number: int) -> list[ast.stmt] | None:
 
 
 def by_keyword(node: ast.stmt, number: int) -> list[ast.stmt] | None:
-    """The optimizer is handed over by keyword."""
+    """Pass the optimizer by keyword."""
     call = method_call(node)
     if call is None or call[2] not in ("step", "unscale_") or len(call[0].args) != 1 or call[0].keywords:
         return None
@@ -419,7 +419,7 @@ def by_keyword(node: ast.stmt, number: int) -> list[ast.stmt] | None:
 
 
 def through_functions(node: ast.stmt, number: int) -> list[ast.stmt] | None:
-    """Calls of the protocol stand in a function of their own."""
+    """Move each call of the protocol into a function."""
     call = method_call(node)
     if call is None or call[2] not in ("step", "update", "unscale_", "zero_grad") or call[0].keywords:
         return None
@@ -432,7 +432,7 @@ def through_functions(node: ast.stmt, number: int) -> list[ast.stmt] | None:
 
 
 def through_lambdas(node: ast.stmt, number: int) -> list[ast.stmt] | None:
-    """Calls of the protocol stand in a lambda that is called at once."""
+    """Move each call of the protocol into a lambda that is called immediately."""
     call = method_call(node)
     if call is None or call[2] not in ("step", "update", "unscale_") or call[0].keywords or len(call[0].args) > 1:
         return None
@@ -442,7 +442,7 @@ def through_lambdas(node: ast.stmt, number: int) -> list[ast.stmt] | None:
 
 
 def contexts_in_names(node: ast.stmt, number: int) -> list[ast.stmt] | None:
-    """A context has a name before it is entered."""
+    """Assign a context manager to a name before the ``with`` statement."""
     if not isinstance(node, ast.With) or len(node.items) != 1 or not isinstance(node.items[0].context_expr, ast.Call):
         return None
     context = node.items[0].context_expr
@@ -453,7 +453,7 @@ def contexts_in_names(node: ast.stmt, number: int) -> list[ast.stmt] | None:
 
 
 def contexts_on_a_stack(node: ast.stmt, number: int) -> list[ast.stmt] | None:
-    """A context is entered on an ExitStack."""
+    """Enter a context manager on an ExitStack."""
     if not isinstance(node, ast.With) or len(node.items) != 1 or node.items[0].optional_vars is not None:
         return None
     context = node.items[0].context_expr
@@ -466,7 +466,7 @@ def contexts_on_a_stack(node: ast.stmt, number: int) -> list[ast.stmt] | None:
 
 
 def parameters_in_a_list(node: ast.stmt, number: int) -> list[ast.stmt] | None:
-    """What is clipped is a list with a name."""
+    """Assign the clipped parameters to a name as a list."""
     call = method_call(node)
     if call is None or not call[2].startswith("clip_grad") or not call[0].args:
         return None
@@ -476,7 +476,7 @@ def parameters_in_a_list(node: ast.stmt, number: int) -> list[ast.stmt] | None:
 
 
 def swapped_branches(node: ast.stmt, number: int) -> list[ast.stmt] | None:
-    """``if not test:`` with the branches swapped."""
+    """Negate the condition of an ``if`` and swap the branches."""
     if not isinstance(node, ast.If):
         return None
     node.test = ast.copy_location(ast.UnaryOp(op=ast.Not(), operand=node.test), node.test)
@@ -486,7 +486,7 @@ def swapped_branches(node: ast.stmt, number: int) -> list[ast.stmt] | None:
 
 
 def named_tests(node: ast.stmt, number: int) -> list[ast.stmt] | None:
-    """A test has a name before it is asked."""
+    """Assign the condition of an ``if`` to a name before the ``if``."""
     if not isinstance(node, ast.If) or any(isinstance(x, ast.NamedExpr) for x in walk(node.test)):
         return None
     made = like(node.test, f"test_{number} = VALUE", VALUE=node.test)
@@ -495,7 +495,7 @@ def named_tests(node: ast.stmt, number: int) -> list[ast.stmt] | None:
 
 
 def endless_while(node: ast.stmt, number: int) -> list[ast.stmt] | None:
-    """``while True:`` with a break for ``while test:``."""
+    """Write ``while test:`` as ``while True:`` with a break."""
     if not isinstance(node, ast.While) or node.orelse:
         return None
     leave = like(node.test, "if not TEST:\n    break", TEST=node.test)
@@ -505,7 +505,7 @@ def endless_while(node: ast.stmt, number: int) -> list[ast.stmt] | None:
 
 
 def tried(tree: ast.Module) -> ast.Module:
-    """The bodies of loops and functions stand in try/finally."""
+    """Wrap the bodies of loops and functions in try/finally."""
 
     class Try(ast.NodeTransformer):
         def around(self, node: ast.For | ast.FunctionDef) -> ast.AST:

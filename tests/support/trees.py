@@ -1,4 +1,4 @@
-"""Trees of files in one text: each file begins with a line ``=== path``, and says what is to be found in it."""
+"""Trees of files in one text: each file begins with a line ``=== path`` and marks its expected findings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_amp_check import check_paths
 
 
 def marks(root: Path) -> set[tuple[str, int, str]]:
-    """The findings that the files of a tree say they have: ``# AMP201`` at the end of a line."""
+    """Return the findings that the files of a tree declare: ``# AMP201`` at the end of a line."""
     return {
         (path.relative_to(root).as_posix(), number, code)
         for path in root.rglob("*.py")
@@ -20,7 +20,7 @@ def marks(root: Path) -> set[tuple[str, int, str]]:
 
 
 def found(root: Path) -> set[tuple[str, int, str]]:
-    """The findings in a tree."""
+    """Return the findings in a tree."""
     return {
         (Path(finding.filename).relative_to(root).as_posix(), finding.line, finding.code)
         for finding in check_paths([str(root)]).findings
@@ -28,7 +28,7 @@ def found(root: Path) -> set[tuple[str, int, str]]:
 
 
 def write(root: Path, source: str) -> None:
-    """Write the files of a tree: each begins with a line ``=== path``."""
+    """Write the files of a tree. Each file begins with a line ``=== path``."""
     for part in textwrap.dedent(source).split("=== ")[1:]:
         name, _, text = part.partition("\n")
         path = root / name.strip()

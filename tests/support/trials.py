@@ -1,4 +1,4 @@
-"""The trials of the mutation test: a mistake in a program that is put together in some way, and whether it is found."""
+"""Trials of the mutation test: a mistake in a rewritten program, and a check that the linter finds the mistake."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rewriting import NEW, written
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.static.engine import Settings, check_paths, check_source
 
-#: Rules that are off unless they are selected are marked too.
+#: Settings with all rules, because the marks include rules that are off by default.
 EVERYTHING = Settings(select=MISTAKES)
 
 if TYPE_CHECKING:
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from variants import Trees, Variant
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-#: The operator of a program without a mistake.
+#: The operator name of a program without a mistake.
 NONE = "nothing"
 
 
 def programs() -> dict[str, str]:
-    """The scripts of the fixtures that train and mark nothing."""
+    """Return the fixture scripts that train and carry no marks."""
     sources = {
         path.relative_to(FIXTURES).as_posix(): path.read_text(encoding="utf-8")
         for path in sorted(FIXTURES.rglob("*.py"))
@@ -42,7 +42,7 @@ def programs() -> dict[str, str]:
 
 
 class Trial(NamedTuple):
-    """A mutant of a program in one variant, and what must be found in it: these places, and nothing else."""
+    """A mutant of a program in one variant, and the exact findings expected in it."""
 
     program: str
     operator: str
@@ -51,7 +51,7 @@ class Trial(NamedTuple):
     expected: Places
 
     def found(self, folder: Path) -> Places:
-        """What the linter finds, by the lines of the program that was mutated; two files are written to a folder."""
+        """Return the linter's findings by line of the mutated program. Write programs of two files to a folder."""
         texts: dict[str, str] = {}
         origins: dict[str, dict[tuple[int, int], int]] = {}
         for file, tree in self.trees.items():
@@ -68,7 +68,10 @@ class Trial(NamedTuple):
         return {self._inside(*place) if place[0] < NEW else place for place in places}
 
     def _inside(self, call: int, code: str) -> tuple[int, str]:
-        """Where a finding at the call of a function in another file belongs: that may be right in itself."""
+        """Return the expected location of a finding at the call of a function in another file.
+
+        Both locations may be correct.
+        """
         lines = sorted(line for line, expected in self.expected if expected == code and line >= -call)
         return (lines[0], code) if lines else (call, code)
 
@@ -80,7 +83,10 @@ def _line(finding: Finding, origin: Mapping[tuple[int, int], int]) -> int:
 def trials(
     sources: Mapping[str, str], variants: Mapping[str, Variant], *, share: float = 1.0, mistakes: bool = True
 ) -> Iterator[Trial]:
-    """The mutants of programs in all variants, or a share of them, always the same; else the programs themselves."""
+    """Yield the mutants of programs in all variants, or a fixed random share of the mutants.
+
+    Without ``mistakes``, yield the programs themselves.
+    """
     chance = Random(0)  # noqa: S311 - the same trials each time
     for program, source in sources.items():
         for mutant in _mutants(source) if mistakes else [Mutant(NONE, ast.parse(source), lambda twin: None, set())]:
@@ -93,12 +99,12 @@ def trials(
 
 @functools.cache
 def _mutants(source: str) -> list[Mutant]:
-    """All mutants of a program. Each makes a tree of its own, so that several tests may share them."""
+    """Return all mutants of a program. Each mutant makes its own tree, so that several tests can share the mutants."""
     return list(mutants(ast.parse(source)))
 
 
 class Tally:
-    """How many trials there were and how many came out right, by operator and by variant."""
+    """Counts of all trials and of correct trials, by operator and by variant."""
 
     def __init__(self) -> None:
         self.made: Counter[tuple[str, str]] = Counter()
@@ -115,7 +121,7 @@ class Tally:
         self.wrong.append(f"{trial.program}: {trial.operator}, {trial.variant}: missing {missing}, extra {extra}")
 
     def rates(self, by: int) -> dict[str, tuple[int, int]]:
-        """Right and made, of each operator (0) or of each variant (1)."""
+        """Return the correct and the total trials of each operator (``by=0``) or each variant (``by=1``)."""
         made: Counter[str] = Counter()
         right: Counter[str] = Counter()
         for pair, count in self.made.items():
@@ -128,11 +134,11 @@ class Tally:
         return self.right.total() / max(1, self.made.total())
 
     def lowest(self, by: int, least: int = 1) -> float:
-        """The lowest share that came out right, of those of which there were so many at least."""
+        """Return the lowest correct share among the groups with at least ``least`` trials."""
         return min((right / made for right, made in self.rates(by).values() if made >= least), default=0.0)
 
     def __str__(self) -> str:
-        """The table of what was made and what came out right."""
+        """Return a table of correct and total trials, and the failures."""
         rows = [("operator", *row) for row in _rows(self.rates(0))] + [
             ("variant", *row) for row in _rows(self.rates(1))
         ]

@@ -1,7 +1,7 @@
-"""Programs put together in another way, as real code is: the same calls in the same order, in helpers, classes, files.
+"""Rewritings that restructure programs as real code does: the same calls in the same order, in helpers, classes, files.
 
-Each variant takes a tree and gives trees by the names of their files, or None where it does not fit. Statements keep
-the lines they came from.
+Each variant takes a tree and returns trees by file name, or None if the variant does not apply. Statements keep their
+original line numbers.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ MAIN = "train.py"
 STEPS = "steps.py"
 
 
-# Ways to call a function of one's own.
+# Forms of a call to a function of the program.
 
 
 class Replaced(ast.NodeTransformer):
-    """Names become other expressions."""
+    """Rewriter that replaces names by other expressions."""
 
     def __init__(self, make: Callable[[ast.Name], ast.expr]) -> None:
         self.make = make
@@ -65,7 +65,7 @@ def renamed_names(statements: list[ast.stmt], names: dict[str, str]) -> list[ast
 
 
 def called_with(run: Run, call: str) -> list[ast.stmt]:
-    """The call in the place of a run; its line is the run's first one, below zero."""
+    """Return the call that replaces a run. Its line number is the negated first line of the run."""
     target = f"{', '.join(run.returned)} = " if run.returned else ""
     made = fresh(f"{target}{call}")
     first = run.statements[0].lineno
@@ -80,7 +80,7 @@ def returning(body: list[ast.stmt], names: Sequence[str]) -> list[ast.stmt]:
 
 
 def function_of(head: str, body: list[ast.stmt]) -> ast.stmt:
-    """A definition whose last line is the head of the function that gets a body."""
+    """Return a definition with a body. The last line of ``head`` is the head of the function that gets the body."""
     final = head.rpartition("\n")[2]
     (made,) = fresh(f"{head}\n{' ' * (len(final) - len(final.lstrip()) + 4)}pass")
     place: ast.AST = made
@@ -92,7 +92,7 @@ def function_of(head: str, body: list[ast.stmt]) -> ast.stmt:
 
 
 class Made(NamedTuple):
-    """A definition, and the statements that call it in the place of the run."""
+    """A definition, and the statements that call the defined code in place of the run."""
 
     definition: ast.stmt
     call: list[ast.stmt]
@@ -103,7 +103,7 @@ def receivers(run: Run) -> dict[str, str]:
 
 
 def by_position(run: Run, number: int) -> Made:
-    """A function with a parameter for each name."""
+    """Make a function with one positional parameter for each name."""
     names = receivers(run)
     body = renamed_names(run.statements, names)
     parameters = ", ".join(names.get(name, name) for name in run.given)
@@ -114,7 +114,7 @@ def by_position(run: Run, number: int) -> Made:
 
 
 def by_keyword(run: Run, number: int) -> Made:
-    """A function whose parameters have names of their own, given by keyword."""
+    """Make a function that takes the values by keyword, under new parameter names."""
     names = {name: f"{name.strip('_')}_given" for name in run.given}
     body = renamed_names(run.statements, names)
     head = f"def step_{number}(*, {', '.join(names.values())}):" if names else f"def step_{number}():"
@@ -125,12 +125,12 @@ def by_keyword(run: Run, number: int) -> Made:
 
 
 def in_mapping(run: Run, number: int) -> Made:
-    """A function that is given one dict."""
+    """Make a function that takes one dict."""
     return in_one(run, number, lambda name: f"state[{name!r}]", lambda names: f"dict({assigned(names)})")
 
 
 def in_namespace(run: Run, number: int) -> Made:
-    """A function that is given one object with attributes."""
+    """Make a function that takes one object with attributes."""
     return in_one(run, number, lambda name: f"state.{name}", lambda names: f"types.SimpleNamespace({assigned(names)})")
 
 
@@ -159,7 +159,7 @@ def in_one(run: Run, number: int, spell: Callable[[str], str], pack: Callable[[S
 
 
 def as_object(run: Run, number: int) -> Made:
-    """An object that holds scaler and optimizer and is called with the rest."""
+    """Make a callable object that holds scaler and optimizer and takes the other values as arguments."""
     stored = Needs(run.statements).stored
     held = [name for name in run.given if name not in stored and ("scaler" in name or "opt" in name)] or run.given[:1]
     held = [name for name in held if name not in stored]
@@ -183,7 +183,7 @@ def as_object(run: Run, number: int) -> Made:
 
 
 def extracted(runs: Runs, make: Callable[[Run, int], Made]) -> Variant:
-    """Each run of a kind becomes a function at the top of the file."""
+    """Return a variant that turns each run of a kind into a function at the top of the file."""
 
     def variant(tree: ast.Module) -> Trees | None:
         made = take_out(tree, runs, make)
@@ -198,9 +198,9 @@ def extracted(runs: Runs, make: Callable[[Run, int], Made]) -> Variant:
 
 
 def take_out(tree: ast.Module, runs: Runs, make: Callable[[Run, int], Made]) -> list[ast.stmt]:
-    """Replace runs by calls; the definitions that the calls need."""
+    """Replace runs by calls. Return the definitions that the calls need."""
     made: list[ast.stmt] = []
-    # From the last one on, so that the places of those before stay right.
+    # Runs are replaced from last to first, so that the indices of earlier runs stay valid.
     for number, run in enumerate(sorted(chosen(tree, runs), key=lambda run: -run.start)):
         definition, call = make(run, number)
         run.block[run.start : run.end] = call
@@ -209,7 +209,7 @@ def take_out(tree: ast.Module, runs: Runs, make: Callable[[Run, int], Made]) -> 
 
 
 def as_method(runs: Runs) -> Variant:
-    """Each run in a method becomes a method of the same class."""
+    """Return a variant that turns each run in a method into a method of the same class."""
 
     def variant(tree: ast.Module) -> Trees | None:
         owners = {method: cls for cls in walk(tree) if isinstance(cls, ast.ClassDef) for method in cls.body}
@@ -226,7 +226,7 @@ def as_method(runs: Runs) -> Variant:
 
 
 def as_closure(tree: ast.Module) -> Trees | None:
-    """The step becomes a function inside the function, which finds what it needs there."""
+    """Turn the step into an inner function that uses the variables of the enclosing function."""
     found = False
     for run in sorted(chosen(tree, step_runs), key=lambda run: -run.start):
         if not isinstance(run.scope, Function) or set(run.given) & set(run.returned):
@@ -241,7 +241,7 @@ def as_closure(tree: ast.Module) -> Trees | None:
 
 
 def in_another_file(runs: Runs) -> Variant:
-    """Each run becomes a function in another file."""
+    """Return a variant that turns each run into a function in another file."""
 
     def variant(tree: ast.Module) -> Trees | None:
         functions = {node.name for node in tree.body if isinstance(node, (Function, ast.ClassDef))}
@@ -274,7 +274,7 @@ def in_another_file(runs: Runs) -> Variant:
 
 
 def definitions_in_another_file(tree: ast.Module) -> Trees | None:
-    """Functions, classes and constants stand in another file; what is left is the main function or the script."""
+    """Move functions, classes and constants to another file. The main function or script stays."""
     top = prologue(tree)
     entry = {
         node.func.id
@@ -323,11 +323,11 @@ def definitions_in_another_file(tree: ast.Module) -> Trees | None:
     return {MAIN: tree, STEPS: steps_file}
 
 
-# A class around a training function.
+# A class that contains a training function.
 
 
 def in_trainer_class(tree: ast.Module) -> Trees | None:
-    """A training function becomes a class: parameters and what it sets up are attributes, the loop is a method."""
+    """Turn a training function into a class: parameters and setup become attributes, the loop becomes a method."""
     fitting = [node for node in tree.body if isinstance(node, Function) and becomes_trainer(tree, node)]
     for function in fitting:
         names = [arg.arg for arg in function.args.args]
@@ -405,18 +405,18 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
 
 
 def own_comprehension(node: ast.AST, spec: ast.arguments) -> bool:
-    """Whether a comprehension's names are none of the parameters."""
+    """Return True if no target of a comprehension is a parameter name."""
     if not isinstance(node, COMPREHENSIONS):
         return False
     names = {part.id for generator in node.generators for part in walk(generator.target) if isinstance(part, ast.Name)}
     return not names & {arg.arg for arg in spec.args}
 
 
-# The same calls in other words.
+# The same calls in other syntax.
 
 
 def guarded(node: ast.stmt, number: int) -> list[ast.stmt] | None:
-    """Every call of a scaler stands under the question whether there is one."""
+    """Guard every call of a scaler by a condition that the scaler exists."""
     if not isinstance(node, ast.Expr) or not isinstance(node.value, ast.Call):
         return None
     call = node.value
@@ -443,7 +443,7 @@ def guarded(node: ast.stmt, number: int) -> list[ast.stmt] | None:
 
 
 def aliased(tree: ast.Module) -> Trees | None:
-    """Methods of the scaler have names of their own, given once before the loop."""
+    """Assign the methods of the scaler to names once before the loop."""
     found = False
     for scope, _ in scopes(tree):
         for index, statement in reversed(list(enumerate(body_of(scope)))):
@@ -471,7 +471,7 @@ def aliased(tree: ast.Module) -> Trees | None:
 
 
 def same(rewrite: Callable[[ast.Module], ast.Module]) -> Variant:
-    """A rewriting that always fits."""
+    """Return a variant from a rewriting of the whole tree. The variant returns None if the tree does not change."""
 
     def variant(tree: ast.Module) -> Trees | None:
         before = ast.dump(tree)
@@ -505,7 +505,7 @@ VARIANTS: dict[str, Variant] = {
     "tried": same(tried),
 }
 
-#: Variants of two files, which only a reader that follows imports can judge alike.
+#: Variants of two files. Only an analyzer that follows imports can check these equally.
 ACROSS_FILES: dict[str, Variant] = {
     "step in another file": in_another_file(step_runs),
     "end of the step in another file": in_another_file(end_runs),

@@ -1,9 +1,9 @@
-"""``python -m`` in processes of their own that need not load what takes longest: each is forked from one that has.
+"""``python -m`` in forked processes: the parent process has already loaded the slowest imports.
 
-Loading torch takes ten times as long as what most of these processes are there for, and loading the reader three times.
-Nothing else is loaded where they come from, and no op has run there: each goes on as ``python -m`` would, and ends as
-Python ends, but that what was loaded before is not taken apart. What starting does is told by processes that are really
-started.
+Loading torch takes ten times as long as the work of most of these processes, and loading the analyzer three times. The
+parent processes load nothing else, and no op has run in them. A fork continues as ``python -m`` would, and ends as
+Python ends, except that the preloaded modules are not torn down. The effects of starting a process are tested with
+processes that are really started.
 """
 
 from __future__ import annotations
@@ -39,24 +39,24 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     import pytest
 
-#: What Python and the libraries of torch take from the environment when they are loaded.
+#: Environment variables that Python and the libraries of torch read when they are loaded.
 EARLY = ("LANG", "LC_ALL", "OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHONIOENCODING", "PYTHONUTF8", "PYTHONWARNINGS")
-#: Where Python looks for modules. What was found there before is the reader alone.
+#: Search path for modules. From it, the parent process has loaded only the analyzer.
 PATH = "PYTHONPATH"
-#: The second is what the first optimizer that is made would load.
+#: torch, and the module that the first created optimizer would load.
 TORCH = ("torch", "torch._dynamo")
-#: What every check loads, and libcst, which writes fixes and takes longer than all of that.
+#: Modules that every check loads, and libcst, which writes fixes and takes longer to load than all others together.
 READER = (
     "pytest_amp_check.frontends.cli",
     "pytest_amp_check.static.entry_points",
     "pytest_amp_check.protocol.graph_checker",
     "libcst",
 )
-#: For a run of pytest that trains nothing.
+#: Modules for a run of pytest that trains nothing.
 PYTEST = ("pytest",)
-#: Bytes of a message, and files that it comes with.
+#: Largest size of a message in bytes, and largest number of files sent with a message.
 MESSAGE, FILES = 1 << 20, 64
-#: Seconds.
+#: Time limit of a process in seconds.
 TIMEOUT = 300
 STAY = b"stay"
 
@@ -64,9 +64,9 @@ STAY = b"stay"
 def run_module(
     *arguments: str, cwd: str | os.PathLike[str], env: Mapping[str, str], warm_children: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """What subprocess.run() gives of ``python -m ARGUMENTS``, with its output captured.
+    """Run ``python -m ARGUMENTS`` with captured output. Return a result like subprocess.run().
 
-    ``warm_children`` has what it starts by ``sys.executable`` forked as well.
+    With ``warm_children``, processes started by ``sys.executable`` are forked as well.
     """
     return run_python("-m", *arguments, cwd=cwd, env=env, warm_children=warm_children)
 
@@ -74,9 +74,9 @@ def run_module(
 def run_python(
     *arguments: str, cwd: str | os.PathLike[str], env: Mapping[str, str], warm_children: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """As run_module(), of ``python ARGUMENTS``: a module after -m, a text after -c, or a file."""
+    """Run ``python ARGUMENTS`` like run_module(): a module after -m, a text after -c, or a file."""
     if _has_cuda():
-        # There, a process that was forked may do less than one that was started.
+        # With CUDA, a forked process has restrictions that a started process does not have.
         command = [sys.executable, *arguments]
         return subprocess.run(command, cwd=cwd, env=env, capture_output=True, encoding="utf-8", timeout=TIMEOUT)
     return _text(_forked(TORCH, arguments, b"", cwd, env, warm_children=warm_children))
@@ -85,7 +85,7 @@ def run_python(
 def run_command(
     *arguments: str, stdin: bytes = b"", cwd: str | os.PathLike[str] = ".", env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """What subprocess.run() gives of ``amp-check ARGUMENTS``, with its output captured."""
+    """Run ``amp-check ARGUMENTS`` with captured output. Return a result like subprocess.run()."""
     return _text(
         _forked(READER, ("-m", "pytest_amp_check", *arguments), stdin, cwd, os.environ if env is None else env)
     )
@@ -103,7 +103,7 @@ def _text(done: subprocess.CompletedProcess[bytes]) -> subprocess.CompletedProce
 
 
 class Request(NamedTuple):
-    """What a process is to do: with these arguments of Python's, where, and with files by the numbers they have."""
+    """Task of a forked process: arguments for Python, working folder, environment, and files by descriptor number."""
 
     arguments: list[str]
     cwd: str
@@ -129,7 +129,7 @@ def _forked(
         source.seek(0)
         request = Request(list(arguments), os.path.abspath(cwd), dict(env), [0, 1, 2], warm_children)
         with _asked(_source(loaded, _early(loaded, env))) as channel:
-            # It is ended where nobody waits for it any more.
+            # The parent kills the process once nobody waits for it.
             channel.settimeout(TIMEOUT)
             files = [source.fileno(), output.fileno(), errors.fileno()]
             socket.send_fds(channel, [marshal.dumps(tuple(request))], files)
@@ -145,9 +145,9 @@ def _forked(
 def run_pytest(
     pytester: pytest.Pytester, *arguments: str, trains: bool = True, warm_children: bool = False
 ) -> pytest.RunResult:
-    """What ``runpytest_subprocess`` of pytester gives, but of output to files instead of pipes.
+    """Run pytest like pytester's ``runpytest_subprocess``, but with output to files instead of pipes.
 
-    ``trains`` says that torch is loaded in it.
+    ``trains`` selects a parent process that has loaded torch.
     """
     from pytest import RunResult  # noqa: PT013 - it is loaded where it is used, not in what is forked
 
@@ -170,14 +170,14 @@ def _asked(address: str) -> socket.socket:
             channel.connect(address)
             return channel
         except ConnectionRefusedError:
-            # Another worker has bound it, and does not listen yet.
+            # Another worker has bound the address, and does not listen yet.
             if time.monotonic() > until:
                 raise
             time.sleep(0.01)
 
 
 def start_sources() -> None:
-    """Start the processes that others are forked from, so that forks of this process share them."""
+    """Start the parent processes for forks early, so that forks of this process share them."""
     if platform.system() == "Linux":
         for loaded in (READER, PYTEST) if _has_cuda() else (READER, PYTEST, TORCH):
             _source(loaded, _early(loaded, os.environ))
@@ -189,8 +189,8 @@ def _early(loaded: tuple[str, ...], env: Mapping[str, str]) -> tuple[tuple[str, 
 
 @functools.cache
 def _source(loaded: tuple[str, ...], early: tuple[tuple[str, str | None], ...]) -> str:
-    """The address of a process that others are forked from. The workers of xdist share it."""
-    # An address without a file: it is free again once nobody uses it.
+    """Return the address of a parent process for forks. The workers of xdist share this process."""
+    # An abstract address has no file: the address is free again once nobody uses it.
     run = os.environ.get("PYTEST_XDIST_TESTRUNUID", str(os.getpid()))
     address = f"\0amp-check-{run}-{zlib.crc32(repr((loaded, early)).encode()):x}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
@@ -203,7 +203,7 @@ def _source(loaded: tuple[str, ...], early: tuple[tuple[str, str | None], ...]) 
             environment = {name: value for name, value in {**os.environ, **dict(early)}.items() if value is not None}
             command = [sys.executable, __file__, str(listener.fileno()), *loaded]
             process = subprocess.Popen(command, env=environment, pass_fds=[listener.fileno()])
-            # It ends when nobody is there that may ask it.
+            # The process ends when no client is left.
             atexit.register(process.wait)
     stays = _asked(address)
     stays.send(STAY)
@@ -211,10 +211,11 @@ def _source(loaded: tuple[str, ...], early: tuple[tuple[str, str | None], ...]) 
     return address
 
 
-# The process that others are forked from.
+# Code of the parent process.
 
-#: What stands in the place of Python for what a forked process starts: it has a process forked for what it is given,
-#: and goes on and ends as that one does. What it cannot tell, or what asks for another environment, it starts itself.
+#: Replacement for the Python executable in a forked process that starts other processes. The replacement requests a
+#: fork for its arguments, then runs and ends like the fork. It starts a real process itself if it does not know the
+#: arguments or if the environment differs.
 STAND_IN = """\
 #!{python} -IS
 import marshal, os, signal, socket, sys
@@ -253,19 +254,19 @@ os._exit(code)
 
 
 class _Source:
-    """Forks a process for each that is asked for, until nobody is there that may ask."""
+    """Server that forks a process for each request, until no client is left."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
-        #: Who asked for each process, by the process.
+        #: Socket of the client that requested each process, by process id.
         self._asked: dict[int, socket.socket] = {}
-        #: How many may still ask.
+        #: Number of clients that may still send requests.
         self._staying = 0
 
     def serve(self) -> Request | None:
-        """Return what is to be done, in the process that was forked for it, and nothing where nobody may ask more."""
+        """Serve requests. Return the request in each forked process, and None in the parent when no client is left."""
         while True:
             for key, _ in self._selector.select():
                 if key.fileobj is self._listener:
@@ -305,14 +306,14 @@ class _Source:
         return None
 
     def _leave(self, channel: socket.socket, files: Mapping[int, int]) -> None:
-        """Let a process that was forked have these files alone, by the numbers that they are to have."""
+        """Give a forked process only these files, under the requested descriptor numbers."""
         for key in list(self._selector.get_map().values()):
             os.close(key.fd)
             if isinstance(key.fileobj, socket.socket):
                 key.fileobj.detach()
         self._selector.close()
         channel.close()
-        # By way of numbers that none has, so that none takes that of another.
+        # Files move through unused numbers first, so that no file overwrites another.
         free = max(*files, *files.values()) + 1
         for number, file in files.items():
             os.dup2(file, free + number)
@@ -322,7 +323,7 @@ class _Source:
             os.close(free + number)
 
     def _given_up(self, channel: socket.socket, process: int) -> None:
-        """Nobody waits for a process any more."""
+        """Kill a process that nobody waits for any more."""
         if self._asked.pop(process, None) is not None:
             os.kill(process, signal.SIGKILL)
             self._selector.unregister(channel)
@@ -341,7 +342,7 @@ class _Source:
 
 
 def _written(folder: str, address: bytes) -> str:
-    """A stand-in for Python, in a folder."""
+    """Write the replacement for the Python executable to a folder. Return its path."""
     path = os.path.join(folder, "python")
     early = {name: os.environ.get(name) for name in EARLY}
     text = STAND_IN.format(python=sys.executable, early=early, address=address, message=MESSAGE)
@@ -355,7 +356,7 @@ def _paths() -> list[str]:
 
 
 def _go_on(request: Request, stand_in: str) -> None:
-    """Do what Python does with these arguments, as if it had just begun."""
+    """Run Python's work for these arguments as if the process had just started."""
     found = _paths()
     os.chdir(request.cwd)
     os.environ.clear()
@@ -393,10 +394,10 @@ def _go_on(request: Request, stand_in: str) -> None:
 
 
 def _spare(loaded: Mapping[str, object]) -> None:
-    """Let Python, which is about to end, not take these modules apart.
+    """Prevent Python from tearing down these modules at exit.
 
-    Each page of theirs would be copied for that, and of what their libraries have made, which takes torch fifteen times
-    as long as to be forked.
+    The teardown would copy every memory page of the modules and of the objects that their libraries have made. For
+    torch, that takes fifteen times as long as the fork.
     """
     for name, module in loaded.items():
         if sys.modules.get(name) is module:
@@ -404,10 +405,10 @@ def _spare(loaded: Mapping[str, object]) -> None:
 
 
 def _spare_libraries() -> None:
-    """Let nothing of the libraries that are loaded be taken apart either.
+    """Prevent the teardown of loaded libraries at exit.
 
-    Python forgets what they have asked for. C, as it ends, only writes what it holds back: what is registered last is
-    done first.
+    Python drops the exit handlers of the libraries. C only flushes its buffers at exit: handlers that are registered
+    last run first.
     """
     for each in list(weakref.finalize._registry):  # type: ignore[attr-defined]
         each.atexit = False
@@ -419,16 +420,16 @@ def _spare_libraries() -> None:
 
 if __name__ == "__main__":
     loaded: dict[str, object] = {}
-    # Before any other, so that it is called after them.
+    # Registered before any other handler, so that it runs after all others.
     atexit.register(_spare, loaded)
     own = set(sys.modules)
     for each in sys.argv[2:]:
         importlib.import_module(each)
     loaded.update((name, module) for name, module in sys.modules.items() if name not in own)
-    # So that it is held by what no search for cycles sees.
+    # The reference cycle keeps the modules alive, and the garbage collector does not see it.
     loaded[""] = loaded
     _spare_libraries()
-    # What each of them would go through again as it ends.
+    # Without the freeze, each fork would traverse these objects at exit.
     gc.freeze()
     folder = tempfile.mkdtemp()
     listener = socket.socket(fileno=int(sys.argv[1]))
@@ -437,6 +438,6 @@ if __name__ == "__main__":
     if request is None:
         shutil.rmtree(folder)
     else:
-        # What is in it is used until the end.
+        # The objects of the module are used until the end.
         before = sys.modules["__main__"]
         _go_on(request, stand_in)

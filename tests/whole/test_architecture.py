@@ -1,4 +1,4 @@
-"""Who may import whom, and what an import may cost: the table in docs/how.md, enforced."""
+"""Allowed imports and their cost: the table in docs/how.md, enforced."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from pytest_amp_check.protocol.rules import RULES
 
 PACKAGE = "pytest_amp_check"
 ROOT = Path(pytest_amp_check.__file__).parent
-#: Look-alikes are programs of users, not modules.
+#: The modules of the package.
 MODULES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
-#: Modules that are loaded to check one file, whose start must stay short, and what they may not load for it.
+#: Modules that are loaded to check one file and must start quickly, and the modules that they must not load.
 CHECK_PATH = [
     name
     for name in MODULES
@@ -46,7 +46,7 @@ DEAR = {
 }
 
 
-#: Room of runtime -> what it may import of runtime: rooms, and the modules on top of them.
+#: Folder of runtime -> allowed imports from runtime: folders, and the modules above them.
 RUNTIME_ROOMS = {
     "": {
         "run",
@@ -68,7 +68,7 @@ RUNTIME_ROOMS = {
     "record": {"record"},
     "emulate": {"emulate"},
 }
-#: The rooms of ``static``, with those that each may import from; "" is where the engine is.
+#: The folders of ``static``, each with its allowed imports. "" is the folder of the engine.
 STATIC_ROOMS = {
     "sources": {"sources"},
     "project": {"sources", "project"},
@@ -80,7 +80,7 @@ STATIC_ROOMS = {
 
 
 class Import(NamedTuple):
-    """One import: what it names in full, and whether it only happens when a function runs, or never."""
+    """One import: full name, and flags for imports that run only inside a function, or never."""
 
     target: str
     lazy: bool
@@ -88,7 +88,7 @@ class Import(NamedTuple):
 
 
 def imports(name: str, source: str) -> Iterator[Import]:
-    """Every import of a module, given by its path below the package."""
+    """Yield every import of a module, given by its path below the package."""
     parts = [PACKAGE, *name.removesuffix(".py").split("/")]
     if parts[-1] == "__init__":
         parts.pop()
@@ -105,7 +105,7 @@ def imports(name: str, source: str) -> Iterator[Import]:
             if not node.level:
                 base = node.module or ""
             for alias in node.names:
-                # A name may be a module of its own, or something inside one: the longer is the stricter reading.
+                # A name may be a module, or an object inside a module: the longer path is the stricter interpretation.
                 yield Import(f"{base}.{alias.name}", lazy, node.lineno)
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             for guarded in node.body:
@@ -121,7 +121,7 @@ def imports(name: str, source: str) -> Iterator[Import]:
 
 
 def may(name: str, found: Import) -> bool:
-    """Whether the table allows this module this import."""
+    """Return True if the table allows the module this import."""
     top, _, rest = found.target.partition(".")
     own = top == PACKAGE
     folder = rest.partition(".")[0] if own else ""
@@ -149,16 +149,16 @@ def may(name: str, found: Import) -> bool:
         writes = file == "exports.py" and found.lazy and top in ("pandas", "wandb")
         return standard or folder == "protocol" or top == "torch" or writes
     if where == "frontends/server":
-        # Loaded for one command alone.
+        # Loaded for one command only.
         return standard or (own and folder != "runtime") or top in ("lsprotocol", "pygls")
     if where == "frontends/page":
         return standard or (own and folder in ("protocol", "frontends"))
     if where == "frontends/options":
-        # What is resolved knows of no face; what a check does with it, it asks the engine for when it is asked.
+        # Resolved options do not depend on a frontend. The effects on a check are requested lazily from the engine.
         if own:
             known = folder == "protocol" or rest.startswith(("frontends.options", "frontends.formats"))
             return known or (found.lazy and folder == "static")
-        # What tomllib was before it was part of Python.
+        # The predecessor of tomllib before Python 3.11.
         return standard or (top == "tomli" and file == "files.py" and found.lazy)
     if where == "frontends":
         if own and rest.startswith("frontends.server"):
@@ -182,7 +182,7 @@ def test_who_imports_whom(name: str) -> None:
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """The modules that reach themselves through what they import, those of one circle together."""
+    """Return the groups of modules that import themselves directly or indirectly."""
     reach: dict[str, set[str]] = {}
     for start in graph:
         seen: set[str] = set()
@@ -197,19 +197,19 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
 
 
 def test_no_two_modules_import_each_other() -> None:
-    """Nor in a circle: an import that only a type checker sees, or that a function makes, is one too."""
+    """No modules form an import circle; imports for the type checker and imports in functions count too."""
     modules = {".".join([PACKAGE, *name.removesuffix(".py").split("/")]).removesuffix(".__init__") for name in MODULES}
     graph: dict[str, set[str]] = {}
     for name in MODULES:
         own = ".".join([PACKAGE, *name.removesuffix(".py").split("/")]).removesuffix(".__init__")
         targets = {each.target for each in imports(name, (ROOT / name).read_text(encoding="utf-8"))}
-        # What is imported from a module is no module itself, most often.
+        # Names imported from a module are usually no modules themselves.
         graph[own] = {found for target in targets for found in (target, target.rpartition(".")[0]) if found in modules}
         graph[own] -= {own, PACKAGE}
     assert circles(graph) == []
 
 
-#: Methods that a class may have, and classes of the project that it may derive from, one after the other.
+#: Largest number of methods of a class, and of levels of project classes that it may derive from.
 METHODS, LEVELS = 30, 2
 
 
@@ -308,7 +308,7 @@ def test_the_table_itself(name: str, source: str, allowed: bool) -> None:
 
 
 def python(code: str) -> str:
-    """The output of a fresh interpreter that runs this code."""
+    """Run code in a new interpreter and return its output."""
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT.parent, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The mistakes that ``benchmarks/bites.py`` makes in our own code, and the switches that they stand behind."""
+"""The mutations that ``benchmarks/bites.py`` makes in our own code, and the switches of mutants."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def told(count: "int" = 1, *found) -> "str":
         kept.append(each)
     return kept
 '''
-#: The changes of the source by their lines, and what the function then gives for 2, for 2 and 5, and for 2 and 4.
+#: Line and description of each change, and the results of the function for 2, for 2 and 5, and for 2 and 4.
 CHANGES = [
     (8, "and for or", "not found or count < LIMIT", ("3", "3", "3")),
     (8, "not", "found", ([], "3", "3")),
@@ -70,7 +70,7 @@ def test_a_switch_turns_one_change_on() -> None:
 def test_switches_know_what_came_past_them() -> None:
     switches = BITES["Switches"]()
     results(switches)
-    # Of nothing that was found, of a five, and of a four: all of it.
+    # Calls with an empty list, with a five, and with a four reach all switches.
     assert switches.reached == set(range(len(CHANGES)))
 
 

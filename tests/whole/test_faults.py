@@ -1,4 +1,4 @@
-"""A slice of benchmarks/faults.py: signals at moments by chance, and what the command needs taken away."""
+"""A part of benchmarks/faults.py: signals at random moments, and missing resources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from benchmarking import benchmark
 
 SCRIPT = benchmark("faults")
-#: Others take torch seconds to load, or need more trials to say anything.
+#: Kinds of trials. The others need seconds to load torch, or more trials for a result.
 KINDS = ["check, SIGTERM", "fix, SIGINT", "fix, SIGKILL", "full disk"]
 
 
@@ -25,7 +25,7 @@ def test_what_is_left_is_whole(kind: str) -> None:
 
 
 def test_what_is_no_longer_whole_is_told(tmp_path: Path) -> None:
-    """Else nothing that is looked for could ever be found."""
+    """The checks of a trial detect incomplete files, other modes and leftover files."""
     folder = SCRIPT["project"](tmp_path / "project", 3)
     outcome = SCRIPT["Outcome"]()
     SCRIPT["look"](folder, outcome, "before")

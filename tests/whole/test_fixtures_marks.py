@@ -1,4 +1,4 @@
-"""The source reader finds in every fixture exactly what the fixture marks."""
+"""The analyzer finds in every fixture exactly the marks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_amp_check.static.engine import Settings, check_paths, check_source
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 SCRIPTS = sorted(FIXTURES.rglob("*.py"))
-#: Rules that are off unless they are selected are marked too.
+#: Settings with all rules, because the marks include rules that are off by default.
 EVERYTHING = Settings(select=MISTAKES)
 
 
@@ -25,7 +25,7 @@ def test_a_fixture_gives_exactly_its_marks(script: Path) -> None:
 
 
 def test_the_names_of_fixtures_are_true() -> None:
-    """What is called bad marks something, whatever else there is marks nothing."""
+    """Fixtures named bad have marks, and all other fixtures have none."""
     for script in SCRIPTS:
         text = script.read_text(encoding="utf-8")
         marked = marks(text) | marks(text, "runtime")
@@ -34,7 +34,7 @@ def test_the_names_of_fixtures_are_true() -> None:
 
 
 def test_the_tree_as_a_whole_gives_what_its_files_give() -> None:
-    """Except that a file which enters no autocast may be used by one that does."""
+    """Exception: a file without autocast may be used by a file that enters autocast."""
     report = check_paths([str(FIXTURES)], EVERYTHING)
     assert report.files == len(SCRIPTS)
     expected = {

@@ -1,4 +1,4 @@
-"""Every fixture is a program that runs, and every mark in it is one that the other tests can read."""
+"""Every fixture is a program that runs, and the other tests can parse every mark in a fixture."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ PAIRED = (
     "trainers",
 )
 
-#: Rules that no script breaks by how it trains: they take a framework that divides, several processes, a comment that
-#: silences nothing, source that cannot be read, a call that no path reaches, or an exception that ends the script.
-#: Every other rule has a script that breaks it and one, beside it, that does the work right.
+#: Rules that no script can break by training: they need a framework that divides, several processes, an unused
+#: suppression, invalid source, a call that no path reaches, or an exception that ends the script. Every other rule has
+#: a script that breaks it, and beside it a correct script for the same work.
 NO_SCRIPT = {"AMP302", "AMP305", "AMP306", "AMP810", "AMP902", "AMP903", "AMP904"}
 
 
-#: Scripts that torch 2.4 ends with an exception of its own, and why.
+#: Scripts that torch 2.4 ends with an exception, and why.
 REFUSED_BY_2_4 = {
     "autocast/loss_outside_autocast_mse_good.py": "the backward of mse_loss does not promote two dtypes",
     "distributed/capture_with_cast_cache_bad.py": "the check of a trace finds the casts in it by itself",
@@ -67,7 +67,7 @@ def codes_in(path: Path) -> set[str]:
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Give a script a world of its own, and take back what it leaves switched on."""
+    """Isolate a script, and restore the global state afterwards."""
     threads = torch.get_num_threads()
     torch_state, python_state = torch.get_rng_state(), random.getstate()
     monkeypatch.chdir(tmp_path)
@@ -75,7 +75,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        # Some of the scripts show how autocast stays on after its last exit.
+        # Some of the scripts show that autocast can stay on after its last exit.
         for device in ("cpu", "cuda"):
             torch.set_autocast_enabled(device, False)
         torch.clear_autocast_cache()
@@ -91,7 +91,7 @@ def test_runs_to_its_end(script: Path, alone: None, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sys, "argv", [str(script)])
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed), warnings.catch_warnings():
-        # Deprecated names and autocast that disables itself are what some of the scripts are about.
+        # Some of the scripts are about deprecated names and about autocast that disables itself.
         warnings.simplefilter("ignore")
         runpy.run_path(str(script), run_name="__main__")
     assert printed.getvalue().strip(), "a fixture says what came of its training"
@@ -116,8 +116,8 @@ def test_runs_to_its_end(script: Path, alone: None, monkeypatch: pytest.MonkeyPa
 def test_no_reducer_outlives_its_process_group(
     source: str, alone: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Its destructor holds the GIL while it joins threads of gloo, which may wait for the GIL: now and then, a run
-    # hangs (torch 2.13).
+    # Its destructor holds the GIL while it joins threads of gloo, which may wait for the GIL: occasionally, a run hangs
+    # (torch 2.13).
     script = tmp_path_factory.mktemp("scripts") / "script.py"
     script.write_text(source, encoding="utf-8")
     gc.collect()
@@ -125,7 +125,7 @@ def test_no_reducer_outlives_its_process_group(
     def reducers() -> set[object]:
         return {each for each in gc.get_objects() if type(each) is torch.nn.parallel.DistributedDataParallel}
 
-    # A test that ran before this one in the same process may keep what its script has made.
+    # An earlier test in the same process may keep objects of its script alive.
     known = reducers()
     destroy = torch.distributed.destroy_process_group
     left: list[int] = []
@@ -142,7 +142,7 @@ def test_no_reducer_outlives_its_process_group(
 
 
 def marked_lines() -> Iterator[tuple[str, str]]:
-    """Every line that speaks of a code, with the place where it stands."""
+    """Yield every line that mentions a code, with the location of the line."""
     for script in SCRIPTS:
         for number, line in enumerate(script.read_text(encoding="utf-8").splitlines(), start=1):
             if MENTION.search(line):

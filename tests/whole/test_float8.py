@@ -1,4 +1,4 @@
-"""TransformerEngine's own autocast: backward runs outside of it, for both readers."""
+"""TransformerEngine's own autocast: backward must run outside of the region, for analyzer and recorder."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_source_tells_of_a_backward_inside(body: str) -> None:
 
 
 def engine(name: str) -> ModuleType:
-    """What TransformerEngine has of its state in a module, which depends on its release."""
+    """Return a module with the state of TransformerEngine's autocast, whose location depends on the release."""
     module = ModuleType(f"transformer_engine.pytorch.{name}")
 
     class FP8GlobalStateManager:

@@ -1,4 +1,4 @@
-"""A seeded slice of what ``benchmarks/fuzz.py`` gives the reader; more of it is for minutes and hours."""
+"""A seeded part of ``benchmarks/fuzz.py``, which itself runs for minutes and hours."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def test_a_slice_of_inputs_that_nobody_would_write() -> None:
     tally = FUZZ["fuzzed"](0, iter(range(200)), FUZZ["corpus"]())
     assert [f"{failure.number}: {failure.wrong}" for failure in tally.failures] == []
     assert set(tally.kinds) == {"source", "notebook", "document", "configuration", "cache"}
-    # Most of it is read, and some of it put right.
+    # Most inputs have findings, and some have fixes.
     assert tally.found > 40
     assert tally.fixed > 10

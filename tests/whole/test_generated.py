@@ -1,4 +1,4 @@
-"""Programs from a grammar are run and read: what the source tells for certain happens, and it tells what happens."""
+"""Programs from a grammar are run and analyzed: definite findings happen, and mistakes in a run are found in source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_amp_check.protocol.rule import BOTH
 from pytest_amp_check.protocol.rules import LABELS
 from pytest_amp_check.static.engine import Settings, check_source
 
-#: Always the same ones; ``benchmarks/generated.py`` tries others.
+#: A fixed sample; ``benchmarks/generated.py`` checks other programs.
 seeded = settings(
     max_examples=120,
     derandomize=True,
@@ -45,7 +45,7 @@ def test_what_is_left_out_is_decided_by_both_readers() -> None:
         assert reason
 
 
-# What generated programs have brought to light, each written by hand.
+# Bugs found by generated programs, each as a manually written program.
 
 ONE = f"""\
 {SETUP}

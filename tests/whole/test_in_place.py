@@ -1,6 +1,6 @@
-"""Every edit of gradients in place that the table of ops knows, in source and in a run: both readers say the same.
+"""Every in-place edit of gradients in the table of ops, in source and in a run: both have the same findings.
 
-What a method does to scaled gradients is stated here by hand: nothing is taken from the table but its names.
+The effect of a method on scaled gradients is stated here manually: only the names come from the table.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ torch = pytest.importorskip("torch")
 
 from agreement import recorded  # noqa: E402 - needs torch
 
-#: torch says of it that it may change.
+#: torch warns that index_reduce may change.
 pytestmark = pytest.mark.filterwarnings("ignore:index_reduce")
 
 PROGRAM = """
@@ -63,7 +63,7 @@ LINE = PROGRAM.split("\n").index("        EDIT") + 1
 #: unscale_, and clearing them before they are used.
 EDIT, DIVISION, CLEARED = "AMP202", "AMP210", "AMP215"
 
-#: Arguments -> methods that do something else to scaled gradients than to unscaled ones.
+#: Arguments -> methods whose effect on scaled gradients differs from the effect on unscaled gradients.
 EDITS = {
     "": (
         "acos_ acosh_ arccos_ arccosh_ arcsin_ arcsinh_ arctan_ arctanh_ asin_ asinh_ atan_ atanh_ bernoulli_ "
@@ -94,7 +94,7 @@ EDITS = {
     "other.bool(), other": "masked_scatter_",
     "other.bool(), 0.5": "masked_fill_",
 }
-#: The same for gradients of so many dimensions alone.
+#: The same for gradients with exactly this number of dimensions.
 EDITS_OF = {
     (1, "torch.ones(2, 2), torch.ones(2)"): "addmv_",
     (2, "torch.ones(2, 2), torch.ones(2, 2)"): "addmm_",
@@ -104,7 +104,7 @@ EDITS_OF = {
     (2, "0.5"): "fill_diagonal_",
     (3, "torch.ones(2, 2, 2), torch.ones(2, 2, 2)"): "baddbmm_",
 }
-#: Methods whose result is the scaled one of what they do to unscaled gradients, or that takes gradients from elsewhere.
+#: Methods whose result scales with the gradients, or that copy gradients from elsewhere.
 HARMLESS = {
     "": "abs_ absolute_ conj_physical_ deg2rad_ neg_ negative_ rad2deg_ relu_",
     "0": "cumsum_",
@@ -139,7 +139,7 @@ FOREACH_HARMLESS = {"": "abs neg", ", 0.5": "mul div", ", [-other]": "copy"}
 
 
 def statements() -> Iterator[tuple[str, str, str]]:
-    """The name in the table, a statement with it, and the rule that it breaks while gradients are scaled."""
+    """Yield name in the table, statement with the name, and the rule that the statement breaks on scaled gradients."""
     yield "zero_", "p.grad.zero_()", CLEARED
     yield "fill_", "p.grad.fill_(0.5)", EDIT
     yield "_foreach_zero_", "torch._foreach_zero_([p.grad])", CLEARED
@@ -158,7 +158,7 @@ def statements() -> Iterator[tuple[str, str, str]]:
 
 
 STATEMENTS = list(statements())
-#: What the same methods do depends on the number.
+#: Statements whose effect depends on the number.
 OF_NUMBERS = [
     ("p.grad.fill_(0)", CLEARED),
     ("p.grad.fill_(float('inf'))", ""),
@@ -185,7 +185,7 @@ GRADIENTS = {
 
 
 def edited(statement: str, grad: Any) -> Any:
-    """Gradients after a statement, which draws the same random numbers each time."""
+    """Return gradients after a statement, which always draws the same random numbers."""
     torch.manual_seed(0)
     p = SimpleNamespace(grad=grad.clone(), dim=grad.dim)
     other, at = torch.ones_like(grad), torch.zeros_like(grad).long()
@@ -194,19 +194,19 @@ def edited(statement: str, grad: Any) -> Any:
 
 
 def needs(statement: str) -> None:
-    """Skip what this torch does not have: 2.4 lacks ``_foreach_rsqrt_``."""
+    """Skip the test if this torch lacks the function: 2.4 lacks ``_foreach_rsqrt_``."""
     asked = re.search(r"torch\.(_foreach_\w+)", statement)
     if asked is not None and not hasattr(torch, asked[1]):
         pytest.skip(f"this torch has no {asked[1]}")
 
 
-#: What is copied need not be scaled.
+#: Statements without copies, because copied values need not be scaled.
 COMPUTED = [(statement, rule) for name, statement, rule in STATEMENTS if name not in ("copy_", "_foreach_copy_")]
 
 
 @pytest.mark.parametrize(("statement", "rule"), COMPUTED, ids=[statement for statement, _ in COMPUTED])
 def test_what_an_edit_does_to_a_scale(statement: str, rule: str) -> None:
-    """Those that break the rule, and no others, make something else of 1024 times the gradients than 1024 times it."""
+    """Only a statement that breaks the rule gives other results for scaled gradients than scaled results."""
     needs(statement)
     grad = torch.tensor(GRADIENTS[next((n for n in GRADIENTS if f"p.dim() == {n}" in statement), 2)])
     follows = torch.equal(edited(statement, grad * 1024), edited(statement, grad) * 1024)
@@ -214,7 +214,7 @@ def test_what_an_edit_does_to_a_scale(statement: str, rule: str) -> None:
 
 
 def said(statement: str, before: str, script: Path) -> tuple[dict[tuple[int, str], str], dict[tuple[int, str], str]]:
-    """What is found of the program with a statement in it, in source and in a run: place and code -> message."""
+    """Return the findings of the program with a statement, in source and in a run: (line, code) -> message."""
     needs(statement)
     source = PROGRAM.replace("EDIT", statement).replace("BEFORE", before)
     script.write_text(source, encoding="utf-8")

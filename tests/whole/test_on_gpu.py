@@ -1,4 +1,4 @@
-"""The GPU kit where there is no GPU: its parts can be walked, and what is broken makes it fail by name."""
+"""The GPU benchmark without a GPU: all parts work in a dry run, and a broken feature makes the run fail by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 ROOT = BENCHMARKS.parent
 KIT = benchmark("on_gpu")
 CLAIMS = {claim.name: claim for claim in KIT["CLAIMS"]}
-#: What each part claims that a machine without a GPU can decide, but for the two parts of the first test.
+#: Claims of each part that a machine without a GPU can decide, except for the two parts of the first test.
 WITHOUT_A_GPU = {
     "tests": ["gpu-tests"],
     "training": ["training-findings", "training-dtypes", "training-skips", "training-losses"],
@@ -32,13 +32,13 @@ no_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="the kit would st
 
 
 def run(*flags: str, root: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    """The command, as it is called in a checkout."""
+    """Run the command as in a checkout."""
     return run_python(str(root / "benchmarks" / "on_gpu.py"), *flags, cwd=ROOT, env=os.environ, warm_children=True)
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A copy of what the kit needs, to be changed."""
+    """Return a copy of the files that the benchmark needs, to be changed."""
     for name in ("benchmarks", "pytest_amp_check", "tests"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", "results", "silent"))
     return tmp_path
@@ -88,7 +88,7 @@ def test_a_dtype_that_is_wrong_fails_by_name(checkout: Path) -> None:
     assert "FAILS  dtypes-of-ops: softplus, float16 (CUDA float32; emulated float16); softplus, bfloat16" in done.stdout
     assert "on_gpu: the claim dtypes-of-ops does not hold (Each op of PyTorch's own autocast table" in done.stderr
     assert "holds  dtypes-of-gradients" in done.stdout
-    # It is a copy without a history.
+    # The copy has no git history.
     assert re.search(r"commit sources [0-9a-f]{12},", done.stdout)
 
 
@@ -106,7 +106,7 @@ def test_a_part_that_is_cut_off_keeps_what_it_has_done(checkout: Path, tmp_path:
     (path,) = (tmp_path / "made").glob("*.json")
     rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
     assert {"part": "harm", **row} in rows
-    # What comes after it is done all the same.
+    # The following part still runs.
     assert "holds  speedup-unavailable" in done.stdout
 
 
@@ -158,7 +158,7 @@ def test_wheels_that_cannot_be_installed(tmp_path: Path) -> None:
                 "fails": ("test", False),
             },
         ),
-        # All that a dry run may see is that they are skipped, and why.
+        # A dry run only shows that the tests are skipped, and the reason.
         (
             "1",
             {"passes": ("test", True), "lacks": ("test", False), "elsewhere": ("test", True), "fails": ("test", False)},

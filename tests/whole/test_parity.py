@@ -1,4 +1,4 @@
-"""What is found in a run is what is marked, and both readers say it in the same words."""
+"""Findings of a run equal the marks, and analyzer and recorder give the same messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pytest_amp_check import emulate_cuda  # noqa: E402
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 SCRIPTS = {path.relative_to(FIXTURES).as_posix(): path for path in sorted(FIXTURES.rglob("*.py"))}
-#: These are about text, which no run has.
+#: Rules about source text, which a run does not have.
 OF_TEXT = {"AMP902", "AMP903", "AMP904"}
 EXAMPLES = [(code, kind) for code in RULES if code not in OF_TEXT for kind in ("bad", "good")]
 LOOK_ALIKES = [
@@ -43,24 +43,24 @@ LOOK_ALIKES = [
     if rule.detected_by != STATIC
 ]
 
-#: Messages of the two readers that cannot be equal, and why: "fixture.py:line AMPnnn" -> reason. It may only shrink.
+#: Findings whose two messages cannot be equal, and why: "fixture.py:line AMPnnn" -> reason. It may only shrink.
 SAID_DIFFERENTLY: dict[str, str] = dict.fromkeys(
     ("scaling/unscale_out_of_order_bad.py:26 AMP209", "AMP209 bad:15 AMP209"),
     "what skips a step is written in the source, and does nothing that a run sees",
 )
-#: Look-alikes of which a run knows better: (code, reason that the rule gives) -> why a run may find something.
+#: Negative examples for which a run has more information: (code, the rule's reason) -> why a run may have a finding.
 KNOWN_BETTER = {
     ("AMP503", "the dtype is chosen at run time"): "a run has chosen bfloat16, and the scaler is enabled all the same",
 }
-#: Marks that only one reader counts though both decide their rule. It may only shrink.
+#: Number of marks that count for only one of analyzer and recorder, though both decide the rule. It may only shrink.
 ONE_SIDED = 6
-#: Look-alikes that run to their end; the others need libraries that are not here, or names that nobody gives them.
+#: Number of negative examples that run to their end. The others need missing libraries, or undefined names.
 RUNNABLE = 180
 
-#: What this machine cannot commit, or its torch not show.
+#: Codes that are impossible on this machine, or that its torch cannot show.
 HERE = {*IMPOSSIBLE, *(["AMP217"] if torch.cuda.is_available() else [])}
 if torch.__version__ < "2.5":
-    # A node of its graphs does not tell the dtype of what it gave.
+    # Graph nodes of this version do not have the dtype of their result.
     HERE |= {"AMP110", "AMP702"}
 
 pytestmark = pytest.mark.usefixtures("alone_in_a_folder")
@@ -68,7 +68,7 @@ pytestmark = pytest.mark.usefixtures("alone_in_a_folder")
 
 @functools.cache
 def run_of(name: str) -> Recorded:
-    """The run of a fixture."""
+    """Run a fixture under the recorder."""
     return recorded(lambda: runpy.run_path(str(SCRIPTS[name]), run_name="__main__"))
 
 
@@ -77,7 +77,7 @@ def expected(source: str) -> Places:
 
 
 def said_equally(name: str, run: Recorded, source: str) -> int:
-    """Fail unless both readers tell what both find in the same words; the number of findings that were compared."""
+    """Check that common findings have equal messages. Return the number of compared findings."""
     static = {(f.line, f.code): f.message for f in check_source(source, "script.py", Settings(select=MISTAKES))}
     compared = 0
     for finding in run.findings:
@@ -134,7 +134,7 @@ def test_a_run_of_an_example_finds_exactly_what_it_marks(code: str, kind: str, t
     said_equally(f"{code} {kind}", run, source)
 
 
-# Look-alikes are mostly functions and lines that lack their surroundings; here they get some.
+# Negative examples are mostly functions and lines without context. The context is added here.
 
 
 class Net(nn.Module):
@@ -166,7 +166,7 @@ class LossScaler:
 
 
 def surroundings(source: str) -> dict[str, Any]:
-    """What the look-alikes take for granted, by the names that they use: as much of it as the source speaks of."""
+    """Return the objects that negative examples assume to exist, by name, as far as the source mentions them."""
     torch.manual_seed(0)
     adam = functools.partial(torch.optim.AdamW, lr=1e-3)
     batches = [(torch.randn(4, 8), torch.rand(4, 1)) for _ in range(4)]
@@ -174,7 +174,7 @@ def surroundings(source: str) -> dict[str, Any]:
     x = x.clone().requires_grad_()
 
     def loss_fn(output: Any, target: Any) -> Any:
-        """So small that no step is skipped."""
+        """Return a loss so small that no step is skipped."""
         return 0.01 * nn.functional.mse_loss(output, target)
 
     def loss() -> Any:
@@ -296,7 +296,7 @@ def surroundings(source: str) -> dict[str, Any]:
 
 
 def play(script: Path) -> None:
-    """Run a look-alike, and the functions that it only defines, as a CUDA machine would."""
+    """Run a negative example, and the functions that it only defines, as a CUDA machine would."""
     with emulate_cuda():
         source = script.read_text(encoding="utf-8")
         namespace = runpy.run_path(str(script), init_globals=surroundings(source), run_name="__main__")
@@ -342,5 +342,5 @@ def test_most_look_alikes_run_to_their_end(folder: Path) -> None:
 
 @pytest.mark.parametrize("program", GIVEN_UP, ids=[program.name for program in GIVEN_UP])
 def test_gradients_that_a_run_takes_to_be_given_up_are_so_in_source(program: Program) -> None:
-    """What the run says of them is looked at where all look-alikes are run."""
+    """The analyzer has no finding; the findings of the run are checked with all negative examples."""
     assert check_source(program.source(3)) == []

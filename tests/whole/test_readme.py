@@ -1,4 +1,4 @@
-"""The README and the pages beside it say what is so: outputs, tables and examples are made from the code, or tried."""
+"""The README and the other documents are correct: outputs, tables and examples are generated or executed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pytest_amp_check.protocol.rules import RULES
 pytest_plugins = ["pytester"]
 
 ROOT = Path(__file__).resolve().parents[2]
-#: What users read, but for pages that speak of other tools' messages and flags. The README is the first.
+#: Documents for users, except pages about messages and flags of other tools. The README comes first.
 DOCUMENTS = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -47,7 +47,7 @@ def fenced(language: str) -> list[str]:
 
 
 def commands() -> list[list[str]]:
-    """The command lines of the documents, in words, comments left out."""
+    """Return the command lines of the documents, split into words, without comments."""
     lines = "".join(fenced("console")).splitlines()
     return [shlex.split(part, comments=True) for line in lines for part in line.split(" && ")]
 
@@ -154,7 +154,7 @@ def test_every_flag_and_format_is_spoken_of_and_none_is_invented() -> None:
 
 
 def test_the_page_on_adopting_works_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each command in its order, in a repository with one mistake that cannot be fixed and one that can."""
+    """Each command works in sequence, in a repository with one unfixable and one fixable mistake."""
     monkeypatch.setenv("AMP_CHECK_CACHE", "0")
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     git = ["git", "-C", str(tmp_path), "-c", "user.name=somebody", "-c", "user.email=somebody@example.com"]
@@ -198,7 +198,7 @@ def test_there_are_examples_that_train() -> None:
 
 @pytest.fixture(scope="module")
 def torch_at_hand() -> None:
-    """torch, imported before pytester remembers the modules: it cannot be imported twice."""
+    """Import torch before pytester remembers the modules, because torch cannot be imported twice."""
     pytest.importorskip("torch")
 
 
@@ -225,14 +225,14 @@ def test_the_configuration_is_taken(tmp_path: Path) -> None:
             (tmp_path / "pyproject.toml").write_text(text, encoding="utf-8")
             taken.append(resolve_options({}, start=str(tmp_path), frontend=CLI))
     assert len(taken) > 1
-    # The README's.
+    # The example in the README.
     assert taken[0].ignore == ("AMP901",)
     assert taken[0].severity == {"AMP401": "error"}
     assert list(taken[0].per_file_ignores.values()) == [("AMP208",)]
 
 
 def test_no_link_leads_nowhere() -> None:
-    """Between documents, which are read beside the code too, and not on the site alone."""
+    """Links between documents work beside the code too, not only on the site."""
     followed = 0
     for name, text in DOCUMENTS.items():
         for target in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", text):

@@ -1,4 +1,4 @@
-"""Every rule finds what its bad example marks, nothing in its good one, and is silent about its look-alikes."""
+"""Every rule finds the marks of its bad example, and nothing in the good example or the negative examples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static.engine import Settings, check_source
 
 STATIC = {code: rule for code, rule in RULES.items() if rule.detected_by != RUNTIME}
-#: Rules that are off unless they are selected are held to their examples too.
+#: Settings with all rules, so that rules that are off by default are also checked.
 EVERYTHING = Settings(select=MISTAKES)
 
 every_rule = pytest.mark.parametrize("rule", STATIC.values(), ids=STATIC)
@@ -34,7 +34,7 @@ def test_the_bad_example_gives_exactly_its_marks(rule: Rule) -> None:
 
 @every_rule
 def test_the_bad_example_is_found_by_its_own_rule(rule: Rule) -> None:
-    # Whether a suppression is unused is known only where the rules that it names are on.
+    # A suppression is known to be unused only if the rules that it names are on.
     select = frozenset(RULES) if rule.code == "AMP902" else frozenset({rule.code})
     alone = check_source(rule.bad_example, "bad.py", Settings(select=select))
     assert {finding.code for finding in alone} == {rule.code}

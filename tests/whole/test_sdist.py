@@ -1,4 +1,4 @@
-"""The source distribution holds what its own tests read."""
+"""The source distribution contains the files that its own tests read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
-#: What hatchling adds by itself.
+#: Files that hatchling adds itself.
 ADDED = {"LICENSE", "README.md", "pyproject.toml"}
 
 

@@ -1,4 +1,4 @@
-"""Sizes that Tensor Cores make less of: told where both readers see them, of products in low precision alone."""
+"""Sizes that are unfavorable for Tensor Cores: reported by analyzer and recorder, only for low-precision products."""
 
 from __future__ import annotations
 
@@ -76,6 +76,6 @@ def assert_told(source: str, folder: Path) -> None:
     path.write_text(source, encoding="utf-8")
     run = recorded(lambda: traced(path, set()))
     assert (run.failure, run.error) == (None, None)
-    # Before torch 2.5 the nodes of a graph do not tell of what dtype their results are.
+    # Before torch 2.5, graph nodes do not have the dtype of their results.
     assert places(run.findings) == (marks(source, "runtime") if TORCH >= (2, 5) else set()), shown(run.findings)
     assert places(check_source(source, str(path), Settings(select=MISTAKES))) == marks(source)

@@ -1,4 +1,4 @@
-"""Every regular expression that is used on what a user wrote: twice the input is twice the work, whatever it holds."""
+"""Every regular expression that is applied to user input: twice the input is twice the work, for any content."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ import pytest_amp_check
 from pytest_amp_check.protocol.messages import MESSAGES
 from pytest_amp_check.static.sources import newer_syntax
 
-# Some of the modules that have expressions need it.
+# Some of the modules with expressions need it.
 pytest.importorskip("torch")
 
 PACKAGE = Path(pytest_amp_check.__file__).parent
 FUNCTIONS = ("compile", "match", "fullmatch", "search", "finditer", "findall", "sub", "split")
-#: Modules without it are not read as syntax, which takes a hundred times as long.
+#: Modules without a match are not parsed, because parsing takes a hundred times as long.
 CALLED = re.compile(rf"\bre\s*\.\s*(?:{'|'.join(FUNCTIONS)})\b")
-#: What is tried at one place alone, and not wherever a match may begin.
+#: Functions that match at one position, not at every position.
 AT_ONE_PLACE = {"match", "fullmatch"}
-#: Expressions that are made where they are used, with what they become: by module and source.
+#: Expressions that are built at their use, with examples of the result: by module and source.
 MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
     ("static/cross_file.py", r"f'\\b{re.escape(name)}\\.{method}\\s*\\('"): [r"\bscaler\.update\s*\("],
     ("static/cross_file.py", r"f'(?<!\\bself\\.)\\b{called}\\.{method}\\s*\\('"): [
@@ -60,19 +60,19 @@ MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
         pattern for message in MESSAGES.values() for pattern in message.patterns
     ],
 }
-#: Those whose input has an end that is known, with the reason.
+#: Expressions with a known limit of their input, with the reason.
 BOUNDED: dict[str | bytes, str] = {
     rb"(\w+) *(?::[^=\n]*)?$": "100 bytes before an assignment",
     **{pattern: "1,000 characters of one line" for _, pattern in newer_syntax._STATEMENTS},
     newer_syntax._UNPARENTHESIZED.pattern: "1,000 characters of one line",
     r"invalid choice: '([^']*)' \(choose from (.*)\)$": "what argparse says of one argument",
 }
-#: How many times more the second half of an input may take than the first.
+#: Largest ratio of the steps for the second half of an input to the steps for the first half.
 LINEAR = 2.5
 
 
 class Use(NamedTuple):
-    """An expression of a module, and whether it is tried at one place alone."""
+    """An expression of a module, and a flag for matching at one position only."""
 
     module: str
     pattern: str | bytes
@@ -81,7 +81,7 @@ class Use(NamedTuple):
 
 
 def uses(path: Path) -> Iterator[Use]:
-    """The regular expressions of a module."""
+    """Yield the regular expressions of a module."""
     name = path.relative_to(PACKAGE).as_posix()
     source = path.read_text(encoding="utf-8")
     if CALLED.search(source) is None:
@@ -120,7 +120,10 @@ USES = {use for path in sorted(PACKAGE.rglob("*.py")) for use in uses(path)}
 
 
 def ratio(pattern: str | bytes, flags: int, *, fixed: bool, words: bool = False) -> tuple[float, str]:
-    """How many times more the second half of an input takes than the first: for the worst, or one that is too bad."""
+    """Return the ratio of steps for the second half of the worst input to steps for the first half, and the input.
+
+    An input above the limit ends the search.
+    """
     counted = Pattern(pattern, flags, words=words)
     steps = counted.matched if fixed else counted.searched
     worst = (0.0, "")
@@ -137,7 +140,7 @@ def ratio(pattern: str | bytes, flags: int, *, fixed: bool, words: bool = False)
 
 @pytest.mark.parametrize("use", sorted(USES, key=str), ids=lambda use: f"{use.module}:{use.pattern!r}"[:80])
 def test_twice_the_input_is_twice_the_work(use: Use) -> None:
-    # What is pasted is cut into short words before.
+    # Pasted text is split into short words before.
     words = use.module == "protocol/messages/message.py"
     factor, example = ratio(use.pattern, use.flags, fixed=use.fixed, words=words)
     assert use.pattern in BOUNDED or factor <= LINEAR, example

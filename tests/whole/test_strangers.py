@@ -1,4 +1,4 @@
-"""The mistakes that are put into public code, and the halves into which its repositories fall."""
+"""The mistakes that are inserted into public code, and the assignment of repositories to halves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time limit of the suite: a test that hangs fails by its name, and the tests after it run in the same process."""
+"""The time limit of the suite: a hanging test fails by name, and the following tests run in the same process."""
 
 from __future__ import annotations
 

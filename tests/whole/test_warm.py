@@ -1,4 +1,4 @@
-"""What tests start by ``tests/support/warm.py`` does what it would do if Python were started for it."""
+"""Processes forked by ``tests/support/warm.py`` behave like newly started Python processes."""
 
 from __future__ import annotations
 
