@@ -71,22 +71,22 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "scale@no-autocast": ViolationKind(
-            "`{scaler}` scales a loss although nothing enters autocast, so the training runs in float32: wrap the"
-            " forward pass and the loss in `torch.autocast`"
+            "`{scaler}` scales a loss, but nothing enters autocast, so the training runs in float32: wrap the forward "
+            "pass and the loss in `torch.autocast`"
         ),
         "scale@no-autocast-unknown": ViolationKind(
-            "`{scaler}` scales a loss and no autocast is in sight: unless the model enters it by itself, wrap the"
-            " forward pass and the loss in `torch.autocast`",
+            "`{scaler}` scales a loss, but the analyzed code never enters autocast: wrap the forward pass and the "
+            "loss in `torch.autocast`, unless the model itself enters it",
             INFO,
             always_possible=True,
         ),
         "scale@outside-autocast": ViolationKind(
-            "`{scaler}` scales a loss that was computed outside of autocast, so the training runs in float32: wrap the"
-            " forward pass and the loss in `torch.autocast`"
+            "`{scaler}` scales a loss computed outside autocast, so the training runs in float32: wrap the forward "
+            "pass and the loss in `torch.autocast`"
         ),
         "scale@outside-autocast-unknown": ViolationKind(
-            "`{scaler}` scales a loss that was computed outside of autocast, as far as can be seen: unless the model"
-            " enters it by itself, wrap the forward pass and the loss in `torch.autocast`",
+            "`{scaler}` scales a loss that seems to be computed outside autocast: wrap the forward pass and the loss "
+            "in `torch.autocast`, unless the model itself enters it",
             INFO,
             always_possible=True,
         ),
@@ -96,16 +96,15 @@ RULE = Rule(
         ),
     },
     rationale="""\
-A GradScaler does not make a training mixed: autocast does. Without a region around the model's forward every matmul
-runs in float32, and the scaler multiplies and divides gradients that were never in danger. A region around the loss
-alone is no better, since autocast runs losses in float32 anyway. The training is right, but slow and large, and
+Autocast makes a training mixed-precision; a GradScaler alone does not. Without a region around the model's forward
+every matmul runs in float32, and the scaler protects gradients that cannot underflow. A region around the loss alone
+does not help, because autocast runs losses in float32 anyway. The training is correct but slow and memory-hungry, and
 nothing shows it.
 """,
     harm="""\
-Twenty steps of Adam in float32 were bit-identical with and without the scaler, which adds a pass over all gradients
-and a wait for the device at each step. What is lost is the reason to use AMP: in a stack of Linear and GELU layers
-autocast cut the saved activations from 4.0 to 2.4 MiB, and float32 matmuls do not use the half-precision units of a
-GPU.
+Twenty steps of Adam in float32 were bit-identical with and without the scaler. The scaler adds a pass over all
+gradients and a wait for the device at each step. The benefits of AMP are lost. In a stack of Linear and GELU layers
+autocast cut the saved activations from 4.0 to 2.4 MiB. Float32 matmuls do not use the half-precision units of a GPU.
 """,
     bad_example="""\
 import torch
