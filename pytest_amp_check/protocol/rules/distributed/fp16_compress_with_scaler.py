@@ -44,20 +44,20 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "hook@scaled": ViolationKind(
-            "`{call}` casts gradients to float16 while `{scaler}` has them multiplied by the loss scale, so those above"
-            " 65504 / scale become infinite: use `bf16_compress_hook`, or a small `init_scale`"
+            "`{call}` casts gradients to float16 while `{scaler}` keeps them multiplied by the loss scale, so "
+            "gradients above 65504 / scale become infinite: use `bf16_compress_hook`, or a small `init_scale`"
         )
     },
     rationale="""\
-`fp16_compress_hook` casts the gradients of DistributedDataParallel to float16 before it averages them. At that point a
-GradScaler has multiplied them by the loss scale, 65536 at first, and float16 ends at 65504: every gradient above one
-becomes infinite. The scaler skips these steps and halves its scale until the largest gradient of the model fits, so
-that the small ones underflow as they would without a scaler.
+`fp16_compress_hook` casts the gradients of DistributedDataParallel to float16 before it averages them. At that point
+they are multiplied by the loss scale, 65536 at first, and float16 ends at 65504: every gradient above one becomes
+infinite. The scaler skips these steps and halves its scale until the largest gradient of the model fits. The small
+gradients then underflow as they would without a scaler.
 """,
     harm="""\
 One gloo process, a stack of two Linear layers whose loss gives gradients of about 10: 52 elements are infinite in the
-first iteration. Of 30 steps 4 are skipped and the scale falls from 65536 to 4096; without the hook none is skipped and
-the scale stays.
+first iteration. Of 30 steps 4 are skipped, and the scale falls from 65536 to 4096. Without the hook no step is skipped
+and the scale stays.
 """,
     bad_example="""\
 import torch
