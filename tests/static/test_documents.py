@@ -767,7 +767,7 @@ def test_full_output_shows_the_lines_of_the_cell(tree: Path) -> None:
         "7 |     scaler.step(optimizer)",
     ]
     assert [line for line in shown if re.match(r" +\d\. ", line)] == [
-        "    1. train.ipynb:cell 3:5: the gradients become multiplied by the loss scale",
+        "    1. train.ipynb:cell 3:5: gradients multiplied by the loss scale are added",
         "    2. train.ipynb:cell 3:6: the gradients are clipped",
         "    3. train.ipynb:cell 3:7: the scaler steps the optimizer",
     ]
