@@ -99,19 +99,19 @@ def only(run: Run) -> Finding:
 
 @pytest.mark.parametrize("scaler", [False, True], ids=["bfloat16", "float16 with a scaler"])
 @pytest.mark.parametrize(
-    ("how", "op", "why"),
+    ("how", "op", "result", "why"),
     [
-        ("divides", "div", "a division by zero"),
-        ("logarithm", "log", "the logarithm of zero"),
-        ("above", "_to_copy", "above 65504"),
-        ("masked", "_softmax", "a row of its input is -inf as a whole"),
+        ("divides", "div", "the first non-finite value", "a division by zero"),
+        ("logarithm", "log", "the first non-finite value", "the logarithm of zero"),
+        ("above", "_to_copy", "the first non-finite value", "above 65504"),
+        ("masked", "_softmax", "NaN", "a row of its input is -inf as a whole"),
     ],
 )
-def test_the_op_that_made_it_is_named(how: str, op: str, why: str, scaler: bool) -> None:
+def test_the_op_that_made_it_is_named(how: str, op: str, result: str, why: str, scaler: bool) -> None:
     torch.manual_seed(0)
     finding = only(train(Net(how, call=3), scaler=scaler))
     assert finding.line == line_of(how)
-    assert finding.message.startswith(f"`{op}` in `middle` (Middle) produces the first non-finite value in step 3")
+    assert finding.message.startswith(f"`{op}` in `middle` (Middle) produces {result} in step 3")
     assert why in finding.message
     # The modules before it, and that its output was the first.
     assert [step.text.partition(" gives")[0] for step in finding.witness][:1] == ["`first` (Linear)"]
@@ -360,7 +360,7 @@ def test_the_last_step_is_looked_at_too() -> None:
         if step == 5:
             optimizer.state[model.first.weight]["exp_avg"].fill_(float("nan"))
 
-    assert "step 5 spoils `first.weight`" in only(train(model, before=spoil)).message
+    assert "step 5 makes `first.weight` of `first` (Linear) non-finite" in only(train(model, before=spoil)).message
 
 
 def test_statistics_of_batch_norm_without_any_step() -> None:

@@ -743,7 +743,7 @@ class Block(nn.Module):
 with torch.autocast("cuda", dtype=torch.float16):
     Block()(x)
 """,
-        ("`torch.fft.rfft` gets `x` in float16", "power-of-two lengths", "`x` comes from `self.embed(x)`", "(line 24)"),
+        ("`torch.fft.rfft` gets `x` in float16", "`x` comes from `self.embed(x)`", "(line 24)", "power-of-two lengths"),
         True,
     ),
     Program(

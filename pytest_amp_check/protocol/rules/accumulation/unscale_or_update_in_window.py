@@ -26,7 +26,7 @@ RULE = Rule(
             trace_kinds=(UNSCALE, BACKWARD),
             in_next_iteration=True,
         ),
-        # The same, where no condition is known to hold the step back.
+        # The same message if no known condition delays the step.
         "step@early": ViolationKind(
             _UNSCALED_EARLY,
             cause_kinds=(UNSCALE,),

@@ -9,7 +9,7 @@ from ...fix import SAFE
 from ...rule import BOTH, ERROR, INFO, Labels, Rule, ViolationKind
 from ...torch_api import AUTOCAST_DEVICES, DTYPES, find_entry
 
-#: Device types that torch or its users know but autocast does not. A name missing here may be a vendor's own back end.
+#: Device types of torch or its users without autocast. A name missing here may be a vendor's own back end.
 _NO_AUTOCAST = frozenset("gpu amd fpga hip ideep lazy meta mkldnn nvidia opencl opengl rocm tpu ve vulkan".split())
 
 
@@ -18,7 +18,7 @@ _OWN_DTYPES = frozenset({"npu", "privateuseone"})
 
 
 def _check_arguments(event: Event, program: Program) -> Labels:
-    """Judge the arguments of an autocast as torch will: first whether they bind, then each by itself."""
+    """Check the arguments of an autocast in the order of torch: first the binding, then each argument."""
     entry = find_entry(event.attributes["callable"])
     if entry is None:
         return
@@ -30,7 +30,7 @@ def _check_arguments(event: Event, program: Program) -> Labels:
             yield "autocast:unknown-argument", {"argument": name, "known": ", ".join(entry.parameters)}
     device = entry.attributes.get("device")
     if device is None:
-        # A star may hold any argument, so a device that is not seen is not a device that is missing.
+        # A star may pass any argument, so an absent device is not certainly missing.
         if "device_type" in arguments:
             yield from _check_device(arguments["device_type"])
             device = arguments["device_type"]

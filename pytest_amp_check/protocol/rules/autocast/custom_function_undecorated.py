@@ -7,7 +7,7 @@ from ...rule import ERROR, INFO, STATIC, WARNING, Rule, Verdicts, ViolationKind
 
 
 def _check_custom_functions(program: Program) -> Verdicts:
-    """Functions that break where they are used, once something runs backward and enters autocast."""
+    """Yield autograd Functions that break under autocast, if the program enters autocast and runs backward."""
     events = list(program.iter_events())
     trains = any(event.kind == BACKWARD for event in events)
     enters = trains and any(event.kind == AUTOCAST_ENTER and event.attributes["enabled"] for event in events)

@@ -7,7 +7,7 @@ from ...rule import STATIC, WARNING, Labels, Rule, ViolationKind
 
 
 def _check_dtype_clash(event: Event, program: Program) -> Labels:
-    # What a model that cannot be read gives may be float32.
+    # The output of an unanalyzed model may be float32.
     if not event.attributes["guessed"]:
         dtype = event.attributes["dtype"]
         yield f"clash:{event.attributes['how']}", {"dtype": "low-precision" if dtype == "half" else dtype}

@@ -7,7 +7,7 @@ from ...rule import BOTH, INFO, WARNING, Rule, Verdicts, ViolationKind
 
 
 def _check_forward_outside(program: Program) -> Verdicts:
-    """Losses that a live scaler scales and whose forward ran outside autocast; the forward is blamed, where known."""
+    """Yield losses of a live scaler whose forward ran outside autocast. The cause is the forward, if it is known."""
     live = {thing.key for thing in program.attributes.get("live_scalers", ())}
     never = not program.attributes.get("enters_autocast", True)
     halved = [(number, x) for number, graph in enumerate(program.graphs) for x in _find_float16_casts(graph)]
@@ -20,11 +20,11 @@ def _check_forward_outside(program: Program) -> Verdicts:
             forward = event.attributes.get("forward")
             model = program.objects[forward.subject] if forward is not None and forward.subject is not None else None
             if any(_may_cast_model(cast, model, elsewhere=at != number) for at, cast in halved):
-                continue  # float16 by hand needs the scaler too
+                continue  # a model cast to float16 needs the scaler too
             if event.attributes.get("autocast") == "out" and event.attributes.get("loss_in_region"):
                 yield "scale@forward-outside", forward or event, {}, (event,)
             elif event.attributes.get("bare", never) and event.attributes.get("float32", True):
-                # Once for each function that is read by itself: which of these count is decided later.
+                # One event per entry point and scaler. Exemptions are decided later.
                 key = (number, event.subject)
                 earlier = blamed.get(key)
                 if earlier is None or _rate_forward_info(event) > _rate_forward_info(earlier):
@@ -42,7 +42,7 @@ def _find_float16_casts(graph: Graph) -> list[Event]:
 
 
 def _may_cast_model(cast: Event, model: TrackedObject | None, *, elsewhere: bool) -> bool:
-    """Return True if what is cast may be the model whose forward is scaled; ``elsewhere`` by another function.
+    """Return True if the cast may apply to the model of the scaled forward; ``elsewhere``: in another function.
 
     A model that nobody names may be any that the same function casts. Elsewhere it may be one that is trained after the
     cast, or that the function was given: a copy for a checkpoint or an evaluation is another one.
@@ -57,7 +57,7 @@ def _may_cast_model(cast: Event, model: TrackedObject | None, *, elsewhere: bool
 
 
 def _rate_forward_info(event: Event) -> int:
-    """How much is known of the forward behind a scaled loss."""
+    """Return 0 to 2: a point for a known forward, and a point for an analyzed forward."""
     return bool(event.attributes.get("forward")) + bool(event.attributes.get("forward_read"))
 
 

@@ -14,9 +14,8 @@ RULE = Rule(
     prescan_words=("autocast",),
     violations={
         "write@region-then-forward": ViolationKind(
-            "`{call}` changes parameters inside an open autocast region, so the next forward in the region uses "
-            "low-precision copies of the old weights: enter autocast inside the loop, once per forward, and leave no "
-            "region open around the loop",
+            "`{call}` changes parameters inside an open autocast region, so the next forward uses low-precision "
+            "copies of the old weights: enter autocast inside the loop, once per forward, not around the loop",
             trace_kinds=(AUTOCAST_ENTER,),
             in_next_iteration=True,
         ),

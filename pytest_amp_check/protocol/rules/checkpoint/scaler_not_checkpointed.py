@@ -10,10 +10,10 @@ from ...rule import INFO, WARNING, Rule, Verdicts, ViolationKind
 def _check_saves(program: Program) -> Verdicts:
     dtypes = frozenset(program.attributes.get("scaler_dtypes", ()))
     if dtypes and dtypes <= {"bfloat16"}:
-        return  # a scaler over bfloat16 only has nothing to remember
+        return  # a scaler of bfloat16 only has no state worth saving
     saves = (x.attributes for x in program.iter_events() if x.kind == SAVE)
     if any(facts.get("scalers") and not facts.get("optimizers") for facts in saves):
-        return  # the scaler's state is saved in a file of its own
+        return  # a separate file holds the scaler's state
     for event in program.iter_events():
         facts = event.attributes
         if event.kind != SAVE or facts.get("open") or facts.get("scalers") or facts.get("whole_scalers"):

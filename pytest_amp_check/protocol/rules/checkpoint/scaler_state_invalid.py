@@ -13,7 +13,7 @@ def _check_whole_scaler(event: Event, program: Program) -> Labels:
 
 
 def _check_not_restored(program: Program) -> Verdicts:
-    """An optimizer's state is loaded, and no way on from there or to there loads the scaler's."""
+    """Yield loads of an optimizer's state without a load of the scaler's state on the same path."""
     dtypes = frozenset(program.attributes.get("scaler_dtypes", ()))
     if dtypes and dtypes <= {"bfloat16"}:
         return
@@ -24,7 +24,7 @@ def _check_not_restored(program: Program) -> Verdicts:
         for index, node in enumerate(graph.nodes):
             event = node.event
             if event is None or (event.site.caller is None and event.site.function in called):
-                continue  # how the function is called is in view: by itself it tells nothing
+                continue  # an analyzed caller exists, so the entry point shows nothing new
             if (
                 event.kind == OPTIMIZER_LOAD
                 and event.attributes.get("holds_scaler")
@@ -46,7 +46,7 @@ def _check_not_restored(program: Program) -> Verdicts:
 
 
 def _are_on_one_path(graph: Graph, a: int, b: int) -> bool:
-    """Whether a way leads from one node to the other in one call of the function."""
+    """Return True if a path connects the two nodes within one call of the function."""
     return b in _find_reachable(graph, a) or a in _find_reachable(graph, b)
 
 

@@ -21,10 +21,9 @@ RULE = Rule(
     violations={
         "left-out@rank": ViolationKind(
             "`{call}` checks only this rank's batch; if this rank skips the backward, the other ranks wait for the "
-            "gradients of `{module}`: run every backward, because a GradScaler skips the step on all ranks, or "
-            "`all_reduce` the check"
+            "gradients of `{module}`: run every backward (the GradScaler skips bad steps), or `all_reduce` the check"
         ),
-        # Given where the recordings of several ranks are laid beside each other.
+        # Reported when the recordings of several ranks are compared.
         "backward@ranks": ViolationKind(
             "`{call}` began {counts}, but each backward averages gradients over all ranks, so different batches mix "
             "and a rank hangs: run every backward on every rank, or `all_reduce` the decision to skip"

@@ -28,11 +28,11 @@ RULE = Rule(
             "`{scaler}` does not share the infinities that the fused `{optimizer}` finds with other ranks, so ranks "
             "disagree about skipping a step: construct the optimizer without `fused=True`"
         ),
-        # Given where the recordings of several ranks are laid beside each other.
+        # Reported when the recordings of several ranks are compared.
         "step@ranks": ViolationKind(
             "`{scaler}` skipped {turns} on {ranks} and took it on {others}, so their parameters and scales differ "
-            "from then on: average the gradients before they are unscaled, or reduce the scaler's `found_inf` over "
-            "all ranks, as ShardedGradScaler does"
+            "from then on: average gradients before unscaling, or reduce `found_inf` over all ranks, as "
+            "ShardedGradScaler does"
         ),
     },
     rationale="""\

@@ -5,12 +5,12 @@ from __future__ import annotations
 from ...events import COMM_HOOK, SCALER_NEW, SCALER_STEP, Event, Program
 from ...rule import WARNING, Rule, Verdicts, ViolationKind
 
-#: An initial scale up to which float16 holds gradients of the size that training has.
+#: Largest initial scale at which gradients of usual size fit in float16.
 _SMALL_SCALE = 1024.0
 
 
 def _check_compressed_hooks(program: Program) -> Verdicts:
-    """Hooks that cast to float16 what a scaler with a large scale has multiplied."""
+    """Yield float16 compression hooks on gradients that a scaler with a large scale has multiplied."""
     events = list(program.iter_events())
     hooks = [event for event in events if event.kind == COMM_HOOK]
     small = {event.subject for event in events if event.kind == SCALER_NEW and _has_small_scale(event)}
@@ -31,7 +31,7 @@ def _has_small_scale(event: Event) -> bool:
 
 
 def _are_exclusive(a: Event, b: Event) -> bool:
-    """Whether two events stand under tests that cannot both come out so."""
+    """Return True if the guards of two events contradict each other."""
     return any((key, not truth) in b.guards for key, truth in a.guards)
 
 

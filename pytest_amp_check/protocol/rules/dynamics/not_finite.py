@@ -56,8 +56,7 @@ RULE = Rule(
         ),
         "not-finite:gradient": ViolationKind(
             "The gradient of `{op}` in {where} is the first non-finite value of step {step}, after a finite loss "
-            "({values}), because {reason}: compute it in float32, or keep its operands away from there by a bound or "
-            "an epsilon"
+            "({values}), because {reason}: compute it in float32, or bound its operands"
         ),
         "not-finite:unexplained": ViolationKind(
             "The {what} of step {step} is not finite; the cause is unknown ({reason}): find the first NaN or infinity "

@@ -104,7 +104,7 @@ RULE = Rule(
             "`{call}` gets probabilities in an autocast region, where their logarithm overflows: remove the sigmoid "
             "and use `binary_cross_entropy_with_logits`, or leave the region for it"
         ),
-        # What belongs together.
+        # Dtypes that must match.
         "raised:gradient-dtype": ViolationKind(
             "`{call}`, the gradient of a tensor in {first}, is set to {tensor}{because}: convert it with "
             "`.to({tensor_name}.dtype)`, or keep float32 parameters and let autocast choose the dtypes"
@@ -122,11 +122,11 @@ RULE = Rule(
             "{parameters} of `{optimizer}` are not sharded but its others are, and the scaler unscales them in one "
             "call: shard the whole model, or use a separate optimizer for the unsharded parameters"
         ),
-        # Passes and precision.
+        # Graphs, recomputation and devices.
         "raised:no-graph": ViolationKind(
             "`{loss}` has no graph, so `{call}` has nothing to differentiate: compute the loss from the model's "
             "output without `.item()`, `.detach()` or `torch.no_grad()`, and set `requires_grad` on the parameters",
-            # Casts without gradients that autocast has kept: before torch 2.11 it hands them out again.
+            # Before torch 2.11 autocast reuses cached casts that have no gradients.
             consequence_of="AMP109",
         ),
         "raised:recomputed": ViolationKind(

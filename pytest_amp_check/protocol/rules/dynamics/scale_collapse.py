@@ -5,24 +5,24 @@ from __future__ import annotations
 from ...events import UPDATE, Event, Program
 from ...rule import ERROR, RUNTIME, Labels, Rule, ViolationKind
 
-#: The scale that a GradScaler starts at by default.
+#: Default initial scale of a GradScaler.
 _FIRST_SCALE = 2.0**16
 
 
-#: Skips in a row that no calibrated scaler needs: the loss would have to grow 256 times from one step to the next.
+#: Skips in a row that no calibrated scaler needs: the loss would have to grow by a factor of 256 in one step.
 _IN_A_ROW = 8
 
 
-#: Steps after which the share of skipped ones means something.
+#: Smallest number of steps for which the share of skipped steps is meaningful.
 _ENOUGH = 500
 
 
-#: Skips for one growth interval; one is the price of growing, so three are too many.
+#: Allowed skips per growth interval. One skip is the price of growing, so more than three are too many.
 _PER_INTERVAL = 3
 
 
 def _count_warm_up_steps(event: Event, program: Program) -> int:
-    """The number of first steps that may all be skipped while the scale comes down from its first value."""
+    """Return the number of first steps that may all be skipped while the scale falls from its initial value."""
     import math
 
     facts = {} if event.subject is None else program.objects[event.subject].attributes
@@ -58,9 +58,8 @@ RULE = Rule(
     event_checks={UPDATE: _check_collapse},
     violations={
         "scale:below-one": ViolationKind(
-            "`{scaler}` has lowered its loss scale to {scale} after {skips} skipped steps in a row, so the overflow "
-            "does not depend on the scale{cause}: find the NaN or infinity in the loss or inputs, or gradients that "
-            "are never cleared"
+            "`{scaler}` has lowered its loss scale to {scale} after {skips} skipped steps in a row, so a lower scale "
+            "does not help{cause}: find the NaN or infinity in loss or inputs, or uncleared gradients"
         ),
         "scale:skips-in-a-row": ViolationKind(
             "`{scaler}` has skipped {skips} steps in a row long after calibration, at a scale of {scale}{cause}: find "

@@ -11,7 +11,7 @@ from ...torch_api import find_entry
 def _check_deprecated(event: Event, program: Program) -> Labels:
     old: str = event.attributes["old"]
     entry = find_entry(old)
-    # Only the constructors bind their arguments anew; every other entry point keeps them.
+    # Only the constructors change their parameters; every other entry point keeps them.
     role = "" if entry is None or entry.role not in ("autocast", "scaler") else f":{entry.role}"
     yield f"deprecated{role}", {"old": old, "new": event.attributes["new"]}
 

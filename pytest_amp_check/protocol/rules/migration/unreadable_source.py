@@ -53,8 +53,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 """,
     fix_advice=(
         "Repair the syntax, run the check with the Python version of the file, or list the file under `exclude` in "
-        "`[tool.amp-check]`. If a file takes too long to analyze, move the training code into a separate file: "
-        "`amp-check check --show-blind-spots` lists the calls that were not checked."
+        "`[tool.amp-check]`. If a file takes too long to analyze, move the training code into a separate file. The "
+        "option `--show-blind-spots` of `amp-check check` lists the calls that were not checked."
     ),
     sources=("Python documentation: the ast module, docs.python.org/3/library/ast.html",),
 )

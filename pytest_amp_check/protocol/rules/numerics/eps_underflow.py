@@ -6,7 +6,7 @@ from ...events import EPSILON, Event, Program
 from ...rule import INFO, STATIC, WARNING, Labels, Rule, ViolationKind
 from ...torch_api import FLOAT16_MAX
 
-#: What is no larger is zero in float16.
+#: Largest number that rounds to zero in float16.
 _FLOAT16_ZERO = 2.0**-25
 
 

@@ -13,7 +13,7 @@ def _check_fill(event: Event, program: Program) -> Labels:
     # Infinities are values of float16, and NaN compares false.
     if event.attributes.get("eligible") and value is not None and FLOAT16_MAX < abs(value) < float("inf"):
         label = "fill:bound" if event.attributes.get("bound") else "fill:overflow"
-        # Under which conditions other code enters autocast, and that it does, is not known here: nobody calls a test.
+        # A guess assumes that a caller enters autocast, but no code calls a test.
         guessed = event.attributes.get("guessed")
         if guessed and event.site.is_in_test():
             return

@@ -10,7 +10,7 @@ from ...rule import INFO, STATIC, WARNING, Labels, Rule, ViolationKind
 def _check_fragile_math(event: Event, program: Program) -> Labels:
     facts = event.attributes
     how, dtype = facts["how"], facts["dtype"]
-    # What bfloat16 does not overflow in, it still cancels in: one minus a probability that rounds to one.
+    # bfloat16 does not overflow, but still cancels: one minus a probability that rounds to one.
     if dtype != "bfloat16" or how == "log-complement":
         doubt = facts["guessed"] or dtype == "half"
         yield f"fragile:{how}", {"severity": INFO} if doubt else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...events import OVERHEAD, SCALER_STEP, Event, Program
 from ...rule import INFO, STATIC, Labels, Rule, Verdicts, ViolationKind
 
-#: How weights are cast anew -> label.
+#: Reason of repeated weight casts -> label.
 _CASTS = {"region": "cast:each-turn", "cache": "cast:no-cache"}
 
 
@@ -31,18 +31,18 @@ def _check_each_step(program: Program) -> Verdicts:
 
 
 def _waits_for_device(step: Event, program: Program) -> bool:
-    """Whether a step in a loop is that of a scaler whose numbers are not on the CPU anyway, as far as is known."""
+    """Return True if a step is in a loop and its scaler is not known to be on the CPU."""
     looping = any(key > 0 for key in step.attributes.get("loops", ()))
     return looping and step.subject is not None and program.objects[step.subject].attributes.get("device") != "cpu"
 
 
 def _is_in_same_loop(event: Event, step: Event) -> bool:
-    """Whether an event and a step stand in the same loop."""
+    """Return True if an event and a step are in the same loop."""
     return bool(event.attributes["loops"] == step.attributes["loops"])
 
 
 def _runs_with_each_step(event: Event, step: Event) -> bool:
-    """Whether an event happens as often as a step."""
+    """Return True if an event happens at least as often as a step."""
     return _is_in_same_loop(event, step) and set(event.guards) <= set(step.guards)
 
 

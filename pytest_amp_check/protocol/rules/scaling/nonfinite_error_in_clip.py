@@ -8,7 +8,7 @@ from ...rule import WARNING, Rule, Verdicts, ViolationKind
 
 
 def _check_anomaly_mode(program: Program) -> Verdicts:
-    """Anomaly detection beside a scaler that scales."""
+    """Yield anomaly detection in a program with a live scaler."""
     live = program.attributes.get("live_scalers", ())
     for event in program.iter_events() if live else ():
         if event.kind == ANOMALY and not event.attributes.get("idle", False):

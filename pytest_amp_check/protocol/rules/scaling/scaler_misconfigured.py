@@ -10,19 +10,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeGuard
 
-#: Below this many clean steps a doubling costs more skipped steps than it gains: 7 of 200 at 10, 94 of 200 at 1.
+#: Clean steps below which a doubling costs more skipped steps than it gains: 7 of 200 at 10, 94 of 200 at 1.
 _SHORT_INTERVAL = 50
 
 
-#: Above this the first steps of any ordinary loss overflow in float16.
+#: Initial scale above which the first steps of any ordinary loss overflow in float16.
 _LARGE_SCALE = 2.0**24
 
 
-#: Devices with a scaler of their own: that of another one switches itself off where its device is not there.
+#: Device types with their own scaler, which switches itself off if the device is missing.
 _SCALED_DEVICES = frozenset(("cuda", "mps", "xpu"))
 
 
-#: An integer below this is taken for the index of a device, not for a scale.
+#: Bound below which an integer is interpreted as a device index, not as a scale.
 _DEVICES = 16
 
 
@@ -58,7 +58,7 @@ def _check_arguments(event: Event, program: Program) -> Labels:
 
 
 def _check_misplaced(device: Any, scale: Any) -> Labels:
-    """Arguments that have gone to another parameter; what else is wrong then follows from it."""
+    """Yield arguments that landed in another parameter. Other mistakes follow from the first."""
     if type(device) is int and 0 <= device < _DEVICES:
         yield "scaler:index-as-device", {"value": _format_value(device)}
     elif isinstance(device, (bool, int, float)):
@@ -90,7 +90,7 @@ def _check_factors(growth: Any, backoff: Any) -> Labels:
 
 
 def _check_device_mismatch(program: Program) -> Verdicts:
-    """Scalers of a device that no region of the program is for, which all are for another one."""
+    """Yield scalers of a device without a region, if all regions of the program are for another device."""
     live = {thing.key: thing for thing in program.attributes.get("live_scalers", ())}
     events = list(program.iter_events()) if live else []
     entered = [x.attributes["device"] for x in events if x.kind == AUTOCAST_ENTER and not x.attributes.get("null")]
