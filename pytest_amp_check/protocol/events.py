@@ -98,7 +98,7 @@ AUTOCAST_ENTER = EventKind(
     may_violate=True,
 )
 AUTOCAST_EXIT = EventKind(
-    "autocast-exit", "depth", predicate_worth=SELDOM, description="autocast is left"
+    "autocast-exit", "depth", predicate_worth=SELDOM, description="autocast is exited"
 )  # depth: number of regions that stay open
 AUTOCAST_CACHE_CLEAR = EventKind("autocast-cache-clear", predicate_worth=MOVES)
 # An autograd.Function that rejects the dtypes from autocast; applied: applied to relevant inputs.
@@ -146,7 +146,7 @@ BACKWARD = EventKind(
     "several twice uneven vague",
     predicate_worth=MOVES,
     description="gradients of an unscaled loss are added",
-    scaled_description="the gradients become multiplied by the loss scale",
+    scaled_description="gradients multiplied by the loss scale are added",
     has_loops=True,
     deciding_attributes="feeds divided given opaque",
 )
@@ -188,7 +188,7 @@ GRAD_EDIT = EventKind("grad-edit", "owners undone", predicate_worth=MOVES, descr
 GRAD_CHECK = EventKind(
     "grad-check",
     "owners raises",
-    description="the gradients are looked through for what is not finite",
+    description="the gradients are checked for NaN and infinities",
     deciding_attributes="owners",
 )
 # Later backwards raise on NaN; ``idle``: anomaly detection ends before any backward.
@@ -241,7 +241,7 @@ ZERO_GRAD = EventKind(
     "zero-grad",
     "guessed owners rescue zeros",
     predicate_worth=MOVES,
-    description="the gradients are zeroed",
+    description="the gradients are cleared",
     has_optimizer=True,
     establishes_optimizer=True,
     has_loops=True,

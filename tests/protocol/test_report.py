@@ -78,7 +78,7 @@ def test_an_event_in_words_is_what_its_first_rule_says_of_it() -> None:
 
 def test_what_an_event_did_depends_on_whether_a_scaler_did_it() -> None:
     assert describe_event(Event(e.BACKWARD, SITE)) == "gradients of an unscaled loss are added"
-    assert describe_event(Event(e.BACKWARD, SITE, 0)) == "the gradients become multiplied by the loss scale"
+    assert describe_event(Event(e.BACKWARD, SITE, 0)) == "gradients multiplied by the loss scale are added"
 
 
 def acting(framework: str = "", name: str = "accelerator", **facts: Any) -> Program:

@@ -53,7 +53,7 @@ def found(tmp_path: Path, dtype: str, step: str, turns: int = 5) -> tuple[str, b
 def test_an_average_that_stands_still_is_told_of(tmp_path: Path, step: str, dtype: str) -> None:
     message, stands = found(tmp_path, dtype, step + "  # AMP508")
     assert stands or dtype == "torch.float16", "in float16 some small weights move"
-    assert f"is kept in {dtype.removeprefix('torch.')}, in which what is added each time is too little" in message
+    assert f"no longer changes, because the added values are too small for {dtype.removeprefix('torch.')}" in message
 
 
 @pytest.mark.parametrize(

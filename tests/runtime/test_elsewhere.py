@@ -269,7 +269,7 @@ def test_weights_that_are_averaged_over_processes_after_a_skipped_step() -> None
 def test_a_skipped_step_leaves_out_what_post_local_sgd_averages(skip: int) -> None:
     ((code, message),) = codes_of_local_sgd(own=True, skip=skip)
     assert code == "AMP403"
-    assert message.startswith("`scaler.step` was skipped, and left out that `optimizer` averages")
+    assert message.startswith("`scaler.step` was skipped, so this process missed the weight average of `optimizer`")
     assert codes_of_local_sgd(own=True, warm=4, skip=skip) == []
 
 

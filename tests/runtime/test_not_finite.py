@@ -99,19 +99,19 @@ def only(run: Run) -> Finding:
 
 @pytest.mark.parametrize("scaler", [False, True], ids=["bfloat16", "float16 with a scaler"])
 @pytest.mark.parametrize(
-    ("how", "op", "why"),
+    ("how", "op", "result", "why"),
     [
-        ("divides", "div", "a division by zero"),
-        ("logarithm", "log", "the logarithm of zero"),
-        ("above", "_to_copy", "above 65504"),
-        ("masked", "_softmax", "a row of its input is -inf as a whole"),
+        ("divides", "div", "the first non-finite value", "a division by zero"),
+        ("logarithm", "log", "the first non-finite value", "the logarithm of zero"),
+        ("above", "_to_copy", "the first non-finite value", "above 65504"),
+        ("masked", "_softmax", "NaN", "a row of its input is -inf as a whole"),
     ],
 )
-def test_the_op_that_made_it_is_named(how: str, op: str, why: str, scaler: bool) -> None:
+def test_the_op_that_made_it_is_named(how: str, op: str, result: str, why: str, scaler: bool) -> None:
     torch.manual_seed(0)
     finding = only(train(Net(how, call=3), scaler=scaler))
     assert finding.line == line_of(how)
-    assert finding.message.startswith(f"In step 3, `{op}` in `middle` (Middle)")
+    assert finding.message.startswith(f"`{op}` in `middle` (Middle) produces {result} in step 3")
     assert why in finding.message
     # The trace begins with the preceding modules, and ends with the first bad output.
     assert [step.text.partition(" gives")[0] for step in finding.witness][:1] == ["`first` (Linear)"]
@@ -166,14 +166,17 @@ def test_a_constant_that_low_precision_does_not_hold_is_named(how: str, why: str
         optimizer.step()
     (finding,) = [finding for finding in run.findings if finding.code == "AMP802"]
     assert finding.line == line_of(how)
-    assert f"because it is the logarithm of zero{why.format(line=line_of(how))}keep its operand away" in finding.message
+    assert f"because it is the logarithm of zero{why.format(line=line_of(how))}bound its operand" in finding.message
 
 
 def test_a_gradient_that_goes_bad_alone_is_told_where_the_forward_made_it() -> None:
     torch.manual_seed(0)
     finding = only(train(Net("root", call=2)))
     assert finding.line == line_of("root")
-    assert "In step 2 the loss is finite, and the gradient of `SqrtBackward0` in `middle` (Middle)" in finding.message
+    assert (
+        "The gradient of `SqrtBackward0` in `middle` (Middle) is the first non-finite value of step 2"
+        in finding.message
+    )
     assert "infinite at zero" in finding.message
 
 
@@ -191,7 +194,7 @@ def test_a_loss_outside_of_modules() -> None:
             optimizer.step()
     finding = only(run)
     assert finding.line == line_of("loss")
-    assert "In step 1, `log` in code outside of modules" in finding.message
+    assert "`log` in code outside of modules produces the first non-finite value in step 1" in finding.message
 
 
 def summed(output: Tensor, target: Tensor) -> Tensor:
@@ -224,7 +227,7 @@ def test_a_batch_that_is_not_finite() -> None:
         return torch.full((4, 8), float("nan")) if step == 2 else torch.randn(4, 8)
 
     finding = only(train(Net(), batch=batch))
-    assert "In step 2, the input of `first` (Linear) is not finite already" in finding.message
+    assert "The input of `first` (Linear) contains non-finite values in step 2" in finding.message
 
 
 @pytest.mark.parametrize("scaler", [False, True], ids=["bfloat16", "float16 with a scaler"])
@@ -239,7 +242,7 @@ def test_what_a_frozen_part_makes_without_gradients_is_no_batch_to_look_at(scale
 
     finding = only(train(Net(), batch=batch, scaler=scaler))
     assert finding.line == line_of("frozen")
-    assert "In step 2, `addmm` in `Linear` is the first to give what is not finite" in finding.message
+    assert "`addmm` in `Linear` produces the first non-finite value in step 2" in finding.message
     assert "because its result is above 65504" in finding.message
 
 
@@ -272,7 +275,8 @@ def test_frozen_parts_one_after_another(parts: int) -> None:
     run = train(Net(), batch=batch)
     finding = only(run)
     assert finding.line == line_of("one after another")
-    assert "In step 2, `addmm` in" in finding.message
+    assert finding.message.startswith("`addmm` in")
+    assert "produces the first non-finite value in step 2" in finding.message
 
 
 @pytest.mark.parametrize("kept", [False, True], ids=["results are dropped", "results are kept"])
@@ -322,7 +326,9 @@ def test_a_parameter_that_other_code_has_spoilt() -> None:
         return torch.randn(4, 8)
 
     finding = only(train(model, batch=batch))
-    assert finding.message.startswith("In step 3, `head.weight` of `head` (Linear) is not finite, since step 3")
+    assert finding.message.startswith(
+        "`head.weight` of `head` (Linear) is the first non-finite value of step 3, and non-finite since step 3"
+    )
 
 
 def test_the_state_of_an_optimizer() -> None:
@@ -333,7 +339,7 @@ def test_the_state_of_an_optimizer() -> None:
             optimizer.state[model.first.weight]["exp_avg"].fill_(float("nan"))
 
     finding = only(train(model, before=spoil))
-    assert finding.message.startswith("The optimizer's step 2 spoils `first.weight` of `first` (Linear)")
+    assert finding.message.startswith("The optimizer's step 2 makes `first.weight` of `first` (Linear) non-finite")
     assert "`exp_avg` in the state of Adam is not finite" in finding.message
 
 
@@ -354,7 +360,7 @@ def test_the_last_step_is_looked_at_too() -> None:
         if step == 5:
             optimizer.state[model.first.weight]["exp_avg"].fill_(float("nan"))
 
-    assert "step 5 spoils `first.weight`" in only(train(model, before=spoil)).message
+    assert "step 5 makes `first.weight` of `first` (Linear) non-finite" in only(train(model, before=spoil)).message
 
 
 def test_statistics_of_batch_norm_without_any_step() -> None:
@@ -487,7 +493,7 @@ def test_a_broken_batch_is_told_of_also_where_a_scaler_skips_it(value: float) ->
     batches[2, 1] = value
     run = train(Net(), scaler=True, batch=list(batches).__getitem__)
     finding = only(run)
-    assert finding.message.startswith("In step 2, the input of `first` (Linear) is not finite already")
+    assert finding.message.startswith("The input of `first` (Linear) contains non-finite values in step 2")
     assert (run.bad_losses, run.first_bad_loss) == (1, 2)
     with pytest.raises(AssertionError, match="first in step 2"):
         run.assert_finite()
@@ -498,7 +504,7 @@ def test_an_overflow_of_float32_is_told_of_also_where_a_scaler_skips_it(call: in
     torch.manual_seed(0)
     finding = only(train(Net("exponent", call=call), scaler=True))
     assert finding.line == line_of("exponent")
-    assert finding.message.startswith(f"In step {call}, `exp` in `middle` (Middle)")
+    assert finding.message.startswith(f"`exp` in `middle` (Middle) produces the first non-finite value in step {call}")
 
 
 @pytest.mark.parametrize("how", ["above", "wide"])
@@ -546,7 +552,7 @@ def test_a_loss_is_followed_through_each_way_of_scaling_it(how: str) -> None:
     assert run.failure is None, run.failure
     finding = only(run)
     assert finding.line == line_of("divides")
-    assert finding.message.startswith("In step 3, `div` in `middle` (Middle)")
+    assert finding.message.startswith("`div` in `middle` (Middle) produces the first non-finite value in step 3")
 
 
 def test_a_loss_that_the_loss_scale_alone_makes_infinite_is_counted_without_a_finding() -> None:
@@ -597,4 +603,4 @@ def test_a_last_step_of_a_device_is_waited_for(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("pytest_amp_check.runtime.record.delayed_reads.DeviceTransfer.is_ready", False)
     torch.manual_seed(0)
     finding = only(train(Net("divides", call=5)))
-    assert "In step 5, `div` in `middle` (Middle)" in finding.message
+    assert "`div` in `middle` (Middle) produces the first non-finite value in step 5" in finding.message

@@ -117,7 +117,7 @@ def test_the_op_is_found_in_a_module_that_takes_and_gives_tensors_in_any_form(fo
             optimizer.step()
     finding = only(run)
     assert finding.line == line_of("logarithm")
-    assert finding.message.startswith("In step 1, `log` in `Net`")
+    assert finding.message.startswith("`log` in `Net` produces the first non-finite value in step 1")
     assert "the logarithm of zero" in finding.message
 
 
@@ -147,7 +147,7 @@ def test_the_op_is_found_outside_of_modules_behind_any_other_op(form: str) -> No
             optimizer.step()
     finding = only(run)
     assert finding.line == line_of("outside")
-    assert finding.message.startswith("In step 1, `log` in code outside of modules")
+    assert finding.message.startswith("`log` in code outside of modules produces the first non-finite value in step 1")
     assert "the logarithm of zero" in finding.message
 
 
@@ -325,4 +325,6 @@ def test_a_mode_of_the_program_stays_where_it_is() -> None:
                 assert mode.calls > before
         assert torch._C._len_torch_function_stack() == 1
     assert torch._C._len_torch_function_stack() == 0
-    assert only(run).message.startswith("In step 1, `log` in code outside of modules")
+    assert only(run).message.startswith(
+        "`log` in code outside of modules produces the first non-finite value in step 1"
+    )

@@ -46,10 +46,10 @@ for finding in run.findings:
         tmp_path,
     )
     (line,) = done.stdout.splitlines()
-    assert line.startswith("AMP810 14 `lstm` needs a kernel in low precision that this CPU does not have")
+    assert line.startswith("AMP810 14 `lstm` needs a low-precision kernel that this CPU does not have")
     assert "(LSTM forward propagation)" in line
     assert line.endswith(
-        "turn autocast off for it with `torch.autocast(..., enabled=False)`, or run the program on a GPU or with "
+        "disable autocast for it with `torch.autocast(..., enabled=False)`, or run the program on a GPU or with "
         "`--device emulate`"
     )
 

@@ -81,7 +81,7 @@ def test_ranks_that_disagree_about_a_step(ranks: int) -> None:
     run = distributed(programs.by_hand, ranks)
     assert found(run.findings) == [("AMP602", place(STEP), (1,))]
     others = "rank 0" if ranks == 2 else "ranks 0, 2 and 3"
-    assert run.findings[0].message.startswith(f"`scaler` skipped step 1 on rank 1 and took it on {others}, so that")
+    assert run.findings[0].message.startswith(f"`scaler` skipped step 1 on rank 1 and took it on {others}, so their")
     with pytest.raises(AssertionError, match=f"1 mistake in mixed-precision training on {ranks} ranks:\n.*AMP602"):
         run.assert_no_findings()
     run.assert_no_findings(allow=["AMP602"])

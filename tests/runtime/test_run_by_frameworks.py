@@ -189,8 +189,8 @@ def test_the_backward_is_to_be_the_frameworks(tmp_path: Path, monkeypatch: pytes
     ((line, code, message),) = found(tmp_path, monkeypatch, source)
     assert (line, code) == (17, "AMP203")
     assert message == (
-        "`loss` runs backward without the loss scale, by which Lightning divides its gradients: "
-        "call `self.manual_backward(loss)`"
+        "`loss` runs backward without the loss scale, but Lightning divides its gradients by the scale: call "
+        "`self.manual_backward(loss)`"
     )
 
 

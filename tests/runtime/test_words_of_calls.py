@@ -214,4 +214,4 @@ loss = scaler.scale(loss_of(*batches[0]))
 scaled = {call}(loss)
 """
     message = found(body, tmp_path / "train.py", "AMP205").message
-    assert message.startswith(f"`{call}` scales a loss that is multiplied by a loss scale already: ")
+    assert message.startswith(f"`{call}` scales a loss that is already multiplied by a loss scale: ")

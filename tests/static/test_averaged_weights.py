@@ -69,6 +69,6 @@ def test_averages_of_weights_beside_steps_that_may_be_skipped(source: str) -> No
 def test_it_says_what_averages_and_whose_step_is_skipped() -> None:
     (finding,) = check_source(WRONG["after the update"], "train.py", AMP403)
     assert finding.message == (
-        "`average.update_parameters` counts the weights once more even where the step of `optimizer` is skipped: "
-        "call it only where `scaler.get_scale()` did not fall in `scaler.update()`"
+        "`average.update_parameters` adds the same weights to the average again if the step of `optimizer` is "
+        "skipped: call it only if `scaler.get_scale()` did not fall in `scaler.update()`"
     )

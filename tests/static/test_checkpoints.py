@@ -101,7 +101,7 @@ def test_a_checkpoint_of_which_nothing_is_resumed_is_worth_less(resume: str, sev
     (tmp_path / "train.py").write_text(SCRIPTS[title])
     (tmp_path / "resume.py").write_text(f"import torch\n\n{resume}")
     (found,) = of_checkpoints(check_paths([str(tmp_path)]).findings)
-    assert (found.severity, "nothing in sight loads it" in found.message) == (severity, severity == "info")
+    assert (found.severity, "no analyzed code loads it" in found.message) == (severity, severity == "info")
     # A single file does not show everything that the project loads.
     (found,) = of_checkpoints(check_paths([str(tmp_path / "train.py")]).findings)
     assert found.severity == "warning"

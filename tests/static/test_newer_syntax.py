@@ -87,7 +87,7 @@ def test_newer_syntax_is_analyzed_or_names_the_python_it_needs(version: tuple[in
     assert (found.code, found.severity) == ("AMP903", "warning")
     assert 2 <= found.line <= 1 + len(construct.splitlines())
     assert found.message == (
-        f"This source needs Python {needed}, and amp-check runs on {RUNNING}, so nothing in it was checked: run "
+        f"This source needs Python {needed}, but amp-check runs on {RUNNING}, so nothing in it was checked: run "
         f"amp-check with Python {needed} or newer"
     )
 

@@ -892,8 +892,8 @@ def test_who_was_given_the_optimizer_before_has_done_nothing_since(before: str, 
 @pytest.mark.parametrize(
     ("made", "said"),
     [
-        ("criterion(combine(x))", "`loss` comes from code that was not read"),
-        ("2 * criterion(combine(x))", "`loss` comes from code that was not read"),
+        ("criterion(combine(x))", "`loss` comes from unanalyzed code"),
+        ("2 * criterion(combine(x))", "`loss` comes from unanalyzed code"),
         ("criterion(combine(x), combine(y))", "`loss` is summed over the micro-batches"),
         ("2 * criterion(combine(x), combine(y))", "`loss` is summed over the micro-batches"),
     ],

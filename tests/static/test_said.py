@@ -117,7 +117,7 @@ def test_unscale_ahead_of_backward_is_told_to_come_after_it() -> None:
         "scaler.unscale_(optimizer)\n", FED.replace("optimizer.zero_grad()\n", ""), STEP, "optimizer.zero_grad()"
     )
     assert found.code == "AMP209"
-    assert found.message.startswith("`scaler.unscale_(optimizer)` comes before the backward pass")
+    assert found.message.startswith("`scaler.unscale_(optimizer)` runs before the backward pass")
     assert found.message.endswith("call it between backward and `scaler.step(optimizer)`")
 
 
@@ -248,7 +248,7 @@ def resume(model, optimizer):
 ARGUMENTS = {
     "torch.autocast()": ('`torch.autocast` has no device type, which torch requires: pass "cuda" or "cpu" first'),
     'torch.autocast(torch.device("cuda"))': (
-        "`torch.autocast` is given a torch.device, which torch rejects: pass its type, as in `device.type`"
+        "`torch.autocast` is given a torch.device, which torch rejects: pass the device type, as in `device.type`"
     ),
     "torch.autocast(True)": (
         "`torch.autocast` is given True as its device type, which torch rejects: pass a string "
@@ -263,23 +263,23 @@ ARGUMENTS = {
         'a string such as "cuda" first and the other arguments by name'
     ),
     'torch.autocast("gpu")': (
-        "`torch.autocast` is given 'gpu', which is no device type that autocast knows: pass "
-        '"cuda", "cpu", "xpu" or "mps" in lower case'
+        '`torch.autocast` is given \'gpu\', which is not a device type of autocast: pass "cuda", "cpu", "xpu" or '
+        '"mps" in lower case'
     ),
     'torch.autocast("CUDA")': (
-        "`torch.autocast` is given 'CUDA', which is no device type that autocast knows: pass "
-        '"cuda", "cpu", "xpu" or "mps" in lower case'
+        '`torch.autocast` is given \'CUDA\', which is not a device type of autocast: pass "cuda", "cpu", "xpu" '
+        'or "mps" in lower case'
     ),
     'torch.autocast("cpu:")': (
-        "`torch.autocast` is given 'cpu:', which is no device type that autocast knows: pass "
-        '"cuda", "cpu", "xpu" or "mps" in lower case'
+        '`torch.autocast` is given \'cpu:\', which is not a device type of autocast: pass "cuda", "cpu", "xpu" '
+        'or "mps" in lower case'
     ),
     'torch.autocast("cuda:0")': (
         "`torch.autocast` is given 'cuda:0', whose index skips torch's checks for CUDA and bfloat16: pass 'cuda'"
     ),
     'torch.autocast("cuda:all")': (
-        "`torch.autocast` is given 'cuda:all', which is no device type that autocast knows: "
-        'pass "cuda", "cpu", "xpu" or "mps" in lower case'
+        '`torch.autocast` is given \'cuda:all\', which is not a device type of autocast: pass "cuda", "cpu", '
+        '"xpu" or "mps" in lower case'
     ),
     'torch.autocast("cuda", dtype=True)': (
         "`torch.autocast` is given True as its dtype, which fails when the region is entered: write `enabled=True`"
@@ -288,22 +288,21 @@ ARGUMENTS = {
         "`torch.autocast` is given 0 as its dtype, which fails when the region is entered: write `enabled=False`"
     ),
     'torch.autocast("cuda", dtype="float16")': (
-        "`torch.autocast` is given the string 'float16' as its dtype, which fails when the "
-        "region is entered: pass the dtype itself, such as `torch.float16`"
+        "`torch.autocast` is given the string 'float16' as its dtype, which fails when the region is entered: pass a "
+        "dtype object, such as `torch.float16`"
     ),
     'torch.autocast("cpu", dtype=torch.float32)': (
-        "`torch.autocast` is given `torch.float32`, which cpu autocast does not support, so it "
-        "warns once and switches itself off: pass `torch.bfloat16` or `torch.float16`, or "
-        "write `enabled=False`"
+        "`torch.autocast` is given `torch.float32`, which cpu autocast does not support, so autocast warns once and "
+        "switches itself off: pass `torch.bfloat16` or `torch.float16`, or write `enabled=False`"
     ),
     'torch.autocast("cpu:0", dtype=torch.float64)': (
         "`torch.autocast` is given 'cpu:0', whose index skips torch's checks for CUDA and bfloat16: pass 'cpu'"
     ),
     'torch.autocast("cuda", enabled=1)': (
-        "`torch.autocast` is given 1 as `enabled`, and torch takes only True or False: pass a bool"
+        "`torch.autocast` is given 1 as `enabled`, but torch accepts only True or False: pass a bool"
     ),
     'torch.autocast("cuda", enabled="yes")': (
-        "`torch.autocast` is given 'yes' as `enabled`, and torch takes only True or False: pass a bool"
+        "`torch.autocast` is given 'yes' as `enabled`, but torch accepts only True or False: pass a bool"
     ),
     'torch.autocast("cuda", enabled=torch.float16)': (
         "`torch.autocast` is given `torch.float16` as `enabled`: write `dtype=torch.float16`"
@@ -313,11 +312,11 @@ ARGUMENTS = {
         "`torch.autocast` with the device type"
     ),
     'torch.autocast("cuda", cache_enabled=0)': (
-        "`torch.autocast` is given 0 as `cache_enabled`, and torch takes only True or False: pass a bool"
+        "`torch.autocast` is given 0 as `cache_enabled`, but torch accepts only True or False: pass a bool"
     ),
     'torch.autocast("cuda", enable=True)': (
-        "`torch.autocast` has no argument `enable`, which raises TypeError: its arguments are "
-        "device_type, dtype, enabled, cache_enabled"
+        "`torch.autocast` has no argument `enable`, which raises TypeError: use one of device_type, dtype, enabled, "
+        "cache_enabled"
     ),
     'torch.autocast("cuda", torch.float16, True, True, 5)': (
         "`torch.autocast` takes 4 arguments and is given more, which raises TypeError: pass them by name"
@@ -334,13 +333,12 @@ ARGUMENTS = {
         "`torch.cuda.amp.autocast` is given `torch.float16` as `enabled`: write `dtype=torch.float16`"
     ),
     "torch.cpu.amp.autocast(dtype=torch.float32)": (
-        "`torch.cpu.amp.autocast` is given `torch.float32`, which cpu autocast does not "
-        "support, so it warns once and switches itself off: pass `torch.bfloat16` or "
-        "`torch.float16`, or write `enabled=False`"
+        "`torch.cpu.amp.autocast` is given `torch.float32`, which cpu autocast does not support, so autocast warns "
+        "once and switches itself off: pass `torch.bfloat16` or `torch.float16`, or write `enabled=False`"
     ),
     'torch.cuda.amp.autocast(device_type="cuda")': (
-        "`torch.cuda.amp.autocast` has no argument `device_type`, which raises TypeError: its "
-        "arguments are enabled, dtype, cache_enabled"
+        "`torch.cuda.amp.autocast` has no argument `device_type`, which raises TypeError: use one of enabled, dtype, "
+        "cache_enabled"
     ),
     "torch.amp.GradScaler(0)": (
         "`torch.amp.GradScaler` is given 0 as its `device`, which is a device type and not an "
@@ -351,36 +349,36 @@ ARGUMENTS = {
         "index: pass `'cuda'` or `'cpu'`"
     ),
     "torch.amp.GradScaler(16)": (
-        "`16` lands in the `device` parameter of `torch.amp.GradScaler`, which comes first, "
-        "and is ignored: pass it as `init_scale=16`"
+        "`16` lands in `device`, the first parameter of `torch.amp.GradScaler`, and is ignored: pass it as "
+        "`init_scale=16`"
     ),
     "torch.amp.GradScaler(1024.0)": (
-        "`1024.0` lands in the `device` parameter of `torch.amp.GradScaler`, which comes "
-        "first, and is ignored: pass it as `init_scale=1024.0`"
+        "`1024.0` lands in `device`, the first parameter of `torch.amp.GradScaler`, and is ignored: pass it as "
+        "`init_scale=1024.0`"
     ),
     "torch.amp.GradScaler(-1)": (
-        "`-1` lands in the `device` parameter of `torch.amp.GradScaler`, which comes first, "
-        "and is ignored: pass it as `init_scale=-1`"
+        "`-1` lands in `device`, the first parameter of `torch.amp.GradScaler`, and is ignored: pass it as "
+        "`init_scale=-1`"
     ),
     "torch.amp.GradScaler(False)": (
-        "`False` lands in the `device` parameter of `torch.amp.GradScaler`, which comes first, "
-        "and is ignored: pass it as `enabled=False`"
+        "`False` lands in `device`, the first parameter of `torch.amp.GradScaler`, and is ignored: pass it as "
+        "`enabled=False`"
     ),
     "torch.amp.GradScaler(True)": (
-        "`True` lands in the `device` parameter of `torch.amp.GradScaler`, which comes first, "
-        "and is ignored: pass it as `enabled=True`"
+        "`True` lands in `device`, the first parameter of `torch.amp.GradScaler`, and is ignored: pass it as "
+        "`enabled=True`"
     ),
     "torch.cuda.amp.GradScaler(True)": (
         "`True` lands in the `init_scale` parameter of `torch.cuda.amp.GradScaler`, so the "
         "loss scale is 1.0: pass it as `enabled=True`"
     ),
     'torch.cuda.amp.GradScaler("cuda")': (
-        "`torch.cuda.amp.GradScaler` is given 'cuda' as its `init_scale`, which must be a "
-        "number: pass a device to `torch.amp.GradScaler`, which takes it first"
+        "`torch.cuda.amp.GradScaler` is given 'cuda' as its `init_scale`, which must be a number: pass the device as "
+        "the first argument of `torch.amp.GradScaler`"
     ),
     'torch.cuda.amp.GradScaler(torch.device("cuda"))': (
-        "`torch.cuda.amp.GradScaler` is given a torch.device as its `init_scale`, which must "
-        "be a number: pass a device to `torch.amp.GradScaler`, which takes it first"
+        "`torch.cuda.amp.GradScaler` is given a torch.device as its `init_scale`, which must be a number: pass the "
+        "device as the first argument of `torch.amp.GradScaler`"
     ),
     'torch.amp.GradScaler("cuda", init_scale=False)': (
         "`False` lands in the `init_scale` parameter of `torch.amp.GradScaler`, so the loss "
@@ -405,7 +403,7 @@ ARGUMENTS = {
         "`growth_factor` is 0.5 and `backoff_factor` is 2.0, the wrong way round, so torch raises: pass both by name"
     ),
     'torch.amp.GradScaler("cuda", growth_factor=1.0)': (
-        "`growth_factor=1.0` lets the scale never grow, so torch raises: pass a number above 1.0, by default 2.0"
+        "`growth_factor=1.0` never lets the scale grow, so torch raises: pass a number above 1.0, by default 2.0"
     ),
     'torch.amp.GradScaler("cuda", backoff_factor=1.0)': (
         "`backoff_factor=1.0` does not lower the scale after an overflow, so torch raises: "
@@ -423,16 +421,16 @@ ARGUMENTS = {
         "`growth_interval=0` lets the scale fall but never grow again: pass a positive number of steps, by default 2000"
     ),
     'torch.amp.GradScaler("cuda", growth_interval=1)': (
-        "`growth_interval=1` raises the scale into overflow so often that many steps are "
-        "skipped: pass a few hundred steps or more, by default 2000"
+        "`growth_interval=1` raises the scale so often that it overflows and many steps are skipped: pass a few "
+        "hundred steps or more, by default 2000"
     ),
     'torch.amp.GradScaler("cuda", growth_interval=49)': (
-        "`growth_interval=49` raises the scale into overflow so often that many steps are "
-        "skipped: pass a few hundred steps or more, by default 2000"
+        "`growth_interval=49` raises the scale so often that it overflows and many steps are skipped: pass a few "
+        "hundred steps or more, by default 2000"
     ),
     'torch.amp.GradScaler("cuda", enabled=torch.bfloat16)': (
-        "`torch.amp.GradScaler` is enabled for bfloat16, which needs no scaling, and so not "
-        "for float16, which does: pass `enabled=` that the dtype is float16"
+        "`torch.amp.GradScaler` is enabled for bfloat16, which needs no scaling, and disabled for float16, which "
+        "does: pass `enabled=(dtype == torch.float16)`"
     ),
     'torch.amp.GradScaler("cuda", init_scale=0, growth_interval=0)': (
         "`init_scale=0` multiplies every loss by a number that is not positive: pass a power of two, or `enabled=False`"

@@ -91,5 +91,5 @@ def test_a_function_with_too_many_faults_is_said_to_be_so(
     monkeypatch.setattr(protocol_check, name, bound)
     bounded = check_source(source)
     (said,) = (finding for finding in bounded if finding.code == "AMP903")
-    assert "takes too long to follow, and `train` and what comes after it was not read" in said.message
+    assert "takes too long to analyze, so `train` and the code after it were not checked" in said.message
     assert len(bounded) - 1 < len(every)

@@ -265,4 +265,4 @@ def train(model, loader, optimizer, flag, given):
 def test_whoever_gives_a_loss_may_have_scaled_it_if_it_is_given_on_both_ways(loss: str, given: bool) -> None:
     [finding] = check_source(GIVEN.format(loss=loss))
     assert finding.code == "AMP203"
-    assert ("unless whoever gives it has scaled it" in finding.message) is given
+    assert ("unless the caller passes a scaled loss" in finding.message) is given

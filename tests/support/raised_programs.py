@@ -53,7 +53,7 @@ def loss_of_numbers(output):
 scaler.scale(loss_of_numbers(model(x))).backward()
 scaler.step(optimizer)
 """,
-        ("`torch.tensor` makes a new leaf", "parameters of `optimizer`", "compute the loss from the model's output"),
+        ("`torch.tensor` creates a new leaf", "parameters of `optimizer`", "compute the loss from the model's output"),
     ),
     Program(
         "no-inf-checks",
@@ -71,7 +71,7 @@ scaled = scaler.scale(loss)
 scaled.backward()
 scaler.step(optimizer)
 """,
-        ("makes a new leaf", "`optimizer`"),
+        ("creates a new leaf", "`optimizer`"),
     ),
     Program(
         "no-inf-checks",
@@ -87,7 +87,7 @@ for turn in range(3):
     scaler.step(optimizer)
     scaler.update()
 """,
-        ("`total` of this batch is still the tensor that it was initialised with", "skip backward, step and update"),
+        ("`total` is still its initial tensor in this batch", "skip backward, step and update"),
     ),
     Program(
         "no-inf-checks",
@@ -98,7 +98,7 @@ loss.requires_grad = True  # AMP810
 scaler.scale(loss).backward()
 scaler.step(optimizer)
 """,
-        ("`loss.requires_grad` makes a new leaf of the graph", "`optimizer`"),
+        ("`loss.requires_grad` creates a new leaf of the graph", "`optimizer`"),
     ),
     Program(
         "no-inf-checks",
@@ -120,7 +120,7 @@ critic_optimizer = torch.optim.SGD(critic.parameters(), lr=0.01)
 scaler.scale(critic(x).mean()).backward()
 scaler.step(optimizer)  # AMP810
 """,
-        ("reaches the parameters of", "and none of `optimizer`"),
+        ("reaches the parameters of", "but not of `optimizer`"),
     ),
     Program(
         "no-inf-checks",
@@ -137,7 +137,7 @@ scaler.scale(score).backward()
 scaler.step(optimizer)  # AMP810
 """,
         (
-            "`score` reaches the parameters of `critic_optimizer` and none of `optimizer`",
+            "`score` reaches the parameters of `critic_optimizer` but not of `optimizer`",
             "as `model(x).detach()` (line 20) leaves the graph",
         ),
     ),
@@ -151,7 +151,7 @@ second = nn.Linear(4, 1)
 scaler.scale(second(x).mean()).backward()
 scaler.step(other)
 """,
-        ("reaches `second.weight`, `second.bias`, which `other` does not hold", "make the optimizer from"),
+        ("reaches `second.weight`, `second.bias`, which `other` does not hold", "create the optimizer from"),
     ),
     Program(
         "no-inf-checks",
@@ -189,7 +189,7 @@ for turn in range(2):
     scaler.step(optimizer)  # AMP810
     scaler.update()
 """,
-        ("is reached without a backward pass since `optimizer` was stepped last",),
+        ("is reached without a backward pass since the last step of `optimizer`",),
     ),
     Program(
         "no-inf-checks",
@@ -281,7 +281,7 @@ scaler.step(optimizer, closure=lambda: loss_of(x, y))  # AMP211
         """
 scaler.load_state_dict(torch.amp.GradScaler("cpu", enabled=False).state_dict())  # AMP810
 """,
-        ("`scaler.load_state_dict` ended in torch's", "`amp-check explain empty-scaler-state`"),
+        ("`scaler.load_state_dict` raised torch's", "`amp-check explain empty-scaler-state`"),
     ),
     Program(
         "device-not-there",
@@ -290,7 +290,7 @@ scaler.load_state_dict(torch.amp.GradScaler("cpu", enabled=False).state_dict()) 
 scaler = torch.amp.GradScaler("cuda")  # AMP810
 model = model.to("mps")
 """,
-        ("makes a scaler for cuda, and the program runs on mps",),
+        ("creates a scaler for cuda, but the program runs on mps",),
         True,
     ),
     Program(
@@ -302,7 +302,7 @@ off = torch.cuda.amp.GradScaler(enabled=False)
 scaler = torch.cuda.amp.GradScaler(enabled=(dtype == "float16"))  # AMP810
 model = model.to("mps")
 """,
-        ("`torch.cuda.amp.GradScaler` makes a scaler for cuda, and the program runs on mps",),
+        ("`torch.cuda.amp.GradScaler` creates a scaler for cuda, but the program runs on mps",),
         True,
     ),
     Program(
@@ -312,7 +312,7 @@ model = model.to("mps")
 scaler = torch.amp.GradScaler("cuda")  # AMP810
 model = model.to("xpu")
 """,
-        ("makes a scaler for cuda, and the program runs on xpu",),
+        ("creates a scaler for cuda, but the program runs on xpu",),
         True,
     ),
     Program(
@@ -322,7 +322,7 @@ model = model.to("xpu")
 scaler = torch.amp.GradScaler("xpu")
 model = model.to("xpu")  # AMP810
 """,
-        ("`model.to` ended in torch's", "`amp-check explain device-not-there`"),
+        ("`model.to` raised torch's", "`amp-check explain device-not-there`"),
     ),
     # Parameters of low precision.
     Program(
@@ -333,7 +333,7 @@ model = model.half()  # AMP501
 scaler.scale(model(x.half()).mean()).backward()
 scaler.unscale_(optimizer)
 """,
-        ("`model.half` stores parameters that are trained in float16", "refuses to unscale"),
+        ("`model.half` stores trained parameters in float16", "refuses to unscale"),
     ),
     Program(
         "unscale-float16-gradients",
@@ -346,7 +346,7 @@ with torch.autocast("cpu", dtype=torch.float16):
 scaler.scale(loss).backward()
 scaler.step(trained)
 """,
-        ("`PReLU` is made with parameters in float16",),
+        ("`PReLU` is created with trained parameters in float16",),
     ),
     Program(
         "unscale-float16-gradients",
@@ -361,7 +361,7 @@ trained = torch.optim.SGD(net.parameters(), lr=0.1)
 scaler.scale(net(x.half()).mean()).backward()
 scaler.step(trained)
 """,
-        ("`torch.set_default_dtype` makes float16 the dtype of parameters that are trained",),
+        ("`torch.set_default_dtype` makes float16 the dtype of trained parameters",),
     ),
     Program(
         "unscale-float16-gradients",
@@ -373,7 +373,7 @@ with torch.autocast("cpu", dtype=torch.float16):
 scaler.scale(loss).backward()
 scaler.step(optimizer)
 """,
-        ("`model[2].weight.data` stores parameters that are trained in float16",),
+        ("`model[2].weight.data` stores trained parameters in float16",),
     ),
     # Operands of different dtypes.
     Program(
@@ -387,7 +387,7 @@ hidden = F.relu(hidden).abs()
 output = head(hidden)  # AMP810
 """,
         (
-            "`head` runs outside of autocast on `hidden` in float16 and `head.weight` in float32",
+            "`head` runs outside autocast on `hidden` in float16 and `head.weight` in float32",
             "`hidden` comes from `body(x)`, which autocast runs in float16 (line 20)",
             "run it in the region",
         ),
@@ -413,7 +413,7 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
     scores = torch.matmul(x, x.T)
 mixed = scores @ x  # AMP810
 """,
-        ("`scores @ x` runs outside of autocast on `scores` in bfloat16 and `x` in float32", "`torch.matmul(x, x.T)`"),
+        ("`scores @ x` runs outside autocast on `scores` in bfloat16 and `x` in float32", "`torch.matmul(x, x.T)`"),
     ),
     Program(
         "expected-scalar-type",
@@ -423,7 +423,7 @@ weights = torch.ones(8)
 logits = torch.randn(8, 8).half()
 loss = F.cross_entropy(logits, torch.arange(8), weight=weights)  # AMP810
 """,
-        ("`F.cross_entropy` runs outside of autocast on `logits` in float16 and `weights` in float32",),
+        ("`F.cross_entropy` runs outside autocast on `logits` in float16 and `weights` in float32",),
     ),
     Program(
         "input-and-weight-types",
@@ -462,7 +462,7 @@ target = torch.ones(8, 1)
 loss = F.binary_cross_entropy(p, target)  # AMP810
 loss.backward()
 """,
-        ("`F.binary_cross_entropy` runs outside of autocast on `p` in float16 and `target` in float32",),
+        ("`F.binary_cross_entropy` runs outside autocast on `p` in float16 and `target` in float32",),
     ),
     Program(
         "write-dtypes",
@@ -506,7 +506,7 @@ class Head(nn.Linear):
 
 Head(8, 4)(x)
 """,
-        ("runs outside of autocast on `x.to(torch.float16)` in float16 and `self.weight` in float32",),
+        ("runs outside autocast on `x.to(torch.float16)` in float16 and `self.weight` in float32",),
     ),
     Program(
         "write-dtypes",
@@ -551,7 +551,7 @@ Attention()(torch.randn(1, 2, 4))
 a, b = torch.eye(2), torch.ones(2).half()
 torch.linalg.solve(a, b)  # AMP810
 """,
-        ("`torch.linalg.solve` runs outside of autocast on `a` in float32 and `b` in float16",),
+        ("`torch.linalg.solve` runs outside autocast on `a` in float32 and `b` in float16",),
     ),
     Program(
         "result-type",
@@ -560,7 +560,7 @@ torch.linalg.solve(a, b)  # AMP810
 count = torch.zeros(2, dtype=torch.long)
 count += torch.ones(2).half()  # AMP810
 """,
-        ("`count` holds int64, and is to take floating values in place",),
+        ("`count` holds int64, but floating values are written to it in place",),
     ),
     Program(
         "gradient-dtype",
@@ -569,7 +569,7 @@ count += torch.ones(2).half()  # AMP810
 master = nn.Parameter(torch.zeros(2))
 master.grad = torch.zeros(2).half()  # AMP810
 """,
-        ("`master.grad`, the gradient of a tensor in float32, is given `torch.zeros(2).half()` in float16",),
+        ("`master.grad`, the gradient of a tensor in float32, is set to `torch.zeros(2).half()` in float16",),
     ),
     Program(
         "optimizer-state-dtypes",
@@ -592,7 +592,10 @@ with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
     hidden = model[0](x)
 picture = hidden.numpy()  # AMP810
 """,
-        ("`hidden` is in bfloat16, as `hidden` comes from `model[0](x)`, which autocast runs in bfloat16 (line 19)",),
+        (
+            "NumPy has no bfloat16, the dtype of `hidden`, as `hidden` comes from `model[0](x)`",
+            "which autocast runs in bfloat16 (line 19)",
+        ),
     ),
     Program(
         "expected-scalar-type",
@@ -603,7 +606,7 @@ with torch.autocast("cpu", dtype=torch.float16):
     packed = torch.choose_qparams_optimized(hidden, 4, 2, 0.1, 8)  # AMP810
 """,
         (
-            "`torch.choose_qparams_optimized` takes float32, and gets `hidden` in float16",
+            "`torch.choose_qparams_optimized` takes float32, but gets `hidden` in float16",
             "`hidden` comes from `model[0](x)`, which autocast runs in float16 (line 19)",
             "custom_fwd",
         ),
@@ -648,7 +651,7 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
 Overlap.apply(prediction, torch.randn(len(x), 4))
 """,
         (
-            "`prediction.t().mm` runs outside of autocast on `prediction.t()` in bfloat16 and `target` in float32",
+            "`prediction.t().mm` runs outside autocast on `prediction.t()` in bfloat16 and `target` in float32",
             "`prediction.t()` comes from `model[0](x)`",
             "run it in the region",
         ),
@@ -662,7 +665,7 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
     hidden = model[0](x)
 outputs = [head(hidden) for head in heads]  # AMP810
 """,
-        ("`head` runs outside of autocast on `hidden` in bfloat16 and `head.weight` in float32", "`model[0](x)`"),
+        ("`head` runs outside autocast on `hidden` in bfloat16 and `head.weight` in float32", "`model[0](x)`"),
     ),
     Program(
         "matrix-dtypes",
@@ -672,7 +675,7 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
     halves = [model[0](x)]
 outputs = [model[2](half) for half in halves]  # AMP810
 """,
-        ("`model[2]` runs outside of autocast on `half` in bfloat16 and `model[2].weight` in float32: run it in",),
+        ("`model[2]` runs outside autocast on `half` in bfloat16 and `model[2].weight` in float32: run it in",),
     ),
     Program(
         "custom-bwd-alone",
@@ -690,7 +693,7 @@ class Twice(torch.autograd.Function):
 
 Twice.apply(model(x)).sum().backward()
 """,
-        ("`Twice` asks by `custom_bwd`", "decorate its `forward`"),
+        ("`Twice` has `custom_bwd`", "decorate its `forward`"),
     ),
     # Operations that low precision does not support.
     Program(
@@ -709,7 +712,7 @@ def align(first, second):
 align(x, x)
 """,
         (
-            "`torch.linalg.svd` has no kernel for float16, which `covariance` has",
+            "`torch.linalg.svd` has no kernel for float16, the dtype of `covariance`",
             "`torch.matmul(first.T, second)`",
             "autocast runs in float16 (line 24)",
         ),
@@ -722,7 +725,7 @@ align(x, x)
 half = torch.eye(2).half()
 torch.inverse(half)  # AMP810
 """,
-        ("`torch.inverse` has no kernel for float16, which `half` has", "`torch.eye(2).half()`"),
+        ("`torch.inverse` has no kernel for float16, the dtype of `half`", "`torch.eye(2).half()`"),
     ),
     Program(
         "fft-of-half",
@@ -740,7 +743,7 @@ class Block(nn.Module):
 with torch.autocast("cuda", dtype=torch.float16):
     Block()(x)
 """,
-        ("`torch.fft.rfft` is given `x` in float16", "powers of two", "`x` comes from `self.embed(x)`", "(line 24)"),
+        ("`torch.fft.rfft` gets `x` in float16", "`x` comes from `self.embed(x)`", "(line 24)", "power-of-two lengths"),
         True,
     ),
     Program(
@@ -753,7 +756,7 @@ with torch.autocast("cpu", dtype=torch.float16):
     scores = scores.masked_fill(mask, -1e9)  # AMP810
 """,
         (
-            "`scores.masked_fill` is given -1e+09",
+            "`scores.masked_fill` gets -1e+09",
             "`scores` is float16",
             "`x[:2] @ x[:2].T`, which autocast runs in float16",
         ),
@@ -769,7 +772,7 @@ with torch.no_grad():
     scores = query @ key.transpose(-1, -2)
     scores = scores.masked_fill(mask == 0, -(2**30))  # AMP810
 """,
-        ("`scores.masked_fill` is given -1.07374e+09", "`scores` comes from `query @ key.transpose(-1, -2)` (line"),
+        ("`scores.masked_fill` gets -1.07374e+09", "`scores` comes from `query @ key.transpose(-1, -2)` (line"),
     ),
     Program(
         "half-overflow",
@@ -778,7 +781,7 @@ with torch.no_grad():
 scores = torch.randn(4, 4).half()
 scores = scores.masked_fill(scores < 0, torch.finfo(torch.float32).min)  # AMP810
 """,
-        ("`scores.masked_fill` is given -3.40282e+38", "`scores` is float16"),
+        ("`scores.masked_fill` gets -3.40282e+38", "`scores` is float16"),
     ),
     Program(
         "bce-unsafe",
@@ -803,7 +806,7 @@ try:
 finally:
     torch.autograd.set_detect_anomaly(False)
 """,
-        ("lets backward raise on the NaN that an overflow makes",),
+        ("makes backward raise on the NaN of an overflow",),
     ),
     Program(
         "anomaly-nan",
@@ -813,7 +816,7 @@ with torch.autograd.detect_anomaly():
     norm = (model(x) * 0).sqrt()  # AMP810
     (norm * 0).sum().backward()
 """,
-        ("SqrtBackward0, the backward of what is computed here, gave NaN",),
+        ("SqrtBackward0, the backward of this computation, gave NaN",),
     ),
     Program(
         "no-graph",
@@ -822,7 +825,7 @@ with torch.autograd.detect_anomaly():
 loss = loss_of(x, y).detach()
 scaler.scale(loss).backward()  # AMP810
 """,
-        ("`loss` has no graph, so that", "backward` has nothing to run through"),
+        ("`loss` has no graph, so", "backward` has nothing to differentiate"),
     ),
     Program(
         "nonfinite-norm",
@@ -858,7 +861,7 @@ output = checkpoint(part, x.requires_grad_(), use_reentrant=False)  # AMP810
 low = False
 output.sum().backward()
 """,
-        ("gave bfloat16 in the forward and float32 when it was computed again",),
+        ("gave bfloat16 in the forward and float32 in the recomputation",),
     ),
     # Sharding.
     Program(
@@ -898,7 +901,7 @@ both = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
 scaler.scale(head(model(x)).mean()).backward()
 scaler.step(both)  # AMP810
 """,
-        ("`head.weight`, `head.bias` of `both` are not sharded and its others are",),
+        ("`head.weight`, `head.bias` of `both` are not sharded but its others are",),
     ),
 )
 

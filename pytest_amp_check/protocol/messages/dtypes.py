@@ -11,7 +11,7 @@ _TYPE = r"(?:(?:c10::|at::|torch\.)?(?:cuda\.)?\w+|\.\.\.)"
 
 _OUTSIDE = (
     (
-        "The forward runs outside the autocast region: the region ended above it, or covers one of several methods "
+        "The forward runs outside the autocast region: the region ended before it, or does not cover this call "
         "(`generate`, an evaluation, `model.module`, a thread)."
     ),
     "Run the whole forward and the loss in `with torch.autocast(...)`.",
@@ -19,20 +19,20 @@ _OUTSIDE = (
 _CAST = (
     (
         "The model, or a part of it, was cast to half precision (`half()`, `to(torch.float16)`, "
-        "`from_pretrained(torch_dtype=...)`) and is given float32, or the reverse."
+        "`from_pretrained(torch_dtype=...)`) but gets float32 inputs, or the reverse."
     ),
     (
-        "Keep the weights that are trained in float32 and run the forward under `torch.autocast`. For inference alone "
-        "cast both: `model(x.to(next(model.parameters()).dtype))`."
+        "Keep trained weights in float32 and run the forward under `torch.autocast`. For inference only, cast "
+        "the input: `model(x.to(next(model.parameters()).dtype))`."
     ),
 )
 _LEFT = (
-    "A tensor that a region has made in low precision meets float32 outside of it.",
-    "Call `.float()` on what leaves the region.",
+    "A low-precision tensor from a region meets float32 outside the region.",
+    "Call `.float()` on tensors that leave the region.",
 )
 _UNLISTED = (
-    "The op is not one that autocast casts: it takes its operands as they come.",
-    "Cast one of them: `b.to(a.dtype)`, or both with `.float()` where it is worth the precision.",
+    "Autocast does not cast the operands of this op.",
+    "Cast one operand, `b.to(a.dtype)`, or both with `.float()` if precision matters.",
 )
 
 MESSAGES = (
@@ -41,11 +41,10 @@ MESSAGES = (
         "value cannot be converted to type at::Half without overflow",
         (r"value cannot be converted to type (?:c10|at)::(?:half|bfloat16) without overflow",),
         "`RuntimeError`, raised by `masked_fill`, `full`, `clamp` and other ops that take a number",
-        "The number is beyond what float16 can hold, 65504. Under autocast the tensor that it is written into has "
-        "become float16.",
+        "The number is beyond the float16 limit of 65504. Under autocast the target tensor has become float16.",
         (
             (
-                "A mask of attention is filled with `-1e9` or the like.",
+                "An attention mask is filled with `-1e9` or similar.",
                 'Write `float("-inf")` or `torch.finfo(scores.dtype).min`, or compute the scores in float32.',
             ),
         ),
@@ -64,12 +63,12 @@ MESSAGES = (
         ),
         "`RuntimeError`, raised by matrix products of three dimensions, losses with weights, `grid_sample`, "
         "normalisations and custom C++ ops",
-        "An op was given tensors of two dtypes, and takes only one.",
+        "An op got tensors of two dtypes, but takes only one.",
         (
             _OUTSIDE,
             _CAST,
             (
-                "A custom op (C++, CUDA, Triton) or an `autograd.Function` is given what autocast has made half.",
+                "A custom op (C++, CUDA, Triton) or an `autograd.Function` gets a half-precision tensor from autocast.",
                 (
                     'Decorate its forward with `torch.amp.custom_fwd(device_type="cuda", cast_inputs=torch.float32)` '
                     'and its backward with `torch.amp.custom_bwd(device_type="cuda")`.'
@@ -85,19 +84,21 @@ MESSAGES = (
         "'...Backward' object has no attribute '_fwd_used_autocast'",
         (r"'[\w.]+Backward\w*' object has no attribute '_(?:fwd_used_autocast|dtype)'",),
         "`AttributeError`, raised by `backward()`",
-        "The backward of an `autograd.Function` is decorated with `custom_bwd`, which asks in what state of autocast "
-        "its forward ran, and nothing has taken note of that.",
+        (
+            "The backward of an `autograd.Function` is decorated with `custom_bwd`, which needs the autocast state "
+            "of its forward. Nothing has recorded this state."
+        ),
         (
             (
-                "The forward has no `custom_fwd`, or another decorator stands in its place.",
+                "The forward has no `custom_fwd`, or another decorator replaces it.",
                 (
-                    'Decorate it with `torch.amp.custom_fwd(device_type="cuda")`, of the device type that `custom_bwd` '
-                    "names, below `@staticmethod`."
+                    'Decorate it with `torch.amp.custom_fwd(device_type="cuda")`, with the device type of '
+                    "`custom_bwd`, below `@staticmethod`."
                 ),
             ),
             (
-                "The Function has a `setup_context`, whose `ctx` its forward is not given.",
-                "Write forward and context in one method, or open the region in backward by hand.",
+                "The Function has a `setup_context`, so its forward gets no `ctx`.",
+                "Write forward and context in one method, or enter autocast explicitly in backward.",
             ),
         ),
         ("AMP107",),
@@ -108,8 +109,10 @@ MESSAGES = (
         "Found dtype Float but expected Half",
         (rf"found dtype {_TYPE} but expected {_TYPE}",),
         "`RuntimeError`, raised by `backward()`, or by a loss such as `F.binary_cross_entropy`",
-        "A loss was computed from a prediction and a target of two dtypes. Of some losses the forward "
-        "promotes them and the backward does not, of some neither does.",
+        (
+            "A loss was computed from a prediction and a target of different dtypes. Some losses promote them in the "
+            "forward but not in the backward; others never do."
+        ),
         (
             (
                 (
@@ -135,8 +138,10 @@ MESSAGES = (
             r"all tensors must have the same dtype, got input1",
         ),
         "`RuntimeError`, raised by `nn.Linear`, `torch.mm`, `torch.matmul` and the like",
-        "A matrix product takes operands of one dtype. Under autocast it would cast both itself, so no region is open "
-        "here, or it is one for another device.",
+        (
+            "A matrix product takes operands of one dtype. Autocast would cast both, so no region is open here, or "
+            "only a region for another device."
+        ),
         (
             _OUTSIDE,
             _CAST,
@@ -160,8 +165,10 @@ MESSAGES = (
             r"prelu: type promoting not supported",
         ),
         "`RuntimeError`, raised by convolutions and `nn.PReLU`; `ValueError` by `nn.LSTM`, `nn.GRU` and `nn.RNN`",
-        "The weights have another dtype than the input. Under autocast both would be cast, so no region is open here. "
-        "(With `cuda.FloatTensor` beside `FloatTensor` it is the device that differs, not the dtype.)",
+        (
+            "The weights and the input have different dtypes. Autocast would cast both, so no region is open here. "
+            "(With `cuda.FloatTensor` beside `FloatTensor` the device differs, not the dtype.)"
+        ),
         (_CAST, _OUTSIDE, _LEFT),
         ("AMP108", "AMP501"),
         (_RAISED, _DOCS),
@@ -176,19 +183,21 @@ MESSAGES = (
         ),
         "`NotImplementedError`, in older versions `RuntimeError`, raised by decompositions, `inv`, `cdist`, `quantile` "
         "and others",
-        "There is no kernel of this op for half precision on this device. Autocast leaves the op alone, so it gets "
-        "what a product before it has made half.",
+        (
+            "This op has no half-precision kernel on this device. Autocast does not cast its inputs, so it gets the "
+            "half-precision result of an earlier matrix product."
+        ),
         (
             (
                 (
                     "An op of linear algebra (`svd`, `qr`, `inv`, `eigh`, `det`, `cholesky`, `lstsq`) runs in a "
                     "region, on the result of a matrix product."
                 ),
-                'Leave autocast for it: `with torch.autocast("cuda", enabled=False): torch.linalg.svd(x.float())`.',
+                'Disable autocast for it: `with torch.autocast("cuda", enabled=False): torch.linalg.svd(x.float())`.',
             ),
             (
                 (
-                    "A model in float16 runs on the CPU, where many kernels exist for float32 and bfloat16 alone "
+                    "A float16 model runs on the CPU, where many kernels exist only for float32 and bfloat16 "
                     "(`\"LayerNormKernelImpl\" not implemented for 'Half'`)."
                 ),
                 "Use float32 or bfloat16 on the CPU; choose the dtype by the device.",
@@ -213,12 +222,14 @@ MESSAGES = (
         "could not create a primitive descriptor for the LSTM forward propagation primitive",
         (r"could not create a primitive(?: descriptor)? for (?:the|an?) [\w ]{1,80}? primitive",),
         "`RuntimeError`, raised by `nn.LSTM` in an `autocast` region of the CPU",
-        "oneDNN, with which torch runs the op on a CPU, has no kernel of this dtype for this processor. An LSTM in "
-        "bfloat16 needs AVX512, and one in float16 AVX512-FP16 or AMX-FP16.",
+        (
+            "On the CPU torch runs this op with oneDNN, which has no kernel of this dtype for this processor. A "
+            "bfloat16 LSTM needs AVX512; a float16 LSTM needs AVX512-FP16 or AMX-FP16."
+        ),
         (
             (
                 'An `nn.LSTM` runs under `torch.autocast("cpu")`, which casts it to low precision on any processor.',
-                'Leave autocast for it: `with torch.autocast("cpu", enabled=False): lstm(x.float())`.',
+                'Disable autocast for it: `with torch.autocast("cpu", enabled=False): lstm(x.float())`.',
             ),
             (
                 "The tests of a project that trains on GPUs run on a CPU without AVX512.",
@@ -241,8 +252,10 @@ MESSAGES = (
         ),
         "`RuntimeError`, raised by `torch.fft.*` and `torch.stft`: the first on CUDA, `Unsupported dtype Half` on the "
         "CPU and for bfloat16",
-        "In half precision CUDA transforms only lengths that are powers of two; the CPU transforms none. Autocast does "
-        "not cast `torch.fft`, so it gets what a layer before it has made half.",
+        (
+            "In half precision CUDA transforms only lengths that are powers of two; the CPU transforms none. "
+            "Autocast does not cast `torch.fft`, so it gets the half-precision result of an earlier layer."
+        ),
         (
             (
                 "A Fourier transform in a region, after a linear layer or a convolution.",
@@ -260,13 +273,16 @@ MESSAGES = (
         "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.",
         (r"binary_cross_entropy and torch\.nn\.BCELoss are unsafe to autocast",),
         "`RuntimeError`, raised by `nn.BCELoss` and `F.binary_cross_entropy` under autocast on CUDA",
-        "A sigmoid in float16 rounds to 0 or 1, whose logarithm is infinite, so the gradients cannot be right.",
+        (
+            "A float16 sigmoid rounds to 0 or 1, where the logarithm of it or its complement is infinite, so the "
+            "gradients cannot be correct."
+        ),
         (
             (
-                "A sigmoid and `BCELoss` are computed in a region.",
+                "A sigmoid and `BCELoss` run in a region.",
                 (
-                    "Leave the sigmoid out and use `nn.BCEWithLogitsLoss`; or leave the region for the loss and call "
-                    "`.float()` on what goes into the sigmoid."
+                    "Remove the sigmoid and use `nn.BCEWithLogitsLoss`; or leave the region for the loss and "
+                    "call `.float()` on the input of the sigmoid."
                 ),
             ),
         ),
@@ -293,17 +309,19 @@ MESSAGES = (
             rf"expected out tensor to have dtype {_TYPE}, but got",
         ),
         "`RuntimeError`, raised by `a[index] = b`, `scatter_`, `index_add_`, `index_copy_`, `masked_scatter_`, `out=`",
-        "A tensor is written into another one of another dtype. Writes into views (`a[0] = b`) cast, writes by an "
-        "index tensor or a mask do not.",
+        (
+            "A tensor is written into a tensor of another dtype. Writes into views (`a[0] = b`) cast; writes by an "
+            "index tensor or a mask do not."
+        ),
         (
             (
                 (
-                    "A buffer is made in float32 (`torch.zeros(...)`) in a region, and filled with what a layer gave, "
-                    "which is half."
+                    "A float32 buffer (`torch.zeros(...)`) is created in a region, and filled with the "
+                    "half-precision output of a layer."
                 ),
                 (
-                    "Make it of the same dtype, `torch.zeros(..., dtype=out.dtype)`, or cast what is written: "
-                    "`a[index] = b.to(a.dtype)`. Sums over many values are better kept in float32."
+                    "Create the buffer with the same dtype, `torch.zeros(..., dtype=out.dtype)`, or cast the "
+                    "source: `a[index] = b.to(a.dtype)`. Keep sums over many values in float32."
                 ),
             ),
         ),
@@ -321,8 +339,10 @@ MESSAGES = (
         ),
         "`RuntimeError` of `scaled_dot_product_attention` outside a region, `ValueError` of xformers, `RuntimeError` "
         "of flash-attn",
-        "Query, key and value have more than one dtype. `scaled_dot_product_attention` is cast by autocast, attention "
-        "of other libraries is not.",
+        (
+            "Query, key and value have different dtypes. Autocast casts `scaled_dot_product_attention`, but not the "
+            "attention of other libraries."
+        ),
         (
             (
                 (
@@ -341,10 +361,10 @@ MESSAGES = (
         "linalg.solve: Expected A and B to have the same dtype, but found A of type ... and B of type ... instead",
         (r"linalg\.\w+: expected \w+ and \w+ to have the same dtype", r"expected b and a to have the same dtype"),
         "`RuntimeError`, raised by `torch.linalg.solve` and the like",
-        "A system of equations takes operands of one dtype, and not half.",
+        "A linear solver takes operands of one dtype, which must not be half.",
         (
             (
-                "One side was made half by a product in a region.",
+                "One operand is the half-precision result of a matrix product in a region.",
                 (
                     'Solve in float32: `with torch.autocast("cuda", enabled=False): '
                     "torch.linalg.solve(a.float(), b.float())`."
@@ -362,8 +382,8 @@ MESSAGES = (
         "Floating values are written into a tensor of integers.",
         (
             (
-                "A counter or an index is updated in place by something that is floating: `count += weight`.",
-                "Make the tensor floating, float32 for a sum, or convert what is added.",
+                "A counter or an index is updated in place with a floating-point value: `count += weight`.",
+                "Use a floating tensor (float32 for a sum), or convert the added value.",
             ),
         ),
         (),
@@ -377,14 +397,14 @@ MESSAGES = (
             r"assigned grad has data of a different type",
         ),
         "`RuntimeError`, raised by `p.grad = ...`; older versions say `assigned grad has data of a different type`",
-        "A gradient has to have the dtype of its parameter.",
+        "A gradient must have the dtype of its parameter.",
         (
             (
-                "Gradients of a half-precision copy are given to master weights in float32, or the reverse.",
+                "Gradients of a half-precision copy are assigned to float32 master weights, or the reverse.",
                 "Convert: `master.grad = p.grad.to(master.dtype)`. Autocast with float32 parameters needs no copies.",
             ),
             (
-                "A module was cast after its gradients were made.",
+                "A module was cast after its gradients were computed.",
                 "Cast before training, and call `zero_grad(set_to_none=True)` after a cast.",
             ),
         ),
@@ -403,7 +423,7 @@ MESSAGES = (
         (
             (
                 "The model was cast after the optimizer had stepped, or a checkpoint of another precision was loaded.",
-                "Cast first, then make the optimizer; load its state into parameters of the dtype it was saved with.",
+                "Cast first, then create the optimizer; load its state into parameters of the saved dtype.",
             ),
         ),
         ("AMP501",),
@@ -417,7 +437,7 @@ MESSAGES = (
         "NumPy has no bfloat16.",
         (
             (
-                "An output of a bfloat16 region is given to NumPy, matplotlib or scikit-learn.",
+                "An output of a bfloat16 region is passed to NumPy, matplotlib or scikit-learn.",
                 "Call `.float()` before `.numpy()`.",
             ),
         ),

@@ -12,27 +12,30 @@ MESSAGES = (
         "No inf checks were recorded for this optimizer.",
         (r"no inf checks were recorded for this optimizer",),
         "`AssertionError`, raised by `scaler.step(optimizer)`",
-        "`step()` unscales the gradients of the optimizer and looks for infinities among them. It found no gradient at "
-        "all: `.grad` is None for each parameter that the optimizer holds.",
+        (
+            "`step()` unscales the gradients of the optimizer and checks them for infinities. It found no gradient "
+            "at all: `.grad` is None for every parameter of the optimizer."
+        ),
         (
             (
                 (
-                    "The loss is a new tensor, made of numbers (`torch.tensor(values, requires_grad=True)`, `.item()`, "
-                    "`argmax`, `.detach()`, NumPy). Its backward pass ends in that tensor and reaches no parameter."
+                    "The loss is a new tensor, created from numbers (`torch.tensor(values, requires_grad=True)`, "
+                    "`.item()`, `argmax`, `.detach()`, NumPy). Its backward pass ends in that tensor and reaches "
+                    "no parameter."
                 ),
                 (
-                    "Compute the loss from the model's output with operations that have a derivative. "
-                    "`requires_grad=True` on a new tensor hides the mistake, it does not repair it."
+                    "Compute the loss from the model's output with differentiable operations. "
+                    "`requires_grad=True` on a new tensor hides the mistake, but does not fix it."
                 ),
             ),
             (
                 (
-                    "This batch contributes nothing to the loss: each target was masked or NaN, so it kept the value "
-                    "that it was initialised with."
+                    "This batch contributes nothing to the loss: each target was masked or NaN, so the loss kept "
+                    "its initial value."
                 ),
                 (
-                    "Skip backward, step and update of such a batch, or add `0 * output.sum()` so that the gradients "
-                    "are zeros (under DDP all ranks have to do the same)."
+                    "Skip backward, step and update for such a batch, or add `0 * output.sum()` so that the "
+                    "gradients are zeros (under DDP all ranks must do the same)."
                 ),
             ),
             (
@@ -41,14 +44,14 @@ MESSAGES = (
             ),
             (
                 (
-                    "The loss reaches other parameters: those of another optimizer (GAN, actor and critic), or those "
-                    "of a model that was replaced, wrapped or loaded after the optimizer was made."
+                    "The loss reaches other parameters: the parameters of another optimizer (GAN, actor and "
+                    "critic), or of a model that was replaced, wrapped or loaded after the optimizer was created."
                 ),
-                "Step the optimizer whose parameters the loss has used, and make the optimizer from the final model.",
+                "Step the optimizer of the parameters in the loss, and create the optimizer from the final model.",
             ),
             (
                 "All parameters of the optimizer are frozen (`requires_grad=False`), or ran under `torch.no_grad()`.",
-                "Give the optimizer the parameters that are trained, and take `no_grad` off their forward.",
+                "Give the optimizer the trained parameters, and remove `no_grad` from their forward.",
             ),
         ),
         ("AMP215", "AMP207"),
@@ -59,20 +62,22 @@ MESSAGES = (
         "No inf checks were recorded prior to update.",
         (r"no inf checks were recorded prior to update",),
         "`AssertionError`, raised by `scaler.update()`",
-        "`update()` decides about the scale by what `unscale_()` and `step()` have found since the last update. "
-        "Neither has run, or none of them found a gradient.",
+        (
+            "`update()` uses the inf checks of `unscale_()` and `step()` since the last update. Neither has run, or "
+            "neither found a gradient."
+        ),
         (
             (
-                "The optimizer is stepped directly, `optimizer.step()`, so that the gradients stay multiplied.",
+                "The optimizer is stepped directly, `optimizer.step()`, so the gradients stay multiplied by the scale.",
                 "Write `scaler.step(optimizer)`.",
             ),
             (
-                "`update()` runs in every micro-batch of an accumulation window, or after a batch that was skipped.",
+                "`update()` runs in every micro-batch of an accumulation window, or after a skipped batch.",
                 "Put `update()` under the same condition as `step()`.",
             ),
             ("`update()` is called twice.", "Call it once in an iteration, after the last step."),
             (
-                "A fused optimizer had no gradient at all: its step checks nothing by itself.",
+                "A fused optimizer had no gradient at all: its step makes no check of its own.",
                 "See `amp-check explain no-inf-checks`.",
             ),
         ),
@@ -85,29 +90,32 @@ MESSAGES = (
         (r"attempting to unscale fp16 gradients",),
         "`ValueError`, raised by `scaler.unscale_(optimizer)`, or by `scaler.step(optimizer)` and by what unscales for "
         "you (accelerate, Lightning, the Trainer of transformers)",
-        "A gradient has the dtype of its parameter. Parameters in float16 have gradients in float16, which overflow "
-        "when they are unscaled, so torch refuses. Autocast never makes a parameter float16: the program did.",
+        (
+            "A gradient has the dtype of its parameter. Float16 parameters have float16 gradients, and torch refuses "
+            "to unscale them. Autocast never changes the dtype of a parameter: the program did."
+        ),
         (
             (
                 "The model was cast: `model.half()`, `model.to(torch.float16)`, `model.to(device, dtype)`.",
-                "Drop the cast of what is trained. Keep its parameters in float32, and let `torch.autocast` choose.",
+                "Remove the cast. Keep trained parameters in float32, and let `torch.autocast` choose the dtypes.",
             ),
             (
                 (
-                    "It was loaded in float16: `from_pretrained(..., torch_dtype=torch.float16)` (`dtype=` in newer "
-                    "versions), a `torch_dtype` of `auto`, or a checkpoint that was assigned."
+                    "The model was loaded in float16: `from_pretrained(..., torch_dtype=torch.float16)` "
+                    "(`dtype=` in newer versions), a `torch_dtype` of `auto`, or a checkpoint loaded with "
+                    "`assign=True`."
                 ),
                 (
-                    "Load it in float32 and train under autocast. Where only adapters are trained (LoRA), cast those "
-                    "that have `requires_grad` to float32."
+                    "Load the model in float32 and train under autocast. If only adapters are trained (LoRA), "
+                    "cast the parameters with `requires_grad` to float32."
                 ),
             ),
             (
                 (
-                    "A layer was made in float16: `nn.Linear(8, 8, dtype=torch.float16)`, or everything was, by "
-                    "`torch.set_default_dtype(torch.float16)`."
+                    "A layer was created in float16, with `nn.Linear(8, 8, dtype=torch.float16)`, or all layers, "
+                    "with `torch.set_default_dtype(torch.float16)`."
                 ),
-                "Leave the dtype out.",
+                "Remove the dtype.",
             ),
         ),
         ("AMP501",),
@@ -118,7 +126,7 @@ MESSAGES = (
         "unscale_() has already been called on this optimizer since the last update().",
         (r"unscale_\(\) has already been called on this optimizer",),
         "`RuntimeError`, raised by `scaler.unscale_(optimizer)`",
-        "Gradients may be divided by the scale once. The scaler remembers that it has done so until `update()`.",
+        "Gradients may be divided by the scale only once. The scaler remembers the division until `update()`.",
         (
             (
                 "`unscale_()` runs in every micro-batch of an accumulation window.",
@@ -126,17 +134,17 @@ MESSAGES = (
             ),
             (
                 (
-                    "`update()` is missing, or is skipped together with a step, so that the next iteration finds the "
-                    "state of the last."
+                    "`update()` is missing, or is skipped together with a step, so the next iteration finds the "
+                    "old state."
                 ),
-                "Call `scaler.update()` whenever `unscale_()` was called, also after a step that was left out.",
+                "Call `scaler.update()` whenever `unscale_()` was called, even after a skipped step.",
             ),
             (
                 (
-                    "`unscale_()` is called twice: by the program and by what clips for it "
-                    "(`accelerator.clip_grad_norm_`, a framework's hook)."
+                    "`unscale_()` is called twice: by the program and by a framework that clips "
+                    "(`accelerator.clip_grad_norm_`, a hook)."
                 ),
-                "Leave one of the two out.",
+                "Remove one of the two calls.",
             ),
         ),
         ("AMP209", "AMP210", "AMP303", "AMP206"),
@@ -147,11 +155,11 @@ MESSAGES = (
         "step() has already been called since the last update().",
         (r"step\(\) has already been called since the last update",),
         "`RuntimeError`, raised by `scaler.step(optimizer)`",
-        "One step of an optimizer belongs to one `update()`.",
+        "Each optimizer may step once per `update()`.",
         (
             ("`scaler.update()` is missing.", "Call it once in each iteration, after the last `scaler.step()`."),
             (
-                "`update()` stands under a condition that does not hold, such as one for another micro-batch.",
+                "`update()` is under a condition that is false here, such as the condition of another micro-batch.",
                 "Put it under the condition of the step.",
             ),
             ("The optimizer is stepped twice.", "Step each optimizer once in an iteration."),
@@ -164,10 +172,10 @@ MESSAGES = (
         "unscale_() is being called after step().",
         (r"unscale_\(\) is being called after step\(\)",),
         "`RuntimeError`, raised by `scaler.unscale_(optimizer)`",
-        "The step has unscaled and used these gradients already, and the scaler was not updated since.",
+        "The step has already unscaled and used these gradients, and the scaler was not updated since.",
         (
             (
-                "`unscale_()` and the clip stand below `scaler.step(optimizer)`.",
+                "`unscale_()` and the clip come after `scaler.step(optimizer)`.",
                 "Put them between backward and step.",
             ),
             ("`scaler.update()` of the last iteration is missing.", "Call it after the last step of an iteration."),
@@ -183,17 +191,17 @@ MESSAGES = (
         "`AssertionError`, raised by `scaler.unscale_()`, `scaler.step()` or `scaler.update()`",
         "The scale exists from the first `scaler.scale(loss)` on, and this scaler has never scaled a loss.",
         (
-            ("`loss.backward()` runs on the bare loss.", "Write `scaler.scale(loss).backward()`."),
+            ("`loss.backward()` runs on the unscaled loss.", "Write `scaler.scale(loss).backward()`."),
             (
-                "Another scaler scales the loss than the one that steps: it was made twice, or is one per optimizer.",
+                (
+                    "One scaler scales the loss and another one steps: the scaler was created twice, or once per "
+                    "optimizer."
+                ),
                 "Use one scaler for the whole program.",
             ),
             (
-                (
-                    "A framework runs backward its own way (`manual_backward`, `accelerator.backward`) and another "
-                    "scaler steps."
-                ),
-                "Leave the whole protocol to the framework, or none of it.",
+                ("A framework runs backward (`manual_backward`, `accelerator.backward`), and another scaler steps."),
+                "Let the framework do backward, step and update, or none of them.",
             ),
         ),
         ("AMP203",),
@@ -204,11 +212,14 @@ MESSAGES = (
         "Closure use is not currently supported if GradScaler is enabled.",
         (r"closure use is not currently supported if gradscaler is enabled",),
         "`RuntimeError`, raised by `scaler.step(optimizer, closure=...)`",
-        "A closure computes loss and gradients anew, between which the scaler cannot look for infinities.",
+        "A closure recomputes loss and gradients inside the step, where the scaler cannot check for infinities.",
         (
             (
                 "An optimizer that needs a closure, such as LBFGS, is stepped by a scaler.",
-                "Train with it in float32 or bfloat16 and step it directly, or use one that needs no closure.",
+                (
+                    "Train in float32 or bfloat16 and step the optimizer directly, or use an optimizer that needs no "
+                    "closure."
+                ),
             ),
         ),
         ("AMP211",),
@@ -219,13 +230,13 @@ MESSAGES = (
         "The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler.",
         (r"the source state dict is empty, possibly because it was saved from a disabled instance of gradscaler",),
         "`RuntimeError`, raised by `scaler.load_state_dict()`",
-        "The checkpoint was written by a run whose scaler was disabled, and an enabled one is to go on from it.",
+        "The checkpoint was written by a run with a disabled scaler, and an enabled scaler loads it.",
         (
             (
                 "The earlier run trained in bfloat16 or float32, or without a GPU.",
                 (
-                    "Load the scaler's state only where it is not empty: "
-                    "`if state['scaler']: scaler.load_state_dict(state['scaler'])`. The scale starts anew."
+                    "Load the scaler's state only if it is not empty: `if state['scaler']: "
+                    "scaler.load_state_dict(state['scaler'])`. The scale then starts at its initial value."
                 ),
             ),
         ),
@@ -241,20 +252,22 @@ MESSAGES = (
             r"user provided device_type of '\w+', but \w+ is not available",
         ),
         "`UserWarning`, given by `GradScaler(...)` or `torch.autocast(...)`",
-        "The scaler or the region is for a device that this process does not have. It switches itself off, and the "
-        "training goes on without it.",
+        (
+            "The scaler or the region is for a device that this process does not have. It switches itself off, and "
+            "training continues without it."
+        ),
         (
             (
                 "The program runs on another device: a Mac (`mps`), an XPU, the CPU.",
                 (
-                    'Name the device that is trained on, in both: `torch.amp.GradScaler("mps")` and '
-                    '`torch.autocast("mps", dtype=torch.float16)`. float16 without a live scaler loses small '
-                    "gradients; where the device has no scaler, train in bfloat16 or float32."
+                    'Name the training device in both: `torch.amp.GradScaler("mps")` and `torch.autocast("mps", '
+                    "dtype=torch.float16)`. float16 without a live scaler loses small gradients. If the device "
+                    "has no scaler, train in bfloat16 or float32."
                 ),
             ),
             (
                 "The GPU is hidden: a driver, a container, `CUDA_VISIBLE_DEVICES`.",
-                "Look at `torch.cuda.is_available()` before anything else.",
+                "Check `torch.cuda.is_available()` first.",
             ),
         ),
         ("AMP217",),
@@ -269,18 +282,22 @@ MESSAGES = (
             r"found no nvidia driver on your system",
         ),
         "`RuntimeError` or `AssertionError`, raised by `.to(device)` and whatever makes a tensor on a device",
-        "This build of torch, or this machine, does not have the device that the program asks for.",
+        "This build of torch, or this machine, does not have the requested device.",
         (
             (
-                "The device is written into the program.",
+                "The program hard-codes the device.",
                 (
-                    "Ask what is there: `torch.accelerator.current_accelerator()`, or `torch.cuda.is_available()` and "
-                    "`torch.backends.mps.is_available()`. Give that device to `torch.autocast` and to the scaler."
+                    "Detect the device: `torch.accelerator.current_accelerator()`, or "
+                    "`torch.cuda.is_available()` and `torch.backends.mps.is_available()`. Pass that device to "
+                    "`torch.autocast` and to the scaler."
                 ),
             ),
             (
-                "Another device than that of the scaler and of autocast is used, as in code that was written for CUDA.",
-                "Write `torch.amp.GradScaler(device)` and `torch.autocast(device)`; `torch.cuda.amp` is CUDA's.",
+                (
+                    "The code uses another device than the scaler and autocast, for example code that was written "
+                    "for CUDA."
+                ),
+                "Write `torch.amp.GradScaler(device)` and `torch.autocast(device)`; `torch.cuda.amp` is for CUDA only.",
             ),
         ),
         ("AMP217",),
@@ -291,12 +308,14 @@ MESSAGES = (
         "aten._amp_foreach_non_finite_check_and_unscale_.default: got mixed torch.Tensor and DTensor",
         (r"_amp_\w*unscale_\w*\.default: got mixed torch\.Tensor and DTensor",),
         "`RuntimeError`, raised by `scaler.unscale_(optimizer)` or `scaler.step(optimizer)`",
-        "One optimizer holds parameters that are sharded and others that are not, and the scaler unscales them in one "
-        "call.",
+        "One optimizer holds sharded and unsharded parameters, and the scaler unscales them in one call.",
         (
             (
                 "`fully_shard` was applied to a part of the model, or a head was added after it.",
-                "Shard the whole model with `fully_shard(model)`, or give what is not sharded an optimizer of its own.",
+                (
+                    "Shard the whole model with `fully_shard(model)`, or use a separate optimizer for the unsharded "
+                    "parameters."
+                ),
             ),
         ),
         ("AMP602",),

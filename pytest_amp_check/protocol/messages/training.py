@@ -18,22 +18,23 @@ MESSAGES = (
         (
             (
                 (
-                    "A scaler is live and the scaled gradients overflowed: infinities that become NaN further down. A "
-                    "scaler expects that in its first steps and now and then later, and skips the step."
+                    "A scaler is live and the scaled gradients overflowed to infinities, which then became NaN. "
+                    "This is normal in the first steps of a scaler and occasionally later: the scaler skips the "
+                    "step."
                 ),
                 (
-                    "Take anomaly mode off while a scaler calibrates. To look for a real NaN, run with "
+                    "Disable anomaly mode while a scaler calibrates. To look for a real NaN, run with "
                     "`GradScaler(enabled=False)` in float32 or bfloat16."
                 ),
             ),
             (
                 (
-                    "The op has no finite gradient there: `sqrt(0)`, `norm()` of zeros, `log(0)`, a division by zero, "
-                    "a softmax over a row that is masked entirely."
+                    "The op has no finite gradient at its input: `sqrt(0)`, `norm()` of zeros, `log(0)`, a "
+                    "division by zero, a softmax over a fully masked row."
                 ),
                 (
-                    "Keep its argument away from that point with an epsilon that the dtype can hold (1e-8 is 0 in "
-                    "float16), and compute it in float32."
+                    "Keep the input away from that point with an epsilon that the dtype can represent (1e-8 is 0 "
+                    "in float16), and compute the op in float32."
                 ),
             ),
         ),
@@ -45,24 +46,24 @@ MESSAGES = (
         "element 0 of tensors does not require grad and does not have a grad_fn",
         (r"element \d+ of (?:tensors|variables) does not require grad and does not have a grad_fn",),
         "`RuntimeError`, raised by `backward()`",
-        "Nothing that the loss was computed from asks for a gradient, so there is nothing to run backward.",
+        "No input of the loss requires a gradient, so `backward()` has nothing to differentiate.",
         (
             (
                 (
-                    "The loss was taken out of the graph: `.item()`, `.detach()`, `.data`, `argmax`, NumPy, or a new "
-                    "tensor."
+                    "The loss was removed from the graph by `.item()`, `.detach()`, `.data`, `argmax`, NumPy, or "
+                    "a new tensor."
                 ),
                 (
-                    "Compute it from the model's output with operations that have a derivative. `requires_grad=True` "
-                    "on it hides the mistake: the scaler finds no gradients then."
+                    "Compute the loss from the model's output with differentiable operations. "
+                    "`requires_grad=True` on the loss hides the mistake: the scaler then finds no gradients."
                 ),
             ),
             (
                 "The forward ran under `torch.no_grad()` or `inference_mode()`, or every parameter is frozen.",
-                "Run it with gradients on, and leave `requires_grad` of what is trained at True.",
+                "Run the forward with gradients enabled, and leave `requires_grad` of trained parameters at True.",
             ),
             (
-                "A reentrant checkpoint gets an input that asks for no gradient, as after a frozen embedding.",
+                "A reentrant checkpoint gets an input that requires no gradient, for example after a frozen embedding.",
                 "Use `checkpoint(..., use_reentrant=False)`, or transformers' `model.enable_input_require_grads()`.",
             ),
         ),
@@ -77,12 +78,12 @@ MESSAGES = (
         "The gradients hold an infinity or a NaN.",
         (
             (
-                "A scaler is live: such an overflow is part of its work, and it would have skipped the step.",
+                "A scaler is live: it expects such an overflow, and would have skipped the step.",
                 "Leave `error_if_nonfinite` at False and let `scaler.step(optimizer)` skip.",
             ),
             (
-                "There is no scaler, and the loss or its gradients are not finite.",
-                "Look for the first value that is not finite.",
+                "There is no scaler, and the loss or its gradients are non-finite.",
+                "Find the first non-finite value.",
             ),
         ),
         ("AMP213",),
@@ -99,13 +100,13 @@ MESSAGES = (
             ),
         ),
         "`RuntimeError` of `torch.multinomial`, `ValueError` of `torch.distributions`",
-        "What is sampled from holds NaN: the network gave NaN or an infinity.",
+        "The probabilities contain NaN, because the network gave NaN or an infinity.",
         (
             (
                 "Activations or logits overflowed in float16, or the weights have been NaN since an earlier step.",
                 (
-                    "Find the first step with a value that is not finite; compute logits and softmax in float32, or "
-                    "use bfloat16."
+                    "Find the first step with a non-finite value; compute logits and softmax in float32, or use "
+                    "bfloat16."
                 ),
             ),
         ),
@@ -121,26 +122,31 @@ MESSAGES = (
             r"a different number of tensors was saved during the original forward and recomputation",
         ),
         "`CheckpointError`, raised by `backward()` through `torch.utils.checkpoint.checkpoint(use_reentrant=False)`",
-        "The part that is checkpointed gave tensors of other shapes or dtypes when it was computed again in the "
-        "backward pass. Where the dtypes differ, it ran under another precision than the first time.",
+        (
+            "The checkpointed part gave tensors of other shapes or dtypes when the backward pass recomputed it. If "
+            "the dtypes differ, the recomputation ran in another precision than the forward."
+        ),
         (
             (
                 (
-                    "An autocast region is entered or left by a condition, a global or a cache that is different in "
-                    "the backward pass."
+                    "A condition, a global or a cache decides about an autocast region, and differs in the "
+                    "backward pass."
                 ),
-                "Decide about precision inside the checkpointed function, the same way each time.",
+                "Set the precision inside the checkpointed function, the same way each time.",
             ),
             (
                 (
-                    "The cast cache of autocast held a weight in one of the two runs and not in the other (a forward "
-                    "under `no_grad` in the same region, a module used inside and outside)."
+                    "The cast cache of autocast held a weight in only one of the two runs (a forward under "
+                    "`no_grad` in the same region, a module used inside and outside)."
                 ),
-                "Run evaluation in a region of its own; `torch.autocast(..., cache_enabled=False)` rules it out.",
+                (
+                    "Run evaluation in a separate region, or disable the cache with `torch.autocast(..., "
+                    "cache_enabled=False)`."
+                ),
             ),
             (
-                "A custom function saves tensors that depend on state: dropout masks, lazily made buffers.",
-                "Make what it computes a function of its inputs; `preserve_rng_state` stays True.",
+                "A custom function saves tensors that depend on state: dropout masks, lazily created buffers.",
+                "Compute these tensors from the inputs only, and leave `preserve_rng_state` at True.",
             ),
         ),
         ("AMP101", "AMP109"),
@@ -151,16 +157,16 @@ MESSAGES = (
         "Detected call of `lr_scheduler.step()` before `optimizer.step()`.",
         (r"detected call of lr_scheduler\.step\(\) before optimizer\.step\(\)",),
         "`UserWarning`, given by `scheduler.step()`",
-        "The schedule moved on before the optimizer had made its first step.",
+        "The schedule moved on before the optimizer's first step.",
         (
             (
                 (
-                    "The scaler skipped the first step: its first scale, 65536, is too large for most models, and it "
-                    "comes down by skipping. The order of the calls is right."
+                    "The scaler skipped the first step: its first scale, 65536, is too large for most models, "
+                    "and each skipped step lowers it. The order of the calls is correct."
                 ),
                 (
-                    "Move the schedule only when a step was made: `scale = scaler.get_scale(); scaler.update(); "
-                    "if scaler.get_scale() >= scale: scheduler.step()`."
+                    "Step the scheduler only if the optimizer stepped: `scale = scaler.get_scale(); "
+                    "scaler.update(); if scaler.get_scale() >= scale: scheduler.step()`."
                 ),
             ),
             ("`scheduler.step()` stands above `scaler.step(optimizer)`.", "Put it below `scaler.update()`."),
@@ -177,10 +183,10 @@ MESSAGES = (
             r"user specified an unsupported autocast device_type",
         ),
         "`UserWarning` (`RuntimeError` for the device), given by `torch.autocast(...)`",
-        "The region is switched off, and what runs in it runs in float32.",
+        "The region is switched off, and its code runs in float32.",
         (
             (
-                "Autocast is asked for a dtype or a device that it does not have.",
+                "Autocast does not support the dtype or the device.",
                 'Use `torch.bfloat16` or `torch.float16`, and the device type alone: `"cuda"`, not `"cuda:0"`.',
             ),
         ),
@@ -195,17 +201,17 @@ MESSAGES = (
             r"must flatten tensors with uniform dtype but got",
         ),
         "`AssertionError` of `fully_shard` at the first forward, `ValueError` of `FullyShardedDataParallel(...)`",
-        "The parameters that are sharded together are flattened into one buffer, which has one dtype.",
+        "Parameters that are sharded together are flattened into one buffer, which has a single dtype.",
         (
             (
                 (
-                    "A part of the model is in another dtype: adapters or norms in float32 beside a base that was "
-                    "loaded in half precision, or one layer that was cast."
+                    "A part of the model has another dtype: float32 adapters or norms beside a base loaded in "
+                    "half precision, or a single cast layer."
                 ),
                 (
-                    "Bring all parameters to float32 and give FSDP the dtype to compute in "
-                    "(`MixedPrecisionPolicy(param_dtype=torch.bfloat16)`, `MixedPrecision`), or wrap the two parts "
-                    "separately."
+                    "Convert all parameters to float32 and pass FSDP the compute dtype "
+                    "(`MixedPrecisionPolicy(param_dtype=torch.bfloat16)`, `MixedPrecision`), or wrap the two "
+                    "parts separately."
                 ),
             ),
         ),

@@ -50,7 +50,7 @@ def move_to_step(layout: ProgramLayout, finding: Finding) -> Mended:
     else:
         require(all(map(layout.has_own_lines, steps)))
         put = layout.insert_below(steps[-1], rows)
-    return f"Move `{layout.source_of(call)}` under the test of the step", [put, layout.remove_lines(top, bottom)]
+    return f"Move `{layout.source_of(call)}` under the condition of the step", [put, layout.remove_lines(top, bottom)]
 
 
 def _find_guarded_steps(layout: ProgramLayout, block: list[ast.stmt], scaler: str) -> tuple[ast.If, list[ast.stmt]]:
@@ -166,8 +166,8 @@ def _clear_after_step(layout: ProgramLayout, finding: Finding, call: ast.Call) -
     require(layout.has_own_lines(last))
     require(not isinstance(last, (ast.Return, ast.Break, ast.Continue, ast.Raise, ast.With, ast.If, *LOOPS)))
     if layout.find_calls(guard, "zero_grad"):
-        return f"Leave it to the `zero_grad` after the step of `{optimizer}`", [removal]
-    return f"Move `{row}` behind the step", [layout.insert_after(last, row), removal]
+        return f"Keep only the `zero_grad` after the step of `{optimizer}`", [removal]
+    return f"Move `{row}` after the step", [layout.insert_after(last, row), removal]
 
 
 def _is_step_of(layout: ProgramLayout, statement: ast.stmt, scaler: str, optimizer: str) -> bool:

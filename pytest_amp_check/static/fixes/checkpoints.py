@@ -55,9 +55,9 @@ def save_scaler(layout: ProgramLayout, finding: Finding) -> Mended:
     ]
     if loads:
         edits: list[Change] = [saved, *(_load_scaler_state(layout, load, key, name, scaler) for load in loads)]
-        return "Save the scaler's state with the optimizer's, and load it where that is loaded", edits
+        return "Save the scaler's state with the optimizer's state, and load both", edits
     require(not _is_loaded_elsewhere(layout, optimizer))
-    return "Save the scaler's state with the optimizer's; load it where a run is resumed", [saved]
+    return "Save the scaler's state with the optimizer's state; load it when a run is resumed", [saved]
 
 
 def _is_loaded_elsewhere(layout: ProgramLayout, optimizer: str) -> bool:

@@ -121,6 +121,6 @@ def _find_indent_step(layout: ProgramLayout, node: ast.AST) -> str:
 def drop_error(layout: ProgramLayout, finding: Finding) -> Mended:
     require(finding.label == "clip-nonfinite")
     call = layout.find_expression(finding.site, ast.Call)
-    return "Drop `error_if_nonfinite`", [
+    return "Remove `error_if_nonfinite`", [
         PendingRewrite(layout, call, RewriteSpec(dropped_argument="error_if_nonfinite"))
     ]

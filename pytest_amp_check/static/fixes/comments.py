@@ -23,7 +23,7 @@ def remove_suppression(layout: ProgramLayout, finding: Finding) -> Mended:
         kept = [word for word in words if word not in idle and word.upper() not in idle]
         if kept:
             start, end = site.column + listed.start(group), site.column + listed.end(group)
-            return "Remove what silences nothing", [Edit(site.line, start, site.line, end, ", ".join(kept))]
+            return "Remove the codes that silence nothing", [Edit(site.line, start, site.line, end, ", ".join(kept))]
     # Another comment behind a separate `#` stays.
     other = re.search(r"\s#", row[site.end_column :])
     if other is not None:

@@ -52,7 +52,7 @@ def correct_arguments(layout: ProgramLayout, finding: Finding) -> Mended:
         given = find_keyword(call, "device_type") or require_first(call.args)
         require(find_access_path(given) is not None or isinstance(given, ast.Call))
         value = f"{layout.source_of(given)}.type"
-        return f"Pass the type of the device: `{value}`", [
+        return f"Pass the device type: `{value}`", [
             PendingRewrite(layout, call, RewriteSpec(new_value=(0, "device_type", value)))
         ]
     if finding.label == "autocast:no-device" and not call.args:
@@ -63,7 +63,7 @@ def correct_arguments(layout: ProgramLayout, finding: Finding) -> Mended:
         ]
     require(finding.label == "autocast:bool-dtype" and len(call.args) == 2)
     # The second argument was `enabled` in the old API.
-    return "Pass `enabled` by its name", [PendingRewrite(layout, call, RewriteSpec(argument_names=(None, "enabled")))]
+    return "Pass `enabled` by name", [PendingRewrite(layout, call, RewriteSpec(argument_names=(None, "enabled")))]
 
 
 def _find_device_types(layout: ProgramLayout) -> set[str]:
@@ -98,7 +98,7 @@ def leave_region(layout: ProgramLayout, finding: Finding) -> Mended:
         for line in range(top, last + 1)
         if layout.lines[line - 1].startswith(inner)
     ]
-    return "Dedent what trails in the autocast block from the backward pass on", edits
+    return "Dedent the end of the autocast block, from the backward pass on", edits
 
 
 def _find_trailing(layout: ProgramLayout, region: ast.With | ast.AsyncWith, call: ast.Call) -> list[ast.stmt]:
@@ -181,7 +181,7 @@ def enter_region(layout: ProgramLayout, finding: Finding) -> Mended:
         *(make_insertion(number, len(indent), step) for number in numbers),
     ]
     single = statement.lineno == above
-    return f"Enter `{layout.source_of(call)}` for what follows" if single else "Enter the region", edits
+    return f"Enter `{layout.source_of(call)}` around the following code" if single else "Enter the region", edits
 
 
 def _find_forward_statements(layout: ProgramLayout, statement: ast.stmt) -> list[ast.stmt]:

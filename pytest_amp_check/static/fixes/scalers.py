@@ -71,4 +71,4 @@ def name_arguments(layout: ProgramLayout, finding: Finding) -> Mended:
     keyword = finding.names.get("keyword", "")
     require(finding.label == "scaler:number-as-device" and call.args)
     names = ("enabled",) if keyword == "enabled" else OLD_ORDER
-    return "Pass the arguments by their names", [PendingRewrite(layout, call, RewriteSpec(argument_names=names))]
+    return "Pass the arguments by name", [PendingRewrite(layout, call, RewriteSpec(argument_names=names))]

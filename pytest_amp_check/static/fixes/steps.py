@@ -124,7 +124,7 @@ def update_after_all(layout: ProgramLayout, finding: Finding) -> Mended:
     require(pending in steps)
     behind = rest[rest.index(pending) + 1 :]
     if any(_is_scaler_call(layout, each, "update", scaler) for each in behind):
-        return f"Leave the update to the one after `{layout.source_of(pending)}`", [removal]
+        return f"Keep only the update after `{layout.source_of(pending)}`", [removal]
     # A conditional update is not equivalent.
     require(not any(find_method_calls(layout, each, "update", scaler) for each in block if each is not statement))
     return f"Move `{layout.source_of(call)}` after the last step", [

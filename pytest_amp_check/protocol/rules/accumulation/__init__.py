@@ -1,1 +1,1 @@
-"""AMP3xx: gradient accumulation."""
+"""Rules AMP3xx: gradient accumulation."""

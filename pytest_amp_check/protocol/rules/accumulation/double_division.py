@@ -25,20 +25,19 @@ RULE = Rule(
     ),
     violations={
         "loss:divided-twice": ViolationKind(
-            "The loss is divided by `{divisor}`, by which {framework} divides it once more {way}: remove this division"
+            "The loss is divided by `{divisor}`, and {framework} divides it again {way}: remove this division"
         ),
     },
     rationale="""\
 `accelerator.backward(loss)` divides by the `gradient_accumulation_steps` of the Accelerator, on every call, inside and
-outside of `accumulate()`. `engine.backward()` of DeepSpeed, `update_params()` of mmengine and the automatic
-optimization of Lightning divide alike. A loss that the program has divided itself is then divided by `k * k`: the
-gradients are `k` times too small, and with float16 they underflow that much earlier.
-
-Lightning's `manual_backward()`, Fabric's and timm's backward do not divide: there the division is the program's.
+outside `accumulate()`. `engine.backward()` of DeepSpeed, `update_params()` of mmengine and the automatic optimization
+of Lightning divide too. If the program also divides the loss, it is divided by `k * k`. The gradients are then `k`
+times too small, and in float16 they underflow earlier. Lightning's `manual_backward()`, Fabric's and timm's backward do
+not divide: there the program must.
 """,
     harm="""\
 With accelerate and k = 4 the norm of the window's gradients was 0.3688 instead of 1.4751, a quarter. SGD learns at a
-quarter of its rate, nothing is raised, and the loss goes down all the same.
+quarter of its rate, nothing raises, and the loss still goes down.
 """,
     bad_example="""\
 import torch
@@ -81,8 +80,9 @@ for _ in range(16):
         optimizer.step()
         optimizer.zero_grad()
 """,
-    fix_advice="Remove the program's own division, or build the framework's object without the number of "
-    "micro-batches.",
+    fix_advice=(
+        "Remove the program's own division, or construct the framework's object without the number of micro-batches."
+    ),
     sources=(
         "accelerate 1.15, accelerator.py: Accelerator.backward divides by gradient_accumulation_steps",
         "DeepSpeed 0.19, runtime/engine.py: backward(loss, scale_wrt_gas=True)",

@@ -27,8 +27,8 @@ RULE = Rule(
             any_precision=True,
         ),
         "step@undivided-vague": ViolationKind(
-            "`{loss}` comes from code that was not read, and is summed over the micro-batches of an accumulation "
-            "window: if it is a mean, divide it by their number before backward",
+            "`{loss}` comes from unanalyzed code and is summed over the micro-batches of an accumulation window: if "
+            "it is a mean, divide it by their number before backward",
             INFO,
             cause_kinds=(BACKWARD,),
             trace_kinds=(BACKWARD,),
@@ -37,16 +37,16 @@ RULE = Rule(
         ),
     },
     rationale="""\
-`backward()` adds to `.grad`. With `k` micro-batches for one step and a loss that is a mean over its own micro-batch,
-the gradients are `k` times those of the large batch that accumulation is to stand for. The learning rate is multiplied
-by `k` in effect, a clip bites `k` times harder, and the scale overflows earlier. Where all losses are sums, or are
-divided by the total of all samples or tokens, nothing is to be done.
+`backward()` adds to `.grad`. Accumulation should give the gradients of one large batch. With `k` micro-batches for one
+step and a loss that is a mean over its own micro-batch, the gradients are `k` times too large. The learning rate is in
+effect multiplied by `k`, a clip bites `k` times harder, and the scale overflows earlier. If all losses are sums, or are
+divided by the total number of samples or tokens, the code is correct.
 """,
     harm="""\
 SGD's update was exactly 2.000, 4.000 and 8.000 times too large for k = 2, 4 and 8. Adam and AdamW normalise it away
 (1.000001), so only clipping, weight decay and the loss scale are off there. With micro-batches of 100, 5, 50 and 2
-items even the mean of means is wrong (relative gradient error 1.21); the sum of losses over the total number of items
-is right to 1.4e-7.
+items even the mean of means is wrong (relative gradient error 1.21). The sum of losses over the total number of items
+is correct to 1.4e-7.
 """,
     bad_example="""\
 import torch

@@ -15,22 +15,22 @@ RULE = Rule(
     prescan_words=(".step( backward(",),
     violations={
         "backward@averaged": ViolationKind(
-            "`{loss}` runs backward outside of `no_sync()` in every micro-batch of a window, so the gradients of "
-            "`{module}` are averaged over the processes each time: "
-            "enter `no_sync()` for all micro-batches but the last",
+            "`{loss}` runs backward outside `no_sync()` in every micro-batch of a window, so the processes average "
+            "the gradients of `{module}` each time: enter `no_sync()` for all micro-batches but the last",
             cause_kinds=(BACKWARD,),
             trace_kinds=(BACKWARD,),
             in_next_iteration=True,
         ),
     },
     rationale="""\
-A backward through `DistributedDataParallel` sends the gradients of all parameters to all processes. In an accumulation
-window only the sum of its micro-batches is stepped, and the average of a sum is the sum of averages: it is enough to
-average once, in the last backward. The result is the same but for rounding; what is lost is time on the network.
+A backward through `DistributedDataParallel` sends the gradients of all parameters to all processes. A window steps only
+the sum of its micro-batches, and the average of a sum is the sum of the averages. One average in the last backward is
+therefore enough. The result is the same except for rounding; only network time is lost.
 """,
     harm="""\
-Two processes with gloo, windows of four micro-batches: 16 all-reduces and 8.7 MB of gradients in four steps without
-`no_sync()`, 4 and 2.2 MB with it around all but the last, and the same parameters to 12 digits.
+Two processes with gloo, windows of four micro-batches, four steps. Without `no_sync()`: 16 all-reduces and 8.7 MB of
+gradients. With `no_sync()` around all micro-batches but the last: 4 all-reduces and 2.2 MB, and the same parameters to
+12 digits.
 """,
     bad_example="""\
 from contextlib import nullcontext

@@ -7,8 +7,8 @@ from ...fix import SAFE
 from ...rule import ERROR, Rule, ViolationKind
 
 _UNSCALED_EARLY = (
-    "`{scaler}.unscale_({optimizer})` runs before the accumulation window is complete: "
-    "call it once, where `{scaler}.step({optimizer})` follows"
+    "`{scaler}.unscale_({optimizer})` runs before the accumulation window is complete: call it once, directly before "
+    "`{scaler}.step({optimizer})`"
 )
 
 
@@ -26,7 +26,7 @@ RULE = Rule(
             trace_kinds=(UNSCALE, BACKWARD),
             in_next_iteration=True,
         ),
-        # The same, where no condition is known to hold the step back.
+        # The same message if no known condition delays the step.
         "step@early": ViolationKind(
             _UNSCALED_EARLY,
             cause_kinds=(UNSCALE,),
@@ -40,14 +40,14 @@ RULE = Rule(
         ),
     },
     rationale="""\
-All micro-batches of a window must be scaled by the same number and unscaled once, together. `unscale_()` in the middle
-leaves gradients to which the next backward adds 65536 times larger ones, and `update()` in the middle may change the
-scale from one micro-batch to the next. Both belong under the test that decides about the step.
+All micro-batches of a window must be scaled by the same number and unscaled once, together. After `unscale_()` in the
+middle, the next backward adds gradients that are 65536 times larger. `update()` in the middle may change the scale from
+one micro-batch to the next. Both belong under the condition of the step.
 """,
     harm="""\
-`unscale_()` after the first of four micro-batches made the update 51,000 times too large, with no error. `unscale_()`
-in every micro-batch raises RuntimeError `unscale_() has already been called on this optimizer since the last
-update().`; with `update()` beside it there is no error, and the micro-batches counted with weights of about 0, 0,
+`unscale_()` after the first of four micro-batches made the update 51,000 times too large, without an error.
+`unscale_()` in every micro-batch raises RuntimeError `unscale_() has already been called on this optimizer since the
+last update().` With `update()` beside it nothing raises, and the micro-batches counted with weights of about 0, 0,
 1.5e-5 and 1. An `update()` alone in every micro-batch raises AssertionError `No inf checks were recorded prior to
 update.`
 """,
@@ -95,7 +95,7 @@ for i, (x, y) in enumerate(batches):
         scaler.update()
         optimizer.zero_grad()
 """,
-    fix_advice="Move `unscale_()` and `update()` under the test that guards `scaler.step()`.",
+    fix_advice="Move `unscale_()` and `update()` under the condition that guards `scaler.step()`.",
     sources=(
         (
             "PyTorch docs, Automatic Mixed Precision examples: Gradient accumulation (the scale is updated once "

@@ -9,27 +9,27 @@ RULE = Rule(
     "AMP305",
     "unsynced-last-backward",
     ERROR,
-    "The last micro-batch of a window runs backward under no_sync(), so the processes go apart.",
+    "The last micro-batch of a window runs backward under no_sync(), so the models of the processes diverge.",
     detected_by=STATIC,
     prescan_words=(".step( backward(",),
     violations={
         "step@apart": ViolationKind(
-            "`{loss}` runs backward under `no_sync()` as the last one before `{optimizer}` is stepped, so each process "
-            "applies gradients of its own: leave `no_sync()` before the last micro-batch of the window",
+            "`{loss}` runs its last backward before the step of `{optimizer}` under `no_sync()`, so each process "
+            "applies its own gradients: leave `no_sync()` before the last micro-batch of the window",
             cause_kinds=(BACKWARD,),
             trace_kinds=(BACKWARD,),
             needs_every_path=True,
         ),
     },
     rationale="""\
-Under `no_sync()` a backward adds to the gradients of its own process alone. It is the first backward outside of it
-that averages over the processes what has gathered. Where the window's last backward runs under `no_sync()`, the step is
-made of gradients that nobody has averaged: each process trains a model of its own, only one of which is saved.
+Under `no_sync()` a backward adds only to the gradients of its own process. The first backward outside `no_sync()`
+averages the accumulated gradients over the processes. If the window's last backward runs under `no_sync()`, the step
+uses gradients that were never averaged. Each process then trains its own model, and only one of them is saved.
 """,
     harm="""\
-Two processes, four micro-batches a window, SGD: with the condition of `no_sync()` the wrong way round, the gradients of
-the first step differed by 106 % from process to process, and the parameters by 10 % after ten steps; with `no_sync()`
-around every micro-batch by 94 % and 21 %. With `no_sync()` around all but the last, by nothing.
+Two processes, four micro-batches a window, SGD. The condition of `no_sync()` was inverted. The gradients of the first
+step differed by 106 % between the processes, and the parameters by 10 % after ten steps. With `no_sync()` around every
+micro-batch the differences were 94 % and 21 %. With `no_sync()` around all but the last there was no difference.
 """,
     bad_example="""\
 from contextlib import nullcontext

@@ -30,30 +30,29 @@ RULE = Rule(
             any_precision=True,
         ),
         "window:off-by-one": ViolationKind(
-            "`{window}` is already true for the first micro-batch, so the first window holds that one alone: "
-            "count from one, as in `(i + 1) % k == 0`",
+            "`{window}` is already true for the first micro-batch, so the first window contains only that one: count "
+            "from one, as in `(i + 1) % k == 0`",
             WARNING,
         ),
         "window:left-over": ViolationKind(
-            "`{window}` leaves {left} without a step, so what is gathered there is lost, or weighs in the first window "
-            "of the next epoch: end a window with the last micro-batch, too",
+            "`{window}` leaves {left} without a step, so these gradients are lost or added to the next epoch's first "
+            "window: also end a window at the last micro-batch",
             WARNING,
             any_precision=True,
         ),
     },
     rationale="""\
-`zero_grad()` in every iteration throws away what the window has gathered, all but the last micro-batch, which is still
-divided by `k`: the run costs `k` passes per step and learns from one, at a `k`-th of its weight. A test like
-`i % k == 0` with `i` counted from zero is true at once: the first step sees one micro-batch, and all later windows are
-shifted, with a remainder at the end. Where the number of micro-batches is no multiple of `k`, that is so for the right
-test as well: what comes after the last whole window is never stepped, or mixes with the next epoch's. A run shows the
-first where three windows in a row have lost the same, the second in the first three windows of an optimizer; what no
-window steps at the end is found in source alone.
+`zero_grad()` in every iteration discards all gradients of the window except those of the last micro-batch, which is
+still divided by `k`. The run costs `k` passes per step and learns from one, at a `k`-th of its weight. A condition like
+`i % k == 0` with `i` counted from zero is true at once. The first step then sees one micro-batch, all later windows are
+shifted, and a remainder is left at the end. If the number of micro-batches is not a multiple of `k`, even the correct
+condition leaves a remainder. The micro-batches after the last full window are never stepped, or mix with the next
+epoch. A run reports cleared windows after three windows in a row with the same loss, and shifted windows in the first
+three windows of an optimizer. A remainder at the end is found in source only.
 """,
     harm="""\
-Cleared in every micro-batch, the gradient norm of the window was 0.0212 instead of 0.0409, with no error. With
-`i % k == 0` the windows held 1, 4, 4, ... micro-batches and 3 were left over; the first update was 0.0147 instead of
-0.0409.
+Cleared in every micro-batch, the gradient norm of the window was 0.0212 instead of 0.0409, without an error. With `i %
+k == 0` the windows held 1, 4, 4, ... micro-batches and 3 were left over; the first update was 0.0147 instead of 0.0409.
 """,
     bad_example="""\
 import torch
@@ -99,8 +98,10 @@ for i, (x, y) in enumerate(batches):
         scaler.update()
         optimizer.zero_grad()
 """,
-    fix_advice="Clear gradients under the same test as the step, after it, and let it count from one: `(i + 1) % "
-    "k == 0`.",
+    fix_advice=(
+        "Clear gradients after the step, under the same condition as the step, and count micro-batches from one: `(i "
+        "+ 1) % k == 0`."
+    ),
     sources=(
         "PyTorch docs, Automatic Mixed Precision examples: Gradient accumulation (zero_grad stands with the step)",
         "measured: gradient norms of the window and sizes of the first update",

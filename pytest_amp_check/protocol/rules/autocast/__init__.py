@@ -1,1 +1,1 @@
-"""Rules on autocast regions: where they begin and end, what may run inside, and what their arguments mean."""
+"""Rules AMP1xx: autocast regions, their extent, their contents and their arguments."""

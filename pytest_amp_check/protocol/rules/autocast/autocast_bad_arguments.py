@@ -9,7 +9,7 @@ from ...fix import SAFE
 from ...rule import BOTH, ERROR, INFO, Labels, Rule, ViolationKind
 from ...torch_api import AUTOCAST_DEVICES, DTYPES, find_entry
 
-#: Device types that torch or its users know but autocast does not. A name missing here may be a vendor's own back end.
+#: Device types of torch or its users without autocast. A name missing here may be a vendor's own back end.
 _NO_AUTOCAST = frozenset("gpu amd fpga hip ideep lazy meta mkldnn nvidia opencl opengl rocm tpu ve vulkan".split())
 
 
@@ -18,7 +18,7 @@ _OWN_DTYPES = frozenset({"npu", "privateuseone"})
 
 
 def _check_arguments(event: Event, program: Program) -> Labels:
-    """Judge the arguments of an autocast as torch will: first whether they bind, then each by itself."""
+    """Check the arguments of an autocast in the order of torch: first the binding, then each argument."""
     entry = find_entry(event.attributes["callable"])
     if entry is None:
         return
@@ -30,7 +30,7 @@ def _check_arguments(event: Event, program: Program) -> Labels:
             yield "autocast:unknown-argument", {"argument": name, "known": ", ".join(entry.parameters)}
     device = entry.attributes.get("device")
     if device is None:
-        # A star may hold any argument, so a device that is not seen is not a device that is missing.
+        # A star may pass any argument, so an absent device is not certainly missing.
         if "device_type" in arguments:
             yield from _check_device(arguments["device_type"])
             device = arguments["device_type"]
@@ -106,15 +106,15 @@ RULE = Rule(
             '`{call}` has no device type, which torch requires: pass "cuda" or "cpu" first'
         ),
         "autocast:device-object": ViolationKind(
-            "`{call}` is given a torch.device, which torch rejects: pass its type, as in `device.type`"
+            "`{call}` is given a torch.device, which torch rejects: pass the device type, as in `device.type`"
         ),
         "autocast:not-a-device": ViolationKind(
             '`{call}` is given {value} as its device type, which torch rejects: pass a string such as "cuda" first'
             " and the other arguments by name"
         ),
         "autocast:unknown-device": ViolationKind(
-            '`{call}` is given {device}, which is no device type that autocast knows: pass "cuda", "cpu", "xpu" or'
-            ' "mps" in lower case'
+            '`{call}` is given {device}, which is not a device type of autocast: pass "cuda", "cpu", "xpu" or "mps" '
+            "in lower case"
         ),
         "autocast:indexed-device": ViolationKind(
             "`{call}` is given {device}, whose index skips torch's checks for CUDA and bfloat16: pass {kind}", INFO
@@ -123,33 +123,33 @@ RULE = Rule(
             "`{call}` is given {value} as its dtype, which fails when the region is entered: write `enabled={enabled}`"
         ),
         "autocast:string-dtype": ViolationKind(
-            "`{call}` is given the string {value} as its dtype, which fails when the region is entered: pass the"
-            " dtype itself, such as `torch.float16`"
+            "`{call}` is given the string {value} as its dtype, which fails when the region is entered: pass a dtype "
+            "object, such as `torch.float16`"
         ),
         "autocast:unsupported-dtype": ViolationKind(
-            "`{call}` is given `{dtype}`, which {device} autocast does not support, so it warns once and switches"
-            " itself off: pass `torch.bfloat16` or `torch.float16`, or write `enabled=False`"
+            "`{call}` is given `{dtype}`, which {device} autocast does not support, so autocast warns once and "
+            "switches itself off: pass `torch.bfloat16` or `torch.float16`, or write `enabled=False`"
         ),
         "autocast:device-as-enabled": ViolationKind(
             "`{call}` takes no device, so {value} lands in `enabled`: call `torch.autocast` with the device type"
         ),
         "autocast:dtype-as-enabled": ViolationKind("`{call}` is given `{value}` as `enabled`: write `dtype={value}`"),
         "autocast:not-a-bool": ViolationKind(
-            "`{call}` is given {value} as `{argument}`, and torch takes only True or False: pass a bool"
+            "`{call}` is given {value} as `{argument}`, but torch accepts only True or False: pass a bool"
         ),
         "autocast:too-many": ViolationKind(
             "`{call}` takes {takes} arguments and is given more, which raises TypeError: pass them by name"
         ),
         "autocast:unknown-argument": ViolationKind(
-            "`{call}` has no argument `{argument}`, which raises TypeError: its arguments are {known}"
+            "`{call}` has no argument `{argument}`, which raises TypeError: use one of {known}"
         ),
     },
     rationale="""\
-`torch.autocast(device_type, dtype, enabled, cache_enabled)` wants the device type as a string and first. The old
-`torch.cuda.amp.autocast(enabled, dtype, cache_enabled)` had no device and began with `enabled`, so a migration that
-only changes the name moves `True` into the device or the dtype. A wrong device raises at once; a wrong dtype or
-`enabled` raises when the region is entered. A dtype that the device does not support raises nothing: autocast warns
-and switches itself off. `dtype=torch.float32` on CUDA is legal, and forces the listed ops into float32.
+`torch.autocast(device_type, dtype, enabled, cache_enabled)` takes the device type first, as a string. The old
+`torch.cuda.amp.autocast(enabled, dtype, cache_enabled)` had no device and began with `enabled`. A migration that only
+changes the name therefore moves `True` into the device or the dtype. A wrong device raises at once; a wrong dtype or
+`enabled` raises when the region is entered. A dtype that the device does not support does not raise: autocast warns and
+switches itself off. `dtype=torch.float32` on CUDA is legal, and forces the listed ops into float32.
 """,
     harm="""\
 `autocast(device)` raises ValueError, `autocast("gpu")` RuntimeError, `autocast(True)` ValueError, `autocast("cuda",

@@ -26,28 +26,28 @@ RULE = Rule(
             " around the forward pass"
         ),
         "scope:generator": ViolationKind(
-            "`{context}` decorates a generator or a coroutine, whose body runs after the region has closed: enter"
-            " it with `with` inside the body, around each computation"
+            "`{context}` decorates a generator or a coroutine, whose body runs after the region has closed: enter "
+            "autocast with `with` inside the body, around each computation"
         ),
         "scope:yield": ViolationKind(
-            "`{context}` is still open where this function gives up control, so other code runs under it: close the"
-            " region before the yield or await"
+            "`{context}` is still open at a yield or await, so other code runs under autocast: close the region "
+            "before the yield or await"
         ),
         "scope:script": ViolationKind(
-            "`{context}` decorates a function that TorchScript compiles, which drops it without a word: enter it"
-            " with `with` inside the function"
+            "`{context}` decorates a function that TorchScript compiles, and TorchScript silently drops the "
+            "decorator: enter autocast with `with` inside the function"
         ),
     },
     rationale="""\
-Autocast is the state of a thread, not of a piece of code. A bare call only constructs an object. A decorator closes
-its region when the function returns, and a generator or coroutine returns before its body has run. A `yield` or
-`await` inside a region hands the enabled state to whoever runs next, and interleaved generators restore it in the
-wrong order. TorchScript does not see decorators.
+Autocast is the state of a thread, not of a piece of code. A bare call only constructs an object. A decorator closes its
+region when the function returns, and a generator or coroutine returns before its body has run. A `yield` or `await`
+inside a region passes the enabled state to the code that runs next. Interleaved generators restore it in the wrong
+order. TorchScript does not see decorators.
 """,
     harm="""\
-The bodies of a decorated generator and a decorated coroutine ran in float32. Code between two `next()` calls on a
-generator that yields inside a region ran in low precision, and closing two interleaved ones left autocast enabled. A
-scripted forward gave float32 outputs. Nothing raised.
+The bodies of a decorated generator and a decorated coroutine ran in float32. A generator yielded inside a region, and
+the code between two `next()` calls on it ran in low precision. Closing two such generators in an interleaved order left
+autocast enabled. A scripted forward gave float32 outputs. Nothing raised.
 """,
     bad_example="""\
 import torch

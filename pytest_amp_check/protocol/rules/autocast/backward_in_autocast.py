@@ -37,25 +37,25 @@ RULE = Rule(
             any_precision=True,
         ),
         "backward@float8": ViolationKind(
-            "`{call}` runs inside TransformerEngine's autocast, which brings the scaling factors of its forward up to"
-            " date where it is left: leave it before the backward pass",
+            "`{call}` runs inside TransformerEngine's autocast, which updates its scaling factors on exit: leave the "
+            "region before the backward pass",
             any_precision=True,
         ),
     },
     rationale="""\
-Backward ops run in the dtypes that their forward ops used, with or without autocast. In eager mode, for a model that
-is all autocast, a backward inside the region therefore changes nothing, which is why this is a warning. It is wrong
-where the forward left autocast on purpose: the backward of a float32 island, of a custom autograd function, a double
-backward or a compiled graph meets an autocast that its forward did not have. And an optimizer built on matmuls (Muon,
-Shampoo, SOAP) computes its update in low precision. TransformerEngine's own `autocast` (`fp8_autocast` before) gathers
-the scaling factors and the history of maxima of what ran in it, and brings them up to date, over all processes, where
-it is left: it asks for the backward outside. That runs in float8 wherever its forward did. A test that steps no
-optimizer trains nothing, and is not told.
+Backward ops run in the dtypes of their forward ops, with or without autocast. In eager mode, if a model runs entirely
+under autocast, a backward inside the region changes nothing. This is why the rule is a warning. It is wrong where the
+forward left autocast on purpose. The backward of a float32 island, a custom autograd function or a compiled graph, or a
+double backward, then runs under autocast, unlike its forward. An optimizer built on matmuls (Muon, Shampoo, SOAP)
+computes its update in low precision. TransformerEngine's own `autocast` (formerly `fp8_autocast`) collects the scaling
+factors and the history of maxima of its region. It updates them over all processes on exit, so the backward must run
+outside. That backward still runs in float8 wherever its forward did. A test that steps no optimizer trains nothing and
+is not reported.
 """,
     harm="""\
-The gradients of an `enabled=False` island were off by 3.8e-4 (float16) and 3.1e-3 (bfloat16), and at the scale 65536
-they were inf, where outside the region they are finite: steps are skipped for no reason. The update of
-`torch.optim.Muon` inside a region differed by 2.0 %. Without islands the gradients are bit-identical.
+The gradients of an `enabled=False` island were off by 3.8e-4 (float16) and 3.1e-3 (bfloat16). At the scale 65536 they
+were inf, but finite outside the region: steps are skipped for no reason. The update of `torch.optim.Muon` inside a
+region differed by 2.0 %. Without islands the gradients are bit-identical.
 """,
     bad_example="""\
 import torch

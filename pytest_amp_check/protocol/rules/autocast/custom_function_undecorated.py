@@ -7,7 +7,7 @@ from ...rule import ERROR, INFO, STATIC, WARNING, Rule, Verdicts, ViolationKind
 
 
 def _check_custom_functions(program: Program) -> Verdicts:
-    """Functions that break where they are used, once something runs backward and enters autocast."""
+    """Yield autograd Functions that break under autocast, if the program enters autocast and runs backward."""
     events = list(program.iter_events())
     trains = any(event.kind == BACKWARD for event in events)
     enters = trains and any(event.kind == AUTOCAST_ENTER and event.attributes["enabled"] for event in events)
@@ -29,46 +29,45 @@ RULE = Rule(
     prescan_words=("autocast", "custom_fwd", "custom_bwd"),
     violations={
         "function:undecorated": ViolationKind(
-            "`{function}` multiplies a low-precision gradient with a float32 input in its backward, which raises"
-            " under autocast: decorate its `forward` with `torch.amp.custom_fwd` and its `backward` with"
-            " `torch.amp.custom_bwd`"
+            "The backward of `{function}` multiplies a low-precision gradient with a float32 input, which raises "
+            "under autocast: decorate its `forward` with `torch.amp.custom_fwd` and its `backward` with "
+            "`torch.amp.custom_bwd`"
         ),
         "function:forward-alone": ViolationKind(
-            "`{function}` has `custom_fwd` and no `custom_bwd`, so its backward runs without autocast and raises:"
-            " decorate its `backward` with `torch.amp.custom_bwd` of the same device type"
+            "`{function}` has `custom_fwd` but no `custom_bwd`, so its backward runs without autocast and raises: "
+            "decorate its `backward` with `torch.amp.custom_bwd` of the same device type"
         ),
         "function:backward-alone": ViolationKind(
-            "`{function}` has `custom_bwd` and no `custom_fwd`, which raises an AttributeError in every backward:"
-            " decorate its `forward` with `torch.amp.custom_fwd` of the same device type",
+            "`{function}` has `custom_bwd` but no `custom_fwd`, which raises an AttributeError in every backward: "
+            "decorate its `forward` with `torch.amp.custom_fwd` of the same device type",
             ERROR,
         ),
         "function:devices": ViolationKind(
-            "`custom_fwd` and `custom_bwd` of `{function}` name different device types, so its backward runs"
-            " without the autocast of its forward: give both the same"
+            "`custom_fwd` and `custom_bwd` of `{function}` name different device types, so the backward runs without "
+            "the autocast of the forward: give both the same device type"
         ),
         "function:foreign": ViolationKind(
-            "`{function}` gives `{call}` inputs as autocast leaves them, low-precision ones beside float32 ones, which"
-            " code outside of torch seldom takes: decorate its `forward` with"
-            " `torch.amp.custom_fwd(cast_inputs=torch.float32)` and its `backward` with `torch.amp.custom_bwd`",
+            "`{function}` passes low-precision and float32 tensors to `{call}`, and code outside of torch rarely "
+            "accepts this mix: decorate its `forward` with `torch.amp.custom_fwd(cast_inputs=torch.float32)` and its "
+            "`backward` with `torch.amp.custom_bwd`",
             INFO,
         ),
         "function:foreign-output": ViolationKind(
-            "`{function}` gives `{call}` an input that autocast may have made low-precision beside a float32 tensor"
-            " for the result, which code outside of torch seldom takes: decorate its `forward` with"
-            " `torch.amp.custom_fwd(cast_inputs=torch.float32)` and its `backward` with `torch.amp.custom_bwd`",
+            "`{function}` passes a possibly low-precision input and a float32 result tensor to `{call}`, and code "
+            "outside of torch rarely accepts this mix: decorate its `forward` with "
+            "`torch.amp.custom_fwd(cast_inputs=torch.float32)` and its `backward` with `torch.amp.custom_bwd`",
             INFO,
         ),
     },
     rationale="""\
-The forward of a custom Function runs in the autocast region that its caller stands in: a matmul gives a low-precision
-output and leaves its float32 inputs as they are. Its backward runs outside of the region, where nothing casts, and is
-given a low-precision gradient beside the float32 inputs that it has saved. `custom_fwd` takes note of the state in
-which forward runs, and `custom_bwd` runs backward in that state; each needs the other, for the same device type. A
-C++ or CUDA op is on no list of autocast: it is given whatever dtypes its inputs have, which
-`cast_inputs=torch.float32` makes one.
+The forward of a custom Function runs in the autocast region of its caller: a matmul gives a low-precision output and
+leaves its float32 inputs unchanged. The backward runs outside the region, where nothing casts. It gets a low-precision
+gradient beside the saved float32 inputs. `custom_fwd` records the autocast state of the forward, and `custom_bwd` runs
+the backward in that state. Each needs the other, for the same device type. A C++ or CUDA op is not on the lists of
+autocast and gets inputs of mixed dtypes. `cast_inputs=torch.float32` gives them one dtype.
 """,
     harm="""\
-Measured with `y = x.mm(w.t())` in a region of float16, with float32 `x` and `w`: without decorators, with `custom_fwd`
+Measured with `y = x.mm(w.t())` in a region of float16, with float32 `x` and `w`. Without decorators, with `custom_fwd`
 alone and with two device types the backward raises `RuntimeError: expected m1 and m2 to have the same dtype, but got:
 c10::Half != float`. With `custom_bwd` alone it raises `AttributeError: ... object has no attribute
 '_fwd_used_autocast'`, with or without autocast. With both decorators the gradients are float32.
@@ -123,7 +122,10 @@ try:
 except RuntimeError as error:
     print(error)
 """,
-    fix_advice="Decorate forward with `torch.amp.custom_fwd(device_type=...)`, and backward with `custom_bwd` alike.",
+    fix_advice=(
+        "Decorate forward with `torch.amp.custom_fwd(device_type=...)`, and backward with `torch.amp.custom_bwd` of "
+        "the same device type."
+    ),
     sources=(
         (
             "PyTorch documentation: Automatic Mixed Precision examples, "

@@ -7,7 +7,7 @@ from ...rule import STATIC, WARNING, Labels, Rule, ViolationKind
 
 
 def _check_dtype_clash(event: Event, program: Program) -> Labels:
-    # What a model that cannot be read gives may be float32.
+    # The output of an unanalyzed model may be float32.
     if not event.attributes["guessed"]:
         dtype = event.attributes["dtype"]
         yield f"clash:{event.attributes['how']}", {"dtype": "low-precision" if dtype == "half" else dtype}
@@ -17,63 +17,62 @@ RULE = Rule(
     "AMP108",
     "dtype-clash-at-boundary",
     WARNING,
-    "What autocast made low-precision meets float32 code that does not promote.",
+    "A low-precision tensor from autocast meets float32 code that does not promote.",
     detected_by=STATIC,
     event_checks={DTYPE_CLASH: _check_dtype_clash},
     prescan_words=("autocast",),
     violations={
         "clash:module": ViolationKind(
-            "`{call}` has float32 weights and is given a {dtype} tensor where autocast is off, which raises"
-            " RuntimeError: cast the tensor with `.float()` first"
+            "`{call}` has float32 weights and is given a {dtype} tensor outside autocast, which raises RuntimeError: "
+            "cast the tensor with `.float()` first"
         ),
         "clash:matmul": ViolationKind(
-            "`{call}` multiplies a {dtype} tensor by a float32 one where autocast is off, which raises"
-            " RuntimeError: cast with `.float()` first"
+            "`{call}` multiplies a {dtype} tensor by a float32 tensor outside autocast, which raises RuntimeError: "
+            "cast with `.float()` first"
         ),
         "clash:write": ViolationKind(
-            "`{target}` writes a {dtype} tensor into a float32 one by index, which raises RuntimeError: cast what"
-            " is written with `.to(buffer.dtype)`"
+            "`{target}` writes a {dtype} tensor into a float32 tensor by index, which raises RuntimeError: cast the "
+            "written tensor with `.to(buffer.dtype)`"
         ),
         "clash:write-wide": ViolationKind(
-            "`{target}` writes a float32 tensor into a {dtype} one by index, which raises RuntimeError: cast what"
-            " is written with `.to(buffer.dtype)`"
+            "`{target}` writes a float32 tensor into a {dtype} tensor by index, which raises RuntimeError: cast the "
+            "written tensor with `.to(buffer.dtype)`"
         ),
         "clash:out": ViolationKind(
-            "`{call}` computes a {dtype} product for a float32 `out=`, which raises RuntimeError: leave `out=` out,"
-            " or give it a tensor of that dtype"
+            "`{call}` computes a {dtype} product for a float32 `out=`, which raises RuntimeError: remove `out=`, or "
+            "pass a tensor of that dtype"
         ),
         "clash:in-place": ViolationKind(
-            "`{call}` adds a product of {dtype} tensors to a float32 one in place, where autocast casts nothing,"
-            " which raises RuntimeError: cast them with `.float()`, or add what `@` gives"
+            "`{call}` adds a product of {dtype} tensors to a float32 tensor in place, which raises RuntimeError "
+            "because autocast does not cast it: cast the factors with `.float()`, or add the result of `@`"
         ),
         "clash:attention": ViolationKind(
-            "`{call}` is given {dtype} and float32 tensors as query, key and value, which raises: cast what a norm has"
-            " made float32 back, with `.to(value.dtype)`"
+            "`{call}` is given {dtype} and float32 tensors as query, key and value, which raises: cast the float32 "
+            "outputs of norms back with `.to(value.dtype)`"
         ),
         "clash:mixed": ViolationKind(
-            "`{call}` joins float16 and bfloat16 tensors under autocast, which has no dtype for both and raises"
-            " RuntimeError: cast one of them"
+            "`{call}` joins float16 and bfloat16 tensors under autocast, which raises RuntimeError: cast one of them"
         ),
         "clash:numpy": ViolationKind(
-            "`{call}` is called on a bfloat16 tensor, a dtype that NumPy does not have, which raises TypeError:"
-            " call `.float()` first"
+            "`{call}` is called on a bfloat16 tensor, which raises TypeError because NumPy has no bfloat16: call "
+            "`.float()` first"
         ),
     },
     rationale="""\
-Autocast casts the inputs of the ops on its lists, and only inside of its regions. What leaves a region, or enters one
-that is switched off, keeps its dtype, and there a matmul or a convolution refuses a low-precision input with float32
-weights. Writes by index, in place, are on no list either: `index_add_`, `scatter_`, `index_put_` and `buffer[mask] =
-x` refuse a source of another dtype, inside a region as well, and so do `addmm_` and matmuls with `out=`. Additions,
-`where`, `cat` and slices promote or cast; attention of other packages (xformers, flash-attn) does not; only a `cat`
-of float16 and bfloat16 does not under the CPU's autocast.
+Autocast casts the inputs of its listed ops, and only inside its regions. A tensor that leaves a region, or enters a
+disabled region, keeps its dtype. There a matmul or a convolution refuses a low-precision input with float32 weights.
+In-place writes by index are not on the lists either. `index_add_`, `scatter_`, `index_put_` and `buffer[mask] = x`
+refuse a source of another dtype, even inside a region. So do `addmm_` and matmuls with `out=`. Additions, `where`,
+`cat` and slices promote or cast. Attention of other packages (xformers, flash-attn) does not, and under the CPU's
+autocast neither does a `cat` of float16 and bfloat16.
 """,
     harm="""\
 A linear layer after the region: `RuntimeError: mat1 and mat2 must have the same dtype, but got BFloat16 and Float`. A
 write by index: `Index put requires the source and destination dtypes match, got Float for the destination and BFloat16
-for the source`, and the like of `index_add_`, `scatter_` and `masked_scatter_`. A product with `out=`: `RuntimeError:
-Expected out tensor to have dtype c10::BFloat16, but got float instead`; `addmm_`: `RuntimeError: self and mat2 must
-have the same dtype, but got Float and BFloat16`. NumPy: `TypeError: Got unsupported
-ScalarType BFloat16`. A test without autocast passes.
+for the source`, and similar errors from `index_add_`, `scatter_` and `masked_scatter_`. A product with `out=`:
+`RuntimeError: Expected out tensor to have dtype c10::BFloat16, but got float instead`; `addmm_`: `RuntimeError: self
+and mat2 must have the same dtype, but got Float and BFloat16`. NumPy: `TypeError: Got unsupported ScalarType BFloat16`.
+A test without autocast passes.
 """,
     bad_example="""\
 import torch

@@ -7,7 +7,7 @@ from ...rule import BOTH, INFO, WARNING, Rule, Verdicts, ViolationKind
 
 
 def _check_forward_outside(program: Program) -> Verdicts:
-    """Losses that a live scaler scales and whose forward ran outside autocast; the forward is blamed, where known."""
+    """Yield losses of a live scaler whose forward ran outside autocast. The cause is the forward, if it is known."""
     live = {thing.key for thing in program.attributes.get("live_scalers", ())}
     never = not program.attributes.get("enters_autocast", True)
     halved = [(number, x) for number, graph in enumerate(program.graphs) for x in _find_float16_casts(graph)]
@@ -20,11 +20,11 @@ def _check_forward_outside(program: Program) -> Verdicts:
             forward = event.attributes.get("forward")
             model = program.objects[forward.subject] if forward is not None and forward.subject is not None else None
             if any(_may_cast_model(cast, model, elsewhere=at != number) for at, cast in halved):
-                continue  # float16 by hand needs the scaler too
+                continue  # a model cast to float16 needs the scaler too
             if event.attributes.get("autocast") == "out" and event.attributes.get("loss_in_region"):
                 yield "scale@forward-outside", forward or event, {}, (event,)
             elif event.attributes.get("bare", never) and event.attributes.get("float32", True):
-                # Once for each function that is read by itself: which of these count is decided later.
+                # One event per entry point and scaler. Exemptions are decided later.
                 key = (number, event.subject)
                 earlier = blamed.get(key)
                 if earlier is None or _rate_forward_info(event) > _rate_forward_info(earlier):
@@ -42,7 +42,7 @@ def _find_float16_casts(graph: Graph) -> list[Event]:
 
 
 def _may_cast_model(cast: Event, model: TrackedObject | None, *, elsewhere: bool) -> bool:
-    """Return True if what is cast may be the model whose forward is scaled; ``elsewhere`` by another function.
+    """Return True if the cast may apply to the model of the scaled forward; ``elsewhere``: in another function.
 
     A model that nobody names may be any that the same function casts. Elsewhere it may be one that is trained after the
     cast, or that the function was given: a copy for a checkpoint or an evaluation is another one.
@@ -57,7 +57,7 @@ def _may_cast_model(cast: Event, model: TrackedObject | None, *, elsewhere: bool
 
 
 def _rate_forward_info(event: Event) -> int:
-    """How much is known of the forward behind a scaled loss."""
+    """Return 0 to 2: a point for a known forward, and a point for an analyzed forward."""
     return bool(event.attributes.get("forward")) + bool(event.attributes.get("forward_read"))
 
 
@@ -71,22 +71,22 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "scale@no-autocast": ViolationKind(
-            "`{scaler}` scales a loss although nothing enters autocast, so the training runs in float32: wrap the"
-            " forward pass and the loss in `torch.autocast`"
+            "`{scaler}` scales a loss, but nothing enters autocast, so the training runs in float32: wrap the forward "
+            "pass and the loss in `torch.autocast`"
         ),
         "scale@no-autocast-unknown": ViolationKind(
-            "`{scaler}` scales a loss and no autocast is in sight: unless the model enters it by itself, wrap the"
-            " forward pass and the loss in `torch.autocast`",
+            "`{scaler}` scales a loss, but the analyzed code never enters autocast: wrap the forward pass and the "
+            "loss in `torch.autocast`, unless the model itself enters it",
             INFO,
             always_possible=True,
         ),
         "scale@outside-autocast": ViolationKind(
-            "`{scaler}` scales a loss that was computed outside of autocast, so the training runs in float32: wrap the"
-            " forward pass and the loss in `torch.autocast`"
+            "`{scaler}` scales a loss computed outside autocast, so the training runs in float32: wrap the forward "
+            "pass and the loss in `torch.autocast`"
         ),
         "scale@outside-autocast-unknown": ViolationKind(
-            "`{scaler}` scales a loss that was computed outside of autocast, as far as can be seen: unless the model"
-            " enters it by itself, wrap the forward pass and the loss in `torch.autocast`",
+            "`{scaler}` scales a loss that seems to be computed outside autocast: wrap the forward pass and the loss "
+            "in `torch.autocast`, unless the model itself enters it",
             INFO,
             always_possible=True,
         ),
@@ -96,16 +96,15 @@ RULE = Rule(
         ),
     },
     rationale="""\
-A GradScaler does not make a training mixed: autocast does. Without a region around the model's forward every matmul
-runs in float32, and the scaler multiplies and divides gradients that were never in danger. A region around the loss
-alone is no better, since autocast runs losses in float32 anyway. The training is right, but slow and large, and
+Autocast makes a training mixed-precision; a GradScaler alone does not. Without a region around the model's forward
+every matmul runs in float32, and the scaler protects gradients that cannot underflow. A region around the loss alone
+does not help, because autocast runs losses in float32 anyway. The training is correct but slow and memory-hungry, and
 nothing shows it.
 """,
     harm="""\
-Twenty steps of Adam in float32 were bit-identical with and without the scaler, which adds a pass over all gradients
-and a wait for the device at each step. What is lost is the reason to use AMP: in a stack of Linear and GELU layers
-autocast cut the saved activations from 4.0 to 2.4 MiB, and float32 matmuls do not use the half-precision units of a
-GPU.
+Twenty steps of Adam in float32 were bit-identical with and without the scaler. The scaler adds a pass over all
+gradients and a wait for the device at each step. The benefits of AMP are lost. In a stack of Linear and GELU layers
+autocast cut the saved activations from 4.0 to 2.4 MiB. Float32 matmuls do not use the half-precision units of a GPU.
 """,
     bad_example="""\
 import torch

@@ -14,29 +14,29 @@ RULE = Rule(
     prescan_words=("autocast",),
     violations={
         "loss@outside": ViolationKind(
-            "`{call}` computes the loss outside autocast, in float16, where a scaled gradient overflows: move it"
-            " into the region of the forward, or give it the output as `.float()`",
+            "`{call}` computes the loss outside autocast, in float16, where a scaled gradient overflows: move the "
+            "call into the region of the forward, or pass the output as `.float()`",
             trace_kinds=(FORWARD,),
             cause_only_reads=True,
         ),
         "loss@outside-bf16": ViolationKind(
-            "`{call}` computes the loss outside autocast, in bfloat16 with its 8 bits of precision: move it into"
-            " the region of the forward, or give it the output as `.float()`",
+            "`{call}` computes the loss outside autocast, in bfloat16 with its 8 bits of precision: move the call "
+            "into the region of the forward, or pass the output as `.float()`",
             INFO,
             trace_kinds=(FORWARD,),
             cause_only_reads=True,
         ),
     },
     rationale="""\
-Inside a region autocast runs loss functions in float32. Outside, a loss of a float16 output is a float16 loss: it
-rounds to 11 bits, sums overflow at 65504, and the gradient that the scaler starts the backward with, the scale
-itself, does not fit in float16 once it reaches 65536. Losses whose float32 target has the shape of the output
-(`mse_loss`, `l1_loss`, `binary_cross_entropy_with_logits`) are safe, since promotion makes them float32;
-`cross_entropy` is not.
+Inside a region autocast runs loss functions in float32. Outside, the loss of a float16 output is a float16 loss. It
+rounds to 11 bits, and sums overflow at 65504. The backward starts with the loss scale as its gradient, which does not
+fit in float16 once the scale reaches 65536. Losses whose float32 target has the shape of the output (`mse_loss`,
+`l1_loss`, `binary_cross_entropy_with_logits`) are safe, because promotion makes them float32; `cross_entropy` is not.
 """,
     harm="""\
-The gradient of a float16 loss at the scale 65536 is inf, so the scale could never exceed 32768: 17 of 100 steps were
-skipped where 8 were with the loss inside (growth interval 5). A per-sample float16 loss times 65536 was inf outright.
+The gradient of a float16 loss at the scale 65536 is inf, so the scale could never exceed 32768. With a growth interval
+of 5, 17 of 100 steps were skipped; with the loss inside the region, 8 were. A per-sample float16 loss times 65536 was
+immediately inf.
 """,
     bad_example="""\
 import torch

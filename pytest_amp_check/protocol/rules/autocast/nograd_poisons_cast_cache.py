@@ -20,20 +20,20 @@ RULE = Rule(
     event_checks={FORWARD: _check_poisoned_cache},
     violations={
         "forward@poisoned": ViolationKind(
-            "`{module}` ran without gradients before in this autocast region, and its cached low-precision weights"
-            " have none: call `torch.clear_autocast_cache()` before this forward, or give each its own region"
+            "`{module}` ran without gradients earlier in this autocast region, so its cached low-precision weights "
+            "get no gradients: call `torch.clear_autocast_cache()` before this forward, or use separate regions"
         ),
     },
     rationale="""\
-Autocast keeps the low-precision copy of each weight until its outermost region ends. Before torch 2.11 a copy that was
-made under `torch.no_grad()` is kept as well, without its link to the weight. A forward with gradients in the same
-region takes that copy, and the weight gets no gradient. Since torch 2.11 the cache is not filled there, and nothing is
-wrong.
+Autocast keeps the low-precision copy of each weight until its outermost region ends. Before torch 2.11, a copy made
+under `torch.no_grad()` is kept as well, without its link to the weight. A forward with gradients in the same region
+uses that copy, and the weight gets no gradient. Since torch 2.11 the cache is not filled under `torch.no_grad()`, and
+the code is correct.
 """,
     harm="""\
-On torch 2.4.1 and 2.10 backward raised RuntimeError `element 0 of tensors does not require grad`, or ran and left 0.44,
-0.07, None and None as the gradients of four parameters. Reentrant checkpointing of reused weights gave a relative
-gradient error of 56 % on 2.4.1. On 2.11 and 2.13 all is right.
+On torch 2.4.1 and 2.10 backward raised RuntimeError `element 0 of tensors does not require grad`. Other programs ran
+and left 0.44, 0.07, None and None as the gradients of four parameters. Reentrant checkpointing of reused weights gave a
+relative gradient error of 56 % on 2.4.1. On 2.11 and 2.13 the gradients are correct.
 """,
     bad_example="""\
 import torch
@@ -69,7 +69,7 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
 loss.backward()
 optimizer.step()
 """,
-    fix_advice="Give the forward without gradients an autocast region of its own, or clear the cast cache after it.",
+    fix_advice="Give the forward without gradients its own autocast region, or clear the cast cache after it.",
     sources=(
         "PyTorch source: aten/src/ATen/autocast_mode.cpp",
         "pytorch/pytorch issues 105211, 112583 and 165068: the cast cache and no_grad",

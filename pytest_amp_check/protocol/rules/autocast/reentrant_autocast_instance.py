@@ -20,16 +20,16 @@ RULE = Rule(
         ),
     },
     rationale="""\
-An autocast object stores the state to return to **on itself** when it is entered. Entered a second time before it
-exits, it overwrites that with the state of inside, so the last exit restores "enabled", and the rest of the program
-runs under autocast. A decorator is one such object, shared by all calls of the function: a decorated function that
-calls itself, or a decorated `forward` of a class that contains instances of itself, enters it twice. Using one object
-several times in sequence is fine.
+An autocast object stores the state to restore **on itself** when it is entered. A second entry before the exit
+overwrites this state with the state inside the region. The last exit then restores "enabled", and the rest of the
+program runs under autocast. A decorator is one such object, shared by all calls of the function. A decorated function
+that calls itself enters it twice. So does a decorated `forward` of a class that contains instances of itself. Using one
+object several times in sequence is fine.
 """,
     harm="""\
-After `with ctx: with ctx: ...` both regions have closed and `torch.is_autocast_enabled()` is still true: every later
-matmul of the thread runs in low precision, losses and evaluation included, and nothing says so. The same bug class
-was once a bug of PyTorch's own `enable_grad`.
+After `with ctx: with ctx: ...` both regions have closed, but `torch.is_autocast_enabled()` is still true. Every later
+matmul of the thread runs in low precision, including losses and evaluation, and nothing raises. PyTorch's own
+`enable_grad` once had the same class of bug.
 """,
     bad_example="""\
 import torch
@@ -68,8 +68,10 @@ with torch.no_grad():
     predict(torch.randn(4, 8))
     print("autocast after the region:", torch.is_autocast_enabled("cpu"), head(torch.randn(4, 8)).dtype)
 """,
-    fix_advice="Construct an autocast where it is entered, with `with torch.autocast(...):` in the body; share no "
-    "object.",
+    fix_advice=(
+        "Construct each autocast object where it is entered, with `with torch.autocast(...):` in the body, and do not "
+        "share objects."
+    ),
     sources=(
         "PyTorch source: torch/amp/autocast_mode.py",
         "pytorch/pytorch issue 44531: the same mistake in enable_grad",

@@ -14,25 +14,25 @@ RULE = Rule(
     prescan_words=("autocast",),
     violations={
         "write@region-then-forward": ViolationKind(
-            "`{call}` changes parameters inside an open autocast region, whose next forward reuses the"
-            " low-precision copies of the old ones: enter autocast anew for each forward and leave none open around"
-            " the loop",
+            "`{call}` changes parameters inside an open autocast region, so the next forward uses low-precision "
+            "copies of the old weights: enter autocast inside the loop, once per forward, not around the loop",
             trace_kinds=(AUTOCAST_ENTER,),
             in_next_iteration=True,
         ),
     },
     rationale="""\
 Autocast casts a float32 parameter once and keeps the low-precision copy until the **outermost** region exits. Any
-region counts as outermost: one of another device, one with `enabled=False`, a decorator on `train()`, a context on an
-ExitStack. A parameter that is written before that exit leaves its copy stale, and every later forward in the region
-computes with the weights of before. Nothing raises, and the optimizer goes on updating parameters that no forward
-reads. `load_state_dict(assign=True)` is no such write: the module gets other parameters, of which there are no copies.
+region counts as outermost: a region of another device, a region with `enabled=False`, a decorator on `train()`, a
+context on an ExitStack. If a parameter is written before that exit, its copy becomes stale. Every later forward in the
+region then computes with the old weights. Nothing raises, and the optimizer goes on updating parameters that no forward
+reads. `load_state_dict(assign=True)` is not such a write: it replaces the parameters of the module, and the new ones
+have no copies.
 """,
     harm="""\
-A loop with its forward, backward and step inside one region showed a loss of 0.5813 for all 200 steps, while the real
-parameters ran away unseen: their loss in float32 was 30.3 with SGD and 137 with Adam, where the right loop reached
-0.261 and 0.00004. float16 with a scaler and bfloat16 behave alike, and an outer `autocast(..., enabled=False)` is
-enough.
+A loop had its forward, backward and step inside one region. Its loss stayed at 0.5813 for all 200 steps, while the real
+parameters diverged unnoticed. Their float32 loss was 30.3 with SGD and 137 with Adam; the correct loop reached 0.261
+and 0.00004. Training in float16 with a scaler and in bfloat16 behaves alike, and an outer `autocast(...,
+enabled=False)` is enough.
 """,
     bad_example="""\
 import torch
@@ -73,9 +73,10 @@ for step in range(10):
     scaler.update()
     print(step, loss.item())
 """,
-    fix_advice="Open the region inside the loop, around the forward and the loss alone; where it must stay open, "
-    "construct"
-    " it with `cache_enabled=False` or call `torch.clear_autocast_cache()` after each update.",
+    fix_advice=(
+        "Open the region inside the loop, around the forward and the loss only. If the region must stay open, "
+        "construct it with `cache_enabled=False` or call `torch.clear_autocast_cache()` after each update."
+    ),
     sources=(
         "PyTorch source: aten/src/ATen/autocast_mode.cpp",
         "PyTorch source: torch/amp/autocast_mode.py",

@@ -1,1 +1,1 @@
-"""AMP4xx: checkpoint, resume and schedule."""
+"""Rules AMP4xx: checkpoints, resumed runs and learning-rate schedules."""

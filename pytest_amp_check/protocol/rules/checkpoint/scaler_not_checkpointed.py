@@ -10,10 +10,10 @@ from ...rule import INFO, WARNING, Rule, Verdicts, ViolationKind
 def _check_saves(program: Program) -> Verdicts:
     dtypes = frozenset(program.attributes.get("scaler_dtypes", ()))
     if dtypes and dtypes <= {"bfloat16"}:
-        return  # a scaler over bfloat16 only has nothing to remember
+        return  # a scaler of bfloat16 only has no state worth saving
     saves = (x.attributes for x in program.iter_events() if x.kind == SAVE)
     if any(facts.get("scalers") and not facts.get("optimizers") for facts in saves):
-        return  # the scaler's state is saved in a file of its own
+        return  # a separate file holds the scaler's state
     for event in program.iter_events():
         facts = event.attributes
         if event.kind != SAVE or facts.get("open") or facts.get("scalers") or facts.get("whole_scalers"):
@@ -43,21 +43,21 @@ RULE = Rule(
             "save `{scaler}.state_dict()` with it, and load it on resume"
         ),
         "save:no-scaler-object": ViolationKind(
-            "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: "
-            "put `{scaler}` among the objects that are saved, and load it on resume"
+            "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`: add `{scaler}` to the saved "
+            "objects, and load it on resume"
         ),
         "save:no-scaler-unresumed": ViolationKind(
-            "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`, and nothing in sight loads it: "
-            "where a run is to be resumed, save `{scaler}.state_dict()` with it",
+            "The checkpoint holds the state of `{optimizer}` but not of `{scaler}`, and no analyzed code loads it: "
+            "save `{scaler}.state_dict()` with it if runs are resumed",
             INFO,
         ),
     },
     rationale="""\
-The scale is a part of the training state, as the optimizer's moments are: a number found by trial, and a count of clean
-steps since the last change. A resumed run that starts again at 65536 skips steps until it has found the scale once
-more, or trains for thousands of steps with more underflow than before where the scale had grown far beyond. A
-checkpoint that carries the optimizer is meant for resuming, so it has to carry the scaler too. Where no file of the
-project loads an optimizer's state, nothing is resumed yet, and the finding is info.
+The scale is part of the training state, like the optimizer's moments. The state holds a number found by trial, and a
+count of clean steps since the last change. A resumed run that starts again at 65536 skips steps until it has found the
+scale again. If the scale had grown far beyond 65536, the run trains for thousands of steps with more underflow than
+before. A checkpoint with the optimizer's state is meant for resuming, so it must also hold the scaler's state. If no
+file of the project loads an optimizer's state, nothing is resumed yet, and the finding is info.
 """,
     harm="""\
 A run that had settled at a scale of 512 skipped 7 steps after resuming without it, one at 64 skipped 10; with it, none.

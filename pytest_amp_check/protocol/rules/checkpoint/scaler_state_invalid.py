@@ -13,7 +13,7 @@ def _check_whole_scaler(event: Event, program: Program) -> Labels:
 
 
 def _check_not_restored(program: Program) -> Verdicts:
-    """An optimizer's state is loaded, and no way on from there or to there loads the scaler's."""
+    """Yield loads of an optimizer's state without a load of the scaler's state on the same path."""
     dtypes = frozenset(program.attributes.get("scaler_dtypes", ()))
     if dtypes and dtypes <= {"bfloat16"}:
         return
@@ -24,7 +24,7 @@ def _check_not_restored(program: Program) -> Verdicts:
         for index, node in enumerate(graph.nodes):
             event = node.event
             if event is None or (event.site.caller is None and event.site.function in called):
-                continue  # how the function is called is in view: by itself it tells nothing
+                continue  # an analyzed caller exists, so the entry point shows nothing new
             if (
                 event.kind == OPTIMIZER_LOAD
                 and event.attributes.get("holds_scaler")
@@ -46,7 +46,7 @@ def _check_not_restored(program: Program) -> Verdicts:
 
 
 def _are_on_one_path(graph: Graph, a: int, b: int) -> bool:
-    """Whether a way leads from one node to the other in one call of the function."""
+    """Return True if a path connects the two nodes within one call of the function."""
     return b in _find_reachable(graph, a) or a in _find_reachable(graph, b)
 
 
@@ -74,8 +74,8 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "state@stepped": ViolationKind(
-            "`{scaler}.state_dict()` is taken between step and update, so it holds the scale of before: "
-            "take it after `{scaler}.update()`",
+            "`{scaler}.state_dict()` is taken between step and update, so it holds the old scale: take it after "
+            "`{scaler}.update()`",
             trace_kinds=(SCALER_STEP,),
             needs_update=True,
         ),
@@ -84,19 +84,18 @@ RULE = Rule(
             "save `{scaler}.state_dict()` instead"
         ),
         "load:no-scaler": ViolationKind(
-            "The state of `{optimizer}` is loaded from a checkpoint that also holds that of `{scaler}`, which is not: "
-            "load it with `{scaler}.load_state_dict()`"
+            "The state of `{optimizer}` is loaded from a checkpoint, but the state of `{scaler}` in the same "
+            "checkpoint is not: load it with `{scaler}.load_state_dict()`"
         ),
     },
     rationale="""\
-A state that is saved and never loaded helps nobody: the resumed run starts again at 65536, as if it had not been saved.
-`update()` is where an iteration's overflow becomes a smaller scale. State taken after the step but before the update
-holds the scale that has just overflowed, and the resumed run overflows with it again. A scaler pickled as an object
-cannot be loaded with `weights_only=True`, the default since torch 2.6, and pickling it in the middle of an iteration
-raises.
+A state that is saved and never loaded has no effect: the resumed run starts again at 65536. `update()` turns an
+iteration's overflow into a smaller scale. State taken after the step but before the update holds the scale that has
+just overflowed, and the resumed run overflows with it again. A scaler pickled as an object cannot be loaded with
+`weights_only=True`, the default since torch 2.6. Pickling it in the middle of an iteration raises.
 """,
     harm="""\
-State taken before the update of an overflowed iteration held 65536 where the run went on with 32768. A pickled scaler
+State taken before the update of an overflowed iteration held 65536; the run itself went on with 32768. A pickled scaler
 loads on torch 2.4 and fails on 2.6 and later with UnpicklingError `Weights only load failed`; its `state_dict()` loads
 everywhere.
 """,
@@ -150,8 +149,9 @@ for _ in range(4):
     checkpoint.seek(0)
     torch.save(state, checkpoint)
 """,
-    fix_advice="Save `scaler.state_dict()`, taken after `scaler.update()`, and load it where the optimizer's "
-    "state is loaded.",
+    fix_advice=(
+        "Save `scaler.state_dict()`, taken after `scaler.update()`, and load it together with the optimizer's state."
+    ),
     sources=(
         "PyTorch docs, torch.amp.GradScaler.state_dict (called after update)",
         "PyTorch docs, torch.load: weights_only",

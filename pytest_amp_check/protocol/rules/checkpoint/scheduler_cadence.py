@@ -28,40 +28,38 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "scheduler:skipped": ViolationKind(
-            "The learning rate of `{optimizer}` moves on even where its step is skipped: "
-            "step the scheduler only where `{scaler}.get_scale()` did not fall in `{scaler}.update()`",
+            "The learning rate of `{optimizer}` moves on even if its step is skipped: step the scheduler only if "
+            "`{scaler}.get_scale()` did not fall in `{scaler}.update()`",
             trace_kinds=(SCALER_STEP,),
             in_next_iteration=True,
             yields_to=("scheduler:micro-batch",),
             is_proven=True,
         ),
         "followed:skipped": ViolationKind(
-            "`{call}` goes on as if `{optimizer}` had stepped, though its step was skipped: "
-            "call it only where `{scaler}.get_scale()` did not fall in `{scaler}.update()`",
+            "`{call}` runs although the step of `{optimizer}` was skipped: call it only if `{scaler}.get_scale()` did "
+            "not fall in `{scaler}.update()`",
             is_proven=True,
         ),
         "average:skipped": ViolationKind(
-            "`{call}` counts the weights once more even where the step of `{optimizer}` is skipped: "
-            "call it only where `{scaler}.get_scale()` did not fall in `{scaler}.update()`",
+            "`{call}` adds the same weights to the average again if the step of `{optimizer}` is skipped: call it "
+            "only if `{scaler}.get_scale()` did not fall in `{scaler}.update()`",
             trace_kinds=(SCALER_STEP,),
             in_next_iteration=True,
         ),
         "averaged:skipped": ViolationKind(
-            "`{call}` averages weights over processes and counts a step, though that of `{optimizer}` was skipped "
-            "here, and may not have been elsewhere: let all processes skip it or none, by the greatest `found_inf` of "
-            "all",
+            "`{call}` averages weights over processes, but this process skipped the step of `{optimizer}`, and others "
+            "may not have: reduce `found_inf` with max over all processes, so that all skip together",
             is_proven=True,
         ),
         "left-out:skipped": ViolationKind(
-            "`{call}` was skipped, and left out that `{optimizer}` averages weights over processes: those that do not "
-            "skip wait for this one, or average with another step of it; let all processes skip it or none, by the "
-            "greatest `found_inf` of all",
+            "`{call}` was skipped, so this process missed the weight average of `{optimizer}`, for which other "
+            "processes wait: reduce `found_inf` with max over all processes, so that all skip together",
             WARNING,
             is_proven=True,
         ),
         "scheduler:micro-batch": ViolationKind(
-            "`{call}` moves the learning rate on in every micro-batch, though the optimizer steps once in a window of "
-            "several: step the scheduler where the optimizer steps",
+            "`{call}` moves the learning rate in every micro-batch, although the optimizer steps once per window: "
+            "step the scheduler where the optimizer steps",
             WARNING,
             trace_kinds=(BACKWARD,),
             in_next_iteration=True,
@@ -69,23 +67,21 @@ RULE = Rule(
     },
     rationale="""\
 A schedule that counts optimizer steps (warm-up, one-cycle, cosine over all steps) is stepped beside
-`scaler.step(optimizer)`, which may have skipped. Every skipped step then costs a part of the schedule, most of all a
-warm-up, where the first overflows fall. Inside an accumulation window the schedule runs as many times too fast as the
-window has micro-batches. torch warns only if the very first step is skipped, and never with a fused optimizer. The
-return value of `scaler.step()` does not tell: compare the scale before and after `update()`.
-
-What else goes with a step goes on as well: an average of the weights, torch's own or one that the program makes by
-hand, counts them once more, and the hooks of a fused
-optimizer, whose `step` runs even when it is skipped, are called. Local SGD has processes step on gradients of their
-own and averages their weights now and then, so that each process skips by itself: an averager that is called beside
-`scaler.step` averages weights of different numbers of steps, and `PostLocalSGDOptimizer`, which averages in its own
-step, leaves it out on the process that skips, while the others wait. A run in which a step was skipped shows these,
-and a schedule that has moved on, without the rule being selected.
+`scaler.step(optimizer)`, which may have skipped. Every skipped step then costs a part of the schedule. Warm-up suffers
+most, because the first overflows happen there. Inside an accumulation window the schedule runs too fast, by the number
+of micro-batches in the window. torch warns only if the very first step is skipped, and never with a fused optimizer.
+The return value of `scaler.step()` does not tell: compare the scale before and after `update()`.
+Other actions that follow a step go on as well. An average of the weights, from torch or written by hand, counts them
+once more. The hooks of a fused optimizer run, because its `step` runs even when it is skipped. In local SGD, processes
+step on their own gradients and average their weights now and then, so each process skips alone. An averager that is
+called beside `scaler.step` then averages weights of different numbers of steps. `PostLocalSGDOptimizer` averages in its
+own step: the process that skips leaves the average out, and the others wait. A run with a skipped step reports these
+cases, and a schedule that has moved on, even if the rule is not selected.
 """,
     harm="""\
-With 1 and 3 skipped steps the schedule had moved 10 times where the optimizer had stepped 9 and 7 times. Stepped in
-every micro-batch of windows of 4, a linear schedule had reached a learning rate of 0 after 25 optimizer steps, where
-0.75 of it was meant to be left.
+With 1 and 3 skipped steps the schedule had moved 10 times, and the optimizer had stepped 9 and 7 times. A linear
+schedule was stepped in every micro-batch of windows of 4. After 25 optimizer steps it had reached a learning rate of 0,
+instead of 0.75 of the initial rate.
 """,
     bad_example="""\
 import torch
@@ -129,7 +125,7 @@ for x, y in batches:
     if scaler.get_scale() >= scale:
         scheduler.step()
 """,
-    fix_advice="Step the scheduler under the condition of the optimizer's step, and not after a step that was skipped.",
+    fix_advice="Step the scheduler under the condition of the optimizer's step, and not after a skipped step.",
     sources=(
         "PyTorch docs, torch.optim: How to adjust learning rate",
         "pytorch/pytorch#67590 and Lightning-AI/pytorch-lightning#18828: schedulers and skipped steps",

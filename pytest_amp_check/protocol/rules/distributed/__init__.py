@@ -1,1 +1,1 @@
-"""Rules on AMP across processes, threads and captures: where the scaler, autocast or the norm is only a part's."""
+"""Rules AMP6xx: mixed precision across processes, threads, captures and compiled modules."""

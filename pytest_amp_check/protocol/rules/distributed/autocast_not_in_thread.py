@@ -9,30 +9,30 @@ RULE = Rule(
     "AMP606",
     "autocast-not-in-thread",
     WARNING,
-    "A model runs in a thread to which the autocast region around does not reach.",
+    "A model runs in a thread that does not inherit the surrounding autocast region.",
     prescan_words=("autocast",),
     violations={
         "thread@region": ViolationKind(
-            "`{call}` has another thread run a model, which autocast does not reach from here, so it runs in float32:"
-            " enter the region in the function that the thread runs",
+            "`{call}` runs a model in another thread, which does not inherit this autocast region, so the model runs "
+            "in float32: enter the region in the function that the thread runs",
             trace_kinds=(AUTOCAST_ENTER,),
         ),
         "replicas@region": ViolationKind(
-            "`{module}` runs its replicas in threads that know of autocast but not of its dtype, so they run in float16"
-            " where this region says bfloat16: enter autocast in the forward of the model that DataParallel wraps",
+            "`{module}` runs its replicas in threads that inherit autocast but not its dtype, so they run in float16 "
+            "although this region is bfloat16: enter autocast in the forward of the wrapped model",
             trace_kinds=(AUTOCAST_ENTER,),
         ),
     },
     rationale="""\
-Whether autocast is on, and for which dtype, belongs to the thread that has entered it. A thread that is started in a
-region, or a pool that is given work there, begins with autocast off. DataParallel hands on whether autocast is on and
-nothing else, so its replicas run in the default dtype of the device, which is float16 on CUDA: in a region of bfloat16
-they overflow where nobody expects it.
+The autocast state, on or off and its dtype, belongs to the thread that has entered the region. A thread that is started
+in a region, or a pool that gets work there, begins with autocast off. DataParallel passes on only that autocast is on.
+Its replicas run in the default dtype of the device, which is float16 on CUDA. In a region of bfloat16 they therefore
+overflow unexpectedly.
 """,
     harm="""\
-In a region of bfloat16 a Linear layer gives bfloat16; in a thread that is started there, and in a pool that is given
-the same call, it gives float32. DataParallel enters `torch.amp.autocast("cuda", enabled=...)` in each replica's
-thread, without a dtype.
+In a region of bfloat16 a Linear layer gives bfloat16. In a thread that is started there, or in a pool that gets the
+same call, it gives float32. DataParallel enters `torch.amp.autocast("cuda", enabled=...)` in each replica's thread,
+without a dtype.
 """,
     bad_example="""\
 import threading

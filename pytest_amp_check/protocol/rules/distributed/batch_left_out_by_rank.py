@@ -14,37 +14,35 @@ RULE = Rule(
     "AMP607",
     "batch-left-out-by-rank",
     ERROR,
-    "One rank leaves out a batch whose loss is not finite, while the others wait for its gradients.",
+    "One rank skips a batch with a non-finite loss, while the others wait for its gradients.",
     detected_by=STATIC,
     event_checks={LEFT_OUT: _check_left_out},
     prescan_words=("backward( isnan", "backward( isinf", "backward( isfinite"),
     violations={
         "left-out@rank": ViolationKind(
-            "`{call}` asks for the batch of this rank alone, and where it leaves out the backward the other ranks wait"
-            " in theirs, which averages the gradients of `{module}`: run backward all the same, as a GradScaler skips"
-            " the step on every rank, or let all ranks leave the batch out, by an `all_reduce` of the answer"
+            "`{call}` checks only this rank's batch; if this rank skips the backward, the other ranks wait for the "
+            "gradients of `{module}`: run every backward (the GradScaler skips bad steps), or `all_reduce` the check"
         ),
-        # Given where the recordings of several ranks are laid beside each other.
+        # Reported when the recordings of several ranks are compared.
         "backward@ranks": ViolationKind(
-            "`{call}` began {counts}, though each averages gradients over the ranks, so that those of different"
-            " batches meet, and a rank waits for one that never comes: run every backward on every rank, as a"
-            " GradScaler skips the step on all of them, or let all leave the batch out, by an `all_reduce` of why"
+            "`{call}` began {counts}, but each backward averages gradients over all ranks, so different batches mix "
+            "and a rank hangs: run every backward on every rank, or `all_reduce` the decision to skip"
         ),
     },
     rationale="""\
-DistributedDataParallel averages the gradients of all ranks inside backward, and FullyShardedDataParallel gathers the
-parameters there as well: each rank waits until all have come to the same place. A rank that goes on with its next batch
-because its own loss is NaN never comes there. What it sends next is taken for the answer that the others wait for, so
-that gradients of different batches are averaged from then on, and in the end, or at the next buffer that is broadcast,
-a rank waits for ever. There is no need to leave the batch out: an average with one NaN in it is NaN on all ranks, each
-scaler finds it, and all skip the same step.
+DistributedDataParallel averages the gradients of all ranks inside backward, and FullyShardedDataParallel also gathers
+the parameters there. Each rank waits until all ranks reach the same collective call. A rank that skips a batch because
+its own loss is NaN never reaches that call. The other ranks take its next message for the missing one, so gradients of
+different batches are averaged from then on. At the last batch, or at the next buffer broadcast, a rank waits forever.
+Skipping the batch is unnecessary. An average with one NaN in it is NaN on all ranks, each scaler finds it, and all skip
+the same step.
 """,
     harm="""\
-Two processes with gloo, 8 batches each, of which one of the second rank has a loss that is NaN. With BatchNorm, whose
-buffers are broadcast, the first rank waited in the backward of that batch until the timeout ended it. Without
-buffers both went on, with the batches of one averaged with the next ones of the other, and the first waited for ever in
-its last. With the backward left in, both made the 8 steps, of which the scalers skipped that one, and ended with the
-same parameters.
+Two processes with gloo, 8 batches each; one batch of the second rank has a NaN loss. With BatchNorm, whose buffers are
+broadcast, the first rank waited in the backward of that batch until the timeout ended it. Without buffers both went on,
+and one rank's batches were averaged with the other rank's next batches. The first rank then waited forever in its last
+batch. With the backward left in, both made the 8 steps, the scalers skipped that one, and both ended with the same
+parameters.
 """,
     bad_example="""\
 import torch
@@ -96,9 +94,10 @@ dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
 train(torch.randn(16, 8).split(8))
 dist.destroy_process_group()
 """,
-    fix_advice="Leave the test out, as the scaler skips such a step on every rank; or `all_reduce` the answer, so "
-    "that every"
-    " rank leaves the same batch out.",
+    fix_advice=(
+        "Remove the check, because the scaler skips such a step on every rank; or `all_reduce` its result, so that "
+        "every rank skips the same batch."
+    ),
     sources=(
         "PyTorch documentation: DistributedDataParallel, notes/ddp: all processes must run the same backwards",
         "measured with torch 2.13 and two gloo processes on the CPU",

@@ -10,30 +10,30 @@ RULE = Rule(
     "AMP605",
     "capture-with-cast-cache",
     ERROR,
-    "A model is traced or captured in an autocast region that keeps the weights it has cast.",
+    "A model is traced or captured in an autocast region that caches cast weights.",
     applicability=SAFE,
     prescan_words=("autocast",),
     violations={
         "trace@cached-region": ViolationKind(
-            "`{call}` runs in an autocast region with a cache, whose cast weights the trace takes for constants,"
-            " which raises: enter the region with `cache_enabled=False`",
+            "`{call}` runs in an autocast region with a cache and raises, because the trace treats the cached weights "
+            "as constants: enter the region with `cache_enabled=False`",
             trace_kinds=(AUTOCAST_ENTER,),
         ),
         "graphed@cached-region": ViolationKind(
-            "`{call}` refuses an autocast region with a cache, since a graph must cast the weights at each replay:"
-            " enter the region with `cache_enabled=False`",
+            "`{call}` refuses an autocast region with a cache, because a graph must cast the weights at each replay: "
+            "enter the region with `cache_enabled=False`",
             trace_kinds=(AUTOCAST_ENTER,),
         ),
         "graph@cached-region": ViolationKind(
-            "`{call}` captures a graph in an autocast region that has cast weights before, so its replays use those"
-            " for ever: enter the region with `cache_enabled=False`, or inside the capture",
+            "`{call}` captures a graph in an autocast region with cached weights, so every replay uses these old "
+            "weights: enter the region with `cache_enabled=False`, or inside the capture",
             trace_kinds=(AUTOCAST_ENTER, FORWARD),
         ),
     },
     rationale="""\
-A region keeps the low-precision copy of each weight for the next use. What traces or captures a model sees only what
-runs at that time: where a copy is taken from the cache, no cast is recorded. `torch.jit.trace` runs the model twice,
-finds the copies of the first run in the second one, and cannot make constants of tensors that need gradients. A CUDA
+A region keeps the low-precision copy of each weight for the next use. A trace or capture of a model records only the
+ops that run at that time. If a copy comes from the cache, no cast is recorded. `torch.jit.trace` runs the model twice
+and finds the copies of the first run in the second. It cannot make constants of tensors that need gradients. A CUDA
 graph that is captured after a warm-up in the same region replays with the weights of that time.
 """,
     harm="""\

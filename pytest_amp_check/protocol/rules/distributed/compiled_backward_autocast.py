@@ -20,22 +20,22 @@ RULE = Rule(
     prescan_words=("autocast",),
     violations={
         "compiled@region": ViolationKind(
-            "`{module}` is compiled and called under autocast, so the backward of the part of it that switches autocast"
-            " off runs in low precision too: enter autocast inside the compiled module, or set"
-            ' `torch._functorch.config.backward_pass_autocast` to `"off"`'
+            "`{module}` is compiled and called under autocast, so the backward of its float32 island also runs in low "
+            "precision: enter autocast inside the compiled module, or set "
+            '`torch._functorch.config.backward_pass_autocast` to `"off"`'
         )
     },
     rationale="""\
-`torch.compile` traces the backward of a module together with its forward, and takes for granted that backward runs
-under the autocast in which forward was called. In a plain module the loss runs backward outside of the region, so a
-part that switches autocast off, or has it compute in float32, keeps its float32 in both directions. Compiled, the
-matmuls of that part's backward are cast to the low precision of the region, which is what the part was meant to avoid.
+`torch.compile` traces the backward of a module together with its forward. It assumes that backward runs under the
+autocast of the forward call. In a plain module the backward runs outside the region. A part of the module that disables
+autocast, or computes in float32 under it, then stays in float32 in both directions. Compiled, the matmuls of that
+part's backward are cast to the low precision of the region, which the part was meant to avoid.
 """,
     harm="""\
-A Linear layer in `torch.autocast("cpu", enabled=False)` between two that autocast casts, compiled with `aot_eager`,
-float16: the gradient of its weight differs by 2.0e-4 from that of the plain module, and is bit-equal with
-`backward_pass_autocast = "off"`. With a loss multiplied by 6.6e6, 67 of its 256 elements are not finite where the
-plain module has none.
+A Linear layer in `torch.autocast("cpu", enabled=False)` between two layers under autocast, compiled with `aot_eager`,
+float16. The gradient of its weight differs by 2.0e-4 from the gradient of the plain module, and is bit-equal with
+`backward_pass_autocast = "off"`. With a loss multiplied by 6.6e6, 67 of its 256 elements are not finite; in the plain
+module all are finite.
 """,
     bad_example="""\
 import torch
@@ -91,7 +91,7 @@ for x in torch.randn(8, 8).split(4):
     loss.backward()
     optimizer.step()
 """,
-    fix_advice="Enter autocast inside the module that is compiled, or have the compiled backward run without autocast.",
+    fix_advice="Enter autocast inside the compiled module, or let the compiled backward run without autocast.",
     sources=(
         (
             "PyTorch documentation: torch.compile and the autocast of backward, "

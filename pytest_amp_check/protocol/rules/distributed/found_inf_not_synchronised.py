@@ -21,30 +21,31 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "step@shards-plain": ViolationKind(
-            "`{scaler}` looks for infinities in the shard of the gradients that this rank holds, so ranks disagree"
-            " about skipping a step: use `torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler`"
+            "`{scaler}` checks only the gradient shard of this rank for infinities, so ranks disagree about skipping "
+            "a step: use `torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler`"
         ),
         "step@shards-fused": ViolationKind(
-            "`{scaler}` does not tell other ranks of infinities that the fused `{optimizer}` finds, so ranks disagree"
-            " about skipping a step: construct the optimizer without `fused=True`"
+            "`{scaler}` does not share the infinities that the fused `{optimizer}` finds with other ranks, so ranks "
+            "disagree about skipping a step: construct the optimizer without `fused=True`"
         ),
-        # Given where the recordings of several ranks are laid beside each other.
+        # Reported when the recordings of several ranks are compared.
         "step@ranks": ViolationKind(
-            "`{scaler}` skipped {turns} on {ranks} and took it on {others}, so that their parameters and scales differ"
-            " from there on: let all ranks see the same gradients, averaged before they are unscaled, or reduce what"
-            " the scaler has found over all of them, as ShardedGradScaler does"
+            "`{scaler}` skipped {turns} on {ranks} and took it on {others}, so their parameters and scales differ "
+            "from then on: average gradients before unscaling, or reduce `found_inf` over all ranks, as "
+            "ShardedGradScaler does"
         ),
     },
     rationale="""\
-With FullyShardedDataParallel every rank holds a part of each gradient, and an infinity is in the part of one rank. A
-plain GradScaler looks at the part of its own rank: that rank skips the step and halves its scale, the others step and
-keep theirs. From then on the parameters are a mixture of two steps, and the ranks multiply their losses with different
-scales. ShardedGradScaler reduces what was found over all ranks, except where a fused optimizer does the looking.
+With FullyShardedDataParallel every rank holds a part of each gradient, and an infinity may be in the part of a single
+rank. A plain GradScaler checks only the part of its own rank. That rank skips the step and halves its scale; the others
+step and keep their scale. From then on the parameters are a mixture of two steps, and the ranks multiply their losses
+by different scales. ShardedGradScaler reduces the result of the check over all ranks, unless a fused optimizer makes
+the check.
 """,
     harm="""\
-Two processes, one infinity in the shard of the second, scale 65536: with GradScaler the first rank moves its
-parameters and keeps 65536 while the second stands still and has 32768. With ShardedGradScaler both stand still and
-have 32768; with ShardedGradScaler and `fused=True` they part again, 65536 and 32768.
+Two processes, one infinity in the shard of the second, scale 65536. With GradScaler the first rank moves its parameters
+and keeps 65536; the second skips the step and has 32768. With ShardedGradScaler both skip the step and have 32768. With
+ShardedGradScaler and `fused=True` they differ again, 65536 and 32768.
 """,
     bad_example="""\
 import torch
@@ -85,8 +86,9 @@ for x in torch.randn(16, 8).split(8):
     scaler.update()
 dist.destroy_process_group()
 """,
-    fix_advice="Use ShardedGradScaler with an optimizer that is not fused, or `fully_shard`, with which "
-    "GradScaler is right.",
+    fix_advice=(
+        "Use ShardedGradScaler with an optimizer that is not fused, or use `fully_shard`, which works with GradScaler."
+    ),
     sources=(
         "PyTorch documentation: FullyShardedDataParallel, docs.pytorch.org/docs/stable/fsdp.html",
         "PyTorch source: torch/distributed/fsdp/sharded_grad_scaler.py",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from ...events import COMM_HOOK, SCALER_NEW, SCALER_STEP, Event, Program
 from ...rule import WARNING, Rule, Verdicts, ViolationKind
 
-#: An initial scale up to which float16 holds gradients of the size that training has.
+#: Largest initial scale at which gradients of usual size fit in float16.
 _SMALL_SCALE = 1024.0
 
 
 def _check_compressed_hooks(program: Program) -> Verdicts:
-    """Hooks that cast to float16 what a scaler with a large scale has multiplied."""
+    """Yield float16 compression hooks on gradients that a scaler with a large scale has multiplied."""
     events = list(program.iter_events())
     hooks = [event for event in events if event.kind == COMM_HOOK]
     small = {event.subject for event in events if event.kind == SCALER_NEW and _has_small_scale(event)}
@@ -31,7 +31,7 @@ def _has_small_scale(event: Event) -> bool:
 
 
 def _are_exclusive(a: Event, b: Event) -> bool:
-    """Whether two events stand under tests that cannot both come out so."""
+    """Return True if the guards of two events contradict each other."""
     return any((key, not truth) in b.guards for key, truth in a.guards)
 
 
@@ -44,20 +44,20 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "hook@scaled": ViolationKind(
-            "`{call}` casts gradients to float16 while `{scaler}` has them multiplied by the loss scale, so those above"
-            " 65504 / scale become infinite: use `bf16_compress_hook`, or a small `init_scale`"
+            "`{call}` casts gradients to float16 while `{scaler}` keeps them multiplied by the loss scale, so "
+            "gradients above 65504 / scale become infinite: use `bf16_compress_hook`, or a small `init_scale`"
         )
     },
     rationale="""\
-`fp16_compress_hook` casts the gradients of DistributedDataParallel to float16 before it averages them. At that point a
-GradScaler has multiplied them by the loss scale, 65536 at first, and float16 ends at 65504: every gradient above one
-becomes infinite. The scaler skips these steps and halves its scale until the largest gradient of the model fits, so
-that the small ones underflow as they would without a scaler.
+`fp16_compress_hook` casts the gradients of DistributedDataParallel to float16 before it averages them. At that point
+they are multiplied by the loss scale, 65536 at first, and float16 ends at 65504: every gradient above one becomes
+infinite. The scaler skips these steps and halves its scale until the largest gradient of the model fits. The small
+gradients then underflow as they would without a scaler.
 """,
     harm="""\
 One gloo process, a stack of two Linear layers whose loss gives gradients of about 10: 52 elements are infinite in the
-first iteration. Of 30 steps 4 are skipped and the scale falls from 65536 to 4096; without the hook none is skipped and
-the scale stays.
+first iteration. Of 30 steps 4 are skipped, and the scale falls from 65536 to 4096. Without the hook no step is skipped
+and the scale stays.
 """,
     bad_example="""\
 import torch

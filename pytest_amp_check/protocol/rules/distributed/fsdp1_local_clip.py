@@ -20,19 +20,19 @@ RULE = Rule(
     prescan_words=("clip_grad FullyShardedDataParallel",),
     violations={
         "clip@shards": ViolationKind(
-            "`{call}` computes the norm of the shard that this rank holds, so each rank clips by another factor: call"
-            " `clip_grad_norm_` of the FullyShardedDataParallel module"
+            "`{call}` computes the norm of this rank's shard only, so each rank clips by another factor: call "
+            "`clip_grad_norm_` of the FullyShardedDataParallel module"
         )
     },
     rationale="""\
-With FullyShardedDataParallel `model.parameters()` gives the shard that a rank holds, and so do the gradients.
-`torch.nn.utils.clip_grad_norm_` takes the norm of what it is given: each rank finds a smaller norm than the gradient
-has, and scales its part by a factor of its own, so that the step changes its direction as well. The method
-`clip_grad_norm_` of the outermost module reduces the norm over all ranks.
+With FullyShardedDataParallel, `model.parameters()` gives only the shard of this rank, and the gradients are sharded
+too. `torch.nn.utils.clip_grad_norm_` therefore computes the norm of one shard. Each rank finds a smaller norm than the
+gradient has, and scales its part by its own factor. The step also changes its direction. The method `clip_grad_norm_`
+of the outermost module reduces the norm over all ranks.
 """,
     harm="""\
-Two processes, limit 0.05: the ranks find norms of 0.083 and 0.306 where the gradient has 0.317, and multiply their
-parts by 0.60 and 0.16 instead of 0.158 both. The method of the module finds 0.317 on both.
+Two processes, limit 0.05, a gradient norm of 0.317. The ranks find norms of 0.083 and 0.306, and multiply their parts
+by 0.60 and 0.16; both factors should be 0.158. The method of the module finds 0.317 on both.
 """,
     bad_example="""\
 import torch

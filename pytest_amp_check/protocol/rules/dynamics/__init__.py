@@ -1,1 +1,1 @@
-"""AMP8xx: how the loss scale moves over a run."""
+"""Rules AMP8xx: loss scale, non-finite values and exceptions of a recorded run."""

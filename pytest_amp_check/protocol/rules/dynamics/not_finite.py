@@ -19,65 +19,63 @@ RULE = Rule(
     event_checks={NOT_FINITE: _check_not_finite},
     violations={
         "not-finite:overflow": ViolationKind(
-            "In step {step}, `{op}` in {where} is the first to give what is not finite, from finite operands "
-            "({values}), because {reason}: compute it in float32, or make its operands smaller before it"
+            "`{op}` in {where} produces the first non-finite value in step {step}, from finite operands ({values}), "
+            "because {reason}: compute it in float32, or make its operands smaller"
         ),
         "not-finite:domain": ViolationKind(
-            "In step {step}, `{op}` in {where} is the first to give what is not finite, from finite operands "
-            "({values}), because it is {reason}: keep its operand away from there, by a bound or an epsilon that its "
-            "dtype can hold"
+            "`{op}` in {where} produces the first non-finite value in step {step}, from finite operands ({values}), "
+            "because it is {reason}: bound its operand, or add an epsilon that the dtype can represent"
         ),
         "not-finite:mask": ViolationKind(
-            "In step {step}, `{op}` in {where} gives NaN ({values}), because {reason}: leave at least one entry of "
-            "each row unmasked, or fill with the least finite number of the dtype"
+            "`{op}` in {where} produces NaN in step {step} ({values}), because {reason}: leave at least one entry of "
+            "each row unmasked, or fill with the smallest finite number of the dtype"
         ),
         "not-finite:input": ViolationKind(
-            "In step {step}, the input of {where} is not finite already ({what}): look at this batch and at how it "
-            "is prepared",
+            "The input of {where} contains non-finite values in step {step} ({what}): check this batch and its "
+            "preprocessing",
             consequence_of="AMP214",
         ),
         "not-finite:parameter": ViolationKind(
-            "In step {step}, `{name}` of {where} is not finite, since step {since}, before anything else is "
-            "({reason}): look at what has written to it",
+            "`{name}` of {where} is the first non-finite value of step {step}, and non-finite since step {since} "
+            "({reason}): find the code that wrote to it",
             consequence_of="AMP2",
         ),
         "not-finite:state": ViolationKind(
-            "The optimizer's step {since} spoils `{name}` of {where}, because {reason}: keep parameters and the "
-            "optimizer's state in float32, and look at what was loaded into that",
+            "The optimizer's step {since} makes `{name}` of {where} non-finite, because {reason}: keep parameters and "
+            "optimizer state in float32, and check the loaded state",
             consequence_of="AMP2",
         ),
         "not-finite:rate": ViolationKind(
-            "In step {step}, `{op}` in {where} is the first to give what is not finite, because {reason} after step "
+            "`{op}` in {where} produces the first non-finite value in step {step}, because {reason} after step "
             "{since}: lower the learning rate, warm it up, or clip the gradients",
             consequence_of="AMP2",
         ),
         "not-finite:statistic": ViolationKind(
-            "In step {step}, `{name}` of {where} becomes NaN or infinite, and evaluation will use it ({reason}): keep "
+            "`{name}` of {where} becomes NaN or infinite in step {step}, and evaluation will use it ({reason}): keep "
             "the inputs of this module finite, and its batches larger than one"
         ),
         "not-finite:gradient": ViolationKind(
-            "In step {step} the loss is finite, and the gradient of `{op}` in {where} is the first that is not "
-            "({values}), because {reason}: compute it in float32, or keep its operands away from there by a bound or "
-            "an epsilon"
+            "The gradient of `{op}` in {where} is the first non-finite value of step {step}, after a finite loss "
+            "({values}), because {reason}: compute it in float32, or bound its operands"
         ),
         "not-finite:unexplained": ViolationKind(
-            "In step {step} the {what} is not finite, and where that comes from is not known ({reason}): find the "
-            "first NaN or infinity before it"
+            "The {what} of step {step} is not finite; the cause is unknown ({reason}): find the first NaN or infinity "
+            "before it"
         ),
     },
     rationale="""\
-Nothing is raised where a number stops being finite. The loss is NaN some ops later, the gradients of every parameter
-with it, and an optimizer without a scaler then writes NaN into all of them, so that each step after it is lost and no
-trace is left of the one that began it. A scaler skips such steps, and halves its scale for nothing. The recorder looks
-at the loss and at the gradients of each step, plays the first bad one again with every op watched, and tells which op
-came first, of what operands. An overflow that the loss scale causes is skipped by the scaler and is no mistake; nor is
-one of numbers that are too large already, nor one that float32 does not have, in a step before the scaler's first one:
-they are counted. Whatever else makes the loss itself NaN or infinite, as a batch does that holds such values, is told
-of also where a scaler skips the step. An infinity that a program fills in, as masks do, is right.
+torch does not raise when a number stops being finite. Some ops later the loss and the gradients of every parameter are
+NaN. Without a scaler, the optimizer then writes NaN into all parameters: every later step is lost, and nothing shows
+the first bad step. A scaler skips such steps, and halves its scale for nothing. The recorder checks the loss and the
+gradients of each step. It replays the first bad step with every op watched, and reports the first bad op with its
+operands. Overflows that the loss scale causes are only counted, because the scaler skips them. So are numbers that are
+too large already, or beyond float32, in a step before the scaler's first step. Other causes of a NaN or infinite loss,
+such as a batch with such values, are reported even if a scaler skips the step. An infinity that a program fills in, as
+masks do, is correct.
 """,
     harm="""\
-A division by zero in one step of eight made the loss NaN, and with it all parameters after that step: the loss of each
-step after it was NaN.
+A division by zero in one step of eight made the loss NaN. All parameters after that step, and the loss of each later
+step, were NaN.
 """,
     bad_example="""\
 import torch
@@ -117,8 +115,10 @@ for x in batches:
     loss.backward()
     optimizer.step()
 """,
-    fix_advice="Read the op, its operands and its line in the message, and keep that op's operands or its result "
-    "in range.",
+    fix_advice=(
+        "Read the op, its operands and its line in the message, and keep the operands or the result of that op in "
+        "range."
+    ),
     sources=(
         "PyTorch docs, torch.amp: gradients that are not finite are skipped by a GradScaler, and by nothing else",
         "torch/amp/grad_scaler.py: unscale_() looks at gradients alone, not at the loss, statistics or parameters",

@@ -5,24 +5,24 @@ from __future__ import annotations
 from ...events import UPDATE, Event, Program
 from ...rule import ERROR, RUNTIME, Labels, Rule, ViolationKind
 
-#: The scale that a GradScaler starts at by default.
+#: Default initial scale of a GradScaler.
 _FIRST_SCALE = 2.0**16
 
 
-#: Skips in a row that no calibrated scaler needs: the loss would have to grow 256 times from one step to the next.
+#: Skips in a row that no calibrated scaler needs: the loss would have to grow by a factor of 256 in one step.
 _IN_A_ROW = 8
 
 
-#: Steps after which the share of skipped ones means something.
+#: Smallest number of steps for which the share of skipped steps is meaningful.
 _ENOUGH = 500
 
 
-#: Skips for one growth interval; one is the price of growing, so three are too many.
+#: Allowed skips per growth interval. One skip is the price of growing, so more than three are too many.
 _PER_INTERVAL = 3
 
 
 def _count_warm_up_steps(event: Event, program: Program) -> int:
-    """The number of first steps that may all be skipped while the scale comes down from its first value."""
+    """Return the number of first steps that may all be skipped while the scale falls from its initial value."""
     import math
 
     facts = {} if event.subject is None else program.objects[event.subject].attributes
@@ -58,32 +58,31 @@ RULE = Rule(
     event_checks={UPDATE: _check_collapse},
     violations={
         "scale:below-one": ViolationKind(
-            "The loss scale of `{scaler}` has fallen to {scale} after {skips} skipped steps in a row, so a smaller "
-            "scale does not help{cause}: find the NaN or infinity in the loss, the inputs or gradients that are never "
-            "cleared"
+            "`{scaler}` has lowered its loss scale to {scale} after {skips} skipped steps in a row, so a lower scale "
+            "does not help{cause}: find the NaN or infinity in loss or inputs, or uncleared gradients"
         ),
         "scale:skips-in-a-row": ViolationKind(
-            "`{scaler}` has skipped {skips} steps in a row long after it had found its scale, which is {scale} "
-            "now{cause}: find the NaN or infinity in the loss, the inputs or gradients that are never cleared"
+            "`{scaler}` has skipped {skips} steps in a row long after calibration, at a scale of {scale}{cause}: find "
+            "the NaN or infinity in the loss or inputs, or gradients that are never cleared"
         ),
         "scale:skip-rate": ViolationKind(
             "`{scaler}` has skipped {skips} of {steps} steps, many more than the growth of its scale costs{cause}: "
-            "look for batches whose loss is not finite, and for code that raises the scale"
+            "look for batches with a non-finite loss, and for code that raises the scale"
         ),
     },
     rationale="""\
-A scaler answers an overflow by skipping the step and halving the scale. It cannot tell an overflow of float16 from a
-loss that is NaN at any scale, nor from an infinity that stays in `.grad` because nothing clears it, so it halves on.
-Nothing is raised, no parameter moves, and the training merely stops. The first 17 or so steps may be skipped, from
-65536 down to where the loss needs it; after that, one skip for each growth interval is the price of trying a larger
-scale. Eight skips in a row, a scale below 1, and more than three skips for each growth interval over 500 steps and
-more are this tool's limits.
+A scaler answers an overflow by skipping the step and halving the scale. It cannot tell a float16 overflow from a loss
+that is NaN at any scale, or from an infinity that is never cleared from `.grad`. It therefore goes on halving. Nothing
+raises, no parameter moves, and the training simply stops. The first 17 or so steps may be skipped, from 65536 down to
+the scale that the loss needs. After that, one skip for each growth interval is the price of trying a larger scale. The
+limits are this tool's own. They are eight skips in a row, a scale below 1, and more than three skips per growth
+interval over at least 500 steps.
 """,
     harm="""\
-With a loss that was NaN in every iteration the scale fell below 1 after 17 iterations and read 0.0 after 166. From then
-on 1 / 0 is infinite and infinity times 0 is NaN, so that good batches were skipped too, for ever. With one overflow and
-no `zero_grad()` the infinity never left `.grad`: every later step was skipped, and the scale fell from 65536 to 512
-within 7 iterations and on towards 0.
+With a loss that was NaN in every iteration the scale fell below 1 after 17 iterations and was 0.0 after 166. From then
+on 1 / 0 is infinite and infinity times 0 is NaN, so good batches were skipped too, forever. With one overflow and no
+`zero_grad()` the infinity never left `.grad`. Every later step was skipped, and the scale fell from 65536 to 512 within
+7 iterations and on towards 0.
 """,
     bad_example="""\
 import torch
@@ -123,8 +122,10 @@ for _ in range(20):
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix_advice="Find the first NaN or infinity; `torch.autograd.set_detect_anomaly(True)` names the operation "
-    "that made it.",
+    fix_advice=(
+        "Find the first NaN or infinity; `torch.autograd.set_detect_anomaly(True)` names the operation that produced "
+        "it."
+    ),
     sources=(
         ("PyTorch docs, torch.amp.GradScaler: the scale factor may fall below 1, which the user may want to watch for"),
         "torch/amp/grad_scaler.py: update() halves the scale and never raises",

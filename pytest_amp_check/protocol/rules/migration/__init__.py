@@ -1,1 +1,1 @@
-"""Rules on what has moved on: deprecated entry points, suppressions without a finding, sources that cannot be read."""
+"""Rules AMP9xx: deprecated entry points, unused suppressions and unanalyzed source."""

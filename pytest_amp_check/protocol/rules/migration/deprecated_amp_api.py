@@ -11,7 +11,7 @@ from ...torch_api import find_entry
 def _check_deprecated(event: Event, program: Program) -> Labels:
     old: str = event.attributes["old"]
     entry = find_entry(old)
-    # Only the constructors bind their arguments anew; every other entry point keeps them.
+    # Only the constructors change their parameters; every other entry point keeps them.
     role = "" if entry is None or entry.role not in ("autocast", "scaler") else f":{entry.role}"
     yield f"deprecated{role}", {"old": old, "new": event.attributes["new"]}
 
@@ -29,27 +29,27 @@ RULE = Rule(
     violations={
         "deprecated": ViolationKind("`{old}` is deprecated: use `{new}`"),
         "deprecated:autocast": ViolationKind(
-            "`{old}` is deprecated: use `{new}` and pass the other arguments by name, since the second positional"
-            " one is the dtype and no longer `enabled`"
+            "`{old}` is deprecated: use `{new}` and pass the other arguments by name, because the second positional "
+            "argument is now the dtype and no longer `enabled`"
         ),
         "deprecated:scaler": ViolationKind(
-            "`{old}` is deprecated: use `{new}`, where the device goes before the initial scale"
+            "`{old}` is deprecated: use `{new}`, which takes the device before the initial scale"
         ),
     },
     rationale="""\
-From torch 2.4 on, the entry points of `torch.cuda.amp` and `torch.cpu.amp` and the getters and setters of one device
-warn that they are deprecated in favour of `torch.amp`, which takes the device as its first argument. The new autocast
-is not the old one with one more argument: its second positional parameter is `dtype`, where the old one's first was
-`enabled`. And without a dtype `torch.cuda.amp.autocast` meant float16 whatever surrounded it, while the new one
-inherits the dtype of an enclosing CUDA region: write `dtype=torch.float16` where regions nest.
-The new GradScaler came with torch 2.3 and the new `custom_fwd` with 2.4: a project whose requirements allow an older
-torch is left alone.
+From torch 2.4 on, the entry points of `torch.cuda.amp` and `torch.cpu.amp` and the per-device getters and setters warn
+that they are deprecated. Their replacement is `torch.amp`, which takes the device as its first argument. The new
+autocast is not the old one with one more argument. Its second positional parameter is `dtype`; the first parameter of
+the old autocast was `enabled`. Without a dtype, `torch.cuda.amp.autocast` always meant float16. The new autocast
+inherits the dtype of an enclosing CUDA region: write `dtype=torch.float16` if regions nest.
+The new GradScaler came with torch 2.3 and the new `custom_fwd` with 2.4. A project whose requirements allow an older
+torch is not reported.
 """,
     harm="""\
 Every construction emits a FutureWarning (the getters a DeprecationWarning), which fails a test run with `-W error`. A
-migration by search and replace that leaves the arguments in place turns `autocast(True)` into a ValueError,
-`autocast("cuda", True)` into a TypeError when the region is entered, and `GradScaler(1024.0)` into a scaler whose
-device is 1024.0 and whose initial scale silently is 65536.
+search-and-replace migration that leaves the arguments in place breaks calls. `autocast(True)` becomes a ValueError, and
+`autocast("cuda", True)` a TypeError when the region is entered. `GradScaler(1024.0)` becomes a scaler whose device is
+1024.0 and whose initial scale silently is 65536.
 """,
     bad_example="""\
 import torch
@@ -91,9 +91,10 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix_advice="Import from `torch.amp`, pass the device type first and every other argument of autocast by name. What"
-    " replaces `GradScaler` came with torch 2.3: where no requirement of the project asks for such a torch, that fix is"
-    " opt-in.",
+    fix_advice=(
+        "Import from `torch.amp`, pass the device type first and every other argument of autocast by name. The "
+        "replacement of `GradScaler` came with torch 2.3: its fix is opt-in unless the project requires such a torch."
+    ),
     sources=(
         "PyTorch source: torch/cuda/amp/autocast_mode.py, torch/cuda/amp/grad_scaler.py",
         "pytorch/pytorch issue 126527: the deprecation of torch.cuda.amp",

@@ -8,26 +8,28 @@ RULE = Rule(
     "AMP904",
     "unjudged-call",
     INFO,
-    "A call of the protocol that the check could not judge: a blind spot.",
+    "An AMP call that the check could not analyze.",
     detected_by=STATIC,
     on_by_default=False,
     prescan_words=("scaler",),
     violations={
         "call:not-reached": ViolationKind(
-            "`{call}` was not judged: no path that was read leads here, so a mistake in it would go unseen"
+            "`{call}` was not checked, because no analyzed path reaches it: delete it if it cannot run, or test it "
+            "with the `amp` fixture"
         ),
         "call:not-known": ViolationKind(
-            "`{call}` was not judged: it is not known what it is called on, so a mistake in it would go unseen"
+            "`{call}` was not checked, because the object it is called on is unknown: annotate the type of the "
+            "object, or test the code with the `amp` fixture"
         ),
     },
     rationale="""\
-No finding means that the code is right only where it was read. What stands behind a `return`, or is called on an object
-of which nothing is known, stays in the dark. This rule lists each call of `scale`, `backward`, `unscale_`, `step`,
-`update`, `zero_grad`, of a clip and of `torch.save` that the text holds and that no path has reached, or of which it
-could not be told what it does. `amp-check check --show-blind-spots` switches it on, and `--statistics` counts it.
+No finding means correct code only for analyzed code. Code behind a `return`, or a call on an unknown object, is not
+checked. This rule lists each unanalyzed call of `scale`, `backward`, `unscale_`, `step`, `update`, `zero_grad`, of a
+clip and of `torch.save`. Either no path reaches such a call, or its effect is unknown. `amp-check check
+--show-blind-spots` switches the rule on, and `--statistics` counts its findings.
 """,
     harm="""\
-Nothing by itself. A mistake in a call that was not judged is not found, and silence is taken for proof.
+None by itself. A mistake in an unanalyzed call is not found, and the missing finding looks like a proof.
 """,
     bad_example="""\
 import torch
@@ -45,8 +47,9 @@ def finish(scaler, optimizer):
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix_advice="Delete code that cannot run; give an object that comes from afar an annotation; or test the "
-    "function with the"
-    " fixture `amp`, which judges what really happens.",
+    fix_advice=(
+        "Delete code that cannot run, annotate the types of objects from other code, or test the function with the "
+        "`amp` fixture, which checks real calls."
+    ),
     sources=("The project's own measurements: blind spots in public repositories.",),
 )

@@ -15,22 +15,23 @@ RULE = Rule(
             "This source could not be read ({reason}), so nothing in it was checked: repair it, or exclude it"
         ),
         "source:newer-python": ViolationKind(
-            "This source needs Python {python}, and amp-check runs on {running}, so nothing in it was checked: run "
+            "This source needs Python {python}, but amp-check runs on {running}, so nothing in it was checked: run "
             "amp-check with Python {python} or newer",
             WARNING,
         ),
         "source:too-long": ViolationKind(
-            "This file takes too long to follow, and `{function}` and what comes after it was not read: split the file",
+            "This file takes too long to analyze, so `{function}` and the code after it were not checked: split the "
+            "file",
             WARNING,
         ),
     },
     rationale="""\
-Silence must mean that the code was read and is clean. A file that does not parse, has bytes that are not text, or is
-written for a newer Python than the one that runs the check was not read, and an exit code of 0 would claim that it
-was.
+No finding must mean that the code was analyzed and is correct. Some files cannot be analyzed: they do not parse,
+contain bytes that are not text, or need a newer Python than the check runs on. An exit code of 0 would wrongly report
+them as checked.
 """,
     harm="""\
-One conflict marker left in a file switches off every rule for all of it, and the mistakes inside stay unseen.
+One conflict marker left in a file switches off every rule for the whole file, and its mistakes are not found.
 """,
     bad_example="""\
 import torch
@@ -50,9 +51,10 @@ model = torch.nn.Linear(8, 2)
 scaler = torch.amp.GradScaler("cpu")
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 """,
-    fix_advice="Repair the syntax, run the check with the Python version the file is written for, or list the "
-    "file under"
-    " `exclude` in `[tool.amp-check]`. Of a file that takes too long to follow, move what trains into one of"
-    " its own: `amp-check check --show-blind-spots` lists what was not judged.",
+    fix_advice=(
+        "Repair the syntax, run the check with the Python version of the file, or list the file under `exclude` in "
+        "`[tool.amp-check]`. If a file takes too long to analyze, move the training code into a separate file. The "
+        "option `--show-blind-spots` of `amp-check check` lists the calls that were not checked."
+    ),
     sources=("Python documentation: the ast module, docs.python.org/3/library/ast.html",),
 )

@@ -15,11 +15,11 @@ RULE = Rule(
     prescan_words=("suppression",),
     violations={"suppression:unused": ViolationKind("This suppression silences nothing ({reason}): remove it")},
     rationale="""\
-A suppression says that somebody looked at a finding and decided to keep the code. When the finding is gone, the
-comment claims a mistake that is not there, and it would silence the next one on this line unseen.
+A suppression comment states that somebody checked a finding and decided to keep the code. When the finding is gone, the
+comment is wrong, and it would silently suppress the next finding on this line.
 """,
     harm="""\
-Nothing today. The day somebody removes the `unscale_` above an old `# amp: ignore[AMP201]`, nobody is told: clipping
+None today. If somebody later removes the `unscale_` above an old `# amp: ignore[AMP201]`, nothing is reported: clipping
 still-scaled gradients then shrinks SGD's updates 43,000-fold and raises nothing.
 """,
     bad_example="""\
@@ -60,7 +60,7 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix_advice="Remove the comment, or the code in its brackets that is not found on this line.",
+    fix_advice="Remove the comment, or the codes in its brackets that match no finding on this line.",
     sources=(
         "ruff documentation: unused-noqa, docs.astral.sh/ruff/rules/unused-noqa",
         "measured with torch 2.13 on the CPU",

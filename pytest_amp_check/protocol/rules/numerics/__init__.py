@@ -1,1 +1,1 @@
-"""Rules on what float16 and bfloat16 can hold: weights, gradients, losses and constants."""
+"""Rules AMP5xx: range and precision of float16 and bfloat16, for weights, gradients, losses and constants."""

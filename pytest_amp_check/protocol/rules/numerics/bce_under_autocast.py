@@ -32,19 +32,19 @@ RULE = Rule(
             WARNING,
         ),
         "bce@framework": ViolationKind(
-            "`{call}` runs under the autocast that Lightning enters in mixed precision, where torch raises"
-            " RuntimeError: drop the sigmoid and use `binary_cross_entropy_with_logits`"
+            "`{call}` runs under the autocast of Lightning's mixed precision, where torch raises RuntimeError: drop "
+            "the sigmoid and use `binary_cross_entropy_with_logits`"
         ),
     },
     rationale="""\
-Binary cross entropy takes the logarithm of a probability and of its complement. A sigmoid that ran in low precision
-rounds to exactly 1 for logits that are quite ordinary (about 8 in float16), so the complement is 0 and the logarithm
-infinite. CUDA, XPU and MTIA autocast therefore refuse the op. CPU autocast runs it in float32, MPS in float16, both
-without an error and on probabilities that are rounded already. The variant with logits computes both at once, safely.
+Binary cross entropy takes the logarithm of a probability and of its complement. A low-precision sigmoid rounds to
+exactly 1 for ordinary logits (about 8 in float16), so the complement is 0 and its logarithm infinite. CUDA, XPU and
+MTIA autocast therefore refuse the op. CPU autocast runs it in float32, MPS in float16; both run without an error on
+rounded probabilities. The variant with logits computes both at once, safely.
 """,
     harm="""\
 On CUDA: `RuntimeError: torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast.` In
-float16 on the CPU a saturated sigmoid gave a loss of 100 and NaN gradients, where the variant with logits gave 20 and
+float16 on the CPU a saturated sigmoid gave a loss of 100 and NaN gradients; the variant with logits gave 20 and
 gradients of 0.5.
 """,
     bad_example="""\
@@ -84,9 +84,10 @@ for _ in range(3):
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix_advice="Return logits from the model and use `BCEWithLogitsLoss`; where probabilities are needed, compute "
-    "the loss"
-    " in an `enabled=False` region on `.float()` inputs.",
+    fix_advice=(
+        "Return logits from the model and use `BCEWithLogitsLoss`. If probabilities are needed, compute the loss in "
+        "an `enabled=False` region on `.float()` inputs."
+    ),
     sources=(
         (
             "PyTorch documentation: Autocast Op Reference, docs.pytorch.org/docs/stable/amp.html#autocast-op-"

@@ -6,7 +6,7 @@ from ...events import EPSILON, Event, Program
 from ...rule import INFO, STATIC, WARNING, Labels, Rule, ViolationKind
 from ...torch_api import FLOAT16_MAX
 
-#: What is no larger is zero in float16.
+#: Largest number that rounds to zero in float16.
 _FLOAT16_ZERO = 2.0**-25
 
 
@@ -40,26 +40,26 @@ RULE = Rule(
             " an epsilon of 1e-6 to 1e-4"
         ),
         "epsilon:clamped": ViolationKind(
-            "`{sum}` keeps a float16 tensor above {value}, which is 0 there: cast the tensor with `.float()` first,"
-            " or use a bound of 1e-6 to 1e-4"
+            "`{sum}` keeps a float16 tensor above {value}, which is 0 in float16: cast the tensor with `.float()` "
+            "first, or use a bound of 1e-6 to 1e-4"
         ),
         "epsilon:to-one": ViolationKind(
-            "`{sum}` keeps a {dtype} tensor below {value}, which is 1 there, so that one minus it is 0: cast the tensor"
-            " with `.float()` first"
+            "`{sum}` keeps a {dtype} tensor below {value}, which rounds to 1, so one minus it can be 0: cast the "
+            "tensor with `.float()` first"
         ),
         "epsilon:small": ViolationKind(
-            "`{sum}` keeps a float16 divisor above {value} only, by which ordinary numbers divide to infinity: cast"
-            " it with `.float()` first, or use an epsilon of 1e-4",
+            "`{sum}` keeps a float16 divisor above {value} only, so dividing ordinary numbers by it overflows: cast "
+            "it with `.float()` first, or use an epsilon of 1e-4",
             INFO,
         ),
     },
     rationale="""\
-The smallest number that float16 has is 6e-8, and what is no larger than 3e-8 rounds to zero. An epsilon of 1e-8 or
-1e-12 that is added to a float16 tensor, or that such a tensor is clamped to, is zero: the division, the logarithm or
-the root behind it sees the zero that it was to be kept from. That the logarithm itself runs in float32 on CUDA does not
-help, since the sum was made before. bfloat16 has the range of float32 and keeps such numbers. Close to one it is the
-other way round: `1 - 1e-4` is 1 in float16, and so is 0.9985 in bfloat16, so that a probability that is kept below it
-reaches 1 all the same, and `log(1 - p)` or `acos` of it is infinite or has an infinite gradient.
+The smallest float16 number is 6e-8, and numbers up to 3e-8 round to zero. An epsilon or lower bound of 1e-8 or 1e-12 on
+a float16 tensor is therefore zero. The division, logarithm or root behind it is no longer protected from zero. CUDA
+runs the logarithm itself in float32, but this does not help, because the sum is computed before. In contrast, bfloat16
+has the range of float32 and keeps such numbers. Close to one, both dtypes round up: `1 - 1e-4` is 1 in float16, and
+0.9985 is 1 in bfloat16. A probability with such an upper bound still reaches 1, and `log(1 - p)` or `acos` is infinite
+or has an infinite gradient.
 """,
     harm="""\
 In float16, 1e-8 is 0: `0 / (0 + 1e-8)` was NaN, `log(0 + 1e-12)` and `log` of `clamp(min=1e-8)` -inf, and

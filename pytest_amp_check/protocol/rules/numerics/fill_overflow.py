@@ -13,7 +13,7 @@ def _check_fill(event: Event, program: Program) -> Labels:
     # Infinities are values of float16, and NaN compares false.
     if event.attributes.get("eligible") and value is not None and FLOAT16_MAX < abs(value) < float("inf"):
         label = "fill:bound" if event.attributes.get("bound") else "fill:overflow"
-        # Under which conditions other code enters autocast, and that it does, is not known here: nobody calls a test.
+        # A guess assumes that a caller enters autocast, but no code calls a test.
         guessed = event.attributes.get("guessed")
         if guessed and event.site.is_in_test():
             return
@@ -36,21 +36,20 @@ RULE = Rule(
             " `torch.finfo({tensor}.dtype).{limit}` instead"
         ),
         "fill:bound": ViolationKind(
-            "`{call}` bounds a float16 tensor by {value}, a number that float16 does not have, and raises: bound it by"
-            " `torch.finfo({tensor}.dtype).{limit}`, or leave the bound out"
+            "`{call}` bounds a float16 tensor by {value}, which float16 cannot represent, and raises: use "
+            "`torch.finfo({tensor}.dtype).{limit}` as the bound, or remove the bound"
         ),
     },
     rationale="""\
-float16 ends at 65504. `-1e9`, the usual mask of an attention, does not fit: depending on the function and on the
-version, torch raises, or writes -inf. A softmax over a row that is masked throughout then is NaN, and the NaN reaches
-every parameter. The scores of an attention are float16 under autocast however the inputs were made, since autocast
-runs the matmul that makes them in low precision.
+float16 ends at 65504. `-1e9`, the usual attention mask, does not fit: depending on the function and the version, torch
+raises, or writes -inf. A softmax over a fully masked row is then NaN, and the NaN reaches every parameter. Attention
+scores are float16 under autocast for any dtype of the inputs, because autocast runs their matmul in low precision.
 """,
     harm="""\
 `masked_fill`, `fill_`, `index_fill`, `full_like`, `clamp` and `pad` with 1e9 raise `RuntimeError: value cannot be
-converted to type c10::Half without overflow`, on the first float16 batch and not in a float32 test. `torch.where`,
-`full`, `new_full`, `x[mask] = c` and `x[i, j] = c` wrote -inf without a word from torch 2.11 on, and raised in 2.4.
-The softmax of a fully masked row was NaN with -inf, and uniform with `torch.finfo(dtype).min`.
+converted to type c10::Half without overflow`. They raise on the first float16 batch, but not in a float32 test.
+`torch.where`, `full`, `new_full`, `x[mask] = c` and `x[i, j] = c` silently wrote -inf from torch 2.11 on, and raised in
+2.4. The softmax of a fully masked row was NaN with -inf, and uniform with `torch.finfo(dtype).min`.
 """,
     bad_example="""\
 import torch
@@ -105,7 +104,7 @@ def attend_masked_fill():
 for attend in (attend_where, attend_masked_fill):
     print(attend.__name__, "finite:", attend().isfinite().all().item())
 """,
-    fix_advice='Write `torch.finfo(x.dtype).min`, or `float("-inf")` where no row is masked throughout.',
+    fix_advice='Write `torch.finfo(x.dtype).min`, or `float("-inf")` if no row is fully masked.',
     sources=(
         "PyTorch documentation: torch.finfo, docs.pytorch.org/docs/stable/type_info.html",
         "measured with torch 2.4 and 2.13 on the CPU",

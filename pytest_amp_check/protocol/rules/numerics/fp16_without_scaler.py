@@ -27,15 +27,16 @@ RULE = Rule(
         ),
     },
     rationale="""\
-float16 has no number between 0 and 6e-8. Gradients of activations, and with them those of the weights, easily are
-smaller, more so as the loss falls, and turn into exact zeros. A GradScaler lifts them out of that range before the
-backward and divides them again afterwards. bfloat16 has the range of float32 and needs none. `torch.autocast("cuda")`
-without a dtype is float16, and so it is for "xpu" and "mps"; on "cpu" it is bfloat16. Modules that are sharded with
+float16 has no number between 0 and 6e-8. Gradients of activations, and therefore of weights, are easily smaller, more
+so as the loss falls, and become exact zeros. A GradScaler lifts them out of that range before the backward and divides
+them again afterwards. bfloat16 has the range of float32 and needs no scaler. `torch.autocast` without a dtype is
+float16 on "cuda", "xpu" and "mps", and bfloat16 on "cpu". Modules that are sharded with
 `MixedPrecisionPolicy(param_dtype=torch.float16)` compute in float16 without any region, and need a scaler as well.
 """,
     harm="""\
-With the loss multiplied by 1, 1e-2, 1e-3 and 1e-4, a share of 0.006 %, 0.42 %, 3.8 % and 51 % of the gradients was
-exactly zero, and their relative error 0.0007, 0.027, 0.28 and 2.9. With a scaler: none, and 0.0007 throughout.
+The loss was multiplied by 1, 1e-2, 1e-3 and 1e-4. The share of gradients that became exactly zero was 0.006 %, 0.42 %,
+3.8 % and 51 %, and their relative error 0.0007, 0.027, 0.28 and 2.9. With a scaler no gradient became zero, and the
+error was 0.0007 throughout.
 """,
     bad_example="""\
 import torch

@@ -10,7 +10,7 @@ from ...rule import INFO, STATIC, WARNING, Labels, Rule, ViolationKind
 def _check_fragile_math(event: Event, program: Program) -> Labels:
     facts = event.attributes
     how, dtype = facts["how"], facts["dtype"]
-    # What bfloat16 does not overflow in, it still cancels in: one minus a probability that rounds to one.
+    # bfloat16 does not overflow, but still cancels: one minus a probability that rounds to one.
     if dtype != "bfloat16" or how == "log-complement":
         doubt = facts["guessed"] or dtype == "half"
         yield f"fragile:{how}", {"severity": INFO} if doubt else {}
@@ -27,11 +27,11 @@ RULE = Rule(
     prescan_words=("autocast",),
     violations={
         "fragile:log-softmax": ViolationKind(
-            "`{call}` takes the logarithm of a softmax that is 0 in low precision for all but the largest: use"
-            " `log_softmax`"
+            "`{call}` takes the logarithm of a softmax that rounds to 0 in low precision for all but the largest "
+            "logit: use `log_softmax`"
         ),
         "fragile:log-sigmoid": ViolationKind(
-            "`{call}` takes the logarithm of a sigmoid that is 0 in low precision below -17: use `logsigmoid`"
+            "`{call}` takes the logarithm of a sigmoid that rounds to 0 in low precision below -17: use `logsigmoid`"
         ),
         "fragile:log-complement": ViolationKind(
             "`{call}` takes the logarithm of one minus a probability that rounds to 1 in low precision: use"
@@ -42,25 +42,25 @@ RULE = Rule(
             " `torch.logsumexp`"
         ),
         "fragile:squares": ViolationKind(
-            "`{call}` averages squares that overflow float16 from 256 on: square `.float()`, or use `mse_loss`"
+            "`{call}` averages squares, which overflow float16 from 256 on: square `.float()`, or use `mse_loss`"
         ),
         "fragile:variance": ViolationKind(
-            "`{call}` gives a variance in float16, which overflows where the deviation reaches 256: compute it on"
-            " `.float()`",
+            "`{call}` computes a variance in float16, which overflows from a deviation of 256 on: compute it on "
+            "`.float()`",
             INFO,
         ),
     },
     rationale="""\
-Autocast runs on its list of float32 ops what is known to need it, and everything else in the dtype that it is given.
-A product, a mean, a variance and a sigmoid are on no list, so on the output of a linear layer they run in float16: it
-ends at 65504, the square of 256, and has 11 bits, in which a probability close to 1 is 1. CUDA's list holds exp, log,
-pow, sum, norm and softmax; the CPU's holds none of these, so there they run in float16 too. What stands behind them
-then sees an infinity or a zero.
+Autocast runs a list of ops in float32, and all other unlisted ops in the dtype of their inputs. A product, a mean, a
+variance and a sigmoid are on no list, so they run in float16 on the output of a linear layer. There float16 ends at
+65504, the square of 256, and has 11 bits: a probability close to 1 is 1. CUDA's list holds exp, log, pow, sum, norm and
+softmax. The CPU's list holds none of these, so they run in float16 there too. The ops behind them then see an infinity
+or a zero.
 """,
     harm="""\
-In float16 the logarithm of a softmax whose logits are 20 apart was -inf (`log_softmax`: -20), that of `sigmoid(-20)`
--inf (`logsigmoid`: -20), and `log(1 - sigmoid(10))` -inf (-10), in bfloat16 as well. `exp(12)` is infinite. The mean
-of squares of values of 300 was infinite (90000 in float32), and so was the variance of 0 to 999 (83417).
+In float16, `log(softmax)` of logits 20 apart was -inf (`log_softmax`: -20), and the logarithm of `sigmoid(-20)` -inf
+(`logsigmoid`: -20). `log(1 - sigmoid(10))` was -inf (-10), in bfloat16 as well. `exp(12)` is infinite. The mean of
+squares of values of 300 was infinite (90000 in float32), and so was the variance of 0 to 999 (83417).
 """,
     bad_example="""\
 import torch

@@ -29,19 +29,19 @@ RULE = Rule(
             " add the tensor's `.item()`"
         ),
         "sum:still": ViolationKind(
-            "`{sum}` is kept in {dtype}, in which what is added each time is too little to change it, so that it stands"
-            " still: keep it in float32, and give it float32 values"
+            "`{sum}` no longer changes, because the added values are too small for {dtype}: keep it in float32, and "
+            "add float32 values"
         ),
     },
     rationale="""\
-A sum stops growing where what is added is smaller than half the gap to the next number: in float16 that is one part
-in 2048, in bfloat16 one in 256. A sum that runs over the batches of an epoch, started at a Python zero, takes the dtype
-of what is added to it: what autocast computed in low precision stays in low precision. A moving average does the same,
-and a tensor of low precision that is added to in place keeps its dtype whatever is added.
+A sum stops growing when the added value is smaller than half the gap to the next number. This is one part in 2048 in
+float16, and one in 256 in bfloat16. A sum over the batches of an epoch, started at a Python zero, takes the dtype of
+the added values. Low-precision values from autocast keep the sum in low precision. A moving average behaves the same. A
+low-precision tensor keeps its dtype when float32 values are added in place.
 """,
     harm="""\
 Ten thousand times 1 added up to 2048 in float16 and to 256 in bfloat16. A moving average with a decay of 0.9999 of a
-constant 1 was 0.25 and 0.031 after 20,000 steps; it is 0.865.
+constant 1 was 0.25 and 0.031 after 20,000 steps; the correct value is 0.865.
 """,
     bad_example="""\
 import torch

@@ -27,7 +27,7 @@ def _check_trained_casts(program: Program) -> Verdicts:
 
 
 #: torch 2.13 has no bfloat16 among the kernels of `_amp_foreach_non_finite_check_and_unscale_` on CUDA.
-_REFUSED = ", and whose gradients GradScaler cannot unscale on CUDA"
+_REFUSED = ", and GradScaler cannot unscale their gradients on CUDA"
 
 
 RULE = Rule(
@@ -40,46 +40,46 @@ RULE = Rule(
     prescan_words=("low-precision weights",),
     violations={
         "cast:trained": ViolationKind(
-            "`{call}` stores parameters that are trained in {dtype}, where small updates round to nothing{refused}:"
-            " keep them in float32 and let autocast choose the dtypes"
+            "`{call}` stores trained parameters in {dtype}, where small updates round to nothing{refused}: keep them "
+            "in float32 and let autocast choose the dtypes"
         ),
         "cast:trained-scaled": ViolationKind(
-            "`{call}` stores parameters that are trained in {dtype}, whose gradients GradScaler refuses to unscale:"
-            " keep them in float32 and let autocast choose the dtypes",
+            "`{call}` stores trained parameters in {dtype}, whose gradients GradScaler refuses to unscale: keep them "
+            "in float32 and let autocast choose the dtypes",
             ERROR,
         ),
         "made:trained": ViolationKind(
-            "`{module}` is made with parameters in {dtype}, which are trained, and small updates of them round to"
-            " nothing{refused}: make and load them in float32 and let autocast choose the dtypes"
+            "`{module}` is created with trained parameters in {dtype}, where small updates round to nothing{refused}: "
+            "create and load them in float32 and let autocast choose the dtypes"
         ),
         "made:trained-scaled": ViolationKind(
-            "`{module}` is made with parameters in {dtype}, which are trained, and whose gradients GradScaler refuses"
-            " to unscale: make and load them in float32 and let autocast choose the dtypes",
+            "`{module}` is created with trained parameters in {dtype}, whose gradients GradScaler refuses to unscale: "
+            "create and load them in float32 and let autocast choose the dtypes",
             ERROR,
         ),
         "default:trained": ViolationKind(
-            "`{call}` makes {dtype} the dtype of parameters that are trained, and small updates of them round to"
-            " nothing{refused}: leave float32 the default and let autocast choose the dtypes"
+            "`{call}` makes {dtype} the dtype of trained parameters, where small updates round to nothing{refused}: "
+            "leave float32 as the default and let autocast choose the dtypes"
         ),
         "default:trained-scaled": ViolationKind(
-            "`{call}` makes {dtype} the dtype of parameters that are trained, whose gradients GradScaler refuses to"
-            " unscale: leave float32 the default and let autocast choose the dtypes",
+            "`{call}` makes {dtype} the dtype of trained parameters, whose gradients GradScaler refuses to unscale: "
+            "leave float32 as the default and let autocast choose the dtypes",
             ERROR,
         ),
     },
     rationale="""\
-Mixed precision means low-precision compute on **float32 weights**. A weight in bfloat16 has 8 bits and one in float16
-has 11: an update smaller than half the gap to the next representable number is rounded away, and late in training most
-are. With a GradScaler, float16 parameters have float16 gradients, and `unscale_` raises on them; a fused optimizer does
-not even raise. Gradients in bfloat16 it cannot unscale on CUDA (`"_amp_foreach_non_finite_check_and_unscale_cuda" not
-implemented for 'BFloat16'`). So it is with layers that are made with `dtype=`, with `from_pretrained(torch_dtype=...)`
-and with a model that a Trainer's `compute_loss` casts. Frozen weights and inference lose nothing in low precision,
-nor does what is cast after its last step or back before the next one, or what DeepSpeed trains, which updates float32
-copies.
+Mixed precision means low-precision compute on **float32 weights**. A weight in bfloat16 has 8 bits and a weight in
+float16 has 11. An update smaller than half the gap to the next representable number is rounded away, and late in
+training most updates are. With a GradScaler, float16 parameters have float16 gradients, and `unscale_` raises on them;
+a fused optimizer does not even raise. On CUDA a GradScaler cannot unscale bfloat16 gradients
+(`"_amp_foreach_non_finite_check_and_unscale_cuda" not implemented for 'BFloat16'`). The same holds for layers that are
+created with `dtype=`, for `from_pretrained(torch_dtype=...)` and for a model that a Trainer's `compute_loss` casts.
+Frozen weights and inference lose nothing in low precision. Neither does a model that is cast after its last step, or
+cast back before the next one. DeepSpeed updates float32 copies, so it loses nothing either.
 """,
     harm="""\
-With weights of standard deviation 0.02, one step left 32 % of the bfloat16 weights unchanged at the learning rate
-1e-4 and 88 % at 1e-5 (float16: 4.6 % and 38 %). A bfloat16 parameter of 1.0 was still 1.0 after 100 Adam steps of
+The weights had a standard deviation of 0.02. One step left 32 % of the bfloat16 weights unchanged at the learning rate
+1e-4, and 88 % at 1e-5 (float16: 4.6 % and 38 %). A bfloat16 parameter of 1.0 was still 1.0 after 100 Adam steps of
 1e-3. In float16, Adam's epsilon of 1e-8 is 0: a gradient of 0 made the parameter NaN. With a scaler: `ValueError:
 Attempting to unscale FP16 gradients.`
 """,

@@ -24,21 +24,21 @@ RULE = Rule(
             " angles are off by radians: compute them in a region with `enabled=False`"
         ),
         "positions:cast": ViolationKind(
-            "`{call}` rounds positions to low precision before their sine or cosine is taken: cast what comes out,"
-            " not what goes in"
+            "`{call}` rounds positions to low precision before their sine or cosine is computed: cast the sine and "
+            "cosine instead"
         ),
         "positions:index": ViolationKind(
-            "`{call}` rounds indexes to low precision, which has not all of them: keep them as integers"
+            "`{call}` rounds indexes to low precision, which cannot represent all of them: keep them as integers"
         ),
     },
     rationale="""\
-float16 has every integer up to 2048 and bfloat16 up to 256; beyond, neighbouring positions become the same number, and
-an angle of some hundred radians is known to a radian or so. Autocast runs `einsum` and `matmul` in low precision even
-on float32 tensors, and that is how rotary embeddings multiply positions by frequencies. The sine and cosine behind it
-run on what is left. An elementwise product of the two stays in float32.
+float16 has every integer up to 2048, and bfloat16 up to 256. Beyond that, neighbouring positions become the same
+number, and an angle of some hundred radians is off by about a radian. Autocast runs `einsum` and `matmul` in low
+precision even on float32 tensors, and rotary embeddings use them to multiply positions by frequencies. The sine and
+cosine then run on rounded angles. An elementwise product of positions and frequencies stays in float32.
 """,
     harm="""\
-The angles of 4096 positions and 32 frequencies, multiplied by a matmul under autocast, were wrong by up to 2.2 radians
+The angles of 4096 positions and 32 frequencies came from a matmul under autocast. They were wrong by up to 2.2 radians
 in float16 and 14.4 in bfloat16, and their cosines by up to 2.0. Of 5000 positions, 3299 were distinct in float16 and
 797 in bfloat16.
 """,

@@ -7,7 +7,7 @@ from ...rule import STATIC, WARNING, Labels, Rule, ViolationKind
 
 
 def _check_refused_op(event: Event, program: Program) -> Labels:
-    # What a model that cannot be read gives may be float32.
+    # The output of an unanalyzed model may be float32.
     if not event.attributes["guessed"]:
         dtype = event.attributes["dtype"]
         yield f"op:{event.attributes['how']}", {"dtype": "low-precision" if dtype == "half" else dtype}
@@ -23,29 +23,30 @@ RULE = Rule(
     prescan_words=("autocast",),
     violations={
         "op:refused": ViolationKind(
-            "`{call}` is given a {dtype} tensor, has no kernel for it and raises: cast it with `.float()` first"
+            "`{call}` is given a {dtype} tensor, has no kernel for it and raises: cast the tensor with `.float()` first"
         ),
         "op:inner": ViolationKind(
-            "`{call}` multiplies matrices, which autocast does in {dtype}, and has no kernel for the decomposition"
-            " of what that gives: compute it on `.float()` where autocast is off"
+            "`{call}` multiplies matrices in {dtype} under autocast, and its decomposition has no kernel for the "
+            "product: compute it on `.float()` outside autocast"
         ),
         "op:lengths": ViolationKind(
-            "`{call}` transforms a {dtype} tensor, which cuFFT does only where every length is a power of two: cast"
-            " it with `.float()` first"
+            "`{call}` transforms a {dtype} tensor, which cuFFT supports only for lengths that are powers of two: cast "
+            "it with `.float()` first"
         ),
     },
     rationale="""\
-LAPACK, cuSOLVER and MAGMA compute in float32 and float64 alone: a singular value, QR, LU, Cholesky or eigenvalue
-decomposition, an inverse, a determinant or a quantile of a low-precision tensor raises. CUDA's autocast has none of
-them on its list of float32 ops, so what a linear layer or a matmul gives reaches them as it is; the CPU's list has
-most, so that a test on a CPU passes. cuFFT transforms float16 where every length is a power of two, and no bfloat16.
-`pca_lowrank` and `svd_lowrank` multiply first, in low precision in a region, whatever they are given.
+LAPACK, cuSOLVER and MAGMA support only float32 and float64. On a low-precision tensor these ops raise: a singular
+value, QR, LU, Cholesky or eigenvalue decomposition, an inverse, a determinant or a quantile. CUDA's autocast has none
+of them on its list of float32 ops, so a low-precision result of a linear layer or matmul reaches them unchanged. The
+CPU's list has most of them, so a test on a CPU passes. cuFFT transforms float16 only if every length is a power of two,
+and never bfloat16. `pca_lowrank` and `svd_lowrank` first multiply in low precision inside a region, for any dtype of
+the inputs.
 """,
     harm="""\
-`svd`: `NotImplementedError: "linalg_svd_cpu" not implemented for 'Half'`; `inv`, `slogdet` and `logdet`: `Low
-precision dtypes not supported. Got Half`; `quantile() input tensor must be either float or double dtype`. As people
-reported it of `fft.rfft` of length 192 on CUDA: `RuntimeError: cuFFT only supports dimensions whose sizes are powers of
-two when computing in half precision`.
+`svd`: `NotImplementedError: "linalg_svd_cpu" not implemented for 'Half'`; `inv`, `slogdet` and `logdet`: `Low precision
+dtypes not supported. Got Half`; `quantile() input tensor must be either float or double dtype`. Reported by users for
+`fft.rfft` of length 192 on CUDA: `RuntimeError: cuFFT only supports dimensions whose sizes are powers of two when
+computing in half precision`.
 """,
     bad_example="""\
 import torch
@@ -89,8 +90,9 @@ try:
 except RuntimeError as error:
     print(error)
 """,
-    fix_advice="Cast the tensor with `.float()` before the op; around what multiplies by itself, switch autocast "
-    "off, too.",
+    fix_advice=(
+        "Cast the tensor with `.float()` before the op; also disable autocast around ops that multiply internally."
+    ),
     sources=(
         "PyTorch documentation: torch.fft, docs.pytorch.org/docs/stable/fft.html: powers of two for torch.half on CUDA",
         "PyTorch source: ATen/autocast_mode.h, the lists of CUDA and of the CPU",

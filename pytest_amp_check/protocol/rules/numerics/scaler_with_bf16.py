@@ -32,13 +32,13 @@ RULE = Rule(
         ),
     },
     rationale="""\
-bfloat16 has the exponent of float32: gradients that survive in float32 survive in bfloat16, so scaling them gains
-nothing. It does no harm either; that a scale of 65536 makes bfloat16 overflow is a tale, its largest number is
-3.39e38. What it costs is a pass over all gradients and a wait for the device at every step.
+bfloat16 has the exponent of float32. Gradients that survive in float32 survive in bfloat16, so scaling gains nothing.
+It does no harm either: a scale of 65536 does not make bfloat16 overflow, whose largest number is 3.39e38. The cost is a
+pass over all gradients and a wait for the device at every step.
 """,
     harm="""\
-Twenty steps in bfloat16 were bit-identical with and without the scaler. Each step with it pays one more pass over the
-gradients and one `.item()`, which makes the CPU wait for the GPU.
+Twenty steps in bfloat16 were bit-identical with and without the scaler. With the scaler, each step pays one more pass
+over the gradients and one `.item()`, which makes the CPU wait for the GPU.
 """,
     bad_example="""\
 import torch

@@ -22,20 +22,20 @@ RULE = Rule(
     prescan_words=("autocast",),
     violations={
         "scores:scaled-late": ViolationKind(
-            "`{call}` scales the product of queries and keys once float16 may have overflowed in it: scale one factor"
-            " before it is multiplied, or use `scaled_dot_product_attention`"
+            "`{call}` scales the product of queries and keys only after it may have overflowed in float16: scale one "
+            "factor before the product, or use `scaled_dot_product_attention`"
         ),
     },
     rationale="""\
 Autocast multiplies queries by keys in float16, which ends at 65504. A score is a sum over the width of a head: with 64
-terms it overflows where queries and keys are about 32, and the scale, by which it were eight times smaller, comes too
-late: the infinity stays one, and the softmax of two of them is NaN. Scaling the queries first costs less, since there
-are fewer of them than scores. bfloat16 has the range of float32. The rule is off unless it is selected: in most
+terms it overflows if queries and keys are about 32. The scale would make the score eight times smaller, but it comes
+too late: the infinity stays, and the softmax of two infinities is NaN. Scaling the queries first costs less, because
+there are fewer queries than scores. bfloat16 has the range of float32. The rule is off unless it is selected: in most
 trainings queries and keys stay small.
 """,
     harm="""\
-With queries and keys of 40 throughout and heads of width 64, the scores (102400 before the scale, 12800 after it) were
-infinite and their softmax NaN; with the queries scaled first they were 12800, and the softmax was uniform.
+Queries and keys were 40 throughout, with heads of width 64. The scores (102400 before the scale, 12800 after it) were
+infinite and their softmax NaN. With the queries scaled first they were 12800, and the softmax was uniform.
 """,
     bad_example="""\
 import torch

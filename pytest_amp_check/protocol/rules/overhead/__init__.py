@@ -1,1 +1,1 @@
-"""AMP7xx: what mixed precision is made to do more often than it needs to."""
+"""Rules AMP7xx: casts, copies and matrix sizes that cost time or memory for nothing."""

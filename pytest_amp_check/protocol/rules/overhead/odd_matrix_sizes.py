@@ -14,34 +14,33 @@ RULE = Rule(
     "AMP702",
     "odd-matrix-sizes",
     INFO,
-    "Matrices are multiplied in low precision whose sizes are no multiples of 8.",
+    "Matrices are multiplied in low precision with sizes that are not multiples of 8.",
     detected_by=BOTH,
     on_by_default=False,
     event_checks={ODD_SIZE: _check_odd_size},
     prescan_words=("autocast",),
     violations={
         "size:weight": ViolationKind(
-            "`{call}` multiplies in low precision by a matrix with a side of {sizes}, of which the Tensor Cores of a "
-            "GPU make less than of multiples of 8: pad it to {better}"
+            "`{call}` multiplies in low precision by a matrix with a side of {sizes}, so GPU Tensor Cores run slower "
+            "than with multiples of 8: pad it to {better}"
         ),
         "size:rows": ViolationKind(
-            "`{call}` runs backward from products of {sizes} rows in low precision, of which the Tensor Cores of a GPU "
-            "make less than of multiples of 8: use batches that give {better}"
+            "`{call}` runs backward through low-precision products of {sizes} rows, so GPU Tensor Cores run slower "
+            "than with multiples of 8: use batches that give {better}"
         ),
     },
     rationale="""\
 Tensor Cores take matrices of float16 and bfloat16 in blocks, and rows of them as 16 bytes: 8 numbers. Before cuBLAS 11
-and cuDNN 7.6.3 a product with a side that is no multiple of 8 did not use them at all; since then it does, but with
-kernels that read in smaller pieces, and is slower. On an A100 multiples of 64 are best. A vocabulary of 50257 words, or
-1001 classes, is the usual case: pad it to the next multiple, and never use the words that this adds. Products with a
-side below 128 are left out, as their speed is that of memory, and so are grouped convolutions. The source tells of
-sizes that are written out, of layers that run in a region in sight; a run of all products behind a backward, and of
-their rows.
+and cuDNN 7.6.3, a product with a side that is not a multiple of 8 did not use Tensor Cores at all. Later versions use
+them, but with slower kernels that read smaller pieces. On an A100 multiples of 64 are best. Usual cases are a
+vocabulary of 50257 words, or 1001 classes: pad the size to the next multiple, and never use the added words. Products
+with a side below 128 are left out, because memory limits their speed, and so are grouped convolutions. Source analysis
+reports literal sizes of layers that run in a region. A run reports all products behind a backward, and their rows.
 """,
     harm="""\
-No result changes, only time. NVIDIA measured the last layer of a Transformer on a V100, with 1024 inputs and 5120 rows:
-a vocabulary that is a multiple of 8 makes it substantially faster, with cuBLAS 10.1 and with cuBLAS 11.0. It has not
-been measured here, for want of a GPU.
+No result changes, only time. NVIDIA measured the last layer of a Transformer on a V100, with 1024 inputs and 5120 rows.
+A vocabulary that is a multiple of 8 makes it substantially faster, with cuBLAS 10.1 and with cuBLAS 11.0. This project
+has not measured it, for want of a GPU.
 """,
     bad_example="""\
 import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...events import OVERHEAD, SCALER_STEP, Event, Program
 from ...rule import INFO, STATIC, Labels, Rule, Verdicts, ViolationKind
 
-#: How weights are cast anew -> label.
+#: Reason of repeated weight casts -> label.
 _CASTS = {"region": "cast:each-turn", "cache": "cast:no-cache"}
 
 
@@ -31,18 +31,18 @@ def _check_each_step(program: Program) -> Verdicts:
 
 
 def _waits_for_device(step: Event, program: Program) -> bool:
-    """Whether a step in a loop is that of a scaler whose numbers are not on the CPU anyway, as far as is known."""
+    """Return True if a step is in a loop and its scaler is not known to be on the CPU."""
     looping = any(key > 0 for key in step.attributes.get("loops", ()))
     return looping and step.subject is not None and program.objects[step.subject].attributes.get("device") != "cpu"
 
 
 def _is_in_same_loop(event: Event, step: Event) -> bool:
-    """Whether an event and a step stand in the same loop."""
+    """Return True if an event and a step are in the same loop."""
     return bool(event.attributes["loops"] == step.attributes["loops"])
 
 
 def _runs_with_each_step(event: Event, step: Event) -> bool:
-    """Whether an event happens as often as a step."""
+    """Return True if an event happens at least as often as a step."""
     return _is_in_same_loop(event, step) and set(event.guards) <= set(step.guards)
 
 
@@ -58,36 +58,36 @@ RULE = Rule(
     prescan_words=("autocast", "scaler"),
     violations={
         "cast:each-turn": ViolationKind(
-            "`{context}` is entered in each turn of a loop that runs `{module}`, so its weights are cast anew each "
-            "time: enter autocast once, around the loop"
+            "`{context}` is entered in each iteration of a loop that runs `{module}`, so the weights are cast again "
+            "each time: enter autocast once, around the loop"
         ),
         "cast:no-cache": ViolationKind(
-            "`{context}` keeps no weights that it has cast, and `{module}` runs in a loop in it, so its weights are "
-            "cast anew, and kept for backward, each time: leave out `cache_enabled=False`"
+            "`{context}` caches no cast weights, so a loop that runs `{module}` casts its weights and keeps the "
+            "copies in every iteration: remove `cache_enabled=False`"
         ),
         "scale:told": ViolationKind(
             "`{call}()` copies the loss scale from the device in every step only to report it, and the program waits "
-            "for that: report it once in many steps"
+            "for the copy: report the scale once in many steps"
         ),
         "zero:zeros": ViolationKind(
-            "`{call}(set_to_none=False)` writes zeros that the next backward adds to, and keeps the gradients during "
-            "forward: leave `set_to_none` at its default"
+            "`{call}(set_to_none=False)` fills gradients with zeros, which keeps their memory during forward and "
+            "costs an addition in backward: leave `set_to_none` at its default"
         ),
     },
     rationale="""\
-An autocast region casts each float32 weight once and keeps the copy until the outermost region is left. A region that
-is entered anew in each time step, or one with `cache_enabled=False`, casts the same weights again and again, and each
-copy stays in memory until backward. `get_scale()` copies a number from the device, which waits until the device is
-done. `set_to_none=False` fills gradients with zeros that backward then adds to, and holds their memory through forward.
-None of these changes a result, except that an optimizer also steps parameters whose gradient is zero. Found is what is
-plain in source: a loop with its region and its backward in view, a scale that is only reported. Left out are regions
-around different layers (2 microseconds each), reads of the scale that a program computes with, `loss.item()`, and
-frozen float32 weights that could be cast once (rounding them may not be wanted).
+An autocast region casts each float32 weight once and keeps the copy until the outermost region exits. A region that is
+entered in every time step, or with `cache_enabled=False`, casts the same weights again and again. Each copy stays in
+memory until backward. `get_scale()` copies a number from the device and waits until the device is done.
+`set_to_none=False` fills gradients with zeros that backward then adds to, and holds their memory through forward. None
+of these changes a result, except that an optimizer also steps parameters whose gradient is zero. The rule reports only
+plain cases in source: a loop with its region and its backward in view, and a scale that is only reported. It leaves out
+regions around different layers (2 microseconds each), reads of the scale that a program computes with, and
+`loss.item()`. It also leaves out frozen float32 weights that could be cast once, because rounding them may be unwanted.
 """,
     harm="""\
-A Linear layer run 16 times before one backward: 32 casts of weight and bias with a region in each turn or with
-`cache_enabled=False`, 2 with one region around. Zeroed gradients of a model with 24 parameters: 24 additions in each
-backward, and 1.1 MB of gradients alive during forward, of which neither is there with `set_to_none=True`.
+A Linear layer ran 16 times before one backward. A region in each iteration, or `cache_enabled=False`, cast weight and
+bias 32 times; one region around the loop cast them 2 times. Zeroed gradients of a model with 24 parameters cost 24
+additions in each backward, and kept 1.1 MB of gradients alive during forward. `set_to_none=True` costs neither.
 """,
     bad_example="""\
 import torch

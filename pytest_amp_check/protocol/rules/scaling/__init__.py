@@ -1,1 +1,1 @@
-"""AMP2xx: the gradient scaling protocol."""
+"""Rules AMP2xx: gradient scaling."""

@@ -22,35 +22,36 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "step@raw": ViolationKind(
-            "`{loss}` runs backward without the loss scale, yet `{scaler}.step({optimizer})` divides its gradients by "
-            "it: write `{scaler}.scale({loss}).backward()`",
+            "`{loss}` runs backward without the loss scale, but `{scaler}.step({optimizer})` divides its gradients by "
+            "the scale: write `{scaler}.scale({loss}).backward()`",
             cause_kinds=(BACKWARD,),
             unscaled_only=True,
             trace_kinds=(BACKWARD,),
             label_overrides=(("given", "step@raw-given"),),
         ),
         "step@raw-given": ViolationKind(
-            "`{loss}` runs backward without the loss scale, yet `{scaler}.step({optimizer})` divides its gradients by "
-            "it: write `{scaler}.scale({loss}).backward()`, unless whoever gives it has scaled it",
+            "`{loss}` runs backward without the loss scale, but `{scaler}.step({optimizer})` divides its gradients by "
+            "the scale: write `{scaler}.scale({loss}).backward()`, unless the caller passes a scaled loss",
             missing_method="scale",
         ),
         "backward:beside": ViolationKind(
-            "`{loss}` runs backward without the loss scale, by which `{scaler}` divides its gradients, and no method "
-            "scales it: write `{scaler}.scale({loss}).backward()`",
+            "`{loss}` runs backward without the loss scale, but `{scaler}` divides its gradients by the scale, and no "
+            "method of its class scales the loss: write `{scaler}.scale({loss}).backward()`",
             missing_method="scale",
         ),
         "step@raw-framework": ViolationKind(
-            "`{loss}` runs backward without the loss scale, by which {framework} divides its gradients: {advice}"
+            "`{loss}` runs backward without the loss scale, but {framework} divides its gradients by the scale: "
+            "{advice}"
         ),
     },
     rationale="""\
-`scaler.step()` divides every gradient of its optimizer by the loss scale; it cannot know that a gradient was never
-multiplied by it. torch notices only when `scale()` was never called at all (`Attempted step but _scale is None`). As
-soon as one loss of the program is scaled, the unscaled one passes silently, and small gradients get no protection from
-underflow either.
+`scaler.step()` divides every gradient of its optimizer by the loss scale. It cannot know that a gradient was never
+multiplied by the scale. torch notices only when `scale()` was never called at all (`Attempted step but _scale is
+None`). As soon as one loss of the program is scaled, an unscaled loss passes silently, and its small gradients have no
+protection from underflow.
 """,
     harm="""\
-SGD's update became 65536 times too small (measured ratio 1.58e-5), Adam's half as large (0.498). Nothing is raised once
+SGD's update became 65536 times too small (measured ratio 1.58e-5), Adam's half as large (0.498). Nothing raises once
 the scaler has scaled any other loss.
 """,
     bad_example="""\
@@ -99,7 +100,7 @@ for x, action, value in batches:
     scaler.step(critic_optimizer)
     scaler.update()
 """,
-    fix_advice="Run every loss whose parameters the scaler steps backward through `scaler.scale(loss).backward()`.",
+    fix_advice="Run every loss with `scaler.scale(loss).backward()` if the scaler steps its parameters.",
     sources=(
         (
             "PyTorch docs, Automatic Mixed Precision examples: Working with multiple models, losses, and "

@@ -34,41 +34,41 @@ RULE = Rule(
             sparing_kinds=(UNSCALE,),
         ),
         "clip@scaled-by-hand": ViolationKind(
-            "`{call}` clips gradients by a norm that is still multiplied by the loss scale: "
-            "call `{scaler}.unscale_({optimizer})` before the norm is taken",
+            "`{call}` clips gradients by a norm that is still multiplied by the loss scale: call "
+            "`{scaler}.unscale_({optimizer})` before the norm is computed",
             trace_kinds=(BACKWARD,),
         ),
         "clip@stepped": ViolationKind(
-            "`{call}` clips gradients that `{scaler}.step({optimizer})` has used already, so that nothing is clipped: "
-            "clip them between `{scaler}.unscale_({optimizer})` and the step",
+            "`{call}` clips gradients after `{scaler}.step({optimizer})` has used them, so the clip has no effect: "
+            "clip between `{scaler}.unscale_({optimizer})` and the step",
             trace_kinds=(SCALER_STEP,),
         ),
         "clip:beside": ViolationKind(
-            "`{call}` clips gradients that `{scaler}` keeps multiplied by the loss scale, and no method unscales them: "
-            "call `{scaler}.unscale_({optimizer})` before it",
+            "`{call}` clips gradients that `{scaler}` keeps multiplied by the loss scale, and no method of its class "
+            "unscales them: call `{scaler}.unscale_({optimizer})` before it",
             missing_method="unscale_",
         ),
         "clip@scaled-framework": ViolationKind(
             "`{call}` clips gradients that {framework} keeps multiplied by the loss scale: {advice}"
         ),
         "clip@copies": ViolationKind(
-            "`{call}` clips float16 copies that opt_level {level} of apex keeps scaled and does not step: "
-            "clip `amp.master_params(optimizer)`"
+            "`{call}` clips float16 copies that opt_level {level} of apex keeps scaled and never steps: clip "
+            "`amp.master_params(optimizer)`"
         ),
     },
     rationale="""\
 After `scaler.scale(loss).backward()` every gradient is multiplied by the loss scale, 65536 at the start. A clip at that
-point compares the scaled norm with `max_norm`, so it always clips, and `scaler.step()` then divides the clipped
-gradients by the scale once more: the real threshold is `max_norm / scale`, and it moves whenever the scale moves.
-Clipping by value also hides overflows: infinite gradients become finite before the scaler looks for them, so the step
-is not skipped and the scale never backs off.
+point compares the scaled norm with `max_norm`, so it always clips. `scaler.step()` then divides the clipped gradients
+by the scale: the real threshold is `max_norm / scale`, and it moves whenever the scale moves. Clipping by value also
+hides overflows. Infinite gradients become finite before the scaler looks for them, so the step is not skipped and the
+scale never backs off.
 """,
     harm="""\
-With `max_norm=0.1` the gradient norm after the step was 1.526e-6 instead of 0.1, and the norm that the call reported
-was 4241.6 instead of 0.0647. SGD's update became 43,000 times too small (91,000 times with `max_norm=0.01`). Adam and
-AdamW normalise gradients and move only 1.8 to 4.4 times too little, so a loss curve does not show it. With
-`clip_grad_value_` SGD's update was 107,000 times too small, and with infinite gradients in every iteration the scale
-stayed at 65536 for good, where a correct loop backs off to 4096 within four iterations.
+With `max_norm=0.1` the gradient norm after the step was 1.526e-6 instead of 0.1, and the reported norm was 4241.6
+instead of 0.0647. SGD's update became 43,000 times too small (91,000 times with `max_norm=0.01`). Adam and AdamW
+normalise gradients and move only 1.8 to 4.4 times too little, so a loss curve does not show it. With `clip_grad_value_`
+SGD's update was 107,000 times too small. With infinite gradients in every iteration the scale stayed at 65536 forever;
+a correct loop backs off to 4096 within four iterations.
 """,
     bad_example="""\
 import torch

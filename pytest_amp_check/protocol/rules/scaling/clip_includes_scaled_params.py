@@ -16,21 +16,21 @@ RULE = Rule(
     violations={
         "clip@partly": ViolationKind(
             "`{call}` covers gradients of `{optimizer}`, which are still multiplied by the loss scale, together with "
-            "unscaled ones: call `{scaler}.unscale_({optimizer})` before it",
+            "unscaled gradients: call `{scaler}.unscale_({optimizer})` before it",
             cause_kinds=(CLIP,),
             every_cause=True,
             trace_kinds=(UNSCALE, BACKWARD),
         ),
     },
     rationale="""\
-`unscale_()` divides the gradients of the one optimizer it is given. A clip over the parameters of several optimizers
-takes one norm over all of them, and gradients that are still multiplied by the scale dominate it. Every gradient is
-then multiplied by `max_norm` over a norm that has little to do with the true one, those that were unscaled correctly
-as well. Every optimizer whose parameters the clip covers has to be unscaled first.
+`unscale_()` divides the gradients of a single optimizer. A clip over the parameters of several optimizers computes one
+norm over all of them, and gradients that are still multiplied by the scale dominate it. Every gradient, even a
+correctly unscaled one, is then multiplied by `max_norm` over a wrong norm. Every optimizer whose parameters the clip
+covers must be unscaled first.
 """,
     harm="""\
-With one of two optimizers unscaled the clip saw a norm of 3128 instead of 0.0653, and the updates of both optimizers
-were 3,100 times too small. Nothing is raised.
+With one of two optimizers unscaled the clip saw a norm of 3128 instead of 0.0653. The updates of both optimizers were
+3,100 times too small, and nothing raised.
 """,
     bad_example="""\
 import torch

@@ -30,8 +30,9 @@ checked the gradients. The new gradients are neither unscaled nor checked. torch
 is not currently supported if GradScaler is enabled.`, but a closure passed by position goes through unseen.
 """,
     harm="""\
-By position and with `scale()` inside the closure, SGD's update was 65536 times too large and one iteration of LBFGS 9.6
-times; without `scale()` inside, the closure's gradients ran unprotected. By keyword torch raises RuntimeError.
+With a positional closure and `scale()` inside it, SGD's update was 65536 times too large and one iteration of LBFGS 9.6
+times. Without `scale()` inside, the closure's gradients had no protection. With a keyword argument torch raises
+RuntimeError.
 """,
     bad_example="""\
 import torch
@@ -78,8 +79,7 @@ def closure():
 for _ in range(4):
     optimizer.step(closure)
 """,
-    fix_advice="Use an optimizer that needs no closure, or train in bfloat16 or float32, where a closure needs no "
-    "scaler.",
+    fix_advice="Use an optimizer that needs no closure, or train in bfloat16 or float32, where no scaler is needed.",
     sources=(
         "PyTorch docs, torch.amp.GradScaler.step (closure use is not supported)",
         "torch/amp/grad_scaler.py: only the keyword is checked",

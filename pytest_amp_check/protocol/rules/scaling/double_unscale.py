@@ -24,22 +24,22 @@ RULE = Rule(
             cause_kinds=(GRAD_DIVIDE,),
         ),
         "step@borrowed": ViolationKind(
-            "Gradients of `{optimizer}` are divided by the loss scale twice, because `{scaler}` was given another "
-            "optimizer with the same parameters before: unscale and step one and the same object, and give each "
-            "parameter to one optimizer",
+            "Gradients of `{optimizer}` are divided by the loss scale twice, because `{scaler}` has unscaled another "
+            "optimizer with the same parameters: unscale and step the same object, and give each parameter to one "
+            "optimizer",
             trace_kinds=(BACKWARD, UNSCALE, SCALER_STEP),
         ),
     },
     rationale="""\
 `scaler.step()` unscales unless `unscale_()` was called for that very optimizer object since the last update. It does
-not notice a division by hand, nor an `unscale_()` that was given another object with the same parameters: the
-optimizer inside a wrapper, or a second optimizer that shares some of them. The gradients then shrink by the square of
-the scale, to where float32 rounds most of them away, and the infinities are looked for after the fact.
+not notice a division by hand. Nor does it notice an `unscale_()` of another object with the same parameters, such as
+the optimizer inside a wrapper or a second optimizer. The gradients then shrink by the square of the scale, and float32
+rounds most of them away. The check for infinities comes too late.
 """,
     harm="""\
 Dividing by `get_scale()` by hand and calling `scaler.step()` made SGD's update 74,000 times too small. Unscaling a
-wrapped optimizer and stepping its wrapper (two objects, so two unscalings), and one parameter in two optimizers, gave
-the same: a ratio of 1.35e-5.
+wrapped optimizer and stepping its wrapper unscales twice, because they are two objects. This case, and one parameter in
+two optimizers, gave the same result: a ratio of 1.35e-5.
 """,
     bad_example="""\
 import torch
@@ -82,7 +82,10 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix_advice="Leave the division to `scaler.unscale_(optimizer)`, on the same optimizer object that is stepped.",
+    fix_advice=(
+        "Leave the division to `scaler.unscale_(optimizer)`, and call it on the same optimizer object as "
+        "`scaler.step()`."
+    ),
     sources=(
         "torch/amp/grad_scaler.py: what is unscaled is remembered per id(optimizer)",
         "measured: update ratio 1/74,000 after a division by hand, 1.35e-5 for wrappers and shared parameters",

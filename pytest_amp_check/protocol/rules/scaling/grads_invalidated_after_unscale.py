@@ -14,23 +14,23 @@ RULE = Rule(
     "AMP218",
     "grads-invalidated-after-unscale",
     ERROR,
-    "Values that are not finite appear in gradients after unscale_(), where the scaler looks for them no more.",
+    "Gradients become NaN or infinite after unscale_(), when the scaler no longer checks them.",
     detected_by=RUNTIME,
     event_checks={GRAD_INVALID: _check_invalidated},
     violations={
         "grads:invalid": ViolationKind(
-            "Gradients of `{optimizer}` become NaN or infinite after `{scaler}.unscale_({optimizer})` has checked them,"
-            " so `{scaler}.step({optimizer})` applies them: keep what is done to them there finite"
+            "Gradients of `{optimizer}` become NaN or infinite after `{scaler}.unscale_({optimizer})` has checked "
+            "them, so `{scaler}.step({optimizer})` applies them: keep gradients finite between unscale_ and step"
         ),
     },
     rationale="""\
-The scaler looks for infinities once, in `unscale_()`. `step()` trusts that answer. A division by a norm that is zero,
-a clip of gradients that another rank has made infinite, noise with a wrong sign under a root: whatever becomes NaN or
-infinite between the two calls goes straight into the parameters, and from there into everything.
+The scaler looks for infinities once, in `unscale_()`, and `step()` relies on that result. Non-finite values from later
+edits are applied to the parameters. Examples are a division by a zero norm, a clip of gradients made infinite by
+another rank, or noise with a wrong sign under a root. From the parameters they spread to every later value.
 """,
     harm="""\
-A value that became NaN between `unscale_()` and `step()` left NaN in the parameters after that one step, while the loss
-scale did not move. Every loss after it was NaN.
+A value that became NaN between `unscale_()` and `step()` left NaN in the parameters after that one step, and the loss
+scale did not change. Every later loss was NaN.
 """,
     bad_example="""\
 import torch
@@ -76,7 +76,9 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix_advice="Keep edits between unscale_ and step finite (clamp a divisor), or check again and leave the step out.",
+    fix_advice=(
+        "Keep edits between unscale_ and step finite (clamp a divisor), or check the gradients again and skip the step."
+    ),
     sources=(
         "torch/amp/grad_scaler.py: step() uses the found_inf that unscale_() recorded",
         "PyTorch's own test: test_params_invalidated_with_grads_invalidated_between_unscale_and_step",

@@ -13,37 +13,37 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "backward@uneven": ViolationKind(
-            "`{call}` runs backward from a sum of terms that are not all multiplied by the same loss scale: "
-            "add the terms first, and scale their sum"
+            "`{call}` runs backward from a sum of terms that do not have the same loss scale: add the terms first, "
+            "and scale their sum"
         ),
         "scale@scaled": ViolationKind(
-            "`{call}` scales a loss that is multiplied by a loss scale already: scale it once, where it runs backward"
+            "`{call}` scales a loss that is already multiplied by a loss scale: scale it once, directly before backward"
         ),
         "step@uneven": ViolationKind(
-            "`{call}` adds gradients to those of `{optimizer}` that another scaler has scaled: "
-            "use one scaler for all losses that feed an optimizer",
+            "`{call}` adds gradients to those of `{optimizer}` that another scaler has scaled: use one scaler for all "
+            "losses of an optimizer",
             cause_kinds=(BACKWARD,),
             trace_kinds=(BACKWARD,),
             exemption="one-scaler",
         ),
         "step@another": ViolationKind(
-            "`{call}` divides gradients of `{optimizer}` by its own scale, and another scaler has scaled them: "
-            "use the scaler that scaled the loss",
+            "`{call}` divides gradients of `{optimizer}` by its own scale, but another scaler has scaled them: use "
+            "the scaler that scaled the loss",
             trace_kinds=(BACKWARD,),
             exemption="same-scaler",
         ),
     },
     rationale="""\
 `scaler.step()` divides every gradient by one number, the loss scale. A term that was added without the scale is divided
-all the same and vanishes; a loss that was scaled twice stays too large by the scale; and where two scalers have scaled
-what feeds one optimizer, the terms weigh as their scales happen to, which move apart at the first overflow.
+as well and vanishes. A loss that was scaled twice stays too large by the scale. If two scalers scale the losses of one
+optimizer, the weight of each term depends on the two scales, which diverge at the first overflow.
 """,
     harm="""\
-A penalty that was added to the scaled loss moved parameters by 3.3e-4 at a scale of 256, by 1.5e-5 at 1024 and by 0.0
-at 65536, where 0.050 was meant. A loss that was scaled twice made SGD's update 256.0 times too large at a scale of 256;
-at 65536 every step overflowed until the scale had fallen to 128, nine skipped steps, and it stayed too large from there
-on. With two scalers at 65536 and 4096 the second loss weighed 0.0625 times what was meant, and 16.0 times with the
-scales the other way around.
+A penalty that was added to the scaled loss should move parameters by 0.050. It moved them by 3.3e-4 at a scale of 256,
+by 1.5e-5 at 1024 and by 0.0 at 65536. A loss that was scaled twice made SGD's update 256.0 times too large at a scale
+of 256. At 65536 every step overflowed until the scale had fallen to 128, after nine skipped steps, and the update
+stayed too large from then on. With two scalers at 65536 and 4096 the second loss had 0.0625 times its weight, and 16.0
+times with the scales exchanged.
 """,
     bad_example="""\
 import torch

@@ -36,14 +36,14 @@ RULE = Rule(
         ),
     },
     rationale="""\
-`update()` closes an iteration: it halves the scale after an overflow, lets it grow after enough clean steps, and makes
+`update()` closes an iteration. It halves the scale after an overflow, lets it grow after enough clean steps, and makes
 the scaler ready for the next `step()`. Without it the scale never adapts. torch raises `step() has already been called
-since the last update().`, but only in the second iteration of the same scaler, so a smoke test of one step passes, and
-code that steps each scaler once never hears of it.
+since the last update().`, but only in the second iteration of the same scaler. A smoke test of one step therefore
+passes, and code that steps each scaler once never raises.
 """,
     harm="""\
-The second iteration raises RuntimeError (`unscale_() is being called after step().` where the loop also unscales).
-Where a scaler steps once only, nothing is raised and the scale stays where it was: an overflow is skipped and repeats.
+The second iteration raises RuntimeError (`unscale_() is being called after step().` if the loop also unscales). If a
+scaler steps only once, nothing raises and the scale does not change: an overflow is skipped and repeats.
 """,
     bad_example="""\
 import torch

@@ -8,7 +8,7 @@ from ...rule import WARNING, Rule, Verdicts, ViolationKind
 
 
 def _check_anomaly_mode(program: Program) -> Verdicts:
-    """Anomaly detection beside a scaler that scales."""
+    """Yield anomaly detection in a program with a live scaler."""
     live = program.attributes.get("live_scalers", ())
     for event in program.iter_events() if live else ():
         if event.kind == ANOMALY and not event.attributes.get("idle", False):
@@ -26,26 +26,26 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "clip-nonfinite": ViolationKind(
-            "`error_if_nonfinite=True` lets `{call}` raise on every overflow that `{scaler}` would only skip: "
-            "drop the argument and leave infinities to `{scaler}.step({optimizer})`",
+            "`error_if_nonfinite=True` makes `{call}` raise on every overflow that `{scaler}` would only skip: remove "
+            "the argument and leave infinities to `{scaler}.step({optimizer})`",
             trace_kinds=(UNSCALE,),
         ),
         "raise-nonfinite": ViolationKind(
-            "`{call}` ends the program on every overflow that `{scaler}` would only skip: leave infinities to"
-            " `{scaler}.step({optimizer})`, or give up only where many steps in a row were skipped",
+            "`{call}` ends the program on every overflow that `{scaler}` would only skip: leave infinities to "
+            "`{scaler}.step({optimizer})`, or stop only after many skipped steps in a row",
             trace_kinds=(UNSCALE,),
         ),
         "anomaly-nonfinite": ViolationKind(
-            "`{call}` lets backward raise on the NaN that an overflow makes, which `{scaler}` would only skip: look for"
-            " anomalies with autocast and the scaler disabled"
+            "`{call}` makes backward raise on the NaN of an overflow, which `{scaler}` would only skip: use anomaly "
+            "detection with autocast and the scaler disabled"
         ),
     },
     rationale="""\
 Overflow is how a dynamic scale finds its value: it happens in the first iterations and again each time the scale has
 grown. The scaler records it in `unscale_()`, skips the step and halves the scale. With `error_if_nonfinite=True` the
-clip that follows raises before the scaler can do so. So do a `raise` or an `assert` on gradients that are not finite,
-and anomaly detection, which raises on the first NaN in backward: an overflow is an infinity at first, and NaN as soon
-as it is multiplied by zero or subtracted.
+clip that follows raises before the scaler can do so. A `raise` or an `assert` on non-finite gradients has the same
+effect. So does anomaly detection, which raises on the first NaN in backward. An overflow is an infinity at first, but
+it becomes NaN when it is multiplied by zero or subtracted.
 """,
     harm="""\
 The first overflow, usually within the first few iterations, ends the run with RuntimeError `The total norm of order 2.0
@@ -93,8 +93,10 @@ for x, y in batches:
     scaler.step(optimizer)
     scaler.update()
 """,
-    fix_advice="Drop `error_if_nonfinite=True`, the check or the anomaly detection; `scaler.step()` skips the step, and"
-    " `scaler.update()` lowers the scale.",
+    fix_advice=(
+        "Remove `error_if_nonfinite=True`, the check or the anomaly detection; `scaler.step()` skips the step, and "
+        "`scaler.update()` lowers the scale."
+    ),
     sources=(
         "torch/nn/utils/clip_grad.py: clip_grad_norm_ raises on a non-finite norm",
         "measured: a crash on the first overflow after unscale_",

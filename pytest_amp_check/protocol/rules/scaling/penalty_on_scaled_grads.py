@@ -23,18 +23,18 @@ RULE = Rule(
             "multiply them by `1.0 / {scaler}.get_scale()` first"
         ),
         "penalty@outdated": ViolationKind(
-            "`{call}` takes out a loss scale that was read before the loop in which `{scaler}.update()` changes it: "
-            "read `{scaler}.get_scale()` in the same turn as the gradients"
+            "`{call}` divides by a loss scale from before the loop, but `{scaler}.update()` changes the scale in the "
+            "loop: call `{scaler}.get_scale()` in the same iteration as the gradients"
         ),
     },
     rationale="""\
-A gradient penalty makes gradients with `torch.autograd.grad` and puts their norm into the loss. Scaling the loss keeps
+A gradient penalty computes gradients with `torch.autograd.grad` and adds their norm to the loss. Scaling the loss keeps
 those gradients from underflowing, but the penalty must be computed from true gradients. `unscale_()` and `step()` work
-on `.grad` and never see them, so they have to be divided by hand.
+on `.grad` and never see these gradients, so the program itself must divide them.
 """,
     harm="""\
-The penalty's norm was 65536.0 times too large at the first scale (1024.0 times at a scale of 1024); a squared norm is
-wrong by the square, 2^32, and the penalty changes whenever the scale does.
+The penalty's norm was 65536.0 times too large at the first scale (1024.0 times at a scale of 1024). A squared norm is
+wrong by the square, 2^32. The penalty also changes whenever the scale does.
 """,
     bad_example="""\
 import torch

@@ -19,8 +19,8 @@ RULE = Rule(
             sparing_kinds=(UNSCALE,),
         ),
         "read@scaled": ViolationKind(
-            "Gradients of `{optimizer}` are read while they are still multiplied by the loss scale: "
-            "call `{scaler}.unscale_({optimizer})` first, or divide what is read by `{scaler}.get_scale()`",
+            "Gradients of `{optimizer}` are read while they are still multiplied by the loss scale: call "
+            "`{scaler}.unscale_({optimizer})` first, or divide the values by `{scaler}.get_scale()`",
             INFO,
             trace_kinds=(BACKWARD,),
             cause_only_reads=True,
@@ -35,16 +35,16 @@ RULE = Rule(
         ),
     },
     rationale="""\
-Between the scaled backward and `unscale_()` a gradient is the true gradient times the loss scale. Whatever is added to
-it there (weight decay, noise, a clamp, a replacement for NaN) is divided by the scale afterwards and vanishes, and an
-edit that turns infinities into numbers takes the overflow away before the scaler can see it. A norm that is only
-logged is wrong by the same factor and jumps whenever the scale changes.
+Between the scaled backward and `unscale_()` a gradient is the true gradient times the loss scale. An edit at this point
+(weight decay, noise, a clamp, a replacement for NaN) is divided by the scale afterwards and vanishes. An edit that
+turns infinities into numbers hides the overflow from the scaler. A norm that is only logged is wrong by the same factor
+and jumps whenever the scale changes.
 """,
     harm="""\
-Hand-made weight decay or noise on scaled gradients contributed 0.0 where 5.4e-4 was meant; a hook clamping to 0.01
-moved parameters by 6.3e-8 instead of 2.6e-3. `grad.nan_to_num_()` before the step put a parameter at -5.2e32 after one
-step, because the overflow became the largest finite number and was applied; with zeros in its place the parameters
-never moved and the scale never backed off. Logged norms and scaled losses were 65536 times too large.
+Manual weight decay or noise on scaled gradients contributed 0.0 instead of 5.4e-4; a hook clamping to 0.01 moved
+parameters by 6.3e-8 instead of 2.6e-3. `grad.nan_to_num_()` before the step put a parameter at -5.2e32 after one step,
+because the overflow became the largest finite number and was applied. With zeros in its place the parameters never
+moved and the scale never backed off. Logged norms and scaled losses were 65536 times too large.
 """,
     bad_example="""\
 import torch

@@ -15,24 +15,25 @@ RULE = Rule(
     "AMP217",
     "scaler-disabled",
     INFO,
-    "The scaler switched itself off because its device is not there, so nothing about scaling was exercised.",
+    "The scaler switched itself off because its device is missing, so the run did not exercise gradient scaling.",
     detected_by=RUNTIME,
     event_checks={SCALER_NEW: _check_disabled_itself},
     violations={
         "scaler:disabled-itself": ViolationKind(
-            "`{call}` switched itself off because this machine has no such device, so this run shows nothing about "
-            'scaling: run it under `emulate_cuda()` or with `--amp-device emulate`, or construct `GradScaler("cpu")`'
+            "`{call}` switched itself off because this machine has no such device, so this run does not exercise "
+            "gradient scaling: run it under `emulate_cuda()` or with `--amp-device emulate`, or construct "
+            '`GradScaler("cpu")`'
         ),
     },
     rationale="""\
-`GradScaler("cuda")` on a machine without CUDA warns once and becomes a scaler that does nothing: `scale()` gives its
-argument back, `step()` is the optimizer's own, `update()` is empty. A test of the training step passes then, whatever
-the order of its calls. `emulate_cuda()` (in pytest `--amp-device emulate`) runs the same code on the CPU with a live
+`GradScaler("cuda")` on a machine without CUDA warns once and becomes a scaler that does nothing. `scale()` returns its
+argument, `step()` calls the optimizer's own step, and `update()` is empty. A test of the training step then passes for
+any order of the calls. `emulate_cuda()` (in pytest `--amp-device emulate`) runs the same code on the CPU with a live
 scaler and CUDA's dtypes; `GradScaler("cpu")` is live anywhere.
 """,
     harm="""\
-A loop that scales its loss and then calls `optimizer.step()` past the scaler made a right update under a scaler that
-had switched itself off, whose `get_scale()` read 1.0 and whose `state_dict()` was empty. Under a live scaler the first
+A loop scaled its loss and then called `optimizer.step()` without the scaler. Under a scaler that had switched itself
+off, the update was correct, `get_scale()` returned 1.0 and `state_dict()` was empty. Under a live scaler the first
 update of the same loop was 65536 times as large.
 """,
     bad_example="""\

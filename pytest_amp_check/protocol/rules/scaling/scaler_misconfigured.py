@@ -10,19 +10,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TypeGuard
 
-#: Below this many clean steps a doubling costs more skipped steps than it gains: 7 of 200 at 10, 94 of 200 at 1.
+#: Clean steps below which a doubling costs more skipped steps than it gains: 7 of 200 at 10, 94 of 200 at 1.
 _SHORT_INTERVAL = 50
 
 
-#: Above this the first steps of any ordinary loss overflow in float16.
+#: Initial scale above which the first steps of any ordinary loss overflow in float16.
 _LARGE_SCALE = 2.0**24
 
 
-#: Devices with a scaler of their own: that of another one switches itself off where its device is not there.
+#: Device types with their own scaler, which switches itself off if the device is missing.
 _SCALED_DEVICES = frozenset(("cuda", "mps", "xpu"))
 
 
-#: An integer below this is taken for the index of a device, not for a scale.
+#: Bound below which an integer is interpreted as a device index, not as a scale.
 _DEVICES = 16
 
 
@@ -58,7 +58,7 @@ def _check_arguments(event: Event, program: Program) -> Labels:
 
 
 def _check_misplaced(device: Any, scale: Any) -> Labels:
-    """Arguments that have gone to another parameter; what else is wrong then follows from it."""
+    """Yield arguments that landed in another parameter. Other mistakes follow from the first."""
     if type(device) is int and 0 <= device < _DEVICES:
         yield "scaler:index-as-device", {"value": _format_value(device)}
     elif isinstance(device, (bool, int, float)):
@@ -90,7 +90,7 @@ def _check_factors(growth: Any, backoff: Any) -> Labels:
 
 
 def _check_device_mismatch(program: Program) -> Verdicts:
-    """Scalers of a device that no region of the program is for, which all are for another one."""
+    """Yield scalers of a device without a region, if all regions of the program are for another device."""
     live = {thing.key: thing for thing in program.attributes.get("live_scalers", ())}
     events = list(program.iter_events()) if live else []
     entered = [x.attributes["device"] for x in events if x.kind == AUTOCAST_ENTER and not x.attributes.get("null")]
@@ -114,8 +114,8 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "scaler:number-as-device": ViolationKind(
-            "`{value}` lands in the `device` parameter of `{call}`, which comes first, and is ignored: "
-            "pass it as `{keyword}={value}`"
+            "`{value}` lands in `device`, the first parameter of `{call}`, and is ignored: pass it as "
+            "`{keyword}={value}`"
         ),
         "scaler:index-as-device": ViolationKind(
             "`{call}` is given {value} as its `device`, which is a device type and not an index: pass `'cuda'` or "
@@ -126,16 +126,16 @@ RULE = Rule(
             "pass it as `enabled={value}`"
         ),
         "scaler:device-as-scale": ViolationKind(
-            "`{call}` is given {value} as its `init_scale`, which must be a number: "
-            "pass a device to `torch.amp.GradScaler`, which takes it first"
+            "`{call}` is given {value} as its `init_scale`, which must be a number: pass the device as the first "
+            "argument of `torch.amp.GradScaler`"
         ),
         "scaler:wrong-dtype": ViolationKind(
-            "`{call}` is enabled for bfloat16, which needs no scaling, and so not for float16, which does: "
-            "pass `enabled=` that the dtype is float16"
+            "`{call}` is enabled for bfloat16, which needs no scaling, and disabled for float16, which does: pass "
+            "`enabled=(dtype == torch.float16)`"
         ),
         "scaler:other-device": ViolationKind(
-            "`{call}` scales on {device} and switches itself off without it, while autocast is entered for {other}:"
-            " make a `torch.amp.GradScaler('{other}')`"
+            "`{call}` is for {device} and switches itself off without it, but autocast is entered for {other}: use "
+            "`torch.amp.GradScaler('{other}')`"
         ),
         "scaler:zero-scale": ViolationKind(
             "`init_scale={value}` multiplies every loss by a number that is not positive: pass a power of two, or "
@@ -150,7 +150,7 @@ RULE = Rule(
             "pass both by name"
         ),
         "scaler:growth-factor": ViolationKind(
-            "`growth_factor={value}` lets the scale never grow, so torch raises: pass a number above 1.0, by default "
+            "`growth_factor={value}` never lets the scale grow, so torch raises: pass a number above 1.0, by default "
             "2.0"
         ),
         "scaler:backoff-factor": ViolationKind(
@@ -166,22 +166,22 @@ RULE = Rule(
             "default 2000"
         ),
         "scaler:growth-interval": ViolationKind(
-            "`growth_interval={value}` raises the scale into overflow so often that many steps are skipped: "
-            "pass a few hundred steps or more, by default 2000"
+            "`growth_interval={value}` raises the scale so often that it overflows and many steps are skipped: pass a "
+            "few hundred steps or more, by default 2000"
         ),
     },
     rationale="""\
-`torch.amp.GradScaler` takes the device first, unlike the older `torch.cuda.amp.GradScaler`, so a number moved over from
-there becomes the device and is never looked at. A growth interval that is too short raises the scale into the next
-overflow again and again, and every overflow costs a step. One that is not positive never raises it. The limits of 50
-steps and 2^24 are this tool's judgement; torch sets none. `ShardedGradScaler` takes `backoff_factor` before
-`growth_factor`, the other way round than `GradScaler`. A scaler is for one type of device, CUDA where none is given,
-and switches itself off where that is not there: with autocast for another one float16 then trains unscaled.
+`torch.amp.GradScaler` takes the device first, unlike the older `torch.cuda.amp.GradScaler`. A number in that position
+becomes the device and is ignored. A growth interval that is too short raises the scale into the next overflow again and
+again, and every overflow costs a step. A growth interval that is not positive never raises it. The limits of 50 steps
+and 2^24 are this tool's judgement; torch sets none. `ShardedGradScaler` takes `backoff_factor` before `growth_factor`,
+in the opposite order of `GradScaler`. A scaler is for one type of device, by default CUDA, and switches itself off if
+that device is missing. If autocast is for another device, float16 then trains unscaled.
 """,
     harm="""\
-`torch.amp.GradScaler(1024.)` is enabled on the device 1024.0 and starts at a scale of 65536, with no error; the older
-`GradScaler(True)` starts at 1.0. With `growth_interval=1` 94 of 200 steps were skipped, with 10 it was 7 of 200, with 0
-the scale never grew. Factors beyond their limits raise AssertionError.
+`torch.amp.GradScaler(1024.)` is enabled on the device 1024.0 and starts at a scale of 65536, without an error; the
+older `GradScaler(True)` starts at 1.0. With `growth_interval=1`, 94 of 200 steps were skipped; with 10, 7 of 200; with
+0, the scale never grew. Factors beyond their limits raise AssertionError.
 """,
     bad_example="""\
 import torch

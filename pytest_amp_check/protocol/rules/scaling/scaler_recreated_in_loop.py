@@ -16,20 +16,20 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "new@used": ViolationKind(
-            "`{scaler}` is constructed anew in every pass of the loop that uses it, so what it learned of the scale is "
-            "lost: construct it once, before the loop",
+            "`{scaler}` is constructed again in every iteration of the loop that uses it, so the scale it has found "
+            "is lost: construct it once, before the loop",
             cause_kinds=(SCALER_NEW,),
             in_next_iteration=True,
         ),
     },
     rationale="""\
 The scale is learned: it starts at 65536, halves on every overflow and grows after 2000 clean steps. A new scaler starts
-over. Where the loss needs a smaller scale, every iteration overflows at the first value again, the step is skipped, and
-the scaler that knows so is thrown away. Construct it once per run, before the loop over epochs.
+over. If the loss needs a smaller scale, every iteration overflows at the first value, the step is skipped, and the
+lowered scale is lost with the scaler. Construct the scaler once per run, before the loop over epochs.
 """,
     harm="""\
-Constructed in every iteration: 0 of 30 steps were taken and the scale read 32768 for ever, with no error; constructed
-once: 24 of 30 taken, settled at 1024.
+Constructed in every iteration: 0 of 30 steps were applied and the scale stayed at 32768, without an error. Constructed
+once: 24 of 30 steps were applied, and the scale settled at 1024.
 """,
     bad_example="""\
 import torch

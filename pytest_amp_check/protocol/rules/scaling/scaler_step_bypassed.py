@@ -30,32 +30,32 @@ RULE = Rule(
             "`{optimizer}.step()` applies gradients that {framework} keeps multiplied by the loss scale: {advice}"
         ),
         "plain-step@unscaled": ViolationKind(
-            "`{optimizer}.step()` ignores the inf check that `{scaler}.unscale_({optimizer})` has made: "
-            "call `{scaler}.step({optimizer})` instead",
+            "`{optimizer}.step()` ignores the inf check of `{scaler}.unscale_({optimizer})`, so infinite gradients "
+            "are applied: call `{scaler}.step({optimizer})` instead",
             trace_kinds=(UNSCALE,),
             exemption="finite",
         ),
         "plain-step@stepped": ViolationKind(
-            "`{optimizer}.step()` applies the gradients once more after `{scaler}.step({optimizer})`, "
-            "even where that one was skipped: remove it",
+            "`{optimizer}.step()` applies the gradients a second time after `{scaler}.step({optimizer})`, even if the "
+            "scaler skipped that step: remove it",
             trace_kinds=(SCALER_STEP,),
         ),
         "plain-step:beside": ViolationKind(
             "`{optimizer}.step()` applies gradients that `{scaler}` keeps multiplied by the loss scale, and no method "
-            "steps by it: call `{scaler}.step({optimizer})` instead",
+            "of its class steps through the scaler: call `{scaler}.step({optimizer})` instead",
             missing_method="step",
         ),
     },
     rationale="""\
-`scaler.step(optimizer)` does three things that `optimizer.step()` does not: it divides the gradients by the loss scale,
-it looks for infinities and NaN, and it skips the step when there are any. Calling the optimizer directly applies
-gradients 65536 times too large, or, after `unscale_()`, applies the infinities that the scaler has just found.
+`scaler.step(optimizer)` does three things that `optimizer.step()` does not. It divides the gradients by the loss scale,
+looks for infinities and NaN, and skips the step if there are any. A direct call applies gradients that are 65536 times
+too large. After `unscale_()`, it applies the infinities that the scaler has just found.
 """,
     harm="""\
-SGD's update became 65536 times too large. Adam and AdamW do not care for the size of a gradient (ratio 1.0002), so the
-run looks healthy until the first overflow, which nothing guards: after `unscale_()` and a plain step the parameters
-were non-finite on the first infinite gradient, where the correct loop stayed finite. The same holds for optimizers
-stepped from a gradient hook.
+SGD's update became 65536 times too large. The updates of Adam and AdamW do not depend on the size of a gradient (ratio
+1.0002). The run looks healthy until the first overflow, and nothing guards against that. After `unscale_()` and a plain
+step the parameters were non-finite on the first infinite gradient; the correct loop stayed finite. The same holds for
+optimizers stepped from a gradient hook.
 """,
     bad_example="""\
 import torch

@@ -13,8 +13,8 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "backward@unscaled": ViolationKind(
-            "`{scaler}.unscale_({optimizer})` is still open when the next backward runs, so that the scaler takes "
-            "scaled gradients for unscaled ones: call `{scaler}.update()` also where `{skip}` skips the step",
+            "`{scaler}.unscale_({optimizer})` has no update before the next backward, so the scaler takes scaled "
+            "gradients for unscaled ones: call `{scaler}.update()` also where `{skip}` skips the step",
             cause_kinds=(UNSCALE,),
             trace_kinds=(UNSCALE,),
             yields_to=("unscale@window",),
@@ -22,15 +22,15 @@ RULE = Rule(
             names_skip=True,
         ),
         "backward@unscaled-early": ViolationKind(
-            "`{scaler}.unscale_({optimizer})` comes before the backward pass, so that the scaler takes the scaled "
-            "gradients of that for unscaled ones: call it between backward and `{scaler}.step({optimizer})`",
+            "`{scaler}.unscale_({optimizer})` runs before the backward pass, so the scaler takes the new scaled "
+            "gradients for unscaled ones: call it between backward and `{scaler}.step({optimizer})`",
             cause_kinds=(UNSCALE,),
             trace_kinds=(UNSCALE,),
             yields_to=("unscale@window",),
         ),
         "backward@unscaled-framework": ViolationKind(
-            "`{call}` unscales gradients, and the next backward runs before their step, so that {framework} takes "
-            "scaled gradients for unscaled ones: {advice}"
+            "`{call}` unscales gradients, but the next backward runs before their step, so {framework} takes scaled "
+            "gradients for unscaled ones: {advice}"
         ),
         "unscale@unscaled": ViolationKind(
             "`{scaler}.unscale_({optimizer})` is called twice for one update, so torch raises: "
@@ -44,22 +44,22 @@ RULE = Rule(
             trace_kinds=(SCALER_STEP,),
         ),
         "step@unscaled-updated": ViolationKind(
-            "`{scaler}.update()` between unscale_ and step makes the scaler forget that the gradients are unscaled and "
-            "divide them again: call it after `{scaler}.step({optimizer})`",
+            "`{scaler}.update()` runs between unscale_ and step, so the step divides the gradients by the scale "
+            "again: call it after `{scaler}.step({optimizer})`",
             cause_kinds=(UPDATE,),
         ),
     },
     rationale="""\
-`unscale_()` marks its optimizer as unscaled, and only `update()` takes the mark away. A branch that leaves the
-iteration in between (the norm is too large, the loss is NaN: `zero_grad(); continue`) keeps the mark, and the next step
-believes that freshly scaled gradients are already unscaled. An `update()` between `unscale_()` and `step()` takes the
-mark away too early, and the gradients are divided twice.
+`unscale_()` marks its optimizer as unscaled, and only `update()` removes the mark. A branch that leaves the iteration
+in between (the norm is too large, the loss is NaN: `zero_grad(); continue`) keeps the mark. The next step then treats
+freshly scaled gradients as unscaled. An `update()` between `unscale_()` and `step()` removes the mark too early, and
+the gradients are divided twice.
 """,
     harm="""\
-After a skipped iteration without `update()` the next step was 65535.9 times too large; where that iteration calls
-`unscale_()` as well, torch raises RuntimeError `unscale_() has already been called on this optimizer since the last
-update().`, often hours into a run, at the first bad batch. `unscale_()`, `update()`, `step()` in that order made the
-update 63,000 times too small.
+After a skipped iteration without `update()` the next step was 65535.9 times too large. If that iteration also calls
+`unscale_()`, torch raises RuntimeError `unscale_() has already been called on this optimizer since the last update().`,
+often hours into a run, at the first bad batch. `unscale_()`, `update()`, `step()` in that order made the update 63,000
+times too small.
 """,
     bad_example="""\
 import torch

@@ -10,58 +10,58 @@ RULE = Rule(
     "AMP207",
     "update-before-all-steps",
     ERROR,
-    "scaler.update() runs while an optimizer still holds gradients of the old scale, or with no step to judge.",
+    "scaler.update() runs while an optimizer still holds gradients of the old scale, or without any step before it.",
     applicability=SAFE,
     prescan_words=("scaler",),
     violations={
         "update@pending-framework": ViolationKind(
-            "{framework} has one loss scale for all optimizers and updates it in each step, here while `{optimizer}`"
-            " still holds gradients of the old one: {advice}",
+            "{framework} has one loss scale for all optimizers and updates it in each step, but `{optimizer}` still "
+            "holds gradients of the old scale: {advice}",
             trace_kinds=(BACKWARD,),
         ),
         "update@pending": ViolationKind(
-            "`{scaler}.update()` changes the scale while `{optimizer}` still holds gradients of the old one: "
-            "step every optimizer first, then update once",
+            "`{scaler}.update()` changes the scale while `{optimizer}` still holds gradients of the old scale: step "
+            "every optimizer first, then update once",
             cause_kinds=(UPDATE,),
             trace_kinds=(BACKWARD,),
             exemption="another-scaler",
             label_overrides=(("new_scale", "update@new-scale"),),
         ),
         "update@new-scale": ViolationKind(
-            "`{scaler}.update()` sets a scale while `{optimizer}` may hold gradients of the old one, as it does inside "
-            "an accumulation window: set it after a step, before the next backward",
+            "`{scaler}.update()` sets a new scale while `{optimizer}` may hold gradients of the old scale (inside an "
+            "accumulation window): set the scale after a step, before the next backward",
             INFO,
             trace_kinds=(BACKWARD,),
         ),
         "update@aged": ViolationKind(
-            "`{scaler}.update()` changes the scale before `{optimizer}` is stepped, which holds gradients of the old "
-            "one if the backward before reaches it: step every optimizer first, then update once",
+            "`{scaler}.update()` changes the scale before `{optimizer}` is stepped, which may still hold gradients of "
+            "the old scale: step every optimizer first, then update once",
             cause_kinds=(UPDATE,),
             trace_kinds=(BACKWARD,),
             exemption="another-scaler",
             is_possible=True,
         ),
         "update@left-out": ViolationKind(
-            "`{scaler}.update()` also runs where `{scaler}.step({optimizer})` is left out, finds no step or unscale_ "
-            "to decide by, and torch raises: put it under the condition of the step, or unscale before that",
+            "`{scaler}.update()` also runs on paths that skip `{scaler}.step({optimizer})`, so torch raises because "
+            "no inf check was recorded: put it under the condition of the step, or call `unscale_` on those paths",
             trace_kinds=(BACKWARD,),
         ),
         "update@nothing": ViolationKind(
-            "`{scaler}.update()` finds no step or unscale_ since the last update, so torch raises: "
-            "call it once per iteration, after `{scaler}.step({optimizer})`",
+            "`{scaler}.update()` runs without a step or unscale_ since the last update, so torch raises: call it once "
+            "per iteration, after `{scaler}.step({optimizer})`",
             needs_every_path=True,
         ),
     },
     rationale="""\
-Gradients carry the scale they were made with, and `step()` divides by the scale of the moment. An `update()` between
-the steps of two optimizers may double or halve the scale, and the second step then divides by the wrong number; it also
-makes the scaler forget the first optimizer's overflow. One `update()` after all steps is right, and so is a complete
-cycle of backward, step and update for each optimizer in turn.
+Gradients carry the scale of their backward, and `step()` divides by the current scale. An `update()` between the steps
+of two optimizers may double or halve the scale. The second step then divides by the wrong number. The update also makes
+the scaler forget the first optimizer's overflow. One `update()` after all steps is correct, and so is a complete cycle
+of backward, step and update for each optimizer in turn.
 """,
     harm="""\
-The second optimizer's update came out exactly 2.0 times too large where the first had overflowed and 0.5 times where
-the scale had grown; in all other iterations it was right, which makes this hard to find. An `update()` with no step
-before it raises AssertionError `No inf checks were recorded prior to update.`
+The second optimizer's update was exactly 2.0 times too large if the first had overflowed, and 0.5 times if the scale
+had grown. In all other iterations it was correct, so the mistake is hard to find. An `update()` with no step before it
+raises AssertionError `No inf checks were recorded prior to update.`
 """,
     bad_example="""\
 import torch

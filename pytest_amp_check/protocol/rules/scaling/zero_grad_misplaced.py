@@ -28,8 +28,8 @@ RULE = Rule(
             any_precision=True,
         ),
         "backward@stale-again": ViolationKind(
-            "Nothing in sight clears the gradients of `{optimizer}`, which is stepped each time that this is called: "
-            "call `{optimizer}.zero_grad()` before backward, unless whoever calls this does",
+            "Gradients of `{optimizer}` are not cleared in the analyzed code, although every call of this function "
+            "steps it: call `{optimizer}.zero_grad()` before backward, unless the caller does",
             WARNING,
             trace_kinds=(SCALER_STEP,),
             in_next_iteration=True,
@@ -41,16 +41,15 @@ RULE = Rule(
     },
     rationale="""\
 `zero_grad()` between backward and `scaler.step()` leaves nothing to apply. With the default `set_to_none=True` torch
-stumbles over it (`No inf checks were recorded for this optimizer.`); with `set_to_none=False`, and where other
-parameters still have gradients, it is silent. Without any `zero_grad()` AMP hides the usual sign: after a step the old
-gradients are unscaled while the new ones are 65536 times as large, so the step sizes look right until an overflow stays
-in `.grad`.
+raises (`No inf checks were recorded for this optimizer.`). With `set_to_none=False`, or if other parameters still have
+gradients, nothing raises. Without any `zero_grad()` AMP hides the usual symptom. After a step the old gradients are
+unscaled and the new ones are 65536 times as large. The step sizes look right until an overflow stays in `.grad`.
 """,
     harm="""\
-With `set_to_none=False` between backward and step the update was exactly 0, with no error (AdamW still decayed its
-weights); with the default torch raises AssertionError. With no `zero_grad()` at all, three steps measured 4.459e-3,
-4.436e-3 and 4.415e-3 (right: 4.459, 4.436, 4.414), while the same code with the scaler disabled grew to 13.29e-3; after
-a single overflow the infinity never left `.grad`, every later step was skipped, and the scale fell from 65536 to 512 in
+With `set_to_none=False` between backward and step the update was exactly 0, without an error (AdamW still decayed its
+weights). With the default torch raises AssertionError. With no `zero_grad()` at all, three steps measured 4.459e-3,
+4.436e-3 and 4.415e-3 (correct: 4.459, 4.436, 4.414); with the scaler disabled, the same code grew to 13.29e-3. After a
+single overflow the infinity never left `.grad`. Every later step was skipped, and the scale fell from 65536 to 512 in
 seven iterations and on towards 0.
 """,
     bad_example="""\
