@@ -258,8 +258,8 @@ def make_state_panels(run: Mapping[str, Any]) -> list[Figure]:
         return []
     panels = []
     for number, each in enumerate(state_data["optimizers"]):
-        mine = [fault for fault in match_violations(run) if (fault["optimizer"] or 0) == number]
-        seen = {state for *_, path in each["spans"] for state in path} | {fault["state"] for fault in mine}
+        mine = [violation for violation in match_violations(run) if (violation["optimizer"] or 0) == number]
+        seen = {state for *_, path in each["spans"] for state in path} | {violation["state"] for violation in mine}
         rows = [state for state in STATES if state in seen]
         if not rows:
             continue
@@ -273,7 +273,7 @@ def make_state_panels(run: Mapping[str, Any]) -> list[Figure]:
                 "spans": [[first, last, [rows.index(state) for state in path]] for first, last, path in each["spans"]],
             }
         ]
-        data += [_make_finding_trace(fault, rows, each["spans"]) for fault in mine if fault["spans"]]
+        data += [_make_finding_trace(violation, rows, each["spans"]) for violation in mine if violation["spans"]]
         panels.append(
             {
                 "title": title,
@@ -290,29 +290,29 @@ def match_violations(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     known = (run.get("states") or {}).get("faults", ())
     found = []
     for finding in run["findings"]:
-        for fault in known:
-            same = fault["code"] == finding["code"] and fault["row"] == finding["location"]["row"]
+        for violation in known:
+            same = violation["code"] == finding["code"] and violation["row"] == finding["location"]["row"]
             # Paths of findings are shown relative to the working folder.
-            if same and fault["filename"].endswith(finding["filename"]) and fault not in found:
-                found.append(fault)
+            if same and violation["filename"].endswith(finding["filename"]) and violation not in found:
+                found.append(violation)
     return found
 
 
-def _make_finding_trace(fault: Mapping[str, Any], rows: Sequence[str], spans: Sequence[Sequence[Any]]) -> Figure:
+def _make_finding_trace(violation: Mapping[str, Any], rows: Sequence[str], spans: Sequence[Sequence[Any]]) -> Figure:
     """Return the marks of a finding, at the first and last step of each range of steps."""
-    steps = sorted({step for span in fault["spans"] for step in span})
+    steps = sorted({step for span in violation["spans"] for step in span})
     # A finding without gradient state is placed above all states.
-    row = rows.index(fault["state"]) if fault["state"] in rows else -0.5
-    place = [_position_in_step(step, fault["state"], spans) for step in steps]
+    row = rows.index(violation["state"]) if violation["state"] in rows else -0.5
+    place = [_position_in_step(step, violation["state"], spans) for step in steps]
     return {
         "kind": "points",
         "mark": "finding",
-        "name": fault["code"],
+        "name": violation["code"],
         "x": [round(step + part, 3) for step, part in zip(steps, place, strict=True)],
         "y": [row] * len(steps),
-        "said": [f"{fault['code']} at {os.path.basename(fault['filename'])}:{fault['row']}"],
+        "said": [f"{violation['code']} at {os.path.basename(violation['filename'])}:{violation['row']}"],
         "words": [0] * len(steps),
-        "spans": [[first, last + 1] for first, last in fault["spans"] if first < last],
+        "spans": [[first, last + 1] for first, last in violation["spans"] if first < last],
         "colour": "var(--bad)",
     }
 

@@ -148,9 +148,9 @@ class RecordingPlugin:
         if run is not None:
             if fixtures.measured in item.stash:
                 run.memory = item.stash[fixtures.measured]
-            carried = self._make_report_data(run, report, item)
-            if carried is not None:
-                setattr(report, CARRIED, carried)
+            report_data = self._make_report_data(run, report, item)
+            if report_data is not None:
+                setattr(report, CARRIED, report_data)
         return report
 
     def _make_report_data(self, run: Run, report: pytest.TestReport, item: pytest.Item) -> dict[str, Any] | None:
@@ -166,7 +166,7 @@ class RecordingPlugin:
         worse = [record for record in records if table.is_failing(options, record["severity"])]
         if worse:
             fixtures.report_as_failed(report, item, _summarize_mistakes(worse))
-        carried: dict[str, Any] = {
+        report_data: dict[str, Any] = {
             "records": records,
             "trained": run.steps_total > 0,
             "failure": "" if run.failure is None else f"{type(run.failure).__name__}: {run.failure}",
@@ -178,7 +178,11 @@ class RecordingPlugin:
             ],
             "runs": self._serialize_runs(run, findings, item) if self.report_path or self.data_path else [],
         }
-        return carried if any(carried[key] for key in ("records", "trained", "failure", "charts", "runs")) else None
+        return (
+            report_data
+            if any(report_data[key] for key in ("records", "trained", "failure", "charts", "runs"))
+            else None
+        )
 
     def _make_chart(self, run: Run) -> list[Line]:
         from . import charts
@@ -251,15 +255,15 @@ class RecordingPlugin:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        carried = getattr(report, CARRIED, None)
-        if carried is None or hasattr(self.config, "workerinput"):
+        report_data = getattr(report, CARRIED, None)
+        if report_data is None or hasattr(self.config, "workerinput"):
             return
         from . import text
 
-        self.reports_by_test[report.nodeid] = carried
-        parts = [self._format_record(record, report.nodeid) for record in carried["records"]]
+        self.reports_by_test[report.nodeid] = report_data
+        parts = [self._format_record(record, report.nodeid) for record in report_data["records"]]
         if parts and report.failed:
-            parts += ["".join(text.render_plain(carried["chart"])).rstrip("\n")] if carried["chart"] else []
+            parts += ["".join(text.render_plain(report_data["chart"])).rstrip("\n")] if report_data["chart"] else []
             report.sections.append((NAME, "\n\n".join(parts)))
 
     def _format_record(self, record: Record, nodeid: str) -> str:
@@ -271,7 +275,7 @@ class RecordingPlugin:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if hasattr(self.config, "workerinput") or self.config.getoption("collectonly"):
             return
-        runs = [json.loads(told) for carried in self.reports_by_test.values() for told in carried["runs"]]
+        runs = [json.loads(told) for report_data in self.reports_by_test.values() for told in report_data["runs"]]
         unwritten = []
         if self.report_path is not None:
             unwritten += self._write_report(runs, self.report_path)
@@ -309,18 +313,19 @@ class RecordingPlugin:
 
     def collect_records(self) -> list[Record]:
         """Return every finding once, independent of the number of tests with the finding."""
-        found = {(r["code"], r["place"]): r for carried in self._select_counted() for r in carried["records"]}
+        found = {(r["code"], r["place"]): r for report_data in self._select_counted() for r in report_data["records"]}
         return list(found.values())
 
     def _select_counted(self) -> list[dict[str, Any]]:
-        return [carried for carried in self.reports_by_test.values() if carried["counts"]]
+        return [report_data for report_data in self.reports_by_test.values() if report_data["counts"]]
 
     def list_shared_findings(self) -> Iterator[str]:
         """Yield findings that no single failure reports, with the number of tests."""
         for record in self.collect_records():
             key = record["code"], record["place"]
             tests = sum(
-                any((r["code"], r["place"]) == key for r in carried["records"]) for carried in self._select_counted()
+                any((r["code"], r["place"]) == key for r in report_data["records"])
+                for report_data in self._select_counted()
             )
             if tests > 1 or not table.is_failing(fixtures.resolve_options(self.config), record["severity"]):
                 yield f"{record['headline']} (in {_format_count(tests, 'test')})"
@@ -329,12 +334,14 @@ class RecordingPlugin:
         """Yield charts of tests without failure that had skipped steps or recorded figures."""
         from . import text
 
-        for nodeid, carried in self.reports_by_test.items():
-            if carried["records"]:
+        for nodeid, report_data in self.reports_by_test.items():
+            if report_data["records"]:
                 continue
             # The test's own recording has more data about the same steps.
-            own = [(f"{nodeid}: {title}" if title not in ("", nodeid) else nodeid, c) for title, c in carried["charts"]]
-            for title, chart in own or [(nodeid, carried["chart"])] * bool(carried["chart"]):
+            own = [
+                (f"{nodeid}: {title}" if title not in ("", nodeid) else nodeid, c) for title, c in report_data["charts"]
+            ]
+            for title, chart in own or [(nodeid, report_data["chart"])] * bool(report_data["chart"]):
                 yield title
                 yield from text.render_colored([[("  ", ""), *line] for line in chart], use_color=colour)
 
@@ -342,7 +349,7 @@ class RecordingPlugin:
         """Yield one sentence about the tests that train, and sentences about other results."""
         from . import text
 
-        trained = sum(carried["trained"] or bool(carried["records"]) for carried in self._select_counted())
+        trained = sum(report_data["trained"] or bool(report_data["records"]) for report_data in self._select_counted())
         records = self.collect_records()
         if trained:
             counts = text.count_severities(record["severity"] for record in records)
@@ -353,7 +360,9 @@ class RecordingPlugin:
                 f"train{'s' * (trained == 1)}."
             )
         failures = {
-            nodeid: carried["failure"] for nodeid, carried in self.reports_by_test.items() if carried["failure"]
+            nodeid: report_data["failure"]
+            for nodeid, report_data in self.reports_by_test.items()
+            if report_data["failure"]
         }
         for nodeid, failure in list(failures.items())[:1]:
             yield (

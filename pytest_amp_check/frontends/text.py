@@ -602,12 +602,12 @@ def rule_markdown(rule: Rule, correct_programs: Sequence[tuple[str, str]] = ()) 
     ]
     if rule.applicability:
         parts.append(
-            f"`amp-check check {FLAGS[rule.applicability]}` does so where it is certain what is right. "
+            f"`amp-check check {FLAGS[rule.applicability]}` applies it if the correct code is unambiguous. "
             f"{_SAFETY[rule.applicability]}"
         )
     parts += [
-        "## How to silence it",
-        f"One line: `# amp: ignore[{rule.code}] the reason`. A project, in pyproject.toml:",
+        "## Suppression",
+        f"For one line: `# amp: ignore[{rule.code}] the reason`. For a project, in pyproject.toml:",
         f'```toml\n[tool.amp-check]\nignore = ["{rule.code}"]\n```',
         "## Sources",
         "\n".join(f"- {source}" for source in rule.sources),
@@ -626,17 +626,23 @@ def _list_measured_harm(code: str) -> list[str]:
     run = f"on the CPU with torch {TORCH}"
     said: list[str] = []
     if code in SHOWN:
-        said.append(f"Measured on a demonstration program with and without the mistake, {run}: {SHOWN[code]}.")
+        said.append(_list_figures(f"A demonstration program with the mistake, and without it, {run}", SHOWN[code]))
     if code in MEASURED:
-        said.append(f"The bad example below beside the good one, {run}: {MEASURED[code]}.")
+        said.append(_list_figures(f"The bad example below, compared with the good one, {run}", MEASURED[code]))
     if code in NOT_HERE:
         said.append(f"Not measured: {NOT_HERE[code]}.")
     return said
 
 
+def _list_figures(introduction: str, figures: str) -> str:
+    """Return measured figures, which ``;`` separates, as a list below an introduction."""
+    items = "\n".join(f"- {figure}" for figure in figures.split("; "))
+    return f"{introduction}:\n\n{items}"
+
+
 _SAFETY = {
-    SAFE: "The fix is safe: it restores what torch documents and changes nothing else.",
-    UNSAFE: "The fix is opt-in: it changes the steps, or what stops a run, for which a training may have been tuned.",
+    SAFE: "The fix is safe: it restores documented usage and changes nothing else.",
+    UNSAFE: "The fix is opt-in: it changes training results, which hyperparameters may have been tuned for.",
 }
 
 

@@ -160,8 +160,8 @@ MOVES: dict[tuple[str, str], tuple[str, str]] = {}
 
 def _add_moves(grads: str, **moves: str) -> None:
     for name, target in moves.items():
-        state, _, fault = target.partition(" ")
-        MOVES[grads, name.replace("_", "-")] = (state, fault)
+        state, _, violation = target.partition(" ")
+        MOVES[grads, name.replace("_", "-")] = (state, violation)
 
 
 _add_moves(

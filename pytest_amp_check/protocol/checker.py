@@ -226,7 +226,9 @@ class Checker:
             event = self.event_at(index)
             if event is not None and event.kind == e.HANDOFF:
                 things = event.attributes.get("things", ())
-                if key in things or any(self.program.objects[thing].role == "scaler" for thing in things):
+                if key in things or any(
+                    self.program.objects[tracked_object].role == "scaler" for tracked_object in things
+                ):
                     return True
             if index == cause and cause != here[0]:
                 return False

@@ -106,26 +106,30 @@ def adapt_to_framework(label: str, events: list[Event], program: Program) -> tup
     if LABELS[label][1].any_precision:
         return label, {}
     for event in events:
-        thing = program.objects[event.subject] if event.subject is not None else None
-        framework = FRAMEWORKS.get(thing.attributes.get("framework", "")) if thing is not None else None
-        if thing is None or framework is None:
+        tracked_object = program.objects[event.subject] if event.subject is not None else None
+        framework = (
+            FRAMEWORKS.get(tracked_object.attributes.get("framework", "")) if tracked_object is not None else None
+        )
+        if tracked_object is None or framework is None:
             continue
-        rule, fault = LABELS[label]
+        rule, violation = LABELS[label]
         values = {}
-        worst = max(fault.severity or rule.severity, thing.attributes.get("doubt") or ERROR, key=SEVERITIES.index)
+        worst = max(
+            violation.severity or rule.severity, tracked_object.attributes.get("doubt") or ERROR, key=SEVERITIES.index
+        )
         values["severity"] = worst
         advice = framework.advice.get(label)
         if advice is not None:
             label = f"{label}-framework"
             values.update(framework=framework.title, advice=advice)
             # The object that steps the optimizer may have another name than the object that scales.
-            known = thing.name or framework.usual_name
+            known = tracked_object.name or framework.usual_name
             values.update({"scaler": known} if known else {})
         elif framework.scaler_attribute:
             said = event.names.get("scaler")
             # A call on the scaler itself shows the scaler's name.
             itself = said and event.kind in _ASKED_OF_SCALERS and not event.attributes.get("framework")
-            values["scaler"] = str(said) if itself else f"{said or thing.name}.{framework.scaler_attribute}"
+            values["scaler"] = str(said) if itself else f"{said or tracked_object.name}.{framework.scaler_attribute}"
         return label, values
     return label, {}
 

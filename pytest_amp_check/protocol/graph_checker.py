@@ -807,7 +807,7 @@ class _GraphChecker(Checker):
         """Return True if a flag chooses between the event and calls of a scaler."""
         if event.subject is not None:
             return False
-        scalers = {key for key, thing in enumerate(self.program.objects) if thing.role == "scaler"}
+        scalers = {key for key, tracked_object in enumerate(self.program.objects) if tracked_object.role == "scaler"}
         events = (node.event for node in self.graph.nodes if node.event is not None)
         others = {guard for other in events if other.subject in scalers for guard in other.guards}
         return any((key, not truth) in others for key, truth in event.guards)

@@ -270,7 +270,7 @@ class RunChecker(Checker):
         first = self.event_count - len(self.recent_events)
         return iter(range(here[0], first - 1, -1))
 
-    def on_violation(self, fault: tuple[str, Identity], optimizer: int | None) -> None:
+    def on_violation(self, violation: tuple[str, Identity], optimizer: int | None) -> None:
         """Handle a violation, first or repeated, on the gradients of an optimizer (None if unknown)."""
 
     def resolve_cause(self, label: str, index: int, i: int, here: Here, *, sure: bool = True) -> None:

@@ -571,8 +571,8 @@ def _unanalyzed_findings(results: Sequence[AnalysisResult]) -> list[Finding]:
 
     passed: dict[Span, bool] = {}
     for reading in results:
-        for span, judged in reading.visited_calls.items():
-            passed[span] = passed.get(span, False) or judged
+        for span, is_analyzed in reading.visited_calls.items():
+            passed[span] = passed.get(span, False) or is_analyzed
     return [finding for reading in results for finding in unanalyzed_findings(reading.protocol_calls, passed)]
 
 
@@ -688,16 +688,16 @@ def _rejected_result(path: str, rejection: Rejection, text: str) -> AnalysisResu
     found = _unreadable_finding(path, rejection.line, rejection.reason)
     if rejection.python_version:
         running = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        rule, fault = LABELS["source:newer-python"]
-        message = fault.message.format(python=rejection.python_version, running=running)
-        severity = fault.severity or rule.severity
+        rule, violation = LABELS["source:newer-python"]
+        message = violation.message.format(python=rejection.python_version, running=running)
+        severity = violation.severity or rule.severity
         found = Finding(rule.code, rule.name, severity, message, found.site, label="source:newer-python")
     return AnalysisResult(path, [found], {}, has_own_comments=Suppressions.has_own_comment(text))
 
 
 def _unreadable_finding(path: str, line: int, reason: str) -> Finding:
-    rule, fault = LABELS["source:unreadable"]
-    message = fault.message.format(reason=reason)
+    rule, violation = LABELS["source:unreadable"]
+    message = violation.message.format(reason=reason)
     return Finding(rule.code, rule.name, rule.severity, message, Site(path, line), label="source:unreadable")
 
 
@@ -709,10 +709,10 @@ def _suppress_findings(findings: list[Finding], text: str, path: str, settings: 
     suppressions = Suppressions.from_text(text) if wanted else Suppressions()
     active = settings.select - _ignored_codes(path, settings)
     kept = [f for f in findings if f.code in active and not suppressions.suppresses_finding(f)]
-    rule, fault = LABELS["suppression:unused"]
+    rule, violation = LABELS["suppression:unused"]
     if rule.code in active:
         for line, column, end_column, words in suppressions.find_unused(active):
-            message = fault.message.format(reason=words)
+            message = violation.message.format(reason=words)
             site = Site(path, line, column, line, end_column)
             finding = Finding(rule.code, rule.name, rule.severity, message, site, label="suppression:unused")
             finding.names["reason"] = words

@@ -82,8 +82,8 @@ def _is_protocol_call(name: str, receiver: str, call: ast.Call) -> bool:
 def unanalyzed_findings(calls: Iterable[UnanalyzedCall], visited_calls: Mapping[Span, bool]) -> Iterator[Finding]:
     """Yield a finding for each call that no analysis covered."""
     for spot in calls:
-        judged = visited_calls.get(span_of(spot.site))
-        if judged or (judged is not None and spot.is_save):
+        is_analyzed = visited_calls.get(span_of(spot.site))
+        if is_analyzed or (is_analyzed is not None and spot.is_save):
             continue
-        label = NOT_REACHED if judged is None else NOT_KNOWN
+        label = NOT_REACHED if is_analyzed is None else NOT_KNOWN
         yield make_finding(label, spot.site, [], {"call": spot.call_text}, ())

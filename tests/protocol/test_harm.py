@@ -50,8 +50,8 @@ def test_what_was_made_to_show_more_shows_it(code: str) -> None:
 
 
 def test_a_page_says_what_was_run() -> None:
-    assert "Measured on a demonstration program" in rule_markdown(RULES["AMP402"])
-    assert "The bad example below beside the good one" in rule_markdown(RULES["AMP201"])
+    assert "A demonstration program with the mistake" in rule_markdown(RULES["AMP402"])
+    assert "The bad example below, compared with the good one" in rule_markdown(RULES["AMP201"])
     assert f"Not measured: {NOT_HERE['AMP109']}." in rule_markdown(RULES["AMP109"])
 
 

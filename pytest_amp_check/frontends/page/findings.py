@@ -32,13 +32,17 @@ def render_findings(found: Sequence[Mapping[str, Any]], run: Mapping[str, Any] |
     if not found:
         where = "in this run" if run is not None else "in these files"
         return f'<p class="good"><span aria-hidden="true">✓</span> No AMP mistakes were found {where}.</p>'
-    when = {} if run is None else {(fault["code"], fault["row"]): fault for fault in figures.match_violations(run)}
+    when = (
+        {}
+        if run is None
+        else {(violation["code"], violation["row"]): violation for violation in figures.match_violations(run)}
+    )
     worst = sorted(found, key=lambda finding: SEVERITIES.index(finding["severity"]))[:MOST]
     articles = [_render_article(finding, when.get((finding["code"], finding["location"]["row"]))) for finding in worst]
     return "".join(articles) + html_parts.render_omitted(len(found) - MOST, "findings are")
 
 
-def _render_article(finding: Mapping[str, Any], fault: Mapping[str, Any] | None) -> str:
+def _render_article(finding: Mapping[str, Any], violation: Mapping[str, Any] | None) -> str:
     severity, code = finding["severity"], finding["code"]
     named = f'<a href="#rule-{code}">{code}</a>' if code in RULES else html_parts.escape_text(code)
     data = finding.get("told") or _make_finding_data(finding)
@@ -49,7 +53,7 @@ def _render_article(finding: Mapping[str, Any], fault: Mapping[str, Any] | None)
         f"<strong>{severity}</strong> {named} {html_parts.escape_text(finding['name'])}</p>"
         f"<p>{html_parts.render_prose(finding['message'])}</p><p>{_render_location(finding)}</p>"
         f"{_render_frame(data['frame'], finding)}{some}"
-        f"{_render_steps(fault)}{_render_events(data)}{_render_help(data['help'])}</article>"
+        f"{_render_steps(violation)}{_render_events(data)}{_render_help(data['help'])}</article>"
     )
 
 
@@ -96,16 +100,16 @@ def _render_frame(lines: Sequence[Line], finding: Mapping[str, Any]) -> str:
     return f'<pre class="frame" role="group" tabindex="0" aria-label="{html_parts.escape_text(label)}">{source}</pre>'
 
 
-def _render_steps(fault: Mapping[str, Any] | None) -> str:
-    if fault is None or not fault["spans"]:
+def _render_steps(violation: Mapping[str, Any] | None) -> str:
+    if violation is None or not violation["spans"]:
         return ""
-    word = "step" if fault["steps"] == 1 else "steps"
+    word = "step" if violation["steps"] == 1 else "steps"
     state = (
-        f", while the gradients were <strong>{html_parts.escape_text(fault['state'].upper())}</strong>"
-        if fault["state"]
+        f", while the gradients were <strong>{html_parts.escape_text(violation['state'].upper())}</strong>"
+        if violation["state"]
         else ""
     )
-    return f'<p class="muted">Made at {word} {html_parts.format_steps(fault["spans"])}{state}.</p>'
+    return f'<p class="muted">Made at {word} {html_parts.format_steps(violation["spans"])}{state}.</p>'
 
 
 def _render_events(data: Mapping[str, Any]) -> str:

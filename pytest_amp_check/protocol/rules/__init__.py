@@ -92,10 +92,10 @@ def index_by_label(rules: Iterable[Rule]) -> dict[str, tuple[Rule, ViolationKind
     """Return the owner of each label. Raise ValueError if two rules own a label, because one cause has one finding."""
     owners: dict[str, tuple[Rule, ViolationKind]] = {}
     for rule in rules:
-        for label, fault in rule.violations.items():
+        for label, violation in rule.violations.items():
             if label in owners:
                 raise ValueError(f"two rules own the label {label}: {owners[label][0].code} and {rule.code}")
-            owners[label] = (rule, fault)
+            owners[label] = (rule, violation)
     return owners
 
 

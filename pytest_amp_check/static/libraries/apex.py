@@ -33,9 +33,9 @@ class ScaledLoss(Value):
 
 
 def _make_engine(interp: Interpreter, node: ast.AST) -> FrameworkEngine:
-    thing = interp.tracked_object(("apex",), "scaler", "amp", interp.site_of(node))
-    set_framework(thing, "apex", "")
-    return FrameworkEngine("apex", thing)
+    tracked_object = interp.tracked_object(("apex",), "scaler", "amp", interp.site_of(node))
+    set_framework(tracked_object, "apex", "")
+    return FrameworkEngine("apex", tracked_object)
 
 
 def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> Value:
@@ -43,9 +43,9 @@ def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keyw
     if models is None:
         return interp.fresh_unknown(node, "initialized")
     if literal_value(bound.get("opt_level")) == "O2" and literal_value(bound.get("master_weights")) is not False:
-        for thing in map(tracked_object_of, items_or_self(models)):
-            if thing is not None:
-                thing.attributes["copies"] = "O2"
+        for tracked_object in map(tracked_object_of, items_or_self(models)):
+            if tracked_object is not None:
+                tracked_object.attributes["copies"] = "O2"
     return models if optimizers is None else SequenceValue([models, optimizers])
 
 

@@ -311,7 +311,11 @@ def _check_returned_state(interp: Interpreter, function: Function, value: Value)
     if function.name != "state_dict" or not any(each.kind == "mapping" for each in value.alternatives()):
         return
     cls = function.qualified_name.rpartition(".")[0]
-    made = (thing.site for thing in interp.program.objects if thing.role == "scaler" and thing.site is not None)
+    made = (
+        tracked_object.site
+        for tracked_object in interp.program.objects
+        if tracked_object.role == "scaler" and tracked_object.site is not None
+    )
     if not cls or not any(site.function.rpartition(".")[0] == cls for site in made):
         return
     contents = CheckpointContents(interp)

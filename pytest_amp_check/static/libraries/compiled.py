@@ -39,11 +39,13 @@ def _call_compiled(interp: Interpreter, func: CompiledFunction, args: Args, keyw
     value = inline_call(interp, func, args, keywords, node)
     if not in_region(interp):
         return value
-    thing = interp.tracked_object(("compiled", interp.location_key(node)), "module", "", interp.site_of(node))
-    thing.attributes.update(compiled=True, kind=ISLAND)
+    tracked_object = interp.tracked_object(("compiled", interp.location_key(node)), "module", "", interp.site_of(node))
+    tracked_object.attributes.update(compiled=True, kind=ISLAND)
     parts = list(value.tensors())
     made = TensorValue.join(parts) if parts else unknown_tensor(value)
-    made.first_forward = interp.emit(e.FORWARD, node, thing.key, cached=False, names={"module": expression_text(node)})
+    made.first_forward = interp.emit(
+        e.FORWARD, node, tracked_object.key, cached=False, names={"module": expression_text(node)}
+    )
     mark_region(interp, made)
     return made
 

@@ -17,11 +17,13 @@ from .modules import call_module_method
 
 def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> Value:
     escape(interp, list(bound.values()), node)
-    thing = tracked_object_of(bound.get("model"))
-    if thing is None:
-        thing = interp.tracked_object(("deepspeed", interp.location_key(node)), "module", "", interp.site_of(node))
-    thing.attributes["deepspeed"] = True
-    made = ObjectRef(thing)
+    tracked_object = tracked_object_of(bound.get("model"))
+    if tracked_object is None:
+        tracked_object = interp.tracked_object(
+            ("deepspeed", interp.location_key(node)), "module", "", interp.site_of(node)
+        )
+    tracked_object.attributes["deepspeed"] = True
+    made = ObjectRef(tracked_object)
     return SequenceValue(
         [
             made,
@@ -35,15 +37,17 @@ def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keyw
 def _call_engine_method(
     interp: Interpreter, receiver: ObjectRef | Instance, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
-    thing = receiver.tracked_object
-    assert thing is not None
-    if not thing.attributes.get("deepspeed"):
+    tracked_object = receiver.tracked_object
+    assert tracked_object is not None
+    if not tracked_object.attributes.get("deepspeed"):
         return call_module_method(interp, receiver, name, args, keywords, node)
     if name == "gradient_accumulation_steps":
-        return make_unknown_steps(interp, thing)
+        return make_unknown_steps(interp, tracked_object)
     divides = literal_value(keywords.get("scale_wrt_gas", NONE))
     if name == "backward" and args and divides is not False and divides is not UNKNOWN:
-        report_framework_division(interp, as_loss(args[0]), make_unknown_steps(interp, thing), "DeepSpeed", node)
+        report_framework_division(
+            interp, as_loss(args[0]), make_unknown_steps(interp, tracked_object), "DeepSpeed", node
+        )
     if name in ("step", "save_checkpoint", "load_checkpoint", "zero_grad", "is_gradient_accumulation_boundary"):
         return interp.fresh_unknown(node, name)
     return call_module_method(interp, receiver, name, args, keywords, node)

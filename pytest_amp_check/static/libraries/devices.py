@@ -32,11 +32,11 @@ def device_text_of(interp: Interpreter, device: ObjectRef) -> Value | None:
 def _make_device(
     interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
-    thing = interp.tracked_object(("device", interp.location_key(node)), "device", "", interp.site_of(node))
+    tracked_object = interp.tracked_object(("device", interp.location_key(node)), "device", "", interp.site_of(node))
     given = first_or_named(args, keywords, "type")
     if device_types_of(given):
-        interp.file_data(DeviceTexts)[thing.key] = given or NONE
-    return ObjectRef(thing)
+        interp.file_data(DeviceTexts)[tracked_object.key] = given or NONE
+    return ObjectRef(tracked_object)
 
 
 def _get_device_attribute(interp: Interpreter, receiver: ObjectRef, name: str, node: ast.AST) -> Value | None:

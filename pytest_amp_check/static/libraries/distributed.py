@@ -71,12 +71,12 @@ def _call_capture(
     """Model the tracing of a module, or the capture of CUDA kernels in a graph."""
     how = entry.attributes["how"]
     bound = bind_arguments(entry.parameters, args, keywords)
-    thing = tracked_object_of(first_or_named(args, keywords, entry.parameters[0]))
-    casts = thing is not None and thing.role == "module" and not _is_never_cast(thing)
+    tracked_object = tracked_object_of(first_or_named(args, keywords, entry.parameters[0]))
+    casts = tracked_object is not None and tracked_object.role == "module" and not _is_never_cast(tracked_object)
     casts = casts and literal_value(bound.get("check_trace")) is not False
-    names = {"call": expression_text(node), "module": thing.name if thing is not None else ""}
+    names = {"call": expression_text(node), "module": tracked_object.name if tracked_object is not None else ""}
     if how != "trace" or casts:
-        interp.emit(e.CAPTURE, node, thing.key if thing is not None else None, how=how, names=names)
+        interp.emit(e.CAPTURE, node, tracked_object.key if tracked_object is not None else None, how=how, names=names)
     return NullContext() if how == "graph" else wrap_module(interp, entry, args, keywords, node)
 
 
@@ -131,15 +131,15 @@ def _find_forwards(interp: Interpreter, nodes: list[e.Node]) -> Iterator[Tracked
     if not any(event.kind == e.AUTOCAST_ENTER for event in events):
         for event in events:
             if event.kind == e.FORWARD and event.subject is not None:
-                thing = interp.program.objects[event.subject]
-                if thing.attributes.get("read", True) and not _is_never_cast(thing):
-                    yield thing
+                tracked_object = interp.program.objects[event.subject]
+                if tracked_object.attributes.get("read", True) and not _is_never_cast(tracked_object):
+                    yield tracked_object
 
 
-def _check_replicas(interp: Interpreter, thing: TrackedObject, node: ast.AST) -> None:
+def _check_replicas(interp: Interpreter, tracked_object: TrackedObject, node: ast.AST) -> None:
     """Report the forward of a module whose replicas run in separate threads."""
-    if "replicas" in thing.attributes.get("wrapped", {}) and thing.attributes.get("read"):
-        interp.emit(e.THREAD, node, thing.key, how="replicas", names={"module": expression_text(node)})
+    if "replicas" in tracked_object.attributes.get("wrapped", {}) and tracked_object.attributes.get("read"):
+        interp.emit(e.THREAD, node, tracked_object.key, how="replicas", names={"module": expression_text(node)})
 
 
 def _check_compiled_backward(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> None:
@@ -153,14 +153,14 @@ def _check_compiled_backward(interp: Interpreter, tensor: TensorValue, node: ast
         or interp.state.possible_regions
     ):
         return
-    thing = interp.program.objects[forward.subject]
-    if thing.attributes.get("compiled") and "backward_pass_autocast" not in interp.module.identifiers:
-        if thing.attributes.get("kind") == ISLAND:
-            interp.emit_at(e.COMPILED, forward.site, thing.key, names=dict(forward.names))
+    tracked_object = interp.program.objects[forward.subject]
+    if tracked_object.attributes.get("compiled") and "backward_pass_autocast" not in interp.module.identifiers:
+        if tracked_object.attributes.get("kind") == ISLAND:
+            interp.emit_at(e.COMPILED, forward.site, tracked_object.key, names=dict(forward.names))
             return
-        owner = next((i for i in interp.instances.values() if i.tracked_object is thing), None)
+        owner = next((i for i in interp.instances.values() if i.tracked_object is tracked_object), None)
         if owner is not None and _has_float32_island(interp, owner, NESTED):
-            interp.emit_at(e.COMPILED, forward.site, thing.key, names=dict(forward.names))
+            interp.emit_at(e.COMPILED, forward.site, tracked_object.key, names=dict(forward.names))
 
 
 def _has_float32_island(interp: Interpreter, module: Instance, depth: int) -> bool:
@@ -203,9 +203,9 @@ def _runs_modules_uncast(interp: Interpreter, module: Instance) -> bool:
     return bool(ran)
 
 
-def _is_never_cast(thing: TrackedObject) -> bool:
+def _is_never_cast(tracked_object: TrackedObject) -> bool:
     """Return True if autocast does not cast the weights of a module, and so caches no casts of the weights."""
-    return bool(thing.attributes.get("frozen")) or is_compiled_or_low(thing)
+    return bool(tracked_object.attributes.get("frozen")) or is_compiled_or_low(tracked_object)
 
 
 def _has_uncast_matmul(cls: Class) -> bool:

@@ -60,7 +60,7 @@ def call_framework(interp: Interpreter, name: str, args: Args, keywords: Keyword
 def _make_engine(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> FrameworkEngine:
     framework = str(entry.attributes["framework"])
     known = FRAMEWORKS[framework]
-    thing = interp.tracked_object(("scaler", interp.location_key(node)), "scaler", "", interp.site_of(node))
+    tracked_object = interp.tracked_object(("scaler", interp.location_key(node)), "scaler", "", interp.site_of(node))
     given = bound.get(known.precision_parameter)
     if given is None and known.default_precision is not None and "**" not in bound:
         given = Const(known.default_precision)
@@ -71,19 +71,21 @@ def _make_engine(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords
     steps = None
     if known.accumulation_parameter:
         hidden = "**" in bound or any(name in bound for name in known.other_accumulation_parameters)
-        steps = bound.get(known.accumulation_parameter) or (make_unknown_steps(interp, thing) if hidden else Const(1))
-    set_framework(thing, framework, doubt)
-    made = FrameworkEngine(framework, thing, enabled, None, given, steps, bound.get("optimizer"))
-    interp.graph_data(EngineTable)[thing.key] = made
+        steps = bound.get(known.accumulation_parameter) or (
+            make_unknown_steps(interp, tracked_object) if hidden else Const(1)
+        )
+    set_framework(tracked_object, framework, doubt)
+    made = FrameworkEngine(framework, tracked_object, enabled, None, given, steps, bound.get("optimizer"))
+    interp.graph_data(EngineTable)[tracked_object.key] = made
     return made
 
 
-def set_framework(thing: TrackedObject, framework: str, doubt: str) -> None:
-    thing.attributes.update(framework=framework, doubt=doubt)
+def set_framework(tracked_object: TrackedObject, framework: str, doubt: str) -> None:
+    tracked_object.attributes.update(framework=framework, doubt=doubt)
 
 
-def make_unknown_steps(interp: Interpreter, thing: TrackedObject) -> UnknownValue:
-    return interp.unknown_value(("steps", thing.key), "")
+def make_unknown_steps(interp: Interpreter, tracked_object: TrackedObject) -> UnknownValue:
+    return interp.unknown_value(("steps", tracked_object.key), "")
 
 
 def _resolve_precision(
@@ -106,11 +108,11 @@ def make_used_engine(
     interp: Interpreter, framework: str, value: UnknownValue, text: str, node: ast.AST
 ) -> FrameworkEngine:
     """Return an engine for a value from elsewhere that is used as an engine of a framework."""
-    thing = interp.tracked_object(("used", value.key), "scaler", text, interp.site_of(node))
+    tracked_object = interp.tracked_object(("used", value.key), "scaler", text, interp.site_of(node))
     precision, enabled, doubt = _resolve_precision(interp, None, framework, node)
-    set_framework(thing, framework, doubt)
-    steps = make_unknown_steps(interp, thing) if FRAMEWORKS[framework].accumulation_parameter else None
-    return FrameworkEngine(framework, thing, enabled, value, precision, steps)
+    set_framework(tracked_object, framework, doubt)
+    steps = make_unknown_steps(interp, tracked_object) if FRAMEWORKS[framework].accumulation_parameter else None
+    return FrameworkEngine(framework, tracked_object, enabled, value, precision, steps)
 
 
 def make_annotated_engine(
@@ -342,12 +344,16 @@ def _find_wrapped_optimizer(
     """Return the key of the optimizer that an engine wraps, and the source names for messages."""
     optimizer = object_ref_of(engine.optimizer, "optimizer")
     if optimizer is None:
-        thing = interp.tracked_object(
+        tracked_object = interp.tracked_object(
             ("wrapped by", engine.tracked_object.key), "optimizer", engine.tracked_object.name, interp.site_of(node)
         )
     else:
-        thing = optimizer.tracked_object
-    return thing.key, {"optimizer": thing.name, "scaler": engine.tracked_object.name, "call": expression_text(node)}
+        tracked_object = optimizer.tracked_object
+    return tracked_object.key, {
+        "optimizer": tracked_object.name,
+        "scaler": engine.tracked_object.name,
+        "call": expression_text(node),
+    }
 
 
 def _emit_step(
@@ -411,12 +417,14 @@ def _step_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.AS
 def _make_region(interp: Interpreter, engine: FrameworkEngine, node: ast.AST) -> Value:
     """Return the autocast region that an engine enters."""
     known = FRAMEWORKS[engine.framework]
-    thing = interp.tracked_object(("autocast", interp.location_key(node)), "autocast", "", interp.site_of(node))
+    tracked_object = interp.tracked_object(
+        ("autocast", interp.location_key(node)), "autocast", "", interp.site_of(node)
+    )
     enabled: Formula = True
     if known.autocast_precisions:
         enabled = disjunction(*(is_equal(interp, engine.precision, value, node) for value in known.autocast_precisions))
-    thing.attributes.update(device="cuda", dtype="float16" if engine.enabled is True else "?", cache=True)
-    return ObjectRef(thing, enabled)
+    tracked_object.attributes.update(device="cuda", dtype="float16" if engine.enabled is True else "?", cache=True)
+    return ObjectRef(tracked_object, enabled)
 
 
 #: Factories for the results of methods without further effect; the others return None.

@@ -215,17 +215,17 @@ def _get_inherited_attribute(interp: Interpreter, receiver: Instance, name: str,
 
 def _make_engine(interp: Interpreter, cls: Class, node: ast.AST) -> FrameworkEngine:
     """Return the engine that scales the losses of a LightningModule."""
-    thing = interp.tracked_object(("lightning", cls.node), "scaler", "self", interp.site_of(node))
+    tracked_object = interp.tracked_object(("lightning", cls.node), "scaler", "self", interp.site_of(node))
     doubt = _find_trainers(interp, cls.module).rate_precisions(frameworks.FLOAT16_MIXED)
     if doubt == INFO and not interp.program.attributes.get("lightning16"):
         doubt = None
     enabled: Formula = doubt is not None
     if doubt in (WARNING, INFO):
         enabled = interp.predicate_formula(
-            ("precision", thing.key), "the Trainer's precision is '16-mixed'", frozenset(), node
+            ("precision", tracked_object.key), "the Trainer's precision is '16-mixed'", frozenset(), node
         )
-    set_framework(thing, "lightning", doubt or "")
-    return FrameworkEngine("lightning", thing, enabled)
+    set_framework(tracked_object, "lightning", doubt or "")
+    return FrameworkEngine("lightning", tracked_object, enabled)
 
 
 def _call_optimizers(interp: Interpreter, receiver: Instance, node: ast.AST, *, is_unwrapped: bool) -> Value:
@@ -238,14 +238,14 @@ def _call_optimizers(interp: Interpreter, receiver: Instance, node: ast.AST, *, 
     engine = _make_engine(interp, receiver.cls, node) if _has_manual_optimization(interp, receiver.cls) else None
     made: list[Value] = []
     for place, name in enumerate(names or [""]):
-        thing = interp.tracked_object(
+        tracked_object = interp.tracked_object(
             ("optimizers of", receiver.cls.node, place, len(names)), "optimizer", name, interp.site_of(node)
         )
-        thing.attributes["several"] = not names
-        interp.emit(e.OPTIMIZER_NEW, node, thing.key, found=True)
+        tracked_object.attributes["several"] = not names
+        interp.emit(e.OPTIMIZER_NEW, node, tracked_object.key, found=True)
         if engine is not None:
-            thing.attributes["engine"] = (engine, frozenset(interp.active_guards()))
-        made.append(UnwrappedOptimizer(thing) if is_unwrapped else ObjectRef(thing))
+            tracked_object.attributes["engine"] = (engine, frozenset(interp.active_guards()))
+        made.append(UnwrappedOptimizer(tracked_object) if is_unwrapped else ObjectRef(tracked_object))
     return SequenceValue(made) if names else made[0]
 
 

@@ -453,8 +453,8 @@ def _operate_on_tensors(
 
 def _is_float32_parameter(value: Value) -> bool:
     """Return True if a value is a parameter that promotes every low-precision operand to float32."""
-    thing = tracked_object_of(value)
-    return thing is not None and bool(thing.attributes.get("wide"))
+    tracked_object = tracked_object_of(value)
+    return tracked_object is not None and bool(tracked_object.attributes.get("wide"))
 
 
 def _apply_division(interp: Interpreter, made: TensorValue, tensor: TensorValue, divisor: Value, node: ast.AST) -> None:
@@ -543,9 +543,9 @@ def find_ddp_module(interp: Interpreter, tensor: TensorValue) -> TrackedObject |
     if not keys and tensor.first_forward is not None and tensor.first_forward.subject is not None:
         keys = frozenset((tensor.first_forward.subject,))
     for key in sorted(keys):
-        thing = interp.program.objects[key]
-        if "ddp" in thing.attributes.get("wrapped", {}):
-            return thing
+        tracked_object = interp.program.objects[key]
+        if "ddp" in tracked_object.attributes.get("wrapped", {}):
+            return tracked_object
     return None
 
 

@@ -39,11 +39,11 @@ def find_low_dtype(interp: Interpreter, node: ast.expr | None) -> str:
     return next(iter(_filter_low_dtypes(found[0])), "")
 
 
-def emit_created_low(interp: Interpreter, thing: TrackedObject, dtype: str, node: ast.AST) -> None:
+def emit_created_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node: ast.AST) -> None:
     """Emit the construction of a module with parameters of a low dtype."""
-    thing.attributes["low"] = True
-    names = {"module": receiver_text(node) or thing.name, "call": expression_text(node)}
-    interp.emit(e.MODULE_CAST, node, thing.key, dtype=dtype, born=True, names=names)
+    tracked_object.attributes["low"] = True
+    names = {"module": receiver_text(node) or tracked_object.name, "call": expression_text(node)}
+    interp.emit(e.MODULE_CAST, node, tracked_object.key, dtype=dtype, born=True, names=names)
 
 
 class _LowDefaultSites(dict[str, tuple[Site, object]]):
@@ -59,13 +59,15 @@ def _call_set_default_dtype(interp: Interpreter, args: Args, keywords: Keywords,
     return NONE
 
 
-def emit_low_by_default(interp: Interpreter, thing: TrackedObject) -> None:
+def emit_low_by_default(interp: Interpreter, tracked_object: TrackedObject) -> None:
     """Emit a low-precision construction for a module without a dtype argument, if the default dtype is low."""
     default = interp.state.heap.get((_OF_TORCH, _DEFAULT))
     for dtype in _filter_low_dtypes(default)[:1]:
-        thing.attributes["low"] = True
+        tracked_object.attributes["low"] = True
         site, words = interp.file_data(_LowDefaultSites)[dtype]
-        interp.emit_at(e.MODULE_CAST, site, thing.key, dtype=dtype, born=True, how="default", names={"call": words})
+        interp.emit_at(
+            e.MODULE_CAST, site, tracked_object.key, dtype=dtype, born=True, how="default", names={"call": words}
+        )
 
 
 def mark_cast_to_float32(interp: Interpreter, keys: frozenset[int]) -> None:
@@ -104,9 +106,9 @@ def _check_model_cast(interp: Interpreter, value: Value, node: ast.Call) -> None
     given = [*node.args, *(keyword.value for keyword in node.keywords)]
     dtype = asked or next(filter(None, (find_low_dtype(interp, argument) for argument in given)), "")
     if dtype:
-        thing = _create_low_module(interp, value, dtype, node)
-        if trained and thing is not None:
-            thing.attributes["trainer"] = "float32"
+        tracked_object = _create_low_module(interp, value, dtype, node)
+        if trained and tracked_object is not None:
+            tracked_object.attributes["trainer"] = "float32"
     elif isinstance(value, UnknownValue) and made is not None:
         moved = _find_module(interp, made)
         if moved is not None:
@@ -120,9 +122,9 @@ def _create_low_module(interp: Interpreter, value: Value, dtype: str, node: ast.
     """
     if not isinstance(value, UnknownValue):
         return None
-    thing = interp.tracked_object(("used", value.key), "module", value.text, interp.site_of(node))
-    emit_created_low(interp, thing, dtype, node)
-    return thing
+    tracked_object = interp.tracked_object(("used", value.key), "module", value.text, interp.site_of(node))
+    emit_created_low(interp, tracked_object, dtype, node)
+    return tracked_object
 
 
 def _note_trained_model(interp: Interpreter, value: Value, node: ast.Call) -> None:
@@ -131,30 +133,30 @@ def _note_trained_model(interp: Interpreter, value: Value, node: ast.Call) -> No
     model = keywords_of(node).get("model", node.args[0] if node.args else None)
     if name is None or model is None or frameworks.canonical_name(name) != frameworks.HUGGING_FACE_TRAINER:
         return
-    thing = _find_module(interp, model)
+    tracked_object = _find_module(interp, model)
     arguments = _find_trainer_arguments(interp)
     named = interp.state.frame.module.identifiers.union(*arguments)
     if any("deepspeed" in name.lower() for name in named if name is not None):
         return  # DeepSpeed updates float32 copies of the parameters, independent of the parameter dtype.
-    if thing is not None and thing.role == "module":
+    if tracked_object is not None and tracked_object.role == "module":
         in_float16 = any(constant_of_node(given.get("fp16")) is True for given in arguments)
-        thing.attributes["trainer"] = "float16" if in_float16 else "float32"
+        tracked_object.attributes["trainer"] = "float16" if in_float16 else "float32"
 
 
 def _note_frozen(interp: Interpreter, value: Value, node: ast.Call) -> None:
     """Mark a module as frozen by ``requires_grad_(False)``."""
     of, asked = receiver_of(node), keywords_of(node).get("requires_grad", node.args[0] if node.args else None)
-    thing = _find_module(interp, of) if of is not None and constant_of_node(asked) is False else None
-    if thing is not None:
-        thing.attributes["frozen"] = True
+    tracked_object = _find_module(interp, of) if of is not None and constant_of_node(asked) is False else None
+    if tracked_object is not None:
+        tracked_object.attributes["frozen"] = True
 
 
 def _note_adapter(interp: Interpreter, value: Value, node: ast.Call) -> None:
     """Mark a model as frozen that receives adapters, because only the adapters are trained."""
     model = keywords_of(node).get("model", node.args[0] if node.args else None)
-    thing = _find_module(interp, model) if model is not None else None
-    if thing is not None:
-        thing.attributes["frozen"] = True
+    tracked_object = _find_module(interp, model) if model is not None else None
+    if tracked_object is not None:
+        tracked_object.attributes["frozen"] = True
 
 
 def _find_module(interp: Interpreter, node: ast.expr) -> TrackedObject | None:

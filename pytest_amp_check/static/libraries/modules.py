@@ -79,18 +79,20 @@ PARTS = frozenset("modules named_modules children named_children buffers".split(
 
 
 def run_forward(
-    interp: Interpreter, thing: TrackedObject, args: Args, keywords: Keywords, node: ast.AST, *, read: bool
+    interp: Interpreter, tracked_object: TrackedObject, args: Args, keywords: Keywords, node: ast.AST, *, read: bool
 ) -> TensorValue:
     """Return the output of a module's forward, and emit the forward."""
     escape(interp, [*args, *keywords.values()], node, frozenset())
     made = TensorValue(interp.current_loops())
-    cached = not is_compiled_or_low(thing)
-    made.first_forward = interp.emit(e.FORWARD, node, thing.key, cached=cached, names={"module": expression_text(node)})
+    cached = not is_compiled_or_low(tracked_object)
+    made.first_forward = interp.emit(
+        e.FORWARD, node, tracked_object.key, cached=cached, names={"module": expression_text(node)}
+    )
     for listener in interp.handlers.forward_listeners:
-        listener(interp, thing, node)
+        listener(interp, tracked_object, node)
     parts = find_tensors(args, keywords)
     earlier = join_provenance([*args, *keywords.values()])
-    deps: frozenset[int] | None = frozenset((thing.key,))
+    deps: frozenset[int] | None = frozenset((tracked_object.key,))
     made.forward_loops = interp.current_loops()
     for part in parts:
         made.forward_loops |= part.forward_loops
@@ -98,7 +100,7 @@ def run_forward(
         made.penalty_source = made.penalty_source or part.penalty_source
     made.module_keys = frozenset() if interp.state.no_grad else deps
     made.has_known_modules = read and all(part.has_known_modules for part in parts)
-    itself = _unknown_callees(interp, thing, read=read)
+    itself = _unknown_callees(interp, tracked_object, read=read)
     outside = next(
         (
             p
@@ -107,14 +109,16 @@ def run_forward(
         ),
         None,
     )
-    if itself is AUTOCAST_CALLEES and outside is not None and _is_trained_beside(interp, outside, thing):
+    if itself is AUTOCAST_CALLEES and outside is not None and _is_trained_beside(interp, outside, tracked_object):
         # Autocast around the loss alone excludes the model whose output is the input of the loss.
         made.first_forward, itself = outside.first_forward, frozenset[str]()
     made.callees = earlier.callees | itself
     made.is_low_op_result = True
     mark_region(interp, made)
     computes_in = {
-        part.attributes["computes_in"] for part in _submodules_of(interp, thing) if "computes_in" in part.attributes
+        part.attributes["computes_in"]
+        for part in _submodules_of(interp, tracked_object)
+        if "computes_in" in part.attributes
     }
     if computes_in and made.autocast_scope == "out":
         made.region_dtypes |= computes_in
@@ -124,21 +128,21 @@ def run_forward(
     return made
 
 
-def _is_trained_beside(interp: Interpreter, given: TensorValue, thing: TrackedObject) -> bool:
+def _is_trained_beside(interp: Interpreter, given: TensorValue, tracked_object: TrackedObject) -> bool:
     """Return True if an optimizer has parameters behind a tensor, but none of a module that receives the tensor."""
     behind = find_owners(interp, ParamsValue(given.module_keys or frozenset())) or ()
-    own = find_owners(interp, ParamsValue(frozenset((thing.key,)))) or ()
+    own = find_owners(interp, ParamsValue(frozenset((tracked_object.key,)))) or ()
     return bool(set(behind) - set(own))
 
 
-def _submodules_of(interp: Interpreter, thing: TrackedObject) -> list[TrackedObject]:
+def _submodules_of(interp: Interpreter, tracked_object: TrackedObject) -> list[TrackedObject]:
     """Return a module together with all submodules."""
-    return [interp.program.objects[key] for key in interp.program.with_submodules(frozenset((thing.key,)))]
+    return [interp.program.objects[key] for key in interp.program.with_submodules(frozenset((tracked_object.key,)))]
 
 
-def _unknown_callees(interp: Interpreter, thing: TrackedObject, *, read: bool) -> frozenset[str]:
+def _unknown_callees(interp: Interpreter, tracked_object: TrackedObject, *, read: bool) -> frozenset[str]:
     """Return the callees that may enter autocast while a module runs, or an empty set if none can."""
-    if any(part.attributes.get("casts") for part in _submodules_of(interp, thing)):
+    if any(part.attributes.get("casts") for part in _submodules_of(interp, tracked_object)):
         return AUTOCAST_CALLEES
     return frozenset() if read else frozenset({FORWARD})
 
@@ -147,9 +151,9 @@ def _call_module_instance(
     interp: Interpreter, receiver: Instance, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     """Call a module of a known class. Analyze the forward if the forward may change the result for a loss."""
-    thing = receiver.tracked_object
-    assert thing is not None
-    made = run_forward(interp, thing, args, keywords, node, read=has_plain_forward(interp, receiver.cls))
+    tracked_object = receiver.tracked_object
+    assert tracked_object is not None
+    made = run_forward(interp, tracked_object, args, keywords, node, read=has_plain_forward(interp, receiver.cls))
     method = method_of(interp, receiver.cls, "forward")
     if method is None or method in interp.active_functions:
         return made
@@ -168,7 +172,7 @@ def _call_module_instance(
         outcome.append(inline_call(interp, inner, args, keywords, node))
 
     casting = interp.graph_data(RepeatedCosts).casting_modules
-    casting.append(thing)
+    casting.append(tracked_object)
     interp.dry_run(inline_forward)
     casting.pop()
     return _copy_reductions(outcome[0], made) if telling else _copy_dtypes(outcome[0], made)
@@ -183,21 +187,21 @@ def _may_compute_loss(interp: Interpreter, method: Function, given: list[Value])
 def call_module_method(
     interp: Interpreter, receiver: ObjectRef | Instance, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
-    thing = receiver.tracked_object
-    assert thing is not None
-    if name in SAME or (name in ELEMENTWISE and thing.attributes.get("wide")):
+    tracked_object = receiver.tracked_object
+    assert tracked_object is not None
+    if name in SAME or (name in ELEMENTWISE and tracked_object.attributes.get("wide")):
         # The result is the module itself, or a tensor as wide and as exact as the parameter.
         if name in _WIDENS:
-            _cast_to_float32(interp, thing, node)
+            _cast_to_float32(interp, tracked_object, node)
         return receiver
     if name in PARTS:
         return interp.fresh_unknown(node, name)
-    asked = _MethodCall(receiver, thing, args, keywords, node)
+    asked = _MethodCall(receiver, tracked_object, args, keywords, node)
     if name in HOOKS:
         return _register_module_hook(interp, name, asked)
     act = _METHODS.get(name)
     done = act(interp, asked) if act is not None else None
-    return run_forward(interp, thing, args, keywords, node, read=False) if done is None else done
+    return run_forward(interp, tracked_object, args, keywords, node, read=False) if done is None else done
 
 
 def _register_module_hook(interp: Interpreter, name: str, asked: _MethodCall) -> Value:
@@ -308,33 +312,33 @@ _METHODS: dict[str, Method] = {
 }
 
 
-def _cast_low(interp: Interpreter, thing: TrackedObject, dtype: str, node: ast.AST) -> None:
-    thing.attributes["low"] = True
-    _emit_module_cast(interp, thing, dtype, node)
+def _cast_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node: ast.AST) -> None:
+    tracked_object.attributes["low"] = True
+    _emit_module_cast(interp, tracked_object, dtype, node)
 
 
-def _emit_module_cast(interp: Interpreter, thing: TrackedObject, dtype: str, node: ast.AST) -> None:
+def _emit_module_cast(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node: ast.AST) -> None:
     names = {"module": receiver_text(node), "call": expression_text(node)}
-    interp.emit(e.MODULE_CAST, node, thing.key, dtype=dtype, names=names)
+    interp.emit(e.MODULE_CAST, node, tracked_object.key, dtype=dtype, names=names)
 
 
-def _cast_to_float32(interp: Interpreter, thing: TrackedObject, node: ast.AST) -> None:
+def _cast_to_float32(interp: Interpreter, tracked_object: TrackedObject, node: ast.AST) -> None:
     """Cast a module to float32. Earlier low-precision casts and constructions then only rounded the values."""
     event = interp.builder.nodes[interp.state.current_node].event if interp.state.current_node is not None else None
-    if event is not None and event.kind == e.MODULE_CAST and event.subject == thing.key:
+    if event is not None and event.kind == e.MODULE_CAST and event.subject == tracked_object.key:
         event.attributes["dtype"] = "float32"
-        thing.attributes["low"] = False
-    _emit_module_cast(interp, thing, "float32", node)
-    mark_cast_to_float32(interp, interp.program.with_submodules(frozenset((thing.key,))))
+        tracked_object.attributes["low"] = False
+    _emit_module_cast(interp, tracked_object, "float32", node)
+    mark_cast_to_float32(interp, interp.program.with_submodules(frozenset((tracked_object.key,))))
 
 
 def make_torch_module(interp: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     held = args[0].items if len(args) == 1 and isinstance(args[0], SequenceValue) else args
     parts = [v for v in held if isinstance(v, (ObjectRef, Instance))]
-    thing = interp.tracked_object(("module", interp.location_key(node)), "module", "", interp.site_of(node))
+    tracked_object = interp.tracked_object(("module", interp.location_key(node)), "module", "", interp.site_of(node))
     kind = name.rpartition(".")[2]
     last = args[-1] if kind == "Sequential" and args else None
-    thing.attributes.update(
+    tracked_object.attributes.update(
         read=all(map(is_analyzed, parts)),
         kind=last.tracked_object.attributes.get("kind", "") if isinstance(last, ObjectRef) else kind,
         parts={part.tracked_object.key for part in parts if part.tracked_object is not None},
@@ -344,24 +348,26 @@ def make_torch_module(interp: Interpreter, name: str, args: Args, keywords: Keyw
     if "dtype" in keywords:
         dtype = torch_api.DTYPES.get(dotted_name_of(keywords["dtype"]), "")
         if dtype in ("float16", "bfloat16"):
-            emit_created_low(interp, thing, dtype, node)
+            emit_created_low(interp, tracked_object, dtype, node)
     elif kind.startswith(_WITH_WEIGHTS):
-        emit_low_by_default(interp, thing)
-    note_odd_sides(thing, kind, args, keywords, node)
+        emit_low_by_default(interp, tracked_object)
+    note_odd_sides(tracked_object, kind, args, keywords, node)
     ordered = kind in ("Sequential", "ModuleList") and len(parts) == len(held)
-    return ModuleContainer(thing, held) if ordered else ObjectRef(thing)
+    return ModuleContainer(tracked_object, held) if ordered else ObjectRef(tracked_object)
 
 
 def wrap_module(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     inner = first_or_named(args, keywords, entry.parameters[0])
-    thing = tracked_object_of(inner)
-    if thing is None and isinstance(inner, UnknownValue):
-        thing = interp.tracked_object(("wrapped", interp.location_key(node)), "module", "", interp.site_of(node))
-        inner = ObjectRef(thing)
-    if thing is not None:
-        mark_wrapped(interp, thing, entry, args, keywords)
-    if thing is not None and entry.role == torch_api.COMPILE:
-        thing.attributes["compiled"] = True
+    tracked_object = tracked_object_of(inner)
+    if tracked_object is None and isinstance(inner, UnknownValue):
+        tracked_object = interp.tracked_object(
+            ("wrapped", interp.location_key(node)), "module", "", interp.site_of(node)
+        )
+        inner = ObjectRef(tracked_object)
+    if tracked_object is not None:
+        mark_wrapped(interp, tracked_object, entry, args, keywords)
+    if tracked_object is not None and entry.role == torch_api.COMPILE:
+        tracked_object.attributes["compiled"] = True
     if entry.attributes.get("copies") and inner is not None and any(map(tracked_object_of, inner.alternatives())):
         # A copy has separate parameters.
         copy = interp.tracked_object(("copy", interp.location_key(node)), "module", "", interp.site_of(node))
@@ -371,7 +377,7 @@ def wrap_module(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keyw
 
 
 def mark_wrapped(
-    interp: Interpreter, thing: TrackedObject, entry: torch_api.ApiEntry, args: Args, keywords: Keywords
+    interp: Interpreter, tracked_object: TrackedObject, entry: torch_api.ApiEntry, args: Args, keywords: Keywords
 ) -> None:
     """Record the wrapper of a module, with the predicates of the current path."""
     wraps = entry.attributes.get("wraps")
@@ -379,13 +385,13 @@ def mark_wrapped(
         return
     policy = keywords.get("mp_policy") or keywords.get("mixed_precision")
     if policy is not None:
-        thing.attributes["casts"] = True
+        tracked_object.attributes["casts"] = True
         if isinstance(policy, UnknownValue) and policy.key in interp.file_data(PolicyDtypes):
-            thing.attributes["computes_in"] = interp.file_data(PolicyDtypes)[policy.key]
+            tracked_object.attributes["computes_in"] = interp.file_data(PolicyDtypes)[policy.key]
     strategy = keywords.get("sharding_strategy") or (args[2] if len(args) > 2 else None)
     if wraps == "fsdp1" and dotted_name_of(strategy).endswith(".NO_SHARD"):
         wraps = "whole"
-    thing.attributes.setdefault("wrapped", {}).setdefault(wraps, frozenset(interp.active_guards()))
+    tracked_object.attributes.setdefault("wrapped", {}).setdefault(wraps, frozenset(interp.active_guards()))
 
 
 class PolicyDtypes(dict[int, str]):
@@ -459,8 +465,8 @@ def _copy_reductions(outcome: Value, made: TensorValue) -> Value:
 
 
 def is_analyzed(value: Value) -> bool:
-    thing = tracked_object_of(value)
-    return thing is not None and bool(thing.attributes.get("read"))
+    tracked_object = tracked_object_of(value)
+    return tracked_object is not None and bool(tracked_object.attributes.get("read"))
 
 
 def _has_dimensions(node: ast.AST) -> bool:

@@ -53,9 +53,9 @@ def act_on_optimizers(
 def _act_on_optimizer(
     interp: Interpreter, value: Value, node: ast.AST, act: Callable[[int, dict[str, object]], object]
 ) -> Value:
-    thing = find_optimizer(interp, value, node)
-    if thing is not None:
-        act(thing.key, {"optimizer": first_argument_text(node) or thing.name})
+    tracked_object = find_optimizer(interp, value, node)
+    if tracked_object is not None:
+        act(tracked_object.key, {"optimizer": first_argument_text(node) or tracked_object.name})
     return NONE
 
 
@@ -163,10 +163,12 @@ def step_optimizer(interp: Interpreter, optimizer: ObjectRef, node: ast.AST, nam
 
 
 def make_optimizer(interp: Interpreter, params: Value | None, node: ast.AST, callable_name: str) -> ObjectRef:
-    thing = interp.tracked_object(("optimizer", interp.location_key(node)), "optimizer", "", interp.site_of(node))
-    thing.attributes.update(constructed=True, callable=callable_name, owns=modules_of_params(params))
-    interp.emit(e.OPTIMIZER_NEW, node, thing.key, names={"optimizer": thing.name})
-    return ObjectRef(thing)
+    tracked_object = interp.tracked_object(
+        ("optimizer", interp.location_key(node)), "optimizer", "", interp.site_of(node)
+    )
+    tracked_object.attributes.update(constructed=True, callable=callable_name, owns=modules_of_params(params))
+    interp.emit(e.OPTIMIZER_NEW, node, tracked_object.key, names={"optimizer": tracked_object.name})
+    return ObjectRef(tracked_object)
 
 
 def _make_torch_optimizer(

@@ -68,7 +68,7 @@ class RepeatedCosts:
         self.casting_modules: list[TrackedObject] = []
 
 
-def _note_recasts(interp: Interpreter, thing: TrackedObject, node: ast.AST) -> None:
+def _note_recasts(interp: Interpreter, tracked_object: TrackedObject, node: ast.AST) -> None:
     """Record a module whose weights may be cast again in each iteration of the enclosing loop."""
     state = interp.state
     if (
@@ -76,7 +76,7 @@ def _note_recasts(interp: Interpreter, thing: TrackedObject, node: ast.AST) -> N
         or not state.loops
         or state.no_grad
         or state.possible_regions
-        or is_compiled_or_low(thing)
+        or is_compiled_or_low(tracked_object)
     ):
         return
     region, loop = state.open_regions[0], state.loops[-1]
@@ -86,15 +86,15 @@ def _note_recasts(interp: Interpreter, thing: TrackedObject, node: ast.AST) -> N
     how = _find_recast_reason(interp, region, keys, loop)
     if how:
         costs = interp.graph_data(RepeatedCosts)
-        module = costs.casting_modules[0] if costs.casting_modules else thing
+        module = costs.casting_modules[0] if costs.casting_modules else tracked_object
         names = {"context": region.source_text, "module": expression_text(node)}
         turn = None if costs.casting_modules else loop.key
         costs.recasts.append(WeightRecast(how, module.key, turn, keys[:-1], region.loop_keys, region.site, names))
 
 
-def is_compiled_or_low(thing: TrackedObject) -> bool:
+def is_compiled_or_low(tracked_object: TrackedObject) -> bool:
     """Return True if a region does not cast the weights of a module one by one."""
-    return bool(thing.attributes.get("low") or thing.attributes.get("compiled"))
+    return bool(tracked_object.attributes.get("low") or tracked_object.attributes.get("compiled"))
 
 
 def _find_recast_reason(interp: Interpreter, region: OpenRegion, loops: tuple[int, ...], loop: Loop) -> str:

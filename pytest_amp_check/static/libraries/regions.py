@@ -41,14 +41,14 @@ def make_autocast(
     # A device chosen by availability means CUDA, because AMP is not worth the effort without CUDA.
     device = entry.attributes.get("device") or ("cuda" if "cuda" in types else types[0] if types else "")
     # Several entries may be called at one location, so the key contains the name.
-    thing = interp.tracked_object(
+    tracked_object = interp.tracked_object(
         ("autocast", interp.location_key(node), entry.name), "autocast", "", interp.site_of(node)
     )
     dtype = _find_region_dtype(bound.get("dtype"), device, open_ended)
-    thing.attributes.update(
+    tracked_object.attributes.update(
         device=device, dtype=dtype, cache=_caches_weights(interp, entry, bound.get("cache_enabled"))
     )
-    return ObjectRef(thing, enabled)
+    return ObjectRef(tracked_object, enabled)
 
 
 def enabled_condition(interp: Interpreter, bound: Keywords, node: ast.AST, *, open_ended: bool) -> Formula:

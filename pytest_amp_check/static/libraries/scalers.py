@@ -185,23 +185,23 @@ def _make_scaler(
 ) -> Value:
     bound = bind_arguments(entry.parameters, args, keywords)
     enabled = enabled_condition(interp, bound, node, open_ended="**" in bound)
-    thing = interp.tracked_object(("scaler", interp.location_key(node)), "scaler", "", interp.site_of(node))
+    tracked_object = interp.tracked_object(("scaler", interp.location_key(node)), "scaler", "", interp.site_of(node))
     arguments = {name: to_attribute_value(interp, value) for name, value in bound.items()}
     if not isinstance(enabled, bool) and _asks_for_bfloat16(keywords_of(node).get("enabled")):
         arguments["enabled"] = Symbol("torch.bfloat16")
     device = entry.attributes.get("device") or arguments.get("device", "cuda")
-    thing.attributes.update(constructed=True, enabled=enabled, callable=entry.name, device=device)
-    thing.attributes["sharded"] = entry.attributes.get("sharded", False)
+    tracked_object.attributes.update(constructed=True, enabled=enabled, callable=entry.name, device=device)
+    tracked_object.attributes["sharded"] = entry.attributes.get("sharded", False)
     interp.emit(
         e.SCALER_NEW,
         node,
-        thing.key,
+        tracked_object.key,
         callable=entry.name,
         arguments=arguments,
         excess=max(0, len(args) - len(entry.parameters)),
-        names={"call": expression_text(node), "scaler": thing.name},
+        names={"call": expression_text(node), "scaler": tracked_object.name},
     )
-    return ObjectRef(thing, enabled)
+    return ObjectRef(tracked_object, enabled)
 
 
 def _asks_for_bfloat16(written: ast.expr | None) -> bool:
@@ -215,9 +215,9 @@ def _asks_for_bfloat16(written: ast.expr | None) -> bool:
 
 def _make_subclass_scaler(interp: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """Return a GradScaler of a project class. Own methods are analyzed; all other methods are torch's."""
-    thing = interp.tracked_object(("scaler", interp.location_key(node)), "scaler", "", interp.site_of(node))
-    thing.attributes.update(constructed=True, callable=cls.name, cls=cls)
-    return ObjectRef(thing)
+    tracked_object = interp.tracked_object(("scaler", interp.location_key(node)), "scaler", "", interp.site_of(node))
+    tracked_object.attributes.update(constructed=True, callable=cls.name, cls=cls)
+    return ObjectRef(tracked_object)
 
 
 def find_unsynchronized_reason(interp: Interpreter, scaler: ObjectRef, optimizer: int) -> str:

@@ -22,7 +22,7 @@ class _ReportedLayers(set[tuple[GraphBuilder, int]]):
     """Layers already reported in one graph. A dry run has a separate graph builder, which is discarded."""
 
 
-def note_odd_sides(thing: TrackedObject, kind: str, args: Args, keywords: Keywords, node: ast.AST) -> None:
+def note_odd_sides(tracked_object: TrackedObject, kind: str, args: Args, keywords: Keywords, node: ast.AST) -> None:
     """Record the sizes of a new layer if the sizes are literal and odd."""
     names = next((names for start, names in _SIDES.items() if kind.startswith(start)), None)
     if names is None or "groups" in keywords:
@@ -30,19 +30,19 @@ def note_odd_sides(thing: TrackedObject, kind: str, args: Args, keywords: Keywor
     bound = bind_arguments(names, args, keywords)
     sides = [size for size in (literal_value(bound.get(name)) for name in names) if type(size) is int]
     if len(sides) == len(names) and sizes.find_odd_sides(sides):
-        thing.attributes["odd"] = {
+        tracked_object.attributes["odd"] = {
             "call": expression_text(node),
             **sizes.describe_sizes(sizes.find_odd_sides(sorted(sides))),
         }
 
 
-def _check_layer_sizes(interp: Interpreter, thing: TrackedObject, node: ast.AST) -> None:
+def _check_layer_sizes(interp: Interpreter, tracked_object: TrackedObject, node: ast.AST) -> None:
     """Report the odd layers of a module that runs forward in a low-precision region."""
     region = interp.state.open_regions[-1] if interp.state.open_regions else None
     if region is None or region.enabled is False or region.dtype not in _DTYPES or interp.state.no_grad:
         return
     reported_layers = interp.graph_data(_ReportedLayers)
-    for key in sorted(interp.program.with_submodules(frozenset((thing.key,)))):
+    for key in sorted(interp.program.with_submodules(frozenset((tracked_object.key,)))):
         layer = interp.program.objects[key]
         if "odd" in layer.attributes and layer.site is not None and (interp.builder, key) not in reported_layers:
             reported_layers.add((interp.builder, key))

@@ -53,7 +53,14 @@ def _find_collective_module(interp: Interpreter, tensor: TensorValue) -> Tracked
     if tensor.first_forward is not None and tensor.first_forward.subject is not None:
         keys.add(tensor.first_forward.subject)
     things = [interp.program.objects[key] for key in sorted(keys)]
-    module = next((thing for thing in things if not _COLLECTIVE.isdisjoint(thing.attributes.get("wrapped", {}))), None)
+    module = next(
+        (
+            tracked_object
+            for tracked_object in things
+            if not _COLLECTIVE.isdisjoint(tracked_object.attributes.get("wrapped", {}))
+        ),
+        None,
+    )
     return (
         None
         if module is None or _allows_uneven_ends(interp.module) or _allows_uneven_ends(interp.state.frame.module)

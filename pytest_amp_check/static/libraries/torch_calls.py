@@ -288,9 +288,9 @@ def _call_norm(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywo
 def _make_loss_module(
     interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
-    thing = interp.tracked_object(("loss", interp.location_key(node)), "loss", "", interp.site_of(node))
-    thing.attributes.update(entry.attributes, reduction=find_reduction(keywords))
-    return ObjectRef(thing)
+    tracked_object = interp.tracked_object(("loss", interp.location_key(node)), "loss", "", interp.site_of(node))
+    tracked_object.attributes.update(entry.attributes, reduction=find_reduction(keywords))
+    return ObjectRef(tracked_object)
 
 
 def _call_loss_function(

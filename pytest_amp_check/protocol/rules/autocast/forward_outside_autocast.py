@@ -8,7 +8,7 @@ from ...rule import BOTH, INFO, WARNING, Rule, Verdicts, ViolationKind
 
 def _check_forward_outside(program: Program) -> Verdicts:
     """Yield losses of a live scaler whose forward ran outside autocast. The cause is the forward, if it is known."""
-    live = {thing.key for thing in program.attributes.get("live_scalers", ())}
+    live = {tracked_object.key for tracked_object in program.attributes.get("live_scalers", ())}
     never = not program.attributes.get("enters_autocast", True)
     halved = [(number, x) for number, graph in enumerate(program.graphs) for x in _find_float16_casts(graph)]
     blamed: dict[tuple[int, int], Event] = {}

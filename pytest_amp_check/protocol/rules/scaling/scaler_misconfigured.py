@@ -91,7 +91,7 @@ def _check_factors(growth: Any, backoff: Any) -> Labels:
 
 def _check_device_mismatch(program: Program) -> Verdicts:
     """Yield scalers of a device without a region, if all regions of the program are for another device."""
-    live = {thing.key: thing for thing in program.attributes.get("live_scalers", ())}
+    live = {tracked_object.key: tracked_object for tracked_object in program.attributes.get("live_scalers", ())}
     events = list(program.iter_events()) if live else []
     entered = [x.attributes["device"] for x in events if x.kind == AUTOCAST_ENTER and not x.attributes.get("null")]
     if len(set(entered)) != 1 or entered[0] not in _SCALED_DEVICES:
