@@ -19,7 +19,7 @@ with torch.autocast("cuda", dtype=torch.float16):
     hidden = layer(torch.randn(8, 4, device="cuda"))
     torch.fft.rfft(hidden)  # blamed
 """,
-        "`torch.fft.rfft` is given `hidden` in float16",
+        "`torch.fft.rfft` gets `hidden` in float16",
     ),
     "matrix-dtypes": (
         """
@@ -27,7 +27,7 @@ layer = torch.nn.Linear(4, 4, device="cuda")
 half = torch.randn(4, 4, device="cuda").half()
 layer(half)  # blamed
 """,
-        "`layer` runs outside of autocast on `half` in float16 and `layer.weight` in float32",
+        "`layer` runs outside autocast on `half` in float16 and `layer.weight` in float32",
     ),
     "input-and-weight-types": (
         """
@@ -42,7 +42,7 @@ layer(image)  # blamed
 half = torch.eye(4, device="cuda").half()
 torch.linalg.svd(half)  # blamed
 """,
-        "`torch.linalg.svd` has no kernel for float16, which `half` has",
+        "`torch.linalg.svd` has no kernel for float16, the dtype of `half`",
     ),
     "bce-unsafe": (
         """

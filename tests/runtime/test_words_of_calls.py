@@ -69,8 +69,8 @@ scaler.update()
         assert "torch" not in finding.message.split(" runs backward")[0]
     else:
         assert finding.message == (
-            f"`{loss}` runs backward without the loss scale, yet `scaler.step(optimizer)` divides its gradients by it: "
-            f"write `scaler.scale({loss}).backward()`"
+            f"`{loss}` runs backward without the loss scale, but `scaler.step(optimizer)` divides its gradients by the "
+            f"scale: write `scaler.scale({loss}).backward()`"
         )
 
 
