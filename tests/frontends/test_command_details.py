@@ -180,7 +180,7 @@ def test_no_fix_is_offered_where_none_would_be_written(
 def test_a_long_text_that_is_not_known_is_cut(length: int, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = amp_check(capsys, "explain", "x y" + "z" * (length - 3))
     assert code == 2
-    assert err == f"amp-check: error: {shown!r} is no message known here: {KNOWN}\n"
+    assert err == f"amp-check: error: {shown!r} matches no known PyTorch message: {KNOWN}\n"
 
 
 def test_a_word_that_is_not_known_is_a_rule(capsys: pytest.CaptureFixture[str]) -> None:
@@ -293,7 +293,7 @@ def test_the_page_of_a_check_has_what_the_terminal_shows(capsys: pytest.CaptureF
     (row,) = [line for line in out.splitlines() if "clip_grad_norm_(" in line and "|" in line]
     assert '<span class="t-source">' in page
     assert row.split("|")[1].strip().split("(")[0] in page
-    assert '<summary>How it comes about</summary><ol><li><span class="path">a.py:' in page
+    assert '<summary>Trace</summary><ol><li><span class="path">a.py:' in page
     assert (
         'class="help"><span class="t-dim">  help: </span><span class="t-command">amp-check explain AMP201</span>'
         in page

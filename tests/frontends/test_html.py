@@ -64,7 +64,7 @@ def test_a_finding_and_its_witness() -> None:
     error = (
         "✕ error AMP201 clip-before-unscale clip_grad_norm_ limits gradients that are multiplied by scaler's scale: "
         "unscale first examples/train.py:36 Made at steps 0 to 9, while the gradients were SCALED . "
-        "How it comes about examples/train.py:33 : backward() scales them examples/train.py:36 : clip_grad_norm_()"
+        "Trace examples/train.py:33 : backward() scales them examples/train.py:36 : clip_grad_norm_()"
     )
     assert f"Findings {error} ! warning AMP999" in shown
     assert "examples/train.py:cell 3:36 Only on some paths, when use_amp is true." in shown

@@ -175,7 +175,7 @@ def test_a_run_that_torch_ends_says_why_and_shows_the_scripts_own_calls(folder: 
     assert 'train.py", line 7, in <module>' in done.stderr
     assert "pytest_amp_check" not in done.stderr and "redispatch" not in done.stderr
     first = done.stdout.splitlines()[0]
-    assert first.startswith("train.py:7:16: AMP810 [error] refused-by-torch: `torch.fft.rfft` is given `hidden`")
+    assert first.startswith("train.py:7:16: AMP810 [error] refused-by-torch: `torch.fft.rfft` gets `hidden`")
     assert "1. train.py:5: autocast of float16 for cuda is entered" in done.stdout
     assert "2. train.py:6: `hidden` comes out in float16" in done.stdout
     assert done.stdout.endswith(" It ended in an exception of torch: amp-check explain fft-of-half\n")

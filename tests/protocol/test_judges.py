@@ -477,7 +477,11 @@ def test_where_a_dtype_is_guessed_fragile_math_is_doubtful(facts: dict[str, Any]
     ("facts", "known", "told"),
     [
         ({"dtype": "bfloat16"}, {}, ("cast:trained", "")),
-        ({"dtype": "bfloat16"}, {"scaled_modules": {1}}, ("cast:trained", "GradScaler cannot unscale on CUDA")),
+        (
+            {"dtype": "bfloat16"},
+            {"scaled_modules": {1}},
+            ("cast:trained", ", and GradScaler cannot unscale their gradients on CUDA"),
+        ),
         ({"dtype": "bfloat16"}, {"scaled_modules": {2}}, ("cast:trained", "")),
         ({"dtype": "float16"}, {"scaled_modules": {2}}, ("cast:trained", "")),
         ({"dtype": "float16"}, {"scaled_modules": {1}}, ("cast:trained-scaled", "")),

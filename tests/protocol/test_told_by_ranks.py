@@ -129,7 +129,7 @@ def test_ranks_that_agree_or_have_nothing_to_agree_on(ranks: list[RankReport]) -
 def test_backward_passes_that_some_ranks_leave_out(counts: list[int], said: str, ranks: tuple[int, ...]) -> None:
     (apart,) = merge_ranks([backwards(rank, count) for rank, count in enumerate(counts)], len(counts))
     assert (apart.code, apart.label, apart.site, apart.ranks) == ("AMP607", "backward@ranks", BACKWARD, ranks)
-    assert apart.message.startswith(f"`loss.backward` began {said}, though")
+    assert apart.message.startswith(f"`loss.backward` began {said}, but")
 
 
 def test_that_the_rank_with_most_was_ended_does_not_explain_the_others() -> None:

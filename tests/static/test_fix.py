@@ -1589,7 +1589,7 @@ def test_every_rule_with_a_fix_says_how_safe_it_is() -> None:
     for code, rule in FIXED.items():
         assert rule.as_dict()["applicability"] == rule.applicability
         flags = {"safe": "--fix", "unsafe": "--fix --unsafe-fixes"}[rule.applicability]
-        assert f"`amp-check check {flags}` does so" in text.rule_markdown(rule)
+        assert f"`amp-check check {flags}` applies it" in text.rule_markdown(rule)
         (row,) = text.render_plain(text.format_rules([RULES[code]]))
         assert row.endswith(f" [{flags}]\n")
 
