@@ -438,7 +438,9 @@ class _GraphChecker(Checker):
     def collect_findings(self) -> Iterator[Finding]:
         if self._may_violate():
             # Predicates about rarely relevant events are worth less work.
-            for least, limit in ((e.UNTESTED, self._exploration_limit() // 4), (e.SELDOM, self._exploration_limit())):
+            most = self._exploration_limit()
+            # The callers of a function have taken the whole budget before.
+            for least, limit in ((e.UNTESTED, most // 4), (e.SELDOM, most if self.knows_callers else most // 4)):
                 self.live_predicates = self._compute_live_predicates(least)
                 self._explore_graph(limit)
                 if not self.limit_reached:
@@ -447,6 +449,8 @@ class _GraphChecker(Checker):
                 # The explored paths are feasible.
                 self.was_widened = True
                 yield from self._report_violations()
+                if not self.knows_callers:
+                    return
                 self._explore_widened()
         for test in self._find_off_by_one():
             if test.site is not None:

@@ -14,6 +14,7 @@ from .interpreter.imports import globals_of
 from .interpreter.interpreter import HandlerTable, Interpreter
 from .interpreter.microbatches import external_counters
 from .interpreter.state import Loop
+from .interpreter.statements import is_main_guard
 from .interpreter.values import EMPTY, ClassValue, Frame, Instance, UnknownValue
 from .interpreter.visited_calls import VisitedCalls
 from .libraries import (
@@ -54,6 +55,10 @@ FILE_BUDGET = 100_000
 
 #: Entry points by path and line, each with the functions that were analyzed at a call from there.
 ReachedFunctions = dict[tuple[str, int], set[tuple[str, int]]]
+
+
+#: Calls on scaled gradients. Their order is what the joined states of a caller may hide.
+_GRADIENT_CALLS = frozenset({"backward", "scale", "unscale_", "clip_grad_norm_", "clip_grad_value_"})
 
 
 LIBRARIES = (
@@ -116,11 +121,12 @@ def analyze_functions(
 
     Each function is analyzed without its callers, although the file calls it.
     """
-    at = Interpreter(HANDLERS, module, program, {}, project)
+    interp = Interpreter(HANDLERS, module, program, {}, project)
     reached: ReachedFunctions = {}
     try:
-        at.execute_block(module.tree.body)
-        at.is_fully_bound = True
+        # The script part of the file would only lead into the same functions again.
+        interp.execute_block([each for each in module.tree.body if not _runs_script(each)])
+        interp.is_fully_bound = True
         for function in module.functions.values():
             entry = (module.path, function.node.lineno)
             is_named = not isinstance(function.node, ast.Lambda) and function.node not in module.fallback_nodes
@@ -128,13 +134,19 @@ def analyze_functions(
                 entry in entries
                 and function.is_entry_point
                 and is_named
-                and at.earlier_statements + at.statement_count <= FILE_BUDGET
+                and not _GRADIENT_CALLS.isdisjoint(function.attributes_used())
+                and interp.earlier_statements + interp.statement_count <= FILE_BUDGET
             ):
-                _analyze_function(at, function, function.cls)
-                _close_graph(at, entry, reached)
+                _analyze_function(interp, function, function.cls)
+                _close_graph(interp, entry, reached)
     finally:
-        at.release_references()
+        interp.release_references()
     return reached
+
+
+def _runs_script(statement: ast.stmt) -> bool:
+    """Return True for a call on its own, and for the part of a file that only runs as a script."""
+    return isinstance(statement, ast.Expr) or (isinstance(statement, ast.If) and is_main_guard(statement.test))
 
 
 def _analyze_all(interp: Interpreter) -> ReachedFunctions:

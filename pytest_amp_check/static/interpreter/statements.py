@@ -261,7 +261,7 @@ def _may_override(interp: Interpreter, node: ast.ClassDef) -> bool:
 
 
 def _execute_if(interp: Interpreter, node: ast.If) -> None:
-    if _is_main_guard(node.test):
+    if is_main_guard(node.test):
         interp.execute_block(node.body)
         return
     formula = condition_formula(interp, node.test)
@@ -872,7 +872,7 @@ def _is_of_objects(value: Value) -> bool:
     return any(part.role in ITERATED_ROLES for part in parts)
 
 
-def _is_main_guard(test: ast.expr) -> bool:
+def is_main_guard(test: ast.expr) -> bool:
     return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
 
 
