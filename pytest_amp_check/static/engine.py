@@ -792,9 +792,9 @@ def analyze(
         # Release here, on the deep stack: from Python 3.13 on, freeing a deep tree needs as much stack as parsing the
         # tree.
         module.release_references()
-    own_reached = program.attributes["enters_autocast"]
+    enters_itself = program.attributes["enters_autocast"]
     # The region may be in another file that the analysis read.
-    program.attributes["enters_autocast"] = own_reached or any(
+    program.attributes["enters_autocast"] = enters_itself or any(
         tracked_object.role == "autocast" for tracked_object in program.objects
     )
     reading = AnalysisResult(path, findings, reached, has_own_comments=Suppressions.has_own_comment(text))
