@@ -113,10 +113,11 @@ COMPILED = EventKind("compiled")  # a compiled module with float32 islands, run 
 # A module whose gradients all ranks average; a single rank skips the backward of a batch.
 LEFT_OUT = EventKind("left-out")
 COMM_HOOK = EventKind("comm-hook")  # a module whose gradients are cast to float16 before averaging over ranks
-# A scaler; arguments: bound to the signature, excess: surplus arguments, disabled_itself: the scaler found no device.
+# A scaler; arguments: bound to the signature, excess: surplus arguments, disabled_itself: the scaler found no device,
+# off_in_float16: float16 gradients are computed under the disabled scaler.
 SCALER_NEW = EventKind(
     "scaler-new",
-    "arguments callable disabled_itself excess",
+    "arguments callable disabled_itself excess off_in_float16",
     predicate_worth=SELDOM,
     description="the scaler is constructed",
 )
@@ -131,19 +132,23 @@ OPTIMIZER_NEW = EventKind(
 )
 # A scaler. For the scaled value: autocast: in or out of a region, or "?"; dtypes: region dtypes of the forward;
 # float32: the forward ran in a float32 region; forward: the event; forward_read: the code is known; callees: other
-# called functions; loss_in_region; twice: already scaled; bare: no input was in, or entered, a region.
-SCALE = EventKind("scale", "autocast bare callees dtypes float32 forward forward_read loss_in_region twice")
+# called functions; loss_in_region; twice: already scaled; bare: no input was in, or entered, a region; disabled_by,
+# other_device: in a run, the event of the disabled region, or of the region of another device, around the forward.
+SCALE = EventKind(
+    "scale",
+    "autocast bare callees disabled_by dtypes float32 forward forward_read loss_in_region other_device twice",
+)
 # Scaler or nothing. feeds: optimizers that accumulate the gradients; leaves: identities of the leaves in a run;
 # divided: the loss is divided; vague: the division is not certain; inside: kind of a loop without step; apart: under
 # no_sync; averaged: predicates under which gradients are averaged over ranks, None if not; dtypes: region dtypes of the
 # forward; forward: the forward event; alone: no known scaler; custom: the autograd Functions handle autocast; float8:
 # in a region of TransformerEngine; uneven: terms of the loss have different scales; scaled: scaled by a scaler; given:
 # the caller may have scaled the loss; opaque: the gradient argument may be scaled; beside: scaler of the same object,
-# which no method uses here.
+# which no method uses here; mixes: in a run, optimizers whose gradients of another loss are unscaled already.
 BACKWARD = EventKind(
     "backward",
-    "alone apart averaged beside custom divided dtypes feeds float8 forward given inside leaves opaque outside scaled "
-    "several twice uneven vague",
+    "alone apart averaged beside custom divided dtypes feeds float8 forward given inside leaves mixes opaque outside "
+    "scaled several twice uneven vague",
     predicate_worth=MOVES,
     description="gradients of an unscaled loss are added",
     scaled_description="gradients multiplied by the loss scale are added",
@@ -283,9 +288,11 @@ STEP_FOLLOWED = EventKind("step-followed", "skipped how", description="the weigh
 WINDOW = EventKind("window", "how")  # In a run: the windows of an optimizer lose microbatches; how: "zero" or "early"
 GRAD_INVALID = EventKind("grad-invalid")  # an optimizer whose gradients became non-finite after unscale_
 # A non-finite loss, gradient, parameter or statistic of a run; how: the cause, witness: trace as (location, text).
-NOT_FINITE = EventKind("not-finite", "how witness")
+NOT_FINITE = EventKind("not-finite", "how lasting witness")
 # Scaled gradients from autograd.grad are part of a new loss; outdated: divided by a scale that update() changed since.
 PENALTY = EventKind("penalty", "outdated")
+# A reentrant checkpoint whose inputs require no gradients, around parameters of an optimizer.
+RECOMPUTATION = EventKind("recomputation")
 DEPRECATED = EventKind("deprecated", "new old")
 # Effects of low precision on values. dtype: "half" for either low dtype; guessed: unanalyzed code returned the tensor.
 EPSILON = EventKind("epsilon", "divides dtype guessed how value")  # a small constant is added, or is a lower bound

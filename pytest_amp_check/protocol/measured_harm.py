@@ -122,6 +122,10 @@ MEASURED = {
         "steps taken are 0 and skipped 20, where they would be 18 and 2; the loss scale ends at 0.0625, not 16384"
     ),
     "AMP802": "parameters end as values that are not finite",
+    "AMP803": (
+        "the gradients that the optimizer sees are 1.07 times smaller in the median step; the parameters move "
+        "1.13 times less far; warnings: 3, where the good example gives none"
+    ),
     "AMP810": "it ends with `AssertionError: No inf checks were recorded for this optimizer.`",
     "AMP901": "warnings: 4, where the good example gives none",
 }

@@ -983,6 +983,21 @@ SCALED = (
 use_amp = len(batches) > 100
 for x, y in batches:
     optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16, enabled=use_amp):  # AMP110
+        loss = F.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+""",
+    ),
+    Program(
+        "autocast and its scaler are off by a flag",
+        "AMP110",
+        """
+use_amp = len(batches) > 100
+scaler = torch.amp.GradScaler("cpu", enabled=use_amp)
+for x, y in batches:
+    optimizer.zero_grad()
     with torch.autocast("cpu", dtype=torch.float16, enabled=use_amp):
         loss = F.mse_loss(model(x), y)
     scaler.scale(loss).backward()
@@ -1039,7 +1054,7 @@ scaler = Own(2.0**8)
         "a scaler that is switched off scales nothing",
         "S36",
         """
-scaler = torch.amp.GradScaler("cpu", enabled=False)
+scaler = torch.amp.GradScaler("cpu", enabled=False)  # AMP502
 """
         + RIGHT.strip()
         + "\n",

@@ -510,9 +510,15 @@ def test_an_overflow_of_float32_is_told_of_also_where_a_scaler_skips_it(call: in
 @pytest.mark.parametrize("how", ["above", "wide"])
 def test_what_only_half_precision_makes_is_told_of_once_the_scale_is_found_or_where_it_never_is(how: str) -> None:
     torch.manual_seed(0)
-    calibrating = train(Net(how, call=0), scaler=True)
+    model = Net(how, call=0)
+    setattr(model, "norm", nn.Identity())  # noqa: B010 - a module of another class
+    calibrating = train(model, scaler=True)
     assert calibrating.findings == []
     assert (calibrating.bad_losses, calibrating.skipped_total) == (1, 1)
+    # The scaler does not restore statistics.
+    assert only(train(Net(how, call=0), scaler=True)).message.startswith(
+        "`running_mean` of `norm` (BatchNorm1d) becomes"
+    )
     assert only(train(Net(how, call=3), scaler=True)).line == line_of(how)
     # Not one step is applied.
     finding = only(train(Net(how, call=0), steps=1, scaler=True))

@@ -79,20 +79,27 @@ def test_one_step_is_a_trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert found(tmp_path, monkeypatch, LOOP.format(turns=1, around="contextlib.nullcontext()")) == []
 
 
-@pytest.mark.parametrize("context", ["MIXED = False\n" + DISABLED.format(enabled="MIXED"), BFLOAT16])
-def test_a_region_that_may_be_disabled_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context: str) -> None:
+def test_a_region_in_another_file_is_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     body = LOOP.format(turns=3, around="contextlib.nullcontext()")
-    assert "AMP110" not in {code for _, code in found(tmp_path, monkeypatch, body, context)}
+    assert "AMP110" not in {code for _, code in found(tmp_path, monkeypatch, body, BFLOAT16)}
+
+
+@pytest.mark.parametrize("enabled", ["MIXED", "False"])
+def test_a_region_that_is_always_disabled_is_named_where_it_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, enabled: str
+) -> None:
+    body = LOOP.format(turns=3, around="contextlib.nullcontext()")
+    context = "MIXED = False\n" + DISABLED.format(enabled=enabled)
+    assert found(tmp_path, monkeypatch, body, context) == [(3 - SETUP.count("\n"), "AMP110")]
 
 
 @pytest.mark.parametrize(
     ("context", "unused"),
     [
-        (DISABLED.format(enabled=False), ""),
         (PLAIN, "def never():\n    with torch.autocast('cpu'):\n        return model(x)\n"),
         (PLAIN, "from torch.amp import autocast\nif __name__ == '__main__':\n    pass\n"),
     ],
-    ids=["switched off by hand", "entered by code that never runs", "imported and not used"],
+    ids=["entered by code that never runs", "imported and not used"],
 )
 def test_autocast_that_nothing_can_switch_on_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context: str, unused: str

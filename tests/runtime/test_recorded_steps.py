@@ -130,7 +130,7 @@ def test_a_scale_that_the_program_sets_itself() -> None:
     assert run.scale_history == [(0, 16.0), (1, 32.0)]
 
 
-def test_the_last_loss_of_a_window_is_that_of_its_step() -> None:
+def test_the_loss_of_a_step_is_the_sum_of_its_window() -> None:
     model = layer(1.0)
     optimizer = sgd(model)
     with record() as run:
@@ -140,7 +140,7 @@ def test_the_last_loss_of_a_window_is_that_of_its_step() -> None:
             if number % 2:
                 optimizer.step()
                 optimizer.zero_grad()
-    assert [step.loss for step in run.steps] == [1.0, 2.0]
+    assert [step.loss for step in run.steps] == [1.5, 3.5]
     assert run.findings == []
 
 

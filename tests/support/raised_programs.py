@@ -281,7 +281,30 @@ scaler.step(optimizer, closure=lambda: loss_of(x, y))  # AMP211
         """
 scaler.load_state_dict(torch.amp.GradScaler("cpu", enabled=False).state_dict())  # AMP810
 """,
-        ("`scaler.load_state_dict` raised torch's", "`amp-check explain empty-scaler-state`"),
+        ("`scaler.load_state_dict` loads an empty state", "the scaler that saved it was disabled"),
+    ),
+    Program(
+        "not-an-optimizer",
+        "a method of an optimizer with two passes",
+        """
+class TwoPasses(torch.optim.SGD):
+    def first_step(self):
+        pass
+
+optimizer = TwoPasses(model.parameters(), lr=0.01)
+scaler.scale(loss_of(x, y)).backward()
+scaler.step(optimizer.first_step)  # AMP810
+""",
+        ("`optimizer.first_step` is a method of it", "`scaler.unscale_(optimizer)`", "`optimizer.first_step()` itself"),
+    ),
+    Program(
+        "not-an-optimizer",
+        "a list of optimizers",
+        """
+scaler.scale(loss_of(x, y)).backward()
+scaler.unscale_([optimizer])  # AMP810
+""",
+        ("`scaler.unscale_` takes an optimizer, but `[optimizer]` is a list",),
     ),
     Program(
         "device-not-there",
@@ -615,7 +638,7 @@ with torch.autocast("cpu", dtype=torch.float16):
         "matrix-dtypes",
         "the backward of a function of the program's own",
         """
-class Multiply(torch.autograd.Function):
+class Multiply(torch.autograd.Function):  # AMP810
     @staticmethod
     def forward(ctx, x, weight):
         ctx.save_for_backward(x, weight)
@@ -624,14 +647,14 @@ class Multiply(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):
         x, weight = ctx.saved_tensors
-        return grad.mm(weight.t()), x.t().mm(grad)  # AMP810
+        return grad.mm(weight.t()), x.t().mm(grad)
 
 weight = torch.randn(4, 4, requires_grad=True)
 with torch.autocast("cpu", dtype=torch.bfloat16):
     out = Multiply.apply(x, weight)
 out.sum().backward()
 """,
-        ("`grad.mm` in the backward of an `autograd.Function` gets `grad` in bfloat16 and `weight.t()` in float32",),
+        ("`grad.mm` in the backward of `Multiply` gets `grad` in bfloat16 and `weight.t()` in float32",),
     ),
     Program(
         "matrix-dtypes",

@@ -44,6 +44,10 @@ def accumulate_grads(checker: Checker, ctx: EventContext) -> None:
             continue
         if averaged:
             check_averaged_early(checker, ctx, i)
+        if key in facts.get("mixes", ()):
+            checker.resolve_cause("backward:mixes", ctx.index, i, ctx.point)
+            apply_transition(checker, ctx, i, a.HANDOFF)
+            continue
         # A scaler with a single optimizer scales the losses of this optimizer.
         sure = certain or (ctx.subject_key >= 0 and len(served) == 1 and i in served)
         apply_transition(

@@ -58,6 +58,34 @@ MESSAGES = (
         (_SCALER, "docs.pytorch.org/docs/stable/notes/amp_examples.html"),
     ),
     Message(
+        "not-an-optimizer",
+        "'function' object has no attribute 'param_groups'",
+        (r"(?:object|method) has no attribute 'param_groups'",),
+        "`AttributeError`, raised by `scaler.step(...)` or `scaler.unscale_(...)`",
+        (
+            "A scaler unscales and steps an optimizer. It was given another object: a method of the optimizer, a list "
+            "of optimizers, or a wrapper that is no optimizer."
+        ),
+        (
+            (
+                (
+                    "An optimizer with two passes (SAM) has its own step methods, and one of them was passed: "
+                    "`scaler.step(optimizer.first_step)`."
+                ),
+                (
+                    "In each pass call `scaler.unscale_(optimizer)`, then the step method itself unless a gradient is "
+                    "not finite, then `scaler.update()`."
+                ),
+            ),
+            (
+                "A list of optimizers, or the module, was passed.",
+                "Call `scaler.step(...)` once for each optimizer, and `scaler.update()` once after all of them.",
+            ),
+        ),
+        (),
+        (_SCALER, "github.com/davda54/sam issue 11"),
+    ),
+    Message(
         "no-inf-checks-before-update",
         "No inf checks were recorded prior to update.",
         (r"no inf checks were recorded prior to update",),

@@ -112,6 +112,8 @@ INDEX: tuple[Listing, ...] = (
             "scale@no-autocast-unknown",
             "scale@outside-autocast",
             "scale@outside-autocast-unknown",
+            "scale:autocast-disabled",
+            "scale:other-device",
             "scale@forward-outside",
         ),
     ),
@@ -192,6 +194,7 @@ INDEX: tuple[Listing, ...] = (
         (
             "backward@unscaled",
             "backward@unscaled-early",
+            "backward:mixes",
             "backward@unscaled-framework",
             "unscale@unscaled",
             "unscale@stepped",
@@ -360,6 +363,8 @@ INDEX: tuple[Listing, ...] = (
             "cast:trained-scaled",
             "made:trained",
             "made:trained-scaled",
+            "before:trained",
+            "before:trained-scaled",
             "default:trained",
             "default:trained-scaled",
         ),
@@ -367,9 +372,9 @@ INDEX: tuple[Listing, ...] = (
     (
         ("AMP502", "fp16-without-scaler", "numerics", "warning", "both", True, ""),
         ("autocast", "float16 MixedPrecision param_dtype"),
-        ("backward",),
+        ("backward", "scaler-new"),
         (),
-        ("backward:no-scaler",),
+        ("backward:no-scaler", "scaler:off-in-float16"),
     ),
     (
         ("AMP503", "scaler-with-bf16", "numerics", "info", "both", True, ""),
@@ -421,11 +426,11 @@ INDEX: tuple[Listing, ...] = (
         ("sum:low", "sum:still"),
     ),
     (
-        ("AMP509", "low-precision-positions", "numerics", "warning", "static", True, ""),
+        ("AMP509", "low-precision-positions", "numerics", "warning", "both", True, ""),
         ("autocast",),
         ("low-positions",),
         (),
-        ("positions:angles", "positions:cast", "positions:index"),
+        ("positions:angles", "positions:cast", "positions:radians", "positions:index"),
     ),
     (
         ("AMP510", "op-without-low-precision-kernel", "numerics", "warning", "static", True, ""),
@@ -519,6 +524,7 @@ INDEX: tuple[Listing, ...] = (
         (
             "not-finite:overflow",
             "not-finite:domain",
+            "not-finite:alignment",
             "not-finite:mask",
             "not-finite:input",
             "not-finite:parameter",
@@ -528,6 +534,13 @@ INDEX: tuple[Listing, ...] = (
             "not-finite:gradient",
             "not-finite:unexplained",
         ),
+    ),
+    (
+        ("AMP803", "checkpoint-without-gradients", "dynamics", "error", "runtime", True, ""),
+        (),
+        ("recomputation",),
+        (),
+        ("recomputation:no-gradients",),
     ),
     (
         ("AMP810", "refused-by-torch", "dynamics", "error", "runtime", True, ""),
@@ -545,6 +558,9 @@ INDEX: tuple[Listing, ...] = (
             "raised:no-backward",
             "raised:nothing-to-update",
             "raised:half-parameters",
+            "raised:method-of-optimizer",
+            "raised:empty-state",
+            "raised:not-an-optimizer",
             "raised:no-kernel",
             "raised:processor",
             "raised:fft",

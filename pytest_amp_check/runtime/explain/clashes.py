@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from types import FrameType
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from ...protocol.messages.message import parse_primitive
 from ..record.recorder import Recorder
 from ..record.regions import LOW, LeftRegion
 from .explanation import Explanation, RaisedError
+from .frames import find_class_site
 from .operands import Operand, Operation, dtype_name, failed_operation, find_producing_call, operand_expressions
 from .values import resolve_expression
 
@@ -28,9 +28,15 @@ def explain_mixed_dtypes(raised: RaisedError, recorder: Recorder) -> list[Explan
     region = recorder.region_left_by(raised.error)
     if len({operand.dtype for operand in failed_op.operands}) < 2:
         return _explain_float32_only(raised, recorder, failed_op, region)
-    if any(frame.path == _FUNCTION and _runs_backward(frame.python_frame) for frame in raised.frames):
+    context = _running_backward(raised)
+    if context is not None:
         names = {"call": failed_op.text, "operands": _format_operands(failed_op.operands)}
-        return [Explanation("raised:mixed-in-function", raised.site, names)]
+        function = getattr(type(context), "_forward_cls", None)
+        names["function"] = getattr(function, "__name__", "an `autograd.Function`")
+        site = raised.site
+        if function is not None and not hasattr(context, "_fwd_used_autocast"):
+            site = find_class_site(function) or site
+        return [Explanation("raised:mixed-in-function", site, names, (TraceStep(raised.site, "torch refuses"),))]
     because, path = operand_history(raised, recorder, _representative_operands(failed_op.operands), region)
     weights = {operand.dtype for operand in failed_op.operands if operand.is_module_state}
     if region is not None and region.is_enabled and _covers_operands(region, failed_op.operands):
@@ -43,12 +49,16 @@ def explain_mixed_dtypes(raised: RaisedError, recorder: Recorder) -> list[Explan
     return [Explanation(label, raised.site, names, path)]
 
 
-def _runs_backward(frame: FrameType) -> bool:
-    """Return True if a frame of torch runs the backward of a Function.
+def _running_backward(raised: RaisedError) -> Any:
+    """Return the context of the Function whose backward raised, or None.
 
-    The ``apply`` of the forward is a class method.
+    The ``apply`` of a forward is a class method, and has no ``self``.
     """
-    return frame.f_code.co_name == "apply" and frame.f_code.co_varnames[0] == "self"
+    for frame in reversed(raised.frames):
+        code = frame.python_frame.f_code
+        if frame.path == _FUNCTION and code.co_name == "apply" and code.co_varnames[0] == "self":
+            return frame.python_frame.f_locals.get("self")
+    return None
 
 
 def _explain_float32_only(

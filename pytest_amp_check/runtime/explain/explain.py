@@ -20,6 +20,8 @@ from .frames import frames_of, site_of
 
 #: Largest number of chained exceptions that are examined.
 CHAIN = 8
+#: Largest number of quoted characters of an exception's text.
+QUOTED = 160
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 #: Returns the explanations of an exception. Empty if a finding of a rule already says everything. None if unknown.
@@ -28,6 +30,8 @@ Explainer = Callable[[RaisedError, Recorder], Sequence[Explanation] | None]
 EXPLAINERS: dict[str, Explainer] = {
     "unscale-float16-gradients": half_parameters.explain_half_parameters,
     "no-inf-checks": gradients.explain_missing_gradients,
+    "empty-scaler-state": states.explain_empty_state,
+    "not-an-optimizer": gradients.explain_other_object,
     "no-inf-checks-before-update": gradients.explain_empty_update,
     "no-graph": gradients.explain_missing_graph,
     **dict.fromkeys(
@@ -126,8 +130,15 @@ def _is_explained_by(findings: Iterable[Finding], raised: RaisedError) -> bool:
 
 
 def _explain_generically(raised: RaisedError) -> Explanation:
-    names = {"call": SiteText(raised.site), "text": raised.message.text, "page": raised.message.name}
+    names = {"call": SiteText(raised.site), "text": _first_line(raised.error), "page": raised.message.name}
     return Explanation("raised:known", raised.site, names, ())
+
+
+def _first_line(error: BaseException) -> str:
+    """Return the first line of an exception's text, shortened, without characters that end a quotation."""
+    line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    line = " ".join(line.replace("`", "'").split())
+    return line if len(line) <= QUOTED else f"{line[:QUOTED].rstrip()}..."
 
 
 def _emit_explanation(recorder: Recorder, explanation: Explanation) -> None:

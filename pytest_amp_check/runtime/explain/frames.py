@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import functools
+import inspect
 import linecache
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -204,6 +205,28 @@ def function_of(code: CodeType) -> ast.AST | None:
             if first == code.co_firstlineno:
                 return node
     return None
+
+
+def find_class_site(cls: type) -> Site | None:
+    """Return the location of a class statement, or None if the source is not available."""
+    code = next((code for value in vars(cls).values() if (code := _code_of(value)) is not None), None)
+    tree = None if code is None else _parse_file(code.co_filename)
+    if code is None or tree is None:
+        return None
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.ClassDef)
+            and node.name == cls.__name__
+            and node.lineno <= code.co_firstlineno <= (node.end_lineno or node.lineno)
+        ):
+            return Site(code.co_filename, node.lineno, node.col_offset, function=cls.__qualname__)
+    return None
+
+
+def _code_of(value: object) -> CodeType | None:
+    function = inspect.unwrap(value.__func__) if isinstance(value, (staticmethod, classmethod)) else value
+    code = getattr(function, "__code__", None)
+    return code if isinstance(code, CodeType) else None
 
 
 _Span = tuple[int, int, int, int]

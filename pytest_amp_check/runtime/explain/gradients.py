@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 
 import torch
+from torch.amp import grad_scaler
 
 from ...protocol import events as e
 from ...protocol.events import Event, Site
@@ -25,9 +26,11 @@ CUTS = frozenset({"detach", "detach_", "item", "numpy", "tolist"})
 
 
 def explain_missing_gradients(raised: RaisedError, recorder: Recorder) -> list[Explanation] | None:
-    """Explain a scaler's step that found no gradient."""
+    """Explain a scaler's step that found no gradient. Return [] if a rule has found the reason."""
     tracked = find_stepped_optimizer(raised, recorder)
     optimizer = None if tracked is None else tracked.optimizer()
+    if tracked is not None and recorder.recomputation.has_cut(tracked):
+        return []  # AMP803 names the checkpoint
     return None if tracked is None or optimizer is None else [_explain_optimizer(raised, recorder, tracked, optimizer)]
 
 
@@ -58,6 +61,25 @@ def find_stepped_optimizer(raised: RaisedError, recorder: Recorder) -> TrackedOp
         if isinstance(optimizer, torch.optim.Optimizer) and not frame.is_user:
             return recorder.recording.registry.track_optimizer(optimizer)
     return None
+
+
+def explain_other_object(raised: RaisedError, recorder: Recorder) -> list[Explanation]:
+    """Explain a call of a scaler with an object that is no optimizer. Return [] for a call of other code."""
+    scaler_frames = [frame for frame in raised.frames if frame.path == grad_scaler.__file__]
+    if not scaler_frames:
+        return []
+    given = scaler_frames[0].python_frame.f_locals.get("optimizer")
+    names: dict[str, object] = {
+        "call": SiteText(raised.site),
+        "given": SiteText(raised.site, "argument", "optimizer"),
+        "scaler": SiteText(raised.site, "receiver"),
+    }
+    if isinstance(getattr(given, "__self__", None), torch.optim.Optimizer):
+        names["optimizer"] = str(names["given"]).rpartition(".")[0]
+        return [Explanation("raised:method-of-optimizer", raised.site, names)]
+    kind = type(given).__name__
+    names["kind"] = f"an object of class {kind}" if not isinstance(given, (list, tuple)) else f"a {kind}"
+    return [Explanation("raised:not-an-optimizer", raised.site, names)]
 
 
 def _since_last_step(recorder: Recorder, tracked: TrackedOptimizer) -> tuple[Event | None, Event | None]:

@@ -241,6 +241,9 @@ def find_producing_call(operand: Operand, line: int, *, autocast: bool) -> Produ
         operand_node, ast.Name
     ):
         node = operand_node
+    if find_dtype(node, origin.scope) not in (None, operand.dtype):
+        # The name was assigned again later, for example by a cast back.
+        return None
     text = f"`{SourceText(node)}`"
     site = origin.scope.site_of_node(node)
     reason = _explain_dtype(node, origin.scope, operand.dtype, autocast=autocast)

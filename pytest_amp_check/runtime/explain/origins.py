@@ -179,11 +179,15 @@ def operand_of_same_dtype(node: ast.expr, scope: Scope) -> ast.expr | None:
     if name in CASTS or name == "to" or find_policy("cuda", name):
         return None
     if isinstance(owner, types.ModuleType):
-        first = node.args[0] if node.args else None
-        return first if first is not None and find_tensor(first, scope) is not None else None
+        # Indices, such as the first argument of a sparse tensor, do not decide about the dtype.
+        return next((arg for arg in node.args if _is_floating(find_tensor(arg, scope))), None)
     if isinstance(owner, torch.Tensor) or operand_of_same_dtype(node.func.value, scope) is not None:
         return node.func.value
     return None
+
+
+def _is_floating(tensor: torch.Tensor | None) -> bool:
+    return tensor is not None and (tensor.is_floating_point() or tensor.is_complex())
 
 
 # All possible origins of a value.

@@ -9,6 +9,7 @@ import torch
 
 from ...protocol.source_text import SourceText
 from ..record.recorder import Recorder
+from ..record.source import SiteText
 from .clashes import operand_history
 from .explanation import Explanation, RaisedError
 from .gradients import find_stepped_optimizer
@@ -108,3 +109,8 @@ def explain_partial_sharding(raised: RaisedError, recorder: Recorder) -> Sequenc
         "parameters": format_parameter_names(unsharded_params, raised.frames),
     }
     return [Explanation("raised:half-sharded", raised.site, names)]
+
+
+def explain_empty_state(raised: RaisedError, recorder: Recorder) -> list[Explanation]:
+    """Explain a live scaler that loads the state of a disabled scaler."""
+    return [Explanation("raised:empty-state", raised.site, {"call": SiteText(raised.site)})]

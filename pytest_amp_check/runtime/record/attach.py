@@ -12,6 +12,7 @@ from typing import Any
 
 from . import active
 from .patches import (
+    angles,
     autocast,
     backward,
     checkpoints,
@@ -19,6 +20,7 @@ from .patches import (
     losses,
     modules,
     optimizers,
+    recomputation,
     replicas,
     scalers,
     tensors,
@@ -28,7 +30,21 @@ from .patches.table import INSTALLED
 from .recorder import Recorder
 
 #: Modules with patches: each has a function ``patches()``.
-TABLES = (autocast, losses, scalers, backward, optimizers, tensors, clipping, modules, checkpoints, threads, replicas)
+TABLES = (
+    angles,
+    autocast,
+    losses,
+    scalers,
+    backward,
+    optimizers,
+    tensors,
+    clipping,
+    modules,
+    checkpoints,
+    recomputation,
+    threads,
+    replicas,
+)
 
 _LOCK = threading.Lock()
 _hooks: list[Any] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...protocol.finding import Finding
+from .listeners.angles import AngleListener
 from .listeners.autocast import AutocastListener
 from .listeners.backward import BackwardListener
 from .listeners.checkpoints import CheckpointListener
@@ -16,6 +17,7 @@ from .listeners.losses import LossListener
 from .listeners.non_finite import NonFiniteListener
 from .listeners.optimizers import OptimizerListener
 from .listeners.penalties import PenaltyListener
+from .listeners.recomputation import RecomputationListener
 from .listeners.replicas import ReplicaListener
 from .listeners.scaler_construction import ScalerConstructionListener
 from .listeners.scalers import ScalerListener
@@ -57,14 +59,24 @@ class Recorder:
             recording, self.gradients, scaled_losses, self.penalties, self.nonfinite, self.sizes
         )
         self.construction = ScalerConstructionListener(recording)
-        self.optimizers = OptimizerListener(recording, self.gradients, self.weights, self.construction, self.nonfinite)
+        self.angles = AngleListener(recording)
+        self.recomputation = RecomputationListener(recording)
+        self.optimizers = OptimizerListener(
+            recording, self.gradients, self.weights, self.construction, self.nonfinite, self.recomputation
+        )
         self.schedulers = SchedulerListener(recording)
         self.scaling_listener = ScalingListener(
             recording, scaled_losses, self._forward_listener, self.construction, self.nonfinite
         )
         self.followers = StepFollowersListener(recording)
         self.scalers = ScalerListener(
-            recording, self.gradients, self.weights, self.optimizers, self.followers, self.nonfinite
+            recording,
+            self.gradients,
+            self.weights,
+            self.optimizers,
+            self.followers,
+            self.nonfinite,
+            self.recomputation,
         )
         self.checkpoints = CheckpointListener(recording)
         self.replicas = ReplicaListener(recording)

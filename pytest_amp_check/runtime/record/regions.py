@@ -102,10 +102,14 @@ class Regions:
         self.spans = RegionSpans()
         #: True if a context was disabled by code that may also enable it.
         self.is_autocast_chosen = False
+        #: Location at which the program first constructed a disabled context, or None.
+        self.disabled_site: Site | None = None
         #: The innermost region that the latest exception left. Its error_id identifies the exception.
         self.left_region: LeftRegion | None = None
         #: The dtypes of the enabled regions entered since the last backward pass.
         self.entered_dtypes: set[str] = set()
+        #: The devices of these regions, with the location of the first.
+        self.entered_devices: dict[str, Site] = {}
         #: Cache: (id of a location, entered dtypes) to the dtypes of the regions in which the graph was created.
         self._computed_in: dict[tuple[int, frozenset[str]], frozenset[str]] = {}
 
@@ -115,8 +119,18 @@ class Regions:
     def enter(self, site: Site, device: str, dtype: str, *, enabled: bool) -> None:
         if enabled:
             self.entered_dtypes.add(dtype)
+            self.entered_devices.setdefault(device, site)
         self.open_regions.append(Region(site, device))
         self.spans.enter(enabled=enabled)
+
+    def forget_entered(self) -> None:
+        """Forget the regions entered so far, after a backward pass."""
+        self.entered_dtypes = set()
+        self.entered_devices = {}
+
+    def site_of_other_device(self, device: str) -> Site | None:
+        """Return the location of an entered region if all entered regions are for other devices, else None."""
+        return None if device in self.entered_devices else next(iter(self.entered_devices.values()), None)
 
     def leave(self, dtype: str) -> Site:
         """Leave the innermost region and return the location of its entry."""

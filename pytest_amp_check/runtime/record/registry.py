@@ -65,7 +65,7 @@ class Registry:
                 tracked.backward = event
                 tracked.is_scaled = bool(event.attributes.get("scaled"))
                 if self.last_backward is not None and self.last_backward[0] is event:
-                    tracked.loss = self.last_backward[1]
+                    tracked.losses.append(self.last_backward[1])
         if tracked.backward is not None and tracked.backward not in pending:
             self._run_checker.adopt_optimizer(key, tracked.backward)
 

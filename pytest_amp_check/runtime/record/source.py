@@ -13,6 +13,9 @@ from ...protocol.checks import find_finite_call, raises_on_nonfinite
 from ...protocol.events import Site
 from ...protocol.source_text import SourceText, find_access_path
 
+#: Largest number of assignments through which a variable is followed.
+FOLLOWED = 4
+
 
 class SiteText:
     """The source text of the call at a location, or of a part of the call. The source is only read on demand.
@@ -120,6 +123,62 @@ def text_at(site: Site) -> str:
     """Return the source text at a location within one line, or "" for several lines."""
     line = linecache.getline(site.path, site.line)
     return line[site.column : site.end_column] if site.line == site.end_line else ""
+
+
+class AngleSource(NamedTuple):
+    """The expression that made angles low: its location, its text, and ``how``: "cast" or "angles" (a product)."""
+
+    site: Site
+    text: str
+    how: str
+
+
+def find_angle_source(site: Site) -> AngleSource | None:
+    """Return the expression that rounded the operand of a call, or None.
+
+    Variables are followed to their latest assignments in the same function.
+    """
+    call = _parse_site(site)
+    if not isinstance(call, ast.Call):
+        return None
+    body = _enclosing_function(site) or _parse_module(site.path)
+    line = site.line
+    pending: list[ast.expr] = [*call.args[:1], *([call.func.value] if isinstance(call.func, ast.Attribute) else [])]
+    for _ in range(FOLLOWED):
+        names = {node.id for expression in pending for node in ast.walk(expression) if isinstance(node, ast.Name)}
+        assignments = [
+            node
+            for node in ast.walk(body)
+            if isinstance(node, ast.Assign)
+            and node.lineno < line
+            and any(isinstance(target, ast.Name) and target.id in names for target in node.targets)
+        ]
+        if not assignments:
+            return None
+        value = max(assignments, key=lambda node: node.lineno).value
+        rounding = [node for node in ast.walk(value) if isinstance(node, ast.expr) and _how_rounded(node)]
+        if rounding:
+            # Of several, the first in the source, which is the outermost if they begin together.
+            first = min(rounding, key=lambda node: (node.lineno, node.col_offset))
+            # Columns of the syntax tree count bytes.
+            column = first.col_offset if linecache.getline(site.path, first.lineno).isascii() else 0
+            at = Site(site.path, first.lineno, column, function=site.function, caller=site.caller)
+            return AngleSource(at, str(SourceText(first)), _how_rounded(first))
+        pending, line = [value], value.lineno
+    return None
+
+
+def _how_rounded(node: ast.AST) -> str:
+    """Return "cast" for a conversion of a tensor, "angles" for a matrix product, else ""."""
+    if isinstance(node, ast.BinOp):
+        return "angles" if isinstance(node.op, ast.MatMult) else ""
+    function = node.func if isinstance(node, ast.Call) else None
+    name = (
+        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    )
+    if name in ("to", "half", "bfloat16", "type", "type_as"):
+        return "cast"
+    return "angles" if name in ("matmul", "mm", "bmm", "einsum", "outer") else ""
 
 
 def is_in_try(site: Site) -> bool:

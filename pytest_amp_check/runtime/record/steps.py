@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .deferred_values import DeferredNumber, DeferredValues, FoundInf, ScaledValue
@@ -18,7 +18,8 @@ CHANGES = 4096
 class StepRecord:
     """One step of one optimizer, applied or skipped.
 
-    ``loss`` is the value of the last backward pass, without the loss scale. ``grad_norm`` is the total norm of the
+    ``loss`` is the sum of the backward passes since the optimizer's previous step, without the loss scale: the losses
+    of all micro-batches of an accumulation window. ``grad_norm`` is the total norm of the
     unscaled gradients: the norm that the program's clipping computed before it clipped, or, with ``norms``, the norm at
     the step, after clipping. ``scale_before`` and ``scale_after`` are the loss scale at the step and after the
     following ``update()``; None for steps without a scaler. ``found_inf`` is True if this optimizer's gradients had
@@ -29,7 +30,7 @@ class StepRecord:
     __slots__ = (
         "_found_inf",
         "_growth_tracker",
-        "_loss",
+        "_losses",
         "_norm",
         "_optimizer",
         "_scale_after",
@@ -47,8 +48,8 @@ class StepRecord:
         self._growth_tracker: DeferredNumber | None = None
         self._found_inf = FoundInf()
         self._site = site
-        #: A number and the scale by which it is multiplied.
-        self._loss: tuple[DeferredNumber, DeferredNumber] | None = None
+        #: Numbers, each with the scale by which it is multiplied.
+        self._losses: list[tuple[DeferredNumber, DeferredNumber]] = []
         self._norm: tuple[DeferredNumber, DeferredNumber] | None = None
 
     @property
@@ -68,11 +69,12 @@ class StepRecord:
 
     @property
     def loss(self) -> float | None:
-        return _unscale_value(self._loss)
+        losses = [number.value / scale.value for number, scale in self._losses]
+        return sum(losses) if losses else None
 
     @property
     def grad_norm(self) -> float | None:
-        return _unscale_value(self._norm)
+        return None if self._norm is None else self._norm[0].value / self._norm[1].value
 
     @property
     def scale_before(self) -> float | None:
@@ -109,10 +111,6 @@ class StepRecord:
         return f"<step {self.index} of {self.optimizer} {what}, scale {self.scale_before} -> {self.scale_after}>"
 
 
-def _unscale_value(pair: tuple[DeferredNumber, DeferredNumber] | None) -> float | None:
-    return None if pair is None else pair[0].value / pair[1].value
-
-
 class StepLog:
     """The latest steps, and totals over all steps. Totals are complete once all deferred values are fetched."""
 
@@ -134,13 +132,14 @@ class StepLog:
         optimizer: Any,
         scaler: Any,
         scale: DeferredNumber | None,
-        loss: ScaledValue | None,
+        losses: Iterable[ScaledValue],
         norm: ScaledValue | None,
         site: Any,
     ) -> None:
-        """Create the record of a step that is about to run."""
+        """Create the record of a step that is about to run. ``losses`` are the losses of its backward passes."""
         record = self.pending_step = StepRecord(self.total, optimizer, scaler, scale, site)
-        record._loss, record._norm = self._with_scale(loss), self._with_scale(norm)
+        record._losses = [pair for loss in losses if (pair := self._with_scale(loss)) is not None]
+        record._norm = self._with_scale(norm)
         if scale is not None:
             self._deferred_values.run_when_known(functools.partial(self._first_scale, self.total, scale))
 

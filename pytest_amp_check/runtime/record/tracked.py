@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from .deferred_values import ONE, DeferredNumber, FoundInf, ScaledValue
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Number of parameters that are sampled to see if a backward pass reached an optimizer.
 SENTINELS = 4
+#: Largest number of kept losses of one accumulation window.
+LOSSES = 4096
 
 
 class TrackedOptimizer:
@@ -26,14 +29,15 @@ class TrackedOptimizer:
     def __init__(self, optimizer: torch.optim.Optimizer, tracked_object: TrackedObject) -> None:
         self.optimizer = weakref.ref(optimizer)
         self.tracked_object = tracked_object
-        #: The source text of the optimizer, or None.
+        #: The source text of the optimizer, and the location of its construction. None if unknown.
         self.name: SiteText | None = None
+        self.construction_site: Site | None = None
         self.params: list[torch.Tensor] = []
         self.sentinels: list[torch.Tensor] = []
-        #: The latest backward pass that accumulated into the optimizer, its loss, the gradient norm, and the flag of
-        #: the last step.
+        #: The latest backward pass that accumulated into the optimizer, the losses of the passes since the last step,
+        #: the gradient norm, and the flag of the last step.
         self.backward: Event | None = None
-        self.loss: ScaledValue | None = None
+        self.losses: deque[ScaledValue] = deque(maxlen=LOSSES)
         self.norm: ScaledValue | None = None
         self.last_found_inf = FoundInf()
         self.skips_in_a_row = 0

@@ -10,7 +10,15 @@ import torch
 from torch import nn
 
 from ...protocol.events import Site
-from ..record.listeners.non_finite import GRADIENTS, PARAMETERS, SKIPPED, STATISTICS, NonFiniteCause, NonFiniteRecord
+from ..record.listeners.non_finite import (
+    GRADIENTS,
+    PARAMETERS,
+    RATE,
+    SKIPPED,
+    STATISTICS,
+    NonFiniteCause,
+    NonFiniteRecord,
+)
 from .magnitudes import Magnitudes, is_finite, measure_magnitudes
 from .op_trace import BUFFER, OP, PARAMETER, ModuleEntry, NonFiniteOrigin
 
@@ -21,9 +29,11 @@ _VANISHES = 2.0**-25
 #: Magnitude that no entry of an optimizer's gradient statistics reaches with sound gradients.
 _KEPT = 1e6
 
-OVERFLOW, DOMAIN, MASK, DATA, WEIGHT, STATE, RATE, STATISTIC, BACKWARD, UNKNOWN = (
-    "overflow domain mask input parameter state rate statistic gradient unexplained".split()
+OVERFLOW, DOMAIN, MASK, DATA, WEIGHT, STATE, STATISTIC, BACKWARD, ALIGNMENT, UNKNOWN = (
+    "overflow domain mask input parameter state statistic gradient alignment unexplained".split()
 )
+#: Losses over all alignments of a target with an input, which are infinite if there is no alignment.
+_ALIGNMENTS = frozenset({"_ctc_loss", "_cudnn_ctc_loss", "ctc_loss"})
 
 
 class Evidence:
@@ -86,6 +96,10 @@ def _cause_of_origin(evidence: Evidence, origin: NonFiniteOrigin) -> NonFiniteCa
     if origin.mask_origins:
         return _cause_of_masked(origin, names)
     label, reason = _explain_op(origin)
+    if label == OVERFLOW and names["op"] in _ALIGNMENTS:
+        return NonFiniteCause(
+            ALIGNMENT, origin.site, names, _build_trace(origin, f"the output of `{names['op']}` is infinite")
+        )
     names["reason"] = reason
     if damage is not None:
         label, names["reason"] = damage.label, damage.reason
@@ -156,6 +170,8 @@ def _cause_of_statistic(evidence: Evidence, origin: NonFiniteOrigin, names: dict
     if origin.kind == OP:
         _, reason = _explain_op(origin)
         names["reason"] = f"`{origin.name}` has made it so from {_format_operands(origin)}, {reason}"
+        if nonfinite.backward is not None and nonfinite.backward.is_scaled:
+            names["reason"] += "; a step that the scaler skips keeps it"
     return NonFiniteCause(STATISTIC, origin.site, names, _build_trace(origin, "the statistic went bad first"))
 
 

@@ -21,7 +21,13 @@ def _check_forward_outside(program: Program) -> Verdicts:
             model = program.objects[forward.subject] if forward is not None and forward.subject is not None else None
             if any(_may_cast_model(cast, model, elsewhere=at != number) for at, cast in halved):
                 continue  # a model cast to float16 needs the scaler too
-            if event.attributes.get("autocast") == "out" and event.attributes.get("loss_in_region"):
+            disabled_by, other_device = event.attributes.get("disabled_by"), event.attributes.get("other_device")
+            if other_device is not None:
+                yield "scale:other-device", other_device, {}, (event,)
+            elif disabled_by is not None:
+                if never:
+                    yield "scale:autocast-disabled", disabled_by, {}, (event,)
+            elif event.attributes.get("autocast") == "out" and event.attributes.get("loss_in_region"):
                 yield "scale@forward-outside", forward or event, {}, (event,)
             elif event.attributes.get("bare", never) and event.attributes.get("float32", True):
                 # One event per entry point and scaler. Exemptions are decided later.
@@ -90,6 +96,14 @@ RULE = Rule(
             INFO,
             always_possible=True,
         ),
+        "scale:autocast-disabled": ViolationKind(
+            "`{call}` is disabled in every forward, but `{scaler}` is enabled, so the training runs in float32: enable "
+            "autocast, or give both the same `enabled`"
+        ),
+        "scale:other-device": ViolationKind(
+            "`{context}` is entered for another device than {device}, the device of the scaled loss, so the forward "
+            "runs in float32: pass `device_type='{device}'`, or `device.type` of the tensors"
+        ),
         "scale@forward-outside": ViolationKind(
             "`{scaler}` scales a loss whose forward pass ran before the autocast region, so the model runs in"
             " float32: move the call of the model into the region"
@@ -98,7 +112,8 @@ RULE = Rule(
     rationale="""\
 Autocast makes a training mixed-precision; a GradScaler alone does not. Without a region around the model's forward
 every matmul runs in float32, and the scaler protects gradients that cannot underflow. A region around the loss alone
-does not help, because autocast runs losses in float32 anyway. The training is correct but slow and memory-hungry, and
+does not help, because autocast runs losses in float32 anyway. Nor does a region whose `enabled` is false by mistake: a
+recorded run shows the value. The training is correct but slow and memory-hungry, and
 nothing shows it.
 """,
     harm="""\

@@ -7,7 +7,7 @@ from ...rule import ERROR, RUNTIME, Labels, Rule, ViolationKind
 
 
 def _check_not_finite(event: Event, program: Program) -> Labels:
-    yield f"not-finite:{event.attributes['how']}", {}
+    yield f"not-finite:{event.attributes['how']}", {"lasting": event.attributes["lasting"]}
 
 
 RULE = Rule(
@@ -20,19 +20,23 @@ RULE = Rule(
     violations={
         "not-finite:overflow": ViolationKind(
             "`{op}` in {where} produces the first non-finite value in step {step}, from finite operands ({values}), "
-            "because {reason}: compute it in float32, or make its operands smaller"
+            "because {reason}{lasting}: compute it in float32, or make its operands smaller"
         ),
         "not-finite:domain": ViolationKind(
             "`{op}` in {where} produces the first non-finite value in step {step}, from finite operands ({values}), "
-            "because it is {reason}: bound its operand, or add an epsilon that the dtype can represent"
+            "because it is {reason}{lasting}: bound its operand, or add an epsilon that the dtype can represent"
+        ),
+        "not-finite:alignment": ViolationKind(
+            "`{op}` in {where} is infinite in step {step}, because a target is longer than its input can "
+            "produce{lasting}: pass `zero_infinity=True`, or leave out such samples"
         ),
         "not-finite:mask": ViolationKind(
-            "`{op}` in {where} produces NaN in step {step} ({values}), because {reason}: leave at least one entry of "
-            "each row unmasked, or fill with the smallest finite number of the dtype"
+            "`{op}` in {where} produces NaN in step {step} ({values}), because {reason}{lasting}: leave at least one "
+            "entry of each row unmasked, or fill with the smallest finite number of the dtype"
         ),
         "not-finite:input": ViolationKind(
-            "The input of {where} contains non-finite values in step {step} ({what}): check this batch and its "
-            "preprocessing",
+            "The input of {where} contains non-finite values in step {step} ({what}){lasting}: check this batch and "
+            "its preprocessing",
             consequence_of="AMP214",
         ),
         "not-finite:parameter": ViolationKind(
@@ -59,8 +63,8 @@ RULE = Rule(
             "({values}), because {reason}: compute it in float32, or bound its operands"
         ),
         "not-finite:unexplained": ViolationKind(
-            "The {what} of step {step} is not finite; the cause is unknown ({reason}): find the first NaN or infinity "
-            "before it"
+            "The {what} of step {step} is not finite; the cause is unknown ({reason}){lasting}: find the first NaN or "
+            "infinity before it"
         ),
     },
     rationale="""\

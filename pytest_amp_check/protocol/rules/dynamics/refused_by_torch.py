@@ -59,6 +59,17 @@ RULE = Rule(
             "`{call}` refuses the float16 gradients of {parameters} of `{optimizer}`, created before the recording: "
             "keep trained parameters in float32 (`.float()`), and let autocast choose the dtypes"
         ),
+        "raised:method-of-optimizer": ViolationKind(
+            "`{call}` takes an optimizer, but `{given}` is a method of it: call `{scaler}.unscale_({optimizer})`, then "
+            "`{given}()` itself unless a gradient is not finite, then `{scaler}.update()`"
+        ),
+        "raised:empty-state": ViolationKind(
+            "`{call}` loads an empty state, because the scaler that saved it was disabled, as in a training without "
+            "float16: load the state only if it is not empty, so that the scaler starts at its initial scale"
+        ),
+        "raised:not-an-optimizer": ViolationKind(
+            "`{call}` takes an optimizer, but `{given}` is {kind}: pass each optimizer in a call of its own"
+        ),
         # Operands.
         "raised:no-kernel": ViolationKind(
             "`{call}` has no kernel for {dtype}, the dtype of {tensor}{because}: compute it in float32, with "
@@ -85,8 +96,8 @@ RULE = Rule(
             "its forward: decorate its `forward` with `torch.amp.custom_fwd` of the same device type"
         ),
         "raised:mixed-in-function": ViolationKind(
-            "`{call}` in the backward of an `autograd.Function` gets {operands}, because only its forward ran under "
-            "autocast: decorate forward and backward with `torch.amp.custom_fwd` and `torch.amp.custom_bwd`"
+            "`{call}` in the backward of `{function}` gets {operands}, because only its forward ran under autocast: "
+            "decorate forward and backward with `torch.amp.custom_fwd` and `torch.amp.custom_bwd`"
         ),
         "raised:mixed-weights": ViolationKind(
             "`{call}` gets {operands}, and its weights are in low precision{because}: keep the weights in float32 and "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, Event, Program
+from ...events import BACKWARD, SCALER_NEW, Event, Program
 from ...rule import BOTH, WARNING, Labels, Rule, ViolationKind
 
 
@@ -12,18 +12,27 @@ def _check_backward(event: Event, program: Program) -> Labels:
         yield "backward:no-scaler", {}
 
 
+def _check_disabled(event: Event, program: Program) -> Labels:
+    if event.attributes.get("off_in_float16"):
+        yield "scaler:off-in-float16", {}
+
+
 RULE = Rule(
     "AMP502",
     "fp16-without-scaler",
     WARNING,
     "float16 autocast trains without gradient scaling.",
     detected_by=BOTH,
-    event_checks={BACKWARD: _check_backward},
+    event_checks={BACKWARD: _check_backward, SCALER_NEW: _check_disabled},
     prescan_words=("autocast", "float16 MixedPrecision param_dtype"),
     violations={
         "backward:no-scaler": ViolationKind(
             "`{call}` computes gradients in float16 without a GradScaler, so small ones become zero: scale the loss"
             " with `torch.amp.GradScaler`, or use bfloat16"
+        ),
+        "scaler:off-in-float16": ViolationKind(
+            "`{call}` is disabled, but the training computes gradients in float16, where small ones become zero: "
+            "enable the scaler for float16 (`enabled=dtype == torch.float16`), or use bfloat16"
         ),
     },
     rationale="""\
@@ -31,7 +40,8 @@ float16 has no number between 0 and 6e-8. Gradients of activations, and therefor
 so as the loss falls, and become exact zeros. A GradScaler lifts them out of that range before the backward and divides
 them again afterwards. bfloat16 has the range of float32 and needs no scaler. `torch.autocast` without a dtype is
 float16 on "cuda", "xpu" and "mps", and bfloat16 on "cpu". Modules that are sharded with
-`MixedPrecisionPolicy(param_dtype=torch.float16)` compute in float16 without any region, and need a scaler as well.
+`MixedPrecisionPolicy(param_dtype=torch.float16)` compute in float16 without any region, and need a scaler as well. A
+scaler that a flag disables by mistake scales nothing, and all its calls still work: a recorded run shows both.
 """,
     harm="""\
 The loss was multiplied by 1, 1e-2, 1e-3 and 1e-4. The share of gradients that became exactly zero was 0.006 %, 0.42 %,

@@ -57,6 +57,15 @@ RULE = Rule(
             "create and load them in float32 and let autocast choose the dtypes",
             ERROR,
         ),
+        "before:trained": ViolationKind(
+            "`{optimizer}` trains parameters that were {dtype} before the recording, where small updates round to "
+            "nothing{refused}: keep them in float32 and let autocast choose the dtypes"
+        ),
+        "before:trained-scaled": ViolationKind(
+            "`{optimizer}` trains parameters that were {dtype} before the recording, whose gradients GradScaler "
+            "refuses to unscale: keep them in float32 and let autocast choose the dtypes",
+            ERROR,
+        ),
         "default:trained": ViolationKind(
             "`{call}` makes {dtype} the dtype of trained parameters, where small updates round to nothing{refused}: "
             "leave float32 as the default and let autocast choose the dtypes"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...events import LOW_POSITIONS, Event, Program
-from ...rule import STATIC, WARNING, Labels, Rule, ViolationKind
+from ...rule import BOTH, WARNING, Labels, Rule, ViolationKind
 
 
 def _check_low_positions(event: Event, program: Program) -> Labels:
@@ -15,7 +15,7 @@ RULE = Rule(
     "low-precision-positions",
     WARNING,
     "Positions or the angles of a rotary embedding are computed in low precision.",
-    detected_by=STATIC,
+    detected_by=BOTH,
     event_checks={LOW_POSITIONS: _check_low_positions},
     prescan_words=("autocast",),
     violations={
@@ -26,6 +26,10 @@ RULE = Rule(
         "positions:cast": ViolationKind(
             "`{call}` rounds positions to low precision before their sine or cosine is computed: cast the sine and "
             "cosine instead"
+        ),
+        "positions:radians": ViolationKind(
+            "`{call}` gets angles up to {largest} in {dtype}, whose neighbours are half a radian or more apart: "
+            "compute the angles in float32, and cast their sine and cosine"
         ),
         "positions:index": ViolationKind(
             "`{call}` rounds indexes to low precision, which cannot represent all of them: keep them as integers"

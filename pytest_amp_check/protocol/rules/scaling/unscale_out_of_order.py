@@ -28,6 +28,12 @@ RULE = Rule(
             trace_kinds=(UNSCALE,),
             yields_to=("unscale@window",),
         ),
+        "backward:mixes": ViolationKind(
+            "`{call}` adds scaled gradients of `{loss}` to the gradients of `{optimizer}`, which "
+            "`{scaler}.unscale_({optimizer})` has already unscaled: run it before `unscale_`, or keep `{loss}` from "
+            "the parameters of `{optimizer}`",
+            trace_kinds=(UNSCALE,),
+        ),
         "backward@unscaled-framework": ViolationKind(
             "`{call}` unscales gradients, but the next backward runs before their step, so {framework} takes scaled "
             "gradients for unscaled ones: {advice}"

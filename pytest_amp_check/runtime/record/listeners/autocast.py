@@ -47,8 +47,11 @@ class AutocastListener(Listener):
     @listener_method
     def record_disabled(self) -> None:
         """Record the construction of a disabled context."""
-        if not self.regions.is_autocast_chosen:
-            self.regions.is_autocast_chosen = self.recording.query_source(self.sites.current_site(), chooses_autocast)
+        regions = self.regions
+        if regions.disabled_site is None:
+            regions.disabled_site = self.sites.current_site()
+        if not regions.is_autocast_chosen:
+            regions.is_autocast_chosen = self.recording.query_source(self.sites.current_site(), chooses_autocast)
 
     @listener_method
     def record_enter(self, region: Any) -> None:

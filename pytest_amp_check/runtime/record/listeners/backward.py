@@ -88,7 +88,7 @@ class BackwardListener(Listener):
         subject = None if scaled_loss is None else scaled_loss.scaler.tracked_object.key
         names = self.recording.query_source(site, _backward_names)
         event = self.recording.emit(e.BACKWARD, site, subject, names=names, **facts)
-        self.regions.entered_dtypes = set()
+        self.regions.forget_entered()
         marks_before = [(tracked, tracked.sentinel_marks()) for tracked in self.registry.optimizers.values()]
         scale = ONE if scaled_loss is None else scaled_loss.scale
         loss = detach_tensor(roots[0]) if roots else None
@@ -134,10 +134,13 @@ class BackwardListener(Listener):
             # An optimizer that has stepped inside the pass, by hooks, has already used its gradients.
             self.reached_leaves.note_backward(event, running.roots, self.registry.optimizers.values())
         optimizers: list[torch.optim.Optimizer] = []
+        mixed_keys: set[int] = set()
         for tracked, marks in running.marks_before:
             new_marks = tracked.sentinel_marks()
             if new_marks != marks or tracked.tracked_object.key in feeds or self._has_reached(tracked, running):
                 feeds.add(tracked.tracked_object.key)
+                if _mixes(tracked, event):
+                    mixed_keys.add(tracked.tracked_object.key)
                 self._note_accumulated(tracked, event, running, new_marks)
                 optimizer = tracked.optimizer()
                 if optimizer is not None:
@@ -145,6 +148,9 @@ class BackwardListener(Listener):
         for tracked in self.registry.optimizers.values():
             if tracked.tracked_object.key in feeds and tracked.backward is not event:
                 self._note_accumulated(tracked, event, running, tracked.sentinel_marks())
+        if mixed_keys and feeds - mixed_keys:
+            # The loss is that of another optimizer. For a second loss of the same one, AMP209 names the early unscale.
+            event.attributes["mixes"] = mixed_keys
         self._gradients.end_backward()
         if running.loss is not None:
             self.registry.last_backward = (event, running.loss)
@@ -186,7 +192,19 @@ class BackwardListener(Listener):
         # Unscaled gradients that are added to scaled gradients leave the sum scaled.
         tracked.is_scaled = event.subject is not None or tracked.is_scaled
         if running.loss is not None:
-            tracked.loss = running.loss
+            tracked.losses.append(running.loss)
+
+
+def _mixes(tracked: TrackedOptimizer, event: Event) -> bool:
+    """Return True if a scaled backward pass adds to unscaled gradients of another loss."""
+    earlier = tracked.backward
+    return (
+        event.subject is not None
+        and tracked.is_unscaled
+        and earlier is not None
+        and earlier is not event
+        and earlier.site is not event.site
+    )
 
 
 def _backward_names(site: Site) -> dict[str, object]:

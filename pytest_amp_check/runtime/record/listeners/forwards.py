@@ -11,7 +11,7 @@ from ....protocol.events import Event, Site
 from .. import active
 from ..forwards import ModuleCalls, float32_products, is_outermost
 from ..recording import Recording
-from ..source import chooses_autocast
+from ..source import SiteText, chooses_autocast
 from .listener import Listener, listener_method
 
 #: Largest number of scale calls until the forward pass of an earlier scaled loss is found.
@@ -49,6 +49,12 @@ class ForwardListener(Listener):
                 event.attributes["forward"] = None if call_site is None else Event(e.FORWARD, call_site)
                 enters_autocast = bool(self.recording.program.attributes["enters_autocast"])
                 event.attributes.update(float32=True, forward_read=True, autocast="out", loss_in_region=enters_autocast)
+                if not enters_autocast and self._is_disabled_around(products):
+                    assert self.regions.disabled_site is not None
+                    names: dict[str, object] = {"call": SiteText(self.regions.disabled_site)}
+                    event.attributes["disabled_by"] = Event(
+                        e.AUTOCAST_NEW, self.regions.disabled_site, None, None, {}, names
+                    )
                 self._sought_events.remove(event)
         self._scale_count += 1
         if self._sought_events and self._scale_count <= TURNS:
@@ -63,8 +69,9 @@ class ForwardListener(Listener):
     def _float32_products(self, site: Site, losses: list[torch.Tensor]) -> list[Any]:
         """Return the matrix products behind losses that ran without autocast, nearest first.
 
-        If the program chooses about autocast and has not entered it, the choice is on purpose. If autocast is entered
-        elsewhere, ops in a region that disables it also run in float32 on purpose. Return [] in both cases.
+        If the program chooses about autocast and has not entered it, the choice is on purpose, unless a disabled region
+        is around all products: the scaler and the region then disagree. If autocast is entered elsewhere, ops in a
+        region that disables it also run in float32 on purpose. Return [] in both cases.
         """
         spans = self.regions.spans
         products = float32_products(losses, spans.start_number)
@@ -72,9 +79,16 @@ class ForwardListener(Listener):
         if any(enabled_regions):
             return []
         if not self.recording.program.attributes["enters_autocast"]:
+            if self._is_disabled_around(products):
+                return products
             is_chosen = self.regions.is_autocast_chosen or self.recording.query_source(site, chooses_autocast)
             return [] if is_chosen else products
         return products if not enabled_regions and all(spans.is_enabled_at(loss.grad_fn) for loss in losses) else []
+
+    def _is_disabled_around(self, products: list[Any]) -> bool:
+        """Return True if a disabled region is around each of some graph nodes."""
+        spans = self.regions.spans
+        return self.regions.disabled_site is not None and all(spans.enabled_around(node) for node in products)
 
     def _hook_forward(self, module: torch.nn.Module, args: Any) -> None:
         if not torch.compiler.is_compiling() and active.is_active(self.recording) and is_outermost():

@@ -85,10 +85,14 @@ class LowPrecisionListener(Listener):
 
         An optimizer that draws random numbers in its step uses stochastic rounding.
         """
-        self._states_before_step = [] if self._is_decided(tracked) else _random_states()
+        is_open = not self._is_decided(tracked) and any(p.dtype in LOW for p in tracked.params)
+        self._states_before_step = _random_states() if is_open else []
 
-    def note_step(self, tracked: TrackedOptimizer) -> None:
-        """Report, after a step, the casts and creations of the optimizer's low-precision parameters."""
+    def note_step(self, tracked: TrackedOptimizer, *, is_refused: bool = False) -> None:
+        """Report, after a step, the casts and creations of the optimizer's low-precision parameters.
+
+        ``is_refused``: torch raised, and its own message names parameters that are older than the recording.
+        """
         if self._is_decided(tracked):
             return
         self._decided_at_count[tracked.tracked_object.key] = self._note_count
@@ -97,11 +101,21 @@ class LowPrecisionListener(Listener):
         has_drawn = bool(self._states_before_step) and not all(
             map(torch.equal, self._states_before_step, _random_states())
         )
-        if low and not has_drawn and not (optimizer is not None and keeps_precision(optimizer, low)):
-            self.report_casts(low)
+        is_kept = has_drawn or (bool(low) and optimizer is not None and keeps_precision(optimizer, low))
+        if low and not is_kept and not self.report_casts(low) and not is_refused:
+            self._report_older(tracked, low)
+
+    def _report_older(self, tracked: TrackedOptimizer, low: list[torch.Tensor]) -> None:
+        """Report parameters that were low precision before the recording, at the optimizer."""
+        older = next(p for p in low if id(p) not in self._cast_events)
+        site = tracked.construction_site or self.sites.current_site()
+        names: dict[str, object] = {"optimizer": tracked.name or ""}
+        self._note_params(low, self._make_event(site, LOW[older.dtype], "before", names))
+        self._decided_at_count[tracked.tracked_object.key] = self._note_count
+        self.report_casts([older])
 
     def _is_decided(self, tracked: TrackedOptimizer) -> bool:
-        return not self._note_count or self._decided_at_count.get(tracked.tracked_object.key) == self._note_count
+        return self._decided_at_count.get(tracked.tracked_object.key, -1) == self._note_count
 
     def report_casts(self, params: Iterable[torch.Tensor]) -> bool:
         """Report casts and creations of trained parameters. Return True if the events of all parameters are known."""

@@ -255,9 +255,13 @@ class NonFiniteListener(Listener):
             self._last_backward = ended._replace(scale=running.scale.value, is_scaled=True)
         if not math.isfinite(ended.loss_value):
             self._count_bad_loss(self.recording.steps.total)
-            self._report_nonfinite(LOSS, optimizers)
-            # The same forward pass has also made these statistics non-finite.
-            self._reported_statistics.update((id(module), name) for module, name in self._bad_statistics())
+            # The same forward pass may also have made statistics non-finite.
+            bad = self._bad_statistics()
+            is_reported = self._report_nonfinite(LOSS, optimizers, bad)
+            if is_scaled and bad and not is_reported and self._may_report:
+                # The scaler skips the step, but the statistics stay non-finite.
+                self._report_nonfinite(STATISTICS, optimizers, bad)
+            self._reported_statistics.update((id(module), name) for module, name in bad)
         elif not is_scaled and _has_nonfinite([p._grad for p in _optimizer_params(optimizers)]):
             self._report_nonfinite(GRADIENTS, optimizers)
         else:
@@ -410,7 +414,8 @@ class NonFiniteListener(Listener):
         buffers: Sequence[tuple[nn.Module, str]] = (),
         *,
         late_step: int | None = None,
-    ) -> None:
+    ) -> bool:
+        """Explain a non-finite value and report the cause. Return True if the cause is reported."""
         assert self.explain is not None
         total = self.recording.steps.total
         # A value that is found after a step belongs to that step.
@@ -430,11 +435,11 @@ class NonFiniteListener(Listener):
         )
         is_scaled = self._last_backward is not None and self._last_backward.is_scaled and kind in (LOSS, SKIPPED)
         if is_scaled and self._silent_losses >= QUIET:
-            return
+            return False
         with self.registry.preserve_marks():
             cause = self.explain(nonfinite)
         if cause is None:
-            return
+            return False
         # In low precision the first scales may be too large until the scaler has found its scale.
         if_never_stepped = is_scaled and kind == LOSS and cause.exemption == ONLY_LOW and not self._has_stepped
         is_reported = not is_scaled or kind == SKIPPED or (self._is_worth_reporting(cause) and not if_never_stepped)
@@ -447,8 +452,9 @@ class NonFiniteListener(Listener):
             self._reported_count = MOST
             if follows:
                 # Non-finite gradients, which are already reported, were applied.
-                return
-        site = cause.site or (self._last_backward.site if self._last_backward is not None else None)
+                return False
+        site = self._construction_site(optimizers) if cause.label == RATE else None
+        site = site or cause.site or (self._last_backward.site if self._last_backward is not None else None)
         if site is None:
             site = next(
                 (
@@ -460,13 +466,20 @@ class NonFiniteListener(Listener):
             )
         if site is None:
             site = Site("<unknown>", 1)
-        facts = {"how": cause.label, "witness": cause.trace}
+        lasting = _describe_statistics(buffers) if is_scaled else ""
+        facts = {"how": cause.label, "lasting": lasting, "witness": cause.trace}
         event = Event(e.NOT_FINITE, site, None, None, facts, dict(cause.names))
         if is_scaled:
             is_repeated = if_never_stepped and any(pending.if_never_stepped for pending in self._pending_causes)
             self._pending_causes.append(PendingCause(event, is_reported, if_never_stepped and not is_repeated))
         else:
             self.recording.run_checker.add_event(event)
+        return is_reported
+
+    def _construction_site(self, optimizers: Sequence[torch.optim.Optimizer]) -> Site | None:
+        """Return the location at which the first of some optimizers got its learning rate, or None."""
+        sites = (self.registry.track_optimizer(optimizer).construction_site for optimizer in optimizers)
+        return next((site for site in sites if site is not None), None)
 
     def _is_worth_reporting(self, cause: NonFiniteCause) -> bool:
         """Return True if a loss that a scaler skips is more than a large number."""
@@ -476,9 +489,19 @@ class NonFiniteListener(Listener):
         return cause.exemption != OF_LARGE
 
 
+#: Label of a learning rate that is too large.
+RATE = "rate"
 #: Labels of causes in state that outlives the step, so that all later steps fail, too.
-LASTING = frozenset({"parameter", "state", "rate"})
+LASTING = frozenset({"parameter", "state", RATE})
 _RUNS_BACKWARD = frozenset({torch.Tensor.backward, torch.autograd.backward, torch.autograd.grad})
+
+
+def _describe_statistics(buffers: Sequence[tuple[nn.Module, str]]) -> str:
+    """Return a clause about statistics that a skipped step leaves non-finite, or ""."""
+    if not buffers:
+        return ""
+    module, name = buffers[0]
+    return f", and `{name}` of {type(module).__name__} keeps it for evaluation although the step is skipped"
 
 
 def _optimizer_params(optimizers: Sequence[torch.optim.Optimizer]) -> list[torch.Tensor]:

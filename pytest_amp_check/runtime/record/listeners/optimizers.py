@@ -15,6 +15,7 @@ from ..tracked import TrackedOptimizer, TrackedScaler
 from .gradients import GradientListener
 from .listener import Listener, listener_method
 from .non_finite import NonFiniteListener
+from .recomputation import RecomputationListener
 from .scaler_construction import ScalerConstructionListener
 from .weights import WeightListener
 
@@ -29,8 +30,10 @@ class OptimizerListener(Listener):
         weights: WeightListener,
         construction: ScalerConstructionListener,
         finite: NonFiniteListener,
+        recomputation: RecomputationListener,
     ) -> None:
         super().__init__(recording)
+        self._recomputation = recomputation
         self._nonfinite = finite
         self._gradients = gradients
         self._weights = weights
@@ -46,9 +49,10 @@ class OptimizerListener(Listener):
             return
         tracked = self.registry.track_optimizer(optimizer)
         tracked.tracked_object.attributes["constructed"] = tracked.windows.is_complete = True
+        tracked.construction_site = self.sites.current_site()
         clean = all(p.grad is None for p in tracked.params)
         if clean:
-            self.recording.emit(e.OPTIMIZER_NEW, self.sites.current_site(), tracked.tracked_object.key)
+            self.recording.emit(e.OPTIMIZER_NEW, tracked.construction_site, tracked.tracked_object.key)
 
     @listener_method
     def record_params_change(self, optimizer: Any) -> None:
@@ -64,6 +68,7 @@ class OptimizerListener(Listener):
         tracked.name = self.stepped_by_disabled_scaler or SiteText(site, "receiver")
         self._weights.low_precision.prepare_step(tracked)
         self._accumulate_in_backward(tracked)
+        self._recomputation.report_cuts(tracked)
         names = {"optimizer": tracked.name, "call": SiteText(site)}
         scaler = self.registry.scaler_of(tracked)
         if scaler is not None and scaler.name is not None:
@@ -71,9 +76,12 @@ class OptimizerListener(Listener):
         checked = self._is_checked(tracked, optimizer, scaler, site)
         self.recording.emit(e.STEP, site, None, tracked.tracked_object.key, checked=checked, names=names)
         if tracked.backward is not None and self._is_unscaled_float16(tracked.backward):
-            tracked.backward.attributes["alone"] = True
-            self.recording.run_checker.check_event(tracked.backward)
-        self.recording.steps.begin_step(tracked.name, None, None, tracked.loss, tracked.norm, site)
+            if self._construction.has_disabled_scales:
+                self._construction.report_float16()
+            else:
+                tracked.backward.attributes["alone"] = True
+                self.recording.run_checker.check_event(tracked.backward)
+        self.recording.steps.begin_step(tracked.name, None, None, tracked.losses, tracked.norm, site)
         scale = self.registry.scale_for(tracked) if tracked.is_scaled else ONE
         for collector in self.recording.collectors:
             collector.before_step(optimizer, None, scale.value)
@@ -98,14 +106,9 @@ class OptimizerListener(Listener):
         return self.recording.query_source(site, is_conditional if tracked.has_taken_number else has_calling_condition)
 
     def _is_unscaled_float16(self, backward: Event) -> bool:
-        """Return True if a float16 backward pass was never scaled, and no disabled scaler took part."""
+        """Return True if a float16 backward pass was never scaled, and is not reported yet."""
         facts = backward.attributes
-        return (
-            not self._construction.disabled_scales
-            and not facts["scaled"]
-            and facts["dtypes"] == {"float16"}
-            and not facts.get("alone")
-        )
+        return not facts["scaled"] and facts["dtypes"] == {"float16"} and not facts.get("alone")
 
     @listener_method
     def after_step(self, optimizer: Any) -> None:
@@ -123,7 +126,8 @@ class OptimizerListener(Listener):
         tracked.steps_since += 1
         tracked.is_scaled = tracked.is_unscaled = tracked.has_zeroed_gradient = False
         tracked.edit_site = None
-        tracked.norm = tracked.loss = None
+        tracked.norm = None
+        tracked.losses.clear()
         self._gradients.forget_storages()
         self._weights.low_precision.note_step(tracked)
         if self.regions and not found_inf:

@@ -20,12 +20,14 @@ class ScalerConstructionListener(Listener):
 
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
-        #: Scalers whose construction was seen.
-        self._known_scalers: weakref.WeakSet[Any] = weakref.WeakSet()
+        #: Scalers whose construction was seen, to the event.
+        self._construction_events: weakref.WeakKeyDictionary[Any, Event] = weakref.WeakKeyDictionary()
         #: True once a scaler that disabled itself was reported.
         self._reported_disabled = False
-        #: True if a disabled scaler has scaled. Unscaled training beside it is then on purpose.
-        self.disabled_scales = False
+        #: True if a disabled scaler has scaled.
+        self.has_disabled_scales = False
+        #: The construction of the first such scaler whose device exists here, or its first use.
+        self._disabled_event: Event | None = None
 
     @listener_method
     def record_construction(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Event:
@@ -46,7 +48,7 @@ class ScalerConstructionListener(Listener):
     @listener_method
     def record_created(self, scaler: Any, event: Event) -> None:
         """Record that the constructor of a scaler has returned."""
-        self._known_scalers.add(scaler)
+        self._construction_events[scaler] = event
         enabled = event.attributes["arguments"].get("enabled", True)
         if enabled is True and not scaler.is_enabled() and not self._reported_disabled:
             self._reported_disabled = event.attributes["disabled_itself"] = True
@@ -55,15 +57,33 @@ class ScalerConstructionListener(Listener):
 
     def record_disabled_scale(self, scaler: Any) -> None:
         """Report, once, a CUDA scaler that is disabled for lack of CUDA. It may be older than the recording."""
-        self.disabled_scales = True
-        if (
-            self._reported_disabled
-            or scaler in self._known_scalers
-            or scaler._device != "cuda"
-            or torch.cuda.is_available()
-        ):
+        self.has_disabled_scales = True
+        event = self._construction_events.get(scaler)
+        if self._disabled_event is None and _has_device(scaler):
+            self._disabled_event = event or self._make_use_event(disabled_itself=False)
+        if self._reported_disabled or event is not None or _has_device(scaler):
             return
         self._reported_disabled = True
+        self.recording.run_checker.add_event(self._make_use_event(disabled_itself=True))
+
+    def _make_use_event(self, *, disabled_itself: bool) -> Event:
         site = self.sites.current_site()
-        names = {"call": SiteText(site), "scaler": SiteText(site, "receiver")}
-        self.recording.emit(e.SCALER_NEW, site, None, callable="", arguments={}, disabled_itself=True, names=names)
+        names: dict[str, object] = {"call": SiteText(site), "scaler": SiteText(site, "receiver")}
+        facts = {"callable": "", "arguments": {}, "disabled_itself": disabled_itself}
+        return Event(e.SCALER_NEW, site, None, None, facts, names)
+
+    def report_float16(self) -> None:
+        """Report, once, that float16 gradients are computed under a scaler that the program has disabled.
+
+        A scaler that has disabled itself is already reported. A scaler for a missing device says nothing about the
+        training on that device.
+        """
+        event = self._disabled_event
+        if event is not None and not self._reported_disabled and not event.attributes.get("off_in_float16"):
+            event.attributes["off_in_float16"] = True
+            self.recording.run_checker.check_event(event)
+
+
+def _has_device(scaler: Any) -> bool:
+    """Return True if this machine has the device of a scaler."""
+    return scaler._device != "cuda" or torch.cuda.is_available()

@@ -21,14 +21,15 @@ from .gradients import GradientListener
 from .listener import Listener, listener_method
 from .non_finite import NonFiniteListener
 from .optimizers import OptimizerListener
+from .recomputation import RecomputationListener
 from .weights import WeightListener
 
 
 class ScalerListener(Listener):
     """A listener for ``unscale_``, ``step`` and ``update``."""
 
-    #: The event of the latest call.
-    _last_event: Event
+    #: The event of the latest call, or None if torch refuses its argument.
+    _last_event: Event | None = None
 
     def __init__(
         self,
@@ -38,8 +39,10 @@ class ScalerListener(Listener):
         optimizers: OptimizerListener,
         followers: StepFollowersListener,
         finite: NonFiniteListener,
+        recomputation: RecomputationListener,
     ) -> None:
         super().__init__(recording)
+        self._recomputation = recomputation
         self._followers = followers
         self._nonfinite = finite
         self._gradients = gradients
@@ -48,7 +51,8 @@ class ScalerListener(Listener):
 
     @listener_method
     def before_unscale(self, scaler: Any, optimizer: Any) -> None:
-        if not scaler.is_enabled():
+        self._last_event = None
+        if not scaler.is_enabled() or not _is_optimizer(optimizer):
             return
         tracked, tracked_scaler = self.registry.track_optimizer(optimizer), self.registry.track_scaler(scaler)
         self._gradients.check_gradients(tracked)
@@ -61,7 +65,7 @@ class ScalerListener(Listener):
 
     @listener_method
     def after_unscale(self, scaler: Any, optimizer: Any) -> None:
-        if not scaler.is_enabled():
+        if not scaler.is_enabled() or not _is_optimizer(optimizer):
             return
         tracked = self.registry.track_optimizer(optimizer)
         tracked.is_scaled, tracked.is_unscaled, tracked.edit_site = False, True, None
@@ -77,6 +81,9 @@ class ScalerListener(Listener):
         if not scaler.is_enabled():
             self._optimizers.stepped_by_disabled_scaler = SiteText(self.sites.current_site(), "argument", "optimizer")
             return
+        self._last_event = None
+        if not _is_optimizer(optimizer):
+            return
         self._nonfinite.begin_step(optimizer)
         tracked, tracked_scaler = self.registry.track_optimizer(optimizer), self.registry.track_scaler(scaler)
         self._gradients.check_gradients(tracked)
@@ -88,6 +95,7 @@ class ScalerListener(Listener):
             tracked.load_event = None
         closure = bool(args or kwargs) and any(callable(x) for x in (*args, kwargs.get("closure")))
         self._weights.low_precision.prepare_step(tracked)
+        self._recomputation.report_cuts(tracked)
         if tracked.is_unscaled and tracked.edit_site is not None:
             self._find_invalid(scaler, optimizer, tracked, tracked.edit_site)
         self._last_event = self.recording.emit(
@@ -103,7 +111,7 @@ class ScalerListener(Listener):
         self._optimizers.inside_scaler_step += 1
         scale = ONE if tracked.is_unscaled else tracked_scaler.scale
         self.recording.steps.begin_step(
-            tracked.name, tracked_scaler.name, tracked_scaler.scale, tracked.loss, tracked.norm, site
+            tracked.name, tracked_scaler.name, tracked_scaler.scale, tracked.losses, tracked.norm, site
         )
         for collector in self.recording.collectors:
             collector.before_step(optimizer, scaler, scale.value)
@@ -122,7 +130,7 @@ class ScalerListener(Listener):
     @listener_method
     def after_step(self, scaler: Any, optimizer: Any, *, done: bool) -> None:
         self._optimizers.stepped_by_disabled_scaler = None
-        if not scaler.is_enabled():
+        if not scaler.is_enabled() or not _is_optimizer(optimizer):
             return
         self._optimizers.inside_scaler_step -= 1
         steps = self.recording.steps
@@ -133,7 +141,7 @@ class ScalerListener(Listener):
             # torch raised an error, so the state of the gradients is unknown.
             tracked_optimizer = self.registry.track_optimizer(optimizer)
             self.recording.emit(e.HANDOFF, self.sites.current_site(), things=(tracked_optimizer.tracked_object.key,))
-            self._weights.low_precision.note_step(tracked_optimizer)
+            self._weights.low_precision.note_step(tracked_optimizer, is_refused=True)
             return
         tracked, tracked_scaler = self.registry.track_optimizer(optimizer), self.registry.track_scaler(scaler)
         found_inf = scaler._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
@@ -159,7 +167,7 @@ class ScalerListener(Listener):
     def _drop_expected_refusal(self) -> None:
         """Drop the event of a refused call if a test expects the error."""
         pending = self.recording.run_checker.pending_events
-        if self._last_event in pending and is_expected_to_raise(self._last_event.site):
+        if self._last_event is not None and self._last_event in pending and is_expected_to_raise(self._last_event.site):
             pending.remove(self._last_event)
 
     @listener_method
@@ -188,12 +196,18 @@ class ScalerListener(Listener):
         tracked_scaler.steps_since_update.clear()
         for tracked in self.registry.optimizers.values():
             tracked.windows.record_update()
+        assert self._last_event is not None
         facts = self._last_event.attributes
         facts.update(steps=tracked_scaler.steps, growth_interval=scaler.get_growth_interval())
         cause = self._nonfinite.pending_cause
         if cause is not None:
             facts.update(cause=describe_violation(cause, self.recording.program), witness=cause.attributes["witness"])
         readings.run_when_known(functools.partial(_store_skips, facts, tracked_scaler, scale))
+
+
+def _is_optimizer(value: Any) -> bool:
+    """Return True if a scaler can step an object. torch raises for other objects, such as a method."""
+    return hasattr(value, "param_groups")
 
 
 def _count_skips(tracked: TrackedOptimizer, tracked_scaler: TrackedScaler, skipped: FoundInf) -> None:

@@ -58,6 +58,7 @@ class ClearingListener(Listener):
                 keys.update(key for key in shares if self.registry.is_within(key, tracked))
             tracked.is_scaled = tracked.is_unscaled = tracked.is_used = tracked.has_zeroed_gradient = False
             tracked.backwards_since = 0
+            tracked.losses.clear()
             tracked.edit_site = None
             tracked.gradient_marks = []
         self._gradients.forget_storages()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.amp import autocast_mode
 
+from ....protocol import torch_api
 from ..active import THREAD
 from ..threads import note_autocast
 from .table import Before, Patch
@@ -29,12 +30,14 @@ def patches() -> list[Patch]:
 
 
 def _notify_construction(name: str, cls: type) -> Before:
+    position = torch_api.SURFACE[name].parameters.index("enabled")
+
     def notify_construction(recorder: Recorder, region: Any, *args: Any, **kwargs: Any) -> None:
         # A subclass calls the constructor of its base, so only the outer constructor is the user's call.
         if type(region) is cls:
             if not _is_plain(args, kwargs):
                 recorder.autocast.record_construction(name, args, kwargs)
-            if kwargs.get("enabled") is False:
+            if kwargs.get("enabled", args[position] if len(args) > position else True) is False:
                 recorder.autocast.record_disabled()
 
     return notify_construction

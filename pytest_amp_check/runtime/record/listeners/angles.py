@@ -1,0 +1,46 @@
+"""Angles, such as those of positions and timesteps, whose low precision makes sine and cosine wrong."""
+
+from __future__ import annotations
+
+import torch
+
+from ....protocol import events as e
+from ..recording import Recording
+from ..regions import LOW
+from ..source import SiteText, find_angle_source
+from ..sums import can_observe
+from .listener import Listener, listener_method
+
+#: Largest number of examined calls at one location.
+LOOKS = 4
+#: Distance of neighboring angles, in radians, from which on sine and cosine are wrong. Half of it is lost.
+COARSE = 0.5
+
+
+class AngleListener(Listener):
+    """A listener for sine and cosine of low-precision tensors."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__(recording)
+        #: ``id`` of a location to the number of examined calls there.
+        self._look_counts: dict[int, int] = {}
+
+    @listener_method
+    def record_function(self, angles: torch.Tensor) -> None:
+        """Record a call of sine or cosine."""
+        if self.recording.backward_depth or not angles.numel() or not can_observe(angles):
+            return
+        site = self.sites.current_site()
+        count = self._look_counts.get(id(site), 0)
+        if count >= LOOKS:
+            return
+        self._look_counts[id(site)] = count + 1
+        largest = float(angles.detach().abs().amax())
+        if not COARSE <= largest * torch.finfo(angles.dtype).eps < float("inf"):
+            return
+        self._look_counts[id(site)] = LOOKS
+        source = self.recording.query_source(site, find_angle_source)
+        cause, how = (site, "radians") if source is None else (source.site, source.how)
+        call = SiteText(site) if source is None else source.text
+        names = {"call": call, "dtype": LOW[angles.dtype], "largest": f"{largest:.4g}"}
+        self.recording.emit(e.LOW_POSITIONS, cause, dtype=LOW[angles.dtype], guessed=False, how=how, names=names)
