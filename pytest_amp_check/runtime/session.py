@@ -59,15 +59,30 @@ def _prepare_run(
     parts: dict[str, Any],
 ) -> tuple[Replay, record]:
     replay = Replay(step, batches, steps, state, also)
-    models = list(replay.find_state().models.values())
-    if model is None and len(models) == 1:
-        model = models[0]
+    if model is None:
+        model = _trained_model(replay)
     recording = record(model, **parts)
     recording.run.replay = replay
     # Frame 1 is the caller, and this frame is still on the stack while the steps run. Users only need to see the frames
     # from the step on.
     recording.show_from(sys._getframe(1))
     return replay, recording
+
+
+def _trained_model(replay: Replay) -> torch.nn.Module | None:
+    """Return the model that gives names to the recorded data, or None if the step uses none.
+
+    A criterion has no parameters, and an average of the weights is in no optimizer, so neither is the model. Several
+    trained models are recorded together, each under its own name: "generator.0", "discriminator.0".
+    """
+    state = replay.find_state()
+    models = {name: each for name, each in state.models.items() if any(True for _ in each.parameters())}
+    trained = {id(p) for each in state.optimizers.values() for group in each.param_groups for p in group["params"]}
+    chosen = {name: each for name, each in models.items() if any(id(p) in trained for p in each.parameters())} or models
+    if len(chosen) < 2:
+        return next(iter(chosen.values()), None)
+    # The container only refers to the models. Its keys cannot contain dots.
+    return torch.nn.ModuleDict({name.replace(".", "_"): each for name, each in chosen.items()})
 
 
 class Session:

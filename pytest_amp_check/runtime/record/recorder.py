@@ -10,6 +10,7 @@ from .listeners.autocast import AutocastListener
 from .listeners.backward import BackwardListener
 from .listeners.checkpoints import CheckpointListener
 from .listeners.clipping import ClippingListener
+from .listeners.derivatives import DerivativeListener
 from .listeners.followers import StepFollowersListener
 from .listeners.forwards import ForwardListener
 from .listeners.gradients import GradientListener
@@ -54,6 +55,7 @@ class Recorder:
         self.clearing_listener = ClearingListener(recording, self.gradients)
         self.clipping_listener = ClippingListener(recording, self.gradients)
         self.penalties = PenaltyListener(recording, scaled_losses)
+        self.derivatives = DerivativeListener(recording, scaled_losses, self.gradients, self.nonfinite)
         self.sizes = SizeListener(recording)
         self.backward = BackwardListener(
             recording, self.gradients, scaled_losses, self.penalties, self.nonfinite, self.sizes
@@ -77,6 +79,7 @@ class Recorder:
             self.followers,
             self.nonfinite,
             self.recomputation,
+            self.derivatives,
         )
         self.checkpoints = CheckpointListener(recording)
         self.replicas = ReplicaListener(recording)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ...protocol.events import Site
+from ..record.derivatives import Derivative
 from ..record.listeners.non_finite import (
     GRADIENTS,
     PARAMETERS,
@@ -107,6 +108,14 @@ def _cause_of_origin(evidence: Evidence, origin: NonFiniteOrigin) -> NonFiniteCa
     return NonFiniteCause(
         label, origin.site, names, _build_trace(origin, f"the output of `{names['op']}` went bad first")
     )
+
+
+def cause_of_derivative(evidence: Evidence, origin: NonFiniteOrigin, derivative: Derivative) -> NonFiniteCause:
+    """Return the cause for a gradient from ``torch.autograd.grad`` that is not finite, of an unscaled loss."""
+    names = {"step": str(evidence.nonfinite.step), "where": "code outside of modules", "first": "gradient"}
+    names.update(op="torch.autograd.grad", values=str(origin.result), reason=_explain_gradient(origin))
+    trace = _build_trace(origin, "the loss contains this gradient")
+    return NonFiniteCause(BACKWARD, derivative.site, names, ((derivative.site, "the gradient is computed"), *trace))
 
 
 def unexplained_cause(evidence: Evidence) -> NonFiniteCause:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ..record.active import hide_recorders
+from ..record.derivatives import Derivative
 from ..record.listeners.non_finite import (
     LOSS,
     OF_LARGE,
@@ -21,9 +22,9 @@ from ..record.listeners.non_finite import (
     NonFiniteRecord,
     TapedBackward,
 )
-from .causes import OVERFLOW, Evidence, cause_of, is_low, is_scale_product, unexplained_cause
+from .causes import OVERFLOW, Evidence, cause_of, cause_of_derivative, is_low, is_scale_product, unexplained_cause
 from .magnitudes import is_finite
-from .op_trace import BUFFER, PARAMETER, NonFiniteOrigin, OpTrace, storage_of
+from .op_trace import BUFFER, DERIVATIVE, PARAMETER, NonFiniteOrigin, OpTrace, storage_of
 from .snapshot import Snapshot
 from .tape_player import InFloat32, TapePlayer, suppress_output
 
@@ -50,6 +51,10 @@ def explain_nonfinite(nonfinite: NonFiniteRecord) -> NonFiniteCause | None:
             warnings.simplefilter("ignore")
             _restore_weights(nonfinite)
             origin = _find_origin(nonfinite, modules, evidence)
+            if origin is not None and origin.kind == DERIVATIVE:
+                # The scale of scaled gradients falls, as after an overflow of the gradients themselves.
+                derivative = _find_derivative(nonfinite, origin)
+                return None if derivative.is_scaled else cause_of_derivative(evidence, origin, derivative)
             if origin is not None:
                 cause = cause_of(evidence, origin)
                 if nonfinite.kind != LOSS or nonfinite.backward is None or not nonfinite.backward.is_scaled:
@@ -65,6 +70,12 @@ def explain_nonfinite(nonfinite: NonFiniteRecord) -> NonFiniteCause | None:
     finally:
         snapshot.restore()
     return None if nonfinite.kind == SKIPPED else unexplained_cause(evidence)
+
+
+def _find_derivative(nonfinite: NonFiniteRecord, origin: NonFiniteOrigin) -> Derivative:
+    assert origin.tensor is not None
+    key = storage_of(origin.tensor)
+    return next(each for tensor, each in nonfinite.derivatives if storage_of(tensor) == key)
 
 
 def _restore_weights(nonfinite: NonFiniteRecord) -> None:
@@ -99,7 +110,10 @@ def _find_origin(
     nonfinite: NonFiniteRecord, modules: Sequence[nn.Module], evidence: Evidence
 ) -> NonFiniteOrigin | None:
     op_trace = OpTrace(
-        {storage_of(tensor): kind_and_name for tensor, kind_and_name in _named_tensors(modules)},
+        {
+            **{storage_of(tensor): (DERIVATIVE, "") for tensor, _ in nonfinite.derivatives},
+            **{storage_of(tensor): kind_and_name for tensor, kind_and_name in _named_tensors(modules)},
+        },
         {id(module): name for name, module in evidence.modules.items()},
         nonfinite.locate,
     )

@@ -35,7 +35,7 @@ _TRACEBACK = "traceback_"
 _HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _LIBRARY = f"{os.sep}site-packages{os.sep}"
 
-PARAMETER, BUFFER, STATE, INPUT, OP = "parameter", "buffer", "state", "input", "op"
+PARAMETER, BUFFER, STATE, INPUT, OP, DERIVATIVE = "parameter", "buffer", "state", "input", "op", "derivative"
 
 Place = tuple[CodeType, int]
 

@@ -23,6 +23,8 @@ from .replay import Replay, ReplayWatch
 #: Smallest update size, as a share of the average update, for the comparison of one parameter. Smaller updates would be
 #: compared with their own noise.
 _STILL = 0.1
+#: Factor by which rounding errors that add up may exceed a single rounding error.
+_NOISE = 16.0
 
 
 def assert_matches_fp32(
@@ -38,7 +40,8 @@ def assert_matches_fp32(
     Losses (the result of the step; else the unscaled backward losses) may differ by ``atol + rtol * |float32|`` at
     every step. The update of each parameter, from first to last step, may differ in norm by ``updates`` of its float32
     update plus ``atol`` per element. Parameters that hardly move are compared with a tenth of the average update. The
-    same limit holds for the gradients of each optimizer's first step.
+    same limit holds for the gradients of each optimizer's first step. Elements whose gradients are zero but for
+    rounding, such as the bias of attention keys, are not compared: Adam makes full steps of their noise.
 
     Updates and gradients show mistakes that a loss hides, such as clipping scaled gradients, but are noisier. A correct
     trainer of ours differed by 4 % after eight steps whose losses agreed to 0.01 %. Steps that the scaler skipped are
@@ -69,11 +72,13 @@ def assert_matches_fp32(
                     "let autocast choose, or cast with `.to(weight.dtype)`."
                 ) from error
         fp32_end = copy_parameters(replay)
+        _require_finite(fp32.losses)
         # The gradients are compared first, because losses differ only after the updates from these gradients.
         difference = _gradient_difference(amp, fp32, updates) if what != "loss" else ""
         if what != "parameters" and not difference:
             difference = _loss_difference(amp.losses, fp32.losses, rtol, atol)
-        errors = _update_errors(start, amp_end, fp32_end, updates, atol)
+        noise = _noisy_elements(replay, amp, fp32) if what != "loss" else {}
+        errors = _update_errors(start, amp_end, fp32_end, noise, updates, atol)
         if what != "loss" and not difference and any(error > allowed for _, error, allowed, _ in errors):
             difference = f"after {replay.steps} steps the parameters have moved elsewhere than in float32"
         if not difference:
@@ -99,12 +104,19 @@ def _loss_difference(amp: Sequence[float | None], fp32: Sequence[float | None], 
             'the step returns no loss and runs nothing backward: return the loss, or pass what="parameters"'
         )
     for number, (one, other) in enumerate(zip(amp, fp32, strict=True), 1):
-        if one is not None and other is not None and not abs(one - other) <= atol + rtol * abs(other):
+        if one is not None and other is not None and _is_apart(one, other, rtol, atol):
             return (
                 f"the losses part at step {number} of {len(amp)}: {one:.6g} under autocast, {other:.6g} in float32, "
                 f"{format_percent(abs(one - other) / abs(other) if other else math.inf)} apart"
             )
     return ""
+
+
+def _is_apart(one: float, other: float, rtol: float, atol: float) -> bool:
+    """Return True if two losses differ by more than the tolerance. A NaN is equal to a NaN."""
+    if math.isfinite(one) and math.isfinite(other):
+        return abs(one - other) > atol + rtol * abs(other)
+    return one != other and not (math.isnan(one) and math.isnan(other))
 
 
 def _gradient_difference(amp: ReplayWatch, fp32: ReplayWatch, allowed: float) -> str:
@@ -130,30 +142,80 @@ def _gradient_difference(amp: ReplayWatch, fp32: ReplayWatch, allowed: float) ->
     return ""
 
 
+def _require_finite(losses: Sequence[float | None]) -> None:
+    """Raise AssertionError if a float32 loss is not finite: equal losses would then prove nothing."""
+    for number, loss in enumerate(losses, 1):
+        if loss is not None and not math.isfinite(loss):
+            raise AssertionError(
+                f"the loss of step {number} is {loss} in float32 as well, so the precision is not the reason: look for "
+                "a learning rate that is too large, or a batch that is not finite (run.assert_finite())"
+            )
+
+
 def _loss_table(amp: Sequence[float | None], fp32: Sequence[float | None], rtol: float, atol: float) -> str:
     """Return a table of the losses around the first difference, and of the last step."""
     rows = [(number, one, other) for number, (one, other) in enumerate(zip(amp, fp32, strict=True), 1)]
     known = [(number, one, other) for number, one, other in rows if one is not None and other is not None]
-    first = next((n for n, (_, one, other) in enumerate(known) if not abs(one - other) <= atol + rtol * abs(other)), 0)
+    first = next((n for n, (_, one, other) in enumerate(known) if _is_apart(one, other, rtol, atol)), 0)
     shown = [*known[max(0, first - 1) : first + 3], *known[-1:]]
     lines = [f"  {number:>5}  {one:>12.6g}  {other:>12.6g}" for number, one, other in dict.fromkeys(shown)]
     return "\n".join([f"  {'step':>5}  {'autocast':>12}  {'float32':>12}", *lines, ""]) if lines else ""
 
 
+def _noisy_elements(replay: Replay, amp: ReplayWatch, fp32: ReplayWatch) -> dict[str, Tensor]:
+    """Return for each parameter the elements whose gradients are within the rounding error of low precision.
+
+    The rounding error is that of a gradient of average size. Elements without gradients are not among them.
+    """
+    eps = max(torch.finfo(dtype).eps for dtype in amp.dtypes)
+    largest = [_largest_gradients(watch) for watch in (amp, fp32)]
+    values = list(largest[1].values())
+    count = sum(value.numel() for value in values)
+    average = math.sqrt(sum(float((value.double() ** 2).sum()) for value in values) / count) if count else 0.0
+    noise = {}
+    for name, p in replay.find_state().parameters().items():
+        used, wanted = (each.get(id(p)) for each in largest)
+        if used is not None and wanted is not None:
+            noise[name] = (used <= _NOISE * eps * average) & (wanted <= eps * average) & (used > 0)
+    return noise
+
+
+def _largest_gradients(watch: ReplayWatch) -> dict[int, Tensor]:
+    """Return the largest magnitude of each element's gradient at the applied steps, by ``id`` of the parameter."""
+    largest: dict[int, Tensor] = {}
+    for window in (window for windows in watch.windows.values() for window in windows if not window.is_skipped):
+        for key, gradient in window.step_grads.items():
+            size = gradient.abs()
+            largest[key] = torch.maximum(largest[key], size) if key in largest else size
+    return largest
+
+
 def _update_errors(
-    begin: Mapping[str, Tensor], amp: Mapping[str, Tensor], fp32: Mapping[str, Tensor], rtol: float, atol: float
+    begin: Mapping[str, Tensor],
+    amp: Mapping[str, Tensor],
+    fp32: Mapping[str, Tensor],
+    noise: Mapping[str, Tensor],
+    rtol: float,
+    atol: float,
 ) -> list[tuple[str, float, float, float]]:
-    """Return (name, error, allowed error, reference size) of each parameter's update, largest relative error first."""
-    moves = {name: (fp32[name].double() - start.double()) for name, start in begin.items()}
+    """Return (name, error, allowed error, reference size) of each parameter's update, largest relative error first.
+
+    The elements in ``noise`` are not compared.
+    """
+    moves = {name: _without(noise.get(name), fp32[name].double() - start.double()) for name, start in begin.items()}
     elements = sum(move.numel() for move in moves.values())
     average = math.sqrt(sum(float((move**2).sum()) for move in moves.values()) / max(1, elements))
     errors = []
     for name, move in moves.items():
         size = max(float(move.norm()), _STILL * average * math.sqrt(move.numel()))
-        error = float((amp[name].double() - fp32[name].double()).norm())
+        error = float(_without(noise.get(name), amp[name].double() - fp32[name].double()).norm())
         error = math.inf if math.isnan(error) else error
         errors.append((name, error, rtol * size + atol * math.sqrt(move.numel()), size))
     return sorted(errors, key=lambda each: -(each[1] / each[3] if each[3] else math.inf if each[1] else 0.0))
+
+
+def _without(excluded: Tensor | None, values: Tensor) -> Tensor:
+    return values if excluded is None else values.masked_fill(excluded.to(values.device), 0.0)
 
 
 def _worst_updates(errors: Sequence[tuple[str, float, float, float]]) -> str:

@@ -62,6 +62,10 @@ RULE = Rule(
             "The gradient of `{op}` in {where} is the first non-finite value of step {step}, after a finite loss "
             "({values}), because {reason}: compute it in float32, or bound its operands"
         ),
+        "not-finite:derivative": ViolationKind(
+            "`{call}` returns NaN or infinity for scaled gradients in step {step}, and the scaler still applies the "
+            "step, because it checks only `.grad`: differentiate the unscaled loss, or skip such a step yourself"
+        ),
         "not-finite:unexplained": ViolationKind(
             "The {what} of step {step} is not finite; the cause is unknown ({reason}){lasting}: find the first NaN or "
             "infinity before it"

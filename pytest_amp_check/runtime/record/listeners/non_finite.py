@@ -19,6 +19,7 @@ from ....protocol.events import Event, Site
 from ..active import THREAD
 from ..deferred_values import DeferredNumber
 from ..delayed_reads import DeviceTransfer, PreviousWeights, Weights
+from ..derivatives import Derivative, Derivatives
 from ..forwards import compiled_code_count
 from ..graph import dense_values
 from ..loose_ops import LooseOps
@@ -71,6 +72,7 @@ class NonFiniteRecord(NamedTuple):
     buffers: Sequence[tuple[nn.Module, str]]
     #: Parameters that have changed since then, with their old values.
     previous_weights: Weights
+    derivatives: Sequence[tuple[torch.Tensor, Derivative]]
     locate: Callable[[Sequence[tuple[CodeType, int]]], Site]
 
 
@@ -119,6 +121,8 @@ class NonFiniteListener(Listener):
         #: Set by the creator of the recording. None disables the watch.
         self.explain: Explain | None = None
         self._tape = Tape()
+        #: Gradients that ``torch.autograd.grad`` returned to the program.
+        self.derivatives = Derivatives()
         self._loose_ops = recording.loose_ops = LooseOps(self._record_op, self._tape.end_call)
         self._compiled_count = compiled_code_count()
         self._running_backward: TapedBackward | None = None
@@ -391,6 +395,7 @@ class NonFiniteListener(Listener):
             if not any(label.startswith("scale:") for label, _ in chain.event_findings):
                 self._report_pending()
         self._tape.clear()
+        self.derivatives.clear()
         self._statistics.clear()
         self._pending_checks.clear()
         self._previous_weights.clear()
@@ -431,6 +436,7 @@ class NonFiniteListener(Listener):
             optimizers,
             buffers,
             weights,
+            self.derivatives.alive(),
             locate,
         )
         is_scaled = self._last_backward is not None and self._last_backward.is_scaled and kind in (LOSS, SKIPPED)

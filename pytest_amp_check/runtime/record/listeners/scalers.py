@@ -16,6 +16,7 @@ from ..recording import Recording
 from ..sharding import unsynchronized_reason
 from ..source import SiteText, is_expected_to_raise
 from ..tracked import TrackedOptimizer, TrackedScaler
+from .derivatives import DerivativeListener
 from .followers import StepFollowersListener
 from .gradients import GradientListener
 from .listener import Listener, listener_method
@@ -40,8 +41,10 @@ class ScalerListener(Listener):
         followers: StepFollowersListener,
         finite: NonFiniteListener,
         recomputation: RecomputationListener,
+        derivatives: DerivativeListener,
     ) -> None:
         super().__init__(recording)
+        self._derivatives = derivatives
         self._recomputation = recomputation
         self._followers = followers
         self._nonfinite = finite
@@ -155,6 +158,7 @@ class ScalerListener(Listener):
         tracked.scaler = tracked_scaler
         self._optimizers.note_step(tracked, skipped)
         self._followers.record_step(tracked, optimizer, skipped)
+        self._derivatives.record_step(skipped)
         self._nonfinite.check_skip(tracked, tracked_scaler, optimizer)
         for collector in self.recording.collectors:
             collector.after_step(optimizer, scaler, skipped=bool(skipped))

@@ -49,10 +49,10 @@ def _wrap_run_backward(original: Any) -> Any:
             return original(t_outputs, *args, **kwargs)
         if not kwargs.get("accumulate_grad"):
             result = original(t_outputs, *args, **kwargs)
+            create_graph = len(args) > 2 and bool(args[2])
             for recorder in recorders:
-                recorder.penalties.record_differentiation(
-                    t_outputs, result, create_graph=len(args) > 2 and bool(args[2])
-                )
+                recorder.penalties.record_differentiation(t_outputs, result, create_graph=create_graph)
+                recorder.derivatives.record_differentiation(t_outputs, result, create_graph=create_graph)
             return result
         passes = [recorder.backward.record_begin(t_outputs) for recorder in recorders]
         try:
