@@ -187,7 +187,7 @@ def _render_scale(run: Mapping[str, Any], width: int, blocks: _BlockCharacters) 
         return [[_make_label("scale"), ("no optimizer step was recorded", "dim")]]
     series = collect_scales(run)
     if not series:
-        return [[_make_label("scale"), (f"no GradScaler in use, {format_count(total, 'step')}", "")]]
+        return [[_make_label("scale"), (f"no step was scaled, {format_count(total, 'step')}", "")]]
     shown: list[Line] = []
     for name, points in series.items():
         own = [step for step in run["steps"] if step["scaler"] == name]

@@ -286,6 +286,10 @@ class RecordedScript:
         from . import text
 
         steps = self.step_count
+        if not steps and any(counts.values()):
+            return self._add_torch_exception(
+                f"{text.summarize_counts(counts, 1).partition(' in ')[0]} before the first training step."
+            )
         if not steps:
             return self._add_torch_exception(
                 "No training step was recorded: nothing stepped an optimizer in this process or a thread of its own"
@@ -297,7 +301,7 @@ class RecordedScript:
             trained += f" on {len(ranks)} ranks" if len(ranks) > 1 else f" on rank {ranks[0]}"
         elif len(self._collect_local_runs()) > 1:
             trained += f" in {len(self._collect_local_runs())} threads"
-        if not sum(counts.values()):
+        if not any(counts.values()):
             bad = [run for run in self._collect_local_runs() if run.bad_losses]
             if bad:
                 count, first = sum(run.bad_losses for run in bad), bad[0].first_bad_loss

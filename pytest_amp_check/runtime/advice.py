@@ -60,7 +60,7 @@ def advise(
         # Only float16 gradients are scaled, so these two kinds of advice apply to scaled runs only.
         found += [*_underflow_advice(numerics), *_headroom_advice(numerics, dtypes)]
     if memory is not None:
-        found += _budget_advice(memory)
+        found += [*_autocast_advice(memory), *_budget_advice(memory)]
     return found
 
 
@@ -118,6 +118,16 @@ def _headroom_advice(numerics: Numerics, dtypes: Dtypes | None) -> Iterator[Advi
             "headroom",
             f"run `{name}` in an autocast region that is off, or scale its inputs down",
             f"its outputs reach {most:.4g}, and float16 ends at {MOST:g}, {MOST / most:.1f} times as much",
+        )
+
+
+def _autocast_advice(memory: Memory) -> Iterator[Advice]:
+    """Explain why mixed precision needs more memory than float32."""
+    if memory.cost_of_autocast:
+        yield Advice(
+            "memory",
+            "use larger batches, or leave large weights that are used once out of autocast",
+            f"mixed precision needs more memory than float32 here, because {memory.cost_of_autocast}",
         )
 
 

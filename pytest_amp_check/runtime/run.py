@@ -72,6 +72,12 @@ class Run:
         found = self._recorder.findings(self._selected_rules)
         return [finding for finding in found if not self._is_suppressed(finding)]
 
+    @property
+    def explanations(self) -> list[Finding]:
+        """The findings that explain the torch exception that ended the run. Empty without such an exception."""
+        codes = () if self.ended_by is None else ("AMP810", *self.ended_by.rule_codes)
+        return [finding for finding in self.findings if finding.code in codes]
+
     def _is_suppressed(self, finding: Finding) -> bool:
         if not self.suppress:
             return False
@@ -150,8 +156,8 @@ class Run:
         Nothing is applied.
 
         Possible advice: an initial scale at which the first steps are not skipped. With ``numerics``: modules whose
-        gradients underflow, or whose outputs are close to the float16 limit. With ``memory`` and a memory budget: the
-        largest memory consumers.
+        gradients underflow, or whose outputs are close to the float16 limit. With ``memory``: the reason why mixed
+        precision needs more memory than float32, if it does; and with a memory budget the largest memory consumers.
         """
         from .advice import advise
 

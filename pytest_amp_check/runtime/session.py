@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .emulate.cuda import emulate_cuda
+from .record.sites import drop_own_frames
 from .replay.comparison import UnavailableError
 from .replay.replay import Replay
 from .replay.snapshot import random_state, restore_random, seed_all
-from .run import Run, record
+from .run import Run, finding_lines, record
 
 if TYPE_CHECKING:
     from .baselines import Baselines
@@ -43,9 +44,23 @@ def run_steps(
     ``parts`` are the options of :class:`~pytest_amp_check.runtime.run.record`. Raise ValueError for arguments with
     which no step can run.
     """
+    __tracebackhide__ = True
     replay, recording = _prepare_run(step, batches, steps, state, also, model, parts)
-    with recording as run:
-        replay.run()
+    return _record_steps(replay, recording)
+
+
+def _record_steps(replay: Replay, recording: record) -> Run:
+    """Run and record the steps. An exception of the step gets the findings that explain it as notes."""
+    __tracebackhide__ = True
+    try:
+        with recording as run:
+            replay.run()
+    except Exception as error:
+        for finding in recording.run.explanations:
+            # Before Python 3.11 exceptions have no notes.
+            getattr(error, "add_note", str)("\n".join(finding_lines(finding)))
+        error.__traceback__ = drop_own_frames(error.__traceback__)
+        raise
     return run
 
 
@@ -139,11 +154,10 @@ class Session:
         **parts: Any,
     ) -> Run:
         """Run and record training steps. The arguments are the arguments of :func:`run_steps`."""
+        __tracebackhide__ = True
         replay, recording = _prepare_run(step, batches, steps, state, also, model, parts)
         self._register_run(recording.run)
-        with recording as run:
-            replay.run()
-        return run
+        return _record_steps(replay, recording)
 
     def distributed(self, function: Callable[..., Any], nprocs: int = 2, args: Sequence[Any] = (), **how: Any) -> Ranks:
         """Call ``function(rank, *args)`` on several ranks, each in a recorded process, and return their results.

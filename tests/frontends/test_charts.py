@@ -119,7 +119,7 @@ def test_dropped_steps_leave_their_changes_of_the_scale() -> None:
 
 
 def test_without_a_scaler_or_a_step() -> None:
-    assert drawn(run([step(0, None, None), step(1, None, None)])) == ["scale     no GradScaler in use, 2 steps"]
+    assert drawn(run([step(0, None, None), step(1, None, None)])) == ["scale     no step was scaled, 2 steps"]
     assert drawn(run()) == ["scale     no optimizer step was recorded"]
 
 

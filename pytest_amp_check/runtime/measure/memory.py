@@ -25,6 +25,8 @@ Named = nn.Module | torch.optim.Optimizer | torch.Tensor
 
 #: Number of contributors to the peak that a report lists.
 TELLING = 20
+#: Share of the peak from which on copies of weights are worth an explanation.
+NOTABLE = 0.05
 #: Remedy for each category.
 ADVICE = {
     "parameters": "keep frozen weights in bfloat16, or shard the model (torch.distributed.fsdp)",
@@ -172,6 +174,23 @@ class Memory(Collector):
         return self._order_categories(self._storages.ledger.highest)
 
     @property
+    def cost_of_autocast(self) -> str:
+        """The reason why mixed precision needs more memory than float32 here, one clause. "" if it does not.
+
+        Autocast keeps low-precision copies of the weights until the backward pass has used them. It saves half of the
+        activations, which is as much as the low-precision activations themselves.
+        """
+        highest = self.highest
+        copies = highest.get("autocast cache", 0)
+        activations = max(0, highest.get("activations", 0) - copies)
+        if copies <= activations or copies < NOTABLE * self.peak:
+            return ""
+        return (
+            f"autocast keeps copies of the weights of {format_size(copies)} for the backward pass, more than the "
+            f"{format_size(activations)} of activations that it saves"
+        )
+
+    @property
     def timeline(self) -> list[Point]:
         """Bytes by category at the ends of "forward", "backward", "unscale" and "step", and at the "peak", in order."""
         return [Point(label, self._order_categories(sums)) for label, sums in self._storages.ledger.timeline()]
@@ -243,7 +262,8 @@ class Memory(Collector):
             return f"<Memory of {self.device}: nothing measured yet>"
         largest = sorted(self.at_peak.items(), key=lambda pair: -pair[1])
         parts = ", ".join(f"{category} {format_size(size)}" for category, size in largest)
-        return f"<Memory of {self.device}: peak {format_size(self.peak)} ({parts}), by {self.how}>"
+        cost = f"; {self.cost_of_autocast}" if self.cost_of_autocast else ""
+        return f"<Memory of {self.device}: peak {format_size(self.peak)} ({parts}), by {self.how}{cost}>"
 
     def _total_workspace(self) -> int:
         if self._uses_allocator:

@@ -42,13 +42,14 @@ ONE = DeferredNumber(1.0)
 class ScaledValue:
     """A loss of a backward pass or a norm of gradients: the tensor, and the scale of the tensor.
 
-    ``value`` is the number in the tensor if already known, else None.
+    ``value`` is the number in the tensor if already known, else None. The tensor is then None, because a kept loss
+    would count as memory of the program.
     """
 
     __slots__ = ("scale", "tensor", "value")
 
     def __init__(self, tensor: torch.Tensor, scale: DeferredNumber, value: float | None = None) -> None:
-        self.tensor = tensor
+        self.tensor = tensor if value is None else None
         self.scale = scale
         self.value = value
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 
 import torch
 
@@ -78,6 +78,16 @@ def stop_position(error: BaseException) -> tuple[str, int] | None:
 def is_ours(path: str) -> bool:
     """Return True if a source file belongs to this package."""
     return path.startswith(_OURS)
+
+
+def drop_own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of this package."""
+    if trace is None:
+        return None
+    rest = drop_own_frames(trace.tb_next)
+    if is_ours(trace.tb_frame.f_code.co_filename):
+        return rest
+    return TracebackType(rest, trace.tb_frame, trace.tb_lasti, trace.tb_lineno)
 
 
 def innermost_user_site(site: Site) -> Site:

@@ -150,10 +150,10 @@ class StepLog:
     def _with_scale(self, value: ScaledValue | None) -> tuple[DeferredNumber, DeferredNumber] | None:
         if value is None:
             return None
-        number = (
-            self._deferred_values.defer_number(value.tensor) if value.value is None else DeferredNumber(value.value)
-        )
-        return number, value.scale
+        if value.value is not None:
+            return DeferredNumber(value.value), value.scale
+        assert value.tensor is not None
+        return self._deferred_values.defer_number(value.tensor), value.scale
 
     def set_norm(self, norm: ScaledValue) -> None:
         """Set the gradient norm of the step that is about to run."""

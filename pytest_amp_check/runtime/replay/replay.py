@@ -78,11 +78,13 @@ class Replay:
 
     def run(self) -> None:
         """Run the steps from the present state, as the user's own run."""
+        __tracebackhide__ = True
         for number in range(self.steps):
             self.call_step(number)
 
     def call_step(self, number: int) -> Any:
         """Call the step with batch ``number``, counted from 0, and return its result."""
+        __tracebackhide__ = True
         return self.step(self.batches[number % len(self.batches)])
 
     def find_state(self) -> StateParts:

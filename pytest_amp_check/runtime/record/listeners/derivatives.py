@@ -51,11 +51,12 @@ class DerivativeListener(Listener):
         site = self.sites.current_site()
         self._nonfinite.derivatives.record(tensors, site, is_scaled=is_scaled)
         # With a graph the result enters a loss, and the scaler sees its overflow in the gradients.
-        if is_scaled and not create_graph and self._overflow is None and id(site) not in self._reported_site_ids:
-            if not all(map(_is_finite_on_cpu, tensors)):
-                names: dict[str, object] = {"call": SiteText(site), "step": str(self.recording.steps.total)}
-                facts = {"how": "derivative", "lasting": "", "witness": ()}
-                self._overflow = Event(e.NOT_FINITE, site, None, None, facts, names)
+        if not is_scaled or create_graph or self._overflow is not None or id(site) in self._reported_site_ids:
+            return
+        if not all(map(_is_finite_on_cpu, tensors)):
+            names: dict[str, object] = {"call": SiteText(site), "step": str(self.recording.steps.total)}
+            facts = {"how": "derivative", "lasting": "", "witness": ()}
+            self._overflow = Event(e.NOT_FINITE, site, None, None, facts, names)
 
     def _is_scaled_gradient(self, tensor: torch.Tensor) -> bool:
         keys = self._gradients.owners_of(tensor)

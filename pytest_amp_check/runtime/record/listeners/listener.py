@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..recording import Recording
@@ -48,8 +49,8 @@ def _guard_method(method: Method, *, asks_tensors: bool) -> Method:
         try:
             if recording.registry.dead_objects and not recording.backward_depth:
                 recording.registry.forget_dead()
-            if recording.has_dispatch_watcher:
-                # Dispatch modes must not see the computations of a listener.
+            if recording.has_dispatch_watcher or torch._C._len_torch_dispatch_stack():
+                # Dispatch modes, of another recording as well, must not see the computations of a listener.
                 with _disable_current_modes():
                     return method(self, *args, **kwargs)
             return method(self, *args, **kwargs) if kwargs else method(self, *args)

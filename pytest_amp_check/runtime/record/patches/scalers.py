@@ -5,6 +5,10 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -84,11 +88,24 @@ def _wrap_init(cls: type, name: str, original: Any) -> Any:
                 events = [
                     recorder.construction.record_construction(_SHARDED, (), arguments_by_name) for recorder in recorders
                 ]
-        original(self, *args, **kwargs)
+        with _warning_at(sys._getframe(1)) if recorders and cls is not grad_scaler.GradScaler else nullcontext():
+            original(self, *args, **kwargs)
         for recorder, event in zip(recorders, events, strict=False):
             recorder.construction.record_created(self, event)
 
     return init
+
+
+@contextmanager
+def _warning_at(frame: FrameType) -> Iterator[None]:
+    """Give warnings in the region the location of the caller, from which the patch separates torch."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    for each in caught:
+        name = frame.f_globals.get("__name__", "")
+        warnings.warn_explicit(each.message, each.category, frame.f_code.co_filename, frame.f_lineno, name, registry)
 
 
 def _notify_before_scale(recorder: Recorder, scaler: Any, outputs: Any) -> None:
