@@ -7,7 +7,7 @@ import ast
 from .source_text import find_access_path
 
 #: Functions of torch, numpy and math that test for finite numbers.
-_ASKING = frozenset({"isnan", "isinf", "isfinite", "isposinf", "isneginf"})
+ASKING = frozenset({"isnan", "isinf", "isfinite", "isposinf", "isneginf"})
 _EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
 
 
@@ -32,11 +32,11 @@ def raises_on_nonfinite(node: ast.AST) -> bool:
         if isinstance(part, (ast.Name, ast.Attribute))
     ]
     words = " ".join(names).lower()
-    return not _ASKING.isdisjoint(names) and ("grad" in words or "norm" in words) and "loss" not in words
+    return not ASKING.isdisjoint(names) and ("grad" in words or "norm" in words) and "loss" not in words
 
 
 def find_finite_call(node: ast.If | ast.Assert) -> ast.AST:
     """Return the function that such a statement calls to test for finite values, or the condition if there is none."""
     calls = [part.func for part in ast.walk(node.test) if isinstance(part, ast.Call)]
-    found = (call for call in calls if not _ASKING.isdisjoint((getattr(call, "attr", ""), getattr(call, "id", ""))))
+    found = (call for call in calls if not ASKING.isdisjoint((getattr(call, "attr", ""), getattr(call, "id", ""))))
     return next(found, node.test)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import sys
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +14,10 @@ from marks import marks, places, shown
 
 pytest.importorskip("torch")
 
-from pytest_amp_check import emulate_cuda, record
+import torch
+
+from pytest_amp_check import emulate_cuda, record, run_steps
+from pytest_amp_check.runtime.session import session
 
 SETUP = """\
 import torch
@@ -142,7 +147,111 @@ for i in range(3):
     scaler.step(optimizer)
     scaler.update()
 """
+HIDDEN = """
+class Norm(nn.Module):
+    def forward(self, x):
+        {norm}
+
+model = nn.Sequential(nn.Linear(16, 32), Norm(), nn.Linear(32, 4)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cuda")
+for _ in range(3):
+    x, y = torch.randn(8, 16).cuda() * 3000, torch.randint(0, 4, (8,)).cuda()
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        loss = F.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+CURVATURE = """
+model = nn.Sequential(nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 4)).cuda()
+params = list(model.parameters())
+optimizer = torch.optim.SGD(params, lr=1e-3)
+scaler = torch.amp.GradScaler("cuda")
+for _ in range(3):
+    x, y = torch.randn(8, 16).cuda(), torch.randint(0, 4, (8,)).cuda()
+    with torch.autocast("cuda"{region}):
+        loss = F.cross_entropy(model(x), y)
+    first = torch.autograd.grad({loss}, params, create_graph=True)
+    signs = [torch.randint_like(p, high=2) * 2.0 - 1 for p in params]
+    products = torch.autograd.grad(first, params, signs){mark}
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        loss = F.cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+HOOKS = """
+model = nn.Linear(16, 4).cuda()
+norms = []
+
+
+def watch(param):
+    param.register_hook(lambda grad: norms.append({norm})){mark}
+
+
+for p in model.parameters():
+    watch(p)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+scaler = torch.amp.GradScaler("cuda")
+for x in torch.randn(3, 8, 16).cuda():
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        loss = model(x).float().square().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+PENALTY = """
+net = nn.Sequential(nn.Linear(16, 32), nn.SiLU(), nn.Linear(32, 1)).cuda()
+optimizer = torch.optim.Adam(net.parameters(), lr=2e-4)
+scaler = torch.amp.GradScaler("cuda")
+for _ in range(4):
+    x = torch.randn(8, 16).cuda().requires_grad_(True)
+    optimizer.zero_grad()
+    with torch.autocast("cuda"):
+        out = net(x)
+    (grad,) = torch.autograd.grad(scaler.scale(out.sum()), x, create_graph=True){mark}
+    grad = grad{inverse}
+    with torch.autocast("cuda"):
+        loss = out.mean() + 10 * ((grad.float().norm(2, dim=1) - 1) ** 2).mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
 PAIRS = (
+    Pair(
+        "an overflow that a division hides",
+        HIDDEN.format(norm="return x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-6)  # AMP802"),
+        ("`mul` overflows float16 in step 0", "gives zero, which neither loss nor gradients show"),
+        HIDDEN.format(norm="return x / torch.sqrt((x.float() * x).mean(-1, keepdim=True) + 1e-6)"),
+    ),
+    Pair(
+        "an overflow in the squares of a norm",
+        HIDDEN.format(norm="return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)  # AMP802"),
+        ("overflows float16 in step 0",),
+        HIDDEN.format(norm="return F.rms_norm(x.float(), (32,)).to(x.dtype)"),
+    ),
+    Pair(
+        "second derivatives of a scaled loss",
+        CURVATURE.format(region="", loss="scaler.scale(loss)", mark="  # AMP802"),
+        ("`torch.autograd.grad` returns NaN or infinity for scaled gradients in step 0", "checks only `.grad`"),
+        CURVATURE.format(region=", enabled=False", loss="loss", mark=""),
+    ),
+    Pair(
+        "a hook that logs scaled gradients",
+        HOOKS.format(norm="grad.norm().item()", mark="  # AMP202"),
+        ("Gradients of `optimizer` are read while they are still multiplied by the loss scale",),
+        HOOKS.format(norm="(grad.norm() / scaler.get_scale()).item()", mark=""),
+    ),
+    Pair(
+        "a penalty of scaled gradients",
+        PENALTY.format(mark="  # AMP214", inverse=" * 1.0"),
+        ("still multiplied by the loss scale",),
+        PENALTY.format(mark="", inverse=" * (1.0 / scaler.get_scale())"),
+    ),
     Pair(
         "a scaler that a flag disables by mistake",
         MODEL + "dtype = 'float16'\nscaler = torch.amp.GradScaler('cuda', enabled=dtype == 'fp16')  # AMP502" + LOOP,
@@ -254,3 +363,104 @@ def test_parameters_made_low_before_the_recording_are_named_at_the_optimizer(tmp
     assert made.failure is None
     assert places(made.findings) == marks(body, "runtime"), shown(made.findings)
     assert "were bfloat16 before the recording" in made.findings[0].message
+
+
+def test_a_hook_that_tests_for_finite_gradients_reads_no_size(tmp_path: Path) -> None:
+    made = run(SETUP + HOOKS.format(norm="torch.isfinite(grad).float().mean().item()", mark=""), tmp_path / "run.py")
+    assert made.findings == []
+
+
+def test_an_exception_of_a_step_carries_its_explanation() -> None:
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        torch.matmul(x.half(), model.weight)
+
+    with pytest.raises(RuntimeError, match="dtype") as caught, session("emulate") as made:
+        made.run(step, [torch.randn(2, 4)])
+    frames = [entry.path for entry in caught.traceback if "pytest_amp_check" in str(entry.path)]
+    assert not [path for path in frames if "emulate" in str(path)]
+    if sys.version_info >= (3, 11):
+        (note,) = caught.value.__notes__
+        assert "AMP810" in note
+        assert "`torch.matmul` runs outside autocast on `x.half()` in float16" in note
+
+
+def test_names_come_from_the_trained_model_beside_a_criterion_and_an_average() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(8, 4))
+    average = copy.deepcopy(model)
+    criterion = torch.nn.MSELoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> None:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = criterion(model(x).float(), x[:, :4])
+        loss.backward()
+        optimizer.step()
+        with torch.no_grad():
+            for mean, p in zip(average.parameters(), model.parameters(), strict=True):
+                mean.lerp_(p, 0.1)
+
+    made = run_steps(step, [torch.randn(4, 8)], steps=2, dtypes=True)
+    made.assert_dtypes({"0": "bfloat16", "parameters": "float32"})
+
+
+def test_two_trained_models_have_names_of_their_own() -> None:
+    first, second = torch.nn.Sequential(torch.nn.Linear(8, 4)), torch.nn.Sequential(torch.nn.Linear(4, 2))
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (first, second)]
+
+    def step(x: torch.Tensor) -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = second(first(x)).float().square().mean()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    made = run_steps(step, [torch.randn(4, 8)], steps=2, dtypes=True)
+    made.assert_dtypes({"first.0": "bfloat16", "second.0": "bfloat16"})
+
+
+def test_a_bias_whose_gradient_is_rounding_noise_is_not_compared() -> None:
+    """Softmax does not change with the bias of attention keys, and Adam makes full steps of the noise."""
+    torch.manual_seed(0)
+    model = torch.nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def step(x: torch.Tensor) -> Any:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = (model(x) - x.flip(-1)).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    made = run_steps(step, [torch.randn(4, 8, 32) for _ in range(3)], steps=6)
+    made.assert_matches_fp32(rtol=0.05)
+
+
+def test_a_loss_that_is_not_finite_in_float32_either_is_not_called_unrepeatable() -> None:
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step(x: torch.Tensor) -> Any:
+        optimizer.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(x).float().square().mean() + float("nan")
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    made = run_steps(step, [torch.randn(4, 4)], steps=2)
+    with pytest.raises(AssertionError, match="the loss of step 1 is nan in float32 as well"):
+        made.assert_matches_fp32(rtol=0.05, what="loss")
+
+
+def test_a_deprecated_scaler_warns_at_the_line_of_the_program() -> None:
+    with warnings.catch_warnings(record=True) as caught, record():
+        warnings.simplefilter("always")
+        torch.cuda.amp.GradScaler(enabled=False)
+    assert {each.filename for each in caught if each.category is FutureWarning} == {__file__}

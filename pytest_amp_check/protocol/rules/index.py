@@ -532,6 +532,7 @@ INDEX: tuple[Listing, ...] = (
             "not-finite:rate",
             "not-finite:statistic",
             "not-finite:gradient",
+            "not-finite:hidden",
             "not-finite:derivative",
             "not-finite:unexplained",
         ),

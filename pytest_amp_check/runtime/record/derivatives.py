@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
+
+from torch.multiprocessing.reductions import StorageWeakRef
 
 if TYPE_CHECKING:
     import torch
@@ -16,9 +17,12 @@ KEPT = 256
 
 
 class Derivative(NamedTuple):
-    """A gradient from ``torch.autograd.grad``: the tensor, the call, and True if the loss was scaled."""
+    """A gradient from ``torch.autograd.grad``: its memory, the call, and True if the loss was scaled.
 
-    tensor_ref: weakref.ref[torch.Tensor]
+    The memory outlives the tensor if a tape of calls holds the tensor without its graph.
+    """
+
+    storage_ref: StorageWeakRef
     site: Site
     is_scaled: bool
 
@@ -31,11 +35,20 @@ class Derivatives:
 
     def record(self, tensors: list[torch.Tensor], site: Site, *, is_scaled: bool) -> None:
         """Remember the results of a call."""
-        self._recent.extend(Derivative(weakref.ref(tensor), site, is_scaled) for tensor in tensors)
+        for tensor in tensors:
+            self._recent.append(Derivative(_refer_to(tensor), site, is_scaled))
 
-    def alive(self) -> list[tuple[torch.Tensor, Derivative]]:
-        """Return the gradients that still exist."""
-        return [(tensor, each) for each in self._recent if (tensor := each.tensor_ref()) is not None]
+    def by_storage(self) -> dict[int, Derivative]:
+        """Return the gradients whose memory still exists, by the address of the storage object."""
+        return {each.storage_ref.cdata: each for each in self._recent if not _is_expired(each)}
 
     def clear(self) -> None:
         self._recent.clear()
+
+
+def _refer_to(tensor: torch.Tensor) -> StorageWeakRef:
+    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+
+
+def _is_expired(derivative: Derivative) -> bool:
+    return bool(derivative.storage_ref.expired())  # type: ignore[no-untyped-call]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -82,3 +84,12 @@ def find_hooked_params(params: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 
 def _is_ours(hook: object) -> bool:
     return isinstance(hook, functools.partial) and hook.func is _record_gradient
+
+
+def hook_codes(param: torch.Tensor) -> Iterator[CodeType]:
+    """Yield the code objects of the program's hooks on a parameter."""
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        for hook in (getattr(param, name, None) or {}).values():
+            code = getattr(inspect.unwrap(hook), "__code__", None)
+            if isinstance(code, CodeType):
+                yield code

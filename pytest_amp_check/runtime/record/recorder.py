@@ -17,6 +17,7 @@ from .listeners.gradients import GradientListener
 from .listeners.losses import LossListener
 from .listeners.non_finite import NonFiniteListener
 from .listeners.optimizers import OptimizerListener
+from .listeners.overflows import OverflowListener
 from .listeners.penalties import PenaltyListener
 from .listeners.recomputation import RecomputationListener
 from .listeners.replicas import ReplicaListener
@@ -45,7 +46,8 @@ class Recorder:
         recording = self.recording = Recording(outermost)
         scaled_losses = ScaledLosses(recording.registry)
         self._forward_listener = ForwardListener(recording)
-        self.nonfinite = NonFiniteListener(recording)
+        self.overflows = OverflowListener(recording)
+        self.nonfinite = NonFiniteListener(recording, self.overflows)
         self.weights = WeightListener(recording)
         self.threads = ThreadListener(recording)
         self.autocast = AutocastListener(recording, self.weights, self.threads, self.nonfinite)
@@ -100,6 +102,7 @@ class Recorder:
 
     def remove_hooks(self) -> None:
         """Remove the hooks from modules."""
+        self.overflows.stop()
         self.weights.unwatch_forwards()
         self._forward_listener.stop_watching()
 

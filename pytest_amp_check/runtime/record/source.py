@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ...protocol.checks import find_finite_call, raises_on_nonfinite
+from ...protocol.checks import ASKING, find_finite_call, raises_on_nonfinite
 from ...protocol.events import Site
 from ...protocol.source_text import SourceText, find_access_path
 
@@ -343,6 +343,12 @@ def refusal_text(site: Site) -> str:
         ):
             return str(SourceText(find_finite_call(node)))
     return ""
+
+
+def reads_no_size(site: Site) -> bool:
+    """Return True if the lines of a call compare values or test for finite values, whatever the loss scale is."""
+    lines = "".join(linecache.getlines(site.path)[site.line - 1 : site.end_line])
+    return any(word in lines for word in (*ASKING, "==", "!="))
 
 
 def mentions_scale(site: Site) -> bool:

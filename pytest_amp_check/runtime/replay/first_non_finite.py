@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from ..record.active import hide_recorders
-from ..record.derivatives import Derivative
 from ..record.listeners.non_finite import (
     LOSS,
     OF_LARGE,
@@ -51,9 +50,9 @@ def explain_nonfinite(nonfinite: NonFiniteRecord) -> NonFiniteCause | None:
             warnings.simplefilter("ignore")
             _restore_weights(nonfinite)
             origin = _find_origin(nonfinite, modules, evidence)
-            if origin is not None and origin.kind == DERIVATIVE:
+            if origin is not None and origin.kind == DERIVATIVE and origin.tensor is not None:
                 # The scale of scaled gradients falls, as after an overflow of the gradients themselves.
-                derivative = _find_derivative(nonfinite, origin)
+                derivative = nonfinite.derivatives[storage_of(origin.tensor)]
                 return None if derivative.is_scaled else cause_of_derivative(evidence, origin, derivative)
             if origin is not None:
                 cause = cause_of(evidence, origin)
@@ -70,12 +69,6 @@ def explain_nonfinite(nonfinite: NonFiniteRecord) -> NonFiniteCause | None:
     finally:
         snapshot.restore()
     return None if nonfinite.kind == SKIPPED else unexplained_cause(evidence)
-
-
-def _find_derivative(nonfinite: NonFiniteRecord, origin: NonFiniteOrigin) -> Derivative:
-    assert origin.tensor is not None
-    key = storage_of(origin.tensor)
-    return next(each for tensor, each in nonfinite.derivatives if storage_of(tensor) == key)
 
 
 def _restore_weights(nonfinite: NonFiniteRecord) -> None:
@@ -111,7 +104,7 @@ def _find_origin(
 ) -> NonFiniteOrigin | None:
     op_trace = OpTrace(
         {
-            **{storage_of(tensor): (DERIVATIVE, "") for tensor, _ in nonfinite.derivatives},
+            **dict.fromkeys(nonfinite.derivatives, (DERIVATIVE, "")),
             **{storage_of(tensor): kind_and_name for tensor, kind_and_name in _named_tensors(modules)},
         },
         {id(module): name for name, module in evidence.modules.items()},

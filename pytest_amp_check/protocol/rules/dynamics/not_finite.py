@@ -62,6 +62,10 @@ RULE = Rule(
             "The gradient of `{op}` in {where} is the first non-finite value of step {step}, after a finite loss "
             "({values}), because {reason}: compute it in float32, or bound its operands"
         ),
+        "not-finite:hidden": ViolationKind(
+            "`{op}` overflows float16 in step {step}, and a division by its infinity (line {line}) gives zero, which "
+            "neither loss nor gradients show: compute it in float32, or make its operands smaller"
+        ),
         "not-finite:derivative": ViolationKind(
             "`{call}` returns NaN or infinity for scaled gradients in step {step}, and the scaler still applies the "
             "step, because it checks only `.grad`: differentiate the unscaled loss, or skip such a step yourself"

@@ -13,6 +13,7 @@ from ..graph import find_tensors
 from ..recording import Recording
 from ..scaled_losses import ScaledLosses
 from ..source import SiteText
+from ..sums import can_observe
 from .gradients import GradientListener
 from .listener import Listener, listener_method
 from .non_finite import NonFiniteListener
@@ -45,7 +46,9 @@ class DerivativeListener(Listener):
         if self.recording.backward_depth:
             return
         tensors, roots = find_tensors(results), find_tensors(outputs)
-        if not tensors:
+        if not tensors or not all(
+            can_observe(tensor) and tensor.layout is torch.strided for tensor in (*tensors, *roots)
+        ):
             return
         is_scaled = self._scaled_losses.find_below(roots) is not None or any(map(self._is_scaled_gradient, roots))
         site = self.sites.current_site()
@@ -59,6 +62,10 @@ class DerivativeListener(Listener):
             self._overflow = Event(e.NOT_FINITE, site, None, None, facts, names)
 
     def _is_scaled_gradient(self, tensor: torch.Tensor) -> bool:
+        """Return True if a tensor is a scaled ``.grad``, or the result of another call for a scaled loss."""
+        earlier = self._nonfinite.derivatives.by_storage().get(int(tensor.untyped_storage()._cdata))
+        if earlier is not None:
+            return earlier.is_scaled
         keys = self._gradients.owners_of(tensor)
         return any(tracked is not None and tracked.is_scaled for tracked in map(self.registry.find_by_key, keys))
 

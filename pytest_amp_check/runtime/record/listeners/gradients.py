@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -10,11 +12,11 @@ import torch
 from ....protocol import events as e
 from ....protocol.events import Site
 from .. import active
-from ..grad_hooks import HookedGradient, find_hooked_params
+from ..grad_hooks import HookedGradient, find_hooked_params, hook_codes
 from ..graph import has_nonzero, is_number, plain_number, storage_pointer
 from ..manual_clips import TRIALS, ManualClips
 from ..recording import Recording
-from ..source import SiteText, enclosing_conditions, mentions_scale
+from ..source import SiteText, enclosing_conditions, mentions_scale, reads_no_size
 from ..tracked import TrackedOptimizer
 from .listener import Listener, listener_method
 from .weights import WeightListener
@@ -36,6 +38,8 @@ class GradientListener(Listener):
         self._writing_param_ids: set[int] = set()
         #: True during a scaled backward pass with post-accumulate hooks of parameters.
         self._has_later_hooks = False
+        #: ``id`` of a location in a hook to the location without its callers.
+        self._hook_sites: dict[int, Site] = {}
 
     @listener_method
     def record_change(self, tensor: torch.Tensor, effect: str, operand: Any) -> None:
@@ -87,7 +91,7 @@ class GradientListener(Listener):
             for p in find_hooked_params(tracked.sentinels):
                 self._hooked_gradients.append((tracked, HookedGradient(p, self._writing_param_ids)))
             self._has_later_hooks |= any(getattr(p, "_post_accumulate_grad_hooks", None) for p in tracked.sentinels)
-        if self._has_later_hooks:
+        if self._has_later_hooks or self._hooked_gradients:
             active.set_watching(self.recording, should_watch=True)
 
     def end_backward(self) -> None:
@@ -126,6 +130,34 @@ class GradientListener(Listener):
             elif effect in ("divide", "multiply") and is_number(operand):
                 value = plain_number(operand)
                 self._is_clipped(tracked, site, 1 / value if effect == "divide" and value else value, tensor, names)
+
+    @listener_method
+    def record_number_in_hook(self) -> None:
+        """Record that code reads a number during a scaled backward pass, possibly from a hook on a parameter."""
+        for tracked in self.registry.optimizers.values():
+            codes = {code for p in tracked.sentinels for code in hook_codes(p)}
+            if not codes or not self._is_running(codes):
+                continue
+            site = self.sites.current_site()
+            if not self.recording.query_source(site, reads_no_size) and not self.recording.query_source(
+                site, mentions_scale
+            ):
+                names = {**self._names_of_edit(tracked, site), "call": "this hook"}
+                # The hook and not the backward pass that runs it is to be changed.
+                own_site = self._hook_sites.setdefault(
+                    id(site), Site(site.path, site.line, site.column, site.end_line, site.end_column, site.function)
+                )
+                self.recording.emit(e.GRAD_READ, own_site, owners=(tracked.tracked_object.key,), names=names)
+            return
+
+    def _is_running(self, codes: set[CodeType]) -> bool:
+        """Return True if a function with one of these code objects is on the call stack."""
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            if frame.f_code in codes:
+                return True
+            frame = frame.f_back
+        return False
 
     def _names_of_edit(self, tracked: TrackedOptimizer, site: Site) -> dict[str, Any]:
         names = {"params": "p.grad", "call": SiteText(site), "optimizer": tracked.name or ""}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,6 +28,7 @@ from ..sums import can_observe
 from ..tape import Slot, Tape, TapedCall, user_frame
 from ..tracked import TrackedOptimizer, TrackedScaler
 from .listener import Listener, listener_method
+from .overflows import OverflowListener
 
 if TYPE_CHECKING:
     from ..tracked import BackwardPass
@@ -72,7 +73,7 @@ class NonFiniteRecord(NamedTuple):
     buffers: Sequence[tuple[nn.Module, str]]
     #: Parameters that have changed since then, with their old values.
     previous_weights: Weights
-    derivatives: Sequence[tuple[torch.Tensor, Derivative]]
+    derivatives: Mapping[int, Derivative]
     locate: Callable[[Sequence[tuple[CodeType, int]]], Site]
 
 
@@ -116,8 +117,9 @@ Explain = Callable[[NonFiniteRecord], NonFiniteCause | None]
 class NonFiniteListener(Listener):
     """A listener that checks loss and gradients of each backward pass, and explains non-finite values."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, overflows: OverflowListener) -> None:
         super().__init__(recording)
+        self._overflows = overflows
         #: Set by the creator of the recording. None disables the watch.
         self.explain: Explain | None = None
         self._tape = Tape()
@@ -255,6 +257,7 @@ class NonFiniteListener(Listener):
                 self._tape.clear()
             self._running_root = None
             return
+        self._overflows.record_loss(is_finite=math.isfinite(ended.loss_value))
         if is_scaled:
             self._last_backward = ended._replace(scale=running.scale.value, is_scaled=True)
         if not math.isfinite(ended.loss_value):
@@ -436,7 +439,7 @@ class NonFiniteListener(Listener):
             optimizers,
             buffers,
             weights,
-            self.derivatives.alive(),
+            self.derivatives.by_storage(),
             locate,
         )
         is_scaled = self._last_backward is not None and self._last_backward.is_scaled and kind in (LOSS, SKIPPED)

@@ -68,6 +68,7 @@ def _wrap_enter(original: Any) -> Any:
         recorders: tuple[Recorder, ...] = THREAD.active_recorders
         for recorder in recorders:
             recorder.autocast.record_enter(region)
+            recorder.overflows.start(region)
         note_autocast()
         return result
 
@@ -75,6 +76,8 @@ def _wrap_enter(original: Any) -> Any:
 
 
 def _notify_exit(recorder: Recorder, region: Any, kind: object = None, error: object = None, *args: object) -> None:
+    if len(recorder.recording.regions.open_regions) == 1:
+        recorder.overflows.stop()
     recorder.autocast.record_exit(region, error)
 
 

@@ -54,6 +54,8 @@ def _wrap_run_backward(original: Any) -> Any:
                 recorder.penalties.record_differentiation(t_outputs, result, create_graph=create_graph)
                 recorder.derivatives.record_differentiation(t_outputs, result, create_graph=create_graph)
             return result
+        for recorder in recorders:
+            recorder.overflows.stop()
         passes = [recorder.backward.record_begin(t_outputs) for recorder in recorders]
         try:
             return original(t_outputs, *args, **kwargs)

@@ -32,7 +32,7 @@ def patches() -> list[Patch]:
     return [
         *(Patch(torch.Tensor, name, make_wrapper=_wrap_in_place(name, effect)) for name, effect in IN_PLACE.items()),
         *(Patch(torch, name, make_wrapper=_wrap_foreach_in_place(effect)) for name, effect in FOREACH_IN_PLACE.items()),
-        *(Patch(torch.Tensor, name, make_wrapper=_wrap_number_taken) for name in NUMBERS),
+        *(Patch(torch.Tensor, name, make_wrapper=_wrap_number_taken(name)) for name in NUMBERS),
         Patch(torch.Tensor, "grad", make_wrapper=_patch_grad),
         Patch(torch.Tensor, "data", make_wrapper=_patch_data),
     ]
@@ -179,16 +179,25 @@ def _wrap_foreach_in_place(effect: str) -> Callable[[Any], Any]:
     return wrap_foreach
 
 
-def _wrap_number_taken(original: Any) -> Any:
-    def patched_number(*args: Any, **kwargs: Any) -> Any:
-        # Reads by torch itself do not decide about a step.
-        if watching and is_watching() and not torch.compiler.is_compiling() and not is_called_by_torch():
-            recorders: tuple[Recorder, ...] = THREAD.active_recorders
-            for recorder in recorders:
-                recorder.clipping_listener.record_number_taken()
-        return original(*args, **kwargs)
+def _wrap_number_taken(name: str) -> Callable[[Any], Any]:
+    """Return a wrapper of a method that reads numbers. A boolean does not show the size of a number."""
+    shows_size = name != "__bool__"
 
-    return patched_number
+    def wrap_number_taken(original: Any) -> Any:
+        def patched_number(*args: Any, **kwargs: Any) -> Any:
+            # Reads by torch itself do not decide about a step.
+            if watching and is_watching() and not torch.compiler.is_compiling() and not is_called_by_torch():
+                recorders: tuple[Recorder, ...] = THREAD.active_recorders
+                for recorder in recorders:
+                    if not recorder.recording.backward_depth:
+                        recorder.clipping_listener.record_number_taken()
+                    elif shows_size and args[0].is_floating_point():
+                        recorder.gradients.record_number_in_hook()
+            return original(*args, **kwargs)
+
+        return patched_number
+
+    return wrap_number_taken
 
 
 class _SlotProperty(property):
