@@ -6,8 +6,10 @@ import ast
 import contextlib
 import linecache
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
+
+import torch
 
 from ...protocol.checks import ASKING, find_finite_call, raises_on_nonfinite
 from ...protocol.events import Site
@@ -133,39 +135,59 @@ class AngleSource(NamedTuple):
     how: str
 
 
-def find_angle_source(site: Site) -> AngleSource | None:
+def find_angle_source(site: Site, local_values: Mapping[str, object]) -> AngleSource | None:
     """Return the expression that rounded the operand of a call, or None.
 
-    Variables are followed to their latest assignments in the same function.
+    Variables are followed to their latest assignments in the same function. Of several expressions, the cast of an
+    integer variable comes first, then the first in the source. ``local_values`` are the variables of the function.
     """
     call = _parse_site(site)
     if not isinstance(call, ast.Call):
         return None
     body = _enclosing_function(site) or _parse_module(site.path)
-    line = site.line
     pending: list[ast.expr] = [*call.args[:1], *([call.func.value] if isinstance(call.func, ast.Attribute) else [])]
+    line = site.line
+    rounding: list[ast.expr] = []
     for _ in range(FOLLOWED):
         names = {node.id for expression in pending for node in ast.walk(expression) if isinstance(node, ast.Name)}
-        assignments = [
-            node
-            for node in ast.walk(body)
-            if isinstance(node, ast.Assign)
-            and node.lineno < line
-            and any(isinstance(target, ast.Name) and target.id in names for target in node.targets)
+        latest = {name: value for name in names if (value := _latest_value(body, name, line)) is not None}
+        if not latest:
+            break
+        pending = list(latest.values())
+        rounding += [
+            node for value in pending for node in ast.walk(value) if isinstance(node, ast.expr) and _how_rounded(node)
         ]
-        if not assignments:
-            return None
-        value = max(assignments, key=lambda node: node.lineno).value
-        rounding = [node for node in ast.walk(value) if isinstance(node, ast.expr) and _how_rounded(node)]
-        if rounding:
-            # Of several, the first in the source, which is the outermost if they begin together.
-            first = min(rounding, key=lambda node: (node.lineno, node.col_offset))
-            # Columns of the syntax tree count bytes.
-            column = first.col_offset if linecache.getline(site.path, first.lineno).isascii() else 0
-            at = Site(site.path, first.lineno, column, function=site.function, caller=site.caller)
-            return AngleSource(at, str(SourceText(first)), _how_rounded(first))
-        pending, line = [value], value.lineno
-    return None
+        line = min(value.lineno for value in pending)
+    if not rounding:
+        return None
+    integers = {name for name, value in local_values.items() if _is_integer_tensor(value)}
+    first = min(rounding, key=lambda node: (not _casts_one_of(node, integers), node.lineno, node.col_offset))
+    # Columns of the syntax tree count bytes.
+    column = first.col_offset if linecache.getline(site.path, first.lineno).isascii() else 0
+    at = Site(site.path, first.lineno, column, function=site.function, caller=site.caller)
+    return AngleSource(at, str(SourceText(first)), _how_rounded(first))
+
+
+def _latest_value(body: ast.AST, name: str, line: int) -> ast.expr | None:
+    """Return the value of the latest assignment of a variable before a line, or None."""
+    values = [
+        node.value
+        for node in ast.walk(body)
+        if isinstance(node, ast.Assign)
+        and node.lineno < line
+        and any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+    ]
+    return max(values, key=lambda value: value.lineno, default=None)
+
+
+def _casts_one_of(node: ast.expr, names: set[str]) -> bool:
+    """Return True if an expression is a method call on one of some variables."""
+    owner = node.func.value if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else None
+    return isinstance(owner, ast.Name) and owner.id in names
+
+
+def _is_integer_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
 
 
 def _how_rounded(node: ast.AST) -> str:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+from types import FrameType
+
 import torch
 
 from ....protocol import events as e
+from ....protocol.events import Site
 from ..recording import Recording
 from ..regions import LOW
 from ..source import SiteText, find_angle_source
@@ -39,8 +44,18 @@ class AngleListener(Listener):
         if not COARSE <= largest * torch.finfo(angles.dtype).eps < float("inf"):
             return
         self._look_counts[id(site)] = LOOKS
-        source = self.recording.query_source(site, find_angle_source)
+        source = find_angle_source(site, _locals_at(site))
         cause, how = (site, "radians") if source is None else (source.site, source.how)
         call = SiteText(site) if source is None else source.text
         names = {"call": call, "dtype": LOW[angles.dtype], "largest": f"{largest:.4g}"}
         self.recording.emit(e.LOW_POSITIONS, cause, dtype=LOW[angles.dtype], guessed=False, how=how, names=names)
+
+
+def _locals_at(site: Site) -> Mapping[str, object]:
+    """Return the variables of the running function at a location."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == site.path and frame.f_lineno == site.line:
+            return frame.f_locals
+        frame = frame.f_back
+    return {}
