@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.utils._device
 
-from . import cast_policy, redirects
+from . import cast_policy, float32_kernels, redirects
 
 _MISSING = object()
 
@@ -29,6 +29,7 @@ def _fill_tables_of_torch() -> None:
     from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
     trace_rules.get_torch_obj_rule_map()
+    trace_rules.get_tensor_method()
     TorchInGraphFunctionVariable._get_handlers()
     torch.utils._device._device_constructors()
 
@@ -39,7 +40,7 @@ class _EmulationState:
     def __init__(self) -> None:
         self.depth = 0
         self._lock = threading.RLock()
-        self._library: Any = None
+        self._libraries: list[Any] = []
         #: (owner, name, original value), restored in reverse order.
         self.replaced_attributes: list[tuple[Any, str, Any]] = []
 
@@ -67,7 +68,8 @@ class _EmulationState:
 
     def _replace(self) -> None:
         _fill_tables_of_torch()
-        self._library = cast_policy.install_kernels()
+        self._libraries.append(cast_policy.install_kernels())
+        self._libraries.append(float32_kernels.install_kernels())
         builtins = _builtin_table()
         for owner, name, value in list(redirects.attribute_replacements()):
             original = vars(owner).get(name, _MISSING)
@@ -80,9 +82,8 @@ class _EmulationState:
 
     def _restore(self) -> None:
         self._restore_attributes()
-        if self._library is not None:
-            self._library._destroy()
-            self._library = None
+        while self._libraries:
+            self._libraries.pop()._destroy()
         cast_policy.forget_casts()
         redirects.PLACES.clear()
 
