@@ -1,7 +1,7 @@
 """CPU kernels that compute float16 and bfloat16 operators in float32 and round the result once.
 
-Tensor Cores multiply low-precision operands and accumulate in float32. The CPU's own low-precision kernels exist only on
-some processors, take up to 70 times as long as those for float32, and some accumulate in low precision. The kernels
+Tensor Cores multiply low-precision operands and accumulate in float32. The CPU's own low-precision kernels exist only
+on some processors, take up to 70 times as long as those for float32, and some accumulate in low precision. The kernels
 here replace them below autograd: dtypes, saved tensors and hooks are those of the low-precision operator, in the
 forward and in the backward pass, inside and outside autocast.
 """
@@ -111,9 +111,7 @@ def _make_attention(native: Any) -> Callable[..., Any]:
             keyset, *map(_widened, args), **{name: _widened(value) for name, value in kwargs.items()}
         )
         # The forward pass returns the logarithm of the sum as well, which stays in float32.
-        return tuple(
-            result if result.dim() < args[0].dim() else _to(result, tensors[0].dtype) for result in results
-        )
+        return tuple(result if result.dim() < args[0].dim() else _to(result, tensors[0].dtype) for result in results)
 
     return attention
 
@@ -160,7 +158,9 @@ def _kernels() -> dict[str, Callable[..., Any]]:
 def _recurrent_kernels() -> dict[str, Callable[..., Any]]:
     """Return the kernels of recurrent layers, which torch composes of other operators."""
     return {
-        f"{name}.{overload}": _without_function_modes(_make_recurrent(getattr(getattr(_aten, name), overload).redispatch))
+        f"{name}.{overload}": _without_function_modes(
+            _make_recurrent(getattr(getattr(_aten, name), overload).redispatch)
+        )
         for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
         for overload in ("input", "data")
     }
