@@ -434,11 +434,13 @@ class RedirectMode(TorchFunctionMode):
     """A function mode for functions imported by name before the region, in the thread that entered it."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if args and type(args[0]) is int and getattr(func, "__name__", "") in ("_parse_to", "device"):
-            # torch refuses a bare index if there is no such device.
-            args = (torch.device("cuda", args[0]), *args[1:])
-        if func in PASSES:
-            return run_backward_in(self, func, args, kwargs or {})
+        # A compiler traces this function, and would compare every function of the program with those named here.
+        if not torch.compiler.is_compiling():
+            if args and type(args[0]) is int and getattr(func, "__name__", "") in ("_parse_to", "device"):
+                # torch refuses a bare index if there is no such device.
+                args = (torch.device("cuda", args[0]), *args[1:])
+            if func in PASSES:
+                return run_backward_in(self, func, args, kwargs or {})
         if not kwargs:
             return func(*args)
         if kwargs.get("device") is not None:
