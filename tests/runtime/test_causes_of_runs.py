@@ -464,3 +464,56 @@ def test_a_deprecated_scaler_warns_at_the_line_of_the_program() -> None:
         warnings.simplefilter("always")
         torch.cuda.amp.GradScaler(enabled=False)
     assert {each.filename for each in caught if each.category is FutureWarning} == {__file__}
+
+
+def resume(steps: int, every: int) -> None:
+    """Check a training whose second optimizer steps once in ``every`` calls."""
+    torch.manual_seed(0)
+    models = [torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    calls = {"count": 0}
+
+    def step(x: torch.Tensor) -> None:
+        calls["count"] += 1
+        for number, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = model(x).float().square().mean()
+            loss.backward()
+            if not number or calls["count"] % every == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    def save() -> dict[str, Any]:
+        parts: list[Any] = [*models, *optimizers]
+        return {"count": calls["count"], "parts": [part.state_dict() for part in parts]}
+
+    def load(checkpoint: dict[str, Any]) -> None:
+        calls["count"] = checkpoint["count"]
+        parts: list[Any] = [*models, *optimizers]
+        for part, state in zip(parts, checkpoint["parts"], strict=True):
+            part.load_state_dict(state)
+
+    run_steps(step, [torch.randn(4, 4) for _ in range(steps)]).assert_resumes(save, load)
+
+
+def test_a_checkpoint_is_taken_where_no_optimizer_accumulates() -> None:
+    resume(steps=7, every=2)
+
+
+def test_a_training_of_one_open_window_cannot_be_resumed() -> None:
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    calls = {"count": 0}
+
+    def step(x: torch.Tensor) -> None:
+        calls["count"] += 1
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = model(x).float().square().mean()
+        loss.backward()
+        if calls["count"] % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    made = run_steps(step, [torch.randn(4, 4) for _ in range(4)])
+    with pytest.raises(ValueError, match="no update ends before the last step"):
+        made.assert_resumes(model.state_dict, model.load_state_dict)

@@ -29,7 +29,8 @@ def assert_resumes(
     """Fail if training that is saved after ``at`` steps and loaded into a fresh state differs from unbroken training.
 
     The checkpoint goes through ``load(save())``, or through ``save(path); load(path)`` with a temporary path if
-    ``save`` takes an argument. ``at`` defaults to the end of the update nearest to the middle. Between save and load,
+    ``save`` takes an argument. ``at`` defaults to the end of the update nearest to the middle, at which no optimizer
+    accumulates. Between save and load,
     the whole state of the step is rewound to before the first step, as in a new process. Losses, parameters, buffers,
     and the states of optimizer, scaler and scheduler must be equal, bit for bit or within ``rtol``. Raise ValueError
     for unusable arguments.
@@ -70,14 +71,22 @@ def assert_resumes(
 
 
 def _middle_update_end(straight: ReplayWatch, steps: int) -> int:
-    """Return the number of steps before the save: the end of the update nearest to the middle."""
-    ends = {
-        window.step_call + 1
+    """Return the number of steps before the save: the end of the update nearest to the middle.
+
+    Updates of all optimizers that end together are preferred, because no accumulation window is then open. Raise
+    ValueError if no update ends before the last step.
+    """
+    ends = [
+        {end for window in windows if window.step_call is not None and (end := window.step_call + 1) < steps}
         for windows in straight.closed_windows()
-        for window in windows
-        if window.step_call is not None
-    }
-    return min((end for end in ends if end < steps), key=lambda end: abs(2 * end - steps), default=steps // 2)
+    ]
+    candidates = (set.intersection(*ends) or set.union(*ends)) if ends else set()
+    if not candidates:
+        raise ValueError(
+            "no update ends before the last step, so every checkpoint would be in an open accumulation window: run "
+            "more steps, or pass at= after how many steps to save"
+        )
+    return min(candidates, key=lambda end: abs(2 * end - steps))
 
 
 def _make_checkpoint(save: Callable[..., Any], path: str) -> Any:
