@@ -517,3 +517,34 @@ def test_a_training_of_one_open_window_cannot_be_resumed() -> None:
     made = run_steps(step, [torch.randn(4, 4) for _ in range(4)])
     with pytest.raises(ValueError, match="no update ends before the last step"):
         made.assert_resumes(model.state_dict, model.load_state_dict)
+
+
+WRITES = (
+    "w.data.add_(0.1)",
+    "w.data.copy_(w * 0.9)",
+    "w.data[:, 0] = 0.0",
+    "w.detach().sub_(0.1)",
+    "w.view(-1).mul_(0.5)",
+    "w[0].fill_(1.0)",
+    "nn.init.normal_(w)",
+)
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_write_to_the_memory_of_a_weight_in_a_region_is_named(write: str, tmp_path: Path) -> None:
+    body = """
+model = nn.Linear(8, 8)
+x = torch.randn(2, 8)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    model(x)
+    with torch.no_grad():
+        w = model.weight
+        {write}
+    model(x).float().square().mean().backward()
+"""
+    wrong = SETUP + body.format(write=f"{write}  # AMP101")
+    made = run(wrong, tmp_path / "wrong.py")
+    assert ("AMP101", wrong[: wrong.index("# AMP101")].count("\n") + 1) in [(f.code, f.line) for f in made.findings]
+    # A copy has other memory.
+    right = SETUP + body.format(write=write).replace("w = model.weight", "w = model.weight.clone()")
+    assert "AMP101" not in [finding.code for finding in run(right, tmp_path / "right.py").findings]

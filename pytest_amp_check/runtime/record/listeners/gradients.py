@@ -50,8 +50,9 @@ class GradientListener(Listener):
         if self.recording.backward_depth:
             self._record_change_in_hook(tensor, effect, operand)
             return
-        if self.regions and self._weights.is_weight(tensor):
-            self._weights.note_written([tensor])
+        weight = self._weights.find_weight(tensor) if self.regions else None
+        if weight is not None:
+            self._weights.note_written([weight])
             return
         if not any(tracked.is_scaled or tracked.is_unscaled for tracked in self.registry.optimizers.values()):
             return

@@ -12,6 +12,7 @@ from ....protocol import events as e
 from .. import active
 from ..recording import Recording
 from ..source import SiteText
+from ..sums import can_observe
 from .listener import Listener, listener_method
 from .low_parameters import LowPrecisionListener
 
@@ -29,6 +30,10 @@ class WeightListener(Listener):
         self._written_ids: set[int] = set()
         #: Ids of modules whose weights were cast in this region while gradients were disabled.
         self._cast_detached: set[int] = set()
+        #: The modules called since the outermost region was entered; and storage -> weight of these modules. None: must
+        #: be computed again.
+        self._called_modules: dict[int, torch.nn.Module] = {}
+        self._weights_by_storage: dict[int, torch.Tensor] | None = None
         #: The listener for low-precision parameters and their training.
         self.low_precision = LowPrecisionListener(recording)
 
@@ -45,6 +50,27 @@ class WeightListener(Listener):
     def is_weight(self, tensor: torch.Tensor) -> bool:
         """Return True if a tensor is a parameter of a module or of an optimizer."""
         return isinstance(tensor, torch.nn.Parameter) or id(tensor) in self.registry.owner_keys
+
+    def note_call(self, module: torch.nn.Module) -> None:
+        """Note that a module is called from outside of modules."""
+        if self.regions and id(module) not in self._called_modules:
+            self._called_modules[id(module)] = module
+            self._weights_by_storage = None
+
+    def find_weight(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return the parameter that a tensor is, or with which it shares memory, as ``p.data`` does. Else None."""
+        if self.is_weight(tensor):
+            return tensor
+        if tensor.grad_fn is not None or not self._called_modules or not can_observe(tensor):
+            return None
+        if self._weights_by_storage is None:
+            self._weights_by_storage = {
+                int(p.untyped_storage()._cdata): p
+                for module in self._called_modules.values()
+                for p in module.parameters()
+                if can_observe(p)
+            }
+        return self._weights_by_storage.get(int(tensor.untyped_storage()._cdata))
 
     def note_written(self, params: Iterable[torch.Tensor]) -> None:
         """Note that the program writes parameters inside a region."""
@@ -74,6 +100,8 @@ class WeightListener(Listener):
         self.unwatch_forwards()
         self._written_ids.clear()
         self._cast_detached.clear()
+        self._called_modules.clear()
+        self._weights_by_storage = None
 
     def _hook_forward(self, module: torch.nn.Module, args: Any) -> None:
         if active.is_active(self.recording):

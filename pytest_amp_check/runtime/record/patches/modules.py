@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.compiler import is_compiling
+from torch.nn import init
 
 from ..active import THREAD
 from ..listeners.sizes import has_odd_size
@@ -27,7 +28,17 @@ def patches() -> list[Patch]:
         Patch(module, "to", on_return=_make_cast_notifier(None), only_user_calls=True),
         Patch(module, "register_parameter", on_return=_notify_parameter, may_be_compiled=True),
         Patch(torch, "set_default_dtype", on_return=_notify_default_dtype),
+        *(Patch(init, name, on_call=_notify_initialization, may_be_bound=True) for name in _initializations()),
     ]
+
+
+def _initializations() -> list[str]:
+    """Return the names of the functions that fill a given tensor."""
+    return [name for name in vars(init) if name.endswith("_") and not name.startswith("_")]
+
+
+def _notify_initialization(recorder: Recorder, tensor: Any, *args: Any, **kwargs: Any) -> None:
+    recorder.weights.record_write(tensor)
 
 
 def _wrap_call(original: Any) -> Any:
@@ -49,6 +60,8 @@ def _call_outermost(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     recorders: tuple[Recorder, ...] = THREAD.active_recorders
     module, *arguments = args
     THREAD.in_module = True
+    for recorder in recorders:
+        recorder.weights.note_call(module)
     try:
         calls = [recorder.nonfinite.record_module_begin(module, tuple(arguments), kwargs) for recorder in recorders]
         result = original(*args, **kwargs)
