@@ -122,7 +122,12 @@ class RecordingPlugin:
         wanted = bool(self.report_path or self.data_path)
         # Report and data are requested for inspection, so expensive passive data is also recorded.
         self.open_record = record(
-            title=nodeid, automatic=True, dtypes=wanted, numerics=10 if wanted else 0, search=wanted
+            title=nodeid,
+            automatic=True,
+            dtypes=wanted,
+            numerics=10 if wanted else 0,
+            norms=wanted,
+            search=wanted,
         )
         self.open_record.__enter__()
 
