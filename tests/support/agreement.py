@@ -31,6 +31,7 @@ from pytest_amp_check.static.engine import Settings, check_source
 
 #: Violations that a run may find although the source does not show them, and the reason.
 SEEN_BY_RUNS = {
+    "scaler:off-in-float16": "the value of `enabled` is often known to the run alone",
     "backward:no-scaler": "a source with a scaler in it is taken to know which of its optimizers go without",
     "scheduler:skipped": "a source takes any condition of a scheduler for one that asks whether the step was skipped",
     "size:rows": "a source does not know the sizes of batches",

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable, Iterator, Sequence
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ...protocol.events import Site
+from .sites import is_inner
 
 #: Ops that map infinite operands to zero: the position of such an operand.
 _DIVISIONS = {"div": 1, "div_": 1, "reciprocal": 0, "reciprocal_": 0, "rsqrt": 0, "rsqrt_": 0}
 #: Ops whose infinity is right whatever the precision, because the true value is beyond any use.
 _STEEP = frozenset({"exp", "exp_", "exp2", "expm1"})
+#: Largest number of watched ops of one forward pass, and of the calls that lead to an op.
+MOST, DEPTH = 4096, 12
+
+Position = tuple[CodeType, int]
 
 
 class Overflow(NamedTuple):
@@ -26,48 +31,95 @@ class Overflow(NamedTuple):
     division_site: Site
 
 
-class _Infinity(NamedTuple):
-    """A tensor with infinities from finite operands, and the op that produced the first of them.
+class _WatchedOp(NamedTuple):
+    """An op: its operands and result by storage, and the calls that lead to it, innermost first.
 
-    The tensor is kept, so that its memory is not reused.
+    ``divisor`` is the operand by which the op divides, or None. An operand from outside is an op without a name.
     """
 
-    tensor: torch.Tensor
-    op: str
-    site: Site
+    name: str
+    operands: tuple[int, ...]
+    divisor: int | None
+    result: int
+    is_float16: bool
+    positions: Sequence[Position]
 
 
 class OverflowMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """A dispatch mode that follows the infinities of float16 ops to divisions."""
+    """A dispatch mode that records for each op if its result is finite. Nothing waits for a device until the end."""
 
-    def __init__(self, site_from: Callable[[FrameType], Site]) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._site_from = site_from
-        self._infinities: dict[int, _Infinity] = {}
-        #: The overflows that divisions have hidden.
-        self.hidden: list[Overflow] = []
+        self._ops: list[_WatchedOp] = []
+        #: For each op two flags: True if the result is finite, and if it has a positive infinity.
+        self._flags: list[torch.Tensor] = []
+        self._known: set[int] = set()
+        #: The error of the watch itself, or None.
+        self.failure: Exception | None = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if type(result) is torch.Tensor and result.is_floating_point() and not result.is_meta:
-            self._record_result(func._schema.name.partition("::")[2], args, result)
+        if type(result) is torch.Tensor and self.failure is None and len(self._ops) < MOST:
+            try:
+                self._record_op(func._schema.name.partition("::")[2], args, result)
+            except Exception as error:  # noqa: BLE001 - the training goes on, and it is reported at the end
+                self.failure = error
         return result
 
-    def _record_result(self, name: str, args: tuple[Any, ...], result: torch.Tensor) -> None:
-        known = [each for tensor in _tensors_in(args) if (each := self._infinities.get(_storage_of(tensor)))]
-        if not known:
-            if result.dtype is torch.float16 and name not in _STEEP and _has_overflowed(args, result):
-                site = self._site_from(sys._getframe(2))
-                self._infinities[_storage_of(result)] = _Infinity(result, name, site)
-        elif not torch.isfinite(result).all():
-            self._infinities[_storage_of(result)] = known[0]._replace(tensor=result)
-        else:
-            # An op in place, such as a clamp, may have removed the infinities.
-            self._infinities.pop(_storage_of(result), None)
-            position = _DIVISIONS.get(name)
-            divisor = args[position] if position is not None and len(args) > position else None
-            if isinstance(divisor, torch.Tensor) and (origin := self._infinities.get(_storage_of(divisor))) is not None:
-                self.hidden.append(Overflow(origin.op, origin.site, self._site_from(sys._getframe(2))))
+    def _record_op(self, name: str, args: tuple[Any, ...], result: torch.Tensor) -> None:
+        if not _is_watched(result):
+            return
+        operands = [tensor for tensor in _tensors_in(args) if _is_watched(tensor)]
+        if not operands:
+            self._known.discard(_storage_of(result))
+            return
+        for tensor in operands:
+            if tensor is not result and _storage_of(tensor) not in self._known:
+                self._append(_WatchedOp("", (), None, _storage_of(tensor), is_float16=False, positions=()), tensor)
+        position = _DIVISIONS.get(name)
+        divisor = args[position] if position is not None and len(args) > position else None
+        op = _WatchedOp(
+            name,
+            tuple(map(_storage_of, operands)),
+            _storage_of(divisor) if isinstance(divisor, torch.Tensor) else None,
+            _storage_of(result),
+            result.dtype is torch.float16,
+            _user_positions(sys._getframe(2)),
+        )
+        self._append(op, result)
+
+    def _append(self, op: _WatchedOp, tensor: torch.Tensor) -> None:
+        values = tensor.detach()
+        self._ops.append(op)
+        self._flags += [torch.isfinite(values).all(), torch.isposinf(values).any()]
+        self._known.add(op.result)
+
+    def find_hidden(self, locate: Callable[[Sequence[Position]], Site]) -> list[Overflow]:
+        """Return the overflows that divisions have hidden. Wait once for the device."""
+        if not self._ops or not all(flag.device == self._flags[0].device for flag in self._flags):
+            return []
+        flags: list[bool] = torch.stack(self._flags).tolist()
+        hidden: list[Overflow] = []
+        #: Storage to the op that produced the infinities in it, or None if an operand from outside holds them.
+        infinite: dict[int, _WatchedOp | None] = {}
+        for op, is_finite, has_infinity in zip(self._ops, flags[::2], flags[1::2], strict=True):
+            sources = [infinite[key] for key in op.operands if key in infinite]
+            if is_finite:
+                origin = infinite.get(op.divisor) if op.divisor is not None else None
+                if origin is not None:
+                    hidden.append(Overflow(origin.name, locate(origin.positions), locate(op.positions)))
+                infinite.pop(op.result, None)
+            elif sources:
+                infinite[op.result] = sources[0]
+            else:
+                # Masks are filled with -inf alone.
+                overflows = op.is_float16 and has_infinity and op.name not in _STEEP
+                infinite[op.result] = op if overflows else None
+        return hidden
+
+
+def _is_watched(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and not tensor.is_meta and tensor.layout is torch.strided
 
 
 def _tensors_in(args: tuple[Any, ...]) -> Iterator[torch.Tensor]:
@@ -77,13 +129,15 @@ def _tensors_in(args: tuple[Any, ...]) -> Iterator[torch.Tensor]:
                 yield each
 
 
-def _has_overflowed(args: tuple[Any, ...], result: torch.Tensor) -> bool:
-    """Return True if a result has infinities, and the operands have none. Masks are filled with -inf alone."""
-    if torch.isfinite(result).all() or not torch.isposinf(result).any():
-        return False
-    operands = [tensor for tensor in _tensors_in(args) if tensor.is_floating_point()]
-    return bool(operands) and all(bool(torch.isfinite(tensor).all()) for tensor in operands)
-
-
 def _storage_of(tensor: torch.Tensor) -> int:
-    return id(tensor) if tensor.layout is not torch.strided else int(tensor.untyped_storage()._cdata)
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _user_positions(frame: FrameType | None) -> list[Position]:
+    """Return the calls of the program that lead to a frame, innermost first."""
+    positions: list[Position] = []
+    while frame is not None and len(positions) < DEPTH:
+        if not is_inner(frame.f_code.co_filename):
+            positions.append((frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return positions

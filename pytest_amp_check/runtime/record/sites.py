@@ -169,10 +169,6 @@ class SiteFinder:
         site = self._sites_by_calls.get(tuple(key[: 2 * DEPTH]))
         return site if site is not None else self.site_of_calls(list(self._iter_calls(innermost)))
 
-    def site_from(self, frame: FrameType) -> Site:
-        """Return the user's location in a frame or its callers."""
-        return self.site_of_calls(list(self._iter_calls(frame)))
-
     def _iter_calls(self, frame: FrameType | None) -> Iterator[tuple[CodeType, int]]:
         """Yield the visible calls that lead to a frame, innermost first, without code of torch and this package."""
         while frame is not None:

@@ -7,7 +7,7 @@ from ...rule import ERROR, RUNTIME, Labels, Rule, ViolationKind
 
 
 def _check_not_finite(event: Event, program: Program) -> Labels:
-    yield f"not-finite:{event.attributes['how']}", {"lasting": event.attributes["lasting"]}
+    yield f"not-finite:{event.attributes['how']}", {"lasting": event.attributes.get("lasting", "")}
 
 
 RULE = Rule(

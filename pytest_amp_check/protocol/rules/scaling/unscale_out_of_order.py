@@ -33,6 +33,8 @@ RULE = Rule(
             "`{scaler}.unscale_({optimizer})` has already unscaled: run it before `unscale_`, or keep `{loss}` from "
             "the parameters of `{optimizer}`",
             trace_kinds=(UNSCALE,),
+            # Then the early unscale_ is the cause.
+            yields_where_detected=("unscale@window",),
         ),
         "backward@unscaled-framework": ViolationKind(
             "`{call}` unscales gradients, but the next backward runs before their step, so {framework} takes scaled "

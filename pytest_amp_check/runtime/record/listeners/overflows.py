@@ -43,7 +43,7 @@ class OverflowListener(Listener):
         if total < self._next_steps.get(key, 0) or not self._may_search(region):
             return
         self._next_steps[key] = max(EVERY, EVERY * total)
-        self._mode = OverflowMode(self.sites.site_from)
+        self._mode = OverflowMode()
         self._mode.__enter__()  # type: ignore[no-untyped-call]
 
     def _may_search(self, region: Any) -> bool:
@@ -66,7 +66,12 @@ class OverflowListener(Listener):
             return
         self._mode = None
         mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        for each in mode.hidden:
+        try:
+            hidden = mode.find_hidden(self.sites.site_of_calls)
+        except Exception as error:  # noqa: BLE001 - the training goes on, and it is reported at the end
+            mode.failure, hidden = error, []
+        self.recording.failure = self.recording.failure or mode.failure
+        for each in hidden:
             if id(each.site) not in self._reported_site_ids:
                 self._reported_site_ids.add(id(each.site))
                 names = {"op": each.op, "step": str(self.recording.steps.total), "call": SiteText(each.site)}
