@@ -139,11 +139,12 @@ SCALE = EventKind("scale", "autocast bare callees dtypes float32 forward forward
 # forward; forward: the forward event; alone: no known scaler; custom: the autograd Functions handle autocast; float8:
 # in a region of TransformerEngine; uneven: terms of the loss have different scales; scaled: scaled by a scaler; given:
 # the caller may have scaled the loss; opaque: the gradient argument may be scaled; beside: scaler of the same object,
-# which no method uses here.
+# which no method uses here; guessed: only names say that the loop runs over microbatches; running: a divisor of the
+# loss that counts the microbatches so far.
 BACKWARD = EventKind(
     "backward",
-    "alone apart averaged beside custom divided dtypes feeds float8 forward given inside leaves opaque outside scaled "
-    "several twice uneven vague",
+    "alone apart averaged beside custom divided dtypes feeds float8 forward given guessed inside leaves opaque outside "
+    "running scaled several twice uneven vague",
     predicate_worth=MOVES,
     description="gradients of an unscaled loss are added",
     scaled_description="gradients multiplied by the loss scale are added",
@@ -317,7 +318,7 @@ STRUCTURAL = frozenset({HANDOFF, LOOP_EXIT, AGAIN, END})
 
 #: Role of a tracked object -> allowed attributes.
 THINGS = {
-    "scaler": ("accumulates arguments callable cls constructed device doubt enabled framework sharded shared"),
+    "scaler": "accumulates arguments callable cls constructed device doubt enabled enabling framework sharded shared",
     "optimizer": "callable constructed divided engine frozen fused hooked owns several shared shares wrapped",
     "module": "casts class compiled computes_in copied copies deepspeed frozen kind low odd parameter partly_frozen "
     "parts read shared trainer wide wrapped",

@@ -368,6 +368,14 @@ class _GraphChecker(Checker):
             ):
                 yield test
 
+    def _find_running_divisors(self) -> Iterator[Finding]:
+        """Yield findings about losses of a window that are divided by the number of micro-batches so far."""
+        for node in self.graph.nodes if self.accumulating_windows else ():
+            divisor = node.event.attributes.get("running") if node.event is not None else None
+            if node.event is not None and divisor is not None:
+                values = {"divisor": str(divisor.source_text)}
+                yield make_finding("window:running-divisor", divisor.site, [node.event], values, (), certain=False)
+
     def _compute_live_predicates(self, least: int, remembered: int = -1) -> list[int]:
         """Return, for each node, the predicates that a path from the node may still depend on.
 
@@ -455,6 +463,7 @@ class _GraphChecker(Checker):
         for test in self._find_off_by_one():
             if test.site is not None:
                 yield make_finding("window:off-by-one", test.site, [], {"window": str(test.text)}, ())
+        yield from self._find_running_divisors()
         for test in _find_trailing_windows(self):
             if test.site is not None:
                 yield make_finding("window:left-over", test.site, [], _describe_trailing(test), ())

@@ -8,7 +8,15 @@ from collections.abc import Collection
 from ..protocol import events as e
 from ..protocol.events import Node, Program, Site
 from .interpreter import calls, classes, contexts, expressions, functions, statements, unanalyzed_code
-from .interpreter.classes import decorator_contexts, inherited_methods, instance_of, lineage_of, method_of
+from .interpreter.classes import (
+    decorator_contexts,
+    inherited_methods,
+    instance_of,
+    lineage_of,
+    method_of,
+    run_constructor,
+    uses_scaler,
+)
 from .interpreter.functions import bind_unknown_arguments, execute_function
 from .interpreter.imports import globals_of
 from .interpreter.interpreter import HandlerTable, Interpreter
@@ -212,8 +220,13 @@ def _entry_points(interp: Interpreter) -> list[tuple[Function, Class | None]]:
     # An inherited method may use attributes that the subclass defines.
     for cls in module.classes.values():
         if isinstance(interp.globals.vars.get(cls.name), ClassValue):
-            methods = [method for method in inherited_methods(interp, cls) if method.is_entry_point]
+            inherited = inherited_methods(interp, cls)
+            methods = [method for method in inherited if method.is_entry_point]
             module.may_train = module.may_train or bool(methods)
+            if uses_scaler(cls):
+                # The state of this scaler belongs into the checkpoint that a base class writes.
+                saving = [method for method in inherited if method.may_save_checkpoint and method not in methods]
+                found += [(method, cls) for method in saving]
             for method in methods:
                 used = _own_names_used(interp, method, cls)
                 # Classes that differ only in numbers behave the same.
@@ -231,6 +244,8 @@ def _is_analyzed(interp: Interpreter, function: Function, cls: Class | None) -> 
     """Return True if a function was already analyzed, as a method of this class."""
     if (function.node, None) not in interp.analyzed_functions:
         return False
+    if cls is not None and cls is not function.cls and function.may_save_checkpoint and uses_scaler(cls):
+        return (function.node, cls) in interp.analyzed_functions
     return (
         cls is None or (function.node, cls) in interp.analyzed_functions or not _own_names_used(interp, function, cls)
     )
@@ -326,16 +341,7 @@ def _receiver_instance(interp: Interpreter, function: Function, cls: Class) -> I
     made = instance_of(interp, cls, ("root", id(cls.node)), cls.name, None)
     init = method_of(interp, cls, "__init__")
     if init is not None and init is not function and fresh:
-        frame = Frame(init, globals_of(interp, init.module), None)
-        frame.receiver, frame.cls = made, init.cls
-        parameters = init.parameters()
-        if parameters:
-            frame.vars[parameters[0].arg] = made
-        bind_unknown_arguments(interp, frame, init)
-        # Its events belong to the constructor. Functions that the constructor calls must still be analyzed elsewhere.
-        roots, reached = set(interp.analyzed_functions), set(interp.reached_functions)
-        interp.without_events(lambda: _execute_constructor(interp, frame, init))
-        interp.analyzed_functions, interp.reached_functions = roots, reached
+        run_constructor(interp, made, init)
     if init is not None and init is not function:
         _forget_late_attributes(interp, made, init)
     return made
@@ -351,7 +357,3 @@ def _forget_late_attributes(interp: Interpreter, made: Instance, init: Function)
         )
     for name in sorted(empty & interp.attributes_by_class.get(made.cls, EMPTY)):
         del interp.state.heap[made.key, name]
-
-
-def _execute_constructor(interp: Interpreter, frame: Frame, function: Function) -> None:
-    execute_function(interp, frame, function, (), function.node)

@@ -155,7 +155,7 @@ def apply_zero_grad(checker: Checker, ctx: EventContext) -> PathState:
     given_up = (open_window or loses_grads) and is_rescue(checker, event, ctx.point)
     is_intended = open_window and (has_window_guard or given_up)
     for i in cleared:
-        if is_intended:
+        if is_intended and not _discards_window(checker, ctx, i):
             # The gradients are cleared on a separate schedule, which is the window's, or are discarded intentionally.
             ctx.optimizer_states[i] = ctx.optimizer_states[i]._replace(window_open=False, loop_kind="")
         apply_transition(checker, ctx, i, a.ZERO)
@@ -163,6 +163,15 @@ def apply_zero_grad(checker: Checker, ctx: EventContext) -> PathState:
             # The next step intentionally finds no gradients, and only ends the iteration for the scaler.
             ctx.optimizer_states[i] = ctx.optimizer_states[i]._replace(grads_discarded=False)
     return ctx.next_state()
+
+
+def _discards_window(checker: Checker, ctx: EventContext, i: int) -> bool:
+    """Return True if gradients of a window are cleared where the window ends, although no step has used them."""
+    opt, ends = ctx.optimizer_states[i], checker.window_predicates
+    waits = opt.window_open and opt.grads in a.PENDING - a.PERHAPS
+    return waits and any(
+        ends.get(key) is truth and i in checker.window_optimizers.get(key, ()) for key, truth in ctx.event.guards
+    )
 
 
 def is_rescue(checker: Checker, event: Event, here: Here) -> bool:

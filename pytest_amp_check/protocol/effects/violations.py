@@ -208,12 +208,18 @@ def may_be_same_scaler(checker: Checker, ctx: EventContext, i: int) -> bool:
 
 
 def is_unscaled_if_live(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """Return True if a flag assumed to be off on this path controls ``unscale_``, and may also control the scaler."""
+    """Return True if a flag assumed to be off on this path controls ``unscale_``, and may also control the scaler.
+
+    The flags that control a constructed scaler are known.
+    """
     scaler_key = ctx.state.optimizer_states[i].scaler_key
     facts = checker.program.objects[scaler_key].attributes if scaler_key >= 0 else {}
     if facts.get("constructed") and facts.get("enabled", True) is True:
         return False
-    return any(test not in ctx.event.guards for test in checker.find_unscale_guards(i))
+    off = {key for key, truth in checker.find_unscale_guards(i) if (key, truth) not in ctx.event.guards}
+    enabling = facts.get("enabling")
+    # Flags that decide only about `unscale_` leave the scaler enabled.
+    return bool(off) if enabling is None else not off.isdisjoint(enabling)
 
 
 def is_divided_elsewhere(checker: Checker, ctx: EventContext, i: int) -> bool:

@@ -41,7 +41,7 @@ INDEX: tuple[Listing, ...] = (
         ("autocast",),
         ("scope-lost",),
         (),
-        ("scope:expression", "scope:generator", "scope:yield", "scope:script"),
+        ("scope:expression", "scope:generator", "scope:yield", "scope:handed-out", "scope:script"),
     ),
     (
         ("AMP106", "autocast-bad-arguments", "autocast", "error", "both", True, "safe"),
@@ -306,7 +306,7 @@ INDEX: tuple[Listing, ...] = (
         (".step( backward(",),
         ("window",),
         (),
-        ("zero@window", "window:off-by-one", "window:left-over"),
+        ("zero@window", "window:off-by-one", "window:running-divisor", "window:left-over"),
     ),
     (
         ("AMP305", "unsynced-last-backward", "accumulation", "error", "static", True, ""),

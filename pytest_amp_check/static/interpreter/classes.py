@@ -11,8 +11,9 @@ from ..project.module import Class, Function
 from ..project.region_entry import enters_autocast
 from ..project.syntax import root_name
 from .contexts import SelfBindingHandler
+from .disabled_flags import assigns_attribute
 from .expressions import attribute_of
-from .functions import bind_unknown_arguments, inline_call, is_static
+from .functions import bind_unknown_arguments, execute_function, inline_call, is_static
 from .identity import structural_unknown
 from .imports import globals_of, look_up, module_member
 from .interpreter import HandlerTable, Interpreter, first_result, in_frame
@@ -162,6 +163,53 @@ def instance_of(interp: Interpreter, cls: Class, key: object, name: str, site: S
     return made
 
 
+def run_constructor(interp: Interpreter, made: Instance, init: Function) -> None:
+    """Run a constructor with unknown arguments, for the attributes of an instance that other code constructs."""
+    frame = Frame(init, globals_of(interp, init.module), None)
+    frame.receiver, frame.cls = made, init.cls
+    parameters = init.parameters()
+    if parameters:
+        frame.vars[parameters[0].arg] = made
+    bind_unknown_arguments(interp, frame, init)
+    # Its events belong to the constructor. Functions that the constructor calls must still be analyzed elsewhere.
+    roots, reached = set(interp.analyzed_functions), set(interp.reached_functions)
+    interp.without_events(lambda: execute_constructor(interp, frame, init))
+    interp.analyzed_functions, interp.reached_functions = roots, reached
+
+
+def execute_constructor(interp: Interpreter, frame: Frame, init: Function) -> None:
+    execute_function(interp, frame, init, (), init.node)
+
+
+def _make_annotated_instance(interp: Interpreter, annotated: Value, parameter: ast.arg) -> Value | None:
+    """Return an instance for a parameter whose annotation names a class with a scaler, or None for another class."""
+    if not isinstance(annotated, ClassValue) or role_of(interp, annotated.cls) is not None:
+        return None
+    cls = _only_implementation(interp, annotated.cls)
+    if not any(uses_scaler(owner) for owner in lineage_of(interp, cls)):
+        return None
+    key = ("annotated", id(parameter), id(cls.node))
+    is_new = key not in interp.instances
+    made = instance_of(interp, cls, key, parameter.arg, None)
+    init = method_of(interp, cls, "__init__")
+    if init is not None and is_new and init not in interp.active_functions:
+        run_constructor(interp, made, init)
+    return made
+
+
+def _only_implementation(interp: Interpreter, cls: Class) -> Class:
+    """Return the only class of this file that derives from an abstract class, or the class itself."""
+    if not any(method.is_abstract() for method in cls.methods.values()):
+        return cls
+    derived = [each for each in interp.module.classes.values() if cls in lineage_of(interp, each)[1:]]
+    return derived[0] if len(derived) == 1 else cls
+
+
+def uses_scaler(cls: Class) -> bool:
+    """Return True if a class calls methods of a scaler that is an attribute of its instances."""
+    return any(cls.module.role_by_text.get(f"self.{name}") == "scaler" for name in cls.assignments)
+
+
 def has_plain_forward(interp: Interpreter, cls: Class) -> bool:
     """Return True if the forward of a module class is in the project and enters no autocast."""
     words: set[str] = set()
@@ -224,11 +272,13 @@ def defining_frame(interp: Interpreter, method: Function) -> Frame:
 
 
 def _named_attribute(interp: Interpreter, receiver: ExternalName, name: str, node: ast.AST) -> Value:
-    return ExternalName(f"{receiver.name}.{name}", version_fallback=receiver.version_fallback)
+    return ExternalName(
+        f"{receiver.name}.{name}", version_fallback=receiver.version_fallback, is_of_project=receiver.is_of_project
+    )
 
 
 def _module_attribute(interp: Interpreter, receiver: ModuleValue, name: str, node: ast.AST) -> Value:
-    return module_member(interp, receiver, name) or ExternalName(f"{receiver.name}.{name}")
+    return module_member(interp, receiver, name) or ExternalName(f"{receiver.name}.{name}", is_of_project=True)
 
 
 def _attribute_of_each(interp: Interpreter, receiver: UnionValue, name: str, node: ast.AST) -> Value:
@@ -249,7 +299,35 @@ def _attribute_of_each(interp: Interpreter, receiver: UnionValue, name: str, nod
 def _class_attribute(interp: Interpreter, receiver: ClassValue, name: str, node: ast.AST) -> Value | None:
     if name not in receiver.cls.methods and _is_enum(interp, receiver.cls):
         return Const((receiver.cls.module.path, receiver.cls.name, name))
+    setting = _setting_of_class(interp, receiver.cls, name)
+    if setting is not None:
+        return setting
     return BoundMethod(receiver, name) if name == "apply" else None
+
+
+def _setting_of_class(interp: Interpreter, cls: Class, name: str) -> Const | None:
+    """Return the number that a class of this file assigns to an attribute and that no code changes, or None.
+
+    Flags and settings of other files are not known: users switch flags, and other files may assign settings.
+    """
+    if cls.module is not interp.module or cls.is_open:
+        return None
+    assigned = [
+        each.value
+        for each in cls.node.body
+        if isinstance(each, (ast.Assign, ast.AnnAssign))
+        and any(isinstance(target, ast.Name) and target.id == name for target in _targets_of(each))
+    ]
+    if len(assigned) != 1 or not isinstance(assigned[0], ast.Constant):
+        return None
+    number = assigned[0].value
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        return None
+    return None if assigns_attribute(interp, name, cls.name) else Const(number)
+
+
+def _targets_of(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
 
 
 def _is_enum(interp: Interpreter, cls: Class) -> bool:
@@ -464,6 +542,7 @@ class _InstanceHandler(SelfBindingHandler):
 
 
 def register(handlers: HandlerTable) -> None:
+    handlers.annotated_instances.append(_make_annotated_instance)
     handlers.calls.update({"class": _construct_instance, "instance": _call_object})
     handlers.methods.update({"super": _super_method, "class": _class_method})
     handlers.attributes.update(

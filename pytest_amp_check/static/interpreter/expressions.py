@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable
 from functools import reduce
 
@@ -12,7 +13,7 @@ from ...protocol.events import Event
 from ...protocol.source_text import find_access_path
 from ..project.module import item_name
 from ..project.syntax import walk
-from .comparisons import ItemCounts, RangeEnds
+from .comparisons import ItemCounts, RangeEnds, RangeSteps
 from .conditions import Formula, conjunction, disjunction, literals, negate
 from .counters import compute_constant, equality_formula, order_formula, truth_formula
 from .dtypes import NO_DTYPE_INFO
@@ -22,7 +23,7 @@ from .imports import BUILTINS, look_up
 from .interpreter import HandlerTable, Interpreter, first_result
 from .joins import join_values, residual_condition, run_branches
 from .microbatches import draws_from_iterator
-from .source_text import expression_text, last_name, short_text, short_text_or
+from .source_text import expression_text, last_name, names_in, short_text, short_text_or
 from .values import (
     EMPTY,
     NO_CONSTANT,
@@ -44,6 +45,7 @@ from .values import (
     UnionValue,
     UnknownValue,
     Value,
+    as_one_of_many,
     join_provenance,
     merge_into,
 )
@@ -182,6 +184,7 @@ def attribute_of(interp: Interpreter, receiver: Value, name: str, node: ast.AST)
     text = expression_text(node) if isinstance(node, ast.expr) else name
     made = structural_unknown(interp, "attribute", (receiver,), text, name)
     made.is_from_outside = receiver.is_from_outside
+    made.owner_key = receiver.key if isinstance(receiver, UnknownValue) else -1
     made.is_from_gradient = made.is_from_gradient or name == "grad"
     made.is_comparison_result = receiver.is_call_result
     made.is_data_size = name in DATA_SIZE_NAMES
@@ -323,6 +326,8 @@ def _evaluate_iteration(
     outer = interp.state.open_comprehensions
     interp.state.open_comprehensions = (*outer, -1 - len(outer))
     element = interp.evaluate(node.elt)
+    if not _compares_with_fixed_value(node):
+        element = as_one_of_many(element)
     if isinstance(node.elt, ast.Starred):
         # Python 3.15: [*each for each in lists].
         element = element_of(interp, element, node.elt.value)
@@ -336,6 +341,12 @@ def _evaluate_iteration(
     if len(node.generators) == 1 and not node.generators[0].ifs:
         _record_length(interp, made, iterable)
     return made
+
+
+def _compares_with_fixed_value(node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> bool:
+    """Return True if a comprehension calls a function with an argument that is the same for all items."""
+    targets = frozenset[str]().union(*(names_in(generator.target) for generator in node.generators))
+    return isinstance(node.elt, ast.Call) and any(targets.isdisjoint(names_in(given)) for given in node.elt.args)
 
 
 def _record_length(interp: Interpreter, made: SequenceValue, iterable: Value) -> None:
@@ -450,10 +461,10 @@ def element_of(interp: Interpreter, value: Value, node: ast.AST) -> Value:
 def _loop_index(interp: Interpreter, value: Value, node: ast.AST, name: str) -> UnknownValue:
     """Return the number that a loop over a range or an enumeration assigns."""
     made = interp.fresh_unknown(node, name)
-    for notes in (interp.file_data(RangeEnds), interp.file_data(ItemCounts)):
+    for notes in (interp.file_data(RangeEnds), interp.file_data(RangeSteps), interp.file_data(ItemCounts)):
         if isinstance(value, UnknownValue) and value.key in notes:
             notes[made.key] = notes[value.key]
-    made.is_counter = made.is_loop_index = True
+    made.is_counter = made.is_iteration_count = made.is_loop_index = True
     made.first_value = value.first_value
     return made
 
@@ -489,9 +500,24 @@ def _evaluate_yield_from(interp: Interpreter, node: ast.YieldFrom) -> Value:
     return sent
 
 
+def _report_yielded_region(interp: Interpreter, value: Value, node: ast.Yield | ast.YieldFrom) -> None:
+    """Report an autocast that a context manager passes to its `with` block and does not enter.
+
+    A `with` block in this file that binds the autocast may enter it.
+    """
+    function, module = interp.state.frame.function, interp.state.frame.module
+    if function is None or not function.is_context_manager or interp.state.open_regions:
+        return
+    regions = [option for option in value.alternatives() if option.role == "autocast"]
+    bound = re.search(rf"\bwith\b.{{0,200}}\b{function.name}\(.{{0,200}}\bas\b", module.text)
+    if regions and node.value is not None and bound is None:
+        interp.emit(e.SCOPE_LOST, node.value, None, how="handed-out", names={"context": expression_text(node.value)})
+
+
 def _record_yield(interp: Interpreter, value: Value, node: ast.Yield | ast.YieldFrom) -> Value:
     if any(loop.over_microbatches and loop.frame is interp.state.frame for loop in interp.state.loops):
         interp.state.frame.yields_microbatches = True
+    _report_yielded_region(interp, value, node)
     if interp.state.frame.on_yield is not None:
         interp.state.frame.on_yield(value)
     return interp.fresh_unknown(node, "sent")
@@ -636,6 +662,7 @@ def _propagate_counter(op: str, left: Value, right: Value, made: UnknownValue) -
         made.offset_base = counted.offset_base
         made.offset = counted.offset + (other.value if op == "+" else -other.value)
         made.first_value, made.is_loop_index = counted.first_value, counted.is_loop_index
+        made.is_iteration_count = counted.is_iteration_count and left is counted
 
 
 def execute_augmented_assign(interp: Interpreter, node: ast.AugAssign) -> None:
@@ -687,6 +714,7 @@ def _augmented_value(interp: Interpreter, op: str, left: Value, right: Value, no
     made = interp.fresh_unknown(node, short_text(node.target))
     # A number that grows by a constant in a loop counts the iterations, or the items of the iterations.
     made.is_counter = bool(interp.state.loops) and (isinstance(right.value, int) or left.is_counter)
+    made.is_iteration_count = made.is_counter and op == "+" and right.value == 1
     made.is_divided, made.is_comparison_result, made.is_only_summed = (
         value.is_divided,
         value.is_comparison_result,

@@ -13,10 +13,11 @@ from .conditions import conjunction
 from .contexts import close_context, enter_context, exit_context, with_items
 from .disabled_flags import default_value
 from .expressions import assign_target, record_name
-from .imports import dotted_name
+from .imports import dotted_name, look_up
 from .interpreter import HandlerTable, Interpreter, first_result
 from .joins import join_heaps, join_values, join_variables
 from .name_effects import effects_of_body
+from .source_text import TextTemplate
 from .tensors import in_region
 from .unanalyzed_code import call_unknown
 from .values import (
@@ -410,9 +411,33 @@ def _apply_annotation(interp: Interpreter, value: UnknownValue, parameter: ast.a
     for node in walk(parameter.annotation) if parameter.annotation is not None else ():
         named = dotted_name(interp, node)
         found = _value_of_type(interp, named, value, parameter) if named else None
+        found = found or _instance_of_annotation(interp, value, node, parameter)
         if found is not None:
             return found
     return value
+
+
+def _instance_of_annotation(
+    interp: Interpreter, value: UnknownValue, node: ast.AST, parameter: ast.arg
+) -> Value | None:
+    """Return the instance of the project class that an annotation names, or None.
+
+    An optional parameter may also be None.
+    """
+    name = node.id if isinstance(node, ast.Name) else node.value if isinstance(node, ast.Constant) else None
+    annotated = look_up(interp, name) if isinstance(name, str) else None
+    made = first_result(interp.handlers.annotated_instances, interp, annotated, parameter) if annotated else None
+    annotation = parameter.annotation
+    if made is None or annotation is None or not any(map(_is_none_name, walk(annotation))):
+        return made
+    question = interp.predicate_formula(("none", value.key), TextTemplate("{} is None", parameter.arg), EMPTY)
+    return join_values(interp, question, NONE, made, parameter.arg)
+
+
+def _is_none_name(node: ast.AST) -> bool:
+    return (isinstance(node, ast.Name) and node.id == "Optional") or (
+        isinstance(node, ast.Constant) and node.value is None
+    )
 
 
 def _value_of_type(interp: Interpreter, named: str, value: UnknownValue, parameter: ast.arg) -> Value | None:

@@ -116,7 +116,9 @@ def _load_import(interp: Interpreter, frame: Frame, name: str) -> Value:
     value = frame.vars[name]
     if isinstance(value, LazyImport):
         # During the search, the name has the value of a failed search.
-        frame.vars[name] = ExternalName(_dotted_import(value.origin), version_fallback=value.version_fallback)
+        frame.vars[name] = ExternalName(
+            _dotted_import(value.origin), version_fallback=value.version_fallback, is_of_project=True
+        )
         found = _load_from_module(interp, value.origin, frame.module) if interp.module.may_train else None
         if found is not None:
             frame.vars[name] = found

@@ -78,6 +78,8 @@ class HandlerTable:
         #: Return the object for an unknown value that is used in a role, and for a parameter with an annotation.
         self.recognizers: dict[str, Callable[[Interpreter, str, UnknownValue, str, ast.AST], Value]] = {}
         self.annotated_parameters: list[Callable[[Interpreter, str, UnknownValue, ast.arg], Value | None]] = []
+        #: Return the instance for a parameter with this value as the annotation.
+        self.annotated_instances: list[Callable[[Interpreter, Value, ast.arg], Value | None]] = []
         #: Return the instance of a class with a role; the results of methods and attributes that no project class
         #: defines.
         self.constructors: dict[str, Callable[[Interpreter, Class, Args, Keywords, ast.AST], Value | None]] = {}

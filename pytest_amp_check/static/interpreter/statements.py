@@ -10,6 +10,7 @@ from ...protocol.checks import ends_program
 from ...protocol.source_text import SourceText, find_access_path
 from ..project.module import ImportedName, catches_import, stored_names
 from ..project.syntax import children, root_name, walk
+from .comparisons import ItemCounts
 from .conditions import Formula, conjunction, negate
 from .disabled_flags import flag_value
 from .expressions import (
@@ -27,7 +28,14 @@ from .expressions import (
 from .imports import import_value, look_up
 from .interpreter import HandlerTable, Interpreter, in_frame
 from .joins import join_values, record_raise, run_branches, split_on
-from .microbatches import draws_from_iterator, is_index_selecting, names_assigned_beside, names_read, reads_gradients
+from .microbatches import (
+    draws_from_iterator,
+    is_index_selecting,
+    names_assigned_beside,
+    names_microbatches,
+    names_read,
+    reads_gradients,
+)
 from .source_text import expression_text, names_in
 from .state import Loop
 from .values import (
@@ -470,7 +478,7 @@ def _exception_edges(
 
 def _execute_for(interp: Interpreter, node: ast.For | ast.AsyncFor) -> None:
     iterated = interp.evaluate(node.iter)
-    items, iterable = _few_items(interp, iterated), iterated_value(iterated)
+    items, iterable = _few_items(interp, iterated) or _only_index(interp, iterated), iterated_value(iterated)
     if items is None and _is_uniform_loop(interp, node, iterable):
         # A body that does the same to every parameter or optimizer runs once, with a representative.
         items = [representative_of(interp, iterable, node.iter)]
@@ -640,7 +648,9 @@ def _execute_loop(
     body, orelse = node.body, node.orelse
     loop = Loop(_loop_key(interp, node), len(interp.state.unwind_actions))
     loop.node, loop.frame = node, interp.state.frame
-    loop.over_microbatches = over_microbatches and not reads_gradients(body)
+    is_inner = any(outer.node is not None for outer in interp.state.loops)
+    loop.is_named_microbatches = not over_microbatches and is_inner and names_microbatches(node)
+    loop.over_microbatches = (over_microbatches or loop.is_named_microbatches) and not reads_gradients(body)
     savepoint = interp.builder.set_savepoint(interp.state.current_node)
     _havoc_loop_variables(interp, body, loop, bind)
     head = interp.builder.add_node()
@@ -657,12 +667,15 @@ def _execute_loop(
     interp.state.current_node, after_loop = (
         split_on(interp, condition_formula(interp, test)) if test is not None else _enter_data_loop(interp, head, first)
     )
+    exit_node = after_loop
     after_loop = interp.builder.join_nodes((after_loop, bind()))
     raising = [(nodes, len(nodes)) for nodes in interp.state.raising_nodes]
     interp.execute_block(body)
     _drop_raises_in_training(interp, raising)
     del interp.state.path_condition[base:]
     _merge_exits(interp, loop.continues)
+    if loop.last_iteration_predicates and exit_node is not None and test is None:
+        _leave_after_last_iteration(interp, loop, head, exit_node)
     _start_iteration(interp, head, first, False)
     open_ended = _defers_step(interp, head, loop)
     after = (interp.state.current_node, interp.state.frame.vars, interp.state.heap)
@@ -725,6 +738,22 @@ def _enter_data_loop(interp: Interpreter, head: int, first: int) -> tuple[int, i
     return entry, after_loop
 
 
+def _leave_after_last_iteration(interp: Interpreter, loop: Loop, head: int, exit_node: int) -> None:
+    """Leave a loop only after the iteration that the code itself recognizes as the last."""
+    if interp.state.current_node is None:
+        return
+    (key, truth), *others = loop.last_iteration_predicates.items()
+    for other, other_truth in others:
+        for one, its, two, theirs in ((key, truth, other, other_truth), (other, other_truth, key, truth)):
+            interp.graph.predicates[one].implications += [(its, two, theirs), (not its, two, not theirs)]
+    nodes = interp.builder.nodes
+    nodes[head].edges = [edge for edge in nodes[head].edges if edge[0] != exit_node]
+    again = interp.builder.add_node()
+    interp.builder.add_edge(interp.state.current_node, exit_node, key, truth)
+    interp.builder.add_edge(interp.state.current_node, again, key, not truth)
+    interp.state.current_node = again
+
+
 def _defers_step(interp: Interpreter, head: int, loop: Loop) -> bool:
     """Return True if a loop runs backward and leaves the step to the code after the loop.
 
@@ -742,6 +771,7 @@ def _defers_step(interp: Interpreter, head: int, loop: Loop) -> bool:
             event.attributes["within"] = True
         elif event.kind == e.BACKWARD and (loop.over_microbatches or "inside" not in event.attributes):
             event.attributes["inside"] = e.MICRO if loop.over_microbatches else e.LOOSE
+            event.attributes["guessed"] = loop.is_named_microbatches
     return True
 
 
@@ -793,6 +823,7 @@ def _havoc_value(interp: Interpreter, value: Value, after: Value | None, name: s
     start = value.value
     if isinstance(start, int) and not isinstance(start, bool):
         made.is_counter, made.first_value = True, start
+        made.is_iteration_count = True
     elif value.is_counter:
         made.is_counter, made.first_value = (
             True,
@@ -846,6 +877,15 @@ def _few_items(interp: Interpreter, value: Value) -> list[Value] | None:
         return None
     worth = (ObjectRef, UnionValue, Instance, SequenceValue, FunctionValue)
     return value.items if any(isinstance(item, worth) for item in value.items) else None
+
+
+def _only_index(interp: Interpreter, value: Value) -> list[Value] | None:
+    """Return the index of an inner loop over ``range(1)``, or None. An outer loop counts epochs, which users change."""
+    if value.iterable_kind != "range" or value.first_value != 0 or not isinstance(value, UnknownValue):
+        return None
+    count = interp.file_data(ItemCounts).get(value.key)
+    is_inner = any(loop.node is not None for loop in interp.state.loops)
+    return [Const(0)] if is_inner and count is not None and count.value == 1 else None
 
 
 def _is_of_params(value: Value) -> bool:

@@ -80,6 +80,7 @@ class Value:
     is_call_result: bool = False
     is_comparison_result: bool = False
     is_counter: bool = False
+    is_iteration_count: bool = False
     is_data_size: bool = False
     first_value: int | None = None
     is_new_float32: bool = False
@@ -90,6 +91,7 @@ class Value:
     is_from_outside: bool = False
     remainder_operands: tuple[Value, Value] | None = None
     is_only_summed: bool = False
+    is_sample_mean: bool = False
     #: Known beginning of a text whose rest is unknown.
     text_prefix: str = ""
     #: Events that read the gradients from which the value was computed.
@@ -229,6 +231,7 @@ class UnknownValue(TypedValue):
     is_from_outside        the value came from a caller that is not analyzed
     is_argument            the value itself came from there, and is not a part of such a value
     is_counter             a loop counts this number; ``first_value`` is the first number, if known
+    is_iteration_count     the counter is the number of iterations so far, except for a constant
     is_loop_index          the loop itself assigns the counter, as ``range`` does
     offset                 number added to ``offset_base``
     remainder_operands     the two operands of a ``%``
@@ -243,6 +246,8 @@ class UnknownValue(TypedValue):
     divisors               divisors of the value; ``factors`` are the identities of its factors
     is_data_size           the value is an amount of data: a size, a length, or a sum of sizes
     is_only_summed         ``is_divided`` holds only because the value was summed
+    owner_key              key of the unknown value that has this attribute, -1 for other values
+    is_sample_mean         the value is a mean over the samples of a batch, so a further sum adds no samples
     scheduled_optimizer    key of the optimizer whose learning rate this scheduler moves, -1 for no scheduler
     text_prefix            known beginning of a text whose rest is unknown
     """
@@ -262,14 +267,17 @@ class UnknownValue(TypedValue):
         "is_data_size",
         "is_from_gradient",
         "is_from_outside",
+        "is_iteration_count",
         "is_loop_element",
         "is_loop_index",
         "is_new_float32",
         "is_only_summed",
+        "is_sample_mean",
         "item_origin",
         "iterable_kind",
         "key",
         "offset",
+        "owner_key",
         "provenance",
         "remainder_operands",
         "scheduled_optimizer",
@@ -288,8 +296,10 @@ class UnknownValue(TypedValue):
         self.is_from_outside = self.is_argument = is_from_outside
         self.is_counter = False
         self.first_value: int | None = None
+        self.is_iteration_count = False
         self.is_loop_index = False
         self.offset = 0
+        self.owner_key = -1
         self._offset_base: Value | None = None
         self.remainder_operands: tuple[Value, Value] | None = None
         self.provenance = NO_PROVENANCE
@@ -301,6 +311,7 @@ class UnknownValue(TypedValue):
         self.is_from_gradient = False
         self.text_prefix = ""
         self.is_only_summed = False
+        self.is_sample_mean = False
         self.gradient_reads: tuple[Event, ...] = ()
         self.item_origin: tuple[int, str | None] | None = None
         self.divisors: frozenset[Divisor] = EMPTY
@@ -344,16 +355,20 @@ class ExternalName(Value):
 
     version_fallback   the import stands where the code supports an older or newer torch
     unresolved         no import says to which object the name refers
+    is_of_project      the name belongs to a file of the project that is not analyzed, and may be a setting
     dtype_conditions   for the first of several dtypes: the condition of each dtype, by name
     """
 
     kind = "named"
     is_relevant = True
 
-    __slots__ = ("dtype_conditions", "name", "unresolved", "version_fallback")
+    __slots__ = ("dtype_conditions", "is_of_project", "name", "unresolved", "version_fallback")
 
-    def __init__(self, name: str, *, version_fallback: bool = False, unresolved: bool = False) -> None:
+    def __init__(
+        self, name: str, *, version_fallback: bool = False, unresolved: bool = False, is_of_project: bool = False
+    ) -> None:
         super().__init__()
+        self.is_of_project = is_of_project
         self.name = name
         self.version_fallback = version_fallback
         self.unresolved = unresolved
@@ -477,12 +492,17 @@ class FrameworkEngine(ObjectRef):
 
 
 class Divisor(NamedTuple):
-    """Divisor of a number: identity, source text, location, and True if the divisor is written at that location."""
+    """Divisor of a number: identity, source text and location.
+
+    ``is_literal`` says that the divisor is written at that location. ``is_running`` says that it counts the iterations
+    so far.
+    """
 
     key: object
     source_text: object
     site: Site
     is_literal: bool
+    is_running: bool = False
 
 
 class FunctionValue(Value):
@@ -565,6 +585,7 @@ class TensorValue(TypedValue):
     is_only_summed       ``is_divided`` holds only because the tensor was summed
     is_only_weighted     ``is_divided`` holds only because of a factor computed from this iteration's data alone
     is_only_share        ``is_divided`` holds only because of a factor that may be a share of the tensor
+    is_sample_mean       the tensor is a mean over the samples of a batch, so a further sum adds no samples
     module_keys          keys of the modules whose forward the tensor depends on, None if not known
     autocast_scope       "in", "out" or "unknown": scope of those forwards; "?" if no scope is known
     callees              names of the unanalyzed code that computed the tensor
@@ -610,6 +631,7 @@ class TensorValue(TypedValue):
         "is_only_share",
         "is_only_summed",
         "is_only_weighted",
+        "is_sample_mean",
         "low_dtype",
         "module_keys",
         "penalty_source",
@@ -644,6 +666,7 @@ class TensorValue(TypedValue):
         self.has_mixed_scales = False
         self.is_only_weighted = False
         self.is_only_share = False
+        self.is_sample_mean = False
         self.forward_loops: frozenset[int] = frozenset()
 
     def tensors(self) -> list[TensorValue]:
@@ -699,6 +722,7 @@ class TensorValue(TypedValue):
                 "is_only_summed",
                 "has_unknown_reduction",
                 "is_only_weighted",
+                "is_sample_mean",
             ):
                 setattr(made, name, getattr(made, name) and getattr(part, name))
             for name in (
@@ -1162,6 +1186,15 @@ def join_provenance(values: Iterable[Value]) -> Provenance:
         return known[0] if known else NO_PROVENANCE
     callees, dtypes = (EMPTY.union(*sets) for sets in ([x.callees for x in known], [x.region_dtypes for x in known]))
     return Provenance(join_autocast_scopes({provenance.autocast_scope for provenance in known}), callees, dtypes)
+
+
+def as_one_of_many(value: Value) -> Value:
+    """Return a value as an item of a list of such values: each item may be the loss of one sample of the batch."""
+    if not isinstance(value, TensorValue) or not value.is_sample_mean:
+        return value
+    made = value.copy()
+    made.is_sample_mean = False
+    return made
 
 
 def merge_into(mapping: MappingValue, value: Value) -> None:

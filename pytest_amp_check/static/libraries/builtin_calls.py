@@ -10,8 +10,9 @@ from ...protocol import torch_api
 from ...protocol.events import UNKNOWN
 from ...protocol.source_text import find_access_path
 from ..interpreter.classes import BINDABLE_METHODS, as_mapping
-from ..interpreter.comparisons import ItemCounts, RangeEnds
+from ..interpreter.comparisons import ItemCounts, RangeEnds, RangeSteps
 from ..interpreter.conditions import Formula, conjunction, disjunction
+from ..interpreter.dtypes import NO_DTYPE_INFO
 from ..interpreter.expressions import (
     DATA_SIZE_NAMES,
     EnumerateIterables,
@@ -73,7 +74,9 @@ def _call_super(interp: Interpreter, args: Args, keywords: Keywords, node: ast.A
 def _call_range(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     made = _make_counter(interp, "range", args, args[0] if len(args) > 1 else Const(0))
     if len(args) == 1:
-        interp.file_data(RangeEnds)[made.key] = interp.file_data(ItemCounts)[made.key] = args[0]
+        interp.file_data(ItemCounts)[made.key] = args[0]
+    if args:
+        _record_end(interp, made, args[1] if len(args) > 1 else args[0], args[2] if len(args) > 2 else Const(1))
     made.microbatches = _iterates_microbatches(args)
     return made
 
@@ -86,7 +89,15 @@ def _call_enumerate(interp: Interpreter, args: Args, keywords: Keywords, node: a
     length = interp.file_data(ItemCounts).length_of(first)
     if length is not None:
         interp.file_data(ItemCounts)[made.key] = length
+    if made.first_value == 0:
+        # The number of items, as the code would ask for it.
+        _record_end(interp, made, structural_unknown(interp, "call", (first,), "len", "len"), Const(1))
     return made
+
+
+def _record_end(interp: Interpreter, made: UnknownValue, end: Value, step: Value) -> None:
+    interp.file_data(RangeEnds)[made.key] = end
+    interp.file_data(RangeSteps)[made.key] = step
 
 
 def _make_counter(interp: Interpreter, name: str, args: Args, start: Value) -> UnknownValue:
@@ -203,6 +214,8 @@ def call_chain(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AS
 
 def _convert_value(name: str, interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """Model a conversion to a number or a text. A conversion of gradients, except ``len``, reads the gradients."""
+    if name in ("float", "int") and len(args) == 1 and _is_plain_number(args[0]):
+        return args[0]
     for value in args if name != "len" else ():
         for grad in value.gradients():
             emit_grad_read(interp, grad, node)
@@ -213,6 +226,16 @@ def _convert_value(name: str, interp: Interpreter, args: Args, keywords: Keyword
     made = structural_unknown(interp, "call", tuple(args), expression_text(node) if name == "len" else name, name)
     made.is_data_size = name in DATA_SIZE_NAMES or are_data_sizes(args)
     return made
+
+
+def _is_plain_number(value: Value) -> bool:
+    """Return True if a value may be a setting: converted to a number, it is the same number."""
+    return (
+        isinstance(value, UnknownValue)
+        and value.dtype_info is NO_DTYPE_INFO
+        and value.remainder_operands is None
+        and not (value.is_call_result or value.is_divided or value.is_from_gradient or value.gradient_reads)
+    )
 
 
 def _call_isinstance(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:

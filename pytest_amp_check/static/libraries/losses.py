@@ -42,7 +42,7 @@ from ..interpreter.values import (
     join_provenance,
 )
 from ..project.syntax import walk
-from .arguments import dotted_name_of, find_tensors, literal_value, tracked_object_of
+from .arguments import dotted_name_of, find_tensors, first_or_named, literal_value, tracked_object_of
 from .syntax_queries import first_argument, first_argument_text, receiver_of
 
 TYPE_CHECKING = False
@@ -64,6 +64,8 @@ CURVED = frozenset(
     "logit logsigmoid logsumexp mish pow reciprocal rsqrt sigmoid silu sin sinh softmax softmin softplus sqrt square "
     "tan tanh".split()
 )
+#: Tensor methods whose result has the same values.
+SAME_VALUE = frozenset("float double half bfloat16 to cuda cpu clone contiguous view reshape squeeze flatten".split())
 #: Tensor methods that fill some elements with a number.
 FILLS = frozenset("masked_fill masked_fill_ fill_ index_fill index_fill_".split())
 #: Tensor methods and torch functions for arithmetic operators. The in-place methods are covered, too.
@@ -101,7 +103,9 @@ def compute_loss(interp: Interpreter, facts: dict[str, object], args: Args, keyw
         made.module_keys = frozenset()
     made.is_loss = True
     made.low_dtype = ""
-    made.is_divided = made.is_only_summed = "sum" in (facts.get("reduction"), find_reduction(keywords))
+    reductions = {facts.get("reduction", "mean"), find_reduction(keywords)}
+    made.is_divided = made.is_only_summed = "sum" in reductions
+    made.is_sample_mean = reductions == {"mean"}
     made.has_unknown_reduction = False
     return made
 
@@ -150,6 +154,9 @@ def _call_tensor_method(
     for attribute, value in changes:
         setattr(made, attribute, value)
     made.is_data_size = tensor.is_data_size or name in DATA_SIZE_NAMES
+    made.is_sample_mean = name in SAME_VALUE and tensor.is_sample_mean
+    if name == "mean":
+        made.is_sample_mean = tensor.is_sample_mean or averages_samples(args, keywords)
     apply_reduction(made, tensor, name)
     if name in FILLS:
         emit_fill(interp, keywords.get("value") or (args[-1] if args else None), tensor, receiver_text(node), node)
@@ -162,6 +169,12 @@ def _call_tensor_method(
     return made
 
 
+def averages_samples(args: Args, keywords: Keywords) -> bool:
+    """Return True if a mean runs over the samples of a batch: over all dimensions, or over the first."""
+    axis = first_or_named(args, keywords, "dim")
+    return axis is None or literal_value(axis) == 0
+
+
 def _fetch_number(interp: Interpreter, tensor: TensorValue, name: str, node: ast.AST) -> UnknownValue:
     made = interp.fresh_unknown(node, name)
     made.is_data_size = tensor.is_data_size or name in DATA_SIZE_NAMES
@@ -172,6 +185,9 @@ def apply_reduction(made: TensorValue | UnknownValue, of: Value, how: str) -> No
     """Update the division state of a loss after a function call. The mean of partial sums is a mean."""
     if how.rpartition(".")[2].removesuffix("_") in CURVED:
         made.is_divided = made.is_only_summed = False
+    elif how == "sum" and of.is_sample_mean:
+        # The samples are averaged: the sum runs over other dimensions, or over several losses.
+        made.is_sample_mean = True
     elif how == "sum":
         made.is_divided = True
         if isinstance(made, TensorValue):
@@ -240,6 +256,7 @@ def run_backward(
         "dtypes": tensor.region_dtypes,
         "custom": tensor.has_custom_backward,
         "forward": tensor.first_forward,
+        "running": next((divisor for divisor in tensor.divisors if divisor.is_running), None),
         "names": names,
     }
 
@@ -431,6 +448,7 @@ def _operate_on_tensors(
 ) -> TensorValue:
     made = compute_tensor(interp, parts)
     made.is_from_gradient = made.is_from_gradient or has_gradient_input((left, right))
+    made.is_sample_mean = op in ("+", "-", "*", "/") and _are_sample_means((left, right))
     if op == "@":
         made.is_low_op_result = True
     elif _is_float32_parameter(left) or _is_float32_parameter(right):
@@ -449,6 +467,13 @@ def _operate_on_tensors(
         has_weighted_terms = len(parts) > 1 and made.is_only_share and not made.factors
         made.is_divided = all(p.is_divided for p in parts) and not has_weighted_terms
     return made
+
+
+def _are_sample_means(operands: Iterable[Value]) -> bool:
+    """Return True if all operands except numbers are means over the samples of a batch."""
+    return all(
+        isinstance(value, Const) or (isinstance(value, TensorValue) and value.is_sample_mean) for value in operands
+    )
 
 
 def _is_float32_parameter(value: Value) -> bool:

@@ -9,6 +9,7 @@ from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.events import Symbol
 from ..interpreter.classes import find_own_method
+from ..interpreter.conditions import literals
 from ..interpreter.functions import inline_call
 from ..interpreter.identity import structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
@@ -191,6 +192,7 @@ def _make_scaler(
         arguments["enabled"] = Symbol("torch.bfloat16")
     device = entry.attributes.get("device") or arguments.get("device", "cuda")
     tracked_object.attributes.update(constructed=True, enabled=enabled, callable=entry.name, device=device)
+    tracked_object.attributes["enabling"] = frozenset(key for key, _ in literals(enabled))
     tracked_object.attributes["sharded"] = entry.attributes.get("sharded", False)
     interp.emit(
         e.SCALER_NEW,

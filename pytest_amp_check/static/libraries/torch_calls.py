@@ -38,6 +38,7 @@ from ..interpreter.values import (
     ObjectRef,
     ParamsValue,
     PartialCall,
+    SequenceValue,
     StackContext,
     TensorValue,
     UnionValue,
@@ -77,6 +78,8 @@ OPERATORS = {f"torch.{name}": operator for name, operator in SCALES.items()} | {
 }
 _KEEPING = frozenset({"builtins.abs", "builtins.round"})
 
+#: Functions of torch that put the tensors of a list into one tensor.
+_JOINING = frozenset({"torch.stack", "torch.cat", "torch.hstack"})
 #: Functions of torch that return the size of some data.
 _MEASURING = frozenset(f"torch.{name}" for name in DATA_SIZE_NAMES)
 
@@ -175,6 +178,8 @@ def _make_result_tensor(interp: Interpreter, name: str, tensors: list[TensorValu
     mark_widened(interp, made, op_of(name), given)
     if name == "torch.mean":
         made.has_unknown_reduction = False
+    if name in _JOINING and given:
+        made.is_sample_mean = is_list_of_means(given[0])
     apply_reduction(made, tensors[0], name.removeprefix("torch."))
     # Unanalyzed code that receives a scaler and a loss may scale the loss.
     made.is_from_gradient = made.is_from_gradient or has_gradient_input(given) or holds_scaler(interp, given)
@@ -184,6 +189,15 @@ def _make_result_tensor(interp: Interpreter, name: str, tensors: list[TensorValu
     if _may_run_forward(interp, name) and not is_criterion(name.rpartition(".")[2]):
         made.autocast_scope, made.callees, made.region_dtypes = provenance_here(interp, made.provenance, FORWARD)
     return made
+
+
+def is_list_of_means(value: Value) -> bool:
+    """Return True if a list holds losses that each average over the samples of a batch."""
+    return (
+        isinstance(value, SequenceValue)
+        and bool(value.items)
+        and all(isinstance(item, TensorValue) and item.is_sample_mean for item in value.items)
+    )
 
 
 def _may_run_forward(interp: Interpreter, name: str) -> bool:

@@ -34,6 +34,12 @@ RULE = Rule(
             "from one, as in `(i + 1) % k == 0`",
             WARNING,
         ),
+        "window:running-divisor": ViolationKind(
+            "The loss is divided by `{divisor}`, the number of micro-batches so far, so each micro-batch of the window "
+            "has another weight: divide by the number of micro-batches in the window",
+            WARNING,
+            any_precision=True,
+        ),
         "window:left-over": ViolationKind(
             "`{window}` leaves {left} without a step, so these gradients are lost or added to the next epoch's first "
             "window: also end a window at the last micro-batch",
@@ -47,8 +53,10 @@ still divided by `k`. The run costs `k` passes per step and learns from one, at 
 `i % k == 0` with `i` counted from zero is true at once. The first step then sees one micro-batch, all later windows are
 shifted, and a remainder is left at the end. If the number of micro-batches is not a multiple of `k`, even the correct
 condition leaves a remainder. The micro-batches after the last full window are never stepped, or mix with the next
-epoch. A run reports cleared windows after three windows in a row that lost the same micro-batches. It reports shifted
-windows in the first three windows of an optimizer. A remainder at the end is found in source only.
+epoch. A counter of micro-batches as the divisor divides the losses by 1, 2, 3, ..., so the first micro-batch counts
+most. A run reports cleared windows after three windows in a row that lost the same micro-batches. It reports shifted
+windows in the first three windows of an optimizer. A remainder at the end, and a counter as the divisor, are found in
+source only.
 """,
     harm="""\
 Cleared in every micro-batch, the gradient norm of the window was 0.0212 instead of 0.0409, without an error. With `i %
