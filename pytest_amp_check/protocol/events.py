@@ -151,7 +151,10 @@ BACKWARD = EventKind(
     has_loops=True,
     deciding_attributes="feeds divided given opaque",
 )
-AUTOGRAD_GRAD = EventKind("autograd-grad")
+# differentiable: the gradients are differentiated again (``create_graph=True``).
+AUTOGRAD_GRAD = EventKind(
+    "autograd-grad", "differentiable", description="gradients are computed to be differentiated again", may_violate=True
+)
 # Scaler, optimizer; framework: see SCALER_STEP.
 UNSCALE = EventKind(
     "unscale",
@@ -171,8 +174,8 @@ RESTORE = EventKind(
     description="the gradients are divided by the loss scale",
     may_violate=True,
 )
-# A loss is divided by a number that the framework also divides by.
-DIVIDED_TWICE = EventKind("divided-twice", "divisor framework way")
+# A loss is divided by a number that the framework also divides by; guessed: only the name of the number says so.
+DIVIDED_TWICE = EventKind("divided-twice", "divisor framework guessed way")
 # owners: optimizers whose gradients are clipped, None: unknown; touches: identities of parameters without optimizer so
 # far; measures_only: the limit is infinite; local: clip over the shards of one rank; by_hand: manual clipping by the
 # norm of the gradients; undone: the program checks the result and skips; guessed: known by the function name only.

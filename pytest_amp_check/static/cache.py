@@ -375,6 +375,7 @@ def _encode_prescan(prescan: Prescan) -> list[Any]:
         prescan.may_use_float16,
         prescan.has_lightning16,
         prescan.may_resume,
+        prescan.does_training_part,
     ]
     names = [
         None if n is None else sorted(x.decode("latin-1") for x in n) for n in (prescan.class_names, prescan.base_names)
@@ -384,10 +385,11 @@ def _encode_prescan(prescan: Prescan) -> list[Any]:
 
 
 def _decode_prescan(path: str, row: list[Any]) -> Prescan:
-    _, digest, size, speaks, autocast, float16, lightning16, resumes, classes, bases, imports = row
+    _, digest, size, speaks, autocast, float16, lightning16, resumes, part, classes, bases, imports = row
     facts = (parse_bool(autocast), parse_bool(float16), parse_bool(lightning16), parse_bool(resumes))
     prescan = Prescan(path, int(size), facts, may_have_findings=parse_bool(speaks))
     prescan.digest = parse_text(digest)
+    prescan.does_training_part = parse_bool(part)
     prescan.class_names, prescan.base_names, prescan.imported_names = (
         _decode_names(classes),
         _decode_names(bases),

@@ -433,14 +433,17 @@ def _files_to_analyze(seen: list[Prescan], named: frozenset[str], project: Proje
     classes = set[bytes]().union(*(look.class_names or () for look in todo))
     training = {os.path.abspath(look.path) for look in todo if look.path.endswith(".py")}
     stems = {os.fsencode(source_files.import_stem(path)) for path in training}
+    parts = {os.path.abspath(look.path) for look in others if look.does_training_part and look.path.endswith(".py")}
 
     def takes_part(prescan: Prescan) -> bool:
         if not classes.isdisjoint(prescan.base_names or ()):
             return True
         # Few files share a name, so this test is rare.
-        return not stems.isdisjoint(prescan.imported_names or ()) and not training.isdisjoint(
-            project.static_imports(prescan.path)
-        )
+        if stems.isdisjoint(prescan.imported_names or ()):
+            return False
+        imported = project.static_imports(prescan.path)
+        # A file that trains nothing may connect a file that trains with a file that saves.
+        return not training.isdisjoint(imported) and (prescan.does_training_part or not parts.isdisjoint(imported))
 
     return todo + [look for look in others if takes_part(look)]
 

@@ -155,6 +155,210 @@ CASES["a checkpoint of a base class, which the subclass writes itself"] = _SUBCL
 )
 
 
+# A file that changes the keys of the checkpoint, and writes it.
+for _name, _renamed in (
+    (
+        "a comprehension",
+        """
+        def renamed(d, old, new):
+            return {k.replace(old, new): renamed(v, old, new) if isinstance(v, dict) else v for k, v in d.items()}
+""",
+    ),
+    (
+        "a loop",
+        """
+        def renamed(d, old, new):
+            made = OrderedDict() if isinstance(d, OrderedDict) else {}
+            for key, value in d.items():
+                new_key = key.replace(old, new) if isinstance(key, str) else key
+                made[new_key] = renamed(value, old, new) if isinstance(value, dict) else value
+            return made
+""",
+    ),
+):
+    for _more, _mark in (("", "  # AMP401"), ('"scaler": scaler.state_dict(), ', "")):
+        CASES[f"a checkpoint renamed by {_name}{_more}"] = f"""
+        === train.py
+        import torch
+        from saving import load, save
+
+        def train(net, loader):
+            optimizer = torch.optim.AdamW(net.parameters())
+            load("last.pth", net, optimizer)
+            scaler = torch.amp.GradScaler("cuda")
+            for x, y in loader:
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = (net(x) - y).abs().mean()
+                optimizer.zero_grad()
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            save(net, optimizer, scaler, "last.pth")
+        === saving.py
+        from collections import OrderedDict
+        import torch
+{_renamed}
+        def save(model, optimizer, scaler, path):
+            data = {{{_more}"model": model.state_dict(), "optimizer": optimizer.state_dict()}}{_mark}
+            torch.save(renamed(data, "old", "new"), path)
+
+        def load(path, model, optimizer):
+            data = torch.load(path)
+            model.load_state_dict(data["model"])
+        """
+
+# A file that passes its optimizer to a file that trains and a file that saves.
+for _more, _mark in (("", "  # AMP401"), ('"scaler": self.processor.scaler.state_dict(), ', "")):
+    CASES[f"connected by a main file{_more}"] = f"""
+        === main.py
+        import torch
+        from pipeline import Pipeline
+        from processor import Processor
+
+        def main(model, loader, path):
+            optimizer = torch.optim.AdamW(model.parameters())
+            Pipeline(model, optimizer, loader, Processor(), path).train()
+        === processor.py
+        import torch
+
+        class Processor:
+            def __init__(self):
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def train_step(self, model, batch, optimizer):
+                optimizer.zero_grad()
+                with torch.autocast("cuda"):
+                    loss = model(batch).mean()
+                self.scaler.scale(loss).backward()
+                self.scaler.step(optimizer)
+                self.scaler.update()
+        === pipeline.py
+        import torch
+
+        class Pipeline:
+            def __init__(self, model, optimizer, loader, processor, path):
+                self.model, self.optimizer, self.loader, self.processor = model, optimizer, loader, processor
+                if path:
+                    self.optimizer.load_state_dict(torch.load(path)["optimizer"])
+
+            def train(self):
+                for batch in self.loader:
+                    self.processor.train_step(self.model, batch, self.optimizer)
+                torch.save({{{_more}"optimizer": self.optimizer.state_dict(), "epoch": 1}}, "last.pt"){_mark}
+        """
+
+# A name that nothing binds holds no state.
+for _import, _mark in (("", "  # AMP401"), ("from apex import amp", "")):
+    CASES[f"a state of an unbound name {_import}"] = f"""
+        === train.py
+        import torch
+        {_import}
+
+        def save(model, optimizer, fp16):
+            state = {{"model": model.state_dict(), "optimizer": optimizer.state_dict()}}{_mark}
+            if fp16:
+                state["amp"] = amp.state_dict()
+            torch.save(state, "x")
+
+        def train(model, loader):
+            optimizer = torch.optim.AdamW(model.parameters())
+            scaler = torch.amp.GradScaler("cuda")
+            optimizer.load_state_dict(torch.load("x")["optimizer"])
+            for x in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda"):
+                    loss = model(x).mean()
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            save(model, optimizer, True)
+        """
+
+# Gradients for a double backward.
+for _graph, _place, _mark in (
+    ("create_graph=True", "in", "  # AMP103"),
+    ("retain_graph=True", "in", ""),
+    ("create_graph=True", "out", ""),
+):
+    _call = f"grads = torch.autograd.grad(scores, real, {_graph})[0]{_mark}"
+    CASES[f"autograd.grad with {_graph} {_place} a region"] = f"""
+        === train.py
+        import torch
+
+        def train(dis, optimizer, loader):
+            scaler = torch.amp.GradScaler("cuda")
+            for real in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda"):
+                    scores = dis(real).sum()
+                    {_call if _place == "in" else "pass"}
+                {_call if _place == "out" else "pass"}
+                with torch.autocast("cuda"):
+                    loss = scores + 10.0 * (grads.norm(2, dim=1) - 1).square().mean()
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        """
+
+# Weights that change between two forwards of one region, in which a helper enters another region.
+for _indent, _mark in (("    ", "  # AMP101"), ("", "")):
+    CASES[f"weights changed in nested regions {bool(_indent)}"] = f"""
+        === train.py
+        import torch
+        from torch import nn
+
+        def attack(model, x, y):
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                for p in model.parameters():
+                    p.data.add_(0.1){_mark}
+                return nn.functional.cross_entropy(model(x), y)
+
+        def train(model, optimizer, loader):
+            for x, y in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    loss = nn.functional.cross_entropy(model(x), y)
+                {_indent}other = attack(model, x, y)
+                (loss + other).backward()
+                optimizer.step()
+
+        def main(loader):
+            model = nn.Linear(8, 8)
+            train(model, torch.optim.SGD(model.parameters(), 0.1), loader)
+        """
+
+# DeepSpeed divides by its own number of micro-batches.
+for _target, _wrapper in (("self.engine", ""), ("engine", "self.engine = Wrapper(engine)")):
+    for _number, _mark in (("self.gradient_accumulation_steps", "  # AMP302"), ("self.temperature", "")):
+        CASES[f"{_target} of DeepSpeed, and a division by {_number}"] = f"""
+        === helper.py
+        import deepspeed
+
+        class Wrapper:
+            def __init__(self, engine):
+                self.engine = engine
+
+            def backward(self, loss):
+                self.engine.backward(loss)
+
+        class Helper:
+            def __init__(self, gradient_accumulation_steps, temperature, kind):
+                self.gradient_accumulation_steps, self.temperature, self.kind = gradient_accumulation_steps, temperature, kind
+                self.engine = None
+
+            def prepare(self, model, config):
+                {_target}, *_ = deepspeed.initialize(model=model, config=config)
+                {_wrapper or "pass"}
+
+            def backward(self, loss):
+                loss /= {_number}{_mark}
+                if self.kind == "deepspeed":
+                    self.engine.backward(loss)
+                else:
+                    loss.backward()
+        """
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_architecture(name: str, tmp_path: Path) -> None:
     write(tmp_path, CASES[name])

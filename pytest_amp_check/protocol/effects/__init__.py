@@ -31,6 +31,7 @@ HANDLERS: dict[EventKind, Callable[[Checker, EventContext], PathState]] = {
     e.UPDATE: scalers.apply_update,
     e.SCALE: gradients.check_scaled_twice,
     e.BACKWARD: gradients.apply_backward,
+    e.AUTOGRAD_GRAD: regions.check_grad_in_region,
     e.CLIP: gradients.apply_clip,
     e.GRAD_CHECK: gradients.apply_finite_check,
     e.GRAD_READ: gradients.apply_manual_access,

@@ -59,6 +59,15 @@ def _has_no_stepped_weights(checker: Checker, step: Event | None, forward: Event
     return owned is not None and program.with_submodules(owned).isdisjoint(program.with_submodules((forward.subject,)))
 
 
+def check_grad_in_region(checker: Checker, ctx: EventContext) -> PathState:
+    """Report gradients for a double backward that are computed in a region."""
+    region = ctx.state.regions[-1] if ctx.state.regions else None
+    if region is not None and region.enabled and not region.is_reported and ctx.event.attributes["differentiable"]:
+        checker.report_violation("grad@region", ctx.index, region.entry_node, ctx.point)
+        return ctx.state._replace(regions=tuple(each._replace(is_reported=True) for each in ctx.state.regions))
+    return ctx.state
+
+
 def check_in_region(checker: Checker, ctx: EventContext) -> None:
     """Check a backward or a parameter write in a region that may be open."""
     state, event = ctx.state, ctx.event
@@ -67,7 +76,9 @@ def check_in_region(checker: Checker, ctx: EventContext) -> None:
     region = state.regions[-1]
     of_optimizer = event.object in checker.optimizer_index
     # A stepped module has run forward before. A run records forwards only while a write may have made a cache outdated.
-    spoils = event.kind == e.PARAM_WRITE and (region.cache_filled or checker.has_exact_identity)
+    # Nested regions share one cache, which lasts until the outermost region is left.
+    is_filled = any(each.cache_filled for each in state.regions)
+    spoils = event.kind == e.PARAM_WRITE and (is_filled or checker.has_exact_identity)
     writes = spoils or (of_optimizer and event.kind != e.BACKWARD)
     if writes and region.cache_enabled and any(each.instance != NULL for each in state.regions):
         ctx.state = state = state._replace(stale_write=ctx.index)

@@ -27,7 +27,7 @@ INDEX: tuple[Listing, ...] = (
         ("autocast",),
         ("backward",),
         (),
-        ("backward@region", "step@region", "backward@float8"),
+        ("backward@region", "grad@region", "step@region", "backward@float8"),
     ),
     (
         ("AMP104", "loss-outside-autocast", "autocast", "warning", "both", True, ""),
@@ -288,11 +288,12 @@ INDEX: tuple[Listing, ...] = (
         (
             ".step( backward(",
             "update_params( AmpOptimWrapper",
+            "deepspeed backward(",
             "LightningModule training_step( accumulate_grad_batches",
         ),
         ("divided-twice",),
         (),
-        ("loss:divided-twice",),
+        ("loss:divided-twice", "loss:divided-twice-by-name"),
     ),
     (
         ("AMP303", "unscale-or-update-in-window", "accumulation", "error", "both", True, "safe"),

@@ -7,9 +7,9 @@ import ast
 from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.events import Site
-from ..project.module import Class, Function
+from ..project.module import Class, Function, assigned_pairs
 from ..project.region_entry import enters_autocast
-from ..project.syntax import root_name
+from ..project.syntax import root_name, statements_in
 from .contexts import SelfBindingHandler
 from .disabled_flags import assigns_attribute
 from .expressions import attribute_of
@@ -18,7 +18,7 @@ from .identity import structural_unknown
 from .imports import globals_of, look_up, module_member
 from .interpreter import HandlerTable, Interpreter, first_result, in_frame
 from .joins import for_each_alternative, join_values
-from .source_text import expression_text
+from .source_text import expression_text, names_in
 from .unanalyzed_code import call_unknown, open_passed_mappings
 from .values import (
     NONE,
@@ -441,10 +441,35 @@ def _evaluate_in_method(interp: Interpreter, receiver: Instance, method: Functio
     interp.state.frame = frame
     interp.active_functions.append(method)
     bind_unknown_arguments(interp, frame, method)
-    interp.without_events(lambda: values.append(interp.evaluate(expression)))
+
+    def evaluate() -> None:
+        _bind_locals(interp, frame, method, expression, 0)
+        values.append(interp.evaluate(expression))
+
+    interp.without_events(evaluate)
     interp.active_functions.pop()
     interp.state.frame = outer
     return values[0]
+
+
+#: Maximum number of local variables that lead to the value of an attribute, each assigned from the next.
+MAX_LOCAL_DEPTH = 3
+
+
+def _bind_locals(interp: Interpreter, frame: Frame, method: Function, expression: ast.expr, depth: int) -> None:
+    """Bind the local variables of a method that an expression uses, each to its last assignment before it."""
+    wanted = names_in(expression) - frame.vars.keys()
+    if not wanted or depth >= MAX_LOCAL_DEPTH:
+        return
+    found: dict[str, ast.expr] = {}
+    for statement in statements_in(method.body):
+        if getattr(statement, "lineno", 0) < expression.lineno:
+            pairs = assigned_pairs(statement)
+            found.update((left.id, right) for left, right in pairs if isinstance(left, ast.Name) and left.id in wanted)
+    for name, value in found.items():
+        if name not in names_in(value):
+            _bind_locals(interp, frame, method, value, depth + 1)
+            frame.vars[name] = interp.evaluate(value)
 
 
 def call_method(

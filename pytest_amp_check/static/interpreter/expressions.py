@@ -383,7 +383,9 @@ def _add_pair(interp: Interpreter, made: MappingValue, node: ast.DictComp) -> No
     if value is None:
         merge_into(made, key)
     else:
-        made.items[_mapping_key(key, node.key)] = interp.evaluate(value)
+        name = _mapping_key(key, node.key)
+        # Each item has another unknown key.
+        made.items[(*name, len(made.items)) if isinstance(name, tuple) else name] = interp.evaluate(value)
 
 
 def _value_of(node: ast.DictComp) -> ast.expr | None:

@@ -35,6 +35,7 @@ from .values import (
     ObjectRef,
     ParamsValue,
     SequenceValue,
+    StateDict,
     TensorValue,
     UnknownValue,
     Value,
@@ -77,7 +78,9 @@ def inline_call(
         return NONE
     if function in interp.active_functions:
         _enter_recursion(interp, func, node)
-        return interp.fresh_unknown(node, "recursive")
+        # A function that calls itself with a saved state changes the keys or the device of the state.
+        state = next((value for value in args if isinstance(value, StateDict)), None)
+        return state or interp.fresh_unknown(node, "recursive")
     if function.is_generator and on_yield is None:
         return _create_generator(interp, func, args, keywords, node, always=always)
     if func.receiver is not None and not is_static(function):

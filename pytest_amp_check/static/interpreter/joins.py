@@ -27,6 +27,7 @@ from .values import (
     ExternalName,
     FrameworkEngine,
     Heap,
+    MappingValue,
     ObjectRef,
     ParamsValue,
     SequenceValue,
@@ -339,6 +340,13 @@ def _join_sequences(
     return both_ways
 
 
+def _join_mappings(
+    interp: Interpreter, formula: Formula, a: MappingValue, b: MappingValue, name: str
+) -> MappingValue | None:
+    """Join two new dicts: both are still empty, so the code fills either of them in the same way."""
+    return MappingValue({}, is_open=a.is_open or b.is_open) if not a.items and not b.items else None
+
+
 #: Join of two values of the same kind; None if the result is no value of that kind.
 _JOINS: dict[str, Callable[[Interpreter, Formula, Any, Any, str], Value | None]] = {
     "engine": _join_engines,
@@ -349,6 +357,7 @@ _JOINS: dict[str, Callable[[Interpreter, Formula, Any, Any, str], Value | None]]
     "parameters": _join_param_values,
     "tensor": _join_tensors,
     "sequence": _join_sequences,
+    "mapping": _join_mappings,
     "unknown": _join_unknowns,
 }
 

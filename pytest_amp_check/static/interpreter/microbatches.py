@@ -26,6 +26,11 @@ def is_microbatch_name(name: str) -> bool:
     return _MICRO_BATCH.search(name) is not None
 
 
+def is_window_name(text: str) -> bool:
+    """Return True if a source text names the number of micro-batches in a window: ``self.accumulation_steps``."""
+    return "accum" in text.rpartition(".")[2].lower() and text.replace(".", "").isidentifier()
+
+
 def names_microbatches(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
     """Return True if a loop says by the names in its head that it runs over micro-batches."""
     if isinstance(loop, ast.While):

@@ -42,6 +42,7 @@ from ..interpreter.values import (
     ObjectRef,
     ParamsValue,
     SequenceValue,
+    StateDict,
     SuperValue,
     TensorValue,
     UnionValue,
@@ -61,7 +62,8 @@ from .syntax_queries import first_argument
 #: set.
 _DICTS = frozenset({"builtins.dict"})
 _LISTS = frozenset({"builtins.list", "builtins.tuple"})
-_CONTAINERS = _DICTS | _LISTS | {"builtins.set", "builtins.str"}
+_TEXTS = frozenset({"builtins.str"})
+_CONTAINERS = _DICTS | _LISTS | _TEXTS | {"builtins.set"}
 
 
 def _call_super(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -311,11 +313,13 @@ def _resolve_class_name(interp: Interpreter, node: ast.expr) -> str | None:
 
 
 def _is_instance_of(value: Value, classes: list[str | None]) -> bool | None:
-    """Decide ``isinstance`` for a dict, a list, a tuple, a torch object or None. Return None if undecided."""
+    """Decide ``isinstance`` for a dict, a list, a tuple, a text, a torch object or None. None if undecided."""
     if value.value is None:
         return False if classes else None
-    if isinstance(value, MappingValue):
+    if isinstance(value, (MappingValue, StateDict)):
         own = _DICTS
+    elif isinstance(value.value, str):
+        own = _TEXTS
     elif isinstance(value, SequenceValue):
         own = _LISTS
     elif isinstance(value, ObjectRef) and value.recognized_from is None:

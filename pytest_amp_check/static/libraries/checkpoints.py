@@ -25,6 +25,7 @@ from ..interpreter.values import (
     UnknownValue,
     Value,
 )
+from ..project.syntax import walk
 from .arguments import first_or_named, items_of, object_ref_of
 from .syntax_queries import callee_of, last_name, receiver_of
 
@@ -70,6 +71,7 @@ class CheckpointContents:
     def __init__(self, interp: Interpreter) -> None:
         self._attributes_of = interp.stored_attributes
         self._tracked_objects = interp.tracked_objects
+        self._interp = interp
         #: Source names of the optimizers whose state is saved, and the object keys of known optimizers.
         self.optimizer_names: list[str] = []
         self.optimizer_keys: list[int] = []
@@ -148,7 +150,9 @@ class CheckpointContents:
             self.first_state = self.first_state or state
 
     def _add_unknown_state(self, owner: UnknownValue, key: str | None) -> None:
-        if key is None:
+        if _is_unbound(self._interp, owner):
+            self.has_other_state = True
+        elif key is None:
             self.is_open = True
         elif names_scaling(f"{key} {owner.text}"):
             self.scaler_names.append(key)
@@ -167,6 +171,27 @@ class CheckpointContents:
                 self.scaler_names += [name] if item.role == "scaler" else []
             elif record or isinstance(item, Instance):
                 self.add_value(item, name, depth + 1)
+
+
+def _is_unbound(interp: Interpreter, owner: UnknownValue) -> bool:
+    """Return True if a value stands for a name that nothing in its file binds, so that its use raises a NameError."""
+    module = interp.state.frame.module
+    if module.star_imports or interp.unknown_values.get(("global", module.path, owner.text)) is not owner:
+        return False
+    if interp.program.attributes.get("fragment") or not module.path.endswith(".py"):
+        return False
+    bound = (
+        name
+        for node in walk(module.tree)
+        for name in (
+            [node.id]
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+            else [alias.asname or alias.name.partition(".")[0] for alias in node.names]
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            else [getattr(node, "name", None), getattr(node, "arg", None)]
+        )
+    )
+    return owner.text not in bound
 
 
 #: Method that adds a value, by the kind of the value.

@@ -298,13 +298,24 @@ def report_framework_division(
 
 
 def emit_divided_twice(
-    interp: Interpreter, loss: TensorValue, keys: set[object], texts: set[str], framework: str, context: str
+    interp: Interpreter,
+    loss: TensorValue,
+    keys: set[object],
+    texts: set[str],
+    framework: str,
+    context: str,
+    *,
+    guessed: bool = False,
 ) -> None:
-    """Emit an event for each division of a loss by a number that the framework also divides by."""
+    """Emit an event for each division of a loss by a number that the framework also divides by.
+
+    ``guessed`` means that only the name of the number says so.
+    """
     for divisor in sorted(loss.divisors, key=lambda d: (d.site.line, d.site.column)):
         words = str(divisor.source_text)
         if divisor.key in keys or words in texts:
-            interp.emit_at(e.DIVIDED_TWICE, divisor.site, None, divisor=words, framework=framework, way=context)
+            facts = {"divisor": words, "framework": framework, "way": context, "guessed": guessed}
+            interp.emit_at(e.DIVIDED_TWICE, divisor.site, None, **facts)
 
 
 def _emit_unscale(interp: Interpreter, engine: FrameworkEngine, optimizers: tuple[int, ...], node: ast.AST) -> None:

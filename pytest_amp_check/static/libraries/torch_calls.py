@@ -332,7 +332,8 @@ def _call_backward(
 def _call_autograd_grad(
     interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
-    made = as_loss(bind_arguments(entry.parameters, args, keywords).get("outputs"))
+    bound = bind_arguments(entry.parameters, args, keywords)
+    made = as_loss(bound.get("outputs"))
     if made.scaler_key >= 0:
         scaler = interp.program.objects[made.scaler_key].name
         made.penalty_source = (
@@ -346,7 +347,8 @@ def _call_autograd_grad(
     if made.autocast_scope == "out":
         # A gradient that is differentiated again is kept in float32 intentionally.
         made.autocast_scope = "?"
-    interp.emit(e.AUTOGRAD_GRAD, node)
+    differentiable = literal_value(bound.get("create_graph")) is True
+    interp.emit(e.AUTOGRAD_GRAD, node, differentiable=differentiable, names={"call": expression_text(node)})
     return made
 
 

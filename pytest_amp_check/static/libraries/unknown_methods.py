@@ -73,6 +73,9 @@ def _call_unknown_method(
     stored = interp.state.heap.get((key, name)) if isinstance(key, int) else None
     if stored is not None:
         return interp.call_value(stored, args, keywords, node)
+    text = _transform_text(receiver, name, args, keywords)
+    if text is not None:
+        return text
     act = _METHODS.get(name)
     done = act(interp, receiver, args, keywords, node) if act is not None else None
     if done is not None:
@@ -90,6 +93,27 @@ def _call_unknown_method(
     if name in ("get", "pop") and args and isinstance(result, UnknownValue):
         result.item_origin = item_origin_of(receiver, args[0])
     return result
+
+
+#: Methods of a text that return another text.
+_TEXT_METHODS = frozenset("lower lstrip removeprefix removesuffix replace rstrip strip upper".split())
+#: Maximum length of a text that the analyzer transforms.
+MAX_TEXT = 1_000
+
+
+def _transform_text(receiver: Value, name: str, args: Args, keywords: Keywords) -> Const | None:
+    """Return the result of a method of a known text with known arguments, or None."""
+    if not isinstance(receiver.value, str) or name not in _TEXT_METHODS or keywords or len(receiver.value) > MAX_TEXT:
+        return None
+    given = [value.value for value in args]
+    texts = [text for text in given if isinstance(text, str) and len(text) <= MAX_TEXT]
+    if len(texts) < len(given):
+        return None
+    try:
+        made = getattr(receiver.value, name)(*texts)
+    except TypeError:
+        return None
+    return Const(made)
 
 
 def _track_loss(

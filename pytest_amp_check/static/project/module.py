@@ -222,7 +222,7 @@ class Class:
         The constructor is no such name: the assigned attributes stand for the constructor.
         """
         values_by_name: dict[str, list[ast.expr]] = {}
-        for target, value in (pair for node in self.node.body for pair in _assigned_pairs(node)):
+        for target, value in (pair for node in self.node.body for pair in assigned_pairs(node)):
             if isinstance(target, ast.Name):
                 values_by_name.setdefault(target.id, []).append(value)
         for name, values in self.assignments.items():
@@ -272,7 +272,7 @@ class Class:
                 self._changed_attributes.add(node.target.attr)
                 if isinstance(node.op, ast.Add):
                     self._counter_attributes.add(node.target.attr)
-            for left, right in _assigned_pairs(node):
+            for left, right in assigned_pairs(node):
                 if isinstance(left, ast.Attribute) and isinstance(left.value, ast.Name) and left.value.id == me:
                     self._assignments.setdefault(left.attr, []).append((method, right))
                     if method.name != "__init__":
@@ -301,8 +301,11 @@ def is_unknown_name(name: ast.expr) -> bool:
     return isinstance(name, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
 
 
-def _assigned_pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield the targets of an assignment, each with the assigned value; tuples of equal length are split."""
+def assigned_pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield the targets of an assignment, each with the assigned value; tuples are split.
+
+    The targets before a star get the items of a value that is no tuple.
+    """
     targets: list[ast.expr]
     match node:
         case ast.Assign(targets=targets, value=value):
@@ -315,6 +318,12 @@ def _assigned_pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
         match target, value:
             case ast.Tuple(elts=lefts), ast.Tuple(elts=rights) if len(lefts) == len(rights):
                 yield from zip(lefts, rights, strict=True)
+            case ast.Tuple(elts=lefts), ast.Call():
+                for number, left in enumerate(lefts):
+                    if isinstance(left, ast.Starred):
+                        break
+                    item = ast.Subscript(value, ast.Constant(number), ast.Load())
+                    yield left, ast.fix_missing_locations(ast.copy_location(item, value))
             case _:
                 yield target, value
 

@@ -133,7 +133,7 @@ def base_names(module: Module) -> frozenset[str]:
 
 def _does_part_of_training(module: Module) -> bool:
     """Return True if a file does a part of a training, and other files may do the rest."""
-    if not module.identifiers.isdisjoint(TRAINS_ELSEWHERE):
+    if not module.identifiers.isdisjoint(TRAINS_ELSEWHERE) or "optim" in module.identifiers:
         return True
     if "state_dict" not in module.identifiers:
         return False
@@ -174,9 +174,14 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     }
     # One method may do without the scaler the work that another method does with the scaler.
     scaling = {function.cls for function in does if trains and does[function] & _AMP} - {None}
+    # A file that trains nothing passes its optimizer to other files that train and save.
+    connects = not _trains_itself(module)
     for function in module.functions.values():
+        connecting = connects and "optim" in function.used_names and bool(does[function] & _OTHER_FILE)
         part = does[function] & (_BACKWARD | _STEP | _OTHER_FILE) or not function.used_names.isdisjoint(CLIP_FUNCTIONS)
-        function.is_entry_point = _may_violate(does[function]) or _is_run_by_a_trainer(module, function, does[function])
+        function.is_entry_point = (
+            _may_violate(does[function]) or connecting or _is_run_by_a_trainer(module, function, does[function])
+        )
         function.has_scaler_siblings = function.cls in scaling and bool(part)
         function.may_save_checkpoint = function.used_names >= _SAVING_NAMES
         function.may_lose_precision = (

@@ -19,6 +19,7 @@ class Prescan:
     class_names          classes that the file defines, for a file to analyze
     base_names           names of base classes: another file takes part if it derives from a class of an analyzed file
     imported_names       names of imports: another file takes part if it imports an analyzed file
+    does_training_part   the file may leave the training to another file and still hold a mistake
     digest               digest of the content
 
     None means that the prescan did not search for these names.
@@ -28,6 +29,7 @@ class Prescan:
         "base_names",
         "class_names",
         "digest",
+        "does_training_part",
         "has_lightning16",
         "imported_names",
         "may_enter_autocast",
@@ -46,6 +48,7 @@ class Prescan:
         self.class_names: set[bytes] | None = None
         self.base_names: set[bytes] | None = None
         self.imported_names: set[bytes] | None = None
+        self.does_training_part = False
         self.digest = ""
 
     def is_sufficient(self, *, named: bool) -> bool:
@@ -77,5 +80,6 @@ def prescan_file(path: str, *, largest: int, named: bool, valid: set[tuple[str, 
         seen.class_names = code.class_names()
     else:
         seen.base_names, seen.imported_names = code.base_names(), code.imported_names()
+        seen.does_training_part = code.does_training_part
     seen.digest = digest
     return seen

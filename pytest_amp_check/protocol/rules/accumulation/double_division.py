@@ -8,7 +8,8 @@ from ...rule import ERROR, STATIC, Labels, Rule, ViolationKind
 
 def _check_divided_twice(event: Event, program: Program) -> Labels:
     facts = event.attributes
-    yield "loss:divided-twice", {"divisor": str(facts["divisor"]), "framework": facts["framework"], "way": facts["way"]}
+    label = "loss:divided-twice-by-name" if facts.get("guessed") else "loss:divided-twice"
+    yield label, {"divisor": str(facts["divisor"]), "framework": facts["framework"], "way": facts["way"]}
 
 
 RULE = Rule(
@@ -21,11 +22,17 @@ RULE = Rule(
     prescan_words=(
         ".step( backward(",
         "update_params( AmpOptimWrapper",
+        "deepspeed backward(",
         "LightningModule training_step( accumulate_grad_batches",
     ),
     violations={
         "loss:divided-twice": ViolationKind(
             "The loss is divided by `{divisor}`, and {framework} divides it again {way}: remove this division"
+        ),
+        "loss:divided-twice-by-name": ViolationKind(
+            "The loss is divided by `{divisor}`, and {framework} divides it by its own number of micro-batches {way}: "
+            "remove this division if both numbers are the same",
+            is_possible=True,
         ),
     },
     rationale="""\

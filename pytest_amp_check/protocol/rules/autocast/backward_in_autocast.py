@@ -29,6 +29,13 @@ RULE = Rule(
             any_precision=True,
             concerns_training=True,
         ),
+        "grad@region": ViolationKind(
+            "`{call}` with `create_graph` runs inside an autocast region, so the double backward of float32 islands is"
+            " computed in low precision: leave the region before the call",
+            trace_kinds=(AUTOCAST_ENTER,),
+            any_precision=True,
+            concerns_training=True,
+        ),
         "step@region": ViolationKind(
             "`{call}` runs inside an autocast region, so an optimizer that multiplies matrices computes its update"
             " in low precision: leave the region before the step",
