@@ -176,6 +176,7 @@ RESTORE = EventKind(
 )
 # A loss is divided by a number that the framework also divides by; guessed: only the name of the number says so.
 DIVIDED_TWICE = EventKind("divided-twice", "divisor framework guessed way")
+UNDIVIDED = EventKind("undivided")  # a loss that the program computes itself, and that its Trainer does not divide
 # owners: optimizers whose gradients are clipped, None: unknown; touches: identities of parameters without optimizer so
 # far; measures_only: the limit is infinite; local: clip over the shards of one rank; by_hand: manual clipping by the
 # norm of the gradients; undone: the program checks the result and skips; guessed: known by the function name only.
@@ -187,7 +188,9 @@ CLIP = EventKind(
     deciding_attributes="owners measures_only nonfinite_error undone",
 )
 GRAD_READ = EventKind("grad-read", "owners undone", description="the gradients are read")
-GRAD_EDIT = EventKind("grad-edit", "owners undone", predicate_worth=MOVES, description="the gradients are edited")
+GRAD_EDIT = EventKind(
+    "grad-edit", "guessed owners undone", predicate_worth=MOVES, description="the gradients are edited"
+)
 # Gradients are checked for non-finite values; raises: the program stops if there are any.
 GRAD_CHECK = EventKind(
     "grad-check",
@@ -538,14 +541,16 @@ class Graph:
     """Events in the possible orders of execution. Node 0 is the entry.
 
     ``entry_point`` is the path and line of the analyzed function, line 0 for a module body. ``was_widened`` is True if
-    states were joined for the check, so a violation may be missed.
+    states were joined for the check, so a violation may be missed. ``is_guessed`` is True if the class of an object is
+    known only by the methods that the function calls.
     """
 
-    __slots__ = ("entry_point", "name", "nodes", "predicates", "was_widened")
+    __slots__ = ("entry_point", "is_guessed", "name", "nodes", "predicates", "was_widened")
 
     def __init__(self, name: str, entry_point: tuple[str, int] = ("", 0)) -> None:
         self.name = name
         self.entry_point = entry_point
+        self.is_guessed = False
         self.was_widened = False
         self.nodes: list[Node] = []
         self.predicates: list[Predicate] = []

@@ -376,6 +376,22 @@ class _GraphChecker(Checker):
                 values = {"divisor": str(divisor.source_text)}
                 yield make_finding("window:running-divisor", divisor.site, [node.event], values, (), certain=False)
 
+    def _find_scalers_made_per_step(self) -> Iterator[Finding]:
+        """Yield findings about scalers that a function constructs for its own single step."""
+        events = [node.event for node in self.graph.nodes if node.event is not None]
+        for event in events if self.graph.entry_point[1] > 0 else ():
+            if event.kind != e.SCALER_NEW or event.site.caller is not None or not self.is_local_scaler(event.subject):
+                continue
+            uses = [other for other in events if other.subject == event.subject]
+            steps = [other for other in uses if other.kind == e.SCALER_STEP]
+            is_kept = any(other.kind in (e.SCALER_LOAD, e.SCALER_STATE) for other in uses)
+            # Positive keys are loops, negative keys are calls of the function.
+            in_loops = any(key > 0 for step in steps for key in step.attributes["loops"])
+            if steps and not (is_kept or in_loops or event.subject in self.escaped_objects or event.site.is_in_test()):
+                name = self.program.name_of(event.subject if event.subject is not None else "")
+                values = {"function": event.site.function.rpartition(".")[2], **({"scaler": name} if name else {})}
+                yield make_finding("new@call", event.site, [event], values, (), certain=False)
+
     def _compute_live_predicates(self, least: int, remembered: int = -1) -> list[int]:
         """Return, for each node, the predicates that a path from the node may still depend on.
 
@@ -464,6 +480,7 @@ class _GraphChecker(Checker):
             if test.site is not None:
                 yield make_finding("window:off-by-one", test.site, [], {"window": str(test.text)}, ())
         yield from self._find_running_divisors()
+        yield from self._find_scalers_made_per_step()
         for test in _find_trailing_windows(self):
             if test.site is not None:
                 yield make_finding("window:left-over", test.site, [], _describe_trailing(test), ())
@@ -803,6 +820,7 @@ class _GraphChecker(Checker):
         condition = "" if certain else self._describe_condition(here, cause, involved, kind.sparing_kinds)
         guessed = (
             self.was_widened
+            or self.graph.is_guessed
             or (label, violation.cause, violation.detected_at) in self.doubtful_violations
             or any(x.attributes.get("guessed") for x in involved)
         )

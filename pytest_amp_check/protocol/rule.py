@@ -54,6 +54,7 @@ class ViolationKind:
       by default.
     - ``sparing_kinds``: kinds of events that would have prevented the violation. The predicates that led past such an
       event are the condition of the violation.
+    - ``needs_repeated_call``: the violation counts only if code of the project calls the function in a loop.
     - ``names_skip``: a statement skips the rest of an iteration, and the message names this statement.
     """
 
@@ -75,6 +76,7 @@ class ViolationKind:
         "missing_method",
         "names_skip",
         "needs_every_path",
+        "needs_repeated_call",
         "needs_update",
         "severity",
         "sparing_kinds",
@@ -111,6 +113,7 @@ class ViolationKind:
         is_proven: bool = False,
         sparing_kinds: tuple[EventKind, ...] = (),
         names_skip: bool = False,
+        needs_repeated_call: bool = False,
     ) -> None:
         self.message = message
         self.severity = severity
@@ -136,6 +139,7 @@ class ViolationKind:
         self.is_proven = is_proven
         self.sparing_kinds = sparing_kinds
         self.names_skip = names_skip
+        self.needs_repeated_call = needs_repeated_call
 
 
 #: Data of a rule without loading the rule's module: code, name, family, severity, detected_by, default, applicability;

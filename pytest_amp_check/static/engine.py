@@ -16,7 +16,7 @@ from ..protocol.finding import Finding
 from ..protocol.rules import LABELS, RULES
 from ..protocol.suppressions import Suppressions
 from . import evidence
-from .cross_file import drop_exempt_findings
+from .cross_file import drop_findings_by_other_files
 from .deep_stack import with_deep_stack
 from .evidence import collect_graph_calls
 from .processes import run_in_processes, shared_arguments
@@ -600,7 +600,7 @@ def _finish_findings(
     def text_of(path: str) -> str:
         return _read_text(path, settings)
 
-    kept = drop_exempt_findings(
+    kept = drop_findings_by_other_files(
         evidence.select_findings(results, _merge_reached(results)), [*files, *(beside or ())], text_of
     )
     for finding in (*kept, *_unanalyzed_findings(results)):

@@ -51,6 +51,7 @@ from .libraries import (
     sizes,
     skipped_batches,
     torch_calls,
+    transformers_loss,
     unknown_methods,
 )
 from .project.module import Class, Function, Module
@@ -90,6 +91,7 @@ LIBRARIES = (
     autograd_functions,
     modules,
     low_parameters,
+    transformers_loss,
     frameworks,
     apex,
     deepspeed,

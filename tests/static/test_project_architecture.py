@@ -343,8 +343,8 @@ for _target, _wrapper in (("self.engine", ""), ("engine", "self.engine = Wrapper
 
         class Helper:
             def __init__(self, gradient_accumulation_steps, temperature, kind):
-                self.gradient_accumulation_steps, self.temperature, self.kind = gradient_accumulation_steps, temperature, kind
-                self.engine = None
+                self.gradient_accumulation_steps, self.temperature = gradient_accumulation_steps, temperature
+                self.engine, self.kind = None, kind
 
             def prepare(self, model, config):
                 {_target}, *_ = deepspeed.initialize(model=model, config=config)
@@ -356,6 +356,148 @@ for _target, _wrapper in (("self.engine", ""), ("engine", "self.engine = Wrapper
                     self.engine.backward(loss)
                 else:
                     loss.backward()
+        """
+
+
+# The class of a parameter, known by the methods that are called on it.
+for _clear, _mark in (("self.optimizer.zero_grad()", "  # AMP304"), ("pass", "")):
+    CASES[f"an actor that a driver steps after several backwards: {_clear}"] = f"""
+        === train.py
+        import torch
+
+        class Actor:
+            def __init__(self, model):
+                self.model = model
+                self.optimizer = torch.optim.AdamW(model.parameters())
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def forward_backward(self, batch, k):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = self.model(batch).mean() / k
+                {_clear}{_mark}
+                self.scaler.scale(loss).backward()
+
+            def optim_step(self):
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+                self.optimizer.zero_grad()
+
+        class Logger:
+            def forward_backward(self, batch, k):
+                print(batch)
+
+        def drive(actor, loader, k):
+            for i, batch in enumerate(loader):
+                actor.forward_backward(batch, k)
+                if (i + 1) % k == 0:
+                    actor.optim_step()
+        """
+
+# A gradient hook that clamps by a helper, in another file than the trainer.
+for _hook, _mark in (
+    ("lambda grad: clamp_tensor(grad, -limit, limit)", "  # AMP202"),
+    ("lambda grad: grad.clamp(-limit, limit)", "  # AMP202"),
+    ("lambda grad: rescaled(grad, limit)", ""),
+):
+    CASES[f"a hook of a helper file: {_hook}"] = f"""
+        === hooks.py
+        def clamp_tensor(t, low, high):
+            return t.coalesce().clamp(low, high) if t.is_sparse else t.clamp(low, high)
+
+        def rescaled(t, factor):
+            return t * factor
+
+        def use_hooks(model, limit):
+            for p in model.parameters():
+                if p.requires_grad:
+                    p.register_hook({_hook})
+        === train.py
+        import torch
+        from hooks import use_hooks
+
+        def train(model, loader, limit):
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            scaler = torch.amp.GradScaler("cuda")
+            use_hooks(model, limit){_mark}
+            for x in loader:
+                optimizer.zero_grad()
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = model(x).mean()
+                scaler.scale(loss).backward()
+                scaler.step(optimizer)
+                scaler.update()
+        """
+
+# A scaler that a method constructs for its only step.
+for _name, _made, _driver, _mark in (
+    (
+        "in the step",
+        'scaler = torch.amp.GradScaler("cuda")',
+        "for batch in loader: model.optimize(batch)",
+        "  # AMP208",
+    ),
+    ("in the step, called once", 'scaler = torch.amp.GradScaler("cuda")', "model.optimize(loader)", ""),
+    ("outside of it", "scaler = self.scaler", "for batch in loader: model.optimize(batch)", ""),
+):
+    CASES[f"a scaler made {_name}"] = f"""
+        === models.py
+        import torch
+
+        REGISTRY = {{}}
+
+        def register(cls):
+            REGISTRY[cls.__name__] = cls
+            return cls
+
+        @register
+        class Plain:
+            def __init__(self, net):
+                self.net, self.optimizer = net, torch.optim.Adam(net.parameters())
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def optimize(self, batch):
+                self.optimizer.zero_grad()
+                {_made}{_mark}
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = self.net(batch).abs().mean()
+                scaler.scale(loss).backward()
+                scaler.step(self.optimizer)
+                scaler.update()
+        === main.py
+        from models import REGISTRY
+
+        def main(name, net, loader):
+            model = REGISTRY[name](net)
+            {_driver}
+        """
+
+# A loss of one's own in a subclass of transformers' Trainer.
+for _name, _body, _init, _mark in (
+    ("ignores the window", "loss = model(inputs).mean()", "pass", "  # AMP301"),
+    ("lets the Trainer divide", "loss = model(inputs).mean()", "self.model_accepts_loss_kwargs = False", ""),
+    ("divides by the items", "loss = model(inputs).sum() / num_items_in_batch", "pass", ""),
+    ("passes the items", "loss = model(inputs, num_items=num_items_in_batch)", "pass", ""),
+    (
+        "calls the base class",
+        "loss = super().compute_loss(model, inputs, num_items_in_batch=num_items_in_batch)",
+        "pass",
+        "",
+    ),
+    ("divides by the window", "loss = model(inputs).mean() / self.args.gradient_accumulation_steps", "pass", ""),
+):
+    CASES[f"a subclass of Trainer that {_name}"] = f"""
+        === train.py
+        import torch
+        from transformers import Trainer
+
+        class PairTrainer(Trainer):
+            def __init__(self, *args, **kwargs):
+                super().__init__(*args, **kwargs)
+                {_init}
+
+            def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+                {_body}
+                return (loss, {{}}) if return_outputs else loss{_mark}
         """
 
 

@@ -182,7 +182,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("new@used",),
+        ("new@used", "new@call"),
     ),
     (
         ("AMP209", "unscale-out-of-order", "scaling", "error", "both", True, ""),
@@ -278,10 +278,10 @@ INDEX: tuple[Listing, ...] = (
     ),
     (
         ("AMP301", "missing-accumulation-division", "accumulation", "warning", "static", True, "unsafe"),
-        (".step( backward(",),
+        (".step( backward(", "num_items_in_batch compute_loss("),
+        ("undivided",),
         (),
-        (),
-        ("step@undivided", "step@undivided-vague"),
+        ("loss:ignores-window", "step@undivided", "step@undivided-vague"),
     ),
     (
         ("AMP302", "double-division", "accumulation", "error", "static", True, ""),

@@ -7,7 +7,7 @@ import ast
 from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.events import Site
-from ..project.module import Class, Function, assigned_pairs
+from ..project.module import Class, Function, assigned_pairs, methods_called_on
 from ..project.region_entry import enters_autocast
 from ..project.syntax import root_name, statements_in
 from .contexts import SelfBindingHandler
@@ -186,7 +186,12 @@ def _make_annotated_instance(interp: Interpreter, annotated: Value, parameter: a
     if not isinstance(annotated, ClassValue) or role_of(interp, annotated.cls) is not None:
         return None
     cls = _only_implementation(interp, annotated.cls)
-    if not any(uses_scaler(owner) for owner in lineage_of(interp, cls)):
+    return _instance_of_parameter(interp, cls, parameter)
+
+
+def _instance_of_parameter(interp: Interpreter, cls: Class, parameter: ast.arg) -> Value | None:
+    """Return an instance of a class for a parameter, or None for a class without a scaler."""
+    if not any(uses_scaler(owner) for owner in lineage_of(interp, cls)) or role_of(interp, cls) is not None:
         return None
     key = ("annotated", id(parameter), id(cls.node))
     is_new = key not in interp.instances
@@ -194,6 +199,30 @@ def _make_annotated_instance(interp: Interpreter, annotated: Value, parameter: a
     init = method_of(interp, cls, "__init__")
     if init is not None and is_new and init not in interp.active_functions:
         run_constructor(interp, made, init)
+    return made
+
+
+#: Minimum number of methods by which a function shows the class of a parameter.
+MIN_FITTING_METHODS = 2
+
+
+def _make_fitting_instance(interp: Interpreter, function: Function, parameter: ast.arg) -> Value | None:
+    """Return an instance of the only class of this file that has the methods which a function calls on a parameter.
+
+    Only classes with a scaler count. A method of the class itself has such a parameter for another reason.
+    """
+    module = interp.module
+    if function.module is not module or "scaler" not in module.role_by_text.values():
+        return None
+    classes = [cls for cls in module.classes.values() if cls is not function.cls and uses_scaler(cls)]
+    called = methods_called_on(function, parameter.arg) if classes else set()
+    if len(called) < MIN_FITTING_METHODS:
+        return None
+    fitting = [
+        cls for cls in module.classes.values() if all(method_of(interp, cls, name) is not None for name in called)
+    ]
+    made = _instance_of_parameter(interp, fitting[0], parameter) if len(fitting) == 1 else None
+    interp.graph.is_guessed = interp.graph.is_guessed or made is not None
     return made
 
 
@@ -568,6 +597,7 @@ class _InstanceHandler(SelfBindingHandler):
 
 def register(handlers: HandlerTable) -> None:
     handlers.annotated_instances.append(_make_annotated_instance)
+    handlers.fitting_instances.append(_make_fitting_instance)
     handlers.calls.update({"class": _construct_instance, "instance": _call_object})
     handlers.methods.update({"super": _super_method, "class": _class_method})
     handlers.attributes.update(

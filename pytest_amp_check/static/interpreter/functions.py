@@ -402,7 +402,10 @@ def bind_unknown_arguments(interp: Interpreter, frame: Frame, function: Function
         value = interp.unknown_value(
             ("parameter", id(parameter)), parameter.arg, interp.current_loops(), is_from_outside=True
         )
-        frame.vars[parameter.arg] = _apply_annotation(interp, value, parameter)
+        typed = _apply_annotation(interp, value, parameter)
+        if typed is value and parameter.annotation is None:
+            typed = first_result(interp.handlers.fitting_instances, interp, function, parameter) or value
+        frame.vars[parameter.arg] = typed
     interp.state.frame = outer
     if spec.vararg is not None:
         frame.vars[spec.vararg.arg] = SequenceValue([], is_open=True)

@@ -80,6 +80,8 @@ class HandlerTable:
         self.annotated_parameters: list[Callable[[Interpreter, str, UnknownValue, ast.arg], Value | None]] = []
         #: Return the instance for a parameter with this value as the annotation.
         self.annotated_instances: list[Callable[[Interpreter, Value, ast.arg], Value | None]] = []
+        #: Return the instance for a parameter of a function by the methods that the function calls.
+        self.fitting_instances: list[Callable[[Interpreter, Function, ast.arg], Value | None]] = []
         #: Return the instance of a class with a role; the results of methods and attributes that no project class
         #: defines.
         self.constructors: dict[str, Callable[[Interpreter, Class, Args, Keywords, ast.AST], Value | None]] = {}

@@ -621,6 +621,16 @@ def item_name(key: str) -> str:
     return f"[{key!r}]"
 
 
+def methods_called_on(function: Function, name: str) -> set[str]:
+    """Return the names of the methods that a function calls on one of its variables."""
+    calls = (node.func for node in walk(function.node) if isinstance(node, ast.Call))
+    return {
+        func.attr
+        for func in calls
+        if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == name
+    }
+
+
 def stored_names(nodes: list[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names and attribute names that statements assign, without the bodies of nested functions."""
     known = _stored_names_cache.get(id(nodes))

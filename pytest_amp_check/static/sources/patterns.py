@@ -183,6 +183,7 @@ _PROTOCOL_WORDS = (
     b"clip_grad",
     b".step(",
     b".save(",
+    b"register_hook(",
     b"optim",
 )
 

@@ -21,6 +21,12 @@ RULE = Rule(
             cause_kinds=(SCALER_NEW,),
             in_next_iteration=True,
         ),
+        "new@call": ViolationKind(
+            "`{scaler}` is constructed in every call of `{function}`, which a loop calls for each step, so the scale "
+            "that it has found is lost: construct it once, before the loop",
+            is_possible=True,
+            needs_repeated_call=True,
+        ),
     },
     rationale="""\
 The scale is learned: it starts at 65536, halves on every overflow and grows after 2000 clean steps. A new scaler starts
