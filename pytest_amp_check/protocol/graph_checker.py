@@ -370,9 +370,10 @@ class _GraphChecker(Checker):
 
     def _find_running_divisors(self) -> Iterator[Finding]:
         """Yield findings about losses of a window that are divided by the number of micro-batches so far."""
-        for node in self.graph.nodes if self.accumulating_windows else ():
+        for node in self.graph.nodes:
             divisor = node.event.attributes.get("running") if node.event is not None else None
-            if node.event is not None and divisor is not None:
+            is_in_window = node.event is not None and not set(self.window_predicates.items()) & set(node.event.guards)
+            if node.event is not None and divisor is not None and is_in_window:
                 values = {"divisor": str(divisor.source_text)}
                 yield make_finding("window:running-divisor", divisor.site, [node.event], values, (), certain=False)
 
@@ -390,7 +391,25 @@ class _GraphChecker(Checker):
             if steps and not (is_kept or in_loops or event.subject in self.escaped_objects or event.site.is_in_test()):
                 name = self.program.name_of(event.subject if event.subject is not None else "")
                 values = {"function": event.site.function.rpartition(".")[2], **({"scaler": name} if name else {})}
-                yield make_finding("new@call", event.site, [event], values, (), certain=False)
+                yield make_finding("new:per-step", event.site, [event], values, (), certain=False)
+
+    def _find_clips_without_scaler(self) -> Iterator[Finding]:
+        """Yield a finding about a clip that only runs where a flag switches the scaler off."""
+        events = [node.event for node in self.graph.nodes if node.event is not None]
+        clips = [event for event in events if event.kind == e.CLIP and not event.attributes.get("measures_only")]
+        scaled = [event for event in events if event.kind == e.SCALER_STEP and "framework" not in event.attributes]
+        plain = [event for event in events if event.kind == e.STEP]
+        unscales = any(event.kind == e.UNSCALE for event in events) or self.escape_effects[e.UNSCALES]
+        if not (clips and scaled and plain) or unscales:
+            return
+        common = set.intersection(*(set(event.guards) for event in clips))
+        for key, truth in common:
+            is_off = any((key, truth) in event.guards for event in plain)
+            if is_off and all((key, not truth) in event.guards for event in scaled):
+                values = {"clip": str(clips[0].names.get("call", "the clip"))}
+                witness = (TraceStep(clips[0].site, describe_event(clips[0])),)
+                yield make_finding("clip:plain-only", scaled[0].site, [scaled[0]], values, witness, certain=False)
+                return
 
     def _compute_live_predicates(self, least: int, remembered: int = -1) -> list[int]:
         """Return, for each node, the predicates that a path from the node may still depend on.
@@ -481,6 +500,7 @@ class _GraphChecker(Checker):
                 yield make_finding("window:off-by-one", test.site, [], {"window": str(test.text)}, ())
         yield from self._find_running_divisors()
         yield from self._find_scalers_made_per_step()
+        yield from self._find_clips_without_scaler()
         for test in _find_trailing_windows(self):
             if test.site is not None:
                 yield make_finding("window:left-over", test.site, [], _describe_trailing(test), ())

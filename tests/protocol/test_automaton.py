@@ -34,6 +34,7 @@ FLAGS = (
     "loss_undivided",
     "grads_discarded",
     "stepped_before",
+    "clipped_in_window",
 )
 INSIDE = ("", e.LOOSE, e.MICRO)
 #: Labels with an ``@`` that the graph checker or a rule's own check reports.
@@ -435,6 +436,8 @@ ILLEGAL: list[tuple[str, Sequence[str | Letter], str]] = [
     ("S42 in an inner loop", [MICRO, a.UPDATE_ALONE], "update@window"),
     ("S42 in an inner loop, unscaled", [LOOSE, a.UNSCALE, a.UPDATE], "unscale@window"),
     ("S43 in an inner loop", [MICRO, a.ZERO], "zero@window"),
+    ("a clip in each micro-batch", [a.BACKWARD_RAW, a.CLIP, a.HOLD, a.BACKWARD_RAW], "clip@window"),
+    ("a clip in an inner loop", [MICRO, a.CLIP, MICRO], "clip@window"),
     ("the last backward under no_sync", [a.BACKWARD_SCALED, APART, a.SCALER_STEP], "step@apart"),
     ("the last backward under no_sync, without a scaler", [f"{a.BACKWARD_RAW} apart", a.STEP], "step@apart"),
 ]
@@ -457,32 +460,45 @@ def test_an_illegal_word_is_faulted_after_any_legal_ones(
 
 
 #: A state with every attribute set.
-FULL = OptimizerState(a.SCALED, a.STAGE_UNSCALED, 7, True, True, True, True, True, True, True, e.LOOSE, True)
+FULL = OptimizerState(a.SCALED, a.STAGE_UNSCALED, 7, True, True, True, True, True, True, True, e.LOOSE, True, True)
 #: Attributes after the end of a window.
 OVER: dict[str, Any] = {"window_open": False, "loop_kind": "", "no_sync": False}
 ALONE: dict[str, Any] = {"clipped_while_scaled": False, "clipped_mixed": False, **OVER}
 FORGOTTEN: dict[str, Any] = {**ALONE, "several_backwards": False, "loss_undivided": False, "grads_discarded": False}
+FORGOTTEN |= {"clipped_in_window": False}
 #: A state, an input with arguments, and the changed attributes of the state. All others stay.
 LEFT: list[tuple[OptimizerState, str, dict[str, Any], dict[str, Any]]] = [
     (
         FULL,
         a.BACKWARD_SCALED,
         {"scaler_key": 7},
-        {"stage": a.ANY, **OVER, "loss_undivided": False, "grads_discarded": False},
+        {"stage": a.ANY, **OVER, "loss_undivided": False, "grads_discarded": False, "clipped_in_window": False},
     ),
     (
         FULL,
         a.BACKWARD_SCALED,
         {"scaler_key": 7, "loss_divided": False, "window_open": True, "loop_kind": e.MICRO, "no_sync": True},
-        {"stage": a.ANY, "loop_kind": e.MICRO, "grads_discarded": False},
+        {"stage": a.ANY, "loop_kind": e.MICRO, "grads_discarded": False, "clipped_in_window": False},
     ),
     (
         FULL,
         a.BACKWARD_SCALED,
         {"scaler_key": 3, "loss_divided": False},
-        {"grads": a.UNEVEN, "stage": a.ANY, "scaler_key": 3, **OVER, "grads_discarded": False},
+        {
+            "grads": a.UNEVEN,
+            "stage": a.ANY,
+            "scaler_key": 3,
+            **OVER,
+            "grads_discarded": False,
+            "clipped_in_window": False,
+        },
     ),
-    (FULL, a.BACKWARD_RAW, {}, {"grads": a.MIXED, **OVER, "loss_undivided": False, "grads_discarded": False}),
+    (
+        FULL,
+        a.BACKWARD_RAW,
+        {},
+        {"grads": a.MIXED, **OVER, "loss_undivided": False, "grads_discarded": False, "clipped_in_window": False},
+    ),
     (
         FULL,
         a.MAYBE_SCALED,
@@ -577,10 +593,23 @@ LEFT: list[tuple[OptimizerState, str, dict[str, Any], dict[str, Any]]] = [
     ),
     (OptimizerState(a.SCALED, a.READY, 3, loop_kind=e.LOOSE), a.BACKWARD_SCALED, {"scaler_key": 3}, {"loop_kind": ""}),
     (OptimizerState(a.CLEAN, a.READY, window_open=True), a.BACKWARD_RAW, {}, {"grads": a.RAW, "window_open": False}),
-    (OptimizerState(a.SCALED), a.CLIP, {}, {"clipped_while_scaled": True}),
-    (OptimizerState(a.SCALED), a.CLIP, {"clipped_mixed": True}, {"clipped_while_scaled": True, "clipped_mixed": True}),
-    (OptimizerState(a.UNSCALED), a.CLIP, {"clipped_mixed": True}, {}),
-    (OptimizerState(a.SCALED, clipped_while_scaled=True), a.CLIP, {"clipped_mixed": True}, {"clipped_mixed": True}),
+    (OptimizerState(a.CLEAN), a.CLIP, {}, {}),
+    (OptimizerState(a.RAW), a.CLIP, {}, {"clipped_in_window": True}),
+    (OptimizerState(a.SCALED), a.CLIP, {}, {"clipped_while_scaled": True, "clipped_in_window": True}),
+    (
+        OptimizerState(a.SCALED),
+        a.CLIP,
+        {"clipped_mixed": True},
+        {"clipped_while_scaled": True, "clipped_mixed": True, "clipped_in_window": True},
+    ),
+    (OptimizerState(a.UNSCALED), a.CLIP, {"clipped_mixed": True}, {"clipped_in_window": True}),
+    (
+        OptimizerState(a.SCALED, clipped_while_scaled=True),
+        a.CLIP,
+        {"clipped_mixed": True},
+        {"clipped_mixed": True, "clipped_in_window": True},
+    ),
+    (OptimizerState(a.RAW, clipped_in_window=True), a.BACKWARD_RAW, {}, {"clipped_in_window": False}),
     (OptimizerState(a.SCALED), a.HOLD, {}, {"window_open": True}),
     (OptimizerState(a.CLEAN), a.HOLD, {}, {}),
     (OptimizerState(a.CLEAN, window_open=True), a.HOLD, {}, {}),

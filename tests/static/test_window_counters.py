@@ -353,6 +353,126 @@ for _divisor, _mark in (("", "  # AMP301"), (" / len(data)", "")):
     )
 
 
+# A clip in every micro-batch.
+for _name, _scaled, _place, _mark in (
+    ("every micro-batch", False, "early", "  # AMP304"),
+    ("every micro-batch of a scaled loss", True, "early", "  # AMP201"),
+    ("the step", False, "late", ""),
+):
+    _clip = f"torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0){_mark}"
+    case(
+        f"a clip in {_name}",
+        f"""
+        def train(model, optimizer, loader, k):
+            scaler = GradScaler("cuda")
+            for i, (x, y) in enumerate(loader):
+                with autocast("cuda", dtype=torch.bfloat16):
+                    loss = F.mse_loss(model(x), y) / k
+                {"scaler.scale(loss).backward()" if _scaled else "loss.backward()"}
+                {_clip if _place == "early" else "pass"}
+                if (i + 1) % k == 0:
+                    {_clip if _place == "late" else "pass"}
+                    {"scaler.step(optimizer)" if _scaled else "optimizer.step()"}
+                    {"scaler.update()" if _scaled else "pass"}
+                    optimizer.zero_grad()
+        """,
+    )
+case(
+    "a clip in every batch of windows of one",
+    """
+    def train(model, optimizer, loader):
+        for x, y in loader:
+            with autocast("cuda", dtype=torch.bfloat16):
+                loss = F.mse_loss(model(x), y)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+    """,
+)
+
+# A clip where the scaler is off.
+for _scaled_clip, _mark in (
+    ("pass", "  # AMP201"),
+    ("scaler.unscale_(optimizer); torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)", ""),
+    ("clip(scaler, optimizer)", ""),
+):
+    case(
+        f"a clip without the scaler, and {_scaled_clip}",
+        f"""
+        from helpers import clip
+
+        def step(model, optimizer, x, y, use_amp, scaler=None):
+            optimizer.zero_grad()
+            with autocast("cuda", dtype=torch.float16, enabled=use_amp):
+                loss = F.mse_loss(model(x), y)
+            if use_amp:
+                scaler.scale(loss).backward()
+                {_scaled_clip}
+                scaler.step(optimizer){_mark}
+                scaler.update()
+            else:
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+        """,
+    )
+
+# A scaler beside accelerate, which leaves precision to its configuration.
+case(
+    "a scaler beside accelerate",
+    """
+    from accelerate import Accelerator
+
+    def train(model, optimizer, loader):
+        accelerator, scaler = Accelerator(), GradScaler("cuda")
+        model, optimizer = accelerator.prepare(model, optimizer)
+        for x, y in loader:
+            FORWARD
+            accelerator.backward(scaler.scale(loss))
+            UPDATE
+    """,
+)
+case(
+    "a scaler beside accelerate in fp16",
+    """
+    from accelerate import Accelerator
+
+    def train(model, optimizer, loader):
+        accelerator, scaler = Accelerator(mixed_precision="fp16"), GradScaler("cuda")
+        for x, y in loader:
+            FORWARD
+            accelerator.backward(scaler.scale(loss))  # AMP205
+            UPDATE
+    """,
+)
+
+# Losses that are normalised by their own data, and weighted by a number that may be one.
+for _name, _loss, _marked in (
+    ("the valid tokens, and the ranks", "(model(x) * m).sum() / (m.sum() + 1e-8) * ranks", True),
+    ("the mean of the mask", "(model(x) * m).mean() / m.mean(dim=1).mean()", True),
+    ("the window", "(model(x) * m).sum() / (m.sum() + 1e-8) / k", False),
+    ("a share", "(model(x) * m).mean() * share", False),
+):
+    case(
+        f"a loss divided by {_name}",
+        f"""
+        import torch.distributed as dist
+
+        def train(model, optimizer, loader, k, balance):
+            ranks = dist.get_world_size() if balance else 1
+            share = 1 / k if k > 1 else 1.0
+            for i, (x, m) in enumerate(loader):
+                with autocast("cuda", dtype=torch.bfloat16):
+                    loss = {_loss}
+                loss.backward(){"  # AMP301" if _marked else ""}
+                if (i + 1) % k == 0:
+                    optimizer.step()
+                    optimizer.zero_grad()
+        """,
+    )
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_windows(name: str) -> None:
     source = CASES[name]

@@ -63,7 +63,7 @@ def check_grad_in_region(checker: Checker, ctx: EventContext) -> PathState:
     """Report gradients for a double backward that are computed in a region."""
     region = ctx.state.regions[-1] if ctx.state.regions else None
     if region is not None and region.enabled and not region.is_reported and ctx.event.attributes["differentiable"]:
-        checker.report_violation("grad@region", ctx.index, region.entry_node, ctx.point)
+        checker.report_violation("gradient:in-region", ctx.index, region.entry_node, ctx.point)
         return ctx.state._replace(regions=tuple(each._replace(is_reported=True) for each in ctx.state.regions))
     return ctx.state
 

@@ -27,7 +27,7 @@ INDEX: tuple[Listing, ...] = (
         ("autocast",),
         ("backward",),
         (),
-        ("backward@region", "grad@region", "step@region", "backward@float8"),
+        ("backward@region", "gradient:in-region", "step@region", "backward@float8"),
     ),
     (
         ("AMP104", "loss-outside-autocast", "autocast", "warning", "both", True, ""),
@@ -120,7 +120,15 @@ INDEX: tuple[Listing, ...] = (
         ("scaler", "LightningModule on_after_backward("),
         ("clip",),
         (),
-        ("clip@scaled", "clip@scaled-by-hand", "clip@stepped", "clip:beside", "clip@scaled-framework", "clip@copies"),
+        (
+            "clip@scaled",
+            "clip@scaled-by-hand",
+            "clip@stepped",
+            "clip:beside",
+            "clip@scaled-framework",
+            "clip:plain-only",
+            "clip@copies",
+        ),
     ),
     (
         ("AMP202", "scaled-grad-touched", "scaling", "error", "both", True, ""),
@@ -182,7 +190,7 @@ INDEX: tuple[Listing, ...] = (
         ("scaler",),
         (),
         (),
-        ("new@used", "new@call"),
+        ("new@used", "new:per-step"),
     ),
     (
         ("AMP209", "unscale-out-of-order", "scaling", "error", "both", True, ""),
@@ -307,7 +315,7 @@ INDEX: tuple[Listing, ...] = (
         (".step( backward(",),
         ("window",),
         (),
-        ("zero@window", "window:off-by-one", "window:running-divisor", "window:left-over"),
+        ("zero@window", "clip@window", "window:off-by-one", "window:running-divisor", "window:left-over"),
     ),
     (
         ("AMP305", "unsynced-last-backward", "accumulation", "error", "static", True, ""),

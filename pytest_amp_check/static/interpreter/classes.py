@@ -41,6 +41,8 @@ from .values import (
     Value,
 )
 
+#: Calls by which a class shows that it trains.
+_TRAINING_CALLS = frozenset({"backward", "unscale_", "zero_grad"})
 #: Methods of tracked objects that code may store for a later call.
 BINDABLE_METHODS = {
     "scaler": torch_api.SCALER_METHODS,
@@ -56,7 +58,9 @@ def base_value(interp: Interpreter, cls: Class, base: ast.expr) -> Value | None:
     if cls in interp.pending_classes:
         return None
     interp.pending_classes.add(cls)
+    outer, interp.loads_any_file = interp.loads_any_file, not cls.used_names.isdisjoint(_TRAINING_CALLS)
     value = _evaluate_base(interp, cls, base.value if isinstance(base, ast.Subscript) else base)
+    interp.loads_any_file = outer
     interp.pending_classes.discard(cls)
     return value
 

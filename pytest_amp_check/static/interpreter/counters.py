@@ -132,6 +132,9 @@ def equality_formula(interp: Interpreter, left: Value, right: Value, node: ast.C
         same = [conjunction(one, others[dtype]) for dtype, one in left.possible_dtypes.items() if dtype in others]
         return interp.shorten_formula(disjunction(*same))
     for value, other in ((left, right), (right, left)):
+        if value.role == "device" and value.recognized_from is None and isinstance(other.value, str):
+            # torch.device("cuda") == "cuda" is False.
+            return False
         if isinstance(value, UnionValue):
             parts = [conjunction(f, equality_formula(interp, v, other, node)) for f, v in value.options]
             return interp.shorten_formula(disjunction(*parts))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import reduce
 
 from ...protocol import events as e
@@ -45,6 +45,7 @@ from .values import (
     UnionValue,
     UnknownValue,
     Value,
+    are_data_sizes,
     as_one_of_many,
     join_provenance,
     merge_into,
@@ -635,6 +636,8 @@ def _unknown_operation(interp: Interpreter, op: str, left: Value, right: Value, 
     if op in ("+", "%") and isinstance(left.value, str):
         made.text_prefix = left.value.partition("%")[0] if op == "%" else left.value
     _propagate_counter(op, left, right, made)
+    if op in ("+", "-") and isinstance(left, UnknownValue) and isinstance(right.value, int):
+        made.owner_key = left.owner_key
     if op == "%":
         made.remainder_operands = left, right
     made.is_divided = made.is_divided or _may_average(interp, op, left, right)
@@ -974,12 +977,6 @@ def _as_load(target: ast.expr) -> ast.expr:
     if isinstance(target, ast.Name):
         return ast.copy_location(ast.Name(target.id, ast.Load()), target)
     return target
-
-
-def are_data_sizes(values: Iterable[Value]) -> bool:
-    """Return True if all values except constants are amounts of data, with at least one such value."""
-    measured = [value for value in values if value.value is NO_CONSTANT]
-    return bool(measured) and all(value.is_data_size for value in measured)
 
 
 def is_remade_per_iteration(interp: Interpreter, value: Value) -> bool:

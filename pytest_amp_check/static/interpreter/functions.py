@@ -8,7 +8,7 @@ from collections.abc import Callable
 from ...protocol import torch_api
 from ...protocol.source_text import SourceText
 from ..project.module import Function
-from ..project.syntax import walk
+from ..project.syntax import tail_name, walk
 from .conditions import conjunction
 from .contexts import close_context, enter_context, exit_context, with_items
 from .disabled_flags import default_value
@@ -54,6 +54,8 @@ OTHER_FILES_BUDGET = 2_000
 ALL_OTHER_FILES_BUDGET = 8_000
 #: Share of these budgets for functions that are no entry point and write no checkpoint.
 MINOR_BUDGET_SHARE = 0.3
+#: Maximum number of statements of a function that is inlined although these budgets are exceeded.
+MAX_LEAF_STATEMENTS = 40
 #: Maximum number of statements of a function that is inlined only for its value: in a file that trains, and in another
 #: file. In the other file, a value only decides if a region is entered.
 MAX_SHORT_BODY, MAX_SHORT_BODY_ELSEWHERE = 4, 2
@@ -245,13 +247,28 @@ def _unanalyzed_value(interp: Interpreter, func: FunctionValue, node: ast.AST, *
 
 def _budget_exceeded(interp: Interpreter, function: Function) -> bool:
     """Return True if the budget for code of other files is exceeded."""
-    if function.module is interp.module:
+    if function.module is interp.module or _is_small_leaf(interp, function):
         return False
     part = 1 if function.is_entry_point or function.may_save_checkpoint else MINOR_BUDGET_SHARE
     return (
         interp.other_file_statements > OTHER_FILES_BUDGET * part
         or interp.all_other_file_statements + interp.other_file_statements > ALL_OTHER_FILES_BUDGET * part
     )
+
+
+class _SmallLeaves(dict[Function, bool]):
+    """Functions, each with True for a small function that calls no other function of its file."""
+
+
+def _is_small_leaf(interp: Interpreter, function: Function) -> bool:
+    """Return True if a function is small and calls no other function of its file, so that it costs little."""
+    known = interp.file_data(_SmallLeaves)
+    if function not in known:
+        nodes = walk(function.node)
+        calls = [tail_name(node.func) for node in nodes if isinstance(node, ast.Call)]
+        is_small = sum(isinstance(node, ast.stmt) for node in nodes) <= MAX_LEAF_STATEMENTS
+        known[function] = is_small and function.module.functions_by_name.keys().isdisjoint(calls)
+    return known[function]
 
 
 def _mark_reached(interp: Interpreter, function: Function, receiver: Value | None = None) -> None:

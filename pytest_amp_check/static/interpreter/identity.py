@@ -74,7 +74,7 @@ def record_division(
                 SourceText(divisor_node) if divisor_node else "",
                 interp.site_of(node),
                 written,
-                _is_running(interp, number),
+                number.offset_base.identity_key(interp.unique_number) if _is_running(interp, number) else None,
             )
         }
 

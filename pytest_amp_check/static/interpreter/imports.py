@@ -138,7 +138,11 @@ def _module_at(interp: Interpreter, path: str, dotted: str, name: str = "") -> M
     """Return the module at a path. None if neither the module nor its re-exports under ``name`` are relevant."""
     if not path.endswith(".py"):
         return ModuleValue(path, None, dotted)
-    useful = interp.project.is_relevant_file(path) or (name and interp.project.may_reexport(path, name))
+    useful = (
+        interp.loads_any_file
+        or interp.project.is_relevant_file(path)
+        or (name and interp.project.may_reexport(path, name))
+    )
     module = interp.project.module_at(path) if useful else None
     return ModuleValue(path, module, dotted) if module is not None else None
 

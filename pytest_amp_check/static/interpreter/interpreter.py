@@ -14,7 +14,7 @@ from ...protocol import events as e
 from ...protocol.events import Event, Graph, Node, Predicate, Program, Site, TrackedObject
 from ..project.module import Class, Function, Module
 from ..project.project import Project
-from .conditions import Formula, PredicateTable, count_predicates, implied_literals, literals
+from .conditions import Formula, PredicateTable, count_predicates, implied_literals, literals, mentions_key
 from .state import AbstractState, GraphBuilder
 from .values import EMPTY, Args, Frame, FunctionValue, Instance, Keywords, UnknownValue, Value, Vars
 from .visited_calls import VisitedCalls
@@ -152,6 +152,8 @@ class Interpreter:
         self.base_name_values: dict[tuple[Class, str], Value] = {}
         #: Attributes that the methods of a class set or use in a role.
         self.attributes_by_class: dict[Class, frozenset[str]] = {}
+        #: True while the bases of a class are evaluated that trains: their files need not name the protocol.
+        self.loads_any_file = False
         #: True if every name of this file has a value.
         self.is_fully_bound = False
         #: Identities of attribute assignments whose value is being evaluated.
@@ -213,6 +215,7 @@ class Interpreter:
 
     def finish_graph(self) -> None:
         """Set the predicates that each loop head forgets. The set is known only for a complete graph."""
+        self._drop_unrelated_divisors()
         lasting_mask = 0
         for node in self.builder.nodes:
             if node.event is not None and node.event.kind in (e.BACKWARD, e.SCALER_STEP, e.STEP):
@@ -227,6 +230,21 @@ class Interpreter:
                 # function runs backward and steps.
                 forgotten &= ~lasting_mask
             self.builder.nodes[head].forgotten_predicates |= forgotten
+
+    def _drop_unrelated_divisors(self) -> None:
+        """Drop the divisors that count iterations, unless a step waits for the same counter: it ends a window."""
+        events = [node.event for node in self.builder.nodes if node.event is not None]
+        running = [event for event in events if event.attributes.get("running") is not None]
+        if not running:
+            return
+        guards = {key for event in events if event.kind in (e.SCALER_STEP, e.STEP) for key, _ in event.guards}
+        questions = [
+            self.predicates.question_of(key) for key in guards if self.graph.predicates[key].is_window_predicate
+        ]
+        for event in running:
+            keys = event.attributes["running"].counter, event.attributes["running"].key
+            if not any(mentions_key(question, key) for question in questions for key in keys):
+                del event.attributes["running"]
 
     def without_events(self, act: Callable[[], None]) -> None:
         """Run ``act`` for the values and the effect on objects, without recording events."""

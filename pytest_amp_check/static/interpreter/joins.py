@@ -14,6 +14,7 @@ from .conditions import (
     disjunction,
     implied_literals,
     literals,
+    mentions_key,
     negate,
     simplify_under,
 )
@@ -206,17 +207,20 @@ def _make_union(interp: Interpreter, formula: Formula, a: Value, b: Value) -> Un
 
 def _join_to_unknown(interp: Interpreter, formula: Formula, a: Value, b: Value, name: str) -> UnknownValue:
     """Return the unknown value that stands for either of two values."""
-    key: object = (interp.graph.name, len(interp.builder.nodes))
+    # Two joins may happen at the same node.
+    sides_key = a.identity_key(interp.unique_number), b.identity_key(interp.unique_number)
+    key: object = (interp.graph.name, len(interp.builder.nodes), *sides_key)
     if (
         isinstance(a, UnknownValue)
         and isinstance(b, UnknownValue)
         and count_predicates(formula, MAX_MEMO_PREDICATES) < MAX_MEMO_PREDICATES
     ):
         # The same operands under the same condition give the same value at every join.
-        key = (formula, a.identity_key(interp.unique_number), b.identity_key(interp.unique_number))
+        key = (formula, *sides_key)
     joined = interp.unknown_value(("met", name, key), name, a.loops | b.loops)
     joined.is_divided, joined.is_only_summed = _join_divided(a, b)
     joined.is_data_size = a.is_data_size and b.is_data_size
+    joined.may_be_one = any(side.may_be_one or side.value == 1 for side in (a, b))
     joined.is_from_outside = a.is_from_outside and b.is_from_outside
     joined.is_comparison_result = a.is_comparison_result or b.is_comparison_result
     joined.is_from_gradient = a.is_from_gradient or b.is_from_gradient
@@ -271,7 +275,7 @@ def _join_divisors(
     questions = [interp.predicates.question_of(key) for key in asked] if len(asked) == 1 else []
     both_ways = a.divisors & b.divisors
     return both_ways | {
-        d for d in a.divisors ^ b.divisors if any(_mentions_key(question, d.key) for question in questions)
+        d for d in a.divisors ^ b.divisors if any(mentions_key(question, d.key) for question in questions)
     }
 
 
@@ -410,13 +414,6 @@ def _run_alternatives(
     if not yes:
         return results[1]
     return join_values(interp, formula, results[0], results[1], "each")
-
-
-def _mentions_key(question: object, key: object) -> bool:
-    """Return True if a predicate is about the value with this key."""
-    if question == key or question == repr(key):
-        return True
-    return isinstance(question, tuple) and any(_mentions_key(part, key) for part in question[1:])
 
 
 def _conditional_options(value: Value) -> list[tuple[Formula, Value]]:

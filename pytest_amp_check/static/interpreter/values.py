@@ -92,6 +92,7 @@ class Value:
     remainder_operands: tuple[Value, Value] | None = None
     is_only_summed: bool = False
     is_sample_mean: bool = False
+    may_be_one: bool = False
     #: Known beginning of a text whose rest is unknown.
     text_prefix: str = ""
     #: Events that read the gradients from which the value was computed.
@@ -246,6 +247,7 @@ class UnknownValue(TypedValue):
     divisors               divisors of the value; ``factors`` are the identities of its factors
     is_data_size           the value is an amount of data: a size, a length, or a sum of sizes
     is_only_summed         ``is_divided`` holds only because the value was summed
+    may_be_one             the value is the number one on some path
     owner_key              key of the unknown value that has this attribute, -1 for other values
     is_sample_mean         the value is a mean over the samples of a batch, so a further sum adds no samples
     scheduled_optimizer    key of the optimizer whose learning rate this scheduler moves, -1 for no scheduler
@@ -276,6 +278,7 @@ class UnknownValue(TypedValue):
         "item_origin",
         "iterable_kind",
         "key",
+        "may_be_one",
         "offset",
         "owner_key",
         "provenance",
@@ -300,6 +303,7 @@ class UnknownValue(TypedValue):
         self.is_loop_index = False
         self.offset = 0
         self.owner_key = -1
+        self.may_be_one = False
         self._offset_base: Value | None = None
         self.remainder_operands: tuple[Value, Value] | None = None
         self.provenance = NO_PROVENANCE
@@ -494,15 +498,15 @@ class FrameworkEngine(ObjectRef):
 class Divisor(NamedTuple):
     """Divisor of a number: identity, source text and location.
 
-    ``is_literal`` says that the divisor is written at that location. ``is_running`` says that it counts the iterations
-    so far.
+    ``is_literal`` says that the divisor is written at that location. ``counter`` is the identity of the counter if the
+    divisor counts the iterations so far, or None.
     """
 
     key: object
     source_text: object
     site: Site
     is_literal: bool
-    is_running: bool = False
+    counter: object = None
 
 
 class FunctionValue(Value):
@@ -1186,6 +1190,12 @@ def join_provenance(values: Iterable[Value]) -> Provenance:
         return known[0] if known else NO_PROVENANCE
     callees, dtypes = (EMPTY.union(*sets) for sets in ([x.callees for x in known], [x.region_dtypes for x in known]))
     return Provenance(join_autocast_scopes({provenance.autocast_scope for provenance in known}), callees, dtypes)
+
+
+def are_data_sizes(values: Iterable[Value]) -> bool:
+    """Return True if all values except constants are amounts of data, with at least one such value."""
+    measured = [value for value in values if value.value is NO_CONSTANT]
+    return bool(measured) and all(value.is_data_size for value in measured)
 
 
 def as_one_of_many(value: Value) -> Value:

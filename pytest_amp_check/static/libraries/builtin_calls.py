@@ -18,7 +18,6 @@ from ..interpreter.expressions import (
     EnumerateIterables,
     ZipIterables,
     apply_operator,
-    are_data_sizes,
     attribute_of,
     element_of,
 )
@@ -48,6 +47,7 @@ from ..interpreter.values import (
     UnionValue,
     UnknownValue,
     Value,
+    are_data_sizes,
     join_params,
     merge_into,
 )

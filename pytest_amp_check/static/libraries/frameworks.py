@@ -270,6 +270,8 @@ def _run_backward_of(
         loss.is_divided = loss.is_divided or literal_value(engine.accumulation_steps) != 1
     names = make_loss_names(receiver_text(node) or engine.tracked_object.name, node)
 
+    own_scaler = loss.scaler_key if loss.scaler_key >= 0 else None
+
     def emit_backward(scaler: int | None) -> None:
         interp.emit(
             e.BACKWARD,
@@ -279,13 +281,20 @@ def _run_backward_of(
             divided=loss.is_divided,
             opaque=(loss.is_from_outside or loss.is_from_gradient) and scaler is None,
             scaled=scaler is not None,
-            twice=scaler is not None and loss.scaler_key >= 0,
+            twice=scaler == engine.tracked_object.key and own_scaler is not None,
             dtypes=loss.region_dtypes,
             custom=loss.has_custom_backward,
             names=names,
         )
 
-    run_branches(interp, engine.enabled, lambda: emit_backward(engine.tracked_object.key), lambda: emit_backward(None))
+    # A program with a scaler of its own leaves the precision of the engine off, unless it asks for scaling.
+    is_off = own_scaler is not None and engine.precision is interp.unknown_values.get(("precision", engine.framework))
+    run_branches(
+        interp,
+        False if is_off else engine.enabled,
+        lambda: emit_backward(engine.tracked_object.key),
+        lambda: emit_backward(own_scaler),
+    )
     return NONE
 
 

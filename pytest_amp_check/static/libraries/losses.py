@@ -256,7 +256,7 @@ def run_backward(
         "dtypes": tensor.region_dtypes,
         "custom": tensor.has_custom_backward,
         "forward": tensor.first_forward,
-        "running": next((divisor for divisor in tensor.divisors if divisor.is_running), None),
+        "running": next((divisor for divisor in tensor.divisors if divisor.counter is not None), None),
         "names": names,
     }
 
@@ -497,9 +497,12 @@ def _apply_division(interp: Interpreter, made: TensorValue, tensor: TensorValue,
 def _apply_multiplication(interp: Interpreter, made: TensorValue, parts: list[TensorValue], factor: Value) -> None:
     if len(parts) == 1:
         record_multiplication(interp, made, parts[0], factor)
-    # An unknown weight may be 1 / k, but the weights of the terms inside a criterion are not.
+    # An unknown weight may be 1 / k. An amount of data, a weight that may be 1, and the weights of the terms inside a
+    # criterion are not.
     number = literal_value(factor)
-    share = not interp.state.forward_depth if number is UNKNOWN else _is_unit_fraction(number)
+    share = _is_unit_fraction(number)
+    if number is UNKNOWN:
+        share = not (factor.is_data_size or factor.may_be_one or interp.state.forward_depth)
     summed = [side.is_only_summed for side in (made, factor) if side.is_divided]
     made.is_only_share = share and not summed
     made.is_only_weighted = made.is_only_share and is_remade_per_iteration(interp, factor)

@@ -9,7 +9,7 @@ from ...protocol import torch_api
 from ...protocol.events import UNKNOWN
 from ...protocol.optable import FOREACH_IN_PLACE
 from ..interpreter.dtypes import low_function, op_of
-from ..interpreter.expressions import DATA_SIZE_NAMES, apply_operator, are_data_sizes
+from ..interpreter.expressions import DATA_SIZE_NAMES, apply_operator
 from ..interpreter.identity import structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import for_each_alternative
@@ -43,6 +43,7 @@ from ..interpreter.values import (
     TensorValue,
     UnionValue,
     Value,
+    are_data_sizes,
 )
 from .arguments import bind_arguments, dotted_name_of, find_tensors, first_or_named, literal_value, object_ref_of
 from .autograd_functions import FACTORIES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, WINDOW, Event, Program
+from ...events import BACKWARD, CLIP, WINDOW, Event, Program
 from ...fix import UNSAFE
 from ...rule import ERROR, WARNING, Labels, Rule, ViolationKind
 
@@ -29,6 +29,16 @@ RULE = Rule(
             exemption="of-no-window",
             any_precision=True,
         ),
+        "clip@window": ViolationKind(
+            "`{call}` clips in every micro-batch of the accumulation window, so gradients of earlier micro-batches are "
+            "clipped again: clip once, under the condition of the step",
+            WARNING,
+            cause_kinds=(CLIP,),
+            trace_kinds=(BACKWARD,),
+            in_next_iteration=True,
+            yields_to=("clip@scaled", "clip@partly"),
+            any_precision=True,
+        ),
         "window:off-by-one": ViolationKind(
             "`{window}` is already true for the first micro-batch, so the first window contains only that one: count "
             "from one, as in `(i + 1) % k == 0`",
@@ -48,6 +58,7 @@ RULE = Rule(
         ),
     },
     rationale="""\
+A clip in every iteration bounds the sum so far again and again, so early micro-batches count less than late ones.
 `zero_grad()` in every iteration discards all gradients of the window except those of the last micro-batch, which is
 still divided by `k`. The run costs `k` passes per step and learns from one, at a `k`-th of its weight. A condition like
 `i % k == 0` with `i` counted from zero is true at once. The first step then sees one micro-batch, all later windows are

@@ -29,7 +29,7 @@ RULE = Rule(
             any_precision=True,
             concerns_training=True,
         ),
-        "grad@region": ViolationKind(
+        "gradient:in-region": ViolationKind(
             "`{call}` with `create_graph` runs inside an autocast region, so the double backward of float32 islands is"
             " computed in low precision: leave the region before the call",
             trace_kinds=(AUTOCAST_ENTER,),

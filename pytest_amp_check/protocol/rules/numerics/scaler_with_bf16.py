@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import SCALE, Event, Program
+from ...events import AUTOCAST_ENTER, SCALE, Event, Program
 from ...rule import BOTH, INFO, Labels, Rule, ViolationKind
 from ...torch_api import BFLOAT16_OR_FLOAT32
 
@@ -13,8 +13,23 @@ def _check_scaled_bf16(event: Event, program: Program) -> Labels:
         return
     # enabled=(dtype == torch.float16) is how to share one code path between both dtypes.
     scaler = None if event.subject is None else program.objects[event.subject]
-    if scaler is None or scaler.attributes.get("enabled", True) is True:
+    if scaler is None or scaler.attributes.get("enabled", True) is True or _is_enabled_with_bf16(event, program):
         yield "scale:bf16", {}
+
+
+def _is_enabled_with_bf16(event: Event, program: Program) -> bool:
+    """Return True if the flags that enable a scaler also enable the bfloat16 regions of the program."""
+    scaler = None if event.subject is None else program.objects[event.subject]
+    enabling: frozenset[int] = frozenset() if scaler is None else scaler.attributes.get("enabling", frozenset())
+    regions = [each for each in program.iter_events() if each.kind == AUTOCAST_ENTER and each.attributes["enabled"]]
+    return (
+        bool(enabling)
+        and bool(regions)
+        and all(
+            each.attributes["dtype"] == "bfloat16" and enabling <= {key for key, truth in each.guards if truth}
+            for each in regions
+        )
+    )
 
 
 RULE = Rule(

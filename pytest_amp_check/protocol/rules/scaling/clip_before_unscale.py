@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import BACKWARD, CLIP, SCALER_STEP, UNSCALE, Event, Program
 from ...fix import SAFE
-from ...rule import ERROR, Labels, Rule, ViolationKind
+from ...rule import ERROR, WARNING, Labels, Rule, ViolationKind
 
 
 def _check_clip(event: Event, program: Program) -> Labels:
@@ -50,6 +50,12 @@ RULE = Rule(
         ),
         "clip@scaled-framework": ViolationKind(
             "`{call}` clips gradients that {framework} keeps multiplied by the loss scale: {advice}"
+        ),
+        "clip:plain-only": ViolationKind(
+            "`{clip}` clips gradients only where no scaler is used, so mixed precision trains without the clip: call "
+            "`{scaler}.unscale_({optimizer})` and the clip before `{scaler}.step({optimizer})`, too",
+            WARNING,
+            is_possible=True,
         ),
         "clip@copies": ViolationKind(
             "`{call}` clips float16 copies that opt_level {level} of apex keeps scaled and never steps: clip "

@@ -21,7 +21,7 @@ RULE = Rule(
             cause_kinds=(SCALER_NEW,),
             in_next_iteration=True,
         ),
-        "new@call": ViolationKind(
+        "new:per-step": ViolationKind(
             "`{scaler}` is constructed in every call of `{function}`, which a loop calls for each step, so the scale "
             "that it has found is lost: construct it once, before the loop",
             is_possible=True,
