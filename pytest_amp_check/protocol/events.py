@@ -243,10 +243,11 @@ UPDATE = EventKind(
     deciding_attributes="new_scale",
 )
 # owners: optimizers whose gradients are cleared; rescue: in an exception handler, or intentionally discarded in a run;
-# guessed: not seen; zeros: writes zeros that no known code needs.
+# guessed: not seen; zeros: writes zeros that no known code needs; discards: each iteration of a loop without a step
+# clears before its backward.
 ZERO_GRAD = EventKind(
     "zero-grad",
-    "guessed owners rescue zeros",
+    "discards guessed owners rescue zeros",
     predicate_worth=MOVES,
     description="the gradients are cleared",
     has_optimizer=True,

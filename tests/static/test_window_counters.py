@@ -473,6 +473,61 @@ for _name, _loss, _marked in (
     )
 
 
+# A clear in each iteration of a loop, and one step after the loop.
+for _name, _inside, _outside, _mark in (
+    ("each iteration", True, False, "  # AMP304"),
+    ("the start", False, True, ""),
+):
+    case(
+        f"a clear in {_name} before one step",
+        f"""
+        def train(model, optimizer, batches):
+            scaler = GradScaler("cuda")
+            {"optimizer.zero_grad()" if _outside else "pass"}
+            for x, y in batches:
+                {"optimizer.zero_grad()" + _mark if _inside else "pass"}
+                with autocast("cuda", dtype=torch.float16):
+                    loss = F.mse_loss(model(x), y) / len(batches)
+                scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        """,
+    )
+case(
+    "a clear in each iteration that keeps the gradients",
+    """
+    def train(model, optimizer, batches, kept):
+        scaler = GradScaler("cuda")
+        for x, y in batches:
+            optimizer.zero_grad()
+            with autocast("cuda", dtype=torch.float16):
+                loss = F.mse_loss(model(x), y) / len(batches)
+            scaler.scale(loss).backward()
+            kept.append([p.grad.clone() for p in model.parameters()])
+        scaler.step(optimizer)
+        scaler.update()
+    """,
+)
+case(
+    "an optimizer that the file only clears and configures",
+    """
+    def prepare(optimizer, rate):
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.zero_grad()
+
+    def train(model, optimizer, loader):
+        prepare(optimizer, 0.1)
+        scaler = GradScaler("cuda")
+        for x, y in loader:
+            FORWARD
+            scaler.scale(loss).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP201
+            UPDATE
+    """,
+)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_windows(name: str) -> None:
     source = CASES[name]

@@ -155,6 +155,8 @@ def apply_zero_grad(checker: Checker, ctx: EventContext) -> PathState:
     given_up = (open_window or loses_grads) and is_rescue(checker, event, ctx.point)
     is_intended = open_window and (has_window_guard or given_up)
     for i in cleared:
+        if event.attributes.get("discards") and _discards_iterations(checker, ctx, i):
+            checker.resolve_cause("zero@loop", ctx.index, i, ctx.point)
         if is_intended and not _discards_window(checker, ctx, i):
             # The gradients are cleared on a separate schedule, which is the window's, or are discarded intentionally.
             ctx.optimizer_states[i] = ctx.optimizer_states[i]._replace(window_open=False, loop_kind="")
@@ -163,6 +165,16 @@ def apply_zero_grad(checker: Checker, ctx: EventContext) -> PathState:
             # The next step intentionally finds no gradients, and only ends the iteration for the scaler.
             ctx.optimizer_states[i] = ctx.optimizer_states[i]._replace(grads_discarded=False)
     return ctx.next_state()
+
+
+def _discards_iterations(checker: Checker, ctx: EventContext, i: int) -> bool:
+    """Return True if gradients of an earlier iteration are cleared, and the step after the loop is the only use."""
+    opt = ctx.optimizer_states[i]
+    if opt.loop_kind != e.LOOSE or opt.grads not in a.PENDING - a.PERHAPS:
+        return False
+    loop = ctx.event.attributes["loops"][-1]
+    backward = checker.find_last_event(ctx.point, (e.BACKWARD,), i)
+    return checker.optimizer_keys[i] in checker.stepped_optimizers and loop in backward.attributes.get("loops", ())
 
 
 def _discards_window(checker: Checker, ctx: EventContext, i: int) -> bool:

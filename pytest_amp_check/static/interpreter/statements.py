@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol.checks import ends_program
+from ...protocol.events import Event
 from ...protocol.source_text import SourceText, find_access_path
 from ..project.module import ImportedName, catches_import, stored_names
 from ..project.syntax import children, root_name, walk
@@ -772,7 +773,17 @@ def _defers_step(interp: Interpreter, head: int, loop: Loop) -> bool:
         elif event.kind == e.BACKWARD and (loop.over_microbatches or "inside" not in event.attributes):
             event.attributes["inside"] = e.MICRO if loop.over_microbatches else e.LOOSE
             event.attributes["guessed"] = loop.is_named_microbatches
+    if not loop.over_microbatches and loop.node is not None and not reads_gradients(loop.node.body):
+        _mark_discarding_clears(loop, events)
     return True
+
+
+def _mark_discarding_clears(loop: Loop, events: list[Event]) -> None:
+    """Mark the clears before a backward in each iteration: they discard what the earlier iterations have added."""
+    for number, event in enumerate(events):
+        is_own = event.kind == e.ZERO_GRAD and event.attributes["loops"][-1] == loop.key
+        if is_own and any(later.kind == e.BACKWARD for later in events[number:]):
+            event.attributes["discards"] = True
 
 
 def _start_iteration(interp: Interpreter, head: int, first: int, truth: bool) -> None:

@@ -11,7 +11,7 @@ from ...protocol.source_text import find_access_path
 WRAPPER = "timm"
 #: Roles of objects that code calls directly.
 CALLABLE_ROLES = frozenset({"module", WRAPPER})
-_TELLING_METHODS = "unscale_ scale step update backward zero_grad parameters named_parameters train eval"
+_TELLING_METHODS = "unscale_ scale step update backward zero_grad param_groups parameters named_parameters train eval"
 #: Methods that cast or move modules, and also tensors.
 CAST_METHODS = frozenset({"to", "half", "bfloat16", "requires_grad_"})
 #: Attributes that give evidence of the role of their owner.
@@ -113,7 +113,7 @@ class RoleCollector:
         stepped = {text.rpartition(".")[2] for text, role in roles.items() if role == "optimizer"}
         for text, names in self._members_by_text.items():
             # Modules and optimizers both have `zero_grad`: another expression of the same name decides.
-            if names == {"zero_grad"} and text.rpartition(".")[2] in stepped:
+            if names - {"param_groups"} == {"zero_grad"} and text.rpartition(".")[2] in stepped:
                 roles[text] = "optimizer"
         for text, targets_given in self._wrapper_arguments.items():
             for target in targets_given:
@@ -133,6 +133,6 @@ class RoleCollector:
 
 def _role_of_methods(names: set[str]) -> str:
     """Return the role of an object with these methods, "optimizer" or "module", or ""."""
-    if {"zero_grad", "step"} <= names:
+    if {"zero_grad", "step"} <= names or {"zero_grad", "param_groups"} <= names:
         return "optimizer"
     return "module" if names & {"parameters", "named_parameters", "zero_grad"} or {"train", "eval"} <= names else ""

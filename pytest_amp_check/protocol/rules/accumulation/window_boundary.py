@@ -29,6 +29,14 @@ RULE = Rule(
             exemption="of-no-window",
             any_precision=True,
         ),
+        "zero@loop": ViolationKind(
+            "`{optimizer}` is cleared in each iteration of a loop whose step follows after the loop, so only the last "
+            "iteration counts: clear once, before the loop",
+            trace_kinds=(BACKWARD,),
+            in_next_iteration=True,
+            any_precision=True,
+            is_possible=True,
+        ),
         "clip@window": ViolationKind(
             "`{call}` clips in every micro-batch of the accumulation window, so gradients of earlier micro-batches are "
             "clipped again: clip once, under the condition of the step",
