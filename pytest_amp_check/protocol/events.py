@@ -89,10 +89,11 @@ class EventKind(str):
 
 # An autocast context is constructed; arguments: bound to the signature, excess: surplus arguments.
 AUTOCAST_NEW = EventKind("autocast-new", "arguments callable excess")
-# A region; instance: identity of the context, null: no region, but used in place of a region.
+# A region; instance: identity of the context, null: no region, but used in place of a region, unscaled_by: framework
+# that scales the loss only in another configuration.
 AUTOCAST_ENTER = EventKind(
     "autocast-enter",
-    "cache device dtype enabled instance null",
+    "cache device dtype enabled instance null unscaled_by",
     predicate_worth=SELDOM,
     description="autocast is entered",
     may_violate=True,
@@ -113,10 +114,11 @@ COMPILED = EventKind("compiled")  # a compiled module with float32 islands, run 
 # A module whose gradients all ranks average; a single rank skips the backward of a batch.
 LEFT_OUT = EventKind("left-out")
 COMM_HOOK = EventKind("comm-hook")  # a module whose gradients are cast to float16 before averaging over ranks
-# A scaler; arguments: bound to the signature, excess: surplus arguments, disabled_itself: the scaler found no device.
+# A scaler; arguments: bound to the signature, excess: surplus arguments, disabled_itself: the scaler found no device,
+# sharding: call by which the same class shards a module.
 SCALER_NEW = EventKind(
     "scaler-new",
-    "arguments callable disabled_itself excess",
+    "arguments callable disabled_itself excess sharding",
     predicate_worth=SELDOM,
     description="the scaler is constructed",
 )

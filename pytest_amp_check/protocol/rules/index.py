@@ -376,9 +376,9 @@ INDEX: tuple[Listing, ...] = (
     (
         ("AMP502", "fp16-without-scaler", "numerics", "warning", "both", True, ""),
         ("autocast", "float16 MixedPrecision param_dtype"),
-        ("backward",),
+        ("backward", "autocast-enter"),
         (),
-        ("backward:no-scaler",),
+        ("backward:no-scaler", "region:no-scaler"),
     ),
     (
         ("AMP503", "scaler-with-bf16", "numerics", "info", "both", True, ""),
@@ -460,9 +460,9 @@ INDEX: tuple[Listing, ...] = (
     (
         ("AMP602", "found-inf-not-synchronised", "distributed", "error", "both", True, ""),
         ("scaler",),
-        ("scaler-step",),
+        ("scaler-step", "scaler-new"),
         (),
-        ("step@shards-plain", "step@shards-fused", "step@ranks"),
+        ("step@shards-plain", "step@shards-fused", "new:beside-shards", "step@ranks"),
     ),
     (
         ("AMP603", "fsdp1-local-clip", "distributed", "error", "both", True, ""),

@@ -10,7 +10,7 @@ from ...protocol import frameworks, torch_api
 from ...protocol.events import TrackedObject
 from ...protocol.finding import INFO, WARNING
 from ...protocol.frameworks import FRAMEWORKS
-from ..interpreter.conditions import Formula, disjunction, negate
+from ..interpreter.conditions import Formula, disjunction, literals, negate
 from ..interpreter.formulas import truth_of
 from ..interpreter.functions import has_stars
 from ..interpreter.identity import is_equal, number_key, structural_unknown
@@ -287,6 +287,8 @@ def _run_backward_of(
             names=names,
         )
 
+    if own_scaler is None and not isinstance(engine.enabled, bool) and loss.region_dtypes == {"float16"}:
+        _mark_region_without_scaler(interp, engine)
     # A program with a scaler of its own leaves the precision of the engine off, unless it asks for scaling.
     is_off = own_scaler is not None and engine.precision is interp.unknown_values.get(("precision", engine.framework))
     run_branches(
@@ -296,6 +298,17 @@ def _run_backward_of(
         lambda: emit_backward(own_scaler),
     )
     return NONE
+
+
+def _mark_region_without_scaler(interp: Interpreter, engine: FrameworkEngine) -> None:
+    """Mark the last float16 region, which is also entered where the engine does not scale the loss."""
+    entered = (node.event for node in reversed(interp.builder.nodes) if node.event is not None)
+    region = next((event for event in entered if event.kind == e.AUTOCAST_ENTER and event.attributes["enabled"]), None)
+    if region is None or region.attributes["dtype"] != "float16":
+        return
+    deciding = {key for key, _ in literals(engine.enabled)}
+    if deciding.isdisjoint(key for key, _ in region.guards):
+        region.attributes["unscaled_by"] = FRAMEWORKS[engine.framework].title
 
 
 def report_framework_division(

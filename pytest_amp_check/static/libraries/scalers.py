@@ -39,7 +39,7 @@ from .losses import all_optimizer_keys, emit_penalty, make_loss_names
 from .optimizers import act_on_optimizers
 from .overhead import RepeatedCosts
 from .regions import enabled_condition
-from .sharding import has_local_shards
+from .sharding import find_sharding_in_class, has_local_shards
 from .syntax_queries import constant_of_node, keywords_of, last_name
 
 
@@ -201,6 +201,7 @@ def _make_scaler(
         callable=entry.name,
         arguments=arguments,
         excess=max(0, len(args) - len(entry.parameters)),
+        sharding="" if entry.attributes.get("sharded") else find_sharding_in_class(interp),
         names={"call": expression_text(node), "scaler": tracked_object.name},
     )
     return ObjectRef(tracked_object, enabled)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import SCALER_STEP, Event, Program
-from ...rule import ERROR, Labels, Rule, ViolationKind
+from ...events import SCALER_NEW, SCALER_STEP, Event, Program
+from ...rule import ERROR, WARNING, Labels, Rule, ViolationKind
 
 
 def _check_unsynchronized(event: Event, program: Program) -> Labels:
@@ -12,12 +12,18 @@ def _check_unsynchronized(event: Event, program: Program) -> Labels:
         yield f"step@shards-{why}", {}
 
 
+def _check_sharding(event: Event, program: Program) -> Labels:
+    sharding = event.attributes.get("sharding")
+    if sharding:
+        yield "new:beside-shards", {"sharding": sharding}
+
+
 RULE = Rule(
     "AMP602",
     "found-inf-not-synchronised",
     ERROR,
     "Each rank decides by its own shard of the gradients whether a step is skipped.",
-    event_checks={SCALER_STEP: _check_unsynchronized},
+    event_checks={SCALER_STEP: _check_unsynchronized, SCALER_NEW: _check_sharding},
     prescan_words=("scaler",),
     violations={
         "step@shards-plain": ViolationKind(
@@ -27,6 +33,12 @@ RULE = Rule(
         "step@shards-fused": ViolationKind(
             "`{scaler}` does not share the infinities that the fused `{optimizer}` finds with other ranks, so ranks "
             "disagree about skipping a step: construct the optimizer without `fused=True`"
+        ),
+        "new:beside-shards": ViolationKind(
+            "`{call}` checks only the gradient shard of its rank, and `{sharding}` of this class shards the model: use "
+            "`torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler` where the model is sharded",
+            WARNING,
+            is_possible=True,
         ),
         # Reported when the recordings of several ranks are compared.
         "step@ranks": ViolationKind(

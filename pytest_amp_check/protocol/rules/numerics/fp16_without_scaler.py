@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, Event, Program
+from ...events import AUTOCAST_ENTER, BACKWARD, Event, Program
 from ...rule import BOTH, WARNING, Labels, Rule, ViolationKind
 
 
@@ -12,18 +12,29 @@ def _check_backward(event: Event, program: Program) -> Labels:
         yield "backward:no-scaler", {}
 
 
+def _check_region(event: Event, program: Program) -> Labels:
+    framework = event.attributes.get("unscaled_by")
+    if framework:
+        yield "region:no-scaler", {"framework": framework}
+
+
 RULE = Rule(
     "AMP502",
     "fp16-without-scaler",
     WARNING,
     "float16 autocast trains without gradient scaling.",
     detected_by=BOTH,
-    event_checks={BACKWARD: _check_backward},
+    event_checks={BACKWARD: _check_backward, AUTOCAST_ENTER: _check_region},
     prescan_words=("autocast", "float16 MixedPrecision param_dtype"),
     violations={
         "backward:no-scaler": ViolationKind(
             "`{call}` computes gradients in float16 without a GradScaler, so small ones become zero: scale the loss"
             " with `torch.amp.GradScaler`, or use bfloat16"
+        ),
+        "region:no-scaler": ViolationKind(
+            "This region is float16 whatever {framework} is configured for, and {framework} scales the loss only for "
+            "float16: use the region of {framework}, such as `accelerator.autocast()`",
+            is_possible=True,
         ),
     },
     rationale="""\
