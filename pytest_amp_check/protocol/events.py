@@ -153,7 +153,7 @@ BACKWARD = EventKind(
     has_loops=True,
     deciding_attributes="feeds divided given opaque",
 )
-# differentiable: the gradients are differentiated again (``create_graph=True``).
+# differentiable: the gradients are differentiated again (``create_graph=True``), as a penalty on their norm.
 AUTOGRAD_GRAD = EventKind(
     "autograd-grad", "differentiable", description="gradients are computed to be differentiated again", may_violate=True
 )

@@ -397,19 +397,40 @@ class _GraphChecker(Checker):
         """Yield a finding about a clip that only runs where a flag switches the scaler off."""
         events = [node.event for node in self.graph.nodes if node.event is not None]
         clips = [event for event in events if event.kind == e.CLIP and not event.attributes.get("measures_only")]
-        scaled = [event for event in events if event.kind == e.SCALER_STEP and "framework" not in event.attributes]
+        steps = [event for event in events if event.kind == e.SCALER_STEP and "framework" not in event.attributes]
         plain = [event for event in events if event.kind == e.STEP]
         unscales = any(event.kind == e.UNSCALE for event in events) or self.escape_effects[e.UNSCALES]
-        if not (clips and scaled and plain) or unscales:
+        if not (clips and steps and plain) or unscales or self._may_clip_scaled():
             return
+        scaled = steps + [event for event in events if event.kind == e.BACKWARD and event.subject is not None]
         common = set.intersection(*(set(event.guards) for event in clips))
         for key, truth in common:
             is_off = any((key, truth) in event.guards for event in plain)
             if is_off and all((key, not truth) in event.guards for event in scaled):
                 values = {"clip": str(clips[0].names.get("call", "the clip"))}
                 witness = (TraceStep(clips[0].site, describe_event(clips[0])),)
-                yield make_finding("clip:plain-only", scaled[0].site, [scaled[0]], values, witness, certain=False)
+                yield make_finding("clip:plain-only", steps[0].site, [steps[0]], values, witness, certain=False)
                 return
+
+    def _may_clip_scaled(self) -> bool:
+        """Return True if a path leads from a scaled backward to a clip before the scaler steps."""
+        nodes = self.graph.nodes
+        work = [
+            i
+            for i, node in enumerate(nodes)
+            if node.event is not None and node.event.kind == e.BACKWARD and node.event.subject is not None
+        ]
+        seen = set(work)
+        while work:
+            for target, _, _ in nodes[work.pop()].edges:
+                event = nodes[target].event
+                if event is not None and event.kind == e.CLIP:
+                    return True
+                is_end = event is not None and event.kind in (e.SCALER_STEP, e.AGAIN)
+                if target not in seen and not is_end:
+                    seen.add(target)
+                    work.append(target)
+        return False
 
     def _compute_live_predicates(self, least: int, remembered: int = -1) -> list[int]:
         """Return, for each node, the predicates that a path from the node may still depend on.

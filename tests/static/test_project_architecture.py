@@ -274,14 +274,19 @@ for _import, _mark in (("", "  # AMP401"), ("from apex import amp", "")):
             save(model, optimizer, True)
         """
 
-# Gradients for a double backward.
-for _graph, _place, _mark in (
-    ("create_graph=True", "in", "  # AMP103"),
-    ("retain_graph=True", "in", ""),
-    ("create_graph=True", "out", ""),
+# Gradients for a double backward: a penalty on their norm in float16. Forces, which a model predicts as gradients, are
+# part of its forward pass.
+_PENALTY = "(grads.norm(2, dim=1) - 1).square()"
+for _graph, _place, _dtype, _term, _mark in (
+    ("create_graph=True", "in", "", _PENALTY, "  # AMP103"),
+    ("create_graph=True", "in", ", dtype=torch.float16", "(grads.square().sum(1).sqrt() - 1).square()", "  # AMP103"),
+    ("create_graph=True", "in", ", dtype=torch.bfloat16", _PENALTY, ""),
+    ("create_graph=True", "in", "", "(grads + real).square()", ""),
+    ("retain_graph=True", "in", "", _PENALTY, ""),
+    ("create_graph=True", "out", "", _PENALTY, ""),
 ):
     _call = f"grads = torch.autograd.grad(scores, real, {_graph})[0]{_mark}"
-    CASES[f"autograd.grad with {_graph} {_place} a region"] = f"""
+    CASES[f"autograd.grad with {_graph} {_place} a region{_dtype}, {_term}"] = f"""
         === train.py
         import torch
 
@@ -289,13 +294,13 @@ for _graph, _place, _mark in (
             scaler = torch.amp.GradScaler("cuda")
             for real in loader:
                 optimizer.zero_grad()
-                with torch.autocast("cuda"):
+                with torch.autocast("cuda"{_dtype}):
                     scores = dis(real).sum()
                     {_call if _place == "in" else "pass"}
                 {_call if _place == "out" else "pass"}
-                with torch.autocast("cuda"):
-                    loss = scores + 10.0 * (grads.norm(2, dim=1) - 1).square().mean()
-                scaler.scale(loss).backward()
+                with torch.autocast("cuda"{_dtype}):
+                    loss = scores + 10.0 * {_term}.mean()
+                scaler.scale(loss).backward(){"  # AMP503" if "bfloat16" in _dtype else ""}
                 scaler.step(optimizer)
                 scaler.update()
         """

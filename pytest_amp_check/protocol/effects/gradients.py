@@ -156,7 +156,7 @@ def apply_zero_grad(checker: Checker, ctx: EventContext) -> PathState:
     is_intended = open_window and (has_window_guard or given_up)
     for i in cleared:
         if event.attributes.get("discards") and _discards_iterations(checker, ctx, i):
-            checker.resolve_cause("zero@loop", ctx.index, i, ctx.point)
+            checker.resolve_cause("zero:in-loop", ctx.index, i, ctx.point)
         if is_intended and not _discards_window(checker, ctx, i):
             # The gradients are cleared on a separate schedule, which is the window's, or are discarded intentionally.
             ctx.optimizer_states[i] = ctx.optimizer_states[i]._replace(window_open=False, loop_kind="")

@@ -60,9 +60,10 @@ def _has_no_stepped_weights(checker: Checker, step: Event | None, forward: Event
 
 
 def check_grad_in_region(checker: Checker, ctx: EventContext) -> PathState:
-    """Report gradients for a double backward that are computed in a region."""
+    """Report gradients for a double backward that are computed in a region of float16."""
     region = ctx.state.regions[-1] if ctx.state.regions else None
-    if region is not None and region.enabled and not region.is_reported and ctx.event.attributes["differentiable"]:
+    is_float16 = region is not None and region.enabled and region.dtype != "bfloat16"
+    if region is not None and is_float16 and not region.is_reported and ctx.event.attributes["differentiable"]:
         checker.report_violation("gradient:in-region", ctx.index, region.entry_node, ctx.point)
         return ctx.state._replace(regions=tuple(each._replace(is_reported=True) for each in ctx.state.regions))
     return ctx.state

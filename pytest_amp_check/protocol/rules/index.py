@@ -315,7 +315,14 @@ INDEX: tuple[Listing, ...] = (
         (".step( backward(",),
         ("window",),
         (),
-        ("zero@window", "zero@loop", "clip@window", "window:off-by-one", "window:running-divisor", "window:left-over"),
+        (
+            "zero@window",
+            "zero:in-loop",
+            "clip@window",
+            "window:off-by-one",
+            "window:running-divisor",
+            "window:left-over",
+        ),
     ),
     (
         ("AMP305", "unsynced-last-backward", "accumulation", "error", "static", True, ""),

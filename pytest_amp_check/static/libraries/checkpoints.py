@@ -55,6 +55,7 @@ WRITERS = "torch.distributed.checkpoint."
 FLAGS = frozenset({"use", "using", "enable", "enabled", "is", "with", "no", "has"})
 
 _WORD = r"[a-z0-9]+"
+_SCALER_KEY = re.compile("scal", re.IGNORECASE)
 #: A condition that is true if a scaler exists. Names such as ``no_scaler`` or ``disable_scaler`` do not match.
 _SCALER = re.compile(r"(?!(?:.*[_.])?(?:no|not|without|disable|skip)_)[\w.]*scaler\w*( is None)?", re.IGNORECASE)
 
@@ -150,7 +151,7 @@ class CheckpointContents:
             self.first_state = self.first_state or state
 
     def _add_unknown_state(self, owner: UnknownValue, key: str | None) -> None:
-        if _is_unbound(self._interp, owner):
+        if not _SCALER_KEY.search(key or "") and _is_unbound(self._interp, owner):
             self.has_other_state = True
         elif key is None:
             self.is_open = True

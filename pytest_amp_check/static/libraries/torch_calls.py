@@ -45,6 +45,7 @@ from ..interpreter.values import (
     Value,
     are_data_sizes,
 )
+from ..project.syntax import tail_name, walk
 from .arguments import bind_arguments, dotted_name_of, find_tensors, first_or_named, literal_value, object_ref_of
 from .autograd_functions import FACTORIES
 from .builtin_calls import call_chain, call_vars, iterate_over
@@ -70,6 +71,8 @@ from .syntax_queries import first_argument_text
 
 #: Module prefixes of functions that neither step nor change the arguments.
 HARMLESS = tuple("builtins. torch. logging. math. os. time. json. numpy. np. copy. sys. random.".split())
+#: Names of which a penalty on the norm of gradients uses one.
+_NORMS = frozenset({"norm", "vector_norm", "sqrt"})
 #: Functions equivalent to the ``%`` operator.
 REMAINDERS = frozenset("math.fmod operator.mod numpy.mod numpy.remainder numpy.fmod torch.remainder torch.fmod".split())
 #: Functions equivalent to an operator, and functions that preserve a loss.
@@ -348,9 +351,16 @@ def _call_autograd_grad(
     if made.autocast_scope == "out":
         # A gradient that is differentiated again is kept in float32 intentionally.
         made.autocast_scope = "?"
-    differentiable = literal_value(bound.get("create_graph")) is True
+    differentiable = literal_value(bound.get("create_graph")) is True and _computes_norms(interp)
     interp.emit(e.AUTOGRAD_GRAD, node, differentiable=differentiable, names={"call": expression_text(node)})
     return made
+
+
+def _computes_norms(interp: Interpreter) -> bool:
+    """Return True if the running function computes norms."""
+    frame = interp.state.frame
+    names = {tail_name(node) for node in walk(frame.function.node if frame.function is not None else frame.module.tree)}
+    return not _NORMS.isdisjoint(names)
 
 
 def _call_cache_clear(

@@ -29,7 +29,7 @@ RULE = Rule(
             exemption="of-no-window",
             any_precision=True,
         ),
-        "zero@loop": ViolationKind(
+        "zero:in-loop": ViolationKind(
             "`{optimizer}` is cleared in each iteration of a loop whose step follows after the loop, so only the last "
             "iteration counts: clear once, before the loop",
             trace_kinds=(BACKWARD,),
