@@ -254,20 +254,20 @@ def check_files(
     skipped: source_files.SkippedPaths | None = None,
     wanted: frozenset[str] | None = None,
 ) -> Report:
-    """Return a report on the files found below ``paths``. The files in ``named`` are always analyzed.
+    """Return a report on the files found below ``paths``. Of the files in ``named`` the user gave the path.
 
     With ``skipped``, the report also covers files that import the named files, and lists the skipped paths. ``wanted``
     limits the findings to these files; None means all files.
     """
     tree = settings.configure_project(Project(settings.largest))
-    scan = _prescan_all(files, named, jobs, store, settings.largest)
+    scan = _prescan_all(files, jobs, store, settings.largest)
     for look in scan.prescans:
         tree.add_prescan(look.path, look)
     tree.add_files(files, paths)
     used = _prescan_users(scan.prescans, named, tree, settings) if skipped is not None else []
     for look in used:
         tree.add_prescan(look.path, look)
-    todo = _files_to_analyze([*scan.prescans, *used], named, tree)
+    todo = _files_to_analyze([*scan.prescans, *used], tree)
     readings, work = _load_known_results(todo, tree, store)
     if progress is not None and len(work) < len(todo):
         progress(len(todo) - len(work), len(todo))
@@ -351,19 +351,16 @@ def _settings_of_folder(folder: str, settings: Settings, nearer: Nearer | None) 
     return settings.nearer.get(folder)
 
 
-def _prescan_all(
-    files: list[str], named: frozenset[str], jobs: int, store: Cache | None, largest: int
-) -> _PrescanResults:
+def _prescan_all(files: list[str], jobs: int, store: Cache | None, largest: int) -> _PrescanResults:
     """Prescan every file that changed since the last run."""
     scan = _PrescanResults([], [])
     fresh = files
     if store is not None:
-        known = {path: store.find_prescan(path, named=path in named) for path in files}
+        known = {path: store.find_prescan(path) for path in files}
         scan.prescans.extend(filter(None, known.values()))
         fresh = [path for path, look in known.items() if look is None]
     chunks = [fresh[start : start + PRESCAN_CHUNK] for start in range(0, len(fresh), PRESCAN_CHUNK)]
-    valid: set[tuple[str, str]] = set()
-    for found in run_in_processes(_prescan_chunk, chunks, jobs, (named, largest, valid)):
+    for found in run_in_processes(_prescan_chunk, chunks, jobs, largest):
         scan.prescans.extend(found.prescans)
         scan.unreadable_files.extend(found.unreadable_files)
         if store is not None:
@@ -382,7 +379,7 @@ def _prescan_users(seen: list[Prescan], named: frozenset[str], project: Project,
     importing = ImportingFiles(relevant_paths, settings.exclude, settings.largest, gitignore=settings.gitignore)
     project.add_surroundings(importing.relevant_code(), importing.files, is_complete=importing.is_complete)
     users = importing.find_importing_files([path for path in relevant_paths if path.endswith(".py")], project)
-    return _prescan_all(users, frozenset(), 1, None, settings.largest).prescans
+    return _prescan_all(users, 1, None, settings.largest).prescans
 
 
 def _may_have_mistake(prescan: Prescan, largest: int) -> bool:
@@ -423,12 +420,12 @@ def _analyze_files(work: list[Prescan], settings: Settings, project: Project, jo
     yield from run_in_processes(_analyze_path, [look.path for look in work], jobs if enough else 1, (settings, project))
 
 
-def _files_to_analyze(seen: list[Prescan], named: frozenset[str], project: Project) -> list[Prescan]:
+def _files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
     """Return the files to analyze: files that may hold a mistake, alone or together with such a file."""
     todo: list[Prescan] = []
     others: list[Prescan] = []
     for look in seen:
-        (todo if look.may_have_findings or look.path in named else others).append(look)
+        (todo if look.may_have_findings else others).append(look)
     # A base class may call methods that a subclass defines; this file may save objects that another file trains.
     classes = set[bytes]().union(*(look.class_names or () for look in todo))
     training = {os.path.abspath(look.path) for look in todo if look.path.endswith(".py")}
@@ -457,18 +454,13 @@ def _prescan_chunk(paths: list[str]) -> _PrescanResults:
 
 
 def _prescan_files(paths: list[str]) -> _PrescanResults:
-    named: frozenset[str]
-    largest: int
-    valid: set[tuple[str, str]]
-    named, largest, valid = shared_arguments()
+    largest: int = shared_arguments()
     scan = _PrescanResults([], [])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for path in paths:
-            try:
-                scan.prescans.append(prefilter.prescan_file(path, largest=largest, named=path in named, valid=valid))
-            except source_files.Unreadable as error:
-                scan.unreadable_files.append((path, error.line, str(error)))
+    for path in paths:
+        try:
+            scan.prescans.append(prefilter.prescan_file(path, largest=largest))
+        except source_files.Unreadable as error:
+            scan.unreadable_files.append((path, error.line, str(error)))
     return scan
 
 

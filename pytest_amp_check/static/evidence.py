@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from ..protocol.events import Call, Program
+from ..protocol.events import Call, Program, Site
 from ..protocol.finding import Finding, merge_finding
 from ..protocol.rules import LABELS
 from .results import AnalysisResult, Entry, GraphCalls
@@ -20,11 +20,24 @@ def collect_graph_calls(program: Program) -> dict[Entry, GraphCalls]:
     for graph in program.graphs:
         sites = [node.event.site for node in graph.nodes if node.event is not None]
         sites += [test.site for test in graph.predicates if test.site is not None]
-        calls = frozenset(frame.call_key for site in sites if site.caller is not None for frame in site.list_frames())
+        calls = _calls_leading_to(site for site in sites if site.caller is not None)
         if calls:
             known = found.get(graph.entry_point, GraphCalls(frozenset(), has_joined_states=False))
             found[graph.entry_point] = GraphCalls(known.calls | calls, known.has_joined_states or graph.was_widened)
     return found
+
+
+def _calls_leading_to(sites: Iterable[Site]) -> frozenset[Call]:
+    """Return the calls that led to some locations, and the locations themselves. Most locations share their callers."""
+    passed: set[int] = set()
+    calls: set[Call] = set()
+    for each in sites:
+        site: Site | None = each
+        while site is not None and id(site) not in passed:
+            passed.add(id(site))
+            calls.add(site.call_key)
+            site = site.caller
+    return frozenset(calls)
 
 
 def select_findings(results: Sequence[AnalysisResult], reached_functions: ReachedFunctions) -> list[Finding]:

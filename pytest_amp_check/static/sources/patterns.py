@@ -83,7 +83,7 @@ class Code:
         again without docstrings. True promises no finding, and False does not promise that the code parses.
         """
         if b"\0" in self.words_found:
-            return True  # UTF-16 hides every name from this search, and is no Python source: AMP903.
+            return True  # Neither UTF-16 nor a broken notebook can be searched: the analysis says why it is unreadable.
         return self._has_rule_word() and (self.without_docstrings is self or self.without_docstrings._has_rule_word())
 
     def _has_rule_word(self) -> bool:
