@@ -105,8 +105,8 @@ def listing(rule: Rule, family: str) -> Listing:
     return (
         listed,
         rule.prescan_words,
-        tuple(map(str, rule.event_checks)),
-        tuple(map(str, rule.program_checks)),
+        tuple(kind.__name__ for kind in rule.event_checks),
+        tuple(kind.__name__ for kind in rule.program_checks),
         tuple(rule.violations),
     )
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.assertion.rewrite import AssertionRewritingHook
+from event_fields import fields_of
 
 from pytest_amp_check.protocol import events
 
@@ -142,15 +143,26 @@ class Declared(dict[str, Any]):
         return self[name]
 
 
+def check_field(event: events.Event, name: str) -> None:
+    """Reject a field that the kind of an event does not declare."""
+    kind = type(event)
+    assert name in fields_of(kind), f"a {events.name_of_kind(kind)} event has no field {name!r}: declare it in {kind}"
+
+
 @pytest.fixture(autouse=True, scope="session")
 def facts_are_declared() -> Iterator[None]:
     """Fail if analyzer or recorder emits an attribute that its kind of event or its role does not declare."""
     with pytest.MonkeyPatch.context() as patch:
         event, thing, program = events.Event.__init__, events.TrackedObject.__init__, events.Program.__init__
 
-        def made_event(self: events.Event, kind: events.EventKind, *args: Any, **more: Any) -> None:
-            event(self, kind, *args, **more)
-            self.attributes = Declared(f"a {kind} event", kind.attributes, self.attributes)
+        def made_event(self: events.Event, *args: Any, **fields: Any) -> None:
+            for name in fields:
+                check_field(self, name)
+            event(self, *args, **fields)
+
+        def set_field(self: events.Event, name: str, value: object) -> None:
+            check_field(self, name)
+            object.__setattr__(self, name, value)
 
         def made_thing(self: events.TrackedObject, *args: Any, **more: Any) -> None:
             thing(self, *args, **more)
@@ -162,6 +174,7 @@ def facts_are_declared() -> Iterator[None]:
             self.attributes = Declared("a program", frozenset(events.PROGRAM.split()), self.attributes)
 
         patch.setattr(events.Event, "__init__", made_event)
+        patch.setattr(events.Event, "__setattr__", set_field, raising=False)
         patch.setattr(events.TrackedObject, "__init__", made_thing)
         patch.setattr(events.Program, "__init__", made_program)
         yield

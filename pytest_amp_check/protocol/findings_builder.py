@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from .events import SCALER_STEP, STRUCTURAL, UNSCALE, UPDATE, Event, Program, Site
+from .events import Event, EventKind, Program, ScalerStep, Site, Unscale, Update, name_of_kind
 from .finding import ERROR, SEVERITIES, Finding, TraceStep
 from .frameworks import FRAMEWORKS
 from .rule import Labels, Verdicts
@@ -26,18 +26,19 @@ DEFAULT_NAMES = {
 
 
 #: Kinds of events that may be a call of the scaler's own method, or of a framework.
-_ASKED_OF_SCALERS = frozenset({SCALER_STEP, UNSCALE, UPDATE})
+_ASKED_OF_SCALERS = (ScalerStep, Unscale, Update)
 
 
 def event_violations(event: Event, program: Program) -> Labels:
     """Yield the violation labels of a single event, with the values for the messages."""
-    for rule in ALONE.get(event.kind, ()):
-        yield from rule.event_checks[event.kind](event, program)
+    kind = type(event)
+    for rule in ALONE.get(kind, ()):
+        yield from rule.event_checks[kind](event, program)
 
 
 def program_violations(program: Program) -> Verdicts:
     """Yield the violation labels of a whole program, with cause, message values and trace events."""
-    kinds = {event.kind for event in program.iter_events()}
+    kinds: set[EventKind] = set(map(type, program.iter_events()))
     for kind, rule in WHOLE:
         if kind in kinds:
             yield from rule.program_checks[kind](program)
@@ -52,7 +53,7 @@ def check_event(event: Event, program: Program) -> Iterator[Finding]:
             [event],
             values,
             (),
-            certain=not (LABELS[label][1].missing_method or event.attributes.get("guessed")),
+            certain=not (LABELS[label][1].missing_method or event.guessed),
         )
 
 
@@ -93,7 +94,7 @@ def make_finding(
         names=names,
         proven=kind.is_proven,
     )
-    calls = {event.site.call_key for event in events if event.kind not in STRUCTURAL}
+    calls = {event.site.call_key for event in events if not event.is_structural}
     finding.calls = frozenset(calls or {site.call_key})
     return finding
 
@@ -128,7 +129,8 @@ def adapt_to_framework(label: str, events: list[Event], program: Program) -> tup
         elif framework.scaler_attribute:
             said = event.names.get("scaler")
             # A call on the scaler itself shows the scaler's name.
-            itself = said and event.kind in _ASKED_OF_SCALERS and not event.attributes.get("framework")
+            by_framework = isinstance(event, (ScalerStep, Unscale)) and event.framework
+            itself = said and isinstance(event, _ASKED_OF_SCALERS) and not by_framework
             values["scaler"] = str(said) if itself else f"{said or tracked_object.name}.{framework.scaler_attribute}"
         return label, values
     return label, {}
@@ -167,7 +169,8 @@ def _fill_template(template: str, names: Mapping[str, str]) -> str:
 
 def describe_event(event: Event) -> str:
     """Return the description of an event."""
-    return event.kind.description if event.subject is None else event.kind.scaled_description
+    scaled = event.scaled_description if event.subject is not None else ""
+    return scaled or event.description or name_of_kind(type(event))
 
 
 def choose_location(cause: Site, partner: Site, *, reads: bool = False) -> Site:

@@ -7,7 +7,7 @@ predecessor of each pair is kept to show the path to a violation.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from . import automaton as a
 from . import events as e
@@ -126,24 +126,28 @@ def _find_unused_optimizers(events: Sequence[Event]) -> set[int | None]:
     Factories construct many optimizers of the same parameters, and a script steps one of these optimizers. With every
     optimizer in the state, a script soon exceeds the budget.
     """
-    if not any(event.kind in (e.SCALER_STEP, e.STEP) for event in events):
+    if not any(isinstance(event, (e.ScalerStep, e.Step)) for event in events):
         return set()
     constructed: set[int | None] = set()
     used: set[int | None] = set()
-    owners: list[tuple[int, ...]] = []
+    owners: list[Collection[int]] = []
     for event in events:
-        if event.kind == e.OPTIMIZER_NEW:
+        if isinstance(event, e.OptimizerNew):
             constructed.add(event.subject)
-        elif event.kind == e.HANDOFF:
-            used.update(event.attributes.get("given", ()))
-        elif event.kind not in (e.OPTIMIZER_LOAD, e.SAVE):
+        elif isinstance(event, e.Handoff):
+            used.update(event.given)
+        elif not isinstance(event, (e.OptimizerLoad, e.Save)):
             used |= {event.subject, event.object}
-            owners.append(event.attributes.get("owners") or ())
+            owners.append((event.owners if isinstance(event, e.OwnedEvent) else None) or ())
     for each in owners:
         # Gradients shared with a used optimizer belong to the used optimizer.
         if used.isdisjoint(each):
             used.update(each)
     return constructed - used
+
+
+def _is_scaled_unevenly(event: Event) -> bool:
+    return isinstance(event, e.ScaledLoss) and (event.twice or (isinstance(event, e.Backward) and event.uneven))
 
 
 def _are_exclusive(some: set[tuple[int, bool]], others: set[tuple[int, bool]]) -> bool:
@@ -224,70 +228,70 @@ class _GraphChecker(Checker):
 
     def find_unscale_guards(self, i: int) -> Iterator[tuple[int, bool]]:
         for node in self.graph.nodes:
-            if node.event is not None and node.event.kind == e.UNSCALE and node.event.object == self.optimizer_keys[i]:
+            if isinstance(node.event, e.Unscale) and node.event.object == self.optimizer_keys[i]:
                 yield from node.event.guards
 
-    def find_already_accumulated(self, event: Event) -> tuple[int, ...]:
+    def find_already_accumulated(self, event: e.Backward) -> tuple[int, ...]:
         return ()  # the graph does not show the number of the iteration
 
     def _summarize_events(self) -> None:
         events = [node.event for node in self.graph.nodes if node.event is not None]
         established = {
-            x.subject if x.kind == e.OPTIMIZER_NEW else x.object for x in events if x.kind.establishes_optimizer
+            x.subject if isinstance(x, e.OptimizerNew) else x.object for x in events if x.establishes_optimizer
         }
         for event in events:
-            if event.kind == e.ZERO_GRAD:
-                established.update(event.attributes.get("owners") or ())
+            if isinstance(event, e.ZeroGrad):
+                established.update(event.owners or ())
         self.unused_optimizers = _find_unused_optimizers(events)
         established -= self.unused_optimizers
         self.optimizer_keys: list[int] = sorted(key for key in established if key is not None)
         self.optimizer_index = {key: i for i, key in enumerate(self.optimizer_keys)}
-        self.scaler_keys = sorted({x.subject for x in events if x.kind == e.SCALER_NEW and x.subject is not None})
+        self.scaler_keys = sorted({x.subject for x in events if isinstance(x, e.ScalerNew) and x.subject is not None})
         self.scaler_bits = {key: 1 << i for i, key in enumerate(self.scaler_keys)}
-        self.updated_scalers = {x.subject for x in events if x.kind == e.UPDATE}
+        self.updated_scalers = {x.subject for x in events if isinstance(x, e.Update)}
         changing = self.varying_predicates = self._find_varying_predicates()
         for event in events:
-            if event.kind == e.ZERO_GRAD:
+            if isinstance(event, e.ZeroGrad):
                 lasting = frozenset((key, truth) for key, truth in event.guards if not changing >> key & 1)
                 for key in self.owner_keys(event):
-                    self.clearing_sites.setdefault(key, []).append((event.attributes.get("loops", ()), lasting))
+                    self.clearing_sites.setdefault(key, []).append((event.loops or (), lasting))
         self.zeroed_optimizers = set(self.clearing_sites)
         self.stepped_optimizers = {
-            x.object for x in events if x.kind in (e.SCALER_STEP, e.STEP) and x.object is not None
+            x.object for x in events if isinstance(x, (e.ScalerStep, e.Step)) and x.object is not None
         }
-        self.assigned_optimizers = {key for x in events if x.kind == e.HANDOFF for key in x.attributes.get("given", ())}
+        self.assigned_optimizers = {key for x in events if isinstance(x, e.Handoff) for key in x.given}
         for event in events:
-            if event.kind == e.SCALER_STEP and event.object is not None:
+            if isinstance(event, e.ScalerStep) and event.object is not None:
                 self.step_guards.setdefault(event.object, []).append(frozenset(event.guards))
-            if event.kind in (e.SCALER_STEP, e.UNSCALE) and event.object in self.optimizer_index:
+            if isinstance(event, (e.ScalerStep, e.Unscale)) and event.object in self.optimizer_index:
                 self.served_optimizers.setdefault(event.subject, set()).add(self.optimizer_index[event.object])
-            if event.kind == e.HANDOFF:
-                things = event.attributes.get("things", ())
+            if isinstance(event, e.Handoff):
+                things = event.things
                 self.escaped_objects.update(things)
-                for matter in event.attributes.get("about", e.MATTERS):
+                for matter in event.about:
                     self.escape_effects[matter].update(things)
         self.sole_optimizers = self._find_sole_optimizers(events)
         for event in events:
-            if event.kind == e.RESTORE:
+            if isinstance(event, e.Restore):
                 for key in self.owner_keys(event):
                     self.restore_guards.setdefault(key, []).append(frozenset(event.guards))
-        self.clears_unknown_grads = any(x.kind == e.ZERO_GRAD and x.attributes.get("owners") == () for x in events)
+        self.clears_unknown_grads = any(isinstance(x, e.ZeroGrad) and x.owners == () for x in events)
         self.window_predicates = self._find_windows(events)
-        asked = {key for x in events if x.kind == e.BACKWARD for key, _ in x.guards}
+        asked = {key for x in events if isinstance(x, e.Backward) for key, _ in x.guards}
         self.flag_predicates = self._find_flag_predicates(events, asked)
         #: Predicates beside which another predicate prevents a step in the first iteration of a loop.
         self.delayed_step_predicates = {
             key
             for x in events
-            if x.kind in (e.SCALER_STEP, e.STEP)
+            if isinstance(x, (e.ScalerStep, e.Step))
             and any(self.graph.predicates[k].eventually_excluded is truth for k, truth in x.guards)
             for key, _ in x.guards
         }
-        self.event_kinds = {event.kind for event in events}
+        self.event_kinds: set[EventKind] = set(map(type, events))
         asked_of = {key for node in self.graph.nodes for _, key, _ in node.edges if key >= 0}
         self.has_scale_branch = any(self.graph.predicates[key].compares_scales for key in asked_of)
         #: True if a loss is scaled unevenly on any path.
-        self.has_uneven_scale = any(event.attributes.get("twice") or event.attributes.get("uneven") for event in events)
+        self.has_uneven_scale = any(map(_is_scaled_unevenly, events))
         self.live_predicates: list[int] = []
 
     def _find_sole_optimizers(self, events: list[Event]) -> frozenset[int]:
@@ -295,7 +299,7 @@ class _GraphChecker(Checker):
         changing = self._find_varying_predicates()
         steps: dict[int, list[set[tuple[int, bool]]]] = {}
         for event in events:
-            if event.kind in (e.SCALER_STEP, e.STEP) and event.object in self.optimizer_index:
+            if isinstance(event, (e.ScalerStep, e.Step)) and event.object in self.optimizer_index:
                 lasting = {(key, truth) for key, truth in event.guards if not changing >> key & 1}
                 steps.setdefault(self.optimizer_index[event.object], []).append(lasting)
         for one, mine in steps.items():
@@ -315,20 +319,20 @@ class _GraphChecker(Checker):
         """Return True if the events of the graph can violate the automaton. Most graphs need no exploration."""
         if self.has_uneven_scale or any(kind.may_violate for kind in self.event_kinds):
             return True
-        return e.BACKWARD in self.event_kinds and (bool(self.window_predicates) or e.STEP in self.event_kinds)
+        return e.Backward in self.event_kinds and (bool(self.window_predicates) or e.Step in self.event_kinds)
 
     def _find_windows(self, events: list[Event]) -> dict[int, bool]:
         """Return the predicates that decide the end of an accumulation window, with the truth at the end."""
         everywhere: set[tuple[int, bool]] | None = None
         for event in events:
-            if event.kind == e.BACKWARD:
+            if isinstance(event, e.Backward):
                 guards = set(event.guards)
                 everywhere = guards if everywhere is None else everywhere & guards
         if everywhere is None:
             return {}
         windows: dict[int, bool] = {}
         for event in events:
-            if event.kind in (e.SCALER_STEP, e.STEP):
+            if isinstance(event, (e.ScalerStep, e.Step)):
                 for key, truth in event.guards:
                     test = self.graph.predicates[key]
                     # A step that runs only while a counter is small does not end a window.
@@ -347,7 +351,7 @@ class _GraphChecker(Checker):
         """
         found: dict[int | None, set[tuple[int, bool]]] = {}
         for event in events:
-            if event.kind in (e.SCALER_STEP, e.STEP):
+            if isinstance(event, (e.ScalerStep, e.Step)):
                 found.setdefault(event.object, set()).update(
                     (key, truth)
                     for key, truth in event.guards
@@ -392,7 +396,7 @@ class _GraphChecker(Checker):
             for target, _, _ in node.edges:
                 bits |= live[target]
             bits &= worth & ~node.forgotten_predicates
-            if node.event is not None and node.event.kind == e.BACKWARD:
+            if isinstance(node.event, e.Backward):
                 # The known predicates decide here if the window is open.
                 bits |= windows
             if bits != live[i]:
@@ -424,12 +428,12 @@ class _GraphChecker(Checker):
         for node in self.graph.nodes:
             if (
                 node.event is not None
-                and node.event.kind == e.OPTIMIZER_NEW
+                and isinstance(node.event, e.OptimizerNew)
                 and node.event.subject in self.unused_optimizers
             ):
                 continue
             if node.event is not None and (
-                node.event.kind.predicate_worth > least or node.event.attributes.get("twice")
+                node.event.predicate_worth > least or (isinstance(node.event, e.ScaledLoss) and node.event.twice)
             ):
                 for key, _ in node.event.guards:
                     bits |= 1 << key
@@ -516,7 +520,7 @@ class _GraphChecker(Checker):
         """
         event = self.event_at(violation.cause)
         if (
-            LABELS[violation.label][1].cause_kinds == (e.SCALER_STEP,)
+            LABELS[violation.label][1].cause_kinds == (e.ScalerStep,)
             and event is not None
             and event.subject not in self.updated_scalers
         ):
@@ -538,10 +542,10 @@ class _GraphChecker(Checker):
         chosen: dict[tuple[int, bool], list[int]] = {}
         for node in self.graph.nodes:
             event = node.event
-            if event is not None and event.kind.predicate_worth > e.SELDOM:
+            if event is not None and event.predicate_worth > e.SELDOM:
                 for key, truth in event.guards:
-                    kinds.setdefault(key, set()).add(event.kind)
-                    if event.kind in (e.BACKWARD, e.STEP, e.SCALER_STEP):
+                    kinds.setdefault(key, set()).add(type(event))
+                    if isinstance(event, (e.Backward, e.Step, e.ScalerStep)):
                         chosen.setdefault((key, truth), [0, 0])[event.subject is not None] += 1
         telling = [key for key in kinds if places.get(key, 0) > 1 or key in self.window_predicates]
 
@@ -654,7 +658,10 @@ class _GraphChecker(Checker):
     def _find_event_predicates(self) -> int:
         """Return the predicates (as a bit set) that events depend on: window predicates and averaging over ranks."""
         asked = {
-            key for node in self.graph.nodes if node.event for key, _ in node.event.attributes.get("averaged") or ()
+            key
+            for node in self.graph.nodes
+            if isinstance(node.event, e.Backward)
+            for key, _ in node.event.averaged or ()
         }
         return sum(1 << key for key in asked | self.window_predicates.keys())
 
@@ -779,7 +786,7 @@ class _GraphChecker(Checker):
             detected_at if detected_at is not cause else next((x for x in reversed(path) if x is not cause), cause)
         )
         beside = partner.site if partner is not None else cause.site
-        forward = cause.attributes.get("forward") if kind.concerns_loss else None
+        forward = cause.forward if kind.concerns_loss and isinstance(cause, e.ScaledLoss) else None
         if forward is not None:
             beside = forward.site
         is_lent = forward is not None and beside.path != cause.site.path
@@ -795,7 +802,7 @@ class _GraphChecker(Checker):
         guessed = (
             self.was_widened
             or (label, violation.cause, violation.detected_at) in self.doubtful_violations
-            or any(x.attributes.get("guessed") for x in involved)
+            or any(x.guessed for x in involved)
         )
         certain = certain and not guessed and (self.is_local_scaler(cause.subject) or not kind.missing_method)
         steps = [TraceStep(event.site, describe_event(event)) for event in path]
@@ -831,11 +838,11 @@ class _GraphChecker(Checker):
         self.nodes_revisited += len(self.graph.nodes)
         answers = self._find_answers(here)
         about = {event.object for event in involved if event.object is not None}
-        about.update(key for event in involved for key in event.attributes.get("owners") or ())
+        about.update(key for event in involved if isinstance(event, e.OwnedEvent) for key in event.owners or ())
         deciding_answers = [(key, truth) for key, truth in cause.guards if answers.get(key) is truth]
         for node in self.graph.nodes:
             event = node.event
-            if event is not None and event.kind in sparing_kinds and (not about or event.object in {None, *about}):
+            if isinstance(event, sparing_kinds) and (not about or event.object in {None, *about}):
                 deciding_answers += [(key, not truth) for key, truth in event.guards if answers.get(key) is (not truth)]
         words = []
         for key, truth in dict.fromkeys(deciding_answers):
@@ -878,10 +885,10 @@ def _find_trailing_windows(judge: _GraphChecker) -> Iterator[Predicate]:
     if not tests or judge.program.attributes.get("fragment"):
         return
     events = [node.event for node in judge.graph.nodes if node.event is not None]
-    fed = [frozenset(event.guards) for event in events if event.kind == e.BACKWARD]
+    fed = [frozenset(event.guards) for event in events if isinstance(event, e.Backward)]
     for test in tests:
         ended = {judge.optimizer_keys[i] for i in judge.window_optimizers.get(test.key, ())}
-        steps = [event for event in events if event.kind in (e.SCALER_STEP, e.STEP) and event.object in ended]
+        steps = [event for event in events if isinstance(event, (e.ScalerStep, e.Step)) and event.object in ended]
         # The backward has all other guards of the step, so no separate predicate ends the last window.
         alone = all(frozenset(event.guards) - {(test.key, True)} in fed for event in steps)
         windowed = all((test.key, True) in event.guards for event in steps)

@@ -10,7 +10,9 @@ from .fix import APPLICABILITIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
+
+    Checked = TypeVar("Checked", bound=Event)
 
 __all__ = ["ERROR", "INFO", "WARNING", "Rule", "ViolationKind"]
 
@@ -36,7 +38,7 @@ class ViolationKind:
     - ``yields_where_detected``: labels of the same cause that say more, if the same event detects the violation.
     - ``exemption``: name of the exemption, a key of ``EXCUSES`` in :mod:`.effects.violations`.
     - ``is_possible``: the violation depends on unknown facts, and is never definite.
-    - ``label_overrides``: pairs of an attribute of the cause and the label used if the attribute is true.
+    - ``label_overrides``: pairs of a test of the cause and the label used if the test is true.
     - ``needs_update``: the violation follows from a scaler that is never updated. Without any update, the step is
       reported instead.
     - ``any_precision``: the violation is as wrong without mixed precision.
@@ -99,7 +101,7 @@ class ViolationKind:
         yields_where_detected: tuple[str, ...] = (),
         exemption: str = "",
         is_possible: bool = False,
-        label_overrides: tuple[tuple[str, str], ...] = (),
+        label_overrides: tuple[tuple[Callable[[Event | None], bool], str], ...] = (),
         needs_update: bool = False,
         any_precision: bool = False,
         cause_only_reads: bool = False,
@@ -148,9 +150,9 @@ Labels = Iterator[tuple[str, Mapping[str, str]]]
 #: (label, cause, values for the template, other events of the trace).
 Verdicts = Iterator[tuple[str, Event, Mapping[str, str], tuple[Event, ...]]]
 #: Check of a single event.
-FactJudge = Callable[[Event, Program], Labels]
+EventCheck = Callable[[Event, Program], Labels]
 #: Check of a whole program.
-WholeJudge = Callable[[Program], Verdicts]
+ProgramCheck = Callable[[Program], Verdicts]
 
 
 class Rule:
@@ -219,8 +221,8 @@ class Rule:
         sources: tuple[str, ...],
         detected_by: str = BOTH,
         prescan_words: tuple[str, ...] = (),
-        event_checks: Mapping[str, FactJudge] | None = None,
-        program_checks: Mapping[str, WholeJudge] | None = None,
+        event_checks: Mapping[type[Checked], Callable[[Checked, Program], Labels]] | None = None,
+        program_checks: Mapping[EventKind, ProgramCheck] | None = None,
         on_by_default: bool = True,
         applicability: str = "",
         grouped_message: str = "",
@@ -262,7 +264,8 @@ class Rule:
         self.sources = sources
         self.detected_by = detected_by
         self.prescan_words = prescan_words
-        self.event_checks = dict(event_checks or {})
+        # A check is called with events of its kind only.
+        self.event_checks: dict[EventKind, EventCheck] = dict(event_checks or {})  # type: ignore[arg-type]
         self.program_checks = dict(program_checks or {})
         self.on_by_default = on_by_default
         self.applicability = applicability

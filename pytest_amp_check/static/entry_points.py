@@ -192,7 +192,7 @@ def _analyze_as_loop_body(interp: Interpreter, body: ast.Module, counters: list[
             count.is_counter = True
     interp.execute_block(body.body)
     last = interp.state.current_node
-    interp.emit(e.AGAIN, body.body[-1])
+    interp.emit(e.Again, body.body[-1])
     interp.builder.add_edge(interp.state.current_node, head)
     interp.state.current_node = last
     interp.state.loops.pop()
@@ -259,7 +259,7 @@ def _own_names_used(interp: Interpreter, method: Function, cls: Class) -> dict[s
 
 def _close_graph(interp: Interpreter, entry: tuple[str, int], reached_functions: ReachedFunctions) -> None:
     last = interp.module.tree.body[-1] if interp.module.tree.body else interp.module.tree
-    interp.emit(e.END, last)
+    interp.emit(e.End, last)
     for event in interp.detached_events.values():
         interp.builder.nodes.append(Node(event))
     interp.detached_events = {}
@@ -300,7 +300,7 @@ def _analyze_function(interp: Interpreter, function: Function, cls: Class | None
         left(interp, function, value)
     returned = interp.state.current_node
     # A caller may call the function again and finds the open accumulation window that the function left.
-    interp.emit(e.AGAIN, function.node, uncleared=not may_be_cleared_around(interp, function))
+    interp.emit(e.Again, function.node, uncleared=not may_be_cleared_around(interp, function))
     interp.builder.add_edge(interp.state.current_node, head)
     interp.state.current_node = returned
     if function.name != "__init__" or cls is None:

@@ -50,7 +50,7 @@ def apply_transition(
         if in_parts and (possible or (name == a.STEP and any(other_guards))):
             continue  # Source shows only in part which gradients a framework changes, and when.
         if label == "backward@stale" and was_called_again(checker, ctx, i):
-            if ctx.event.attributes.get("outside"):
+            if isinstance(ctx.event, e.Backward) and ctx.event.outside:
                 continue  # The code that computes the loss clears first.
             label = "backward@stale-again"
         if label == "backward@unscaled" and _is_unscaled_early(checker, ctx, i):
@@ -75,7 +75,7 @@ def _is_step_bypassed(checker: Checker, ctx: EventContext, i: int) -> bool:
     """
     if len(checker.served_optimizers.get(ctx.event.subject, ())) != 1:
         return False
-    backward = checker.find_last_event(ctx.point, (e.BACKWARD,), i)
+    backward = checker.find_last_event(ctx.point, (e.Backward,), i)
     if ctx.optimizer_states[i].grads not in a.UNDER_SCALE:
         return False
     own = [
@@ -93,9 +93,9 @@ def was_called_again(checker: Checker, ctx: EventContext, i: int) -> bool:
     """Return True if the function returned and was called again after the last step on these gradients."""
     for index in checker.walk_back(ctx.point):
         event = checker.event_at(index)
-        if event is not None and event.kind == e.AGAIN:
+        if isinstance(event, e.Again):
             return True
-        if event is not None and event.kind in (e.SCALER_STEP, e.STEP) and event.object == checker.optimizer_keys[i]:
+        if isinstance(event, (e.ScalerStep, e.Step)) and event.object == checker.optimizer_keys[i]:
             return False
     return False
 
@@ -108,10 +108,10 @@ def _is_unscaled_early(checker: Checker, ctx: EventContext, i: int) -> bool:
         if event is None:
             continue
         if not unscaled:
-            unscaled = event.kind == e.UNSCALE and event.object == checker.optimizer_keys[i]
-        elif event.kind == e.BACKWARD:
+            unscaled = isinstance(event, e.Unscale) and event.object == checker.optimizer_keys[i]
+        elif isinstance(event, e.Backward):
             return False
-        elif event.kind in (e.SCALER_STEP, e.STEP, e.ZERO_GRAD, e.OPTIMIZER_NEW):
+        elif isinstance(event, (e.ScalerStep, e.Step, e.ZeroGrad, e.OptimizerNew)):
             return True
     return False
 
@@ -148,9 +148,9 @@ def _is_never_cleared_between(checker: Checker, ctx: EventContext, i: int) -> bo
     places = checker.clearing_sites.get(checker.optimizer_keys[i])
     if places is None:
         return False
-    stepping = checker.find_last_event(ctx.point, (e.SCALER_STEP, e.STEP), i)
-    loops = stepping.attributes.get("loops", ())
-    inner = [loop for loop in ctx.event.attributes.get("loops", ()) if loop in loops][-1:]
+    stepping = checker.find_last_event(ctx.point, (e.ScalerStep, e.Step), i)
+    loops = stepping.loops or ()
+    inner = [loop for loop in ctx.event.loops or () if loop in loops][-1:]
     return not any(
         set(inner) <= set(around) and not any((key, not truth) in ctx.event.guards for key, truth in tests)
         for around, tests in places
@@ -165,7 +165,7 @@ def may_be_cleared_unseen(checker: Checker, ctx: EventContext, i: int) -> bool:
 
 def is_checked_finite(checker: Checker, ctx: EventContext, i: int) -> bool:
     """Return True if an optimizer is stepped directly because the gradients were checked to be finite."""
-    if ctx.event.attributes.get("checked"):
+    if isinstance(ctx.event, e.Step) and ctx.event.checked:
         return True
     return any(
         (of := checker.predicates[key].checked_optimizers) is None or checker.optimizer_keys[i] in of
@@ -179,9 +179,9 @@ def has_one_scaler(checker: Checker, ctx: EventContext, i: int) -> bool:
     scalers = set()
     for index in list(checker.walk_back(ctx.point))[1:]:
         event = checker.event_at(index)
-        if event is None or (event.kind == e.ZERO_GRAD and key in checker.owner_keys(event)):
+        if event is None or (isinstance(event, e.ZeroGrad) and key in checker.owner_keys(event)):
             break
-        if event.kind == e.BACKWARD and key in (event.attributes.get("feeds") or ()):
+        if isinstance(event, e.Backward) and key in (event.feeds or ()):
             if event.subject is None or not checker.program.objects[event.subject].attributes.get("constructed"):
                 return True
             scalers.add(event.subject)
@@ -204,7 +204,8 @@ def may_be_same_scaler(checker: Checker, ctx: EventContext, i: int) -> bool:
     if not checker.has_exact_identity and (not are_constructed or acting.name == scaling.name):
         return True
     # Each term of a sum scaled by two scalers may be the loss of one optimizer.
-    return bool(checker.find_last_event(ctx.point, (e.BACKWARD,), i).attributes.get("several"))
+    backward = checker.find_last_event(ctx.point, (e.Backward,), i)
+    return isinstance(backward, e.Backward) and backward.several
 
 
 def is_unscaled_if_live(checker: Checker, ctx: EventContext, i: int) -> bool:
@@ -220,9 +221,9 @@ def is_divided_elsewhere(checker: Checker, ctx: EventContext, i: int) -> bool:
     facts = checker.program.objects[checker.optimizer_keys[i]].attributes
     if facts.get("divided") or checker.program.attributes.get("averaged"):
         return True
-    fed = checker.find_last_event(ctx.point, (e.BACKWARD,), i)
+    fed = checker.find_last_event(ctx.point, (e.Backward,), i)
     # The code is a fragment, and another fragment computes the loss.
-    is_fragment = bool(checker.program.attributes.get("fragment")) and bool(fed.attributes.get("vague"))
+    is_fragment = bool(checker.program.attributes.get("fragment")) and isinstance(fed, e.Backward) and fed.vague
     return is_fragment or _runs_once_per_window(checker, fed)
 
 
@@ -232,7 +233,9 @@ def _runs_once_per_window(checker: Checker, backward: Event) -> bool:
     A backward in each microbatch then has another loss.
     """
     ends = {(key, truth) for key, truth in backward.guards if checker.window_predicates.get(key) is truth}
-    others = {guard for event in checker.program.iter_events() if event.kind == e.BACKWARD for guard in event.guards}
+    others = {
+        guard for event in checker.program.iter_events() if isinstance(event, e.Backward) for guard in event.guards
+    }
     return any((key, not truth) not in others for key, truth in ends)
 
 
@@ -244,12 +247,11 @@ def is_outside_windows(checker: Checker, ctx: EventContext, i: int) -> bool:
     """
     if checker.optimizer_keys[i] in checker.assigned_optimizers:
         return True
-    backward = checker.find_last_event(ctx.point, (e.BACKWARD,), i)
+    backward = checker.find_last_event(ctx.point, (e.Backward,), i)
     if _has_other_step_after(checker, ctx, i, backward):
         return True
-    return bool(backward.attributes.get("loops")) and backward.attributes["loops"][-1] not in ctx.event.attributes.get(
-        "loops", ()
-    )
+    loops = backward.loops or ()
+    return bool(loops) and loops[-1] not in (ctx.event.loops or ())
 
 
 def _has_other_step_after(checker: Checker, ctx: EventContext, i: int, backward: Event) -> bool:
@@ -257,7 +259,7 @@ def _has_other_step_after(checker: Checker, ctx: EventContext, i: int, backward:
         event = checker.event_at(index)
         if event is backward:
             return False
-        if event is not None and event.kind in (e.SCALER_STEP, e.STEP) and event.object != checker.optimizer_keys[i]:
+        if isinstance(event, (e.ScalerStep, e.Step)) and event.object != checker.optimizer_keys[i]:
             return True
     return False
 
@@ -267,7 +269,7 @@ def is_other_scaler_update(checker: Checker, ctx: EventContext, i: int) -> bool:
 
     A backward with that scaler is not known to reach the stepped optimizer.
     """
-    return checker.find_last_event(ctx.point, (e.UPDATE,), i).subject != ctx.event.subject
+    return checker.find_last_event(ctx.point, (e.Update,), i).subject != ctx.event.subject
 
 
 def is_update_for_other(checker: Checker, ctx: EventContext, i: int) -> bool:

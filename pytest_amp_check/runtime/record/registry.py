@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ...protocol.events import Event, Program, TrackedObject
+from ...protocol.events import Backward, Clip, Program, TrackedObject
 from ...protocol.run_checker import RunChecker
 from .deferred_values import ONE, DeferredNumber, DeferredValues, ScaledValue
-from .tracked import TrackedOptimizer, TrackedScaler
+from .tracked import TrackedOptimizer, TrackedScaler, feed_optimizer
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +32,7 @@ class Registry:
         #: ``id`` of a parameter to the keys of the optimizers that own it.
         self.owner_keys: dict[int, tuple[int, ...]] = {}
         #: The last backward pass and its loss, for optimizers that are first seen when they step.
-        self.last_backward: tuple[Event, ScaledValue] | None = None
+        self.last_backward: tuple[Backward, ScaledValue] | None = None
         #: (id, tracked object) of freed objects that are not forgotten yet; and tracked objects for reuse by role.
         self.dead_objects: deque[tuple[int, TrackedObject]] = deque()
         self._spare_objects: dict[str, list[TrackedObject]] = {"optimizer": [], "scaler": []}
@@ -56,14 +56,12 @@ class Registry:
         ids = {id(p) for p in tracked.params}
         pending = self._run_checker.pending_events
         for event in (*self._run_checker.recent_events, *pending):
-            leaves = event.attributes.get("leaves")
-            touches = event.attributes.get("touches")
-            if touches and not ids.isdisjoint(touches):
-                event.attributes["owners"].add(key)
-            if leaves and not ids.isdisjoint(leaves):
-                event.attributes["feeds"].add(key)
+            if isinstance(event, Clip) and not ids.isdisjoint(event.touches):
+                event.owners = {*(event.owners or ()), key}
+            elif isinstance(event, Backward) and not ids.isdisjoint(event.leaves):
+                feed_optimizer(event, key)
                 tracked.backward = event
-                tracked.is_scaled = bool(event.attributes.get("scaled"))
+                tracked.is_scaled = event.scaled
                 if self.last_backward is not None and self.last_backward[0] is event:
                     tracked.loss = self.last_backward[1]
         if tracked.backward is not None and tracked.backward not in pending:

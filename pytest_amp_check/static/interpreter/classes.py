@@ -460,7 +460,7 @@ class _InstanceHandler(SelfBindingHandler):
         call_method(interp, value, "__exit__", [NONE, NONE, NONE], {}, node)
         if interp.state.regions_entered:
             # The instance closes each region that it opened, wherever the class keeps the context.
-            interp.emit(e.AUTOCAST_EXIT, node, depth=depth)
+            interp.emit(e.AutocastExit, node, depth=depth)
 
 
 def register(handlers: HandlerTable) -> None:

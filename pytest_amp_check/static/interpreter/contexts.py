@@ -86,7 +86,7 @@ def _report_yield_inside(interp: Interpreter, node: ast.With | ast.AsyncWith, co
         return
     for inner in _own_nodes(node.body):
         if isinstance(inner, (ast.Yield, ast.YieldFrom, ast.Await)):
-            interp.emit(e.SCOPE_LOST, inner, None, how="yield", names={"context": expression_text(context)})
+            interp.emit(e.ScopeLost, inner, None, how="yield", names={"context": expression_text(context)})
             return
 
 
@@ -129,7 +129,7 @@ class _AutocastHandler(ContextHandler):
         _enter_autocast(interp, value, node)
 
     def exit(self, interp: Interpreter, value: ObjectRef, node: ast.AST, depth: int) -> None:
-        interp.emit(e.AUTOCAST_EXIT, node, depth=depth)
+        interp.emit(e.AutocastExit, node, depth=depth)
 
     def close(self, interp: Interpreter, value: ObjectRef) -> None:
         if interp.state.open_regions:
@@ -150,7 +150,7 @@ class _UnionHandler(ContextHandler):
 
     def exit(self, interp: Interpreter, value: UnionValue, node: ast.AST, depth: int) -> None:
         if holds_autocast(value):
-            interp.emit(e.AUTOCAST_EXIT, node, depth=depth)
+            interp.emit(e.AutocastExit, node, depth=depth)
 
     def close(self, interp: Interpreter, value: UnionValue) -> None:
         if holds_autocast(value):
@@ -196,7 +196,7 @@ class _StackHandler(SelfBindingHandler):
         )
 
     def exit(self, interp: Interpreter, value: StackContext, node: ast.AST, depth: int) -> None:
-        interp.emit(e.AUTOCAST_EXIT, node, depth=depth)
+        interp.emit(e.AutocastExit, node, depth=depth)
 
     def close(self, interp: Interpreter, value: StackContext) -> None:
         del interp.state.open_regions[value.open_region_count :]
@@ -244,7 +244,7 @@ def _enter_union(interp: Interpreter, context: UnionValue, node: ast.AST) -> Non
             known = str(value.tracked_object.attributes.get("dtype", "?"))
             dtype = known if dtype in ("", known) else "?"
         else:
-            interp.emit(e.AUTOCAST_ENTER, node, None, null=True, enabled=False)
+            interp.emit(e.AutocastEnter, node, None, null=True, enabled=False)
         interp.state.path_condition.pop()
         end_nodes.append(interp.state.current_node)
         start = no
@@ -265,7 +265,7 @@ def _enter_autocast(interp: Interpreter, context: ObjectRef, node: ast.AST, *, r
             interp.state.current_node = node_after
             interp.state.path_condition.append(context.enabled if on else negate(context.enabled))
             interp.emit(
-                e.AUTOCAST_ENTER, node, instance, enabled=on, device=device, dtype=dtype, cache=cache, names=names
+                e.AutocastEnter, node, instance, enabled=on, device=device, dtype=dtype, cache=cache, names=names
             )
             interp.state.path_condition.pop()
             end_nodes.append(interp.state.current_node)

@@ -8,7 +8,6 @@ from functools import reduce
 
 from ...protocol import events as e
 from ...protocol import torch_api
-from ...protocol.events import Event
 from ...protocol.source_text import find_access_path
 from ..project.module import item_name
 from ..project.syntax import walk
@@ -160,7 +159,7 @@ def emit_found_optimizer(interp: Interpreter, target: ast.expr, value: UnknownVa
     """Emit ``OPTIMIZER_NEW`` for an optimizer that unanalyzed code created or returned."""
     made = _recognize_object(interp, value, target, last_name(target))
     if made.role == "optimizer" and made.tracked_object is not None:
-        interp.emit(e.OPTIMIZER_NEW, target, made.tracked_object.key, found=True)
+        interp.emit(e.OptimizerNew, target, made.tracked_object.key, found=True)
 
 
 def _evaluate_attribute(interp: Interpreter, node: ast.Attribute) -> Value:
@@ -648,7 +647,7 @@ def execute_augmented_assign(interp: Interpreter, node: ast.AugAssign) -> None:
         written(interp, left, apply_operator(interp, op, left, right, node), node)
         return
     if left.is_from_gradient and op in ("/", "*"):
-        interp.emit(e.GRAD_NORMALISE, node, None, None, owners=None)
+        interp.emit(e.GradNormalise, node, None, None, owners=None)
     if _extend_container(op, left, right):
         return
     value = _augmented_value(interp, op, left, right, node)
@@ -842,7 +841,7 @@ def _assign_attribute(interp: Interpreter, target: ast.Attribute, value: Value, 
         # A value that becomes the gradient of another tensor stays a gradient and keeps its scale.
         mark_scale_undone(value.gradient_reads)
         if value.is_divided:
-            interp.emit(e.GRAD_NORMALISE, target, None, None, owners=None)
+            interp.emit(e.GradNormalise, target, None, None, owners=None)
     key = receiver.identity_key(interp.unique_number)
     if isinstance(key, int):
         record_name(interp, value, short_text(target))
@@ -933,10 +932,10 @@ def _holds_state(value: Value) -> bool:
     return value.role in ("scaler", "optimizer") or isinstance(value, StateDict)
 
 
-def mark_scale_undone(gradient_reads: tuple[Event, ...]) -> None:
+def mark_scale_undone(gradient_reads: tuple[e.GradientAccess, ...]) -> None:
     """Mark reads of scaled gradients as correct: the scale, or a number with the same scale, divides the result."""
     for event in gradient_reads:
-        event.attributes["undone"] = True
+        event.undone = True
 
 
 def _as_load(target: ast.expr) -> ast.expr:

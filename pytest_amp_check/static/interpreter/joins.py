@@ -362,7 +362,7 @@ def _join_objects(interp: Interpreter, a: TrackedObject, b: TrackedObject) -> Tr
         joined.attributes["owns"] = None if None in owns else owns[0] | owns[1]  # type: ignore[operator]
     if a.role == "optimizer" and a.site is not None:
         # One of the branches recreates the optimizer, as far as is known.
-        interp.emit_at(e.OPTIMIZER_NEW, a.site, joined.key, found=True)
+        interp.emit_at(e.OptimizerNew(a.site, joined.key, found=True))
     return joined
 
 

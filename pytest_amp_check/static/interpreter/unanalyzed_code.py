@@ -129,9 +129,9 @@ def escape(interp: Interpreter, arguments: list[Value], node: ast.AST, effects: 
         ]
         trainers = {t.role for t in direct} >= {"scaler", "optimizer"}
         trains = tuple(t.key for t in direct) if trainers else ()
-        interp.emit(e.HANDOFF, node, things=object_keys, trains=trains, about=e.MATTERS if trainers else effects)
+        interp.emit(e.Handoff, node, things=object_keys, trains=trains, about=e.MATTERS if trainers else effects)
     if "no_sync" in interp.module.identifiers and any(_has_gradients(value) for value in arguments):
-        interp.emit(e.GRAD_AVERAGE, node)
+        interp.emit(e.GradAverage, node)
 
 
 def reachable_objects(interp: Interpreter, values: Iterable[Value]) -> list[TrackedObject]:

@@ -72,7 +72,7 @@ class _ScaledLossContext(ContextHandler):
         owners = keys if len(keys) == len(given) else None
 
         def emit_restore() -> None:
-            interp.emit(e.RESTORE, node, value.engine.tracked_object.key, None, owners=owners, names={"scaler": "amp"})
+            interp.emit(e.Restore, node, value.engine.tracked_object.key, None, owners=owners, names={"scaler": "amp"})
 
         run_branches(interp, value.delays_unscale, lambda: None, emit_restore)
 
@@ -83,7 +83,8 @@ def _note_copied_params(interp: Interpreter, params: Value | None, norm: Unknown
     copied = [str(interp.program.objects[key].attributes.get("copies", "")) for key in modules or ()]
     if copied and all(copied):
         for event in norm.gradient_reads:
-            event.attributes["copies"] = copied[0]
+            if isinstance(event, e.Clip):
+                event.copies = copied[0]
 
 
 def register(handlers: HandlerTable) -> None:

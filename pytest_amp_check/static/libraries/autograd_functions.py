@@ -98,7 +98,7 @@ def _report_flaw(interp: Interpreter, cls: Class, flaw: FunctionFlaw) -> None:
         "function": cls.name,
         "call": SourceText(flaw.unanalyzed_call.func) if flaw.unanalyzed_call is not None else "",
     }
-    interp.emit_at(e.CUSTOM_FUNCTION, site, None, how=flaw.label, applied=flaw.mixed_inputs is not None, names=names)
+    interp.emit_at(e.CustomFunction(site, None, how=flaw.label, applied=flaw.mixed_inputs is not None, names=names))
 
 
 def _find_flaw(interp: Interpreter, cls: Class) -> FunctionFlaw | None:

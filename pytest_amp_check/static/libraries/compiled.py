@@ -44,7 +44,7 @@ def _call_compiled(interp: Interpreter, func: CompiledFunction, args: Args, keyw
     parts = list(value.tensors())
     made = TensorValue.join(parts) if parts else unknown_tensor(value)
     made.first_forward = interp.emit(
-        e.FORWARD, node, tracked_object.key, cached=False, names={"module": expression_text(node)}
+        e.Forward, node, tracked_object.key, cached=False, names={"module": expression_text(node)}
     )
     mark_region(interp, made)
     return made

@@ -140,7 +140,7 @@ def call_engine_method(
         _emit_step(interp, engine, key, node, names, sure=True)
     if does in (frameworks.ZERO_GRAD, frameworks.UPDATE_PARAMS):
         key, names = _find_wrapped_optimizer(interp, engine, node)
-        interp.emit(e.ZERO_GRAD, node, owners=(key,), names=names)
+        interp.emit(e.ZeroGrad, node, owners=(key,), names=names)
     if does in _GIVE_NONE:
         return NONE
     if does in (frameworks.UNSCALE, frameworks.UNSCALE_ONE):
@@ -178,7 +178,7 @@ def call_engine(interp: Interpreter, engine: FrameworkEngine, args: Args, keywor
     names: dict[str, object] = {"scaler": engine.tracked_object.name, "call": expression_text(node)}
 
     def step_optimizer(key: int, _: object) -> None:
-        interp.emit(e.SCALER_STEP, node, scaler.tracked_object.key, key, framework="timm", names=names)
+        interp.emit(e.ScalerStep, node, scaler.tracked_object.key, key, framework="timm", names=names)
 
     updates = next((value for name, value in bound.items() if "update" in name), Const(True))
     run_branches(
@@ -272,7 +272,7 @@ def _run_backward_of(
 
     def emit_backward(scaler: int | None) -> None:
         interp.emit(
-            e.BACKWARD,
+            e.Backward,
             node,
             scaler,
             feeds=find_updating_optimizers(interp, loss.module_keys),
@@ -304,7 +304,7 @@ def emit_divided_twice(
     for divisor in sorted(loss.divisors, key=lambda d: (d.site.line, d.site.column)):
         words = str(divisor.source_text)
         if divisor.key in keys or words in texts:
-            interp.emit_at(e.DIVIDED_TWICE, divisor.site, None, divisor=words, framework=framework, way=context)
+            interp.emit_at(e.DividedTwice(divisor.site, None, divisor=words, framework=framework, way=context))
 
 
 def _emit_unscale(interp: Interpreter, engine: FrameworkEngine, optimizers: tuple[int, ...], node: ast.AST) -> None:
@@ -313,7 +313,7 @@ def _emit_unscale(interp: Interpreter, engine: FrameworkEngine, optimizers: tupl
 
     def emit_each() -> None:
         for key in optimizers or all_optimizer_keys(interp):
-            interp.emit(e.UNSCALE, node, engine.tracked_object.key, key, framework=engine.framework, names=names)
+            interp.emit(e.Unscale, node, engine.tracked_object.key, key, framework=engine.framework, names=names)
 
     run_branches(interp, engine.enabled, emit_each, lambda: None)
 
@@ -364,11 +364,11 @@ def _emit_step(
 
     def emit_scaled() -> None:
         if FRAMEWORKS[engine.framework].always_unscales:
-            interp.emit(e.UNSCALE, node, scaler, key, framework=framework, names=names)
-        interp.emit(e.SCALER_STEP, node, scaler, key, framework=framework, names=names)
+            interp.emit(e.Unscale, node, scaler, key, framework=framework, names=names)
+        interp.emit(e.ScalerStep, node, scaler, key, framework=framework, names=names)
 
     def emit_plain() -> None:
-        interp.emit(e.STEP, node, None, key, names=names)
+        interp.emit(e.Step, node, None, key, names=names)
 
     def emit_either() -> None:
         run_branches(interp, engine.enabled, emit_scaled, emit_plain)

@@ -130,12 +130,12 @@ def _emit_trainer_backward(interp: Interpreter, function: Function) -> None:
     engine, node = _make_engine(interp, function.cls, function.node), function.node
     optimizer = _trained_optimizer(interp, function.cls)
     optimizer.attributes["engine"] = (engine, frozenset(interp.active_guards()))
-    interp.emit(e.OPTIMIZER_NEW, node, optimizer.key, found=True)
+    interp.emit(e.OptimizerNew, node, optimizer.key, found=True)
 
     def emit_backward(scaler: int | None) -> None:
         loss = as_loss(interp.fresh_unknown(node, "loss"))
         interp.emit(
-            e.BACKWARD,
+            e.Backward,
             node,
             scaler,
             feeds=(optimizer.key,),
@@ -242,7 +242,7 @@ def _call_optimizers(interp: Interpreter, receiver: Instance, node: ast.AST, *, 
             ("optimizers of", receiver.cls.node, place, len(names)), "optimizer", name, interp.site_of(node)
         )
         tracked_object.attributes["several"] = not names
-        interp.emit(e.OPTIMIZER_NEW, node, tracked_object.key, found=True)
+        interp.emit(e.OptimizerNew, node, tracked_object.key, found=True)
         if engine is not None:
             tracked_object.attributes["engine"] = (engine, frozenset(interp.active_guards()))
         made.append(UnwrappedOptimizer(tracked_object) if is_unwrapped else ObjectRef(tracked_object))

@@ -47,7 +47,7 @@ from .syntax_queries import first_argument, first_argument_text, receiver_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeGuard
+    from typing import TypeGuard
 
 #: Tensor methods that end the use of a tensor as a loss.
 TO_NUMBER = frozenset("item tolist numpy cpu shape size dim backward_hooks requires_grad".split())
@@ -87,10 +87,11 @@ _MEAN = Const("mean")
 
 
 def compute_loss(interp: Interpreter, facts: dict[str, object], args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    kind = facts.get("kind")
     interp.emit(
-        e.LOSS,
+        e.Loss,
         node,
-        function=facts.get("kind"),
+        function=None if kind is None else str(kind),
         low_precision="" if facts.get("promotes") else _find_low_input(interp, args),
         ambient=None if interp.state.open_regions else interp.state.ambient_autocast,
         names={"call": expression_text(node), "loss": first_argument_text(node)},
@@ -226,25 +227,30 @@ def run_backward(
         names["module"] = ddp_module.name
         averaged = ddp_module.attributes["wrapped"]["ddp"]
     graded = tensor.is_from_gradient or gradient is not None
-    facts: dict[str, Any] = {
-        "averaged": averaged,
-        "feeds": find_updating_optimizers(interp, tensor.module_keys),
-        "divided": tensor.is_divided or tensor.is_from_outside or graded,
-        "vague": tensor.has_unknown_reduction,
-        "opaque": scaler is None and graded,
-        "given": scaler is None and tensor.is_from_outside,
-        "scaled": scaler is not None,
-        "uneven": scaler is not None and tensor.has_mixed_scales,
-        "several": tensor.has_several_scalers,
-        "outside": tensor.is_from_outside,
-        "dtypes": tensor.region_dtypes,
-        "custom": tensor.has_custom_backward,
-        "forward": tensor.first_forward,
-        "names": names,
-    }
+    feeds = find_updating_optimizers(interp, tensor.module_keys)
 
     def emit_backward(*, no_sync: bool, float8: bool) -> None:
-        interp.emit(e.BACKWARD, node, scaler, **facts, apart=no_sync, float8=float8)
+        interp.emit(
+            e.Backward,
+            node,
+            scaler,
+            names=names,
+            feeds=feeds,
+            averaged=averaged,
+            apart=no_sync,
+            divided=tensor.is_divided or tensor.is_from_outside or graded,
+            vague=tensor.has_unknown_reduction,
+            opaque=scaler is None and graded,
+            given=scaler is None and tensor.is_from_outside,
+            scaled=scaler is not None,
+            uneven=scaler is not None and tensor.has_mixed_scales,
+            several=tensor.has_several_scalers,
+            outside=tensor.is_from_outside,
+            dtypes=tensor.region_dtypes,
+            custom=tensor.has_custom_backward,
+            forward=tensor.first_forward,
+            float8=float8,
+        )
 
     def run_float8_branches(*, no_sync: bool = False) -> None:
         inside = interp.state.float8_conditions[-1] if interp.state.float8_conditions else False
@@ -288,7 +294,7 @@ def emit_penalty(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> Non
     tensor.penalty_source = None
     if penalty is not None:
         place, names, outdated = penalty
-        interp.emit(e.PENALTY, place, outdated=outdated, names=names)
+        interp.emit(e.Penalty, place, outdated=outdated, names=names)
 
 
 def emit_fill(interp: Interpreter, value: Value | None, tensor: TensorValue, words: object, node: ast.AST) -> None:
@@ -299,7 +305,7 @@ def emit_fill(interp: Interpreter, value: Value | None, tensor: TensorValue, wor
     eligible = bool(tensor.low_dtype) or (tensor.is_low_op_result and not interp.state.no_grad)
     eligible = eligible and not (tensor.region_dtypes and tensor.region_dtypes <= torch_api.FAR_REACHING)
     names = {"call": expression_text(node), "tensor": words}
-    interp.emit(e.FILL, node, value=float(number), eligible=eligible, guessed=not tensor.low_dtype, names=names)
+    interp.emit(e.Fill, node, value=float(number), eligible=eligible, guessed=not tensor.low_dtype, names=names)
 
 
 def _set_tensor_item(interp: Interpreter, receiver: Value, index: Value, target: ast.Subscript, value: Value) -> None:
@@ -355,7 +361,7 @@ def apply_loss_operator(interp: Interpreter, op: str, left: Value, right: Value,
 
 def _operate_on_grad(op: str, grad: GradValue, other: Value) -> GradValue:
     """Apply an operator to gradients. Scaling by a number read from scaled gradients is a clip."""
-    scaled = tuple(reading for reading in other.gradient_reads if not reading.attributes.get("undone"))
+    scaled = tuple(reading for reading in other.gradient_reads if not reading.undone)
     return (
         GradValue(grad.params, is_unscaled=grad.is_unscaled, factor_reads=scaled)
         if op in ("*", "/") and scaled

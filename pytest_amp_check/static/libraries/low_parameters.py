@@ -43,7 +43,7 @@ def emit_created_low(interp: Interpreter, tracked_object: TrackedObject, dtype: 
     """Emit the construction of a module with parameters of a low dtype."""
     tracked_object.attributes["low"] = True
     names = {"module": receiver_text(node) or tracked_object.name, "call": expression_text(node)}
-    interp.emit(e.MODULE_CAST, node, tracked_object.key, dtype=dtype, born=True, names=names)
+    interp.emit(e.ModuleCast, node, tracked_object.key, dtype=dtype, born=True, names=names)
 
 
 class _LowDefaultSites(dict[str, tuple[Site, object]]):
@@ -66,7 +66,7 @@ def emit_low_by_default(interp: Interpreter, tracked_object: TrackedObject) -> N
         tracked_object.attributes["low"] = True
         site, words = interp.file_data(_LowDefaultSites)[dtype]
         interp.emit_at(
-            e.MODULE_CAST, site, tracked_object.key, dtype=dtype, born=True, how="default", names={"call": words}
+            e.ModuleCast(site, tracked_object.key, dtype=dtype, born=True, how="default", names={"call": words})
         )
 
 
@@ -74,8 +74,8 @@ def mark_cast_to_float32(interp: Interpreter, keys: frozenset[int]) -> None:
     """Mark modules created in a low dtype as cast to float32."""
     for node in interp.builder.nodes:
         event = node.event
-        if event is not None and event.kind == e.MODULE_CAST and event.attributes.get("born") and event.subject in keys:
-            event.attributes["dtype"] = "float32"
+        if isinstance(event, e.ModuleCast) and event.born and event.subject in keys:
+            event.dtype = "float32"
             interp.program.objects[event.subject].attributes["low"] = False
 
 

@@ -86,7 +86,7 @@ def run_forward(
     made = TensorValue(interp.current_loops())
     cached = not is_compiled_or_low(tracked_object)
     made.first_forward = interp.emit(
-        e.FORWARD, node, tracked_object.key, cached=cached, names={"module": expression_text(node)}
+        e.Forward, node, tracked_object.key, cached=cached, names={"module": expression_text(node)}
     )
     for listener in interp.handlers.forward_listeners:
         listener(interp, tracked_object, node)
@@ -233,7 +233,7 @@ def _call_named_parameters(interp: Interpreter, asked: _MethodCall) -> Value:
 
 def _call_zero_grad(interp: Interpreter, asked: _MethodCall) -> Value:
     owners = find_owners(interp, asked.params)
-    interp.emit(e.ZERO_GRAD, asked.node, owners=owners, names={"call": expression_text(asked.node)})
+    interp.emit(e.ZeroGrad, asked.node, owners=owners, names={"call": expression_text(asked.node)})
     return NONE
 
 
@@ -278,7 +278,7 @@ def _call_load_state_dict(interp: Interpreter, asked: _MethodCall) -> Value:
         literal_value(bound.get("assign")) is not True
     ):  # Otherwise the module has other parameters, which have no copies.
         names = {"module": receiver_text(asked.node), "call": expression_text(asked.node)}
-        interp.emit(e.PARAM_WRITE, asked.node, asked.module.key, names=names)
+        interp.emit(e.ParamWrite, asked.node, asked.module.key, names=names)
     return interp.fresh_unknown(asked.node, "load_state_dict")
 
 
@@ -287,7 +287,7 @@ def _call_forward(interp: Interpreter, asked: _MethodCall) -> Value:
 
 
 def _call_backward(interp: Interpreter, asked: _MethodCall) -> Value:
-    interp.emit(e.BACKWARD, asked.node, opaque=True, feeds=None)
+    interp.emit(e.Backward, asked.node, opaque=True, feeds=None)
     return NONE
 
 
@@ -319,14 +319,14 @@ def _cast_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str, no
 
 def _emit_module_cast(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node: ast.AST) -> None:
     names = {"module": receiver_text(node), "call": expression_text(node)}
-    interp.emit(e.MODULE_CAST, node, tracked_object.key, dtype=dtype, names=names)
+    interp.emit(e.ModuleCast, node, tracked_object.key, dtype=dtype, names=names)
 
 
 def _cast_to_float32(interp: Interpreter, tracked_object: TrackedObject, node: ast.AST) -> None:
     """Cast a module to float32. Earlier low-precision casts and constructions then only rounded the values."""
     event = interp.builder.nodes[interp.state.current_node].event if interp.state.current_node is not None else None
-    if event is not None and event.kind == e.MODULE_CAST and event.subject == tracked_object.key:
-        event.attributes["dtype"] = "float32"
+    if isinstance(event, e.ModuleCast) and event.subject == tracked_object.key:
+        event.dtype = "float32"
         tracked_object.attributes["low"] = False
     _emit_module_cast(interp, tracked_object, "float32", node)
     mark_cast_to_float32(interp, interp.program.with_submodules(frozenset((tracked_object.key,))))
@@ -416,7 +416,7 @@ def _call_script(
         forward = method_of(interp, inner.cls, "forward")
         decorated = forward is not None and any(isinstance(w, ObjectRef) for w in decorator_contexts(interp, forward))
     if decorated:
-        interp.emit(e.SCOPE_LOST, node, how="script", names={"context": "autocast", "call": expression_text(node)})
+        interp.emit(e.ScopeLost, node, how="script", names={"context": "autocast", "call": expression_text(node)})
     return inner
 
 
@@ -424,7 +424,7 @@ def check_comm_hook(interp: Interpreter, module: TrackedObject | None, hook: Val
     """Report a communication hook that casts gradients before averaging over ranks."""
     if torch_api.canonical_name(dotted_name_of(hook)) in torch_api.FP16_HOOKS:
         key = module.key if module is not None else None
-        interp.emit(e.COMM_HOOK, node, key, names={"call": expression_text(node)})
+        interp.emit(e.CommHook, node, key, names={"call": expression_text(node)})
 
 
 def _call_register_comm_hook(

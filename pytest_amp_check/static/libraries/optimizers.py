@@ -36,7 +36,7 @@ from ..project.syntax import tail_name, walk
 from .arguments import bind_arguments, first_or_named, items_of, literal_value, object_ref_of, tracked_object_of
 from .checkpoints import entry_of_state, take_state
 from .gradients import HOOKS
-from .overhead import zeros_attribute
+from .overhead import writes_needless_zeros
 from .syntax_queries import first_argument_text
 
 
@@ -112,7 +112,7 @@ def _call_optimizer_method(
     if name == "load_state_dict":
         source, name_of_entry = entry_of_state(first_or_named(args, keywords, "state_dict"))
         if name_of_entry is not None:
-            interp.emit(e.OPTIMIZER_LOAD, node, None, key, source=source, entry=name_of_entry, names=names)
+            interp.emit(e.OptimizerLoad, node, None, key, source=source, entry=name_of_entry, names=names)
         return NONE
     if name in ("train", "eval", "add_param_group"):
         return NONE
@@ -121,7 +121,7 @@ def _call_optimizer_method(
         if name in HOOKS:
             optimizer.tracked_object.attributes["divided"] = True
     if name == "backward":
-        interp.emit(e.BACKWARD, node, opaque=True, feeds=None)
+        interp.emit(e.Backward, node, opaque=True, feeds=None)
         return NONE
     return structural_unknown(interp, "call", (optimizer, *args), name, name)
 
@@ -133,10 +133,10 @@ def _call_inherited_zero_grad(
     if name != "zero_grad" or receiver.tracked_object is not None or method_of(interp, receiver.cls, "step") is None:
         return None
     names = {"optimizer": receiver_text(node), "call": expression_text(node)}
-    kept = zeros_attribute(interp, args, keywords)
+    zeros = writes_needless_zeros(interp, args, keywords)
 
     def emit_zero_grad(key: int, _: dict[str, object]) -> None:
-        interp.emit(e.ZERO_GRAD, node, owners=(key,), names=names, **kept)
+        interp.emit(e.ZeroGrad, node, owners=(key,), names=names, zeros=zeros)
 
     act_on_optimizers(interp, receiver, node, emit_zero_grad)
     return NONE
@@ -145,10 +145,10 @@ def _call_inherited_zero_grad(
 def _call_zero_grad(
     interp: Interpreter, optimizer: ObjectRef, args: Args, keywords: Keywords, node: ast.AST, names: dict[str, object]
 ) -> None:
-    kept = zeros_attribute(interp, args, keywords)
+    zeros = writes_needless_zeros(interp, args, keywords)
 
     def emit_zero_grad() -> None:
-        interp.emit(e.ZERO_GRAD, node, owners=(optimizer.tracked_object.key,), names=names, **kept)
+        interp.emit(e.ZeroGrad, node, owners=(optimizer.tracked_object.key,), names=names, zeros=zeros)
 
     if not any(through(interp, optimizer, node, emit_zero_grad) for through in interp.handlers.zero_grad_handlers):
         emit_zero_grad()
@@ -159,7 +159,7 @@ def step_optimizer(interp: Interpreter, optimizer: ObjectRef, node: ast.AST, nam
     for step in interp.handlers.optimizer_step_handlers:
         if step(interp, optimizer, node, names):
             return
-    interp.emit(e.STEP, node, None, optimizer.tracked_object.key, names=names)
+    interp.emit(e.Step, node, None, optimizer.tracked_object.key, names=names)
 
 
 def make_optimizer(interp: Interpreter, params: Value | None, node: ast.AST, callable_name: str) -> ObjectRef:
@@ -167,7 +167,7 @@ def make_optimizer(interp: Interpreter, params: Value | None, node: ast.AST, cal
         ("optimizer", interp.location_key(node)), "optimizer", "", interp.site_of(node)
     )
     tracked_object.attributes.update(constructed=True, callable=callable_name, owns=modules_of_params(params))
-    interp.emit(e.OPTIMIZER_NEW, node, tracked_object.key, names={"optimizer": tracked_object.name})
+    interp.emit(e.OptimizerNew, node, tracked_object.key, names={"optimizer": tracked_object.name})
     return ObjectRef(tracked_object)
 
 

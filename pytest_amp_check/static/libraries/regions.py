@@ -32,7 +32,7 @@ def make_autocast(
     if not open_ended:
         names = {"context": expression_text(node), "call": expression_text(node)}
         excess = max(0, len(args) - len(entry.parameters))
-        interp.emit(e.AUTOCAST_NEW, node, callable=entry.name, arguments=arguments, excess=excess, names=names)
+        interp.emit(e.AutocastNew, node, callable=entry.name, arguments=arguments, excess=excess, names=names)
     enabled = enabled_condition(interp, bound, node, open_ended=open_ended)
     types = device_types_of(bound.get("device_type"))
     used = interp.project.devices

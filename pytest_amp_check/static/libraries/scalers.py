@@ -59,7 +59,7 @@ def _call_scaler_method(
         return ScaleValue(scaler.tracked_object.key, interp.current_loops())
     if name == "state_dict":
         if not interp.state.handler_depth:  # An error may occur at any time: the current state is saved.
-            interp.emit(e.SCALER_STATE, node, scaler.tracked_object.key, names={"scaler": receiver_text(node)})
+            interp.emit(e.ScalerState, node, scaler.tracked_object.key, names={"scaler": receiver_text(node)})
         return take_state(interp, scaler, node)
     if name == "load_state_dict":
         return load_scaler(interp, scaler, args, keywords, node)
@@ -96,7 +96,7 @@ def _enabled_value(scaler: ObjectRef) -> Value:
 def load_scaler(interp: Interpreter, scaler: ObjectRef, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """Load a saved state into a scaler."""
     _, name_of_entry = entry_of_state(first_or_named(args, keywords, "state_dict"))
-    interp.emit(e.SCALER_LOAD, node, scaler.tracked_object.key, entry=name_of_entry)
+    interp.emit(e.ScalerLoad, node, scaler.tracked_object.key, entry=name_of_entry)
     return NONE
 
 
@@ -109,7 +109,7 @@ def _call_disabled_scaler(interp: Interpreter, name: str, args: Args, keywords: 
     if name == "scale" and target is not None:
         return target
     if name == "step" and target is not None:
-        act_on_optimizers(interp, target, node, lambda key, names: interp.emit(e.STEP, node, None, key, names=names))
+        act_on_optimizers(interp, target, node, lambda key, names: interp.emit(e.Step, node, None, key, names=names))
     return NONE
 
 
@@ -123,7 +123,7 @@ def _call_enabled_scaler(
         return scale_value(interp, scaler, value, node)
     if name == "update":
         given = literal_value(first_or_named(args, keywords, "new_scale") or NONE) is not None
-        interp.emit(e.UPDATE, node, key, new_scale=given, names=words)
+        interp.emit(e.Update, node, key, new_scale=given, names=words)
         return NONE
     if name in ("step", "unscale_"):
         target = first_or_named(args, keywords, "optimizer")
@@ -136,7 +136,7 @@ def _call_enabled_scaler(
                 unsynchronized_reason = find_unsynchronized_reason(interp, scaler, optimizer)
                 names = {**words, **names}
                 interp.emit(
-                    e.SCALER_STEP,
+                    e.ScalerStep,
                     node,
                     key,
                     optimizer,
@@ -145,7 +145,7 @@ def _call_enabled_scaler(
                     names=names,
                 )
             else:
-                interp.emit(e.UNSCALE, node, key, optimizer, names={**words, **names})
+                interp.emit(e.Unscale, node, key, optimizer, names={**words, **names})
 
         act_on_optimizers(interp, target, node, emit_for_optimizer)
         return interp.fresh_unknown(node, name)
@@ -163,7 +163,7 @@ def scale_value(interp: Interpreter, scaler: ObjectRef, value: Value | None, nod
     if made.penalty_source is not None:
         emit_penalty(interp, made, node)
     interp.emit(
-        e.SCALE,
+        e.Scale,
         node,
         scaler.tracked_object.key,
         autocast=made.autocast_scope,
@@ -193,7 +193,7 @@ def _make_scaler(
     tracked_object.attributes.update(constructed=True, enabled=enabled, callable=entry.name, device=device)
     tracked_object.attributes["sharded"] = entry.attributes.get("sharded", False)
     interp.emit(
-        e.SCALER_NEW,
+        e.ScalerNew,
         node,
         tracked_object.key,
         callable=entry.name,
@@ -245,7 +245,7 @@ def get_scaler_attribute(interp: Interpreter, receiver: ObjectRef, name: str, no
     if name == "_per_optimizer_states":
         # Code that reads the scaler's internal state knows better than the analyzer.
         interp.emit(
-            e.HANDOFF,
+            e.Handoff,
             node,
             things=(receiver.tracked_object.key, *all_optimizer_keys(interp)),
             trains=(),

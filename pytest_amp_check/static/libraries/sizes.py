@@ -46,7 +46,7 @@ def _check_layer_sizes(interp: Interpreter, tracked_object: TrackedObject, node:
         layer = interp.program.objects[key]
         if "odd" in layer.attributes and layer.site is not None and (interp.builder, key) not in reported_layers:
             reported_layers.add((interp.builder, key))
-            interp.emit_at(e.ODD_SIZE, layer.site, key, how="weight", names=layer.attributes["odd"])
+            interp.emit_at(e.OddSize(layer.site, key, how="weight", names=layer.attributes["odd"]))
 
 
 def register(handlers: HandlerTable) -> None:

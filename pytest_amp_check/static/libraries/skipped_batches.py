@@ -41,7 +41,7 @@ def _check_left_out(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> 
         call = _find_skipping_question(interp, root, test, node)
         if call is not None and _asks_about(interp, call, tensor) and not _is_shared_with_ranks(root, test):
             names = {"call": expression_text(call), "module": module.name}
-            interp.emit_at(e.LEFT_OUT, interp.site_of(call), module.key, names=names)
+            interp.emit_at(e.LeftOut(interp.site_of(call), module.key, names=names))
             return
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD
+from ...events import Backward
 from ...rule import INFO, STATIC, Rule, ViolationKind
 
 RULE = Rule(
@@ -17,8 +17,8 @@ RULE = Rule(
         "backward@averaged": ViolationKind(
             "`{loss}` runs backward outside `no_sync()` in every micro-batch of a window, so the processes average "
             "the gradients of `{module}` each time: enter `no_sync()` for all micro-batches but the last",
-            cause_kinds=(BACKWARD,),
-            trace_kinds=(BACKWARD,),
+            cause_kinds=(Backward,),
+            trace_kinds=(Backward,),
             in_next_iteration=True,
         ),
     },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, UNSCALE
+from ...events import Backward, Unscale
 from ...fix import SAFE
 from ...rule import ERROR, Rule, ViolationKind
 
@@ -22,20 +22,20 @@ RULE = Rule(
     violations={
         "unscale@window": ViolationKind(
             _UNSCALED_EARLY,
-            cause_kinds=(UNSCALE,),
-            trace_kinds=(UNSCALE, BACKWARD),
+            cause_kinds=(Unscale,),
+            trace_kinds=(Unscale, Backward),
             in_next_iteration=True,
         ),
         # The same message if no known condition delays the step.
         "step@early": ViolationKind(
             _UNSCALED_EARLY,
-            cause_kinds=(UNSCALE,),
-            trace_kinds=(UNSCALE, BACKWARD),
+            cause_kinds=(Unscale,),
+            trace_kinds=(Unscale, Backward),
         ),
         "update@window": ViolationKind(
             "`{scaler}.update()` runs before the accumulation window is complete: "
             "call it once, after `{scaler}.step()`",
-            trace_kinds=(BACKWARD,),
+            trace_kinds=(Backward,),
             exemption="serves-another",
         ),
     },

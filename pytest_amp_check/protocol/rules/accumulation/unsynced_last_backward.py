@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD
+from ...events import Backward
 from ...rule import ERROR, STATIC, Rule, ViolationKind
 
 RULE = Rule(
@@ -16,8 +16,8 @@ RULE = Rule(
         "step@apart": ViolationKind(
             "`{loss}` runs its last backward before the step of `{optimizer}` under `no_sync()`, so each process "
             "applies its own gradients: leave `no_sync()` before the last micro-batch of the window",
-            cause_kinds=(BACKWARD,),
-            trace_kinds=(BACKWARD,),
+            cause_kinds=(Backward,),
+            trace_kinds=(Backward,),
             needs_every_path=True,
         ),
     },

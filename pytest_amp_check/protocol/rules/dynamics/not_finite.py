@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ...events import NOT_FINITE, Event, Program
+from ...events import NotFinite, Program
 from ...rule import ERROR, RUNTIME, Labels, Rule, ViolationKind
 
 
-def _check_not_finite(event: Event, program: Program) -> Labels:
-    yield f"not-finite:{event.attributes['how']}", {}
+def _check_not_finite(event: NotFinite, program: Program) -> Labels:
+    yield f"not-finite:{event.how}", {}
 
 
 RULE = Rule(
@@ -16,7 +16,7 @@ RULE = Rule(
     ERROR,
     "A loss, a gradient, a parameter or a statistic becomes NaN or infinite.",
     detected_by=RUNTIME,
-    event_checks={NOT_FINITE: _check_not_finite},
+    event_checks={NotFinite: _check_not_finite},
     violations={
         "not-finite:overflow": ViolationKind(
             "`{op}` in {where} produces the first non-finite value in step {step}, from finite operands ({values}), "

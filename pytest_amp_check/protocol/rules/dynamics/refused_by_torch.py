@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ...events import RAISED, Event, Program
+from ...events import Program, Raised
 from ...rule import ERROR, RUNTIME, Labels, Rule, ViolationKind
 
 
-def _check_torch_error(event: Event, program: Program) -> Labels:
-    yield event.attributes["label"], event.attributes["values"]
+def _check_torch_error(event: Raised, program: Program) -> Labels:
+    yield event.label, event.values
 
 
 RULE = Rule(
@@ -16,7 +16,7 @@ RULE = Rule(
     ERROR,
     "An exception of torch that mixed precision caused has ended the run.",
     detected_by=RUNTIME,
-    event_checks={RAISED: _check_torch_error},
+    event_checks={Raised: _check_torch_error},
     violations={
         # A scaler finds no gradient.
         "raised:new-leaf": ViolationKind(

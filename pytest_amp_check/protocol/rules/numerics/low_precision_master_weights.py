@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import MODULE_CAST, Program
+from ...events import ModuleCast, Program
 from ...rule import BOTH, ERROR, WARNING, Rule, Verdicts, ViolationKind
 
 
@@ -14,11 +14,11 @@ def _check_trained_casts(program: Program) -> Verdicts:
     for graph in program.graphs:
         for node in graph.nodes:
             event = node.event
-            if event is None or event.kind != MODULE_CAST or event.subject not in trained:
+            if not isinstance(event, ModuleCast) or event.subject not in trained:
                 continue
-            if not event.attributes.get("trained", True):
+            if not event.trained:
                 continue  # a cast for inference, of a module that other code trains
-            dtype, how = event.attributes.get("dtype"), event.attributes.get("how", "cast")
+            dtype, how = event.dtype, event.how
             if dtype == "float16" and event.subject in scaled:
                 yield f"{how}:trained-scaled", event, {"dtype": dtype}, ()
             elif dtype in ("float16", "bfloat16"):
@@ -36,7 +36,7 @@ RULE = Rule(
     WARNING,
     "Trained parameters are stored in float16 or bfloat16.",
     detected_by=BOTH,
-    program_checks={MODULE_CAST: _check_trained_casts},
+    program_checks={ModuleCast: _check_trained_casts},
     prescan_words=("low-precision weights",),
     violations={
         "cast:trained": ViolationKind(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, CLIP, UNSCALE
+from ...events import Backward, Clip, Unscale
 from ...fix import SAFE
 from ...rule import ERROR, Rule, ViolationKind
 
@@ -17,9 +17,9 @@ RULE = Rule(
         "clip@partly": ViolationKind(
             "`{call}` covers gradients of `{optimizer}`, which are still multiplied by the loss scale, together with "
             "unscaled gradients: call `{scaler}.unscale_({optimizer})` before it",
-            cause_kinds=(CLIP,),
+            cause_kinds=(Clip,),
             every_cause=True,
-            trace_kinds=(UNSCALE, BACKWARD),
+            trace_kinds=(Unscale, Backward),
         ),
     },
     rationale="""\

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, SCALER_STEP, ZERO_GRAD
+from ...events import Backward, ScalerStep, ZeroGrad
 from ...rule import ERROR, WARNING, Rule, ViolationKind
 
 RULE = Rule(
@@ -15,8 +15,8 @@ RULE = Rule(
         "step@discarded": ViolationKind(
             "Gradients of `{optimizer}` are cleared between backward and `{scaler}.step({optimizer})`: "
             "clear them before backward or after the step",
-            cause_kinds=(ZERO_GRAD,),
-            trace_kinds=(BACKWARD,),
+            cause_kinds=(ZeroGrad,),
+            trace_kinds=(Backward,),
             needs_every_path=True,
         ),
         "backward@stale": ViolationKind(
@@ -31,7 +31,7 @@ RULE = Rule(
             "Gradients of `{optimizer}` are not cleared in the analyzed code, although every call of this function "
             "steps it: call `{optimizer}.zero_grad()` before backward, unless the caller does",
             WARNING,
-            trace_kinds=(SCALER_STEP,),
+            trace_kinds=(ScalerStep,),
             in_next_iteration=True,
             is_possible=True,
             exemption="cleared-elsewhere",

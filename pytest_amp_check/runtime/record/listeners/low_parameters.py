@@ -69,7 +69,7 @@ class LowPrecisionListener(Listener):
 
     def _make_event(self, site: Site, dtype: str, how: str, names: dict[str, object]) -> Event:
         module = self.recording.program.add_object("module", "the model")
-        return Event(e.MODULE_CAST, site, module.key, None, {"dtype": dtype, "how": how}, names)
+        return e.ModuleCast(site, module.key, dtype=dtype, how=how, names=names)
 
     def _note_params(self, params: Iterable[torch.Tensor], event: Event) -> None:
         self._note_count += 1

@@ -88,7 +88,7 @@ class ScalingListener(Listener):
         self._seen_sites.add((id(site), region_dtypes))
         dtypes = self.regions.dtypes_below(site, losses)
         event = self.recording.emit(
-            e.SCALE, site, tracked.tracked_object.key, dtypes=dtypes, twice=is_scaled_twice, float32=False, names=names
+            e.Scale(site, tracked.tracked_object.key, dtypes=dtypes, twice=is_scaled_twice, float32=False, names=names)
         )
         self._forwards.seek_forward(event, losses)
         self.recording.program.attributes["scaler_dtypes"].update(dtypes)

@@ -61,7 +61,7 @@ class ClearingListener(Listener):
             tracked.edit_site = None
             tracked.gradient_marks = []
         self._gradients.forget_storages()
-        self.recording.emit(e.ZERO_GRAD, site, owners=tuple(sorted(keys)), rescue=rescue, names=names)
+        self.recording.emit(e.ZeroGrad(site, owners=tuple(sorted(keys)), rescue=rescue, names=names))
         self.recording.update_watching()
 
 
