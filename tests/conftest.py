@@ -121,7 +121,7 @@ def low(where: str, request: pytest.FixtureRequest) -> Iterator[Session]:
 
 
 class Declared(dict[str, Any]):
-    """Attributes of an event, an object or a program. Undeclared attributes are rejected."""
+    """Attributes of an object. Undeclared attributes are rejected."""
 
     def __init__(self, owner: str, allowed: frozenset[str], facts: dict[str, Any]) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ def check_field(event: events.Event, name: str) -> None:
 def facts_are_declared() -> Iterator[None]:
     """Fail if analyzer or recorder emits an attribute that its kind of event or its role does not declare."""
     with pytest.MonkeyPatch.context() as patch:
-        event, thing, program = events.Event.__init__, events.TrackedObject.__init__, events.Program.__init__
+        event, thing = events.Event.__init__, events.TrackedObject.__init__
 
         def made_event(self: events.Event, *args: Any, **fields: Any) -> None:
             for name in fields:
@@ -169,12 +169,7 @@ def facts_are_declared() -> Iterator[None]:
             allowed = frozenset(events.THINGS.get(self.role, "").split())
             self.attributes = Declared(f"a thing that is a {self.role}", allowed, self.attributes)
 
-        def made_program(self: events.Program) -> None:
-            program(self)
-            self.attributes = Declared("a program", frozenset(events.PROGRAM.split()), self.attributes)
-
         patch.setattr(events.Event, "__init__", made_event)
         patch.setattr(events.Event, "__setattr__", set_field, raising=False)
         patch.setattr(events.TrackedObject, "__init__", made_thing)
-        patch.setattr(events.Program, "__init__", made_program)
         yield

@@ -186,9 +186,7 @@ class Checker:
 
     def is_never_updated(self, opt: a.OptimizerState) -> bool:
         """Return True if a scaler stepped an optimizer and no known owner of the scaler updates the scale."""
-        known = not self.program.attributes.get("fragment") and opt.scaler_key in self.program.attributes.get(
-            "left_scalers", ()
-        )
+        known = not self.program.attributes.fragment and opt.scaler_key in self.program.attributes.left_scalers
         left = self.is_local_scaler(opt.scaler_key) or known
         nobody = opt.scaler_key not in self.updated_scalers and opt.scaler_key not in self.escape_effects[e.STEPS]
         return opt.stage == a.STAGE_STEPPED and left and nobody
@@ -201,17 +199,17 @@ class Checker:
         """Find the cause of a violation that was detected at node ``index``, and report the violation."""
         self.saw_violation = True
         kind = LABELS[label][1]
-        if kind.every_cause:
-            causes = self.find_all_since_use(here, kind.cause_kinds, i)
+        if kind.cause.every:
+            causes = self.find_all_since_use(here, kind.cause.kinds, i)
         else:
             causes = [
-                self.find_last_index(here, kind.cause_kinds, i, unscaled=kind.unscaled_only)
-                if kind.cause_kinds
+                self.find_last_index(here, kind.cause.kinds, i, unscaled=kind.cause.unscaled_only)
+                if kind.cause.kinds
                 else index
             ]
         for cause in causes:
             event = self.event_at(cause)
-            final_label = next((other for applies, other in kind.label_overrides if applies(event)), label)
+            final_label = next((other for applies, other in kind.cause.label_overrides if applies(event)), label)
             self.report_violation(
                 final_label, cause, index, here, sure=sure and not self.has_escaped_since(here, cause, i)
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
     from typing import Any, ClassVar
 
     from typing_extensions import dataclass_transform
@@ -893,11 +893,6 @@ THINGS = {
     "device": "shared",
     "loss": "kind promotes reduction shared",
 }
-#: Allowed attributes of a program.
-PROGRAM = (
-    "averaged enters_autocast fragment handed left_scalers lightning16 live_scalers remade resumes scaled_modules "
-    "scaler_dtypes scales_apart trained_modules unread"
-)
 
 
 class TrackedObject:
@@ -999,12 +994,46 @@ class Graph:
         self.predicates: list[Predicate] = []
 
 
-class Program:
-    """The analysis of a source tree, or a run: graphs and the tracked objects of the events.
+class ProgramAttributes:
+    """Properties of a whole program or run, for the rules that check a whole program."""
 
-    ``attributes`` (declared in :data:`PROGRAM`) are properties of the whole program, such as float16 training or an
-    exceeded budget. Rules that check a whole program use these attributes.
-    """
+    def __init__(self) -> None:
+        #: Scalers that scale a loss and whose state the program must save.
+        self.live_scalers: list[TrackedObject] = []
+        #: Scalers with a step and no update in the whole program.
+        self.left_scalers: frozenset[int] = frozenset()
+        #: Names of scalers that are recreated again and again.
+        self.remade: set[str] = set()
+        #: Region dtypes of the scaled losses.
+        self.scaler_dtypes: set[str] = set()
+        #: Some code scales a loss that other code runs backward.
+        self.scales_apart = False
+        #: Modules that optimizers train, and those of them that a live scaler steps (None if not known apart).
+        self.trained_modules: set[int] = set()
+        self.scaled_modules: set[int] | None = None
+        #: The program, or code that may run it, enters autocast.
+        self.enters_autocast = True
+        #: Another part of the program averages gradients over microbatches.
+        self.averaged = False
+        #: A code block of a document.
+        self.fragment = False
+        #: A Trainer of Lightning runs in float16.
+        self.lightning16 = False
+        #: The program may resume from a checkpoint.
+        self.resumes = True
+        #: Keys of unknown values that unanalyzed code receives.
+        self.handed: set[Hashable] = set()
+        #: A function that is too long to be analyzed completely.
+        self.unread: Site | None = None
+
+    def copy(self) -> ProgramAttributes:
+        made = ProgramAttributes()
+        made.__dict__.update(self.__dict__)
+        return made
+
+
+class Program:
+    """The analysis of a source tree, or a run: graphs and the tracked objects of the events."""
 
     __slots__ = ("attributes", "graphs", "objects", "optimizer_keys")
 
@@ -1013,7 +1042,7 @@ class Program:
         #: Keys of the objects that are optimizers.
         self.optimizer_keys: list[int] = []
         self.objects: list[TrackedObject] = []
-        self.attributes: dict[str, Any] = {}
+        self.attributes = ProgramAttributes()
 
     def iter_events(self) -> Iterator[Event]:
         """Return an iterator over all events, graph by graph."""

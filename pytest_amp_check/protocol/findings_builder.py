@@ -53,7 +53,7 @@ def check_event(event: Event, program: Program) -> Iterator[Finding]:
             [event],
             values,
             (),
-            certain=not (LABELS[label][1].missing_method or event.guessed),
+            certain=not (LABELS[label][1].certainty.missing_method or event.guessed),
         )
 
 
@@ -87,12 +87,12 @@ def make_finding(
         severity,
         message,
         site,
-        certain=certain and not kind.is_possible,
+        certain=certain and not kind.certainty.is_possible,
         condition=condition,
         witness=witness,
         label=label,
         names=names,
-        proven=kind.is_proven,
+        proven=kind.certainty.is_proven,
     )
     calls = {event.site.call_key for event in events if not event.is_structural}
     finding.calls = frozenset(calls or {site.call_key})

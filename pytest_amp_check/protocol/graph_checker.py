@@ -68,7 +68,7 @@ def check(program: Program, select: frozenset[str] | None = None) -> list[Findin
     found = [*_check_graphs(program)]
     # A scaler that is recreated repeatedly also loses its saved state: this is one mistake, not two.
     remade = (finding.names for finding, _ in found if finding.label == "new@used")
-    program.attributes["remade"] = {names.get("scaler", "the scaler") for names in remade}
+    program.attributes.remade = {names.get("scaler", "the scaler") for names in remade}
     for finding, entry in (*found, *_check_program(program), *_report_budget_exceeded(program)):
         if select is None or finding.code in select:
             finding.entries[entry] = finding.calls
@@ -95,7 +95,8 @@ def _check_graphs(program: Program) -> Iterator[Found]:
         graph.was_widened = judge.was_widened
         if judge.budget_exceeded:
             path, line = graph.entry_point
-            program.attributes.setdefault("unread", Site(path, line or 1, function=graph.name or "<module>"))
+            found = Site(path, line or 1, function=graph.name or "<module>")
+            program.attributes.unread = program.attributes.unread or found
         for node in graph.nodes:
             if node.event is not None:
                 for finding in check_event(node.event, program):
@@ -106,7 +107,7 @@ def _check_program(program: Program) -> Iterator[Found]:
     """Yield the findings that need the whole program, once for each function with the cause."""
     for label, event, values, others in program_violations(program):
         witness = tuple(TraceStep(other.site, describe_event(other)) for other in others)
-        certain = not LABELS[label][1].always_possible
+        certain = not LABELS[label][1].certainty.always_possible
         finding = make_finding(label, event.site, [event, *others], values, witness, certain=certain)
         for graph in program.graphs:
             if any(node.event is event for node in graph.nodes):
@@ -114,7 +115,7 @@ def _check_program(program: Program) -> Iterator[Found]:
 
 
 def _report_budget_exceeded(program: Program) -> Iterator[Found]:
-    unread = program.attributes.get("unread")
+    unread = program.attributes.unread
     if unread is not None:
         finding = make_finding("source:too-long", unread, [], {"function": unread.function}, ())
         yield finding, (unread.path, 0)
@@ -520,7 +521,7 @@ class _GraphChecker(Checker):
         """
         event = self.event_at(violation.cause)
         if (
-            LABELS[violation.label][1].cause_kinds == (e.ScalerStep,)
+            LABELS[violation.label][1].cause.kinds == (e.ScalerStep,)
             and event is not None
             and event.subject not in self.updated_scalers
         ):
@@ -561,15 +562,18 @@ class _GraphChecker(Checker):
         """Return True if another violation of the same cause says more."""
         kind, event = LABELS[label][1], self.event_at(violation.cause)
         return (
-            any((stronger, violation.detected_at) in detected_labels for stronger in kind.yields_where_detected)
-            or any(self._is_confirmed(stronger, violation.cause) for stronger in kind.yields_to)
-            or (kind.needs_update and event is not None and event.subject not in self.updated_scalers)
+            any(
+                (stronger, violation.detected_at) in detected_labels
+                for stronger in kind.precedence.yields_where_detected
+            )
+            or any(self._is_confirmed(stronger, violation.cause) for stronger in kind.precedence.yields_to)
+            or (kind.precedence.needs_update and event is not None and event.subject not in self.updated_scalers)
         )
 
     def _is_confirmed(self, label: str, cause: int) -> bool:
         """Return True if an event is the cause of a violation, on every path if the violation requires every path."""
         _, violation = self.violations.get((label, cause), (None, None))
-        if violation is None or not LABELS[label][1].needs_every_path:
+        if violation is None or not LABELS[label][1].precedence.needs_every_path:
             return violation is not None
         return (
             self.violation_counts[violation]
@@ -779,18 +783,18 @@ class _GraphChecker(Checker):
             return None
         path = self.build_trace(label, here, violation.cause, violation.detected_at)
         if not self.knows_callers and (
-            kind.missing_method or any(map(self._has_scaled_alternative, (*involved, *path)))
+            kind.certainty.missing_method or any(map(self._has_scaled_alternative, (*involved, *path)))
         ):
             return None
         partner = (
             detected_at if detected_at is not cause else next((x for x in reversed(path) if x is not cause), cause)
         )
         beside = partner.site if partner is not None else cause.site
-        forward = cause.forward if kind.concerns_loss and isinstance(cause, e.ScaledLoss) else None
+        forward = cause.forward if kind.cause.concerns_loss and isinstance(cause, e.ScaledLoss) else None
         if forward is not None:
             beside = forward.site
         is_lent = forward is not None and beside.path != cause.site.path
-        site = choose_location(cause.site, beside, reads=kind.cause_only_reads or is_lent)
+        site = choose_location(cause.site, beside, reads=kind.cause.only_reads or is_lent)
         certain = self.violation_counts[label, violation.cause, violation.detected_at] >= max(
             1, self.visit_counts[violation.detected_at]
         )
@@ -804,7 +808,7 @@ class _GraphChecker(Checker):
             or (label, violation.cause, violation.detected_at) in self.doubtful_violations
             or any(x.guessed for x in involved)
         )
-        certain = certain and not guessed and (self.is_local_scaler(cause.subject) or not kind.missing_method)
+        certain = certain and not guessed and (self.is_local_scaler(cause.subject) or not kind.certainty.missing_method)
         steps = [TraceStep(event.site, describe_event(event)) for event in path]
         names = [*involved, *reversed(path)]
         label, values = adapt_to_framework(label, names, self.program)
@@ -882,7 +886,7 @@ def _find_trailing_windows(judge: _GraphChecker) -> Iterator[Predicate]:
         if judge.window_predicates[key] and key in judge.accumulating_windows
     ]
     tests = [test for test in tests if test.trailing_microbatches is not None and not test.is_off_by_one]
-    if not tests or judge.program.attributes.get("fragment"):
+    if not tests or judge.program.attributes.fragment:
         return
     events = [node.event for node in judge.graph.nodes if node.event is not None]
     fed = [frozenset(event.guards) for event in events if isinstance(event, e.Backward)]

@@ -144,19 +144,19 @@ class RunChecker(Checker):
         labels = {label for label, _ in self.path_findings}
         for (label, identity), finding in self.path_findings.items():
             kind = LABELS[label][1]
-            if not labels.isdisjoint(kind.yields_where_detected):
+            if not labels.isdisjoint(kind.precedence.yields_where_detected):
                 continue
-            if kind.needs_every_path:
+            if kind.precedence.needs_every_path:
                 times, detected_at = self.violation_counts[label, identity]
                 if times < self.visit_counts[detected_at]:
                     continue
-            if any((stronger, identity) in self.path_findings for stronger in kind.yields_to):
+            if any((stronger, identity) in self.path_findings for stronger in kind.precedence.yields_to):
                 continue
-            if kind.needs_update and identity[2] not in self.updated_scalers:
+            if kind.precedence.needs_update and identity[2] not in self.updated_scalers:
                 continue
             by_location.setdefault(_finding_key(finding), finding)
         for finding in (*self.event_findings.values(), *self._check_whole_run()):
-            follows = LABELS[finding.label][1].consequence_of
+            follows = LABELS[finding.label][1].precedence.consequence_of
             if not follows or not any(code.startswith(follows) for code, *_ in by_location):
                 by_location.setdefault(_finding_key(finding), finding)
         chosen = [f for f in by_location.values() if select is None or is_selected(select, f)]
@@ -287,14 +287,14 @@ class RunChecker(Checker):
             return
         kind, key = LABELS[label][1], (label, _event_identity(event))
         self.on_violation(key, self.current_optimizer)
-        if kind.needs_every_path:
+        if kind.precedence.needs_every_path:
             self.violation_counts[key] = (self.violation_counts.get(key, (0,))[0] + 1, _event_identity(partner))
         if key in self.path_findings:
             return
         path = self.build_trace(label, here, cause, detected_at)
         involved = [event] if partner is event else [event, partner]
         other = partner if partner is not event else next((x for x in reversed(path) if x is not event), event)
-        site = self.find_own_site(choose_location(event.site, other.site, reads=kind.cause_only_reads))
+        site = self.find_own_site(choose_location(event.site, other.site, reads=kind.cause.only_reads))
         steps = tuple(TraceStep(x.site, describe_event(x)) for x in path)
         by = next(filter(None, (self.find_framework(x.site) for x in involved)), "")
         if by and label in FRAMEWORKS[by].own_violations and self.find_framework(partner.site):

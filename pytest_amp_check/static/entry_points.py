@@ -152,7 +152,7 @@ def _runs_script(statement: ast.stmt) -> bool:
 def _analyze_all(interp: Interpreter) -> ReachedFunctions:
     module, program = interp.module, interp.program
     reached: ReachedFunctions = {}
-    counters = external_counters(module.tree.body) if program.attributes.get("fragment") else []
+    counters = external_counters(module.tree.body) if program.attributes.fragment else []
     if counters:
         _analyze_as_loop_body(interp, module.tree, counters)
     else:
@@ -166,7 +166,7 @@ def _analyze_all(interp: Interpreter) -> ReachedFunctions:
             continue
         if interp.earlier_statements + interp.statement_count > FILE_BUDGET:
             node = function.node
-            program.attributes["unread"] = Site(
+            program.attributes.unread = Site(
                 module.path, node.lineno, node.col_offset, function=function.qualified_name
             )
             break

@@ -42,11 +42,11 @@ def summarize_program(program: Program, near_float16: Callable[[], bool]) -> Non
     scaled = [event for event in (*events[e.Scale], *events[e.ScalerStep]) if event.subject is not None]
     scalers = [tracked_object for tracked_object in program.objects if tracked_object.role == "scaler"]
     live = _live_scalers(program, scalers, scaled, events)
-    program.attributes["live_scalers"] = live
+    program.attributes.live_scalers = list(live)
     mark_scaler_left_out(program)
-    program.attributes["left_scalers"] = _scalers_without_update(program, scalers)
-    program.attributes["scales_apart"] = any(map(_scales_for_other_code, program.graphs))
-    program.attributes["scaler_dtypes"] = frozenset[str]().union(
+    program.attributes.left_scalers = _scalers_without_update(program, scalers)
+    program.attributes.scales_apart = any(map(_scales_for_other_code, program.graphs))
+    program.attributes.scaler_dtypes = set[str]().union(
         *(event.dtypes for event in events[e.Scale] if event.subject is not None)
     )
     steps = _scalers_by_optimizer(program, events)
@@ -54,15 +54,13 @@ def summarize_program(program: Program, near_float16: Callable[[], bool]) -> Non
     with_live_scaler = [key for key, by in steps.items() if not by.isdisjoint(of_live)]
     by_trainer = {t.key: t.attributes["trainer"] for t in program.objects if "trainer" in t.attributes}
     in_float16 = {key for key, precision in by_trainer.items() if precision == "float16"}
-    program.attributes["scaled_modules"] = (
-        _with_submodules(program, _owned_modules(program.objects[key] for key in with_live_scaler)) | in_float16
-    )
+    owned_by_scaled = _owned_modules(program.objects[key] for key in with_live_scaler)
+    program.attributes.scaled_modules = {*_with_submodules(program, owned_by_scaled), *in_float16}
     frozen = {t.key for t in program.objects if t.attributes.keys() & {"frozen", "partly_frozen"}}
     # A class that wraps an optimizer and steps it may keep float32 copies of the parameters.
     bare = [tracked_object for tracked_object in stepped if not tracked_object.attributes.get("wrapped")]
-    program.attributes["trained_modules"] = (
-        _with_submodules(program, _owned_modules(bare) - frozen) | by_trainer.keys()
-    ) - frozen
+    trained = _with_submodules(program, _owned_modules(bare) - frozen)
+    program.attributes.trained_modules = {*trained, *by_trainer} - frozen
     if events[e.ModuleCast]:
         _mark_casts(program)
     _mark_states(program, events, live)
@@ -103,7 +101,7 @@ def mark_bare_scales(program: Program, entries: Callable[[], Iterable[AutocastEn
 
     ``entries`` yields the autocast entries, each time with more files.
     """
-    live = {tracked_object.key for tracked_object in program.attributes["live_scalers"]}
+    live = {tracked_object.key for tracked_object in program.attributes.live_scalers}
     scaled = [event for event in program.iter_events() if isinstance(event, e.Scale) and event.subject in live]
     bare = [event for event in scaled if event.autocast == "out"]
     # Objects of a known class enter a region only if their class does. An unknown object may be of another class.
@@ -283,7 +281,7 @@ def _mark_states(program: Program, events: _EventsByKind, live: tuple[TrackedObj
         load.of_others = bool(full) and load.entry is not None and not known
     for restored in events[e.OptimizerLoad]:
         saved = any(restored.entry in save.optimizer_entries for save in full)
-        restored.holds_scaler = saved and restored.source not in program.attributes.get("handed", ())
+        restored.holds_scaler = saved and restored.source not in program.attributes.handed
         if restored.object is not None:
             restored.scope_scalers = _scaler_names_for((restored.object,), live, steps)
 

@@ -233,10 +233,10 @@ def test_each_label_of_the_automaton_is_owned_and_can_be_given() -> None:
 def test_what_faults_name_are_labels_kinds_and_excuses() -> None:
     excuses = set()
     for _, fault in LABELS.values():
-        assert {*fault.yields_to, *fault.yields_where_detected} <= set(LABELS)
-        assert {other for _, other in fault.label_overrides} <= LABELS.keys()
-        assert all(issubclass(kind, e.Event) for kind in (*fault.cause_kinds, *fault.trace_kinds))
-        assert fault.cause_kinds or not (fault.every_cause or fault.unscaled_only)
+        assert {*fault.precedence.yields_to, *fault.precedence.yields_where_detected} <= set(LABELS)
+        assert {other for _, other in fault.cause.label_overrides} <= LABELS.keys()
+        assert all(issubclass(kind, e.Event) for kind in (*fault.cause.kinds, *fault.trace_kinds))
+        assert fault.cause.kinds or not (fault.cause.every or fault.cause.unscaled_only)
         excuses |= {fault.exemption} - {""}
     assert excuses == set(EXCUSES), "an excuse that no fault names, or the other way round"
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from event_fields import set_attributes
 from negative_examples import FOLDER, negative_examples
 
 from pytest_amp_check.protocol import events, rules
@@ -606,7 +607,7 @@ def test_what_one_event_alone_says_nothing_of(code: str, kind: EventKind, facts:
 )
 def test_ranks_that_train_in_bfloat16_alone_skip_no_step(dtypes: set[str], finds: bool) -> None:
     program = Program()
-    program.attributes["scaler_dtypes"] = dtypes
+    program.attributes.scaler_dtypes = set(dtypes)
     found = judged("AMP602", events.ScalerStep, {"unsynchronised": "plain"}, program=program)
     assert list(found) == ["step@shards-plain"] * finds
 
@@ -711,7 +712,7 @@ def save(**facts: Any) -> Event:
 def saving(*saves: Event, **facts: Any) -> Program:
     program = Program()
     program.add_object("optimizer", "self.optimizer")
-    program.attributes.update(facts)
+    set_attributes(program, **facts)
     graph = Graph("main")
     graph.nodes = [Node(), *(Node(event) for event in saves)]
     program.graphs = [graph]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from event_fields import set_attributes
 
 from pytest_amp_check.protocol import events as e
 from pytest_amp_check.protocol import run_checker
@@ -454,7 +455,7 @@ def test_what_is_kept_of_a_run_is_bounded(run: Training, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("autocast", "expected"), [(False, ["AMP110"]), (True, [])])
 def test_a_run_is_judged_as_a_whole_once_for_each_place(run: Training, autocast: bool, expected: list[str]) -> None:
-    run.program.attributes.update(enters_autocast=autocast, live_scalers=(run.scaler,))
+    set_attributes(run.program, enters_autocast=autocast, live_scalers=(run.scaler,))
     for _ in range(3):
         run.add(e.Scale, "scale", subject=run.scaler.key, forward_read=True)
         run.step()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from drawing import Drawing
+from event_fields import set_attributes
 
 from pytest_amp_check.protocol import events as e
 from pytest_amp_check.protocol import graph_checker
@@ -215,7 +216,7 @@ def found(
     ``known`` are attributes of the program, ``scaler`` of its first scaler, and ``facts`` of each optimizer.
     """
     drawing = Drawing(optimizers)
-    drawing.program.attributes.update(known or {})
+    set_attributes(drawing.program, **(known or {}))
     if scaler is not None:
         drawing.scaler.attributes = dict(scaler)
     for thing in drawing.optimizers:
@@ -1161,14 +1162,14 @@ def test_a_framework_updates_the_scale_for_all_its_optimizers(words: str, owned:
 )
 def test_a_step_is_the_end_where_nobody_else_has_the_scaler(facts: dict[str, Any], expected: list[str]) -> None:
     drawing = Drawing()
-    drawing.program.attributes.update(facts)
+    set_attributes(drawing.program, **facts)
     Text(drawing, "zero back step end").read(0)
     assert [finding.code for finding in drawing.findings()] == expected
 
 
 def test_a_function_that_is_too_long_is_named() -> None:
     drawing = Drawing()
-    drawing.program.attributes["unread"] = Site("train.py", 7, function="main")
+    drawing.program.attributes.unread = Site("train.py", 7, function="main")
     (finding,) = drawing.findings()
     assert finding.line == 7
     assert "`main`" in finding.message
@@ -1187,7 +1188,7 @@ def judged(
 ) -> str:
     """Return the findings of words, with attributes of program and scaler, and of optimizers, words and predicates."""
     drawing = Drawing(optimizers)
-    drawing.program.attributes.update(program or {})
+    set_attributes(drawing.program, **(program or {}))
     drawing.program.add_object("scaler", "other")
     if made:
         drawing.scaler.attributes["constructed"] = True

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from event_fields import every_kind as kinds_of_events
-from event_fields import fields_of, own_fields
+from event_fields import fields_of, own_fields, set_attributes
 
 import pytest_amp_check
 from pytest_amp_check.protocol import events, torch_api
@@ -85,8 +85,8 @@ def test_fields_that_nobody_declares_fail_in_tests() -> None:
         setattr(event, *facts.popitem())
     with pytest.raises(AssertionError, match="a module has no fact 'upcast'"):
         Program().add_object("module", "model", upcast=True)
-    with pytest.raises(AssertionError, match="a program has no fact"):
-        Program().attributes["colour"] = "red"
+    with pytest.raises(AssertionError, match="a program has no attribute 'colour'"):
+        set_attributes(Program(), colour="red")
 
 
 @every_kind

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from event_fields import set_attributes
 
 from pytest_amp_check import check_source
 from pytest_amp_check.protocol import events, rules
@@ -66,7 +67,7 @@ def program_of(*found: Event, **facts: Any) -> Program:
     graph = Graph("train")
     graph.nodes = [Node(event) for event in (None, *found)]
     program.graphs = [graph]
-    program.attributes = facts
+    set_attributes(program, **facts)
     return program
 
 
@@ -233,7 +234,7 @@ def scale_of(subject: int, **facts: Any) -> Event:
 
 def scaling_program(*found: Event, scalers: int = 1, **facts: Any) -> Program:
     program = program_of(*found, **facts)
-    program.attributes["live_scalers"] = tuple(program.add_object("scaler", f"scaler{n}") for n in range(scalers))
+    program.attributes.live_scalers = [program.add_object("scaler", f"scaler{n}") for n in range(scalers)]
     return program
 
 
@@ -318,7 +319,7 @@ def test_trained_modules_are_not_cast() -> None:
     half, low, frozen, full = cast(1, "float16"), cast(1, "bfloat16"), cast(2, "bfloat16"), cast(1, "float32")
     program = program_of(half, low, frozen, full, trained_modules={1})
     assert judge_whole("AMP501", program) == [("cast:trained", half), ("cast:trained", low)]
-    program.attributes["live_scalers"] = (program.add_object("scaler", "scaler"),)
+    program.attributes.live_scalers = [program.add_object("scaler", "scaler")]
     assert judge_whole("AMP501", program) == [("cast:trained-scaled", half), ("cast:trained", low)]
     assert RULES["AMP501"].violations["cast:trained-scaled"].severity == "error"
     assert judge_whole("AMP501", program_of(half)) == []

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from drawing import Drawing
+from event_fields import set_attributes
 
 from pytest_amp_check import check_source
 from pytest_amp_check.protocol import events as e
@@ -128,7 +129,7 @@ def test_a_statement_that_skips_what_came_before_is_not_named() -> None:
 def test_a_finding_knows_the_functions_whose_reading_has_come_upon_it() -> None:
     program = Program()
     scaler = program.add_object("scaler", "scaler")
-    program.attributes.update(enters_autocast=False, live_scalers=(scaler,))
+    set_attributes(program, enters_autocast=False, live_scalers=(scaler,))
     fill = e.Fill(Site("train.py", 4), value=-1e9, eligible=True)
     scale = e.Scale(Site("train.py", 7), scaler.key, forward_read=True)
     for line, events in ((1, [fill]), (3, [scale, fill]), (9, [])):
@@ -145,7 +146,7 @@ def test_a_finding_knows_the_functions_whose_reading_has_come_upon_it() -> None:
 @pytest.mark.parametrize("read", [True, False])
 def test_what_a_program_lacks_is_certain_where_its_forward_was_read(read: bool) -> None:
     drawing = Drawing()
-    drawing.program.attributes.update(enters_autocast=False, live_scalers=(drawing.scaler,))
+    set_attributes(drawing.program, enters_autocast=False, live_scalers=(drawing.scaler,))
     scale = drawing.event(e.Scale, forward_read=read)
     scale.subject = drawing.scaler.key
     drawing.line(0, scale)

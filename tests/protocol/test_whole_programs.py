@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from event_fields import set_attributes
 
 from pytest_amp_check.protocol import events as e
 from pytest_amp_check.protocol.events import UNKNOWN, Event, Graph, Node, Program, Site
@@ -29,7 +30,7 @@ def graph_of(*events: Event, ways: tuple[tuple[int, int], ...] | None = None) ->
 def program_of(*graphs: Graph, **facts: Any) -> Program:
     program = Program()
     program.graphs = list(graphs)
-    program.attributes.update(facts)
+    set_attributes(program, **facts)
     return program
 
 
@@ -134,7 +135,7 @@ def compressed(scale: dict[str, object], hook: dict[str, Any], step: dict[str, A
     hooked = e.CommHook(at(2), **hook)
     stepped = e.ScalerStep(at(3), scaler.key, **{"object": optimizer.key, **step})
     program.graphs = [graph_of(made, hooked, stepped, stepped)]
-    program.attributes["live_scalers"] = (scaler,)
+    program.attributes.live_scalers = [scaler]
     return judged("AMP604", program)
 
 
@@ -208,7 +209,7 @@ def test_a_custom_function_that_training_in_autocast_comes_upon(
 def test_anomalies_are_looked_for_beside_a_live_scaler(called: str, by_event: dict[str, object], expected: str) -> None:
     program = program_of(graph_of(e.Anomaly(at(1), names=by_event), e.Anomaly(at(2), idle=True)))
     assert judged("AMP213", program) == []
-    program.attributes["live_scalers"] = (program.add_object("scaler", called),)
+    program.attributes.live_scalers = [program.add_object("scaler", called)]
     assert judged("AMP213", program) == [("anomaly-nonfinite", 1, {"scaler": expected})]
 
 
@@ -233,6 +234,6 @@ def test_a_scaler_of_another_device_than_the_regions(device: str | None, entered
     nothing = e.AutocastEnter(at(8), enabled=False, device="xpu", null=True)
     regions = [e.AutocastEnter(at(9), enabled=True, device=each) for each in entered]
     program.graphs = [graph_of(*made, nothing, *regions)]
-    program.attributes["live_scalers"] = (scaler,)
+    program.attributes.live_scalers = [scaler]
     values = {"device": str(device), "other": entered[0] if entered else ""}
     assert judged("AMP216", program) == [("scaler:other-device", 1, values)] * found

@@ -1,10 +1,11 @@
-"""The kinds of events, and the fields that they declare."""
+"""The kinds of events, the fields that they declare, and the attributes of a program."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from pytest_amp_check.protocol.events import Event, EventKind
+from pytest_amp_check.protocol.events import Event, EventKind, Program
 
 _FIELDS: dict[EventKind, frozenset[str]] = {}
 
@@ -29,3 +30,10 @@ def fields_of(kind: EventKind) -> frozenset[str]:
     if kind not in _FIELDS:
         _FIELDS[kind] = frozenset[str]().union(*map(own_fields, kind.__mro__))
     return _FIELDS[kind]
+
+
+def set_attributes(program: Program, **facts: Any) -> None:
+    """Set attributes of a program. Fail if the program does not declare an attribute."""
+    for name, value in facts.items():
+        assert hasattr(program.attributes, name), f"a program has no attribute {name!r}: declare it"
+        setattr(program.attributes, name, value)

@@ -35,7 +35,7 @@ def accumulate_grads(checker: Checker, ctx: EventContext, event: e.Backward) -> 
     averaged = certain and _averages_grads(event, ctx.state)
     served = checker.served_optimizers.get(ctx.subject_key, ())
     kinds = (a.BACKWARD_SCALED, a.MAYBE_SCALED) if ctx.subject_key >= 0 else (a.BACKWARD_RAW, a.MAYBE_RAW)
-    if event.opaque or (event.given and checker.program.attributes.get("scales_apart")):
+    if event.opaque or (event.given and checker.program.attributes.scales_apart):
         kinds = (a.HANDOFF, a.HANDOFF)
     for i, key in enumerate(checker.optimizer_keys):
         if (feeds is not None and key not in feeds) or (sole and i not in sole):

@@ -121,7 +121,7 @@ def is_cleared_elsewhere(checker: Checker, ctx: EventContext, i: int) -> bool:
     key = checker.optimizer_keys[i]
     facts = checker.program.objects[key].attributes
     hooked = bool(facts.get("hooked"))
-    if checker.program.attributes.get("fragment") and not facts.get("constructed"):
+    if checker.program.attributes.fragment and not facts.get("constructed"):
         return True  # The code is a fragment of a program.
     zeroed = key in checker.zeroed_optimizers and not _is_never_cleared_between(checker, ctx, i)
     return (
@@ -219,11 +219,11 @@ def is_unscaled_if_live(checker: Checker, ctx: EventContext, i: int) -> bool:
 
 def is_divided_elsewhere(checker: Checker, ctx: EventContext, i: int) -> bool:
     facts = checker.program.objects[checker.optimizer_keys[i]].attributes
-    if facts.get("divided") or checker.program.attributes.get("averaged"):
+    if facts.get("divided") or checker.program.attributes.averaged:
         return True
     fed = checker.find_last_event(ctx.point, (e.Backward,), i)
     # The code is a fragment, and another fragment computes the loss.
-    is_fragment = bool(checker.program.attributes.get("fragment")) and isinstance(fed, e.Backward) and fed.vague
+    is_fragment = checker.program.attributes.fragment and isinstance(fed, e.Backward) and fed.vague
     return is_fragment or _runs_once_per_window(checker, fed)
 
 

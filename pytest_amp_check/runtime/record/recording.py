@@ -108,10 +108,7 @@ class Recording:
         self.watches_after_skip = False
         #: Cache of answers about the source code at a location.
         self._source_answers: dict[tuple[Callable[[Site], object], Site], Any] = {}
-        self.program.attributes["live_scalers"] = []
-        self.program.attributes["trained_modules"] = set()
-        self.program.attributes["scaler_dtypes"] = set()
-        self.program.attributes["enters_autocast"] = False
+        self.program.attributes.enters_autocast = False
 
     def emit(self, event: Emitted) -> Emitted:
         """Add an event, and return the event."""

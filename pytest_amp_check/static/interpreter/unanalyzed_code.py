@@ -118,9 +118,7 @@ def is_criterion(name: str) -> bool:
 
 def escape(interp: Interpreter, arguments: list[Value], node: ast.AST, effects: frozenset[str] = e.MATTERS) -> None:
     """Emit the escape of scalers and optimizers into unanalyzed code, with the effects that the code may have."""
-    interp.program.attributes.setdefault("handed", set()).update(
-        value.key for value in arguments if isinstance(value, UnknownValue)
-    )
+    interp.program.attributes.handed.update(value.key for value in arguments if isinstance(value, UnknownValue))
     object_keys = tuple(tracked_object.key for tracked_object in reachable_objects(interp, arguments))
     if object_keys:
         options = [v for value in arguments for v in value.alternatives()]

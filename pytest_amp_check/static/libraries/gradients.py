@@ -54,7 +54,7 @@ def mark_averaged_elsewhere(interp: Interpreter, params: ParamsValue) -> None:
     owners = find_owners(interp, params)
     if owners is None and interp.state.frame.module is interp.module:
         # The optimizer may be recognized only later, by use.
-        interp.program.attributes["averaged"] = True
+        interp.program.attributes.averaged = True
     for key in owners or ():
         interp.program.objects[key].attributes["divided"] = True
 

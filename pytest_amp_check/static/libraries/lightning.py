@@ -217,7 +217,7 @@ def _make_engine(interp: Interpreter, cls: Class, node: ast.AST) -> FrameworkEng
     """Return the engine that scales the losses of a LightningModule."""
     tracked_object = interp.tracked_object(("lightning", cls.node), "scaler", "self", interp.site_of(node))
     doubt = _find_trainers(interp, cls.module).rate_precisions(frameworks.FLOAT16_MIXED)
-    if doubt == INFO and not interp.program.attributes.get("lightning16"):
+    if doubt == INFO and not interp.program.attributes.lightning16:
         doubt = None
     enabled: Formula = doubt is not None
     if doubt in (WARNING, INFO):

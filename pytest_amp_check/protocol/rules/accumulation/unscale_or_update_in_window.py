@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import Backward, Unscale
 from ...fix import SAFE
-from ...rule import ERROR, Rule, ViolationKind
+from ...rule import ERROR, Cause, Rule, ViolationKind
 
 _UNSCALED_EARLY = (
     "`{scaler}.unscale_({optimizer})` runs before the accumulation window is complete: call it once, directly before "
@@ -22,14 +22,14 @@ RULE = Rule(
     violations={
         "unscale@window": ViolationKind(
             _UNSCALED_EARLY,
-            cause_kinds=(Unscale,),
+            cause=Cause(Unscale),
             trace_kinds=(Unscale, Backward),
             in_next_iteration=True,
         ),
         # The same message if no known condition delays the step.
         "step@early": ViolationKind(
             _UNSCALED_EARLY,
-            cause_kinds=(Unscale,),
+            cause=Cause(Unscale),
             trace_kinds=(Unscale, Backward),
         ),
         "update@window": ViolationKind(

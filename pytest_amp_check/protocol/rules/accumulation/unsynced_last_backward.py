@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...events import Backward
-from ...rule import ERROR, STATIC, Rule, ViolationKind
+from ...rule import ERROR, STATIC, Cause, Precedence, Rule, ViolationKind
 
 RULE = Rule(
     "AMP305",
@@ -16,9 +16,9 @@ RULE = Rule(
         "step@apart": ViolationKind(
             "`{loss}` runs its last backward before the step of `{optimizer}` under `no_sync()`, so each process "
             "applies its own gradients: leave `no_sync()` before the last micro-batch of the window",
-            cause_kinds=(Backward,),
+            cause=Cause(Backward),
             trace_kinds=(Backward,),
-            needs_every_path=True,
+            precedence=Precedence(needs_every_path=True),
         ),
     },
     rationale="""\

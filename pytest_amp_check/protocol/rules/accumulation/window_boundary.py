@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import Backward, Program, Window
 from ...fix import UNSAFE
-from ...rule import ERROR, WARNING, Labels, Rule, ViolationKind
+from ...rule import ERROR, WARNING, Labels, Precedence, Rule, ViolationKind
 
 
 def _check_window_boundary(event: Window, program: Program) -> Labels:
@@ -25,7 +25,7 @@ RULE = Rule(
             "counts: clear them once, after the step",
             trace_kinds=(Backward,),
             in_next_iteration=True,
-            yields_to=("step@discarded",),
+            precedence=Precedence(yields_to=("step@discarded",)),
             exemption="of-no-window",
             any_precision=True,
         ),

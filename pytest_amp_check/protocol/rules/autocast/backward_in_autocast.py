@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import AutocastEnter, Backward, Program
 from ...fix import SAFE
-from ...rule import BOTH, WARNING, Labels, Rule, ViolationKind
+from ...rule import BOTH, WARNING, Labels, Precedence, Rule, ViolationKind
 
 
 def _check_float8(event: Backward, program: Program) -> Labels:
@@ -33,7 +33,7 @@ RULE = Rule(
             "`{call}` runs inside an autocast region, so an optimizer that multiplies matrices computes its update"
             " in low precision: leave the region before the step",
             trace_kinds=(AutocastEnter,),
-            yields_where_detected=("backward@region",),
+            precedence=Precedence(yields_where_detected=("backward@region",)),
             any_precision=True,
         ),
         "backward@float8": ViolationKind(

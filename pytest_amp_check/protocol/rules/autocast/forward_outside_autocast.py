@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ...events import Graph, ModuleCast, Program, Scale, TrackedObject
-from ...rule import BOTH, INFO, WARNING, Rule, Verdicts, ViolationKind
+from ...rule import BOTH, INFO, WARNING, Certainty, Rule, Verdicts, ViolationKind
 
 
 def _check_forward_outside(program: Program) -> Verdicts:
     """Yield losses of a live scaler whose forward ran outside autocast. The cause is the forward, if it is known."""
-    live = {tracked_object.key for tracked_object in program.attributes.get("live_scalers", ())}
-    never = not program.attributes.get("enters_autocast", True)
+    live = {tracked_object.key for tracked_object in program.attributes.live_scalers}
+    never = not program.attributes.enters_autocast
     halved = [(number, x) for number, graph in enumerate(program.graphs) for x in _find_float16_casts(graph)]
     blamed: dict[tuple[int, int], Scale] = {}
     for number, graph in enumerate(program.graphs):
@@ -78,7 +78,7 @@ RULE = Rule(
             "`{scaler}` scales a loss, but the analyzed code never enters autocast: wrap the forward pass and the "
             "loss in `torch.autocast`, unless the model itself enters it",
             INFO,
-            always_possible=True,
+            certainty=Certainty(always_possible=True),
         ),
         "scale@outside-autocast": ViolationKind(
             "`{scaler}` scales a loss computed outside autocast, so the training runs in float32: wrap the forward "
@@ -88,7 +88,7 @@ RULE = Rule(
             "`{scaler}` scales a loss that seems to be computed outside autocast: wrap the forward pass and the loss "
             "in `torch.autocast`, unless the model itself enters it",
             INFO,
-            always_possible=True,
+            certainty=Certainty(always_possible=True),
         ),
         "scale@forward-outside": ViolationKind(
             "`{scaler}` scales a loss whose forward pass ran before the autocast region, so the model runs in"

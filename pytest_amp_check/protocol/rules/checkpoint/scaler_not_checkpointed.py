@@ -8,7 +8,7 @@ from ...rule import INFO, WARNING, Rule, Verdicts, ViolationKind
 
 
 def _check_saves(program: Program) -> Verdicts:
-    dtypes = frozenset(program.attributes.get("scaler_dtypes", ()))
+    dtypes = frozenset(program.attributes.scaler_dtypes)
     if dtypes and dtypes <= {"bfloat16"}:
         return  # a scaler of bfloat16 only has no state worth saving
     saves = [event for event in program.iter_events() if isinstance(event, Save)]
@@ -17,12 +17,12 @@ def _check_saves(program: Program) -> Verdicts:
     for event in saves:
         if event.open or event.scalers or event.whole_scalers:
             continue
-        remade = program.attributes.get("remade", ())
+        remade = program.attributes.remade
         scalers = [x for x in event.scope_scalers if x not in remade]
         if event.optimizers and scalers:
             names = {"optimizer": program.name_of(event.optimizers[0]), "scaler": program.name_of(scalers[0])}
             label = "save:no-scaler-object" if event.objects else "save:no-scaler"
-            yield label if program.attributes.get("resumes", True) else "save:no-scaler-unresumed", event, names, ()
+            yield label if program.attributes.resumes else "save:no-scaler-unresumed", event, names, ()
 
 
 RULE = Rule(

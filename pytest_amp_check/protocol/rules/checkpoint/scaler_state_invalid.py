@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...events import Again, Event, Graph, OptimizerLoad, Program, Save, ScalerLoad, ScalerStep
-from ...rule import WARNING, Labels, Rule, Verdicts, ViolationKind
+from ...rule import WARNING, Labels, Precedence, Rule, Verdicts, ViolationKind
 
 
 def _check_whole_scaler(event: Save, program: Program) -> Labels:
@@ -14,7 +14,7 @@ def _check_whole_scaler(event: Save, program: Program) -> Labels:
 
 def _check_not_restored(program: Program) -> Verdicts:
     """Yield loads of an optimizer's state without a load of the scaler's state on the same path."""
-    dtypes = frozenset(program.attributes.get("scaler_dtypes", ()))
+    dtypes = frozenset(program.attributes.scaler_dtypes)
     if dtypes and dtypes <= {"bfloat16"}:
         return
     loads: dict[tuple[str, int, int], list[tuple[Graph, int, OptimizerLoad]]] = {}
@@ -75,7 +75,7 @@ RULE = Rule(
             "`{scaler}.state_dict()` is taken between step and update, so it holds the old scale: take it after "
             "`{scaler}.update()`",
             trace_kinds=(ScalerStep,),
-            needs_update=True,
+            precedence=Precedence(needs_update=True),
         ),
         "save:whole-scaler": ViolationKind(
             "The checkpoint holds `{scaler}` as a whole object, which `torch.load` refuses by default: "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...events import Backward, FollowingEvent, Program, ScalerStep, SchedulerStep, StepFollowed
-from ...rule import INFO, WARNING, Labels, Rule, ViolationKind
+from ...rule import INFO, WARNING, Certainty, Labels, Precedence, Rule, ViolationKind
 
 
 def _check_cadence(event: FollowingEvent, program: Program) -> Labels:
@@ -32,13 +32,13 @@ RULE = Rule(
             "`{scaler}.get_scale()` did not fall in `{scaler}.update()`",
             trace_kinds=(ScalerStep,),
             in_next_iteration=True,
-            yields_to=("scheduler:micro-batch",),
-            is_proven=True,
+            precedence=Precedence(yields_to=("scheduler:micro-batch",)),
+            certainty=Certainty(is_proven=True),
         ),
         "followed:skipped": ViolationKind(
             "`{call}` runs although the step of `{optimizer}` was skipped: call it only if `{scaler}.get_scale()` did "
             "not fall in `{scaler}.update()`",
-            is_proven=True,
+            certainty=Certainty(is_proven=True),
         ),
         "average:skipped": ViolationKind(
             "`{call}` adds the same weights to the average again if the step of `{optimizer}` is skipped: call it "
@@ -49,13 +49,13 @@ RULE = Rule(
         "averaged:skipped": ViolationKind(
             "`{call}` averages weights over processes, but this process skipped the step of `{optimizer}`, and others "
             "may not have: reduce `found_inf` with max over all processes, so that all skip together",
-            is_proven=True,
+            certainty=Certainty(is_proven=True),
         ),
         "left-out:skipped": ViolationKind(
             "`{call}` was skipped, so this process missed the weight average of `{optimizer}`, for which other "
             "processes wait: reduce `found_inf` with max over all processes, so that all skip together",
             WARNING,
-            is_proven=True,
+            certainty=Certainty(is_proven=True),
         ),
         "scheduler:micro-batch": ViolationKind(
             "`{call}` moves the learning rate in every micro-batch, although the optimizer steps once per window: "

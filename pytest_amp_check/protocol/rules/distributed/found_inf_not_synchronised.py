@@ -8,7 +8,7 @@ from ...rule import ERROR, Labels, Rule, ViolationKind
 
 def _check_unsynchronized(event: ScalerStep, program: Program) -> Labels:
     why = event.unsynchronised
-    if why and set(program.attributes.get("scaler_dtypes", ())) != {"bfloat16"}:
+    if why and set(program.attributes.scaler_dtypes) != {"bfloat16"}:
         yield f"step@shards-{why}", {}
 
 

@@ -14,7 +14,7 @@ def _check_compressed_hooks(program: Program) -> Verdicts:
     events = list(program.iter_events())
     hooks = [event for event in events if isinstance(event, CommHook)]
     small = {event.subject for event in events if isinstance(event, ScalerNew) and _has_small_scale(event)}
-    live = {tracked_object.key for tracked_object in program.attributes.get("live_scalers", ())} - small
+    live = {tracked_object.key for tracked_object in program.attributes.live_scalers} - small
     steps = [event for event in events if isinstance(event, ScalerStep) and event.subject in live]
     for hook in hooks:
         for step in steps:

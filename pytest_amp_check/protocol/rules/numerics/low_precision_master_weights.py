@@ -7,10 +7,10 @@ from ...rule import BOTH, ERROR, WARNING, Rule, Verdicts, ViolationKind
 
 
 def _check_trained_casts(program: Program) -> Verdicts:
-    trained = program.attributes.get("trained_modules", frozenset())
-    scaled = program.attributes.get(
-        "scaled_modules", trained if program.attributes.get("live_scalers") else frozenset()
-    )
+    trained = program.attributes.trained_modules
+    scaled = program.attributes.scaled_modules
+    if scaled is None:
+        scaled = trained if program.attributes.live_scalers else set()
     for graph in program.graphs:
         for node in graph.nodes:
             event = node.event

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import Backward, Event, Program
 from ...fix import SAFE
-from ...rule import ERROR, Labels, Rule, ViolationKind
+from ...rule import ERROR, Cause, Certainty, Labels, Rule, ViolationKind
 
 
 def _check_backward(event: Backward, program: Program) -> Labels:
@@ -28,20 +28,18 @@ RULE = Rule(
         "step@raw": ViolationKind(
             "`{loss}` runs backward without the loss scale, but `{scaler}.step({optimizer})` divides its gradients by "
             "the scale: write `{scaler}.scale({loss}).backward()`",
-            cause_kinds=(Backward,),
-            unscaled_only=True,
+            cause=Cause(Backward, unscaled_only=True, label_overrides=((_may_be_scaled_by_caller, "step@raw-given"),)),
             trace_kinds=(Backward,),
-            label_overrides=((_may_be_scaled_by_caller, "step@raw-given"),),
         ),
         "step@raw-given": ViolationKind(
             "`{loss}` runs backward without the loss scale, but `{scaler}.step({optimizer})` divides its gradients by "
             "the scale: write `{scaler}.scale({loss}).backward()`, unless the caller passes a scaled loss",
-            missing_method="scale",
+            certainty=Certainty(missing_method="scale"),
         ),
         "backward:beside": ViolationKind(
             "`{loss}` runs backward without the loss scale, but `{scaler}` divides its gradients by the scale, and no "
             "method of its class scales the loss: write `{scaler}.scale({loss}).backward()`",
-            missing_method="scale",
+            certainty=Certainty(missing_method="scale"),
         ),
         "step@raw-framework": ViolationKind(
             "`{loss}` runs backward without the loss scale, but {framework} divides its gradients by the scale: "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import Backward, Clip, Event, Program, ScalerStep, Unscale
 from ...fix import SAFE
-from ...rule import ERROR, Labels, Rule, ViolationKind
+from ...rule import ERROR, Cause, Certainty, Labels, Rule, ViolationKind
 
 
 def _check_clip(event: Clip, program: Program) -> Labels:
@@ -30,11 +30,9 @@ RULE = Rule(
         "clip@scaled": ViolationKind(
             "`{call}` clips gradients that are still multiplied by the loss scale: "
             "call `{scaler}.unscale_({optimizer})` before it",
-            cause_kinds=(Clip,),
-            every_cause=True,
+            cause=Cause(Clip, every=True, label_overrides=((_is_by_hand, "clip@scaled-by-hand"),)),
             trace_kinds=(Backward,),
             exemption="unscaled-where-live",
-            label_overrides=((_is_by_hand, "clip@scaled-by-hand"),),
             sparing_kinds=(Unscale,),
         ),
         "clip@scaled-by-hand": ViolationKind(
@@ -50,7 +48,7 @@ RULE = Rule(
         "clip:beside": ViolationKind(
             "`{call}` clips gradients that `{scaler}` keeps multiplied by the loss scale, and no method of its class "
             "unscales them: call `{scaler}.unscale_({optimizer})` before it",
-            missing_method="unscale_",
+            certainty=Certainty(missing_method="unscale_"),
         ),
         "clip@scaled-framework": ViolationKind(
             "`{call}` clips gradients that {framework} keeps multiplied by the loss scale: {advice}"

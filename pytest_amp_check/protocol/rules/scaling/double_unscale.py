@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...events import Backward, GradDivide, ScalerStep, Unscale
-from ...rule import ERROR, Rule, ViolationKind
+from ...rule import ERROR, Cause, Rule, ViolationKind
 
 RULE = Rule(
     "AMP210",
@@ -15,13 +15,13 @@ RULE = Rule(
         "step@divided": ViolationKind(
             "Gradients of `{optimizer}` are divided by the loss scale by hand, and `{scaler}` divides them as well: "
             "replace the division by `{scaler}.unscale_({optimizer})`",
-            cause_kinds=(GradDivide,),
+            cause=Cause(GradDivide),
             trace_kinds=(Backward,),
         ),
         "unscale@divided": ViolationKind(
             "Gradients of `{optimizer}` are divided by the loss scale by hand, and `{scaler}.unscale_({optimizer})` "
             "divides them again: remove the division",
-            cause_kinds=(GradDivide,),
+            cause=Cause(GradDivide),
         ),
         "step@borrowed": ViolationKind(
             "Gradients of `{optimizer}` are divided by the loss scale twice, because `{scaler}` has unscaled another "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...events import Backward
-from ...rule import ERROR, Rule, ViolationKind
+from ...rule import ERROR, Cause, Rule, ViolationKind
 
 RULE = Rule(
     "AMP205",
@@ -22,7 +22,7 @@ RULE = Rule(
         "step@uneven": ViolationKind(
             "`{call}` adds gradients to those of `{optimizer}` that another scaler has scaled: use one scaler for all "
             "losses of an optimizer",
-            cause_kinds=(Backward,),
+            cause=Cause(Backward),
             trace_kinds=(Backward,),
             exemption="one-scaler",
         ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...events import Backward, Unscale
-from ...rule import ERROR, INFO, Rule, ViolationKind
+from ...rule import ERROR, INFO, Cause, Rule, ViolationKind
 
 RULE = Rule(
     "AMP202",
@@ -23,7 +23,7 @@ RULE = Rule(
             "`{scaler}.unscale_({optimizer})` first, or divide the values by `{scaler}.get_scale()`",
             INFO,
             trace_kinds=(Backward,),
-            cause_only_reads=True,
+            cause=Cause(only_reads=True),
             sparing_kinds=(Unscale,),
         ),
         "edit@scaled-framework": ViolationKind(

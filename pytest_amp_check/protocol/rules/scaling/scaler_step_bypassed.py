@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import Backward, Program, ScalerStep, Step, Unscale
 from ...fix import SAFE
-from ...rule import ERROR, Labels, Rule, ViolationKind
+from ...rule import ERROR, Certainty, Labels, Rule, ViolationKind
 
 
 def _check_plain_step(event: Step, program: Program) -> Labels:
@@ -43,7 +43,7 @@ RULE = Rule(
         "plain-step:beside": ViolationKind(
             "`{optimizer}.step()` applies gradients that `{scaler}` keeps multiplied by the loss scale, and no method "
             "of its class steps through the scaler: call `{scaler}.step({optimizer})` instead",
-            missing_method="step",
+            certainty=Certainty(missing_method="step"),
         ),
     },
     rationale="""\

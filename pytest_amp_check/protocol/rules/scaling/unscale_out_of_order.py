@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...events import ScalerStep, Unscale, Update
-from ...rule import ERROR, Rule, ViolationKind
+from ...rule import ERROR, Cause, Precedence, Rule, ViolationKind
 
 RULE = Rule(
     "AMP209",
@@ -15,18 +15,18 @@ RULE = Rule(
         "backward@unscaled": ViolationKind(
             "`{scaler}.unscale_({optimizer})` has no update before the next backward, so the scaler takes scaled "
             "gradients for unscaled ones: call `{scaler}.update()` also where `{skip}` skips the step",
-            cause_kinds=(Unscale,),
+            cause=Cause(Unscale),
             trace_kinds=(Unscale,),
-            yields_to=("unscale@window",),
+            precedence=Precedence(yields_to=("unscale@window",)),
             sparing_kinds=(ScalerStep, Update),
             names_skip=True,
         ),
         "backward@unscaled-early": ViolationKind(
             "`{scaler}.unscale_({optimizer})` runs before the backward pass, so the scaler takes the new scaled "
             "gradients for unscaled ones: call it between backward and `{scaler}.step({optimizer})`",
-            cause_kinds=(Unscale,),
+            cause=Cause(Unscale),
             trace_kinds=(Unscale,),
-            yields_to=("unscale@window",),
+            precedence=Precedence(yields_to=("unscale@window",)),
         ),
         "backward@unscaled-framework": ViolationKind(
             "`{call}` unscales gradients, but the next backward runs before their step, so {framework} takes scaled "
@@ -36,7 +36,7 @@ RULE = Rule(
             "`{scaler}.unscale_({optimizer})` is called twice for one update, so torch raises: "
             "call it once, before the gradients are first used",
             trace_kinds=(Unscale,),
-            yields_to=("unscale@window", "backward@unscaled", "backward@unscaled-early"),
+            precedence=Precedence(yields_to=("unscale@window", "backward@unscaled", "backward@unscaled-early")),
         ),
         "unscale@stepped": ViolationKind(
             "`{scaler}.unscale_({optimizer})` comes after the step, so torch raises: "
@@ -46,7 +46,7 @@ RULE = Rule(
         "step@unscaled-updated": ViolationKind(
             "`{scaler}.update()` runs between unscale_ and step, so the step divides the gradients by the scale "
             "again: call it after `{scaler}.step({optimizer})`",
-            cause_kinds=(Update,),
+            cause=Cause(Update),
         ),
     },
     rationale="""\

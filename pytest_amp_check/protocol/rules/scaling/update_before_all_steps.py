@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import Backward, Event, Update
 from ...fix import SAFE
-from ...rule import ERROR, INFO, Rule, ViolationKind
+from ...rule import ERROR, INFO, Cause, Certainty, Precedence, Rule, ViolationKind
 
 
 def _sets_scale(event: Event | None) -> bool:
@@ -27,10 +27,9 @@ RULE = Rule(
         "update@pending": ViolationKind(
             "`{scaler}.update()` changes the scale while `{optimizer}` still holds gradients of the old scale: step "
             "every optimizer first, then update once",
-            cause_kinds=(Update,),
+            cause=Cause(Update, label_overrides=((_sets_scale, "update@new-scale"),)),
             trace_kinds=(Backward,),
             exemption="another-scaler",
-            label_overrides=((_sets_scale, "update@new-scale"),),
         ),
         "update@new-scale": ViolationKind(
             "`{scaler}.update()` sets a new scale while `{optimizer}` may hold gradients of the old scale (inside an "
@@ -41,10 +40,10 @@ RULE = Rule(
         "update@aged": ViolationKind(
             "`{scaler}.update()` changes the scale before `{optimizer}` is stepped, which may still hold gradients of "
             "the old scale: step every optimizer first, then update once",
-            cause_kinds=(Update,),
+            cause=Cause(Update),
             trace_kinds=(Backward,),
             exemption="another-scaler",
-            is_possible=True,
+            certainty=Certainty(is_possible=True),
         ),
         "update@left-out": ViolationKind(
             "`{scaler}.update()` also runs on paths that skip `{scaler}.step({optimizer})`, so torch raises because "
@@ -54,7 +53,7 @@ RULE = Rule(
         "update@nothing": ViolationKind(
             "`{scaler}.update()` runs without a step or unscale_ since the last update, so torch raises: call it once "
             "per iteration, after `{scaler}.step({optimizer})`",
-            needs_every_path=True,
+            precedence=Precedence(needs_every_path=True),
         ),
     },
     rationale="""\

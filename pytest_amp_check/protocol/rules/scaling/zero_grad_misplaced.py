@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...events import Backward, ScalerStep, ZeroGrad
-from ...rule import ERROR, WARNING, Rule, ViolationKind
+from ...rule import ERROR, WARNING, Cause, Certainty, Precedence, Rule, ViolationKind
 
 RULE = Rule(
     "AMP215",
@@ -15,9 +15,9 @@ RULE = Rule(
         "step@discarded": ViolationKind(
             "Gradients of `{optimizer}` are cleared between backward and `{scaler}.step({optimizer})`: "
             "clear them before backward or after the step",
-            cause_kinds=(ZeroGrad,),
+            cause=Cause(ZeroGrad),
             trace_kinds=(Backward,),
-            needs_every_path=True,
+            precedence=Precedence(needs_every_path=True),
         ),
         "backward@stale": ViolationKind(
             "Gradients of `{optimizer}` are not cleared between a step and the next backward: "
@@ -33,10 +33,9 @@ RULE = Rule(
             WARNING,
             trace_kinds=(ScalerStep,),
             in_next_iteration=True,
-            is_possible=True,
+            certainty=Certainty(is_possible=True, missing_method="zero_grad"),
             exemption="cleared-elsewhere",
             any_precision=True,
-            missing_method="zero_grad",
         ),
     },
     rationale="""\

@@ -66,7 +66,7 @@ class AutocastListener(Listener):
         self.regions.enter(site, region.device, dtype, enabled=enabled)
         self._nonfinite.note_region()
         if enabled:
-            self.recording.program.attributes["enters_autocast"] = True
+            self.recording.program.attributes.enters_autocast = True
         cache = bool(region._cache_enabled)
         if KEEPS_DETACHED and enabled and cache:
             self._weights.watch_forwards()

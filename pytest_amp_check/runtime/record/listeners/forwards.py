@@ -47,7 +47,7 @@ class ForwardListener(Listener):
             if products:
                 call_site = self._calls.site_of_product(products)
                 event.forward = None if call_site is None else e.Forward(call_site)
-                enters_autocast = bool(self.recording.program.attributes["enters_autocast"])
+                enters_autocast = self.recording.program.attributes.enters_autocast
                 event.float32 = event.forward_read = True
                 event.autocast, event.loss_in_region = "out", enters_autocast
                 self._sought_events.remove(event)
@@ -72,7 +72,7 @@ class ForwardListener(Listener):
         enabled_regions = [enabled for node in products for enabled in spans.enabled_around(node)]
         if any(enabled_regions):
             return []
-        if not self.recording.program.attributes["enters_autocast"]:
+        if not self.recording.program.attributes.enters_autocast:
             is_chosen = self.regions.is_autocast_chosen or self.recording.query_source(site, chooses_autocast)
             return [] if is_chosen else products
         return products if not enabled_regions and all(spans.is_enabled_at(loss.grad_fn) for loss in losses) else []

@@ -105,7 +105,7 @@ class LowPrecisionListener(Listener):
 
     def report_casts(self, params: Iterable[torch.Tensor]) -> bool:
         """Report casts and creations of trained parameters. Return True if the events of all parameters are known."""
-        trained: set[int] = self.recording.program.attributes["trained_modules"]
+        trained: set[int] = self.recording.program.attributes.trained_modules
         is_all_known = True
         for p in params:
             event = self._cast_events.get(id(p))

@@ -140,7 +140,7 @@ class OptimizerListener(Listener):
         if discarded_site is not None and (backward is None or not is_chosen(self.sites.current_site(), backward.site)):
             names: dict[str, object] = {"optimizer": tracked.name or ""}
             self.recording.emit(e.Window(discarded_site, None, tracked.tracked_object.key, how="zero", names=names))
-        early_in_autocast = early and self.recording.program.attributes["enters_autocast"]
+        early_in_autocast = early and self.recording.program.attributes.enters_autocast
         test = (
             self.recording.query_source(self.sites.current_site(), find_window_predicate) if early_in_autocast else None
         )
