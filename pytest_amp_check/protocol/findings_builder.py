@@ -124,14 +124,16 @@ def adapt_to_framework(label: str, events: list[Event], program: Program) -> tup
             label = f"{label}-framework"
             values.update(framework=framework.title, advice=advice)
             # The object that steps the optimizer may have another name than the object that scales.
-            known = tracked_object.name or framework.usual_name
+            known = tracked_object.name or framework.engine.usual_name
             values.update({"scaler": known} if known else {})
-        elif framework.scaler_attribute:
+        elif framework.engine.scaler_attribute:
             said = event.names.get("scaler")
             # A call on the scaler itself shows the scaler's name.
             by_framework = isinstance(event, (ScalerStep, Unscale)) and event.framework
             itself = said and isinstance(event, _ASKED_OF_SCALERS) and not by_framework
-            values["scaler"] = str(said) if itself else f"{said or tracked_object.name}.{framework.scaler_attribute}"
+            values["scaler"] = (
+                str(said) if itself else f"{said or tracked_object.name}.{framework.engine.scaler_attribute}"
+            )
         return label, values
     return label, {}
 
@@ -144,7 +146,7 @@ def add_framework_advice(label: str, framework: str) -> tuple[str, dict[str, str
         return label, {}
     # The optimizer name in the framework's code is unknown to the user.
     values = {"framework": known.title, "advice": advice, "optimizer": DEFAULT_NAMES["optimizer"]}
-    return f"{label}-framework", values | ({"scaler": known.usual_name} if known.usual_name else {})
+    return f"{label}-framework", values | ({"scaler": known.engine.usual_name} if known.engine.usual_name else {})
 
 
 class _DefaultNames(dict[str, str]):

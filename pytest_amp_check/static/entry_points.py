@@ -6,7 +6,9 @@ import ast
 from collections.abc import Collection
 
 from ..protocol import events as e
+from ..protocol import frameworks as frameworks_table
 from ..protocol.events import Node, Program, Site
+from ..protocol.registration import NotRegistered, require_listed
 from .interpreter import calls, classes, contexts, expressions, functions, statements, unanalyzed_code
 from .interpreter.classes import decorator_contexts, inherited_methods, instance_of, lineage_of, method_of
 from .interpreter.functions import bind_unknown_arguments, execute_function
@@ -97,9 +99,21 @@ LIBRARIES = (
     torch_calls,
     unknown_methods,
 )
+require_listed(
+    "static/libraries",
+    [library.__name__.rpartition(".")[2] for library in LIBRARIES],
+    "add the module to LIBRARIES in static/entry_points.py, before those whose handlers it replaces",
+    marker="\ndef register(handlers: HandlerTable)",
+)
 HANDLERS = HandlerTable()
 for _library in LIBRARIES:
     _library.register(HANDLERS)
+for _entry in frameworks_table.NAMES.values():
+    if _entry.role != frameworks_table.WRAP and _entry.role not in HANDLERS.framework_roles:
+        raise NotRegistered(
+            f"{_entry.name} has the role {_entry.role!r}, which no library handles: set "
+            f"handlers.framework_roles[{_entry.role!r}] in a module of static/libraries"
+        )
 
 
 def analyze_module(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ..protocol import events as e
 from ..protocol.events import Event, Graph, Program, Site, TrackedObject
+from ..protocol.frameworks import FRAMEWORKS
 from .interpreter.values import AUTOCAST_CALLEES, FORWARD
 from .methods import mark_scaler_left_out
 
@@ -146,8 +147,13 @@ def _live_scalers(
         *(_keys_of_role(program, each, "scaler") for each in events[e.Handoff])
     )
     # Most frameworks save the state of their scaler themselves.
-    own = [scaler for scaler in scalers if scaler.attributes.get("framework", "timm") == "timm"]
+    own = [scaler for scaler in scalers if not _is_saved_by_framework(scaler)]
     return tuple(scaler for scaler in own if scaler.key in used and scaler.attributes["enabled"] is not False)
+
+
+def _is_saved_by_framework(scaler: TrackedObject) -> bool:
+    framework = scaler.attributes.get("framework")
+    return framework is not None and FRAMEWORKS[framework].steps.saves_scaler
 
 
 def _scalers_without_update(program: Program, scalers: list[TrackedObject]) -> frozenset[int]:

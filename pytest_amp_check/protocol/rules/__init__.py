@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from .. import events
 from ..events import EventKind
+from ..registration import require_listed
 from ..rule import Rule, ViolationKind
 from .index import INDEX
 
@@ -122,6 +123,13 @@ for _listed, _words, _alone, _whole, _labels in INDEX:
         ALONE.setdefault(getattr(events, _kind), []).append(_rule)
     WHOLE.extend((getattr(events, _kind), _rule) for _kind in _whole)
     _OWNERS.add_labels(_labels, _rule)
+
+require_listed(
+    "protocol/rules",
+    [f"{listed[2]}/{module_name(listed[1])}" for listed, *_ in INDEX],
+    "run python benchmarks/readme.py, which lists each rule",
+    marker="\nRULE = Rule(",
+)
 
 _WORDS = {word.casefold(): rule for rule in RULES.values() for word in (rule.code, rule.name)}
 

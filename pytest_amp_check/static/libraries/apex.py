@@ -33,9 +33,9 @@ class ScaledLoss(Value):
 
 
 def _make_engine(interp: Interpreter, node: ast.AST) -> FrameworkEngine:
-    tracked_object = interp.tracked_object(("apex",), "scaler", "amp", interp.site_of(node))
-    set_framework(tracked_object, "apex", "")
-    return FrameworkEngine("apex", tracked_object)
+    tracked_object = interp.tracked_object((frameworks.APEX,), "scaler", "amp", interp.site_of(node))
+    set_framework(tracked_object, frameworks.APEX, "")
+    return FrameworkEngine(frameworks.APEX, tracked_object)
 
 
 def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> Value:

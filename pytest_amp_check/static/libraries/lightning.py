@@ -173,11 +173,13 @@ def _finish_entry_point(interp: Interpreter, function: Function, value: Value) -
     loss = as_loss(value.items.get("loss", NONE) if isinstance(value, MappingValue) else value)
     keys, texts = _find_trainers(interp, function.module).find_divisions()
     own = {text for d in loss.divisors if (text := str(d.source_text)).endswith(frameworks.TRAINER_STEPS)}
-    emit_divided_twice(interp, loss, keys, texts | own, FRAMEWORKS["lightning"].title, "in automatic optimization")
+    emit_divided_twice(
+        interp, loss, keys, texts | own, FRAMEWORKS[frameworks.LIGHTNING].title, "in automatic optimization"
+    )
 
 
 def _is_lightning(interp: Interpreter, cls: Class | None) -> bool:
-    return cls is not None and _derives_from(interp, cls, frameworks.LIGHTNING_MODULE)
+    return cls is not None and _derives_from(interp, cls, FRAMEWORKS[frameworks.LIGHTNING].base_class)
 
 
 def _has_manual_optimization(interp: Interpreter, cls: Class | None) -> bool:
@@ -207,15 +209,17 @@ def _call_inherited_method(
 
 
 def _get_inherited_attribute(interp: Interpreter, receiver: Instance, name: str, node: ast.AST) -> Value | None:
-    if name != "accelerator" or not _derives_from(interp, receiver.cls, frameworks.HUGGING_FACE_TRAINER):
+    trainer = FRAMEWORKS[frameworks.HUGGING_FACE]
+    framework = trainer.inner_engines.get(name)
+    if framework is None or not _derives_from(interp, receiver.cls, trainer.base_class):
         return None
     unknown = interp.unknown_value(("attribute of", receiver.key, name), expression_text(node))
-    return make_used_engine(interp, "accelerate", unknown, "self.accelerator", node)
+    return make_used_engine(interp, framework, unknown, f"self.{name}", node)
 
 
 def _make_engine(interp: Interpreter, cls: Class, node: ast.AST) -> FrameworkEngine:
     """Return the engine that scales the losses of a LightningModule."""
-    tracked_object = interp.tracked_object(("lightning", cls.node), "scaler", "self", interp.site_of(node))
+    tracked_object = interp.tracked_object((frameworks.LIGHTNING, cls.node), "scaler", "self", interp.site_of(node))
     doubt = _find_trainers(interp, cls.module).rate_precisions(frameworks.FLOAT16_MIXED)
     if doubt == INFO and not interp.program.attributes.lightning16:
         doubt = None
@@ -224,8 +228,8 @@ def _make_engine(interp: Interpreter, cls: Class, node: ast.AST) -> FrameworkEng
         enabled = interp.predicate_formula(
             ("precision", tracked_object.key), "the Trainer's precision is '16-mixed'", frozenset(), node
         )
-    set_framework(tracked_object, "lightning", doubt or "")
-    return FrameworkEngine("lightning", tracked_object, enabled)
+    set_framework(tracked_object, frameworks.LIGHTNING, doubt or "")
+    return FrameworkEngine(frameworks.LIGHTNING, tracked_object, enabled)
 
 
 def _call_optimizers(interp: Interpreter, receiver: Instance, node: ast.AST, *, is_unwrapped: bool) -> Value:

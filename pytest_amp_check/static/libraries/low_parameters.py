@@ -131,12 +131,16 @@ def _note_trained_model(interp: Interpreter, value: Value, node: ast.Call) -> No
     """Record the model that a Trainer trains. The Trainer scales the loss if float16 is requested."""
     name = dotted_name(interp, node.func)
     model = keywords_of(node).get("model", node.args[0] if node.args else None)
-    if name is None or model is None or frameworks.canonical_name(name) != frameworks.HUGGING_FACE_TRAINER:
+    if (
+        name is None
+        or model is None
+        or frameworks.canonical_name(name) != frameworks.FRAMEWORKS[frameworks.HUGGING_FACE].base_class
+    ):
         return
     tracked_object = _find_module(interp, model)
     arguments = _find_trainer_arguments(interp)
     named = interp.state.frame.module.identifiers.union(*arguments)
-    if any("deepspeed" in name.lower() for name in named if name is not None):
+    if any(frameworks.DEEP_SPEED in name.lower() for name in named if name is not None):
         return  # DeepSpeed updates float32 copies of the parameters, independent of the parameter dtype.
     if tracked_object is not None and tracked_object.role == "module":
         in_float16 = any(constant_of_node(given.get("fp16")) is True for given in arguments)
@@ -186,7 +190,10 @@ def _is_trainer_model_parameter(interp: Interpreter, name: str) -> bool:
     if [parameter.arg for parameter in function.parameters()[1:2]] != [name]:
         return False
     named = (dotted_name(interp, base) for owner in lineage_of(interp, function.cls) for base in owner.bases)
-    return any(text and frameworks.canonical_name(text) == frameworks.HUGGING_FACE_TRAINER for text in named)
+    return any(
+        text and frameworks.canonical_name(text) == frameworks.FRAMEWORKS[frameworks.HUGGING_FACE].base_class
+        for text in named
+    )
 
 
 def register(handlers: HandlerTable) -> None:
