@@ -193,7 +193,7 @@ class Checker:
 
     def is_local_scaler(self, scaler: int | None) -> bool:
         """Return True if the checked code creates a scaler, and no other code has the scaler."""
-        return scaler in self.scaler_bits and not self.program.objects[scaler].attributes.get("shared")
+        return scaler in self.scaler_bits and not self.program.objects[scaler].attributes.shared
 
     def resolve_cause(self, label: str, index: int, i: int, here: Here, *, sure: bool = True) -> None:
         """Find the cause of a violation that was detected at node ``index``, and report the violation."""

@@ -108,16 +108,12 @@ def adapt_to_framework(label: str, events: list[Event], program: Program) -> tup
         return label, {}
     for event in events:
         tracked_object = program.objects[event.subject] if event.subject is not None else None
-        framework = (
-            FRAMEWORKS.get(tracked_object.attributes.get("framework", "")) if tracked_object is not None else None
-        )
+        framework = FRAMEWORKS.get(tracked_object.attributes.framework or "") if tracked_object is not None else None
         if tracked_object is None or framework is None:
             continue
         rule, violation = LABELS[label]
         values = {}
-        worst = max(
-            violation.severity or rule.severity, tracked_object.attributes.get("doubt") or ERROR, key=SEVERITIES.index
-        )
+        worst = max(violation.severity or rule.severity, tracked_object.attributes.doubt or ERROR, key=SEVERITIES.index)
         values["severity"] = worst
         advice = framework.advice.get(label)
         if advice is not None:

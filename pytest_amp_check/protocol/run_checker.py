@@ -237,7 +237,7 @@ class RunChecker(Checker):
             for key in event.feeds or ():
                 if event.site not in self.backward_sites.get(key, ()):
                     return None
-        elif event.object is not None and self.program.objects[event.object].attributes.get("shares"):
+        elif event.object is not None and self.program.objects[event.object].attributes.shares:
             return None
         deciding_values: list[object] = []
         for name in names:

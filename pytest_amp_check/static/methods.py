@@ -69,7 +69,7 @@ def _scalers_by_class(
     every: defaultdict[int, defaultdict[EventKind, list[Event]]] = defaultdict(lambda: defaultdict(list))
     for event in program.iter_events():
         scaler = program.objects[event.subject] if event.subject is not None else None
-        if scaler is not None and scaler.role == "scaler" and not scaler.attributes.get("framework"):
+        if scaler is not None and scaler.role == "scaler" and not scaler.attributes.framework:
             done = every[same[scaler.key]]
             done[type(event)].append(event)
             if _class_of(event) and scaler.name.startswith("self."):

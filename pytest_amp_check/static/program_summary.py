@@ -53,13 +53,13 @@ def summarize_program(program: Program, near_float16: Callable[[], bool]) -> Non
     steps = _scalers_by_optimizer(program, events)
     of_live = {tracked_object.key for tracked_object in live}
     with_live_scaler = [key for key, by in steps.items() if not by.isdisjoint(of_live)]
-    by_trainer = {t.key: t.attributes["trainer"] for t in program.objects if "trainer" in t.attributes}
+    by_trainer = {t.key: t.attributes.trainer for t in program.objects if t.attributes.trainer is not None}
     in_float16 = {key for key, precision in by_trainer.items() if precision == "float16"}
     owned_by_scaled = _owned_modules(program.objects[key] for key in with_live_scaler)
     program.attributes.scaled_modules = {*_with_submodules(program, owned_by_scaled), *in_float16}
-    frozen = {t.key for t in program.objects if t.attributes.keys() & {"frozen", "partly_frozen"}}
+    frozen = {t.key for t in program.objects if t.attributes.frozen or t.attributes.partly_frozen}
     # A class that wraps an optimizer and steps it may keep float32 copies of the parameters.
-    bare = [tracked_object for tracked_object in stepped if not tracked_object.attributes.get("wrapped")]
+    bare = [tracked_object for tracked_object in stepped if not tracked_object.attributes.wrapped]
     trained = _with_submodules(program, _owned_modules(bare) - frozen)
     program.attributes.trained_modules = {*trained, *by_trainer} - frozen
     if events[e.ModuleCast]:
@@ -69,7 +69,7 @@ def summarize_program(program: Program, near_float16: Callable[[], bool]) -> Non
     if filled and not near_float16():
         for event in filled:
             event.eligible = False
-    is_without_scaler = any(tracked_object.attributes.get("constructed") for tracked_object in stepped) and not scalers
+    is_without_scaler = any(tracked_object.attributes.constructed for tracked_object in stepped) and not scalers
     for graph in program.graphs:
         _mark_without_scaler(
             program,
@@ -93,7 +93,7 @@ def _steps_without_scaler(program: Program, graph: Graph) -> bool:
     used = [x.subject for kind in (e.ScalerNew, e.Scale, e.Unscale, e.ScalerStep, e.Update) for x in events[kind]]
     escaped = [key for event in events[e.Handoff] for key in event.things]
     others = {x.object for x in program.iter_events() if isinstance(x, (e.ScalerStep, e.Unscale))}
-    engines = any(program.objects[key].attributes.get("engine") for key in stepped if key is not None)
+    engines = any(program.objects[key].attributes.engine for key in stepped if key is not None)
     return not (used or escaped or engines or stepped & others)
 
 
@@ -107,7 +107,7 @@ def mark_bare_scales(program: Program, entries: Callable[[], Iterable[AutocastEn
     bare = [event for event in scaled if event.autocast == "out"]
     # Objects of a known class enter a region only if their class does. An unknown object may be of another class.
     constructed = {
-        tracked_object.attributes.get("class") for tracked_object in program.objects if tracked_object.role == "module"
+        tracked_object.attributes.class_name for tracked_object in program.objects if tracked_object.role == "module"
     }
     for known in entries() if bare else ():
         names = known.names | AUTOCAST_CALLEES | (frozenset({FORWARD}) if known.modules - constructed else frozenset())
@@ -140,19 +140,19 @@ def _live_scalers(
 ) -> tuple[TrackedObject, ...]:
     """Return the scalers that scale a loss and whose state the program must save."""
     for scaler in scalers:
-        enabled = scaler.attributes.get("enabled", True)
-        scaler.attributes["enabled"] = enabled if isinstance(enabled, bool) else e.UNKNOWN
+        enabled = scaler.attributes.enabled
+        scaler.attributes.enabled = enabled if isinstance(enabled, bool) else e.UNKNOWN
     # Unanalyzed code that receives both a scaler and an optimizer trains with them.
     used = {event.subject for event in scaled}.union(
         *(_keys_of_role(program, each, "scaler") for each in events[e.Handoff])
     )
     # Most frameworks save the state of their scaler themselves.
     own = [scaler for scaler in scalers if not _is_saved_by_framework(scaler)]
-    return tuple(scaler for scaler in own if scaler.key in used and scaler.attributes["enabled"] is not False)
+    return tuple(scaler for scaler in own if scaler.key in used and scaler.attributes.enabled is not False)
 
 
 def _is_saved_by_framework(scaler: TrackedObject) -> bool:
-    framework = scaler.attributes.get("framework")
+    framework = scaler.attributes.framework
     return framework is not None and FRAMEWORKS[framework].steps.saves_scaler
 
 
@@ -172,7 +172,7 @@ def _scalers_without_update(program: Program, scalers: list[TrackedObject]) -> f
         stepped |= steps
         updated |= updates
         completed.update(_last_name(program.objects[key]) for key in updates - steps if key is not None)
-    left = [scaler for scaler in scalers if scaler.key in stepped - updated and not scaler.attributes.get("framework")]
+    left = [scaler for scaler in scalers if scaler.key in stepped - updated and not scaler.attributes.framework]
     return frozenset(scaler.key for scaler in left if _last_name(scaler) not in completed)
 
 
@@ -195,14 +195,14 @@ def _stepped_optimizers(program: Program, events: _EventsByKind) -> list[Tracked
 
 def _owned_modules(optimizers: Iterable[TrackedObject]) -> frozenset[int]:
     """Return the modules whose parameters the optimizers own."""
-    return frozenset().union(*(optimizer.attributes.get("owns") or () for optimizer in optimizers))
+    return frozenset().union(*(optimizer.attributes.owns or () for optimizer in optimizers))
 
 
 def _with_submodules(program: Program, modules: Iterable[int]) -> frozenset[int]:
     """Return modules with their original submodules, as far as the submodules are in low precision."""
     found, todo = set(modules), list(modules)
     while todo:
-        parts = program.objects[todo.pop()].attributes.get("parts", ())
+        parts = program.objects[todo.pop()].attributes.parts or ()
         todo += [key for key in parts if key not in found]
         found.update(todo)
     return frozenset(found)

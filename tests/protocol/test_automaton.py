@@ -897,7 +897,7 @@ def test_parameters_of_two_optimizers_are_divided_by_each(early: e.EventKind) ->
         drawing = Drawing(optimizers=2)
         inner, wrapper = drawing.optimizers
         if shared:
-            inner.attributes["shares"], wrapper.attributes["shares"] = (wrapper.key,), (inner.key,)
+            inner.attributes.shares, wrapper.attributes.shares = {wrapper.key}, {inner.key}
         step = drawing.event(e.ScalerStep, 1)
         drawing.line(
             0,

@@ -790,7 +790,7 @@ def test_what_is_done_at_each_step(step: dict[str, Any], event: dict[str, Any], 
     program = Program()
     scaler, optimizer = program.add_object("scaler", "scaler"), program.add_object("optimizer", "optimizer")
     if "device" in step:
-        scaler.attributes["device"] = step["device"]
+        scaler.attributes.device = step["device"]
     kind = events.ZeroGrad if "zeros" in event else events.Overhead
     facts = {"loops": (1,), **({} if "zeros" in event else {"how": "scale"}), **event}
     subject, guards = facts.pop("subject", scaler.key), facts.pop("guards", ())

@@ -218,12 +218,12 @@ def found(
     drawing = Drawing(optimizers)
     set_attributes(drawing.program, **(known or {}))
     if scaler is not None:
-        drawing.scaler.attributes = dict(scaler)
+        drawing.scaler.attributes = e.ObjectAttributes(**scaler)
     for thing in drawing.optimizers:
-        thing.attributes.update(facts)
+        set_attributes(thing, **facts)
     for each in (drawing.scaler, drawing.program.add_object("scaler", "other")):
         if made:
-            each.attributes["constructed"] = True
+            each.attributes.constructed = True
             each.site = Site("train.py", 1)
     Text(drawing, words).read(0)
     return [finding for finding in drawing.findings() if finding.code != "AMP502"]
@@ -1106,9 +1106,9 @@ def test_with_many_optimizers_fewer_ways_are_told_apart(
 def test_weights_are_stale_in_the_model_that_was_stepped(owns: str, runs: str, stale: bool) -> None:
     drawing = Drawing()
     modules = {name: drawing.program.add_object("module", name) for name in ("model", "other", "whole")}
-    modules["whole"].attributes["parts"] = {modules["model"].key}
+    modules["whole"].attributes.parts = {modules["model"].key}
     if owns:
-        drawing.optimizers[0].attributes["owns"] = (modules[owns].key,)
+        drawing.optimizers[0].attributes.owns = frozenset((modules[owns].key,))
     words = "zero raw in-off in plain forward out out"
     events = [said(drawing, word) for word in words.split()]
     events[5].subject = modules[runs].key if runs else None
@@ -1150,7 +1150,7 @@ def test_what_is_told_of_two_optimizers_on_several_ways(words: str, expected: st
 def test_a_framework_updates_the_scale_for_all_its_optimizers(words: str, owned: bool, expected: str) -> None:
     drawing = Drawing(2)
     for optimizer in drawing.optimizers if owned else ():
-        optimizer.attributes["owns"] = (drawing.program.add_object("module", "model").key,)
+        optimizer.attributes.owns = frozenset((drawing.program.add_object("module", "model").key,))
     Text(drawing, words).read(0)
     found = [finding for finding in drawing.findings() if finding.code != "AMP502"]
     assert ", ".join(f"{finding.line} {finding.code}" for finding in found) == expected
@@ -1191,11 +1191,11 @@ def judged(
     set_attributes(drawing.program, **(program or {}))
     drawing.program.add_object("scaler", "other")
     if made:
-        drawing.scaler.attributes["constructed"] = True
+        drawing.scaler.attributes.constructed = True
         drawing.scaler.site = Site("train.py", 1)
-    drawing.scaler.attributes.update(scaler or {})
+    set_attributes(drawing.scaler, **(scaler or {}))
     for number, facts in (things or {}).items():
-        drawing.optimizers[number].attributes.update(facts)
+        set_attributes(drawing.optimizers[number], **facts)
     Text(drawing, words).read(0)
     for node in drawing.graph.nodes:
         if node.event is not None:

@@ -83,9 +83,9 @@ def test_fields_that_nobody_declares_fail_in_tests() -> None:
     event = events.Step(Site("train.py", 1), checked=True)
     with pytest.raises(AssertionError, match="has no field 'disabled'"):
         setattr(event, *facts.popitem())
-    with pytest.raises(AssertionError, match="a module has no fact 'upcast'"):
+    with pytest.raises(AssertionError, match="an object has no attribute 'upcast'"):
         Program().add_object("module", "model", upcast=True)
-    with pytest.raises(AssertionError, match="a program has no attribute 'colour'"):
+    with pytest.raises(AssertionError, match="no attribute 'colour'"):
         set_attributes(Program(), colour="red")
 
 
@@ -109,7 +109,7 @@ def test_a_module_is_whole_with_the_parts_of_its_parts() -> None:
     program = Program()
     keys = [program.add_object("module", name).key for name in ("model", "encoder", "layer", "other")]
     for key, parts in ((0, {1}), (1, {2, 0})):
-        program.objects[keys[key]].attributes["parts"] = parts
+        program.objects[keys[key]].attributes.parts = parts
     assert program.with_submodules([0]) == {0, 1, 2}
     assert program.with_submodules([2, 3]) == {2, 3}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_amp_check.protocol.events import Event, EventKind, Program
+from pytest_amp_check.protocol.events import Event, EventKind, Program, TrackedObject
 
 _FIELDS: dict[EventKind, frozenset[str]] = {}
 
@@ -32,8 +32,8 @@ def fields_of(kind: EventKind) -> frozenset[str]:
     return _FIELDS[kind]
 
 
-def set_attributes(program: Program, **facts: Any) -> None:
-    """Set attributes of a program. Fail if the program does not declare an attribute."""
+def set_attributes(owner: Program | TrackedObject, **facts: Any) -> None:
+    """Set attributes of a program or of an object. Fail for an attribute that is not declared."""
     for name, value in facts.items():
-        assert hasattr(program.attributes, name), f"a program has no attribute {name!r}: declare it"
-        setattr(program.attributes, name, value)
+        assert hasattr(owner.attributes, name), f"no attribute {name!r}: declare it in protocol/events.py"
+        setattr(owner.attributes, name, value)

@@ -181,7 +181,7 @@ def apply_optimizer_new(checker: Checker, ctx: EventContext, event: e.OptimizerN
             # An optimizer from a framework existed before.
             ctx.optimizer_states[i] = (
                 ctx.optimizer_states[i]
-                if "several" in checker.program.objects[event.subject].attributes
+                if checker.program.objects[event.subject].attributes.several is not None
                 else a.OptimizerState()
             )
         else:
@@ -189,10 +189,10 @@ def apply_optimizer_new(checker: Checker, ctx: EventContext, event: e.OptimizerN
     if not event.found:
         # An unresolved optimizer of a list, or of the same parameters, may be the optimizer constructed here.
         things = checker.program.objects
-        parameters = things[event.subject].attributes.get("owns") if event.subject is not None else None
+        parameters = things[event.subject].attributes.owns if event.subject is not None else None
         for i, opt in enumerate(ctx.optimizer_states):
             facts = things[checker.optimizer_keys[i]].attributes
-            is_other = facts.get("constructed") and not (parameters or frozenset()) & (facts.get("owns") or frozenset())
+            is_other = facts.constructed and not (parameters or frozenset()) & (facts.owns or frozenset())
             if opt.stepped_before and not is_other:
                 ctx.optimizer_states[i] = opt._replace(stepped_before=False)
     return ctx.next_state()

@@ -55,7 +55,7 @@ def _has_no_stepped_weights(checker: Checker, step: Event | None, forward: Event
     if step is None or step.object is None or forward.subject is None:
         return False
     program = checker.program
-    owned = program.objects[step.object].attributes.get("owns")
+    owned = program.objects[step.object].attributes.owns
     return owned is not None and program.with_submodules(owned).isdisjoint(program.with_submodules((forward.subject,)))
 
 

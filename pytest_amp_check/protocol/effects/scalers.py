@@ -83,7 +83,7 @@ def apply_scaler_step(checker: Checker, ctx: EventContext, event: e.ScalerStep) 
 
 def apply_to_shared_params(checker: Checker, ctx: EventContext, i: int) -> None:
     """Mark optimizers as unscaled that share parameters with the unscaled or stepped optimizer."""
-    for key in checker.program.objects[checker.optimizer_keys[i]].attributes.get("shares", ()):
+    for key in checker.program.objects[checker.optimizer_keys[i]].attributes.shares or ():
         if key in checker.optimizer_index:
             apply_transition(checker, ctx, checker.optimizer_index[key], a.BORROW)
 
@@ -129,7 +129,7 @@ def _are_distinct(checker: Checker, i: int, j: int) -> bool:
     Both constructions must be known, with the parameters of different modules.
     """
     facts = [checker.program.objects[checker.optimizer_keys[k]].attributes for k in (i, j)]
-    one, other = (frozenset(each.get("owns") or ()) if each.get("constructed") else frozenset() for each in facts)
+    one, other = (frozenset(each.owns or ()) if each.constructed else frozenset() for each in facts)
     return bool(one and other) and one.isdisjoint(other)
 
 

@@ -27,7 +27,7 @@ def apply_transition(
     """Apply an automaton transition to the gradients of optimizer ``i``, and report violations without exemption."""
     before = ctx.optimizer_states[i]
     scaler = checker.program.objects[before.scaler_key] if before.scaler_key >= 0 else None
-    in_parts = scaler is not None and "framework" in scaler.attributes
+    in_parts = scaler is not None and scaler.attributes.framework is not None
     ctx.optimizer_states[i], labels = a.transition(
         before,
         name,
@@ -120,12 +120,11 @@ def is_cleared_elsewhere(checker: Checker, ctx: EventContext, i: int) -> bool:
     """Return True if gradients left for the next backward are cleared elsewhere, or possibly by other code."""
     key = checker.optimizer_keys[i]
     facts = checker.program.objects[key].attributes
-    hooked = bool(facts.get("hooked"))
-    if checker.program.attributes.fragment and not facts.get("constructed"):
+    if checker.program.attributes.fragment and not facts.constructed:
         return True  # The code is a fragment of a program.
     zeroed = key in checker.zeroed_optimizers and not _is_never_cleared_between(checker, ctx, i)
     return (
-        hooked
+        facts.hooked
         or checker.clears_unknown_grads
         or zeroed
         or key in checker.escape_effects[e.CLEARS]
@@ -136,7 +135,7 @@ def is_cleared_elsewhere(checker: Checker, ctx: EventContext, i: int) -> bool:
 def _is_alias_cleared(checker: Checker, key: int) -> bool:
     """Return True if an optimizer of the same name is cleared. Two unresolved references may be the same optimizer."""
     things = checker.program.objects
-    found = {other for other in {key, *checker.zeroed_optimizers} if not things[other].attributes.get("constructed")}
+    found = {other for other in {key, *checker.zeroed_optimizers} if not things[other].attributes.constructed}
     return key in found and any(things[other].name == things[key].name for other in found - {key})
 
 
@@ -160,7 +159,7 @@ def _is_never_cleared_between(checker: Checker, ctx: EventContext, i: int) -> bo
 def may_be_cleared_unseen(checker: Checker, ctx: EventContext, i: int) -> bool:
     """Return True if unanalyzed code received the optimizer, and may have cleared the gradients."""
     key = checker.optimizer_keys[i]
-    return not checker.program.objects[key].attributes.get("constructed") or key in checker.escaped_objects
+    return not checker.program.objects[key].attributes.constructed or key in checker.escaped_objects
 
 
 def is_checked_finite(checker: Checker, ctx: EventContext, i: int) -> bool:
@@ -182,7 +181,7 @@ def has_one_scaler(checker: Checker, ctx: EventContext, i: int) -> bool:
         if event is None or (isinstance(event, e.ZeroGrad) and key in checker.owner_keys(event)):
             break
         if isinstance(event, e.Backward) and key in (event.feeds or ()):
-            if event.subject is None or not checker.program.objects[event.subject].attributes.get("constructed"):
+            if event.subject is None or not checker.program.objects[event.subject].attributes.constructed:
                 return True
             scalers.add(event.subject)
         if len(scalers) > 1:
@@ -198,9 +197,7 @@ def may_be_same_scaler(checker: Checker, ctx: EventContext, i: int) -> bool:
     acting, scaling = (
         checker.program.objects[key] for key in (ctx.subject_key, ctx.state.optimizer_states[i].scaler_key)
     )
-    are_constructed = all(
-        scaler.attributes.get("constructed") and scaler.site is not None for scaler in (acting, scaling)
-    )
+    are_constructed = all(scaler.attributes.constructed and scaler.site is not None for scaler in (acting, scaling))
     if not checker.has_exact_identity and (not are_constructed or acting.name == scaling.name):
         return True
     # Each term of a sum scaled by two scalers may be the loss of one optimizer.
@@ -211,15 +208,15 @@ def may_be_same_scaler(checker: Checker, ctx: EventContext, i: int) -> bool:
 def is_unscaled_if_live(checker: Checker, ctx: EventContext, i: int) -> bool:
     """Return True if a flag assumed to be off on this path controls ``unscale_``, and may also control the scaler."""
     scaler_key = ctx.state.optimizer_states[i].scaler_key
-    facts = checker.program.objects[scaler_key].attributes if scaler_key >= 0 else {}
-    if facts.get("constructed") and facts.get("enabled", True) is True:
+    facts = checker.program.objects[scaler_key].attributes if scaler_key >= 0 else None
+    if facts is not None and facts.constructed and facts.enabled is True:
         return False
     return any(test not in ctx.event.guards for test in checker.find_unscale_guards(i))
 
 
 def is_divided_elsewhere(checker: Checker, ctx: EventContext, i: int) -> bool:
     facts = checker.program.objects[checker.optimizer_keys[i]].attributes
-    if facts.get("divided") or checker.program.attributes.averaged:
+    if facts.divided or checker.program.attributes.averaged:
         return True
     fed = checker.find_last_event(ctx.point, (e.Backward,), i)
     # The code is a fragment, and another fragment computes the loss.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ...protocol.events import Backward, Clip, Program, TrackedObject
+from ...protocol.events import Backward, Clip, ObjectAttributes, Program, TrackedObject
 from ...protocol.run_checker import RunChecker
 from .deferred_values import ONE, DeferredNumber, DeferredValues, ScaledValue
 from .tracked import TrackedOptimizer, TrackedScaler, feed_optimizer
@@ -77,13 +77,13 @@ class Registry:
 
     def _register_params(self, tracked: TrackedOptimizer) -> None:
         key = tracked.tracked_object.key
-        shares: set[int] = tracked.tracked_object.attributes.setdefault("shares", set())
+        shares = _shares_of(tracked.tracked_object)
         for p in tracked.params:
             others = self.owner_keys.get(id(p), ())
             for other in others:
                 if other != key:
                     shares.add(other)
-                    self._program.objects[other].attributes.setdefault("shares", set()).add(key)
+                    _shares_of(self._program.objects[other]).add(key)
             if key not in others:
                 self.owner_keys[id(p)] = (*others, key)
         self._owners_cache.clear()
@@ -169,7 +169,7 @@ class Registry:
         if not spare_objects:
             return self._program.add_object(role, f"the {role}", None, **facts)
         tracked_object = spare_objects.pop()
-        tracked_object.name, tracked_object.attributes = f"the {role}", facts
+        tracked_object.name, tracked_object.attributes = f"the {role}", ObjectAttributes(**facts)
         return tracked_object
 
     def _on_death(self, identity: int, tracked_object: TrackedObject) -> Callable[[object], None]:
@@ -197,6 +197,14 @@ class Registry:
             else:
                 self.owner_keys.pop(id(p), None)
         self._owners_cache.clear()
-        for other in tracked.tracked_object.attributes.get("shares", ()):
-            self._program.objects[other].attributes["shares"].discard(key)
+        for other in _shares_of(tracked.tracked_object):
+            _shares_of(self._program.objects[other]).discard(key)
         self._run_checker.forget_optimizer(key)
+
+
+def _shares_of(tracked_object: TrackedObject) -> set[int]:
+    """Return the optimizers that share parameters with an optimizer, as a set that may be changed."""
+    attributes = tracked_object.attributes
+    if attributes.shares is None:
+        attributes.shares = set()
+    return attributes.shares

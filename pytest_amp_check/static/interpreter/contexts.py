@@ -240,8 +240,8 @@ def _enter_union(interp: Interpreter, context: UnionValue, node: ast.AST) -> Non
         if isinstance(value, ObjectRef) and value.role == "autocast":
             _enter_autocast(interp, value, node, remember=False)
             enabled = interp.shorten_formula(disjunction(enabled, conjunction(formula, value.enabled)))
-            device = device or str(value.tracked_object.attributes.get("device", ""))
-            known = str(value.tracked_object.attributes.get("dtype", "?"))
+            device = device or str(value.tracked_object.attributes.device)
+            known = str(value.tracked_object.attributes.dtype)
             dtype = known if dtype in ("", known) else "?"
         else:
             interp.emit(e.AutocastEnter, node, None, null=True, enabled=False)
@@ -254,9 +254,8 @@ def _enter_union(interp: Interpreter, context: UnionValue, node: ast.AST) -> Non
 
 def _enter_autocast(interp: Interpreter, context: ObjectRef, node: ast.AST, *, remember: bool = True) -> None:
     facts = context.tracked_object.attributes
-    device, dtype = str(facts.get("device", "")), str(facts.get("dtype", "?"))
-    cache = bool(facts.get("cache", True))
-    instance = context.tracked_object.key if facts.get("stored") else None
+    device, dtype, cache = str(facts.device), facts.dtype, facts.cache
+    instance = context.tracked_object.key if facts.stored else None
     names = {"context": expression_text(node)}
     end_nodes = []
     enabled, disabled = split_on(interp, context.enabled)

@@ -785,7 +785,7 @@ def record_name(interp: Interpreter, value: Value, name: object) -> None:
         if isinstance(option, ObjectRef):
             option.tracked_object.name = option.tracked_object.name or str(name)
             if option.role == "autocast":
-                option.tracked_object.attributes["stored"] = True
+                option.tracked_object.attributes.stored = True
 
 
 def _assign_unpacked(interp: Interpreter, target: ast.Tuple | ast.List, value: Value, is_new: bool) -> None:
@@ -833,7 +833,7 @@ def _assign_attribute(interp: Interpreter, target: ast.Attribute, value: Value, 
     receiver, value = interp.evaluate(target.value), value.as_stored()
     if isinstance(value, ObjectRef):
         # Other methods may finish the work on the object.
-        value.tracked_object.attributes["shared"] = True
+        value.tracked_object.attributes.shared = True
     written = interp.handlers.attribute_writes.get(receiver.kind)
     if written is not None and written(interp, receiver, target.attr, value, target):
         return
@@ -867,13 +867,16 @@ def _record_containment(receiver: Instance, value: Value) -> None:
         and value.tracked_object is not None
         and receiver.cls.methods.keys() >= {"step", "zero_grad"}
     ):
-        value.tracked_object.attributes["wrapped"] = True
+        value.tracked_object.attributes.wrapped = True
     if (
         receiver.tracked_object is not None
         and value.tracked_object is not None
         and value.tracked_object.role == "module"
     ):
-        receiver.tracked_object.attributes.setdefault("parts", set()).add(value.tracked_object.key)
+        attributes = receiver.tracked_object.attributes
+        if attributes.parts is None:
+            attributes.parts = set()
+        attributes.parts.add(value.tracked_object.key)
 
 
 def _stored_value(interp: Interpreter, receiver: Instance, name: str, value: Value) -> Value:

@@ -423,7 +423,7 @@ class ObjectRef(Value):
 
     def loop_element(self) -> Value | None:
         """Return the object itself if it stands for several objects."""
-        return self if self.tracked_object.attributes.get("several") else None
+        return self if self.tracked_object.attributes.several else None
 
 
 class UnwrappedOptimizer(ObjectRef):

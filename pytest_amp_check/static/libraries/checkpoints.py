@@ -191,7 +191,7 @@ def _name_in_source(owner: ObjectRef, node: ast.AST) -> str:
     if taken is None or last_name(callee_of(node)) != "state_dict":
         return owner.tracked_object.name
     vague = isinstance(taken, ast.Name) and ("." in owner.tracked_object.name or "opt" not in taken.id.lower())
-    if vague and owner.tracked_object.attributes.get("constructed"):
+    if vague and owner.tracked_object.attributes.constructed:
         return owner.tracked_object.name
     return str(SourceText(taken))
 

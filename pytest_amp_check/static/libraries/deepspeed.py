@@ -24,7 +24,7 @@ def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keyw
         tracked_object = interp.tracked_object(
             ("deepspeed", interp.location_key(node)), "module", "", interp.site_of(node)
         )
-    tracked_object.attributes["deepspeed"] = True
+    tracked_object.attributes.deepspeed = True
     made = ObjectRef(tracked_object)
     return SequenceValue(
         [
@@ -41,7 +41,7 @@ def _call_engine_method(
 ) -> Value:
     tracked_object = receiver.tracked_object
     assert tracked_object is not None
-    if not tracked_object.attributes.get("deepspeed"):
+    if not tracked_object.attributes.deepspeed:
         return call_module_method(interp, receiver, name, args, keywords, node)
     if name == "gradient_accumulation_steps":
         return make_unknown_steps(interp, tracked_object)

@@ -132,13 +132,13 @@ def _find_forwards(interp: Interpreter, nodes: list[e.Node]) -> Iterator[Tracked
         for event in events:
             if isinstance(event, e.Forward) and event.subject is not None:
                 tracked_object = interp.program.objects[event.subject]
-                if tracked_object.attributes.get("read", True) and not _is_never_cast(tracked_object):
+                if tracked_object.attributes.read and not _is_never_cast(tracked_object):
                     yield tracked_object
 
 
 def _check_replicas(interp: Interpreter, tracked_object: TrackedObject, node: ast.AST) -> None:
     """Report the forward of a module whose replicas run in separate threads."""
-    if "replicas" in tracked_object.attributes.get("wrapped", {}) and tracked_object.attributes.get("read"):
+    if "replicas" in tracked_object.attributes.wrappers and tracked_object.attributes.read:
         interp.emit(e.Thread, node, tracked_object.key, how="replicas", names={"module": expression_text(node)})
 
 
@@ -154,8 +154,8 @@ def _check_compiled_backward(interp: Interpreter, tensor: TensorValue, node: ast
     ):
         return
     tracked_object = interp.program.objects[forward.subject]
-    if tracked_object.attributes.get("compiled") and "backward_pass_autocast" not in interp.module.identifiers:
-        if tracked_object.attributes.get("kind") == ISLAND:
+    if tracked_object.attributes.compiled and "backward_pass_autocast" not in interp.module.identifiers:
+        if tracked_object.attributes.kind == ISLAND:
             interp.emit_at(e.Compiled(forward.site, tracked_object.key, names=dict(forward.names)))
             return
         owner = next((i for i in interp.instances.values() if i.tracked_object is tracked_object), None)
@@ -204,7 +204,7 @@ def _runs_modules_uncast(interp: Interpreter, module: Instance) -> bool:
 
 def _is_never_cast(tracked_object: TrackedObject) -> bool:
     """Return True if autocast does not cast the weights of a module, and so caches no casts of the weights."""
-    return bool(tracked_object.attributes.get("frozen")) or is_compiled_or_low(tracked_object)
+    return bool(tracked_object.attributes.frozen) or is_compiled_or_low(tracked_object)
 
 
 def _has_uncast_matmul(cls: Class) -> bool:

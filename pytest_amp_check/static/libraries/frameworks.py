@@ -81,7 +81,7 @@ def _make_engine(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords
 
 
 def set_framework(tracked_object: TrackedObject, framework: str, doubt: str) -> None:
-    tracked_object.attributes.update(framework=framework, doubt=doubt)
+    tracked_object.attributes.framework, tracked_object.attributes.doubt = framework, doubt
 
 
 def make_unknown_steps(interp: Interpreter, tracked_object: TrackedObject) -> UnknownValue:
@@ -132,7 +132,7 @@ def call_engine_method(
     known = FRAMEWORKS[engine.framework].engine
     does = known.methods.get(name)
     if does == frameworks.ACCUMULATE:
-        engine.tracked_object.attributes["accumulates"] = True
+        engine.tracked_object.attributes.accumulates = True
     if does in (frameworks.BACKWARD, frameworks.UPDATE_PARAMS):
         divides = does == frameworks.UPDATE_PARAMS or known.divides_losses
         _run_backward(interp, engine, first_or_named(args, keywords, "loss"), node, divides=divides)
@@ -234,7 +234,7 @@ def _run_at_window_end(interp: Interpreter, engine: FrameworkEngine, node: ast.A
     Optimizers of accelerate neither step nor clear inside a window of ``accumulate``.
     """
     if (
-        engine.tracked_object.attributes.get("accumulates")
+        engine.tracked_object.attributes.accumulates
         and engine.accumulation_steps is not None
         and literal_value(engine.accumulation_steps) != 1
     ):
@@ -336,7 +336,7 @@ def _prepare_optimizer(interp: Interpreter, engine: FrameworkEngine, value: Valu
         _prepare_optimizer(interp, engine, item)
     optimizer = object_ref_of(value, "optimizer")
     if optimizer is not None:
-        optimizer.tracked_object.attributes["engine"] = (engine, frozenset(interp.active_guards()))
+        optimizer.tracked_object.attributes.engine = (engine, frozenset(interp.active_guards()))
 
 
 def _find_wrapped_optimizer(
@@ -382,10 +382,12 @@ def _clear_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.A
 
     The engine may skip the clearing inside a window.
     """
-    prepared = optimizer.tracked_object.attributes.get("engine")
+    prepared = optimizer.tracked_object.attributes.engine
     if prepared is None or isinstance(optimizer, UnwrappedOptimizer):
         return False
-    _run_at_window_end(interp, prepared[0], node, clear)
+    engine, _ = prepared
+    assert isinstance(engine, FrameworkEngine)
+    _run_at_window_end(interp, engine, node, clear)
     return True
 
 
@@ -397,7 +399,7 @@ def _step_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.AS
     if isinstance(optimizer, UnwrappedOptimizer):
         return False
     key = optimizer.tracked_object.key
-    prepared = optimizer.tracked_object.attributes.get("engine")
+    prepared = optimizer.tracked_object.attributes.engine
     ambient = [
         engine
         for engine in interp.graph_data(EngineTable).values()
@@ -405,6 +407,7 @@ def _step_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.AS
     ]
     if prepared is not None:
         engine, guards = prepared
+        assert isinstance(engine, FrameworkEngine)
         _emit_step(interp, engine, key, node, names, sure=guards <= set(interp.active_guards()))
     elif len(ambient) == 1:
         _emit_step(interp, ambient[0], key, node, names, sure=False)
@@ -424,7 +427,8 @@ def _make_region(interp: Interpreter, engine: FrameworkEngine, node: ast.AST) ->
     enabled: Formula = True
     if known.autocast_precisions:
         enabled = disjunction(*(is_equal(interp, engine.precision, value, node) for value in known.autocast_precisions))
-    tracked_object.attributes.update(device="cuda", dtype="float16" if engine.enabled is True else "?", cache=True)
+    region = tracked_object.attributes
+    region.device, region.dtype, region.cache = "cuda", "float16" if engine.enabled is True else "?", True
     return ObjectRef(tracked_object, enabled)
 
 

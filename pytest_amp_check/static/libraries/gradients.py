@@ -56,7 +56,7 @@ def mark_averaged_elsewhere(interp: Interpreter, params: ParamsValue) -> None:
         # The optimizer may be recognized only later, by use.
         interp.program.attributes.averaged = True
     for key in owners or ():
-        interp.program.objects[key].attributes["divided"] = True
+        interp.program.objects[key].attributes.divided = True
 
 
 def _call_params_method(
@@ -82,7 +82,7 @@ def _call_params_method(
 def _freeze_params(interp: Interpreter, params: ParamsValue) -> None:
     """Mark modules as partly frozen. The remaining trained parameters are unknown."""
     for key in params.modules or ():
-        interp.program.objects[key].attributes["partly_frozen"] = True
+        interp.program.objects[key].attributes.partly_frozen = True
 
 
 def _get_params_attribute(interp: Interpreter, receiver: ParamsValue, name: str, node: ast.AST) -> Value:
@@ -233,7 +233,7 @@ def _is_partial(interp: Interpreter, params: ParamsValue, node: ast.AST) -> bool
     cleared = interp.program.with_submodules(params.modules)
     # `model.head` is not visible as a part of `model` if the class of `model` is unknown.
     owners = find_owners(interp, params) or all_optimizer_keys(interp)
-    return any(not cleared >= (interp.program.objects[key].attributes.get("owns") or frozenset()) for key in owners)
+    return any(not cleared >= (interp.program.objects[key].attributes.owns or frozenset()) for key in owners)
 
 
 def _find_write_effect(value: Value, node: ast.AST) -> type[e.OwnedEvent] | None:

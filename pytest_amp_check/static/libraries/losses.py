@@ -33,6 +33,7 @@ from ..interpreter.values import (
     Const,
     GradValue,
     Keywords,
+    ObjectRef,
     ParamsValue,
     ScaleValue,
     TensorValue,
@@ -86,13 +87,21 @@ _CHANGES: dict[str, tuple[tuple[str, object], ...]] = {
 _MEAN = Const("mean")
 
 
-def compute_loss(interp: Interpreter, facts: dict[str, object], args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    kind = facts.get("kind")
+def compute_loss(
+    interp: Interpreter,
+    args: Args,
+    keywords: Keywords,
+    node: ast.AST,
+    *,
+    kind: str,
+    promotes: bool,
+    reduction: object = None,
+) -> Value:
     interp.emit(
         e.Loss,
         node,
-        function=None if kind is None else str(kind),
-        low_precision="" if facts.get("promotes") else _find_low_input(interp, args),
+        function=kind or None,
+        low_precision="" if promotes else _find_low_input(interp, args),
         ambient=None if interp.state.open_regions else interp.state.ambient_autocast,
         names={"call": expression_text(node), "loss": first_argument_text(node)},
     )
@@ -102,7 +111,7 @@ def compute_loss(interp: Interpreter, facts: dict[str, object], args: Args, keyw
         made.module_keys = frozenset()
     made.is_loss = True
     made.low_dtype = ""
-    made.is_divided = made.is_only_summed = "sum" in (facts.get("reduction"), find_reduction(keywords))
+    made.is_divided = made.is_only_summed = "sum" in (reduction, find_reduction(keywords))
     made.has_unknown_reduction = False
     return made
 
@@ -225,7 +234,7 @@ def run_backward(
     ddp_module = find_ddp_module(interp, tensor)
     if ddp_module is not None:
         names["module"] = ddp_module.name
-        averaged = ddp_module.attributes["wrapped"]["ddp"]
+        averaged = ddp_module.attributes.wrappers["ddp"]
     graded = tensor.is_from_gradient or gradient is not None
     feeds = find_updating_optimizers(interp, tensor.module_keys)
 
@@ -323,10 +332,10 @@ def find_updating_optimizers(interp: Interpreter, modules: frozenset[int] | None
     """Return the keys of the optimizers that update modules, or None if unknown."""
     if modules is None:
         return None
-    copies = bool(modules) and all(interp.program.objects[key].attributes.get("copied") for key in modules)
+    copies = bool(modules) and all(interp.program.objects[key].attributes.copied for key in modules)
     owners = []
     for key in interp.program.optimizer_keys:
-        owns = interp.program.objects[key].attributes.get("owns")
+        owns = interp.program.objects[key].attributes.owns
         if owns is None:
             if copies and key < min(modules):
                 # An optimizer created before the copy does not update the copy.
@@ -460,7 +469,7 @@ def _operate_on_tensors(
 def _is_float32_parameter(value: Value) -> bool:
     """Return True if a value is a parameter that promotes every low-precision operand to float32."""
     tracked_object = tracked_object_of(value)
-    return tracked_object is not None and bool(tracked_object.attributes.get("wide"))
+    return tracked_object is not None and bool(tracked_object.attributes.wide)
 
 
 def _apply_division(interp: Interpreter, made: TensorValue, tensor: TensorValue, divisor: Value, node: ast.AST) -> None:
@@ -550,7 +559,7 @@ def find_ddp_module(interp: Interpreter, tensor: TensorValue) -> TrackedObject |
         keys = frozenset((tensor.first_forward.subject,))
     for key in sorted(keys):
         tracked_object = interp.program.objects[key]
-        if "ddp" in tracked_object.attributes.get("wrapped", {}):
+        if "ddp" in tracked_object.attributes.wrappers:
             return tracked_object
     return None
 
@@ -567,8 +576,13 @@ def _get_tensor_attribute(interp: Interpreter, receiver: TensorValue, name: str,
     return made
 
 
+def _call_loss_module(interp: Interpreter, func: ObjectRef, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    loss = func.tracked_object.attributes
+    return compute_loss(interp, args, keywords, node, kind=loss.kind, promotes=loss.promotes, reduction=loss.reduction)
+
+
 def register(handlers: HandlerTable) -> None:
-    handlers.calls["loss"] = lambda interp, func, *given: compute_loss(interp, func.tracked_object.attributes, *given)
+    handlers.calls["loss"] = _call_loss_module
     handlers.methods["tensor"] = _call_tensor_method
     handlers.attributes["tensor"] = _get_tensor_attribute
     handlers.operators.append(apply_loss_operator)

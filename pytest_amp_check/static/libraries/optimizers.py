@@ -70,7 +70,7 @@ def find_optimizer(interp: Interpreter, value: Value, node: ast.AST) -> TrackedO
         made = interp.tracked_object(("used instance", value.key), "optimizer", "", interp.site_of(node))
         step = method_of(interp, value.cls, "step")
         if step is not None and "zero_grad" in step.used_names:
-            made.attributes["hooked"] = True
+            made.attributes.hooked = True
         return made
     if isinstance(value, UnknownValue):
         return interp.tracked_object(("used", value.key), "optimizer", value.text, interp.site_of(node))
@@ -117,9 +117,9 @@ def _call_optimizer_method(
     if name in ("train", "eval", "add_param_group"):
         return NONE
     if name.startswith("register_"):
-        optimizer.tracked_object.attributes["hooked"] = True
+        optimizer.tracked_object.attributes.hooked = True
         if name in HOOKS:
-            optimizer.tracked_object.attributes["divided"] = True
+            optimizer.tracked_object.attributes.divided = True
     if name == "backward":
         interp.emit(e.Backward, node, opaque=True, feeds=None)
         return NONE
@@ -166,7 +166,8 @@ def make_optimizer(interp: Interpreter, params: Value | None, node: ast.AST, cal
     tracked_object = interp.tracked_object(
         ("optimizer", interp.location_key(node)), "optimizer", "", interp.site_of(node)
     )
-    tracked_object.attributes.update(constructed=True, callable=callable_name, owns=modules_of_params(params))
+    made = tracked_object.attributes
+    made.constructed, made.callable, made.owns = True, callable_name, modules_of_params(params)
     interp.emit(e.OptimizerNew, node, tracked_object.key, names={"optimizer": tracked_object.name})
     return ObjectRef(tracked_object)
 
@@ -178,8 +179,8 @@ def _make_torch_optimizer(
     groups = bound.get("params")
     made = make_optimizer(interp, groups, node, entry.name)
     rates = [item.items.get("lr") for item in items_of(groups) if isinstance(item, MappingValue)]
-    made.tracked_object.attributes["fused"] = literal_value(keywords.get("fused")) is True
-    made.tracked_object.attributes["divided"] = any(_is_divided_by_window(rate) for rate in (bound.get("lr"), *rates))
+    made.tracked_object.attributes.fused = literal_value(keywords.get("fused")) is True
+    made.tracked_object.attributes.divided = any(_is_divided_by_window(rate) for rate in (bound.get("lr"), *rates))
     return made
 
 
@@ -198,7 +199,7 @@ def _make_subclass_optimizer(interp: Interpreter, cls: Class, args: Args, keywor
     """Return an optimizer of a project class, whose methods may do more than torch's methods."""
     made = make_optimizer(interp, first_or_named(args, keywords, "params"), node, cls.name)
     if any(_may_clear(method) for name, method in cls.methods.items() if name != "zero_grad"):
-        made.tracked_object.attributes["hooked"] = True
+        made.tracked_object.attributes.hooked = True
     return made
 
 
@@ -215,11 +216,11 @@ def _get_optimizer_attribute(interp: Interpreter, receiver: ObjectRef, name: str
         return BoundMethod(receiver, name)
     if name == "param_groups":
         return ParamsValue(
-            receiver.tracked_object.attributes.get("owns"),
+            receiver.tracked_object.attributes.owns,
             frozenset((receiver.tracked_object.key,)),
             is_param_group=True,
         )
-    if name == "optimizer" and receiver.tracked_object.attributes.get("engine") is not None:
+    if name == "optimizer" and receiver.tracked_object.attributes.engine is not None:
         return UnwrappedOptimizer(receiver.tracked_object)
     return None
 

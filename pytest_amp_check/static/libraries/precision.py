@@ -435,7 +435,7 @@ def _apply_other_call(
     module = object_ref_of(_callee_value(interp, node.func), "module")
     if module is None:
         return None
-    kind = str(module.tracked_object.attributes.get("kind", ""))
+    kind = str(module.tracked_object.attributes.kind)
     if kind:
         return _apply_module(interp, kind, args[0] if args else NO_DTYPE_INFO, module.tracked_object, node)
     return DtypeInfo(state.dtype, frozenset({REGION, GUESSED_LOW})) if state.mode == "on" else None
@@ -444,7 +444,7 @@ def _apply_other_call(
 def _apply_module(interp: Interpreter, kind: str, given: DtypeInfo, module: TrackedObject, node: ast.Call) -> DtypeInfo:
     """Return the dtype info of the output of a torch module."""
     state = _autocast_state(interp)
-    if kind in WEIGHTED and not module.attributes.get("low") and _is_used_outside(given, state):
+    if kind in WEIGHTED and not module.attributes.low and _is_used_outside(given, state):
         _emit_once(interp, e.DtypeClash, node, given, how="module", names={"call": SourceText(node.func)})
         return NO_DTYPE_INFO
     op = op_of_module(kind)

@@ -45,9 +45,9 @@ def make_autocast(
         ("autocast", interp.location_key(node), entry.name), "autocast", "", interp.site_of(node)
     )
     dtype = _find_region_dtype(bound.get("dtype"), device, open_ended)
-    tracked_object.attributes.update(
-        device=device, dtype=dtype, cache=_caches_weights(interp, entry, bound.get("cache_enabled"))
-    )
+    region = tracked_object.attributes
+    region.device, region.dtype = device, dtype
+    region.cache = _caches_weights(interp, entry, bound.get("cache_enabled"))
     return ObjectRef(tracked_object, enabled)
 
 

@@ -190,8 +190,9 @@ def _make_scaler(
     if not isinstance(enabled, bool) and _asks_for_bfloat16(keywords_of(node).get("enabled")):
         arguments["enabled"] = Symbol("torch.bfloat16")
     device = entry.attributes.get("device") or arguments.get("device", "cuda")
-    tracked_object.attributes.update(constructed=True, enabled=enabled, callable=entry.name, device=device)
-    tracked_object.attributes["sharded"] = entry.attributes.get("sharded", False)
+    made = tracked_object.attributes
+    made.constructed, made.enabled, made.callable = True, enabled, entry.name
+    made.device, made.sharded = device, entry.attributes.get("sharded", False)
     interp.emit(
         e.ScalerNew,
         node,
@@ -216,21 +217,22 @@ def _asks_for_bfloat16(written: ast.expr | None) -> bool:
 def _make_subclass_scaler(interp: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """Return a GradScaler of a project class. Own methods are analyzed; all other methods are torch's."""
     tracked_object = interp.tracked_object(("scaler", interp.location_key(node)), "scaler", "", interp.site_of(node))
-    tracked_object.attributes.update(constructed=True, callable=cls.name, cls=cls)
+    made = tracked_object.attributes
+    made.constructed, made.callable, made.cls = True, cls.name, cls
     return ObjectRef(tracked_object)
 
 
 def find_unsynchronized_reason(interp: Interpreter, scaler: ObjectRef, optimizer: int) -> str:
     """Return the reason that ranks can disagree about a skipped step, or "" if no reason is known."""
     facts, owner = scaler.tracked_object.attributes, interp.program.objects[optimizer].attributes
-    owns = owner.get("owns")
-    if facts.get("framework") or not facts.get("constructed") or facts.get("cls") is not None:
+    owns = owner.owns
+    if facts.framework or not facts.constructed or facts.cls is not None:
         return ""
-    if facts.get("sharded"):
+    if facts.sharded:
         wraps: set[str] = set()
         for key in interp.program.with_submodules(owns) if owns else ():
-            wraps |= interp.program.objects[key].attributes.get("wrapped", {}).keys()
-        return "fused" if owner.get("fused") and (not wraps or "fsdp1" in wraps) else ""
+            wraps |= interp.program.objects[key].attributes.wrappers.keys()
+        return "fused" if owner.fused and (not wraps or "fsdp1" in wraps) else ""
     return "plain" if has_local_shards(interp, owns, lambda: "ShardedGradScaler" in interp.module.identifiers) else ""
 
 

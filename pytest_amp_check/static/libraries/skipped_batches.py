@@ -54,11 +54,7 @@ def _find_collective_module(interp: Interpreter, tensor: TensorValue) -> Tracked
         keys.add(tensor.first_forward.subject)
     things = [interp.program.objects[key] for key in sorted(keys)]
     module = next(
-        (
-            tracked_object
-            for tracked_object in things
-            if not _COLLECTIVE.isdisjoint(tracked_object.attributes.get("wrapped", {}))
-        ),
+        (tracked_object for tracked_object in things if not _COLLECTIVE.isdisjoint(tracked_object.attributes.wrappers)),
         None,
     )
     return (

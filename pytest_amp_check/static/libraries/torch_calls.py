@@ -290,7 +290,9 @@ def _make_loss_module(
     interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     tracked_object = interp.tracked_object(("loss", interp.location_key(node)), "loss", "", interp.site_of(node))
-    tracked_object.attributes.update(entry.attributes, reduction=find_reduction(keywords))
+    loss = tracked_object.attributes
+    loss.kind, loss.promotes = entry.attributes.get("kind", ""), entry.attributes.get("promotes", False)
+    loss.reduction = find_reduction(keywords)
     return ObjectRef(tracked_object)
 
 
@@ -299,7 +301,8 @@ def _call_loss_function(
 ) -> Value:
     bound = bind_arguments(entry.parameters, args, keywords)
     order = [bound.pop(name) for name in entry.parameters if name in bound]
-    return compute_loss(interp, entry.attributes, order, bound, node)
+    kind, promotes = entry.attributes.get("kind", ""), entry.attributes.get("promotes", False)
+    return compute_loss(interp, order, bound, node, kind=kind, promotes=promotes)
 
 
 def _call_backward(

@@ -18,7 +18,7 @@ def _check_compressed_hooks(program: Program) -> Verdicts:
     steps = [event for event in events if isinstance(event, ScalerStep) and event.subject in live]
     for hook in hooks:
         for step in steps:
-            owns = program.objects[step.object].attributes.get("owns") if step.object is not None else None
+            owns = program.objects[step.object].attributes.owns if step.object is not None else None
             apart = owns is not None and hook.subject is not None and hook.subject not in owns
             if not apart and not _are_exclusive(hook, step):
                 yield "hook@scaled", hook, {"scaler": str(step.names.get("scaler") or "the scaler")}, (step,)

@@ -25,10 +25,11 @@ def _count_warm_up_steps(event: Event, program: Program) -> int:
     """Return the number of first steps that may all be skipped while the scale falls from its initial value."""
     import math
 
-    facts = {} if event.subject is None else program.objects[event.subject].attributes
-    first = facts.get("arguments", {}).get("init_scale", _FIRST_SCALE)
-    known = isinstance(first, (int, float)) and not isinstance(first, bool) and first > _FIRST_SCALE
-    return math.ceil(math.log2(first if known else _FIRST_SCALE)) + 1
+    arguments = {} if event.subject is None else program.objects[event.subject].attributes.arguments
+    first = arguments.get("init_scale", _FIRST_SCALE)
+    if not isinstance(first, (int, float)) or isinstance(first, bool):
+        first = _FIRST_SCALE
+    return math.ceil(math.log2(max(_FIRST_SCALE, first))) + 1
 
 
 def _check_collapse(event: Update, program: Program) -> Labels:

@@ -13,7 +13,7 @@ def _check_scaled_bf16(event: Scale, program: Program) -> Labels:
         return
     # enabled=(dtype == torch.float16) is how to share one code path between both dtypes.
     scaler = None if event.subject is None else program.objects[event.subject]
-    if scaler is None or scaler.attributes.get("enabled", True) is True:
+    if scaler is None or scaler.attributes.enabled is True:
         yield "scale:bf16", {}
 
 

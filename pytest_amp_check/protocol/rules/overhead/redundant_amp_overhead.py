@@ -34,7 +34,7 @@ def _check_each_step(program: Program) -> Verdicts:
 def _waits_for_device(step: Event, program: Program) -> bool:
     """Return True if a step is in a loop and its scaler is not known to be on the CPU."""
     looping = any(key > 0 for key in step.loops or ())
-    return looping and step.subject is not None and program.objects[step.subject].attributes.get("device") != "cpu"
+    return looping and step.subject is not None and program.objects[step.subject].attributes.device != "cpu"
 
 
 def _is_in_same_loop(event: Event, step: Event) -> bool:

@@ -98,7 +98,7 @@ def _check_device_mismatch(program: Program) -> Verdicts:
         return
     for event in events:
         if isinstance(event, ScalerNew) and event.subject in live:
-            device = live[event.subject].attributes.get("device")
+            device = live[event.subject].attributes.device
             if device in _SCALED_DEVICES and device != entered[0]:
                 yield "scaler:other-device", event, {"device": str(device), "other": entered[0]}, ()
 

@@ -45,7 +45,7 @@ class OptimizerListener(Listener):
         if not isinstance(optimizer, torch.optim.Optimizer):
             return
         tracked = self.registry.track_optimizer(optimizer)
-        tracked.tracked_object.attributes["constructed"] = tracked.windows.is_complete = True
+        tracked.tracked_object.attributes.constructed = tracked.windows.is_complete = True
         clean = all(p.grad is None for p in tracked.params)
         if clean:
             self.recording.emit(e.OptimizerNew(self.sites.current_site(), tracked.tracked_object.key))
