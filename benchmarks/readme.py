@@ -189,6 +189,8 @@ def options_page() -> str:
         pytest = [name for name in (option.pytest_flag, option.ini) if name]
         if pytest:
             doors.append(("pytest", ", ".join(f"`{name}`" for name in pytest)))
+        if option.kind.choices is not None:
+            doors.append(("values", ", ".join(f"`{value}`" for value in option.kind.choices())))
         if _default(option):
             doors.append(("default", _default(option)))
         lines = "".join(f"- {name}: {said}\n" for name, said in doors if said)
