@@ -741,6 +741,8 @@ def snapshot() -> dict[tuple[str, str], object]:
         "GradScaler": torch.amp.GradScaler,
         "autocast": torch.autocast,
         "DeviceContext": importlib.import_module("torch.utils._device").DeviceContext,
+        "distributed": torch.distributed,
+        "process groups": torch_.distributed.distributed_c10d,
         "storage": torch.storage._StorageBase,
         "typed storage": torch.TypedStorage,
     }

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ...protocol import optable
+from .storage_sides import SIDES
 
 _C: Any = torch._C
 
@@ -234,7 +235,8 @@ def _cpu_kernel_policy(name: str) -> _Policy:
 def _make_kernel(op: Any, on_cuda: _Policy | None, on_cpu: _Policy | None) -> Callable[..., Any]:
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         device, policy = ("cuda", on_cuda) if _is_enabled("cuda") else ("cpu", on_cpu)
-        if policy is None:
+        # As on a GPU, autocast of the CPU does nothing to tensors on CUDA.
+        if policy is None or (device == "cpu" and SIDES.runs_on_cuda((*args, *kwargs.values()))):
             # Autocast stays enabled for the ops inside this op.
             return op.redispatch(keyset & _BELOW_AUTOCAST_CPU, *args, **kwargs)
         return policy(op, device, args, kwargs)

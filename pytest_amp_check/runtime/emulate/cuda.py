@@ -11,7 +11,8 @@ from typing import Any
 import torch
 import torch.utils._device
 
-from . import cast_policy, redirects
+from . import cast_policy, float32_kernels, redirects
+from .storage_sides import SIDES
 
 _MISSING = object()
 
@@ -29,6 +30,7 @@ def _fill_tables_of_torch() -> None:
     from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
     trace_rules.get_torch_obj_rule_map()
+    trace_rules.get_tensor_method()
     TorchInGraphFunctionVariable._get_handlers()
     torch.utils._device._device_constructors()
 
@@ -39,7 +41,7 @@ class _EmulationState:
     def __init__(self) -> None:
         self.depth = 0
         self._lock = threading.RLock()
-        self._library: Any = None
+        self._libraries: list[Any] = []
         #: (owner, name, original value), restored in reverse order.
         self.replaced_attributes: list[tuple[Any, str, Any]] = []
 
@@ -67,7 +69,8 @@ class _EmulationState:
 
     def _replace(self) -> None:
         _fill_tables_of_torch()
-        self._library = cast_policy.install_kernels()
+        self._libraries.append(cast_policy.install_kernels())
+        self._libraries.append(float32_kernels.install_kernels())
         builtins = _builtin_table()
         for owner, name, value in list(redirects.attribute_replacements()):
             original = vars(owner).get(name, _MISSING)
@@ -80,11 +83,10 @@ class _EmulationState:
 
     def _restore(self) -> None:
         self._restore_attributes()
-        if self._library is not None:
-            self._library._destroy()
-            self._library = None
+        while self._libraries:
+            self._libraries.pop()._destroy()
         cast_policy.forget_casts()
-        redirects.PLACES.clear()
+        SIDES.clear()
 
     def _restore_attributes(self) -> None:
         builtins = _builtin_table()
@@ -128,12 +130,15 @@ def emulate_cuda() -> Iterator[None]:
 
     In the region every tensor reports ``device="cuda:0"`` and ``is_cuda``, moved or not, because with one device no
     tensor can be on the wrong device. As on CUDA, a move to "cuda" or "cpu" creates a copy unless the tensor is known
-    to be there. ``torch.autocast("cpu")`` keeps the CPU's op lists while autocast is off for "cuda". LSTM, GRU and RNN
-    return float16, as cuDNN does even in bfloat16 regions. Random numbers of the device come from the CPU's generator.
+    to be there. Low-precision products, convolutions, attention and recurrent layers are computed in float32 and
+    rounded once. ``torch.autocast("cpu")`` keeps the CPU's op lists for tensors on the CPU while autocast is off for
+    "cuda". LSTM, GRU and RNN return float16, as cuDNN does even in bfloat16 regions. Random numbers of the device come
+    from the CPU's generator, and the process groups of nccl from gloo.
 
     Not emulated: several devices, CUDA graphs, memory statistics (all zero), and a ``torch.Generator`` imported by
-    name. An op without a low-precision CPU kernel raises. Inside compiled functions, and for fake tensors, a tensor
-    reports the CPU. Processes started in the region are on the host, as the workers of a DataLoader are with CUDA.
+    name. Another op without a low-precision CPU kernel raises. Inside compiled functions, and for fake tensors, a
+    tensor reports the CPU. Processes started in the region are on the host, as the workers of a DataLoader are with
+    CUDA.
 
     Regions may be nested and entered by several threads. Leaving the last region restores everything.
     """

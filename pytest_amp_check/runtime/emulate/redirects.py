@@ -11,16 +11,14 @@ from typing import Any
 
 import torch
 import torch.utils._device
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.multiprocessing import reductions
 from torch.overrides import TorchFunctionMode
 
-from . import cast_policy
+from . import cast_policy, process_groups
 from .cuda_device import ACCELERATOR, CUDA, DEVICE, NVTX
+from .storage_sides import SIDES
 
 _CPU = torch.device("cpu")
 _Tensor: Any = torch._C.TensorBase
-_weak: Any = reductions.StorageWeakRef
 
 #: Functions with a ``device`` argument, as paths below ``torch``.
 _FACTORIES = (
@@ -80,55 +78,6 @@ class _ThreadState(threading.local):
 _thread = _ThreadState()
 
 
-class _StorageSides:
-    """The known side, "cuda" or "cpu", of tensors, by storage.
-
-    On CUDA a move creates a new tensor, but a move to the current device does not. A write to one of two tensors must
-    be visible, or not visible, in the other as on CUDA.
-    """
-
-    def __init__(self) -> None:
-        # A weak reference prevents the address of a storage from being reused.
-        self._side_by_storage: dict[int, tuple[Any, str]] = {}
-        self._purge_size = 1024
-
-    def set_side(self, tensor: torch.Tensor, side: str) -> None:
-        with contextlib.suppress(NotImplementedError, RuntimeError):  # sparse tensors have no storage
-            storage = tensor.untyped_storage()
-            if len(self._side_by_storage) >= self._purge_size:
-                self._side_by_storage = {
-                    key: entry for key, entry in self._side_by_storage.items() if not entry[0].expired()
-                }
-                self._purge_size = max(1024, 2 * len(self._side_by_storage))
-            self._side_by_storage[storage._cdata] = (_weak(storage), side)
-
-    def is_on(self, tensor: torch.Tensor, side: str) -> bool:
-        """Return True if a tensor is on this side. The result of an op on other tensors is on the emulated device."""
-        try:
-            entry = self._side_by_storage.get(tensor.untyped_storage()._cdata)
-        except (NotImplementedError, RuntimeError):
-            entry = None
-        if entry is not None:
-            return entry[1] == side
-        return side == "cuda" and tensor.grad_fn is not None
-
-    def copy_if_moved(self, source: torch.Tensor, result: torch.Tensor, side: str) -> torch.Tensor:
-        """Return ``result``, or a copy of it if a move would create a new tensor."""
-        if result is source:
-            # Fake tensors have no values to share, and modules cannot replace their fake tensors by copies.
-            if isinstance(source, FakeTensor) or self.is_on(source, side):
-                return source
-            result = source.clone()
-        self.set_side(result, side)
-        return result
-
-    def clear(self) -> None:
-        self._side_by_storage.clear()
-
-
-PLACES = _StorageSides()
-
-
 def _device_side(device: Any) -> str | None:
     """Return "cuda" or "cpu" if a request names one of the two, else None."""
     if isinstance(device, bool):
@@ -159,8 +108,8 @@ def _wrap_factory(function: Callable[..., Any], *, shares_memory: bool = False) 
             if not isinstance(source, torch.Tensor):
                 result = result.clone()
             elif result is source:
-                return PLACES.copy_if_moved(source, result, side)
-        PLACES.set_side(result, side)
+                return SIDES.copy_if_moved(source, result, side)
+        SIDES.set_side(result, side)
         return result
 
     return redirected_factory
@@ -192,7 +141,7 @@ def _replace_method(original: Callable[..., Any]) -> Callable[[Callable[..., Any
 
 
 def _finish_move(self: torch.Tensor, result: torch.Tensor, side: str) -> torch.Tensor:
-    return result if torch.compiler.is_compiling() else PLACES.copy_if_moved(self, result, side)
+    return result if torch.compiler.is_compiling() else SIDES.copy_if_moved(self, result, side)
 
 
 @_replace_method(_Tensor.to)
@@ -277,7 +226,7 @@ class _TensorType(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         result = cls.host(*args, **kwargs)
-        PLACES.set_side(result, "cuda")
+        SIDES.set_side(result, "cuda")
         return result
 
     def __instancecheck__(cls, instance: object) -> bool:
@@ -485,11 +434,13 @@ class RedirectMode(TorchFunctionMode):
     """A function mode for functions imported by name before the region, in the thread that entered it."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if args and type(args[0]) is int and getattr(func, "__name__", "") in ("_parse_to", "device"):
-            # torch refuses a bare index if there is no such device.
-            args = (torch.device("cuda", args[0]), *args[1:])
-        if func in PASSES:
-            return run_backward_in(self, func, args, kwargs or {})
+        # A compiler traces this function, and would compare every function of the program with those named here.
+        if not torch.compiler.is_compiling():
+            if args and type(args[0]) is int and getattr(func, "__name__", "") in ("_parse_to", "device"):
+                # torch refuses a bare index if there is no such device.
+                args = (torch.device("cuda", args[0]), *args[1:])
+            if func in PASSES:
+                return run_backward_in(self, func, args, kwargs or {})
         if not kwargs:
             return func(*args)
         if kwargs.get("device") is not None:
@@ -545,6 +496,7 @@ def attribute_replacements() -> Iterator[tuple[Any, str, Any]]:
     yield torch.nn.DataParallel, "scatter", _scatter_inputs
     yield torch.nn.utils.rnn, "_packed_sequence_init_args", _packed_sequence_args
     yield torch.backends.cudnn, "is_acceptable", lambda tensor: False
+    yield from process_groups.replacements()
     for owner, stand_ins in (
         (torch.cuda, CUDA),
         (torch.cuda.nvtx, NVTX),

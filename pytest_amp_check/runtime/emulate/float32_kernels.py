@@ -1,0 +1,195 @@
+"""CPU kernels that compute float16 and bfloat16 operators in float32 and round the result once.
+
+Tensor Cores multiply low-precision operands and accumulate in float32. The CPU's own low-precision kernels exist only
+on some processors, take up to 70 times as long as those for float32, and some accumulate in low precision. The kernels
+here replace them below autograd: dtypes, saved tensors and hooks are those of the low-precision operator, in the
+forward and in the backward pass, inside and outside autocast.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_C: Any = torch._C
+_aten: Any = torch.ops.aten
+_library: Any = torch.library.Library
+_without_overrides: Any = _C.DisableTorchFunction
+
+#: A backend without kernels of its own. Its entry of an operator is torch's composite kernel, which calls the kernels
+#: of the tensors' own device.
+_COMPOSITE = _C.DispatchKeySet(_C.DispatchKey.HPU)
+
+_to: Any = _C.TensorBase.to
+_float: Any = _C.TensorBase.float
+_LOW = frozenset((torch.float16, torch.bfloat16))
+
+
+def _is_low(first: torch.Tensor, *others: torch.Tensor | None) -> bool:
+    """Return True for tensors of one low dtype. Torch refuses mixed dtypes, and has to see them to do so."""
+    dtype = first.dtype
+    return dtype in _LOW and all(other is None or other.dtype is dtype for other in others)
+
+
+def _convolution(input: Any, weight: Any, bias: Any, *settings: Any) -> Any:
+    native = _aten.convolution.default.redispatch
+    if not _is_low(input, weight, bias):
+        return native(_COMPOSITE, input, weight, bias, *settings)
+    result = native(_COMPOSITE, _float(input), _float(weight), None if bias is None else _float(bias), *settings)
+    return _to(result, input.dtype)
+
+
+def _convolution_backward(gradient: Any, input: Any, weight: Any, *settings: Any) -> Any:
+    native = _aten.convolution_backward.default.redispatch
+    if not _is_low(gradient, input, weight):
+        return native(_COMPOSITE, gradient, input, weight, *settings)
+    results = native(_COMPOSITE, _float(gradient), _float(input), _float(weight), *settings)
+    return tuple(None if result is None else _to(result, input.dtype) for result in results)
+
+
+def _product_shape(first: torch.Tensor, second: torch.Tensor) -> tuple[int, ...]:
+    return (*first.shape[:-1], *second.shape[first.dim() - 1 :])
+
+
+def _empty_product(first: torch.Tensor, second: torch.Tensor) -> Any:
+    return _aten.new_empty.default(first, _product_shape(first, second))
+
+
+def _make_product(in_place: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return the kernels of ``mm`` or ``bmm``: the functional one and the one with ``out``.
+
+    ``in_place`` is ``addmm_`` or ``baddbmm_``: the same computation, whose kernel is not replaced.
+    """
+
+    def product(first: Any, second: Any) -> Any:
+        if not _is_low(first, second):
+            return in_place(_empty_product(first, second), first, second, beta=0)
+        wide, other = _float(first), _float(second)
+        return _to(in_place(_empty_product(wide, other), wide, other, beta=0), first.dtype)
+
+    def product_out(first: Any, second: Any, *, out: Any) -> Any:
+        _aten.resize_.default(out, _product_shape(first, second))
+        if _is_low(first, second, out):
+            return _aten.copy_.default(out, product(first, second))
+        return in_place(out, first, second, beta=0)
+
+    return product, product_out
+
+
+def _make_sum(in_place: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return the kernels of ``addmm``, ``baddbmm`` or ``addmv``: the functional one and the one with ``out``."""
+
+    def total(addend: Any, first: Any, second: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+        low = _is_low(addend, first, second)
+        left, right = (_float(first), _float(second)) if low else (first, second)
+        result = _empty_product(left, right)
+        if beta:
+            _aten.copy_.default(result, addend)
+        in_place(result, left, right, beta=beta, alpha=alpha)
+        return _to(result, first.dtype) if low else result
+
+    def total_out(addend: Any, first: Any, second: Any, *, beta: Any = 1, alpha: Any = 1, out: Any) -> Any:
+        result = total(addend, first, second, beta=beta, alpha=alpha)
+        _aten.resize_.default(out, result.shape)
+        return _aten.copy_.default(out, result)
+
+    return total, total_out
+
+
+def _make_attention(native: Any) -> Callable[..., Any]:
+    """Return the kernel of fused attention or of its backward pass. ``native`` is torch's own kernel."""
+
+    def attention(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        tensors = [value for value in args if isinstance(value, torch.Tensor) and value.dtype is not torch.float32]
+        if not (tensors and _is_low(*tensors)):
+            return native.call_boxed(keyset, *args, **kwargs)
+        results = native.call_boxed(
+            keyset, *map(_widened, args), **{name: _widened(value) for name, value in kwargs.items()}
+        )
+        # The forward pass returns the logarithm of the sum as well, which stays in float32.
+        return tuple(result if result.dim() < args[0].dim() else _to(result, tensors[0].dtype) for result in results)
+
+    return attention
+
+
+def _widened(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return _float(value) if value.dtype in _LOW else value
+    return [_widened(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+def _make_recurrent(native: Any) -> Callable[..., Any]:
+    """Return the kernel of a recurrent layer, which is one kernel in cuDNN as well. Autograd sees the casts."""
+
+    def recurrent(*args: Any) -> Any:
+        dtype = args[0].dtype
+        if dtype not in _LOW:
+            return native(_COMPOSITE, *args)
+        return tuple(_to(result, dtype) for result in native(_COMPOSITE, *map(_widened, args)))
+
+    return recurrent
+
+
+def _without_function_modes(kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """Hide the operators inside a kernel from modes and subclasses, which have seen the operator itself."""
+
+    def hidden(*args: Any, **kwargs: Any) -> Any:
+        with _without_overrides():
+            return kernel(*args, **kwargs)
+
+    return hidden
+
+
+@functools.cache
+def _kernels() -> dict[str, Callable[..., Any]]:
+    kernels = {"convolution": _convolution, "convolution_backward": _convolution_backward}
+    for name, in_place in (("mm", _aten.addmm_.default), ("bmm", _aten.baddbmm_.default)):
+        kernels[name], kernels[f"{name}.out"] = _make_product(in_place)
+    for name in ("addmm", "baddbmm", "addmv"):
+        kernels[name], kernels[f"{name}.out"] = _make_sum(getattr(_aten, f"{name}_").default)
+    return {name: _without_function_modes(kernel) for name, kernel in kernels.items()}
+
+
+@functools.cache
+def _recurrent_kernels() -> dict[str, Callable[..., Any]]:
+    """Return the kernels of recurrent layers, which torch composes of other operators."""
+    return {
+        f"{name}.{overload}": _without_function_modes(
+            _make_recurrent(getattr(getattr(_aten, name), overload).redispatch)
+        )
+        for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
+        for overload in ("input", "data")
+    }
+
+
+@functools.cache
+def _attention_kernels() -> dict[str, Callable[..., Any]]:
+    """Return the kernels of fused attention. Older torch cannot name its own kernel, which stays in use there."""
+    get_kernel: Any = getattr(torch.library, "get_kernel", None)
+    if get_kernel is None:
+        return {}
+    forward = "_scaled_dot_product_flash_attention_for_cpu"
+    return {
+        name: _without_function_modes(_make_attention(get_kernel(f"aten::{name}", "CPU")))
+        for name in (forward, f"{forward}_backward")
+    }
+
+
+def install_kernels() -> Any:
+    """Replace the CPU's kernels. Calling ``_destroy()`` on the returned library restores torch's own kernels."""
+    library: Any = _library("aten", "IMPL")
+    with warnings.catch_warnings():
+        # torch warns once per process about a replaced kernel.
+        warnings.simplefilter("ignore")
+        for name, kernel in _kernels().items():
+            library.impl(name, kernel, "CPU")
+        for name, kernel in _recurrent_kernels().items():
+            library.impl(name, kernel, "AutogradCPU")
+            library.impl(name, kernel, "CPU")
+        for name, kernel in _attention_kernels().items():
+            library.impl(name, kernel, "CPU", with_keyset=True)
+    return library
