@@ -18,6 +18,8 @@ from pytest_amp_check.protocol.events import Event, Program, Site, name_of_kind
 ROOT = Path(pytest_amp_check.__file__).parent
 KINDS = {kind.__name__: kind for kind in kinds_of_events()}
 every_kind = pytest.mark.parametrize("name", KINDS)
+#: Kinds that only show that a call is known, and that it may raise.
+ONLY_KNOWN = {"AutogradGrad"}
 
 
 def code(*folders: str) -> Iterator[ast.AST]:
@@ -61,12 +63,26 @@ def test_there_are_many_kinds() -> None:
     assert len({name_of_kind(kind) for kind in KINDS.values()}) == len(KINDS)
 
 
+@pytest.fixture(scope="module")
+def named() -> dict[str, set[str]]:
+    """Return folder of the package -> kinds that its code names."""
+    folders = ("protocol", "static", "runtime")
+    return {folder: {kind for node in code(folder) if (kind := kind_named(node))} for folder in folders}
+
+
+@every_kind
+def test_a_kind_is_emitted_and_used(name: str, named: dict[str, set[str]]) -> None:
+    emitted = named["static"] | named["runtime"]
+    assert name in emitted, "emit it in a model of static/libraries or in a listener of runtime/record/listeners"
+    assert name in named["protocol"] | ONLY_KNOWN, "handle it in protocol/effects/__init__.py, or check it in a rule"
+
+
 @every_kind
 def test_what_a_kind_declares_is_emitted_and_read(name: str, read: set[str], written: dict[str, set[str]]) -> None:
     kind = KINDS[name]
     fields = fields_of(kind) - fields_of(Event)
-    assert fields - written[name] - written[""] == set(), "nobody emits these"
-    assert fields - read == set(), "nobody reads these"
+    assert fields - written[name] - written[""] == set(), "pass these to the event, or remove them"
+    assert fields - read == set(), "read these in a check or a handler, or remove them"
     assert fields_of(kind).issuperset(kind.deciding_fields or ())
 
 
