@@ -756,10 +756,10 @@ def analyze(
     program = Program()
     module = Module(path, text, parsed)
     mark_relevant(module, project.relevant_imports(module, path))
-    program.attributes["enters_autocast"] = may_be_in_region or any("autocast" in name for name in module.identifiers)
-    program.attributes["fragment"] = code_blocks.is_markdown(path)
-    program.attributes["lightning16"] = project.has_lightning16
-    program.attributes["resumes"] = project.may_resume
+    program.attributes.enters_autocast = may_be_in_region or any("autocast" in name for name in module.identifiers)
+    program.attributes.fragment = code_blocks.is_markdown(path)
+    program.attributes.lightning16 = project.has_lightning16
+    program.attributes.resumes = project.may_resume
     visited_calls = VisitedCalls() if collects_calls else None
     calls = collect_calls(module) if collects_calls else []
     try:
@@ -773,7 +773,7 @@ def analyze(
         if inside:
             # The joined states of the caller may hide a violation in a function.
             separate_program = Program()
-            separate_program.attributes.update(program.attributes)
+            separate_program.attributes = program.attributes.copy()
             own_reached = analyze_functions(module, separate_program, project, inside)
             summarize_program(separate_program, lambda: import_reach.is_near_float16(project, path, parsed))
             findings = [*findings, *check_without_callers(separate_program)]
@@ -784,9 +784,9 @@ def analyze(
         # Release here, on the deep stack: from Python 3.13 on, freeing a deep tree needs as much stack as parsing the
         # tree.
         module.release_references()
-    enters_itself = program.attributes["enters_autocast"]
+    enters_itself = program.attributes.enters_autocast
     # The region may be in another file that the analysis read.
-    program.attributes["enters_autocast"] = enters_itself or any(
+    program.attributes.enters_autocast = enters_itself or any(
         tracked_object.role == "autocast" for tracked_object in program.objects
     )
     reading = AnalysisResult(path, findings, reached, has_own_comments=Suppressions.has_own_comment(text))

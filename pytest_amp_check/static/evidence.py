@@ -91,7 +91,7 @@ def _top_entry_points(reached_functions: ReachedFunctions) -> set[Entry]:
 def _is_refuted(finding: Finding, entries: Collection[Entry], evidence: Mapping[Entry, Sequence[GraphCalls]]) -> bool:
     """Return True if for each entry point with the finding a caller covers all calls without the finding."""
     # A caller may make the call that is missing in the function. Joined states show that call, too.
-    rests_on_a_missing_call = bool(LABELS[finding.label][1].missing_method) and not finding.certain
+    rests_on_a_missing_call = bool(LABELS[finding.label][1].certainty.missing_method) and not finding.certain
 
     def is_refuting(graph_calls: GraphCalls, calls: frozenset[Call]) -> bool:
         return calls <= graph_calls.calls and (rests_on_a_missing_call or not graph_calls.has_joined_states)

@@ -14,6 +14,8 @@ from .frameworks import make_unknown_steps, report_framework_division
 from .losses import as_loss
 from .modules import call_module_method
 
+_TITLE = frameworks.FRAMEWORKS[frameworks.DEEP_SPEED].title
+
 
 def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> Value:
     escape(interp, list(bound.values()), node)
@@ -22,7 +24,7 @@ def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keyw
         tracked_object = interp.tracked_object(
             ("deepspeed", interp.location_key(node)), "module", "", interp.site_of(node)
         )
-    tracked_object.attributes["deepspeed"] = True
+    tracked_object.attributes.deepspeed = True
     made = ObjectRef(tracked_object)
     return SequenceValue(
         [
@@ -39,15 +41,13 @@ def _call_engine_method(
 ) -> Value:
     tracked_object = receiver.tracked_object
     assert tracked_object is not None
-    if not tracked_object.attributes.get("deepspeed"):
+    if not tracked_object.attributes.deepspeed:
         return call_module_method(interp, receiver, name, args, keywords, node)
     if name == "gradient_accumulation_steps":
         return make_unknown_steps(interp, tracked_object)
     divides = literal_value(keywords.get("scale_wrt_gas", NONE))
     if name == "backward" and args and divides is not False and divides is not UNKNOWN:
-        report_framework_division(
-            interp, as_loss(args[0]), make_unknown_steps(interp, tracked_object), "DeepSpeed", node
-        )
+        report_framework_division(interp, as_loss(args[0]), make_unknown_steps(interp, tracked_object), _TITLE, node)
     if name in ("step", "save_checkpoint", "load_checkpoint", "zero_grad", "is_gradient_accumulation_boundary"):
         return interp.fresh_unknown(node, name)
     return call_module_method(interp, receiver, name, args, keywords, node)

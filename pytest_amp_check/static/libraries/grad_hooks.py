@@ -44,7 +44,7 @@ def _run_hooks(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> None:
             names: dict[str, object] = {"call": "this hook", "params": "the gradients"}
             if owners is not None and len(owners) == 1:
                 names["optimizer"] = interp.program.objects[owners[0]].name
-            interp.emit(e.GRAD_EDIT, hook.function.node, owners=owners, names=names)
+            interp.emit(e.GradEdit, hook.function.node, owners=owners, names=names)
 
 
 def _bounds_gradient(function: FunctionNode) -> bool:

@@ -103,7 +103,9 @@ class Code:
         data = self.data
         if self.words_found.isdisjoint((b"half", b"float16")):
             return False
-        if b"Trainer" in self.words_found and b"transformers" in data:
+        from ...protocol.frameworks import HUGGING_FACE
+
+        if b"Trainer" in self.words_found and HUGGING_FACE.encode() in data:
             trained = True
         else:
             trained = b"parameters(" in self.words_found and (

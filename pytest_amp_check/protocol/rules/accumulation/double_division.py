@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from ...events import DIVIDED_TWICE, Event, Program
+from ...events import DividedTwice, Program
 from ...rule import ERROR, STATIC, Labels, Rule, ViolationKind
 
 
-def _check_divided_twice(event: Event, program: Program) -> Labels:
-    facts = event.attributes
-    yield "loss:divided-twice", {"divisor": str(facts["divisor"]), "framework": facts["framework"], "way": facts["way"]}
+def _check_divided_twice(event: DividedTwice, program: Program) -> Labels:
+    yield "loss:divided-twice", {"divisor": str(event.divisor), "framework": event.framework, "way": event.way}
 
 
 RULE = Rule(
@@ -17,7 +16,7 @@ RULE = Rule(
     ERROR,
     "The loss is divided by the number of micro-batches although the framework divides it too.",
     detected_by=STATIC,
-    event_checks={DIVIDED_TWICE: _check_divided_twice},
+    event_checks={DividedTwice: _check_divided_twice},
     prescan_words=(
         ".step( backward(",
         "update_params( AmpOptimWrapper",

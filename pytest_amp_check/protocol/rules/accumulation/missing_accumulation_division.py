@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD
+from ...events import Backward, Event
 from ...fix import UNSAFE
-from ...rule import INFO, STATIC, WARNING, Rule, ViolationKind
+from ...rule import INFO, STATIC, WARNING, Cause, Rule, ViolationKind
+
+
+def _is_division_vague(event: Event | None) -> bool:
+    return isinstance(event, Backward) and event.vague
+
 
 RULE = Rule(
     "AMP301",
@@ -18,22 +23,19 @@ RULE = Rule(
         "step@undivided": ViolationKind(
             "`{loss}` is summed over the micro-batches of an accumulation window, not averaged: "
             "divide it by their number before backward",
-            cause_kinds=(BACKWARD,),
-            trace_kinds=(BACKWARD,),
+            cause=Cause(Backward, concerns_loss=True, label_overrides=((_is_division_vague, "step@undivided-vague"),)),
+            trace_kinds=(Backward,),
             in_next_iteration=True,
-            concerns_loss=True,
             exemption="divided-elsewhere",
-            label_overrides=(("vague", "step@undivided-vague"),),
             any_precision=True,
         ),
         "step@undivided-vague": ViolationKind(
             "`{loss}` comes from unanalyzed code and is summed over the micro-batches of an accumulation window: if "
             "it is a mean, divide it by their number before backward",
             INFO,
-            cause_kinds=(BACKWARD,),
-            trace_kinds=(BACKWARD,),
+            cause=Cause(Backward, concerns_loss=True),
+            trace_kinds=(Backward,),
             in_next_iteration=True,
-            concerns_loss=True,
         ),
     },
     rationale="""\

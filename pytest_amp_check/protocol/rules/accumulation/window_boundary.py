@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, WINDOW, Event, Program
+from ...events import Backward, Program, Window
 from ...fix import UNSAFE
-from ...rule import ERROR, WARNING, Labels, Rule, ViolationKind
+from ...rule import ERROR, WARNING, Labels, Precedence, Rule, ViolationKind
 
 
-def _check_window_boundary(event: Event, program: Program) -> Labels:
-    yield "zero@window" if event.attributes["how"] == "zero" else "window:off-by-one", {}
+def _check_window_boundary(event: Window, program: Program) -> Labels:
+    yield "zero@window" if event.how == "zero" else "window:off-by-one", {}
 
 
 RULE = Rule(
@@ -16,16 +16,16 @@ RULE = Rule(
     "window-boundary",
     ERROR,
     "The borders of the accumulation window lose or mis-weight micro-batches.",
-    event_checks={WINDOW: _check_window_boundary},
+    event_checks={Window: _check_window_boundary},
     applicability=UNSAFE,
     prescan_words=(".step( backward(",),
     violations={
         "zero@window": ViolationKind(
             "Gradients of `{optimizer}` are cleared inside the accumulation window, so only its last micro-batch "
             "counts: clear them once, after the step",
-            trace_kinds=(BACKWARD,),
+            trace_kinds=(Backward,),
             in_next_iteration=True,
-            yields_to=("step@discarded",),
+            precedence=Precedence(yields_to=("step@discarded",)),
             exemption="of-no-window",
             any_precision=True,
         ),

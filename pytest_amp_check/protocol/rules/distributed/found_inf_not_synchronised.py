@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ...events import SCALER_STEP, Event, Program
+from ...events import Program, ScalerStep
 from ...rule import ERROR, Labels, Rule, ViolationKind
 
 
-def _check_unsynchronized(event: Event, program: Program) -> Labels:
-    why = event.attributes.get("unsynchronised")
-    if why and set(program.attributes.get("scaler_dtypes", ())) != {"bfloat16"}:
+def _check_unsynchronized(event: ScalerStep, program: Program) -> Labels:
+    why = event.unsynchronised
+    if why and set(program.attributes.scaler_dtypes) != {"bfloat16"}:
         yield f"step@shards-{why}", {}
 
 
@@ -17,7 +17,7 @@ RULE = Rule(
     "found-inf-not-synchronised",
     ERROR,
     "Each rank decides by its own shard of the gradients whether a step is skipped.",
-    event_checks={SCALER_STEP: _check_unsynchronized},
+    event_checks={ScalerStep: _check_unsynchronized},
     prescan_words=("scaler",),
     violations={
         "step@shards-plain": ViolationKind(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, Event, Program
+from ...events import Backward, Program
 from ...rule import BOTH, WARNING, Labels, Rule, ViolationKind
 
 
-def _check_backward(event: Event, program: Program) -> Labels:
-    facts = event.attributes
-    if not facts.get("scaled") and facts.get("alone") and facts.get("dtypes") == {"float16"}:
+def _check_backward(event: Backward, program: Program) -> Labels:
+    if not event.scaled and event.alone and event.dtypes == {"float16"}:
         yield "backward:no-scaler", {}
 
 
@@ -18,7 +17,7 @@ RULE = Rule(
     WARNING,
     "float16 autocast trains without gradient scaling.",
     detected_by=BOTH,
-    event_checks={BACKWARD: _check_backward},
+    event_checks={Backward: _check_backward},
     prescan_words=("autocast", "float16 MixedPrecision param_dtype"),
     violations={
         "backward:no-scaler": ViolationKind(

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from ...events import SCALE, Event, Program
+from ...events import Program, Scale
 from ...rule import BOTH, INFO, Labels, Rule, ViolationKind
 from ...torch_api import BFLOAT16_OR_FLOAT32
 
 
-def _check_scaled_bf16(event: Event, program: Program) -> Labels:
-    dtypes = frozenset(event.attributes.get("dtypes") or ())
+def _check_scaled_bf16(event: Scale, program: Program) -> Labels:
+    dtypes = frozenset(event.dtypes or ())
     if not dtypes or not dtypes <= {"bfloat16", BFLOAT16_OR_FLOAT32}:
         return
     # enabled=(dtype == torch.float16) is how to share one code path between both dtypes.
     scaler = None if event.subject is None else program.objects[event.subject]
-    if scaler is None or scaler.attributes.get("enabled", True) is True:
+    if scaler is None or scaler.attributes.enabled is True:
         yield "scale:bf16", {}
 
 
@@ -23,7 +23,7 @@ RULE = Rule(
     INFO,
     "A GradScaler has nothing to do in a bfloat16 training.",
     detected_by=BOTH,
-    event_checks={SCALE: _check_scaled_bf16},
+    event_checks={Scale: _check_scaled_bf16},
     prescan_words=("scaler",),
     violations={
         "scale:bf16": ViolationKind(
