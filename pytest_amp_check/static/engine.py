@@ -710,6 +710,11 @@ def _suppress_findings(findings: list[Finding], text: str, path: str, settings: 
             finding.names["reason"] = words
             if not suppressions.suppresses_finding(finding):
                 kept.append(finding)
+        malformed = LABELS["suppression:malformed"][1]
+        for comment in suppressions.malformed_comments:
+            site = Site(path, comment.line, comment.column, comment.line, comment.end_column)
+            message = malformed.message.format(remedy=comment.remedy)
+            kept.append(Finding(rule.code, rule.name, rule.severity, message, site, label="suppression:malformed"))
     return _apply_settings(kept, path, settings)
 
 

@@ -581,7 +581,7 @@ INDEX: tuple[Listing, ...] = (
         ("suppression",),
         (),
         (),
-        ("suppression:unused",),
+        ("suppression:unused", "suppression:malformed"),
     ),
     (
         ("AMP903", "unreadable-source", "migration", "error", "static", True, ""),

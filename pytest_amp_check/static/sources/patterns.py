@@ -396,8 +396,8 @@ def _names_old_clip(code: Code) -> bool:
 
 
 def _has_suppression(code: Code) -> bool:
-    """Return True if a comment may suppress a rule."""
-    return re.search(rb"amp:\s*ignore", code.data) is not None or any(
+    """Return True if a comment may suppress a rule, or looks as if it did."""
+    return re.search(rb"amp(?:-check)?:\s*(?:ignor|noqa|disable|enable|[\w-]+\s*[\[(])", code.data) is not None or any(
         b"AMP" in codes for codes in re.findall(rb"(?i)noqa\s*:([^\n#]*)", code.data)
     )
 
@@ -410,7 +410,7 @@ CLOSER_SEARCHES: dict[str, tuple[tuple[bytes, ...], Callable[[Code], bool]]] = {
     "low-precision weights": ((b"parameters(", b"Trainer"), Code.may_cast_trained_module),
     # A mistake if any file of the project trains in float16.
     "large fill": ((*_FILL_WORDS, _ITEMS), _fills_large_number),
-    "suppression": ((b"amp:", b"AMP"), _has_suppression),
+    "suppression": ((b"amp:", b"amp-check:", b"AMP"), _has_suppression),
 }
 #: Needs of rules, each with words that must all occur.
 WORDS_OF_NEED = {what: what.encode().split() for what in rules.WORDS if what not in CLOSER_SEARCHES}
