@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import suppress
 
+from ..protocol.registration import NotRegistered
 from ..protocol.regular_files import LARGEST_DOCUMENT, read_regular
 from . import options as table
 from . import signals, text, write_guard
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return code
-    except (ConfigError, InputFailure, text.NoStandardInput) as error:
+    except (ConfigError, InputFailure, NotRegistered, text.NoStandardInput) as error:
         return _write_error(str(error))
     except KeyboardInterrupt:
         return _end_by_signal(signals.INTERRUPT)

@@ -119,7 +119,7 @@ class Cache:
 
     # Prescan of each file.
 
-    def find_prescan(self, path: str, *, named: bool) -> Prescan | None:
+    def find_prescan(self, path: str) -> Prescan | None:
         """Return the prescan of an unchanged file without opening the file, or None if it must be scanned."""
         absolute = os.path.abspath(path)
         self._display_paths[absolute] = path
@@ -133,8 +133,6 @@ class Cache:
                 return None
             known = _decode_prescan(path, row)
         except DECODING_ERRORS:
-            return None
-        if not known.is_sufficient(named=named):
             return None
         self._new_rows[absolute] = row
         return known

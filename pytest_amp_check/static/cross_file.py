@@ -84,10 +84,10 @@ def _path_of_finding(finding: Finding) -> str:
 def _missing_call(finding: Finding) -> MissingCall | None:
     """Return the missing call that another file may make, or None if the finding rests on no missing call."""
     violation = LABELS[finding.label][1]
-    if not violation.missing_method or finding.certain:
+    if not violation.certainty.missing_method or finding.certain:
         return None
-    role = "optimizer" if violation.missing_method == "zero_grad" else "scaler"
-    return finding.names.get(role, "").rpartition(".")[2], violation.missing_method
+    role = "optimizer" if violation.certainty.missing_method == "zero_grad" else "scaler"
+    return finding.names.get(role, "").rpartition(".")[2], violation.certainty.missing_method
 
 
 def _has_call(text: str, name: str, method: str) -> bool:

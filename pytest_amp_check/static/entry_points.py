@@ -6,7 +6,9 @@ import ast
 from collections.abc import Collection
 
 from ..protocol import events as e
+from ..protocol import frameworks as frameworks_table
 from ..protocol.events import Node, Program, Site
+from ..protocol.registration import NotRegistered, require_listed
 from .interpreter import calls, classes, contexts, expressions, functions, statements, unanalyzed_code
 from .interpreter.classes import (
     decorator_contexts,
@@ -107,9 +109,21 @@ LIBRARIES = (
     torch_calls,
     unknown_methods,
 )
+require_listed(
+    "static/libraries",
+    [library.__name__.rpartition(".")[2] for library in LIBRARIES],
+    "add the module to LIBRARIES in static/entry_points.py, before those whose handlers it replaces",
+    marker="\ndef register(handlers: HandlerTable)",
+)
 HANDLERS = HandlerTable()
 for _library in LIBRARIES:
     _library.register(HANDLERS)
+for _entry in frameworks_table.NAMES.values():
+    if _entry.role != frameworks_table.WRAP and _entry.role not in HANDLERS.framework_roles:
+        raise NotRegistered(
+            f"{_entry.name} has the role {_entry.role!r}, which no library handles: set "
+            f"handlers.framework_roles[{_entry.role!r}] in a module of static/libraries"
+        )
 
 
 def analyze_module(
@@ -162,7 +176,7 @@ def _runs_script(statement: ast.stmt) -> bool:
 def _analyze_all(interp: Interpreter) -> ReachedFunctions:
     module, program = interp.module, interp.program
     reached: ReachedFunctions = {}
-    counters = external_counters(module.tree.body) if program.attributes.get("fragment") else []
+    counters = external_counters(module.tree.body) if program.attributes.fragment else []
     if counters:
         _analyze_as_loop_body(interp, module.tree, counters)
     else:
@@ -176,7 +190,7 @@ def _analyze_all(interp: Interpreter) -> ReachedFunctions:
             continue
         if interp.earlier_statements + interp.statement_count > FILE_BUDGET:
             node = function.node
-            program.attributes["unread"] = Site(
+            program.attributes.unread = Site(
                 module.path, node.lineno, node.col_offset, function=function.qualified_name
             )
             break
@@ -202,7 +216,7 @@ def _analyze_as_loop_body(interp: Interpreter, body: ast.Module, counters: list[
             count.is_counter = True
     interp.execute_block(body.body)
     last = interp.state.current_node
-    interp.emit(e.AGAIN, body.body[-1])
+    interp.emit(e.Again, body.body[-1])
     interp.builder.add_edge(interp.state.current_node, head)
     interp.state.current_node = last
     interp.state.loops.pop()
@@ -276,7 +290,7 @@ def _own_names_used(interp: Interpreter, method: Function, cls: Class) -> dict[s
 
 def _close_graph(interp: Interpreter, entry: tuple[str, int], reached_functions: ReachedFunctions) -> None:
     last = interp.module.tree.body[-1] if interp.module.tree.body else interp.module.tree
-    interp.emit(e.END, last)
+    interp.emit(e.End, last)
     for event in interp.detached_events.values():
         interp.builder.nodes.append(Node(event))
     interp.detached_events = {}
@@ -317,7 +331,7 @@ def _analyze_function(interp: Interpreter, function: Function, cls: Class | None
         left(interp, function, value)
     returned = interp.state.current_node
     # A caller may call the function again and finds the open accumulation window that the function left.
-    interp.emit(e.AGAIN, function.node, uncleared=not may_be_cleared_around(interp, function))
+    interp.emit(e.Again, function.node, uncleared=not may_be_cleared_around(interp, function))
     interp.builder.add_edge(interp.state.current_node, head)
     interp.state.current_node = returned
     if function.name != "__init__" or cls is None:

@@ -160,8 +160,8 @@ def instance_of(interp: Interpreter, cls: Class, key: object, name: str, site: S
         tracked_object = None
         if role_of(interp, cls) == torch_api.MODULE:
             tracked_object = interp.tracked_object(("instance", key), "module", name, site)
-            tracked_object.attributes["read"] = has_plain_forward(interp, cls)
-            tracked_object.attributes["casts"] = any(_may_cast(owner) for owner in lineage_of(interp, cls))
+            tracked_object.attributes.read = has_plain_forward(interp, cls)
+            tracked_object.attributes.casts = any(_may_cast(owner) for owner in lineage_of(interp, cls))
         made = interp.instances[key] = Instance(cls, interp.last_serial, tracked_object)
         made.is_open = any(owner.is_open for owner in lineage_of(interp, cls))
     return made
@@ -265,7 +265,7 @@ def _construct_instance(interp: Interpreter, func: ClassValue, args: Args, keywo
         return constructed
     made = instance_of(interp, cls, (interp.location_key(node), cls.name), "", interp.site_of(node))
     if made.tracked_object is not None:
-        made.tracked_object.attributes["class"] = cls.name
+        made.tracked_object.attributes.class_name = cls.name
     init = method_of(interp, cls, "__init__")
     if init is not None:
         inline_call(interp, FunctionValue(init, func.frame, made), args, keywords, node)
@@ -289,8 +289,8 @@ def find_own_method(interp: Interpreter, receiver: Value, name: str) -> Function
 
     None is also the result inside that method.
     """
-    cls = receiver.tracked_object.attributes.get("cls") if isinstance(receiver, ObjectRef) else None
-    method = method_of(interp, cls, name) if cls is not None else None
+    cls = receiver.tracked_object.attributes.cls if isinstance(receiver, ObjectRef) else None
+    method = method_of(interp, cls, name) if isinstance(cls, Class) else None
     return None if method is None or method in interp.active_functions else _bind_method(interp, method, receiver)
 
 
@@ -596,7 +596,7 @@ class _InstanceHandler(SelfBindingHandler):
         call_method(interp, value, "__exit__", [NONE, NONE, NONE], {}, node)
         if interp.state.regions_entered:
             # The instance closes each region that it opened, wherever the class keeps the context.
-            interp.emit(e.AUTOCAST_EXIT, node, depth=depth)
+            interp.emit(e.AutocastExit, node, depth=depth)
 
 
 def register(handlers: HandlerTable) -> None:

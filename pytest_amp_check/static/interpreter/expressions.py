@@ -9,7 +9,6 @@ from functools import reduce
 
 from ...protocol import events as e
 from ...protocol import torch_api
-from ...protocol.events import Event
 from ...protocol.source_text import find_access_path
 from ..project.module import item_name
 from ..project.syntax import walk
@@ -163,7 +162,7 @@ def emit_found_optimizer(interp: Interpreter, target: ast.expr, value: UnknownVa
     """Emit ``OPTIMIZER_NEW`` for an optimizer that unanalyzed code created or returned."""
     made = _recognize_object(interp, value, target, last_name(target))
     if made.role == "optimizer" and made.tracked_object is not None:
-        interp.emit(e.OPTIMIZER_NEW, target, made.tracked_object.key, found=True)
+        interp.emit(e.OptimizerNew, target, made.tracked_object.key, found=True)
 
 
 def _evaluate_attribute(interp: Interpreter, node: ast.Attribute) -> Value:
@@ -514,7 +513,7 @@ def _report_yielded_region(interp: Interpreter, value: Value, node: ast.Yield | 
     regions = [option for option in value.alternatives() if option.role == "autocast"]
     bound = re.search(rf"\bwith\b.{{0,200}}\b{function.name}\(.{{0,200}}\bas\b", module.text)
     if regions and node.value is not None and bound is None:
-        interp.emit(e.SCOPE_LOST, node.value, None, how="handed-out", names={"context": expression_text(node.value)})
+        interp.emit(e.ScopeLost, node.value, None, how="handed-out", names={"context": expression_text(node.value)})
 
 
 def _record_yield(interp: Interpreter, value: Value, node: ast.Yield | ast.YieldFrom) -> Value:
@@ -680,7 +679,7 @@ def execute_augmented_assign(interp: Interpreter, node: ast.AugAssign) -> None:
         written(interp, left, apply_operator(interp, op, left, right, node), node)
         return
     if left.is_from_gradient and op in ("/", "*"):
-        interp.emit(e.GRAD_NORMALISE, node, None, None, owners=None)
+        interp.emit(e.GradNormalise, node, None, None, owners=None)
     if _extend_container(op, left, right):
         return
     value = _augmented_value(interp, op, left, right, node)
@@ -819,7 +818,7 @@ def record_name(interp: Interpreter, value: Value, name: object) -> None:
         if isinstance(option, ObjectRef):
             option.tracked_object.name = option.tracked_object.name or str(name)
             if option.role == "autocast":
-                option.tracked_object.attributes["stored"] = True
+                option.tracked_object.attributes.stored = True
 
 
 def _assign_unpacked(interp: Interpreter, target: ast.Tuple | ast.List, value: Value, is_new: bool) -> None:
@@ -867,7 +866,7 @@ def _assign_attribute(interp: Interpreter, target: ast.Attribute, value: Value, 
     receiver, value = interp.evaluate(target.value), value.as_stored()
     if isinstance(value, ObjectRef):
         # Other methods may finish the work on the object.
-        value.tracked_object.attributes["shared"] = True
+        value.tracked_object.attributes.shared = True
     written = interp.handlers.attribute_writes.get(receiver.kind)
     if written is not None and written(interp, receiver, target.attr, value, target):
         return
@@ -875,7 +874,7 @@ def _assign_attribute(interp: Interpreter, target: ast.Attribute, value: Value, 
         # A value that becomes the gradient of another tensor stays a gradient and keeps its scale.
         mark_scale_undone(value.gradient_reads)
         if value.is_divided:
-            interp.emit(e.GRAD_NORMALISE, target, None, None, owners=None)
+            interp.emit(e.GradNormalise, target, None, None, owners=None)
     key = receiver.identity_key(interp.unique_number)
     if isinstance(key, int):
         record_name(interp, value, short_text(target))
@@ -901,13 +900,16 @@ def _record_containment(receiver: Instance, value: Value) -> None:
         and value.tracked_object is not None
         and receiver.cls.methods.keys() >= {"step", "zero_grad"}
     ):
-        value.tracked_object.attributes["wrapped"] = True
+        value.tracked_object.attributes.wrapped = True
     if (
         receiver.tracked_object is not None
         and value.tracked_object is not None
         and value.tracked_object.role == "module"
     ):
-        receiver.tracked_object.attributes.setdefault("parts", set()).add(value.tracked_object.key)
+        attributes = receiver.tracked_object.attributes
+        if attributes.parts is None:
+            attributes.parts = set()
+        attributes.parts.add(value.tracked_object.key)
 
 
 def _stored_value(interp: Interpreter, receiver: Instance, name: str, value: Value) -> Value:
@@ -966,10 +968,10 @@ def _holds_state(value: Value) -> bool:
     return value.role in ("scaler", "optimizer") or isinstance(value, StateDict)
 
 
-def mark_scale_undone(gradient_reads: tuple[Event, ...]) -> None:
+def mark_scale_undone(gradient_reads: tuple[e.GradientAccess, ...]) -> None:
     """Mark reads of scaled gradients as correct: the scale, or a number with the same scale, divides the result."""
     for event in gradient_reads:
-        event.attributes["undone"] = True
+        event.undone = True
 
 
 def _as_load(target: ast.expr) -> ast.expr:

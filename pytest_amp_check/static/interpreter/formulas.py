@@ -37,7 +37,7 @@ def _describe_predicate(interp: Interpreter, test: Predicate, value: UnknownValu
     test.is_window_predicate = test.is_window_predicate or value.is_counter
     test.is_flag = test.is_flag or value.is_argument
     for reading in value.gradient_reads if test.checked_optimizers is not None else ():
-        owners = reading.attributes.get("owners")
+        owners = reading.owners
         if owners is None:
             test.checked_optimizers = None
             break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ...protocol.events import Event
+from ...protocol.events import GradientAccess
 from ...protocol.source_text import SourceText
 from .conditions import Formula, conjunction, disjunction
 from .interpreter import Interpreter
@@ -18,7 +18,7 @@ def structural_unknown(
     """Return the unknown result of an operation: the same operation on equal values gives the same result."""
     number = interp.unique_number
     loops: frozenset[int] = EMPTY
-    readings: tuple[Event, ...] = ()
+    readings: tuple[GradientAccess, ...] = ()
     graded = False
     for part in parts:
         varying = part.loops or part.varying_loops()

@@ -369,13 +369,13 @@ _JOINS: dict[str, Callable[[Interpreter, Formula, Any, Any, str], Value | None]]
 def _join_objects(interp: Interpreter, a: TrackedObject, b: TrackedObject) -> TrackedObject:
     """Return one tracked object that stands for either of two objects, created in the two branches."""
     joined = interp.tracked_object(("either", a.key, b.key), a.role, a.name, a.site)
-    joined.attributes.update({**b.attributes, **a.attributes})
-    if "owns" in joined.attributes:
-        owns = a.attributes.get("owns"), b.attributes.get("owns")
-        joined.attributes["owns"] = None if None in owns else owns[0] | owns[1]  # type: ignore[operator]
+    vars(joined.attributes).update({**vars(b.attributes), **vars(a.attributes)})
+    mine, others = a.attributes.owns, b.attributes.owns
+    if mine is not None or others is not None:
+        joined.attributes.owns = None if mine is None or others is None else mine | others
     if a.role == "optimizer" and a.site is not None:
         # One of the branches recreates the optimizer, as far as is known.
-        interp.emit_at(e.OPTIMIZER_NEW, a.site, joined.key, found=True)
+        interp.emit_at(e.OptimizerNew(a.site, joined.key, found=True))
     return joined
 
 

@@ -79,7 +79,7 @@ def _execute_expression(interp: Interpreter, node: ast.Expr) -> None:
         listener(interp, node.value)
     if isinstance(value, ObjectRef) and value.role == "autocast" and isinstance(node.value, ast.Call):
         interp.emit(
-            e.SCOPE_LOST,
+            e.ScopeLost,
             node.value,
             value.tracked_object.key,
             how="expression",
@@ -233,7 +233,7 @@ def _decorate_function(
     region = holds_autocast(applied)
     if region and (function.is_generator or isinstance(function.node, ast.AsyncFunctionDef)):
         key = applied.tracked_object.key if isinstance(applied, ObjectRef) else None
-        interp.emit(e.SCOPE_LOST, decorator, key, how="generator", names={"context": expression_text(decorator)})
+        interp.emit(e.ScopeLost, decorator, key, how="generator", names={"context": expression_text(decorator)})
         return value
     if region or isinstance(applied, GradMode):
         return FunctionValue(function, value.frame, value.receiver, (*value.wrappers, applied))
@@ -361,7 +361,7 @@ def _execute_try(interp: Interpreter, node: ast.Try) -> None:
     for handler in node.handlers:
         interp.state.current_node = interp.builder.join_nodes(_raising_nodes(interp, raised))
         if interp.state.regions_entered != entered:
-            interp.emit(e.AUTOCAST_EXIT, handler, depth=depth)
+            interp.emit(e.AutocastExit, handler, depth=depth)
         interp.state.frame.vars, interp.state.heap = dict(in_try), dict(before_heap)
         _execute_handler(interp, handler)
         ends.append((interp.state.current_node, interp.state.frame.vars, interp.state.heap))
@@ -409,7 +409,7 @@ def _execute_handler(interp: Interpreter, handler: ast.ExceptHandler) -> None:
 
 
 #: Events that allocate memory and may therefore raise an out-of-memory error.
-_MEMORY_EVENTS = frozenset({e.FORWARD, e.SCALE, e.BACKWARD})
+_MEMORY_EVENTS = (e.Forward, e.Scale, e.Backward)
 
 
 def _raising_nodes(interp: Interpreter, nodes: list[int]) -> list[int]:
@@ -423,17 +423,16 @@ def _raising_nodes(interp: Interpreter, nodes: list[int]) -> list[int]:
     updated: list[int] = []
     for node in nodes:
         event = interp.builder.nodes[node].event
-        kind = event.kind if event is not None else None
-        if kind == e.UPDATE:
+        if isinstance(event, e.Update):
             stepped.clear()
-        elif kind == e.ZERO_GRAD:
+        elif isinstance(event, e.ZeroGrad):
             updated.clear()
-        elif kind in _MEMORY_EVENTS:
+        elif isinstance(event, _MEMORY_EVENTS):
             kept += updated
             updated.clear()
-        if kind is not None and (stepped or kind in (e.SCALER_STEP, e.UNSCALE)):
+        if event is not None and (stepped or isinstance(event, (e.ScalerStep, e.Unscale))):
             stepped.append(node)
-        elif kind is not None and (updated or kind in (e.STEP, e.UPDATE)):
+        elif event is not None and (updated or isinstance(event, (e.Step, e.Update))):
             updated.append(node)
         else:
             kept.append(node)
@@ -467,7 +466,7 @@ def _exception_edges(
         leading = _explicit_raises(interp, leading)
     interp.state.current_node = interp.builder.join_nodes(_raising_nodes(interp, leading))
     if depth is not None:
-        interp.emit(e.AUTOCAST_EXIT, node.finalbody[0], depth=depth)
+        interp.emit(e.AutocastExit, node.finalbody[0], depth=depth)
     interp.state.is_unwinding_error = True
     interp.execute_block(node.finalbody)
     interp.state.is_unwinding_error = False
@@ -687,7 +686,7 @@ def _execute_loop(
         and interp.builder.event_count != savepoint.event_count
         and interp.predicates.counts_iterations(loop.key)
     ):
-        interp.emit(e.LOOP_EXIT, body[0])
+        interp.emit(e.LoopExit, body[0])
     if after[0] is not None:
         interp.state.frame.vars, interp.state.heap = {**before_vars, **after[1]}, {**before_heap, **after[2]}
     else:
@@ -697,7 +696,7 @@ def _execute_loop(
     interp.execute_block(orelse)
     _merge_exits(interp, loop.breaks)
     if open_ended:
-        interp.emit(e.LOOP_EXIT, body[0], complete=True)
+        interp.emit(e.LoopExit, body[0], complete=True)
     interp.state.current_node = interp.builder.rollback_if_empty(savepoint, interp.state.current_node)
 
 
@@ -713,7 +712,7 @@ def _drop_raises_in_training(interp: Interpreter, raising: list[tuple[list[int],
 
 def _is_step_node(interp: Interpreter, node: int) -> bool:
     event = interp.builder.nodes[node].event
-    return event is not None and event.kind in (e.SCALER_STEP, e.STEP)
+    return isinstance(event, (e.ScalerStep, e.Step))
 
 
 def _explicit_raises(interp: Interpreter, nodes: list[int]) -> list[int]:
@@ -761,18 +760,21 @@ def _defers_step(interp: Interpreter, head: int, loop: Loop) -> bool:
     Mark the events of such a loop.
     """
     events = [node.event for node in interp.builder.nodes[head:] if node.event is not None]
-    backwards = [event for event in events if event.kind == e.BACKWARD]
-    if not backwards or any(event.attributes.get("opaque") or event.attributes.get("given") for event in backwards):
+    backwards = [event for event in events if isinstance(event, e.Backward)]
+    if not backwards or any(event.opaque or event.given for event in backwards):
         return False
-    if any(event.kind in (e.SCALER_STEP, e.STEP) or e.STEPS in event.attributes.get("about", ()) for event in events):
+    if any(
+        isinstance(event, (e.ScalerStep, e.Step)) or (isinstance(event, e.Handoff) and e.STEPS in event.about)
+        for event in events
+    ):
         return False
     for event in events:
-        if event.kind == e.LOOP_EXIT:
+        if isinstance(event, e.LoopExit):
             # The window that contains the inner loop continues.
-            event.attributes["within"] = True
-        elif event.kind == e.BACKWARD and (loop.over_microbatches or "inside" not in event.attributes):
-            event.attributes["inside"] = e.MICRO if loop.over_microbatches else e.LOOSE
-            event.attributes["guessed"] = loop.is_named_microbatches
+            event.within = True
+        elif isinstance(event, e.Backward) and (loop.over_microbatches or not event.inside):
+            event.inside = e.MICRO if loop.over_microbatches else e.LOOSE
+            event.guessed = loop.is_named_microbatches
     if not loop.over_microbatches and loop.node is not None and not reads_gradients(loop.node.body):
         _mark_discarding_clears(loop, events)
     return True
@@ -781,9 +783,10 @@ def _defers_step(interp: Interpreter, head: int, loop: Loop) -> bool:
 def _mark_discarding_clears(loop: Loop, events: list[Event]) -> None:
     """Mark the clears before a backward in each iteration: they discard what the earlier iterations have added."""
     for number, event in enumerate(events):
-        is_own = event.kind == e.ZERO_GRAD and event.attributes["loops"][-1] == loop.key
-        if is_own and any(later.kind == e.BACKWARD for later in events[number:]):
-            event.attributes["discards"] = True
+        if not isinstance(event, e.ZeroGrad) or not event.loops or event.loops[-1] != loop.key:
+            continue
+        if any(isinstance(later, e.Backward) for later in events[number:]):
+            event.discards = True
 
 
 def _start_iteration(interp: Interpreter, head: int, first: int, truth: bool) -> None:

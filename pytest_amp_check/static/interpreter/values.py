@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Mapping as Items
 from functools import reduce
 
-from ...protocol.events import Event, Site, TrackedObject
+from ...protocol.events import Anomaly, Forward, GradientAccess, Site, TrackedObject
 from ...protocol.fast_namedtuple import NamedTuple
 from ...protocol.torch_api import DTYPES, canonical_name
 from .conditions import Formula
@@ -96,7 +96,7 @@ class Value:
     #: Known beginning of a text whose rest is unknown.
     text_prefix: str = ""
     #: Events that read the gradients from which the value was computed.
-    gradient_reads: tuple[Event, ...] = ()
+    gradient_reads: tuple[GradientAccess, ...] = ()
     #: Modules and regions that computed the value.
     provenance: Provenance = NO_PROVENANCE
 
@@ -316,7 +316,7 @@ class UnknownValue(TypedValue):
         self.text_prefix = ""
         self.is_only_summed = False
         self.is_sample_mean = False
-        self.gradient_reads: tuple[Event, ...] = ()
+        self.gradient_reads: tuple[GradientAccess, ...] = ()
         self.item_origin: tuple[int, str | None] | None = None
         self.divisors: frozenset[Divisor] = EMPTY
         self.factors: frozenset[object] = EMPTY
@@ -442,7 +442,7 @@ class ObjectRef(Value):
 
     def loop_element(self) -> Value | None:
         """Return the object itself if it stands for several objects."""
-        return self if self.tracked_object.attributes.get("several") else None
+        return self if self.tracked_object.attributes.several else None
 
 
 class UnwrappedOptimizer(ObjectRef):
@@ -653,7 +653,7 @@ class TensorValue(TypedValue):
         self.callees: frozenset[str] = EMPTY
         self.in_region = False
         self.region_dtypes: frozenset[str] = EMPTY
-        self.first_forward: Event | None = None
+        self.first_forward: Forward | None = None
         self.low_dtype = ""
         self.is_low_op_result = False
         self.penalty_source: tuple[ast.AST, dict[str, object], bool] | None = None
@@ -801,7 +801,9 @@ class GradValue(Value):
 
     __slots__ = ("factor_reads", "is_unscaled", "params")
 
-    def __init__(self, params: ParamsValue, *, is_unscaled: bool = False, factor_reads: tuple[Event, ...] = ()) -> None:
+    def __init__(
+        self, params: ParamsValue, *, is_unscaled: bool = False, factor_reads: tuple[GradientAccess, ...] = ()
+    ) -> None:
         super().__init__()
         self.params = params
         self.is_unscaled = is_unscaled
@@ -866,7 +868,7 @@ class SequenceValue(Aggregate):
         self.is_open = is_open
 
     @property
-    def gradient_reads(self) -> tuple[Event, ...]:  # type: ignore[override]
+    def gradient_reads(self) -> tuple[GradientAccess, ...]:  # type: ignore[override]
         return tuple(reading for item in self.items for reading in item.gradient_reads)
 
     def truth_condition(self) -> Formula | None:
@@ -978,7 +980,7 @@ class AnomalyMode(Value):
 
     __slots__ = ("event",)
 
-    def __init__(self, event: Event) -> None:
+    def __init__(self, event: Anomaly) -> None:
         super().__init__()
         self.event = event
 
@@ -1106,7 +1108,7 @@ class UnionValue(Aggregate):
         self.options = options
 
     @property
-    def gradient_reads(self) -> tuple[Event, ...]:  # type: ignore[override]
+    def gradient_reads(self) -> tuple[GradientAccess, ...]:  # type: ignore[override]
         return tuple(reading for _, option in self.options for reading in option.gradient_reads)
 
     def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:

@@ -286,7 +286,7 @@ def _is_torch_optimizer(value: Value) -> bool:
     return (
         isinstance(value, ObjectRef)
         and value.recognized_from is None
-        and value.tracked_object.attributes.get("callable", "").startswith("torch.")
+        and value.tracked_object.attributes.callable.startswith("torch.")
     )
 
 

@@ -179,7 +179,7 @@ def _is_unbound(interp: Interpreter, owner: UnknownValue) -> bool:
     module = interp.state.frame.module
     if module.star_imports or interp.unknown_values.get(("global", module.path, owner.text)) is not owner:
         return False
-    if interp.program.attributes.get("fragment") or not module.path.endswith(".py"):
+    if interp.program.attributes.fragment or not module.path.endswith(".py"):
         return False
     bound = (
         name
@@ -217,7 +217,7 @@ def _name_in_source(owner: ObjectRef, node: ast.AST) -> str:
     if taken is None or last_name(callee_of(node)) != "state_dict":
         return owner.tracked_object.name
     vague = isinstance(taken, ast.Name) and ("." in owner.tracked_object.name or "opt" not in taken.id.lower())
-    if vague and owner.tracked_object.attributes.get("constructed"):
+    if vague and owner.tracked_object.attributes.constructed:
         return owner.tracked_object.name
     return str(SourceText(taken))
 
@@ -243,18 +243,19 @@ def emit_save(
     if function_name and place is not None and place.site.function != function_name:
         place = None
     interp.emit_at(
-        e.SAVE,
-        place.site if place is not None else interp.site_of(node),
-        None,
-        optimizers=tuple(contents.optimizer_names),
-        owners=tuple(contents.optimizer_keys),
-        scalers=tuple(contents.scaler_names),
-        whole_scalers=tuple(contents.whole_scalers),
-        open=contents.is_open or _is_without_scaler(interp),
-        optimizer_entries=frozenset(contents.optimizer_entries),
-        scaler_entries=frozenset(contents.scaler_entries),
-        objects=objects,
-        names={"call": expression_text(node)},
+        e.Save(
+            place.site if place is not None else interp.site_of(node),
+            None,
+            optimizers=tuple(contents.optimizer_names),
+            owners=tuple(contents.optimizer_keys),
+            scalers=tuple(contents.scaler_names),
+            whole_scalers=tuple(contents.whole_scalers),
+            open=contents.is_open or _is_without_scaler(interp),
+            optimizer_entries=frozenset(contents.optimizer_entries),
+            scaler_entries=frozenset(contents.scaler_entries),
+            objects=objects,
+            names={"call": expression_text(node)},
+        )
     )
 
 
@@ -314,7 +315,7 @@ def emit_unknown_load(interp: Interpreter, owner: object, state: Value | None, n
     """Emit a scaler load for an unknown object that loads a state, unless the entry name excludes a scaler."""
     _, name = entry_of_state(state)
     if name is None or names_scaling(f"{owner} {name}"):
-        interp.emit(e.SCALER_LOAD, node, entry=None)
+        interp.emit(e.ScalerLoad, node, entry=None)
 
 
 def entry_of_state(state: Value | None) -> tuple[int, str | None]:

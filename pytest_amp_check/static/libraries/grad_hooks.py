@@ -63,7 +63,7 @@ def _run_hooks(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> None:
             if owners is not None and len(owners) == 1:
                 names["optimizer"] = interp.program.objects[owners[0]].name
             site = hook.site if is_elsewhere else interp.site_of(function.node)
-            interp.emit_at(e.GRAD_EDIT, site, None, owners=owners, guessed=guessed, names=names)
+            interp.emit_at(e.GradEdit(site, None, owners=owners, guessed=guessed, names=names))
 
 
 def _bounds_gradient(function: FunctionNode) -> tuple[bool, bool]:

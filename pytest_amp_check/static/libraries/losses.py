@@ -33,6 +33,7 @@ from ..interpreter.values import (
     Const,
     GradValue,
     Keywords,
+    ObjectRef,
     ParamsValue,
     ScaleValue,
     TensorValue,
@@ -47,7 +48,7 @@ from .syntax_queries import first_argument, first_argument_text, receiver_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeGuard
+    from typing import TypeGuard
 
 #: Tensor methods that end the use of a tensor as a loss.
 TO_NUMBER = frozenset("item tolist numpy cpu shape size dim backward_hooks requires_grad".split())
@@ -88,12 +89,21 @@ _CHANGES: dict[str, tuple[tuple[str, object], ...]] = {
 _MEAN = Const("mean")
 
 
-def compute_loss(interp: Interpreter, facts: dict[str, object], args: Args, keywords: Keywords, node: ast.AST) -> Value:
+def compute_loss(
+    interp: Interpreter,
+    args: Args,
+    keywords: Keywords,
+    node: ast.AST,
+    *,
+    kind: str,
+    promotes: bool,
+    reduction: object = None,
+) -> Value:
     interp.emit(
-        e.LOSS,
+        e.Loss,
         node,
-        function=facts.get("kind"),
-        low_precision="" if facts.get("promotes") else _find_low_input(interp, args),
+        function=kind or None,
+        low_precision="" if promotes else _find_low_input(interp, args),
         ambient=None if interp.state.open_regions else interp.state.ambient_autocast,
         names={"call": expression_text(node), "loss": first_argument_text(node)},
     )
@@ -103,7 +113,7 @@ def compute_loss(interp: Interpreter, facts: dict[str, object], args: Args, keyw
         made.module_keys = frozenset()
     made.is_loss = True
     made.low_dtype = ""
-    reductions = {facts.get("reduction", "mean"), find_reduction(keywords)}
+    reductions = {"mean" if reduction is None else reduction, find_reduction(keywords)}
     made.is_divided = made.is_only_summed = "sum" in reductions
     made.is_sample_mean = reductions == {"mean"}
     made.has_unknown_reduction = False
@@ -240,28 +250,41 @@ def run_backward(
     ddp_module = find_ddp_module(interp, tensor)
     if ddp_module is not None:
         names["module"] = ddp_module.name
-        averaged = ddp_module.attributes["wrapped"]["ddp"]
+        averaged = ddp_module.attributes.wrappers["ddp"]
     graded = tensor.is_from_gradient or gradient is not None
-    facts: dict[str, Any] = {
-        "averaged": averaged,
-        "feeds": find_updating_optimizers(interp, tensor.module_keys),
-        "divided": tensor.is_divided or tensor.is_from_outside or graded,
-        "vague": tensor.has_unknown_reduction,
-        "opaque": scaler is None and graded,
-        "given": scaler is None and tensor.is_from_outside,
-        "scaled": scaler is not None,
-        "uneven": scaler is not None and tensor.has_mixed_scales,
-        "several": tensor.has_several_scalers,
-        "outside": tensor.is_from_outside,
-        "dtypes": tensor.region_dtypes,
-        "custom": tensor.has_custom_backward,
-        "forward": tensor.first_forward,
-        "running": next((divisor for divisor in tensor.divisors if divisor.counter is not None), None),
-        "names": names,
-    }
+    feeds = find_updating_optimizers(interp, tensor.module_keys)
+    running = next(
+        (
+            (divisor.site, divisor.source_text, (divisor.counter, divisor.key))
+            for divisor in tensor.divisors
+            if divisor.counter is not None
+        ),
+        None,
+    )
 
     def emit_backward(*, no_sync: bool, float8: bool) -> None:
-        interp.emit(e.BACKWARD, node, scaler, **facts, apart=no_sync, float8=float8)
+        interp.emit(
+            e.Backward,
+            node,
+            scaler,
+            names=names,
+            feeds=feeds,
+            averaged=averaged,
+            apart=no_sync,
+            divided=tensor.is_divided or tensor.is_from_outside or graded,
+            vague=tensor.has_unknown_reduction,
+            opaque=scaler is None and graded,
+            given=scaler is None and tensor.is_from_outside,
+            scaled=scaler is not None,
+            uneven=scaler is not None and tensor.has_mixed_scales,
+            several=tensor.has_several_scalers,
+            outside=tensor.is_from_outside,
+            dtypes=tensor.region_dtypes,
+            custom=tensor.has_custom_backward,
+            forward=tensor.first_forward,
+            float8=float8,
+            running=running,
+        )
 
     def run_float8_branches(*, no_sync: bool = False) -> None:
         inside = interp.state.float8_conditions[-1] if interp.state.float8_conditions else False
@@ -305,7 +328,7 @@ def emit_penalty(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> Non
     tensor.penalty_source = None
     if penalty is not None:
         place, names, outdated = penalty
-        interp.emit(e.PENALTY, place, outdated=outdated, names=names)
+        interp.emit(e.Penalty, place, outdated=outdated, names=names)
 
 
 def emit_fill(interp: Interpreter, value: Value | None, tensor: TensorValue, words: object, node: ast.AST) -> None:
@@ -316,7 +339,7 @@ def emit_fill(interp: Interpreter, value: Value | None, tensor: TensorValue, wor
     eligible = bool(tensor.low_dtype) or (tensor.is_low_op_result and not interp.state.no_grad)
     eligible = eligible and not (tensor.region_dtypes and tensor.region_dtypes <= torch_api.FAR_REACHING)
     names = {"call": expression_text(node), "tensor": words}
-    interp.emit(e.FILL, node, value=float(number), eligible=eligible, guessed=not tensor.low_dtype, names=names)
+    interp.emit(e.Fill, node, value=float(number), eligible=eligible, guessed=not tensor.low_dtype, names=names)
 
 
 def _set_tensor_item(interp: Interpreter, receiver: Value, index: Value, target: ast.Subscript, value: Value) -> None:
@@ -334,10 +357,10 @@ def find_updating_optimizers(interp: Interpreter, modules: frozenset[int] | None
     """Return the keys of the optimizers that update modules, or None if unknown."""
     if modules is None:
         return None
-    copies = bool(modules) and all(interp.program.objects[key].attributes.get("copied") for key in modules)
+    copies = bool(modules) and all(interp.program.objects[key].attributes.copied for key in modules)
     owners = []
     for key in interp.program.optimizer_keys:
-        owns = interp.program.objects[key].attributes.get("owns")
+        owns = interp.program.objects[key].attributes.owns
         if owns is None:
             if copies and key < min(modules):
                 # An optimizer created before the copy does not update the copy.
@@ -372,7 +395,7 @@ def apply_loss_operator(interp: Interpreter, op: str, left: Value, right: Value,
 
 def _operate_on_grad(op: str, grad: GradValue, other: Value) -> GradValue:
     """Apply an operator to gradients. Scaling by a number read from scaled gradients is a clip."""
-    scaled = tuple(reading for reading in other.gradient_reads if not reading.attributes.get("undone"))
+    scaled = tuple(reading for reading in other.gradient_reads if not reading.undone)
     return (
         GradValue(grad.params, is_unscaled=grad.is_unscaled, factor_reads=scaled)
         if op in ("*", "/") and scaled
@@ -479,7 +502,7 @@ def _are_sample_means(operands: Iterable[Value]) -> bool:
 def _is_float32_parameter(value: Value) -> bool:
     """Return True if a value is a parameter that promotes every low-precision operand to float32."""
     tracked_object = tracked_object_of(value)
-    return tracked_object is not None and bool(tracked_object.attributes.get("wide"))
+    return tracked_object is not None and bool(tracked_object.attributes.wide)
 
 
 def _apply_division(interp: Interpreter, made: TensorValue, tensor: TensorValue, divisor: Value, node: ast.AST) -> None:
@@ -572,7 +595,7 @@ def find_ddp_module(interp: Interpreter, tensor: TensorValue) -> TrackedObject |
         keys = frozenset((tensor.first_forward.subject,))
     for key in sorted(keys):
         tracked_object = interp.program.objects[key]
-        if "ddp" in tracked_object.attributes.get("wrapped", {}):
+        if "ddp" in tracked_object.attributes.wrappers:
             return tracked_object
     return None
 
@@ -589,8 +612,13 @@ def _get_tensor_attribute(interp: Interpreter, receiver: TensorValue, name: str,
     return made
 
 
+def _call_loss_module(interp: Interpreter, func: ObjectRef, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    loss = func.tracked_object.attributes
+    return compute_loss(interp, args, keywords, node, kind=loss.kind, promotes=loss.promotes, reduction=loss.reduction)
+
+
 def register(handlers: HandlerTable) -> None:
-    handlers.calls["loss"] = lambda interp, func, *given: compute_loss(interp, func.tracked_object.attributes, *given)
+    handlers.calls["loss"] = _call_loss_module
     handlers.methods["tensor"] = _call_tensor_method
     handlers.attributes["tensor"] = _get_tensor_attribute
     handlers.operators.append(apply_loss_operator)

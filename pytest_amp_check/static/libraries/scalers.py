@@ -60,7 +60,7 @@ def _call_scaler_method(
         return ScaleValue(scaler.tracked_object.key, interp.current_loops())
     if name == "state_dict":
         if not interp.state.handler_depth:  # An error may occur at any time: the current state is saved.
-            interp.emit(e.SCALER_STATE, node, scaler.tracked_object.key, names={"scaler": receiver_text(node)})
+            interp.emit(e.ScalerState, node, scaler.tracked_object.key, names={"scaler": receiver_text(node)})
         return take_state(interp, scaler, node)
     if name == "load_state_dict":
         return load_scaler(interp, scaler, args, keywords, node)
@@ -97,7 +97,7 @@ def _enabled_value(scaler: ObjectRef) -> Value:
 def load_scaler(interp: Interpreter, scaler: ObjectRef, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """Load a saved state into a scaler."""
     _, name_of_entry = entry_of_state(first_or_named(args, keywords, "state_dict"))
-    interp.emit(e.SCALER_LOAD, node, scaler.tracked_object.key, entry=name_of_entry)
+    interp.emit(e.ScalerLoad, node, scaler.tracked_object.key, entry=name_of_entry)
     return NONE
 
 
@@ -110,7 +110,7 @@ def _call_disabled_scaler(interp: Interpreter, name: str, args: Args, keywords: 
     if name == "scale" and target is not None:
         return target
     if name == "step" and target is not None:
-        act_on_optimizers(interp, target, node, lambda key, names: interp.emit(e.STEP, node, None, key, names=names))
+        act_on_optimizers(interp, target, node, lambda key, names: interp.emit(e.Step, node, None, key, names=names))
     return NONE
 
 
@@ -124,7 +124,7 @@ def _call_enabled_scaler(
         return scale_value(interp, scaler, value, node)
     if name == "update":
         given = literal_value(first_or_named(args, keywords, "new_scale") or NONE) is not None
-        interp.emit(e.UPDATE, node, key, new_scale=given, names=words)
+        interp.emit(e.Update, node, key, new_scale=given, names=words)
         return NONE
     if name in ("step", "unscale_"):
         target = first_or_named(args, keywords, "optimizer")
@@ -137,7 +137,7 @@ def _call_enabled_scaler(
                 unsynchronized_reason = find_unsynchronized_reason(interp, scaler, optimizer)
                 names = {**words, **names}
                 interp.emit(
-                    e.SCALER_STEP,
+                    e.ScalerStep,
                     node,
                     key,
                     optimizer,
@@ -146,7 +146,7 @@ def _call_enabled_scaler(
                     names=names,
                 )
             else:
-                interp.emit(e.UNSCALE, node, key, optimizer, names={**words, **names})
+                interp.emit(e.Unscale, node, key, optimizer, names={**words, **names})
 
         act_on_optimizers(interp, target, node, emit_for_optimizer)
         return interp.fresh_unknown(node, name)
@@ -164,7 +164,7 @@ def scale_value(interp: Interpreter, scaler: ObjectRef, value: Value | None, nod
     if made.penalty_source is not None:
         emit_penalty(interp, made, node)
     interp.emit(
-        e.SCALE,
+        e.Scale,
         node,
         scaler.tracked_object.key,
         autocast=made.autocast_scope,
@@ -191,11 +191,12 @@ def _make_scaler(
     if not isinstance(enabled, bool) and _asks_for_bfloat16(keywords_of(node).get("enabled")):
         arguments["enabled"] = Symbol("torch.bfloat16")
     device = entry.attributes.get("device") or arguments.get("device", "cuda")
-    tracked_object.attributes.update(constructed=True, enabled=enabled, callable=entry.name, device=device)
-    tracked_object.attributes["enabling"] = frozenset(key for key, _ in literals(enabled))
-    tracked_object.attributes["sharded"] = entry.attributes.get("sharded", False)
+    made = tracked_object.attributes
+    made.constructed, made.enabled, made.callable = True, enabled, entry.name
+    made.enabling = frozenset(key for key, _ in literals(enabled))
+    made.device, made.sharded = device, entry.attributes.get("sharded", False)
     interp.emit(
-        e.SCALER_NEW,
+        e.ScalerNew,
         node,
         tracked_object.key,
         callable=entry.name,
@@ -219,21 +220,22 @@ def _asks_for_bfloat16(written: ast.expr | None) -> bool:
 def _make_subclass_scaler(interp: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """Return a GradScaler of a project class. Own methods are analyzed; all other methods are torch's."""
     tracked_object = interp.tracked_object(("scaler", interp.location_key(node)), "scaler", "", interp.site_of(node))
-    tracked_object.attributes.update(constructed=True, callable=cls.name, cls=cls)
+    made = tracked_object.attributes
+    made.constructed, made.callable, made.cls = True, cls.name, cls
     return ObjectRef(tracked_object)
 
 
 def find_unsynchronized_reason(interp: Interpreter, scaler: ObjectRef, optimizer: int) -> str:
     """Return the reason that ranks can disagree about a skipped step, or "" if no reason is known."""
     facts, owner = scaler.tracked_object.attributes, interp.program.objects[optimizer].attributes
-    owns = owner.get("owns")
-    if facts.get("framework") or not facts.get("constructed") or facts.get("cls") is not None:
+    owns = owner.owns
+    if facts.framework or not facts.constructed or facts.cls is not None:
         return ""
-    if facts.get("sharded"):
+    if facts.sharded:
         wraps: set[str] = set()
         for key in interp.program.with_submodules(owns) if owns else ():
-            wraps |= interp.program.objects[key].attributes.get("wrapped", {}).keys()
-        return "fused" if owner.get("fused") and (not wraps or "fsdp1" in wraps) else ""
+            wraps |= interp.program.objects[key].attributes.wrappers.keys()
+        return "fused" if owner.fused and (not wraps or "fsdp1" in wraps) else ""
     return "plain" if has_local_shards(interp, owns, lambda: "ShardedGradScaler" in interp.module.identifiers) else ""
 
 
@@ -248,7 +250,7 @@ def get_scaler_attribute(interp: Interpreter, receiver: ObjectRef, name: str, no
     if name == "_per_optimizer_states":
         # Code that reads the scaler's internal state knows better than the analyzer.
         interp.emit(
-            e.HANDOFF,
+            e.Handoff,
             node,
             things=(receiver.tracked_object.key, *all_optimizer_keys(interp)),
             trains=(),

@@ -25,7 +25,7 @@ def has_local_shards(interp: Interpreter, keys: frozenset[int] | None, handles_s
     """
     mine = frozenset(interp.active_guards())
     for key in interp.program.with_submodules(keys) if keys else ():
-        under = interp.program.objects[key].attributes.get("wrapped", {}).get("fsdp1")
+        under = interp.program.objects[key].attributes.wrappers.get("fsdp1")
         if (
             under is None
             or any((test, not truth) in mine for test, truth in under)

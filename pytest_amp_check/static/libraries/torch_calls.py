@@ -95,7 +95,7 @@ def _call_external(interp: Interpreter, func: ExternalName, args: Args, keywords
     name = torch_api.canonical_name(func.name)
     shim = func.version_fallback or interp.state.fallback_depth + interp.state.fallback_try_depth > 0
     if name in torch_api.DEPRECATED and not shim and isinstance(node, ast.expr):
-        interp.emit(e.DEPRECATED, node, old=name, new=torch_api.DEPRECATED[name], names={"call": name})
+        interp.emit(e.Deprecated, node, old=name, new=torch_api.DEPRECATED[name], names={"call": name})
     entry = torch_api.SURFACE.get(name)
     if entry is not None:
         handler = interp.handlers.torch_roles.get(entry.role)
@@ -162,7 +162,7 @@ def _call_unanalyzed(interp: Interpreter, name: str, args: Args, keywords: Keywo
     if (not harmless or name.startswith(WRITERS)) and not is_assert_name(name):
         check_saved_states(interp, given, node)
     if _averages_over_ranks(name) and all(value.kind != "tensor" for value in given):
-        interp.emit(e.GRAD_AVERAGE, node)
+        interp.emit(e.GradAverage, node)
     tensors = find_tensors(given, {})
     if tensors:
         return _make_result_tensor(interp, name, tensors, given)
@@ -293,7 +293,8 @@ def _call_clip(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywo
     norm = emit_clip(interp, params, rest, bound, node)
     if entry.attributes.get("norm") and is_local_norm(interp, params):
         for event in norm.gradient_reads:
-            event.attributes["local"] = True
+            if isinstance(event, e.Clip):
+                event.local = True
     return norm
 
 
@@ -307,7 +308,9 @@ def _make_loss_module(
     interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     tracked_object = interp.tracked_object(("loss", interp.location_key(node)), "loss", "", interp.site_of(node))
-    tracked_object.attributes.update(entry.attributes, reduction=find_reduction(keywords))
+    loss = tracked_object.attributes
+    loss.kind, loss.promotes = entry.attributes.get("kind", ""), entry.attributes.get("promotes", False)
+    loss.reduction = find_reduction(keywords)
     return ObjectRef(tracked_object)
 
 
@@ -316,7 +319,8 @@ def _call_loss_function(
 ) -> Value:
     bound = bind_arguments(entry.parameters, args, keywords)
     order = [bound.pop(name) for name in entry.parameters if name in bound]
-    return compute_loss(interp, entry.attributes, order, bound, node)
+    kind, promotes = entry.attributes.get("kind", ""), entry.attributes.get("promotes", False)
+    return compute_loss(interp, order, bound, node, kind=kind, promotes=promotes)
 
 
 def _call_backward(
@@ -352,7 +356,7 @@ def _call_autograd_grad(
         # A gradient that is differentiated again is kept in float32 intentionally.
         made.autocast_scope = "?"
     differentiable = literal_value(bound.get("create_graph")) is True and _computes_norms(interp)
-    interp.emit(e.AUTOGRAD_GRAD, node, differentiable=differentiable, names={"call": expression_text(node)})
+    interp.emit(e.AutogradGrad, node, differentiable=differentiable, names={"call": expression_text(node)})
     return made
 
 
@@ -366,7 +370,7 @@ def _computes_norms(interp: Interpreter) -> bool:
 def _call_cache_clear(
     interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
-    interp.emit(e.AUTOCAST_CACHE_CLEAR, node)
+    interp.emit(e.AutocastCacheClear, node)
     return NONE
 
 

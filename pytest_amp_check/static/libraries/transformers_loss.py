@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 
 from ...protocol import events as e
-from ...protocol.events import Event
 from ...protocol.source_text import SourceText
 from ..interpreter.classes import lineage_of
 from ..interpreter.imports import dotted_name
@@ -36,7 +35,7 @@ def _report_undivided_losses(interp: Interpreter) -> None:
         if last is not None and last.value is not None:
             names: dict[str, object] = {"loss": SourceText(_loss_of(last.value))}
             site = interp.site_of(last)
-            interp.detached_events[e.UNDIVIDED, site.call_key] = Event(e.UNDIVIDED, site, names=names)
+            interp.detached_events[e.Undivided, site.call_key] = e.Undivided(site, names=names)
 
 
 def _loss_of(value: ast.expr) -> ast.expr:

@@ -141,7 +141,7 @@ def _call_backward(interp: Interpreter, receiver: Value, args: Args, keywords: K
         run_backward(interp, unknown_tensor(receiver), node, backward_gradient_of(args, keywords))
     else:
         # The backward of a framework may scale, divide and step.
-        interp.emit(e.BACKWARD, node, opaque=True, feeds=None, names={"loss": receiver_text(node)})
+        interp.emit(e.Backward, node, opaque=True, feeds=None, names={"loss": receiver_text(node)})
     return NONE
 
 
@@ -150,7 +150,7 @@ def _call_scaling_in_place(
 ) -> Value | None:
     if not receiver.is_from_gradient:
         return None
-    interp.emit(e.GRAD_NORMALISE, node, owners=None)
+    interp.emit(e.GradNormalise, node, owners=None)
     return receiver
 
 
@@ -221,7 +221,7 @@ def _make_cast_method(dtype: str) -> Method:
             ]
             called = frozenset(_NAME.findall(" ".join(texts)))
             given = isinstance(receiver, UnknownValue) and receiver.is_argument
-            interp.emit(e.MODULE_CAST, node, dtype=dtype, called=called, given=given, names={"module": words})
+            interp.emit(e.ModuleCast, node, dtype=dtype, called=called, given=given, names={"module": words})
 
     return emit_module_cast
 
@@ -234,7 +234,7 @@ def _call_scheduler_step(
         return None
     optimizer = interp.program.objects[receiver.scheduled_optimizer].name
     names = {"scheduler": receiver_text(node), "call": expression_text(node), "optimizer": optimizer}
-    interp.emit(e.SCHEDULER_STEP, node, None, receiver.scheduled_optimizer, names=names)
+    interp.emit(e.SchedulerStep, node, None, receiver.scheduled_optimizer, names=names)
     return interp.fresh_unknown(node, "step")
 
 
@@ -246,7 +246,7 @@ def _call_update_parameters(
     trained_by = None if model is None else find_updating_optimizers(interp, frozenset({model.tracked_object.key}))
     if trained_by is not None and len(trained_by) == 1:
         names = {"call": expression_text(node), "optimizer": interp.program.objects[trained_by[0]].name}
-        interp.emit(e.STEP_FOLLOWED, node, None, trained_by[0], names=names)
+        interp.emit(e.StepFollowed, node, None, trained_by[0], names=names)
     return None
 
 

@@ -8,7 +8,7 @@ from ...protocol.frameworks import FRAMEWORKS
 from ...protocol.source_text import find_access_path
 
 #: Role of an object that is called with a loss and an optimizer, such as timm's NativeScaler.
-WRAPPER = "timm"
+WRAPPER = next(key for key, framework in FRAMEWORKS.items() if framework.engine.call_parameters)
 #: Roles of objects that code calls directly.
 CALLABLE_ROLES = frozenset({"module", WRAPPER})
 _TELLING_METHODS = "unscale_ scale step update backward zero_grad param_groups parameters named_parameters train eval"
@@ -16,7 +16,7 @@ _TELLING_METHODS = "unscale_ scale step update backward zero_grad param_groups p
 CAST_METHODS = frozenset({"to", "half", "bfloat16", "requires_grad_"})
 #: Attributes that give evidence of the role of their owner.
 TELLING_ATTRIBUTES = frozenset(_TELLING_METHODS.split()).union(
-    *(framework.signature_names for framework in FRAMEWORKS.values())
+    *(framework.engine.signature_names for framework in FRAMEWORKS.values())
 )
 
 
@@ -101,7 +101,9 @@ class RoleCollector:
             if "unscale_" in names or text in self._scaler_texts or steps:
                 roles[text] = "scaler"
             elif "backward" in names:
-                roles.update((text, key) for key, framework in FRAMEWORKS.items() if names & framework.signature_names)
+                roles.update(
+                    (text, key) for key, framework in FRAMEWORKS.items() if names & framework.engine.signature_names
+                )
         called = {text.rpartition(".")[2] for text, role in roles.items() if role == "scaler"}
         for text, names in self._members_by_text.items():
             if text.rpartition(".")[2] in called and names & {"scale", "update"}:

@@ -83,7 +83,7 @@ class Code:
         again without docstrings. True promises no finding, and False does not promise that the code parses.
         """
         if b"\0" in self.words_found:
-            return True  # UTF-16 hides every name from this search, and is no Python source: AMP903.
+            return True  # Neither UTF-16 nor a broken notebook can be searched: the analysis says why it is unreadable.
         return self._has_rule_word() and (self.without_docstrings is self or self.without_docstrings._has_rule_word())
 
     def _has_rule_word(self) -> bool:
@@ -103,7 +103,9 @@ class Code:
         data = self.data
         if self.words_found.isdisjoint((b"half", b"float16")):
             return False
-        if b"Trainer" in self.words_found and b"transformers" in data:
+        from ...protocol.frameworks import HUGGING_FACE
+
+        if b"Trainer" in self.words_found and HUGGING_FACE.encode() in data:
             trained = True
         else:
             trained = b"parameters(" in self.words_found and (
@@ -404,8 +406,8 @@ def _names_old_clip(code: Code) -> bool:
 
 
 def _has_suppression(code: Code) -> bool:
-    """Return True if a comment may suppress a rule."""
-    return re.search(rb"amp:\s*ignore", code.data) is not None or any(
+    """Return True if a comment may suppress a rule, or looks as if it did."""
+    return re.search(rb"amp(?:-check)?:\s*(?:ignor|noqa|disable|enable|[\w-]+\s*[\[(])", code.data) is not None or any(
         b"AMP" in codes for codes in re.findall(rb"(?i)noqa\s*:([^\n#]*)", code.data)
     )
 
@@ -418,7 +420,7 @@ CLOSER_SEARCHES: dict[str, tuple[tuple[bytes, ...], Callable[[Code], bool]]] = {
     "low-precision weights": ((b"parameters(", b"Trainer"), Code.may_cast_trained_module),
     # A mistake if any file of the project trains in float16.
     "large fill": ((*_FILL_WORDS, _ITEMS), _fills_large_number),
-    "suppression": ((b"amp:", b"AMP"), _has_suppression),
+    "suppression": ((b"amp:", b"amp-check:", b"AMP"), _has_suppression),
 }
 #: Needs of rules, each with words that must all occur.
 WORDS_OF_NEED = {what: what.encode().split() for what in rules.WORDS if what not in CLOSER_SEARCHES}

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, UNDIVIDED, Event, Program
+from ...events import Backward, Event, Program, Undivided
 from ...fix import UNSAFE
-from ...rule import INFO, STATIC, WARNING, Labels, Rule, ViolationKind
+from ...rule import INFO, STATIC, WARNING, Cause, Certainty, Labels, Rule, ViolationKind
 
 
-def _check_undivided(event: Event, program: Program) -> Labels:
+def _is_division_vague(event: Event | None) -> bool:
+    return isinstance(event, Backward) and event.vague
+
+
+def _check_undivided(event: Undivided, program: Program) -> Labels:
     yield "loss:ignores-window", {}
 
 
@@ -18,7 +22,7 @@ RULE = Rule(
     "The losses of an accumulation window are summed, not averaged.",
     detected_by=STATIC,
     applicability=UNSAFE,
-    event_checks={UNDIVIDED: _check_undivided},
+    event_checks={Undivided: _check_undivided},
     prescan_words=(
         ".step( backward(",
         "num_items_in_batch compute_loss(",
@@ -28,27 +32,24 @@ RULE = Rule(
             "`{loss}` ignores `num_items_in_batch`, and transformers' Trainer does not divide it if the model takes "
             "loss arguments: divide it, or set `self.model_accepts_loss_kwargs = False` in the constructor",
             any_precision=True,
-            is_possible=True,
+            certainty=Certainty(is_possible=True),
         ),
         "step@undivided": ViolationKind(
             "`{loss}` is summed over the micro-batches of an accumulation window, not averaged: "
             "divide it by their number before backward",
-            cause_kinds=(BACKWARD,),
-            trace_kinds=(BACKWARD,),
+            cause=Cause(Backward, concerns_loss=True, label_overrides=((_is_division_vague, "step@undivided-vague"),)),
+            trace_kinds=(Backward,),
             in_next_iteration=True,
-            concerns_loss=True,
             exemption="divided-elsewhere",
-            label_overrides=(("vague", "step@undivided-vague"),),
             any_precision=True,
         ),
         "step@undivided-vague": ViolationKind(
             "`{loss}` comes from unanalyzed code and is summed over the micro-batches of an accumulation window: if "
             "it is a mean, divide it by their number before backward",
             INFO,
-            cause_kinds=(BACKWARD,),
-            trace_kinds=(BACKWARD,),
+            cause=Cause(Backward, concerns_loss=True),
+            trace_kinds=(Backward,),
             in_next_iteration=True,
-            concerns_loss=True,
         ),
     },
     rationale="""\

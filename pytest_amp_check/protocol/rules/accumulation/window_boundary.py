@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, CLIP, WINDOW, Event, Program
+from ...events import Backward, Clip, Program, Window
 from ...fix import UNSAFE
-from ...rule import ERROR, WARNING, Labels, Rule, ViolationKind
+from ...rule import ERROR, WARNING, Cause, Certainty, Labels, Precedence, Rule, ViolationKind
 
 
-def _check_window_boundary(event: Event, program: Program) -> Labels:
-    yield "zero@window" if event.attributes["how"] == "zero" else "window:off-by-one", {}
+def _check_window_boundary(event: Window, program: Program) -> Labels:
+    yield "zero@window" if event.how == "zero" else "window:off-by-one", {}
 
 
 RULE = Rule(
@@ -16,35 +16,35 @@ RULE = Rule(
     "window-boundary",
     ERROR,
     "The borders of the accumulation window lose or mis-weight micro-batches.",
-    event_checks={WINDOW: _check_window_boundary},
+    event_checks={Window: _check_window_boundary},
     applicability=UNSAFE,
     prescan_words=(".step( backward(",),
     violations={
         "zero@window": ViolationKind(
             "Gradients of `{optimizer}` are cleared inside the accumulation window, so only its last micro-batch "
             "counts: clear them once, after the step",
-            trace_kinds=(BACKWARD,),
+            trace_kinds=(Backward,),
             in_next_iteration=True,
-            yields_to=("step@discarded",),
+            precedence=Precedence(yields_to=("step@discarded",)),
             exemption="of-no-window",
             any_precision=True,
         ),
         "zero:in-loop": ViolationKind(
             "`{optimizer}` is cleared in each iteration of a loop whose step follows after the loop, so only the last "
             "iteration counts: clear once, before the loop",
-            trace_kinds=(BACKWARD,),
+            trace_kinds=(Backward,),
             in_next_iteration=True,
             any_precision=True,
-            is_possible=True,
+            certainty=Certainty(is_possible=True),
         ),
         "clip@window": ViolationKind(
             "`{call}` clips in every micro-batch of the accumulation window, so gradients of earlier micro-batches are "
             "clipped again: clip once, under the condition of the step",
             WARNING,
-            cause_kinds=(CLIP,),
-            trace_kinds=(BACKWARD,),
+            cause=Cause(Clip),
+            trace_kinds=(Backward,),
             in_next_iteration=True,
-            yields_to=("clip@scaled", "clip@partly"),
+            precedence=Precedence(yields_to=("clip@scaled", "clip@partly")),
             any_precision=True,
         ),
         "window:off-by-one": ViolationKind(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ...events import SCOPE_LOST, Event, Program
+from ...events import Program, ScopeLost
 from ...fix import SAFE
-from ...rule import ERROR, STATIC, Labels, Rule, ViolationKind
+from ...rule import ERROR, STATIC, Certainty, Labels, Rule, ViolationKind
 
 
-def _check_scope_lost(event: Event, program: Program) -> Labels:
-    yield f"scope:{event.attributes['how']}", {}
+def _check_scope_lost(event: ScopeLost, program: Program) -> Labels:
+    yield f"scope:{event.how}", {}
 
 
 RULE = Rule(
@@ -18,7 +18,7 @@ RULE = Rule(
     "An autocast never covers the code it was meant for, or leaks out of it.",
     detected_by=STATIC,
     applicability=SAFE,
-    event_checks={SCOPE_LOST: _check_scope_lost},
+    event_checks={ScopeLost: _check_scope_lost},
     prescan_words=("autocast",),
     violations={
         "scope:expression": ViolationKind(
@@ -36,7 +36,7 @@ RULE = Rule(
         "scope:handed-out": ViolationKind(
             "`{context}` is passed to the `with` block and never entered, so nothing runs under it: enter it around "
             "the yield, as in `with {context}(...): yield`",
-            is_possible=True,
+            certainty=Certainty(is_possible=True),
         ),
         "scope:script": ViolationKind(
             "`{context}` decorates a function that TorchScript compiles, and TorchScript silently drops the "

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from ...events import AUTOCAST_ENTER, BACKWARD, Event, Program
-from ...rule import BOTH, WARNING, Labels, Rule, ViolationKind
+from ...events import AutocastEnter, Backward, Event, Program
+from ...rule import BOTH, WARNING, Certainty, Labels, Rule, ViolationKind
 
 
 def _check_backward(event: Event, program: Program) -> Labels:
-    facts = event.attributes
-    if not facts.get("scaled") and facts.get("alone") and facts.get("dtypes") == {"float16"}:
+    if isinstance(event, Backward) and not event.scaled and event.alone and event.dtypes == {"float16"}:
         yield "backward:no-scaler", {}
 
 
 def _check_region(event: Event, program: Program) -> Labels:
-    framework = event.attributes.get("unscaled_by")
-    if framework:
-        yield "region:no-scaler", {"framework": framework}
+    if isinstance(event, AutocastEnter) and event.unscaled_by:
+        yield "region:no-scaler", {"framework": event.unscaled_by}
 
 
 RULE = Rule(
@@ -24,7 +22,7 @@ RULE = Rule(
     WARNING,
     "float16 autocast trains without gradient scaling.",
     detected_by=BOTH,
-    event_checks={BACKWARD: _check_backward, AUTOCAST_ENTER: _check_region},
+    event_checks={Backward: _check_backward, AutocastEnter: _check_region},
     prescan_words=("autocast", "float16 MixedPrecision param_dtype"),
     violations={
         "backward:no-scaler": ViolationKind(
@@ -34,7 +32,7 @@ RULE = Rule(
         "region:no-scaler": ViolationKind(
             "This region is float16 whatever {framework} is configured for, and {framework} scales the loss only for "
             "float16: use the region of {framework}, such as `accelerator.autocast()`",
-            is_possible=True,
+            certainty=Certainty(is_possible=True),
         ),
     },
     rationale="""\

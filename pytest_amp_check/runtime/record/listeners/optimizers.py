@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from ....protocol import events as e
-from ....protocol.events import Event, Site
+from ....protocol.events import Site
 from ..deferred_values import ONE, FoundInf
 from ..recording import Recording
 from ..source import SiteText, find_window_predicate, has_calling_condition, is_chosen, is_conditional
-from ..tracked import TrackedOptimizer, TrackedScaler
+from ..tracked import TrackedOptimizer, TrackedScaler, feed_optimizer
 from .gradients import GradientListener
 from .listener import Listener, listener_method
 from .non_finite import NonFiniteListener
@@ -45,10 +45,10 @@ class OptimizerListener(Listener):
         if not isinstance(optimizer, torch.optim.Optimizer):
             return
         tracked = self.registry.track_optimizer(optimizer)
-        tracked.tracked_object.attributes["constructed"] = tracked.windows.is_complete = True
+        tracked.tracked_object.attributes.constructed = tracked.windows.is_complete = True
         clean = all(p.grad is None for p in tracked.params)
         if clean:
-            self.recording.emit(e.OPTIMIZER_NEW, self.sites.current_site(), tracked.tracked_object.key)
+            self.recording.emit(e.OptimizerNew(self.sites.current_site(), tracked.tracked_object.key))
 
     @listener_method
     def record_params_change(self, optimizer: Any) -> None:
@@ -69,9 +69,9 @@ class OptimizerListener(Listener):
         if scaler is not None and scaler.name is not None:
             names["scaler"] = scaler.name
         checked = self._is_checked(tracked, optimizer, scaler, site)
-        self.recording.emit(e.STEP, site, None, tracked.tracked_object.key, checked=checked, names=names)
+        self.recording.emit(e.Step(site, None, tracked.tracked_object.key, checked=checked, names=names))
         if tracked.backward is not None and self._is_unscaled_float16(tracked.backward):
-            tracked.backward.attributes["alone"] = True
+            tracked.backward.alone = True
             self.recording.run_checker.check_event(tracked.backward)
         self.recording.steps.begin_step(tracked.name, None, None, tracked.loss, tracked.norm, site)
         scale = self.registry.scale_for(tracked) if tracked.is_scaled else ONE
@@ -85,10 +85,10 @@ class OptimizerListener(Listener):
         """
         if self.recording.backward_depth and self.recording.run_checker.pending_events:
             running = next(
-                (x for x in reversed(self.recording.run_checker.pending_events) if x.kind == e.BACKWARD), None
+                (x for x in reversed(self.recording.run_checker.pending_events) if isinstance(x, e.Backward)), None
             )
             if running is not None:
-                running.attributes["feeds"].add(tracked.tracked_object.key)
+                feed_optimizer(running, tracked.tracked_object.key)
                 tracked.backward = running
 
     def _is_checked(self, tracked: TrackedOptimizer, optimizer: Any, scaler: TrackedScaler | None, site: Site) -> bool:
@@ -97,14 +97,13 @@ class OptimizerListener(Listener):
             return False
         return self.recording.query_source(site, is_conditional if tracked.has_taken_number else has_calling_condition)
 
-    def _is_unscaled_float16(self, backward: Event) -> bool:
+    def _is_unscaled_float16(self, backward: e.Backward) -> bool:
         """Return True if a float16 backward pass was never scaled, and no disabled scaler took part."""
-        facts = backward.attributes
         return (
             not self._construction.disabled_scales
-            and not facts["scaled"]
-            and facts["dtypes"] == {"float16"}
-            and not facts.get("alone")
+            and not backward.scaled
+            and backward.dtypes == {"float16"}
+            and not backward.alone
         )
 
     @listener_method
@@ -140,14 +139,14 @@ class OptimizerListener(Listener):
         # A step with a condition other than a count leaves batches out on purpose.
         if discarded_site is not None and (backward is None or not is_chosen(self.sites.current_site(), backward.site)):
             names: dict[str, object] = {"optimizer": tracked.name or ""}
-            self.recording.emit(e.WINDOW, discarded_site, None, tracked.tracked_object.key, how="zero", names=names)
-        early_in_autocast = early and self.recording.program.attributes["enters_autocast"]
+            self.recording.emit(e.Window(discarded_site, None, tracked.tracked_object.key, how="zero", names=names))
+        early_in_autocast = early and self.recording.program.attributes.enters_autocast
         test = (
             self.recording.query_source(self.sites.current_site(), find_window_predicate) if early_in_autocast else None
         )
         if test is not None and test.site is not None:
             names = {"window": test.text}
-            self.recording.emit(e.WINDOW, test.site, None, tracked.tracked_object.key, how="early", names=names)
+            self.recording.emit(e.Window(test.site, None, tracked.tracked_object.key, how="early", names=names))
 
 
 def _has_overflow(optimizer: Any, tracked: TrackedScaler | None) -> bool:

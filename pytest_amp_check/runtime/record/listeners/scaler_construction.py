@@ -9,7 +9,6 @@ import torch
 
 from ....protocol import events as e
 from ....protocol import torch_api
-from ....protocol.events import Event
 from ..recording import Recording, plain_argument
 from ..source import SiteText
 from .listener import Listener, listener_method
@@ -28,28 +27,29 @@ class ScalerConstructionListener(Listener):
         self.disabled_scales = False
 
     @listener_method
-    def record_construction(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Event:
+    def record_construction(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> e.ScalerNew:
         entry = torch_api.SURFACE[name]
         arguments_by_name = dict(zip(entry.parameters, args, strict=False))
         arguments_by_name.update(kwargs)
         site = self.sites.current_site()
         return self.recording.emit(
-            e.SCALER_NEW,
-            site,
-            None,
-            callable=name,
-            arguments={key: plain_argument(value) for key, value in arguments_by_name.items()},
-            excess=max(0, len(args) - len(entry.parameters)),
-            names={"call": SiteText(site), "scaler": "the scaler"},
+            e.ScalerNew(
+                site,
+                None,
+                callable=name,
+                arguments={key: plain_argument(value) for key, value in arguments_by_name.items()},
+                excess=max(0, len(args) - len(entry.parameters)),
+                names={"call": SiteText(site), "scaler": "the scaler"},
+            )
         )
 
     @listener_method
-    def record_created(self, scaler: Any, event: Event) -> None:
+    def record_created(self, scaler: Any, event: e.ScalerNew) -> None:
         """Record that the constructor of a scaler has returned."""
         self._known_scalers.add(scaler)
-        enabled = event.attributes["arguments"].get("enabled", True)
+        enabled = event.arguments.get("enabled", True)
         if enabled is True and not scaler.is_enabled() and not self._reported_disabled:
-            self._reported_disabled = event.attributes["disabled_itself"] = True
+            self._reported_disabled = event.disabled_itself = True
             # The event may already be checked, so it is checked again.
             self.recording.run_checker.check_event(event)
 
@@ -66,4 +66,4 @@ class ScalerConstructionListener(Listener):
         self._reported_disabled = True
         site = self.sites.current_site()
         names = {"call": SiteText(site), "scaler": SiteText(site, "receiver")}
-        self.recording.emit(e.SCALER_NEW, site, None, callable="", arguments={}, disabled_itself=True, names=names)
+        self.recording.emit(e.ScalerNew(site, None, callable="", arguments={}, disabled_itself=True, names=names))

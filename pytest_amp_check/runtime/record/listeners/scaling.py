@@ -88,16 +88,16 @@ class ScalingListener(Listener):
         self._seen_sites.add((id(site), region_dtypes))
         dtypes = self.regions.dtypes_below(site, losses)
         event = self.recording.emit(
-            e.SCALE, site, tracked.tracked_object.key, dtypes=dtypes, twice=is_scaled_twice, float32=False, names=names
+            e.Scale(site, tracked.tracked_object.key, dtypes=dtypes, twice=is_scaled_twice, float32=False, names=names)
         )
         self._forwards.seek_forward(event, losses)
-        self.recording.program.attributes["scaler_dtypes"].update(dtypes)
+        self.recording.program.attributes.scaler_dtypes.update(dtypes)
         self._mark_live(tracked)
 
     def _mark_live(self, tracked: TrackedScaler) -> None:
         if tracked.tracked_object.key not in self._live_keys:
             self._live_keys.add(tracked.tracked_object.key)
-            self.recording.program.attributes["live_scalers"].append(tracked.tracked_object)
+            self.recording.program.attributes.live_scalers.append(tracked.tracked_object)
 
     @listener_method
     def record_get_scale(self, scaler: Any) -> None:
