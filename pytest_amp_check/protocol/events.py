@@ -652,7 +652,7 @@ class ModuleCast(Event):
     description = "the model's parameters are cast"
 
     dtype: str
-    #: "cast", "made" in this dtype, or by the "default" dtype.
+    #: "cast", "made" in this dtype, by the "default" dtype, or by a "trainer" with this precision.
     how: str = "cast"
     #: Created or loaded in this dtype.
     born: bool = False

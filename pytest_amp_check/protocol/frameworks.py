@@ -215,6 +215,9 @@ def _parse_methods(**does: str) -> dict[str, str]:
 #: Lightning's precision values for float16 with a scaler, and for autocast of either dtype.
 FLOAT16_MIXED = ("16-mixed", 16, "16")
 MIXED = (*FLOAT16_MIXED, "bf16-mixed", "bf16")
+#: Precision value of Lightning that stores parameters, gradients and the optimizer's state in a low dtype -> the dtype,
+#: and the value for mixed precision.
+STORED_LOW = {"bf16-true": ("bfloat16", "bf16-mixed"), "16-true": ("float16", "16-mixed")}
 
 _ACCELERATOR = (
     "device_placement",

@@ -281,7 +281,7 @@ def _find_malformed(comment: str, line: int, column: int) -> MalformedComment | 
         if tool == "amp" and verb in ("disable", "enable") and rest[:1] == "[" and "]" in rest:
             continue
         known = verb.startswith("ignor") or verb in ("noqa", "disable", "enable")
-        if not re.match(r"$|[\[(:]|AMP\d" if known else r"[\[(]\s*AMP\d", rest):
+        if not (re.match(r"$|[\[(:]|AMP\d", rest) if known else re.match(r"[\[(]\s*AMP\d", rest)):
             continue
         codes = ", ".join(re.findall(r"AMP\d+", rest)) or "CODE"
         form = verb if verb in ("ignore-file", "disable", "enable") else "ignore"

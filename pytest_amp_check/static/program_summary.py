@@ -234,7 +234,7 @@ def _mark_casts(program: Program) -> None:
             event = node.event
             if not isinstance(event, e.ModuleCast):
                 continue
-            trained = event.born or event.site.function.endswith("__init__")
+            trained = event.born or event.how == "trainer" or event.site.function.endswith("__init__")
             if not trained and event.subject is not None:
                 optimizers = (optimizer for optimizer in stepped if not _is_exclusive(made.get(optimizer.key), event))
                 of_module = {optimizer.key for optimizer in optimizers if event.subject in _owned_modules([optimizer])}

@@ -376,6 +376,7 @@ INDEX: tuple[Listing, ...] = (
             "cast:trained-scaled",
             "made:trained",
             "made:trained-scaled",
+            "trainer:trained",
             "default:trained",
             "default:trained-scaled",
         ),

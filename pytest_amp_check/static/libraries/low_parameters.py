@@ -147,6 +147,47 @@ def _note_trained_model(interp: Interpreter, value: Value, node: ast.Call) -> No
         tracked_object.attributes.trainer = "float16" if in_float16 else "float32"
 
 
+def _note_lightning_fit(interp: Interpreter, value: Value, node: ast.Call) -> None:
+    """Record the model of ``Trainer(precision="bf16-true").fit(model)``, whose parameters Lightning casts."""
+    model = keywords_of(node).get("model", node.args[0] if node.args else None)
+    trainer = _find_construction(interp, receiver_of(node))
+    name = None if trainer is None else dotted_name(interp, trainer.func)
+    if model is None or trainer is None or name is None:
+        return
+    stored = frameworks.STORED_LOW.get(str(constant_of_node(keywords_of(trainer).get("precision"))))
+    if stored is None or frameworks.canonical_name(name) != f"{frameworks.LIGHTNING}.Trainer":
+        return
+    made = _find_construction(interp, model)
+    if made is not None and last_name(made.func) == "get_peft_model":
+        return  # Only the adapters are trained.
+    found: list[Value] = []
+    interp.without_events(lambda: found.append(interp.evaluate(model)))
+    key = ("lightning", str(expression_text(model)))
+    tracked_object = tracked_object_of(found[0]) or interp.tracked_object(
+        key, "module", str(expression_text(model)), interp.site_of(node)
+    )
+    if tracked_object.role == "module":
+        tracked_object.attributes.trainer = "float32"
+        dtype, mixed = stored
+        names = {"call": expression_text(trainer), "mixed": mixed}
+        interp.emit(e.ModuleCast, trainer, tracked_object.key, dtype=dtype, how="trainer", names=names)
+
+
+def _find_construction(interp: Interpreter, node: ast.expr | None) -> ast.Call | None:
+    """Return the call that constructs an object: the expression, or the only assignment to its name in the function."""
+    if isinstance(node, ast.Call):
+        return node
+    if not isinstance(node, ast.Name):
+        return None
+    frame = interp.state.frame
+    made = [
+        each.value
+        for each in find_nodes(frame.module.tree if frame.function is None else frame.function.node, ast.Assign)
+        if any(isinstance(target, ast.Name) and target.id == node.id for target in each.targets)
+    ]
+    return made[0] if len(made) == 1 and isinstance(made[0], ast.Call) else None
+
+
 def _note_frozen(interp: Interpreter, value: Value, node: ast.Call) -> None:
     """Mark a module as frozen by ``requires_grad_(False)``."""
     of, asked = receiver_of(node), keywords_of(node).get("requires_grad", node.args[0] if node.args else None)
@@ -201,5 +242,6 @@ def register(handlers: HandlerTable) -> None:
     handlers.call_result_listeners["from_pretrained"] = _check_pretrained_load
     handlers.call_result_listeners["requires_grad_"] = _note_frozen
     handlers.call_result_listeners["get_peft_model"] = _note_adapter
+    handlers.call_result_listeners["fit"] = _note_lightning_fit
     handlers.call_result_listeners.update(dict.fromkeys(_CASTS, _check_model_cast))
     handlers.call_result_listeners.update(dict.fromkeys(("Trainer", "Seq2SeqTrainer"), _note_trained_model))

@@ -101,6 +101,8 @@ class Code:
     def may_cast_trained_module(self) -> bool:
         """Return True if the code may cast a module to a low-precision dtype and train the module."""
         data = self.data
+        if b"Trainer" in self.words_found and b"-true" in data and b".fit(" in data:
+            return True  # the precision of Lightning that stores parameters in a low dtype
         if self.words_found.isdisjoint((b"half", b"float16")):
             return False
         from ...protocol.frameworks import HUGGING_FACE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...events import ModuleCast, Program
-from ...rule import BOTH, ERROR, WARNING, Rule, Verdicts, ViolationKind
+from ...rule import BOTH, ERROR, WARNING, Certainty, Rule, Verdicts, ViolationKind
 
 
 def _check_trained_casts(program: Program) -> Verdicts:
@@ -56,6 +56,11 @@ RULE = Rule(
             "`{module}` is created with trained parameters in {dtype}, whose gradients GradScaler refuses to unscale: "
             "create and load them in float32 and let autocast choose the dtypes",
             ERROR,
+        ),
+        "trainer:trained": ViolationKind(
+            "`{call}` stores trained parameters in {dtype}, where small updates round to nothing: write "
+            '`precision="{mixed}"`',
+            certainty=Certainty(is_possible=True),
         ),
         "default:trained": ViolationKind(
             "`{call}` makes {dtype} the dtype of trained parameters, where small updates round to nothing{refused}: "
