@@ -305,6 +305,48 @@ for _graph, _place, _dtype, _term, _mark in (
                 scaler.update()
         """
 
+# A scaler that has scaled the loss is not None, whatever tests its existence later.
+for _test, _mark in (
+    ("scaler is not None", ""),
+    ("scaler", ""),
+    ("self.executor.scaler is not None", ""),
+    ("fast", "  # AMP204"),
+):
+    _owner = "self.executor.scaler" if "executor" in _test else "scaler"
+    CASES[f"a scaler that scales exists: {_test}"] = f"""
+        === train.py
+        import torch
+
+        class Executor:
+            def __init__(self, model, scaler=None):
+                self.model = model
+                self.scaler = scaler
+
+            def run(self, x):
+                with torch.autocast("cuda"):
+                    loss = self.model(x).mean()
+                self.scaler.scale(loss).backward()
+
+        class Trainer:
+            def __init__(self, executor: Executor, optimizer: torch.optim.Optimizer):
+                self.executor = executor
+                self.optimizer = optimizer
+
+            def step(self, x, fast, scaler):
+                self.optimizer.zero_grad()
+                if {"executor" in _test}:
+                    self.executor.run(x)
+                else:
+                    with torch.autocast("cuda"):
+                        loss = self.executor.model(x).mean()
+                    scaler.scale(loss).backward()
+                if {_test}:
+                    {_owner}.step(self.optimizer)
+                    {_owner}.update()
+                else:
+                    self.optimizer.step(){_mark}
+        """
+
 # Weights that change between two forwards of one region, in which a helper enters another region.
 for _indent, _mark in (("    ", "  # AMP101"), ("", "")):
     CASES[f"weights changed in nested regions {bool(_indent)}"] = f"""

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import partial
 
 from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.events import Symbol
 from ..interpreter.classes import find_own_method
-from ..interpreter.conditions import literals
+from ..interpreter.conditions import literals, negate
+from ..interpreter.formulas import is_none
 from ..interpreter.functions import inline_call
 from ..interpreter.identity import structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
-from ..interpreter.joins import for_each_alternative, join_values, residual_condition, run_branches
+from ..interpreter.joins import for_each_alternative, join_values, residual_condition, run_branches, split_on
 from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.tensors import unknown_tensor
 from ..interpreter.unanalyzed_code import call_unknown
@@ -40,7 +42,7 @@ from .optimizers import act_on_optimizers
 from .overhead import RepeatedCosts
 from .regions import enabled_condition
 from .sharding import find_sharding_in_class, has_local_shards
-from .syntax_queries import constant_of_node, keywords_of, last_name
+from .syntax_queries import constant_of_node, keywords_of, last_name, receiver_of
 
 
 def _call_scaler_method(
@@ -114,12 +116,24 @@ def _call_disabled_scaler(interp: Interpreter, name: str, args: Args, keywords: 
     return NONE
 
 
+def _require_scaler(interp: Interpreter, scaler: ObjectRef, node: ast.AST) -> None:
+    """Record that a scaler from other code, which the file compares with None, is not None where its method runs."""
+    name = last_name(receiver_of(node))
+    tests = rf"\b{name} is (?:not )?None|\bif (?:not )?(?:\w+\.)*{name}\b"
+    if scaler.recognized_from is None or re.search(tests, interp.module.text) is None:
+        return
+    condition = residual_condition(interp, negate(is_none(interp, scaler)))
+    if not isinstance(condition, bool):
+        interp.state.current_node, _ = split_on(interp, condition)
+
+
 def _call_enabled_scaler(
     interp: Interpreter, scaler: ObjectRef, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     key = scaler.tracked_object.key
     words = {"scaler": receiver_text(node), "call": expression_text(node)}
     if name == "scale":
+        _require_scaler(interp, scaler, node)
         value = first_or_named(args, keywords, "outputs")
         return scale_value(interp, scaler, value, node)
     if name == "update":
