@@ -347,6 +347,39 @@ for _test, _mark in (
                     self.optimizer.step(){_mark}
         """
 
+# A helper copies a state entry by entry.
+for _copy in ("copied = {k: on_cpu(v) for k, v in state.items()}", "for k, v in state.items(): copied[k] = on_cpu(v)"):
+    for _saved, _mark in (("", "  # AMP401"), (', "scaler": on_cpu(self.scaler.state_dict())', "")):
+        CASES[f"a copied state: {_copy} {bool(_saved)}"] = f"""
+        === train.py
+        import torch
+
+        def on_cpu(state):
+            if isinstance(state, dict):
+                copied = {{}}
+                {_copy}
+                return copied
+            return state
+
+        class Trainer:
+            def __init__(self, model):
+                self.model = model
+                self.optimizer = torch.optim.SGD(model.parameters())
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def step(self, x, y):
+                self.optimizer.zero_grad()
+                with torch.autocast("cuda"):
+                    loss = torch.nn.functional.mse_loss(self.model(x), y)
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+
+            def save(self):
+                saved = {{"optimizer": on_cpu(self.optimizer.state_dict()){_saved}}}{_mark}
+                torch.save(saved, "last.pt")
+        """
+
 # Weights that change between two forwards of one region, in which a helper enters another region.
 for _indent, _mark in (("    ", "  # AMP101"), ("", "")):
     CASES[f"weights changed in nested regions {bool(_indent)}"] = f"""

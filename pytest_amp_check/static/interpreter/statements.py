@@ -55,6 +55,7 @@ from .values import (
     ObjectRef,
     ParamsValue,
     SequenceValue,
+    StateDict,
     TensorValue,
     UnionValue,
     UnknownValue,
@@ -492,7 +493,11 @@ def _execute_for(interp: Interpreter, node: ast.For | ast.AsyncFor) -> None:
     )
 
     def bind_target() -> int | None:
-        assign_target(interp, node.target, element_of(interp, iterable, node.iter), is_new=False)
+        element = element_of(interp, iterable, node.iter)
+        if isinstance(iterable, StateDict) and isinstance(node.target, ast.Tuple) and len(node.target.elts) == 2:
+            # A loop that copies a state dict entry by entry: an entry stands for the whole state.
+            element = SequenceValue([element, iterable])
+        assign_target(interp, node.target, element, is_new=False)
         return iterable.end_node if isinstance(iterable, GeneratorValue) else None
 
     _execute_loop(interp, node, bind_target, None, over_microbatches=over_microbatches)
