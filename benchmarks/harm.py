@@ -34,7 +34,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from pytest_amp_check.protocol.rules import RULES
 
-TABLE = Path(__file__).resolve().parents[1] / "pytest_amp_check" / "protocol" / "measured.py"
+TABLE = Path(__file__).resolve().parents[1] / "pytest_amp_check" / "protocol" / "measured_harm.py"
 #: Lines of an example's output that are quoted, and the maximum length of a quoted line in characters.
 LINES, LENGTH = 4, 90
 #: The longest line that the formatter allows, in characters.
@@ -256,13 +256,13 @@ def main() -> None:
     if sys.argv[1:]:
         return
     lines = [
-        '"""What each rule\'s mistake did where it was run, measured: written by benchmarks/harm.py."""',
+        '"""Measured effects of each rule\'s mistake, written by benchmarks/harm.py."""',
         "",
-        "#: The torch that ran it, on the CPU.",
+        "#: Version of torch for the measurements, on the CPU.",
         f'TORCH = "{torch.__version__.partition("+")[0]}"',
-        *table("MEASURED", "what the bad example did beside the good one, where anything differs", found),
-        *table("SHOWN", "what a program did that was made to show it, with the mistake and without", made),
-        *table("NOT_HERE", "why nothing was measured", consequences.NOT_HERE),
+        *table("MEASURED", "measured difference between the bad example and the good example", found),
+        *table("SHOWN", "measured difference of a demonstration program with and without the mistake", made),
+        *table("NOT_HERE", "reason for a missing measurement", consequences.NOT_HERE),
     ]
     TABLE.write_text("\n".join(lines) + "\n")
 
@@ -270,7 +270,7 @@ def main() -> None:
 def table(name: str, what: str, texts: dict[str, str]) -> list[str]:
     """Return the source lines of one table."""
     entries = [entry for code, text in texts.items() if text for entry in written(code, text)]
-    return [f"#: Code -> {what}.", f"{name} = {{", *entries, "}"]
+    return [f"#: Rule code -> {what}.", f"{name} = {{", *entries, "}"]
 
 
 def written(code: str, text: str) -> list[str]:

@@ -7,6 +7,9 @@ python benchmarks/readme.py            writes protocol/rules/index.py, docs and 
 benchmarks/readme.py --check    lists the parts that are out of date
 """
 
+# The index that is written here may lack a new rule.
+# ruff: noqa: E402
+
 from __future__ import annotations
 
 import argparse
@@ -22,6 +25,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+from pytest_amp_check.protocol import registration
+
+registration.is_required = False
 
 import beside_ruff
 from gpu.claims import CLAIMS
@@ -105,8 +112,8 @@ def listing(rule: Rule, family: str) -> Listing:
     return (
         listed,
         rule.prescan_words,
-        tuple(map(str, rule.event_checks)),
-        tuple(map(str, rule.program_checks)),
+        tuple(kind.__name__ for kind in rule.event_checks),
+        tuple(kind.__name__ for kind in rule.program_checks),
         tuple(rule.violations),
     )
 
@@ -182,6 +189,8 @@ def options_page() -> str:
         pytest = [name for name in (option.pytest_flag, option.ini) if name]
         if pytest:
             doors.append(("pytest", ", ".join(f"`{name}`" for name in pytest)))
+        if option.kind.choices is not None:
+            doors.append(("values", ", ".join(f"`{value}`" for value in option.kind.choices())))
         if _default(option):
             doors.append(("default", _default(option)))
         lines = "".join(f"- {name}: {said}\n" for name, said in doors if said)
@@ -265,6 +274,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="write nothing; end with 1 if something is out of date")
     given = parser.parse_args()
+    if not given.check and INDEX.read_text(encoding="utf-8") != index():
+        INDEX.write_text(index(), encoding="utf-8")
+        # The rules that are loaded here come from the old index.
+        sys.exit(subprocess.run([sys.executable, *sys.argv], check=False).returncode)
     texts, parts = {path: path.read_text(encoding="utf-8") for path in DOCUMENTS}, blocks()
     if given.check:
         old = [
@@ -276,7 +289,6 @@ def main() -> None:
         old += [path.relative_to(ROOT).as_posix() for path in stale_pages()]
         old += [INDEX.relative_to(ROOT).as_posix()] if INDEX.read_text(encoding="utf-8") != index() else []
         sys.exit(f"out of date: {', '.join(old)}; run python benchmarks/readme.py" if old else 0)
-    INDEX.write_text(index(), encoding="utf-8")
     for path, names in DOCUMENTS.items():
         path.write_text(replaced(texts[path], {name: parts[name] for name in names}), encoding="utf-8")
     PAGES.mkdir(parents=True, exist_ok=True)

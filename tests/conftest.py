@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.assertion.rewrite import AssertionRewritingHook
+from event_fields import fields_of
 
 from pytest_amp_check.protocol import events
 
@@ -119,49 +120,43 @@ def low(where: str, request: pytest.FixtureRequest) -> Iterator[Session]:
         yield made
 
 
-class Declared(dict[str, Any]):
-    """Attributes of an event, an object or a program. Undeclared attributes are rejected."""
+def check_field(event: events.Event, name: str) -> None:
+    """Reject a field that the kind of an event does not declare."""
+    kind = type(event)
+    assert name in fields_of(kind), f"a {events.name_of_kind(kind)} event has no field {name!r}: declare it in {kind}"
 
-    def __init__(self, owner: str, allowed: frozenset[str], facts: dict[str, Any]) -> None:
-        super().__init__()
-        self.owner = owner
-        self.allowed = allowed
-        self.update(facts)
 
-    def __setitem__(self, name: str, value: Any) -> None:
-        assert name in self.allowed, f"{self.owner} has no fact {name!r}: declare it in protocol/events.py"
-        super().__setitem__(name, value)
-
-    def update(self, *args: Any, **facts: Any) -> None:
-        for name, value in dict(*args, **facts).items():
-            self[name] = value
-
-    def setdefault(self, name: str, default: Any = None) -> Any:
-        if name not in self:
-            self[name] = default
-        return self[name]
+def check_attribute(name: str) -> None:
+    """Reject an attribute that no role of a tracked object declares."""
+    assert hasattr(events.ObjectAttributes, name), f"an object has no attribute {name!r}: declare it for its role"
 
 
 @pytest.fixture(autouse=True, scope="session")
 def facts_are_declared() -> Iterator[None]:
-    """Fail if analyzer or recorder emits an attribute that its kind of event or its role does not declare."""
+    """Fail if analyzer or recorder sets an attribute that no class declares, where mypy does not look."""
     with pytest.MonkeyPatch.context() as patch:
-        event, thing, program = events.Event.__init__, events.TrackedObject.__init__, events.Program.__init__
+        event, attributes = events.Event.__init__, events.ObjectAttributes.__init__
 
-        def made_event(self: events.Event, kind: events.EventKind, *args: Any, **more: Any) -> None:
-            event(self, kind, *args, **more)
-            self.attributes = Declared(f"a {kind} event", kind.attributes, self.attributes)
+        def made_event(self: events.Event, *args: Any, **fields: Any) -> None:
+            for name in fields:
+                check_field(self, name)
+            event(self, *args, **fields)
 
-        def made_thing(self: events.TrackedObject, *args: Any, **more: Any) -> None:
-            thing(self, *args, **more)
-            allowed = frozenset(events.THINGS.get(self.role, "").split())
-            self.attributes = Declared(f"a thing that is a {self.role}", allowed, self.attributes)
+        def set_field(self: events.Event, name: str, value: object) -> None:
+            check_field(self, name)
+            object.__setattr__(self, name, value)
 
-        def made_program(self: events.Program) -> None:
-            program(self)
-            self.attributes = Declared("a program", frozenset(events.PROGRAM.split()), self.attributes)
+        def made_attributes(self: events.ObjectAttributes, **more: Any) -> None:
+            for name in more:
+                check_attribute(name)
+            attributes(self, **more)
+
+        def set_attribute(self: events.ObjectAttributes, name: str, value: object) -> None:
+            check_attribute(name)
+            object.__setattr__(self, name, value)
 
         patch.setattr(events.Event, "__init__", made_event)
-        patch.setattr(events.TrackedObject, "__init__", made_thing)
-        patch.setattr(events.Program, "__init__", made_program)
+        patch.setattr(events.Event, "__setattr__", set_field, raising=False)
+        patch.setattr(events.ObjectAttributes, "__init__", made_attributes)
+        patch.setattr(events.ObjectAttributes, "__setattr__", set_attribute, raising=False)
         yield

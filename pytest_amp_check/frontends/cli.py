@@ -7,6 +7,7 @@ import os
 import sys
 from contextlib import suppress
 
+from ..protocol.registration import NotRegistered
 from ..protocol.regular_files import LARGEST_DOCUMENT, read_regular
 from . import options as table
 from . import signals, text, write_guard
@@ -70,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return code
-    except (ConfigError, InputFailure, text.NoStandardInput) as error:
+    except (ConfigError, InputFailure, NotRegistered, text.NoStandardInput) as error:
         return _write_error(str(error))
     except KeyboardInterrupt:
         return _end_by_signal(signals.INTERRUPT)
@@ -250,8 +251,9 @@ def _make_parser() -> ArgumentParser:
         "words",
         nargs="+",
         metavar="RULE or TEXT",
-        help="code or name of a rule, such as AMP201, or the text of an exception; - reads a traceback",
+        help="code or name of a rule, AMP2 or ALL for several, or the text of an exception; - reads a traceback",
     )
+    explain.add_argument("--all", dest="in_full", action="store_true", help="add measured harm, examples and sources")
     rules = commands.add_parser("rules", help="list the rules")
     completion = commands.add_parser("completion", help="write a script that completes commands and flags in a shell")
     completion.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
@@ -637,7 +639,9 @@ def _run_explain(namespace: Any) -> int:
     from . import explanations
 
     try:
-        explanations.write_explanation(namespace.words, as_json=namespace.output_format == "json")
+        explanations.write_explanation(
+            namespace.words, in_full=namespace.in_full, as_json=namespace.output_format == "json"
+        )
     except explanations.NothingToExplain as error:
         raise InputFailure(str(error)) from None
     return CLEAN

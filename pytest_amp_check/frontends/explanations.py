@@ -1,4 +1,4 @@
-"""``amp-check explain``: the page of a rule, or of a torch message found in pasted text."""
+"""``amp-check explain``: the pages of rules, or of torch messages found in pasted text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 from ..protocol.messages import MESSAGES, Message, find_messages, find_similar
 from ..protocol.rules import RULES, find_rule
-from ..protocol.selection import UnknownRule
+from ..protocol.selection import ALL, UnknownRule
 from ..protocol.selection import find_nearest as nearest_rule
 from . import text
 
@@ -25,33 +25,44 @@ class NothingToExplain(Exception):
     """Error for a text without a page; the message is one sentence."""
 
 
-def write_explanation(words: Sequence[str], *, as_json: bool) -> None:
-    """Write the page of the rule, or the pages of the messages, in these words. ``-`` reads standard input."""
+def write_explanation(words: Sequence[str], *, in_full: bool, as_json: bool) -> None:
+    """Write the pages of the rules, or of the messages, in these words. ``-`` reads standard input.
+
+    ``in_full`` adds measured harm, whole examples and sources to the page of a rule.
+    """
     given = text.open_standard_input().read() if list(words) == ["-"] else " ".join(words)
-    rule = find_rule(given)
-    found = [] if rule is not None else find_messages(given)
-    if rule is None and not found:
+    rules = _find_rules(given)
+    found = [] if rules else find_messages(given)
+    if not rules and not found:
         raise NothingToExplain(_describe_unknown(given))
     if as_json:
         from . import json_formats
 
-        told: Any = rule.as_dict() if rule is not None else [message.as_dict() for message in found]
+        told: Any = [rule.as_dict() for rule in rules] or [message.as_dict() for message in found]
+        told = told[0] if len(rules) == 1 else told
         sys.stdout.write(json_formats.dump_json(told))
         return
-    pages = [text.rule_markdown(rule)] if rule is not None else [message_markdown(message) for message in found]
+    page = text.rule_markdown if in_full else text.short_rule_markdown
+    pages = [page(rule) for rule in rules] or [message_markdown(message) for message in found]
     text.write_markdown("\n".join(pages), sys.stdout, text.is_color_wanted(sys.stdout))
+
+
+def _find_rules(given: str) -> list[Rule]:
+    """Return the rule of a code or a name, or the rules of ``ALL`` or the beginning of a code."""
+    rule = find_rule(given)
+    if rule is not None:
+        return [rule]
+    prefix = given.strip().upper()
+    if prefix == ALL:
+        return list(RULES.values())
+    return [rule for code, rule in RULES.items() if prefix.startswith("AMP") and code.startswith(prefix)]
 
 
 def _describe_unknown(given: str) -> str:
     """Return a sentence about an unknown text, with suggestions."""
     word = given.strip()
-    if " " not in word and "\n" not in word:
-        prefix = word.upper()
-        codes = [code for code in RULES if code.startswith(prefix)] if prefix.startswith("AMP") else []
-        if codes:
-            return f"{word!r} stands for {', '.join(codes)}: explain takes one rule"
-        if near := nearest_rule(word, RULES):
-            return str(UnknownRule(word, near))
+    if " " not in word and "\n" not in word and (near := nearest_rule(word, RULES)):
+        return str(UnknownRule(word, near))
     like = find_similar(word)
     if not like:
         known = "`amp-check rules` lists the rules, and a PyTorch message is found by its text"

@@ -567,14 +567,11 @@ _SHORT = 3
 
 def rule_summary_markdown(rule: Rule, address: str) -> str:
     """Return Markdown for a pop-up: summary and rationale of a rule, the fix, and the link to the page."""
-    import re
-
-    sentences = re.split(r"(?<=[.:])\s+(?=[A-Z`])", rule.rationale.split("\n\n")[0].replace("\n", " ").strip())
     more = f"[All about it]({address})" if address else f"All about it: `amp-check explain {rule.code}`"
     parts = [
         f"**{rule.code} {rule.name}** ({rule.severity})",
         rule.summary,
-        " ".join(sentences[:_SHORT]),
+        _short_reason(rule),
         f"**Fix:** {rule.fix_advice.strip()}",
         more,
     ]
@@ -583,11 +580,9 @@ def rule_summary_markdown(rule: Rule, address: str) -> str:
 
 def rule_markdown(rule: Rule, correct_programs: Sequence[tuple[str, str]] = ()) -> str:
     """Return the full text of a rule as Markdown."""
-    off = "" if rule.on_by_default else f" It is off unless selected: `--select {rule.code}`."
-    reader = {"static": " Found in source only.", "runtime": " Found in runs only."}.get(rule.detected_by, "")
     parts = [
         f"# {rule.code} {rule.name}",
-        f"{rule.summary}\n\nSeverity: {rule.severity}.{reader}{off}",
+        f"{rule.summary}\n\n{_describe_use(rule)}",
         "## Why it is wrong",
         rule.rationale.strip(),
         "## Measured harm",
@@ -619,6 +614,55 @@ def rule_markdown(rule: Rule, correct_programs: Sequence[tuple[str, str]] = ()) 
     return "\n\n".join(parts) + "\n"
 
 
+#: Width in characters of a short page.
+_PAGE_WIDTH = 100
+#: Unchanged lines that a short page shows around a changed line.
+_CONTEXT = 2
+
+
+def short_rule_markdown(rule: Rule) -> str:
+    """Return what fits on a screen: the mistake, the reason, the change from the bad to the good example, the fix."""
+    import textwrap
+
+    parts = [
+        f"# {rule.code} {rule.name}",
+        rule.summary,
+        _describe_use(rule),
+        textwrap.fill(_short_reason(rule), _PAGE_WIDTH, break_long_words=False, break_on_hyphens=False),
+        "## Change",
+        _fence_code(_example_change(rule), "diff"),
+        "## Fix",
+        rule.fix_advice.strip().partition("\n\n")[0],
+        f"Measured harm, whole examples, sources: `amp-check explain {rule.code} --all`",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _describe_use(rule: Rule) -> str:
+    """Return the severity of a rule, and where it applies if that is not everywhere."""
+    off = "" if rule.on_by_default else f" It is off unless selected: `--select {rule.code}`."
+    reader = {"static": " Found in source only.", "runtime": " Found in runs only."}.get(rule.detected_by, "")
+    return f"Severity: {rule.severity}.{reader}{off}"
+
+
+def _short_reason(rule: Rule) -> str:
+    """Return the first sentences of the reason."""
+    import re
+
+    sentences = re.split(r"(?<=[.:])\s+(?=[A-Z`])", rule.rationale.split("\n\n")[0].replace("\n", " ").strip())
+    return " ".join(sentences[:_SHORT])
+
+
+def _example_change(rule: Rule) -> str:
+    """Return the difference between the bad and the good example of a rule."""
+    import difflib
+
+    mark = f"  # {rule.code}"
+    bad = [line.replace(mark, "") for line in rule.bad_example.splitlines()]
+    changed = difflib.unified_diff(bad, rule.good_example.splitlines(), n=_CONTEXT, lineterm="")
+    return "\n".join("..." if line.startswith("@@") else line for line in list(changed)[3:]) + "\n"
+
+
 def _list_measured_harm(code: str) -> list[str]:
     """Return the measured effects of a rule's mistake, or the reason for a missing measurement."""
     from ..protocol.measured_harm import MEASURED, NOT_HERE, SHOWN, TORCH
@@ -646,8 +690,8 @@ _SAFETY = {
 }
 
 
-def _fence_code(code: str) -> str:
-    return f"```python\n{code.strip(chr(10))}\n```"
+def _fence_code(code: str, language: str = "python") -> str:
+    return f"```{language}\n{code.strip(chr(10))}\n```"
 
 
 def write_markdown(text: str, stream: TextIO, use_color: bool) -> None:

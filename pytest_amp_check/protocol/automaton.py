@@ -122,6 +122,7 @@ class OptimizerState(NamedTuple):
     - ``scaler_key``: key of the scaler that last scaled, unscaled or stepped the gradients; -1 before
     - ``clipped_while_scaled``: the gradients were clipped while scaled
     - ``clipped_mixed``: the clip also covered gradients that were no longer scaled
+    - ``clipped_in_window``: the gradients were clipped since the last backward
     - ``window_open``: the accumulation window was found open since the last backward: no step in this iteration
     - ``several_backwards``: more than one backward ran in this window
     - ``loss_undivided``: no loss of this window was divided
@@ -143,6 +144,7 @@ class OptimizerState(NamedTuple):
     stepped_before: bool = False
     loop_kind: str = ""
     no_sync: bool = False
+    clipped_in_window: bool = False
 
 
 def join(one: OptimizerState, other: OptimizerState) -> OptimizerState:
@@ -273,6 +275,10 @@ def _is_clipped_mixed(opt: OptimizerState, scaler_key: int) -> bool:
     return opt.clipped_while_scaled and opt.clipped_mixed
 
 
+def _is_clipped_inside(opt: OptimizerState, scaler_key: int) -> bool:
+    return opt.clipped_in_window and _is_inside_window(opt, scaler_key)
+
+
 def _is_undivided(opt: OptimizerState, scaler_key: int) -> bool:
     return opt.several_backwards and opt.loss_undivided
 
@@ -313,6 +319,7 @@ _CLIPS = (
 )
 _IS_STEPPED, _IS_UNSCALED = frozenset({STAGE_STEPPED}), frozenset({STAGE_UNSCALED})
 _IS_CLEAN = frozenset({CLEAN})
+_CLIPPED_INSIDE = Transition("clip@window", PENDING, guard=_is_clipped_inside, is_additional=True)
 
 #: Transitions by input. The first matching transition decides; without a match, MOVES alone decides.
 FIRST: dict[str, tuple[Transition, ...]] = {
@@ -321,7 +328,9 @@ FIRST: dict[str, tuple[Transition, ...]] = {
         Transition("backward@unscaled", _IS_CLEAN, _IS_UNSCALED),
         Transition("unscale@window", frozenset({UNSCALED}), _IS_UNSCALED, _may_omit_step),
         Transition("", frozenset({SCALED}), guard=_has_other_scaler, next_grads=UNEVEN),
+        _CLIPPED_INSIDE,
     ),
+    BACKWARD_RAW: (_CLIPPED_INSIDE,),
     UNSCALE: (
         Transition("unscale@stepped", frozenset({STEPPED}), _IS_STEPPED),
         Transition("unscale@step-pending", stages=_IS_STEPPED),
@@ -426,6 +435,7 @@ def _apply_backward(opt: OptimizerState, grads: str, given: EventInput) -> Optim
         several_backwards=opt.several_backwards or again,
         loss_undivided=not given.loss_divided and (opt.loss_undivided or opt.grads not in PENDING),
         grads_discarded=False,
+        clipped_in_window=False,
     )
 
 
@@ -493,6 +503,7 @@ def _apply_clip(opt: OptimizerState, grads: str, given: EventInput) -> Optimizer
     scaled = opt.grads in UNDER_SCALE
     return opt._replace(
         clipped_while_scaled=opt.clipped_while_scaled or scaled,
+        clipped_in_window=opt.clipped_in_window or opt.grads in PENDING,
         clipped_mixed=opt.clipped_mixed or (scaled and given.clipped_mixed),
     )
 
@@ -508,6 +519,7 @@ def _apply_zero(opt: OptimizerState, grads: str, given: EventInput) -> Optimizer
         no_sync=False,
         several_backwards=False,
         loss_undivided=False,
+        clipped_in_window=False,
         grads_discarded=opt.grads_discarded or lost,
     )
 

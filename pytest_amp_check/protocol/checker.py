@@ -7,12 +7,12 @@ the events of a run. :mod:`.effects` defines the effects of events on a state.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 
 from . import automaton as a
 from . import events as e
-from .events import Event, EventKind, Predicate, Program
+from .events import Event, EventKind, OwnedEvent, Predicate, Program
 from .fast_namedtuple import NamedTuple
 from .rules import LABELS
 
@@ -151,16 +151,16 @@ class Checker:
         """Record a step at node ``index`` without an earlier backward, which does not count for the violation."""
 
     @abstractmethod
-    def find_already_accumulated(self, event: Event) -> Iterable[int]:
+    def find_already_accumulated(self, event: e.Backward) -> Iterable[int]:
         """Return the optimizers (by number) that the same backward reached before, without a step since."""
 
     def find_unscale_guards(self, i: int) -> Iterable[tuple[int, bool]]:
         """Return the guards of the unscale of optimizer ``i``, empty if unknown."""
         return ()
 
-    def owner_keys(self, event: Event) -> tuple[int, ...]:
+    def owner_keys(self, event: OwnedEvent) -> tuple[int, ...]:
         """Return the keys of the optimizers whose gradients an event concerns, all keys if unknown."""
-        owners = event.attributes.get("owners")
+        owners = event.owners
         if owners is None:
             return tuple(self.optimizer_keys)
         return tuple(key for key in owners if key in self.optimizer_index)
@@ -186,33 +186,30 @@ class Checker:
 
     def is_never_updated(self, opt: a.OptimizerState) -> bool:
         """Return True if a scaler stepped an optimizer and no known owner of the scaler updates the scale."""
-        known = not self.program.attributes.get("fragment") and opt.scaler_key in self.program.attributes.get(
-            "left_scalers", ()
-        )
+        known = not self.program.attributes.fragment and opt.scaler_key in self.program.attributes.left_scalers
         left = self.is_local_scaler(opt.scaler_key) or known
         nobody = opt.scaler_key not in self.updated_scalers and opt.scaler_key not in self.escape_effects[e.STEPS]
         return opt.stage == a.STAGE_STEPPED and left and nobody
 
     def is_local_scaler(self, scaler: int | None) -> bool:
         """Return True if the checked code creates a scaler, and no other code has the scaler."""
-        return scaler in self.scaler_bits and not self.program.objects[scaler].attributes.get("shared")
+        return scaler in self.scaler_bits and not self.program.objects[scaler].attributes.shared
 
     def resolve_cause(self, label: str, index: int, i: int, here: Here, *, sure: bool = True) -> None:
         """Find the cause of a violation that was detected at node ``index``, and report the violation."""
         self.saw_violation = True
         kind = LABELS[label][1]
-        if kind.every_cause:
-            causes = self.find_all_since_use(here, kind.cause_kinds, i)
+        if kind.cause.every:
+            causes = self.find_all_since_use(here, kind.cause.kinds, i)
         else:
             causes = [
-                self.find_last_index(here, kind.cause_kinds, i, unscaled=kind.unscaled_only)
-                if kind.cause_kinds
+                self.find_last_index(here, kind.cause.kinds, i, unscaled=kind.cause.unscaled_only)
+                if kind.cause.kinds
                 else index
             ]
         for cause in causes:
             event = self.event_at(cause)
-            facts = event.attributes if event is not None else {}
-            final_label = next((other for fact, other in kind.label_overrides if facts.get(fact)), label)
+            final_label = next((other for applies, other in kind.cause.label_overrides if applies(event)), label)
             self.report_violation(
                 final_label, cause, index, here, sure=sure and not self.has_escaped_since(here, cause, i)
             )
@@ -224,15 +221,15 @@ class Checker:
         key = self.optimizer_keys[i] if self.optimizer_keys else None
         for index in self.walk_back(here):
             event = self.event_at(index)
-            if event is not None and event.kind == e.HANDOFF:
-                things = event.attributes.get("things", ())
+            if isinstance(event, e.Handoff):
+                things = event.things
                 if key in things or any(
                     self.program.objects[tracked_object].role == "scaler" for tracked_object in things
                 ):
                     return True
             if index == cause and cause != here[0]:
                 return False
-            if event is not None and event.kind in (e.SCALER_STEP, e.STEP) and event.object == key and index != here[0]:
+            if isinstance(event, (e.ScalerStep, e.Step)) and event.object == key and index != here[0]:
                 return False
         return False
 
@@ -245,13 +242,12 @@ class Checker:
         # No list: the event is usually close, and the path is as long as the code.
         for index in islice(self.walk_back(here), 1, None):
             event = self.event_at(index)
-            if event is None or event.kind not in kinds or (unscaled and event.subject is not None):
+            if not isinstance(event, kinds) or (unscaled and event.subject is not None):
                 continue
-            if event.kind in (e.UNSCALE, e.SCALER_STEP, e.STEP) and event.object != key:
+            if isinstance(event, (e.Unscale, e.ScalerStep, e.Step)) and event.object != key:
                 continue
-            if all(
-                keys is None or key in keys for keys in (event.attributes.get("owners"), event.attributes.get("feeds"))
-            ):
+            keys = _concerned_optimizers(event)
+            if keys is None or key in keys:
                 return index
         return here[0]
 
@@ -270,18 +266,17 @@ class Checker:
             event = self.event_at(index)
             if event is None:
                 continue
-            feeds, owners = event.attributes.get("feeds"), event.attributes.get("owners")
-            if event.kind == e.BACKWARD and (feeds is None or key in feeds):
+            if isinstance(event, e.Backward) and (event.feeds is None or key in event.feeds):
                 before_backward = len(found)
+            owners = event.owners if isinstance(event, OwnedEvent) else None
             mine = owners is None or key in owners
-            if event.kind in (e.UNSCALE, e.SCALER_STEP, e.STEP) and event.object == key:
+            if isinstance(event, (e.Unscale, e.ScalerStep, e.Step)) and event.object == key:
                 break
-            if event.kind == e.ZERO_GRAD and mine:
+            if isinstance(event, e.ZeroGrad) and mine:
                 # Events before the first backward find no gradients.
                 found = found[:before_backward] or found
                 break
-            counts = not (event.attributes.get("measures_only") or event.attributes.get("undone"))
-            if event.kind in kinds and mine and counts and index not in found:
+            if isinstance(event, kinds) and mine and not _is_harmless(event) and index not in found:
                 found.append(index)
         return found or [here[0]]
 
@@ -293,25 +288,42 @@ class Checker:
         about = {x for n in (cause, detected_at) if (x := _find_optimizer(self.event_at(n))) is not None}
         missing = {cause, detected_at}
         # Violations of a single event, and violations about backwards or regions, need more than two events.
-        goes_on = cause == detected_at or e.BACKWARD in kinds or e.AUTOCAST_ENTER in kinds
+        goes_on = cause == detected_at or e.Backward in kinds or e.AutocastEnter in kinds
         for index in self.walk_back(here):
             event = self.event_at(index)
             if event is None or event is last:
                 continue
-            if index in (cause, detected_at) or (event.kind in kinds and not _concerns_other(event, about)):
+            if index in (cause, detected_at) or (isinstance(event, kinds) and not _concerns_other(event, about)):
                 chosen.append(event)
                 last = event
             missing.discard(index)
             if len(chosen) >= SHOWN or not (missing or goes_on):
                 break
-            if kinds and event.kind == kinds[0] and len(chosen) > 1 and any(x is self.event_at(cause) for x in chosen):
+            if (
+                kinds
+                and isinstance(event, kinds[0])
+                and len(chosen) > 1
+                and any(x is self.event_at(cause) for x in chosen)
+            ):
                 break
         chosen.reverse()
         return chosen
 
 
+def _concerned_optimizers(event: Event) -> Collection[int] | None:
+    """Return the optimizers whose gradients an event changes or uses, None if unknown or if it concerns none."""
+    if isinstance(event, OwnedEvent):
+        return event.owners
+    return event.feeds if isinstance(event, e.Backward) else None
+
+
+def _is_harmless(event: Event) -> bool:
+    """Return True if an access to gradients only measures, or if the program takes the scale into account."""
+    return isinstance(event, e.GradientAccess) and (event.undone or (isinstance(event, e.Clip) and event.measures_only))
+
+
 def _find_optimizer(event: Event | None) -> int | None:
-    return event.object if event is not None and event.kind.has_optimizer else None
+    return event.object if event is not None and event.has_optimizer else None
 
 
 def _concerns_other(event: Event, about: set[int]) -> bool:

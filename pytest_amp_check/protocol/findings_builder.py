@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from .events import SCALER_STEP, STRUCTURAL, UNSCALE, UPDATE, Event, Program, Site
+from .events import Event, EventKind, Program, ScalerStep, Site, Unscale, Update, name_of_kind
 from .finding import ERROR, SEVERITIES, Finding, TraceStep
 from .frameworks import FRAMEWORKS
 from .rule import Labels, Verdicts
@@ -26,18 +26,19 @@ DEFAULT_NAMES = {
 
 
 #: Kinds of events that may be a call of the scaler's own method, or of a framework.
-_ASKED_OF_SCALERS = frozenset({SCALER_STEP, UNSCALE, UPDATE})
+_ASKED_OF_SCALERS = (ScalerStep, Unscale, Update)
 
 
 def event_violations(event: Event, program: Program) -> Labels:
     """Yield the violation labels of a single event, with the values for the messages."""
-    for rule in ALONE.get(event.kind, ()):
-        yield from rule.event_checks[event.kind](event, program)
+    kind = type(event)
+    for rule in ALONE.get(kind, ()):
+        yield from rule.event_checks[kind](event, program)
 
 
 def program_violations(program: Program) -> Verdicts:
     """Yield the violation labels of a whole program, with cause, message values and trace events."""
-    kinds = {event.kind for event in program.iter_events()}
+    kinds: set[EventKind] = set(map(type, program.iter_events()))
     for kind, rule in WHOLE:
         if kind in kinds:
             yield from rule.program_checks[kind](program)
@@ -52,7 +53,7 @@ def check_event(event: Event, program: Program) -> Iterator[Finding]:
             [event],
             values,
             (),
-            certain=not (LABELS[label][1].missing_method or event.attributes.get("guessed")),
+            certain=not (LABELS[label][1].certainty.missing_method or event.guessed),
         )
 
 
@@ -86,14 +87,14 @@ def make_finding(
         severity,
         message,
         site,
-        certain=certain and not kind.is_possible,
+        certain=certain and not kind.certainty.is_possible,
         condition=condition,
         witness=witness,
         label=label,
         names=names,
-        proven=kind.is_proven,
+        proven=kind.certainty.is_proven,
     )
-    calls = {event.site.call_key for event in events if event.kind not in STRUCTURAL}
+    calls = {event.site.call_key for event in events if not event.is_structural}
     finding.calls = frozenset(calls or {site.call_key})
     return finding
 
@@ -107,29 +108,28 @@ def adapt_to_framework(label: str, events: list[Event], program: Program) -> tup
         return label, {}
     for event in events:
         tracked_object = program.objects[event.subject] if event.subject is not None else None
-        framework = (
-            FRAMEWORKS.get(tracked_object.attributes.get("framework", "")) if tracked_object is not None else None
-        )
+        framework = FRAMEWORKS.get(tracked_object.attributes.framework or "") if tracked_object is not None else None
         if tracked_object is None or framework is None:
             continue
         rule, violation = LABELS[label]
         values = {}
-        worst = max(
-            violation.severity or rule.severity, tracked_object.attributes.get("doubt") or ERROR, key=SEVERITIES.index
-        )
+        worst = max(violation.severity or rule.severity, tracked_object.attributes.doubt or ERROR, key=SEVERITIES.index)
         values["severity"] = worst
         advice = framework.advice.get(label)
         if advice is not None:
             label = f"{label}-framework"
             values.update(framework=framework.title, advice=advice)
             # The object that steps the optimizer may have another name than the object that scales.
-            known = tracked_object.name or framework.usual_name
+            known = tracked_object.name or framework.engine.usual_name
             values.update({"scaler": known} if known else {})
-        elif framework.scaler_attribute:
+        elif framework.engine.scaler_attribute:
             said = event.names.get("scaler")
             # A call on the scaler itself shows the scaler's name.
-            itself = said and event.kind in _ASKED_OF_SCALERS and not event.attributes.get("framework")
-            values["scaler"] = str(said) if itself else f"{said or tracked_object.name}.{framework.scaler_attribute}"
+            by_framework = isinstance(event, (ScalerStep, Unscale)) and event.framework
+            itself = said and isinstance(event, _ASKED_OF_SCALERS) and not by_framework
+            values["scaler"] = (
+                str(said) if itself else f"{said or tracked_object.name}.{framework.engine.scaler_attribute}"
+            )
         return label, values
     return label, {}
 
@@ -142,7 +142,7 @@ def add_framework_advice(label: str, framework: str) -> tuple[str, dict[str, str
         return label, {}
     # The optimizer name in the framework's code is unknown to the user.
     values = {"framework": known.title, "advice": advice, "optimizer": DEFAULT_NAMES["optimizer"]}
-    return f"{label}-framework", values | ({"scaler": known.usual_name} if known.usual_name else {})
+    return f"{label}-framework", values | ({"scaler": known.engine.usual_name} if known.engine.usual_name else {})
 
 
 class _DefaultNames(dict[str, str]):
@@ -167,7 +167,8 @@ def _fill_template(template: str, names: Mapping[str, str]) -> str:
 
 def describe_event(event: Event) -> str:
     """Return the description of an event."""
-    return event.kind.description if event.subject is None else event.kind.scaled_description
+    scaled = event.scaled_description if event.subject is not None else ""
+    return scaled or event.description or name_of_kind(type(event))
 
 
 def choose_location(cause: Site, partner: Site, *, reads: bool = False) -> Site:

@@ -10,7 +10,7 @@ from .torch_api import ApiEntry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 # Roles of framework callables.
 ENGINE = "engine"  # creates the object that scales, unscales and steps
@@ -22,6 +22,8 @@ DEEPSPEED = "deepspeed"
 SAVES = "saves"  # saves the states of the objects in the argument ``to_save``
 SAVER = "saver"  # creates a handler that is called with such objects
 TRAINER = "trainer"  # creates a trainer, with a separate scaler if ``scaler`` is true
+#: Roles of callables in code that trains.
+_TRAINING_ROLES = frozenset({ENGINE, TRAINER, APEX_SCALE})
 
 # Effects of engine methods.
 BACKWARD = "backward"
@@ -33,94 +35,174 @@ ZERO_GRAD = "zero-grad"
 PREPARE = "prepare"  # returns the arguments, which then step through the engine
 GIVE_BACK = "give-back"
 AUTOCAST = "autocast"
+ACCUMULATE = "accumulate"  # a context that ends a window every few microbatches
 NO_EFFECT = "no-effect"  # a context or call without effect on the protocol
 STATE = "state"
 LOAD = "load"  # loads the state of the engine's scaler
 SAVE = "save"
 
+# Values of engine attributes.
+SCALER = "scaler"  # the scaler, None if the engine does not scale
+ACCUMULATION = "accumulation"  # the number of microbatches
+PRECISION = "precision"
+ITSELF = "itself"  # an object with the same attributes
+WINDOW_END = "window-end"  # true if the microbatch ends a window
+NOTHING = "nothing"  # None wherever losses are scaled
 
-#: Context managers in which modules of TransformerEngine compute in float8, and the state of float8 in each release.
-FLOAT8 = (
-    "transformer_engine.pytorch.autocast",
-    "transformer_engine.pytorch.fp8_autocast",
-    "transformer_engine.pytorch.quantization.autocast",
-    "transformer_engine.pytorch.fp8.fp8_autocast",
+
+_MEANINGS = frozenset(
+    (
+        *(BACKWARD, UPDATE_PARAMS, UNSCALE, UNSCALE_ONE, STEP, ZERO_GRAD, PREPARE, GIVE_BACK, AUTOCAST, ACCUMULATE),
+        *(NO_EFFECT, STATE, LOAD, SAVE, SCALER, ACCUMULATION, PRECISION, ITSELF, WINDOW_END, NOTHING),
+    )
 )
-FLOAT8_STATES = ("transformer_engine.pytorch.quantization", "transformer_engine.pytorch.fp8")
 
 
-class Framework:
-    """Data of one framework.
+class Engine:
+    """The object of a framework that scales losses, or steps optimizers.
 
-    - ``title``: name in messages.
+    - ``methods``, ``attributes``: effects of its methods, and values of its attributes.
     - ``precision_parameter``: constructor parameter for mixed precision, "" if the engine always scales.
     - ``scaled_precisions``: parameter values with loss scaling.
     - ``autocast_precisions``: parameter values with autocast.
     - ``default_precision``: value without an argument; None if decided outside the program.
-    - ``accumulation_parameter``: parameter with the number of microbatches that divides losses, "" if losses are never
-      divided.
+    - ``accumulation_parameter``: parameter with the number of microbatches, "" if losses are never divided.
     - ``other_accumulation_parameters``: parameters that may also hold this number, in another form.
-    - ``methods``: effects of the engine's methods.
-    - ``wraps_optimizer_step``: True if optimizers step through the engine: ``step`` is then the scaler's step, with
-      update.
-    - ``always_unscales``: True if such a step always unscales first.
+    - ``divides_losses``: True if its backward divides losses by this number.
+    - ``call_parameters``: parameters of a call of the object itself, which does a whole step.
     - ``signature_names``: methods and attributes, beside ``backward``, of this engine only.
-    - ``scaler_attribute``: attribute of the engine with the torch scaler; "" if not accessible.
-    - ``usual_name``: usual variable name of the engine.
-    - ``own_violations``: violation labels that the framework's code causes and that users cannot correct.
-    - ``advice``: violation label -> remedy with this framework.
+    - ``scaler_attribute``: attribute with the torch scaler; "" if not accessible.
+    - ``usual_name``: usual variable name.
     """
 
     __slots__ = (
         "accumulation_parameter",
-        "advice",
-        "always_unscales",
+        "attributes",
         "autocast_precisions",
+        "call_parameters",
         "default_precision",
+        "divides_losses",
         "methods",
         "other_accumulation_parameters",
-        "own_violations",
         "precision_parameter",
         "scaled_precisions",
         "scaler_attribute",
         "signature_names",
-        "title",
         "usual_name",
-        "wraps_optimizer_step",
     )
 
     def __init__(
         self,
-        title: str,
         methods: Mapping[str, str],
         *,
+        attributes: Mapping[str, str] | None = None,
         precision_parameter: str = "",
         scaled_precisions: tuple[object, ...] = (),
         autocast_precisions: tuple[object, ...] = (),
         default_precision: object = None,
         accumulation_parameter: str = "",
         other_accumulation_parameters: tuple[str, ...] = (),
-        wraps_optimizer_step: bool = False,
-        always_unscales: bool = False,
-        signature_names: frozenset[str] = frozenset(),
+        divides_losses: bool = False,
+        call_parameters: tuple[str, ...] = (),
+        signature_names: str = "",
         scaler_attribute: str = "",
         usual_name: str = "",
-        own_violations: frozenset[str] = frozenset(),
-        advice: Mapping[str, str] | None = None,
     ) -> None:
-        self.title = title
         self.methods = dict(methods)
+        self.attributes = dict(attributes or {})
+        if unknown := {*self.methods.values(), *self.attributes.values()} - _MEANINGS:
+            raise ValueError(f"{', '.join(sorted(unknown))}: no such effect of a method or value of an attribute")
         self.precision_parameter = precision_parameter
         self.scaled_precisions = scaled_precisions
         self.autocast_precisions = autocast_precisions
         self.default_precision = default_precision
         self.accumulation_parameter = accumulation_parameter
         self.other_accumulation_parameters = other_accumulation_parameters
-        self.wraps_optimizer_step = wraps_optimizer_step
-        self.always_unscales = always_unscales
-        self.signature_names = signature_names
+        self.divides_losses = divides_losses
+        self.call_parameters = call_parameters
+        self.signature_names = frozenset(signature_names.split())
         self.scaler_attribute = scaler_attribute
         self.usual_name = usual_name
+
+
+class Steps:
+    """How a framework steps optimizers.
+
+    - ``through_engine``: True if optimizers step through the engine: ``step`` is then the scaler's step, with update.
+    - ``always_unscale``: True if such a step always unscales first.
+    - ``saves_scaler``: True if the framework saves the state of its scaler itself.
+    """
+
+    __slots__ = ("always_unscale", "saves_scaler", "through_engine")
+
+    def __init__(
+        self, *, through_engine: bool = False, always_unscale: bool = False, saves_scaler: bool = True
+    ) -> None:
+        self.through_engine = through_engine
+        self.always_unscale = always_unscale
+        self.saves_scaler = saves_scaler
+
+
+_NO_ENGINE = Engine({})
+_PLAIN_STEPS = Steps()
+
+
+class Framework:
+    """All that is known of one framework. Everything else is derived from these rows.
+
+    - ``title``: name in messages.
+    - ``callables``: functions and classes that programs call, by their canonical path.
+    - ``base_class``: class from which programs derive, or whose objects train a given model.
+    - ``aliases``: alias paths of the same objects. A prefix ends in a dot and maps to a prefix.
+    - ``packages``: names of the packages whose code runs the training loop for a program.
+    - ``relevant_names``: further names that make a function worth inlining at a call.
+    - ``entry_names``: further names that make a function an entry point.
+    - ``engine``, ``steps``: the object that scales losses, and how it steps optimizers.
+    - ``inner_engines``: attributes of objects of the base class -> framework of the engine in the attribute.
+    - ``own_violations``: violation labels that the framework's code causes and that users cannot correct.
+    - ``advice``: violation label -> remedy with this framework.
+    """
+
+    __slots__ = (
+        "advice",
+        "aliases",
+        "base_class",
+        "callables",
+        "engine",
+        "entry_names",
+        "inner_engines",
+        "own_violations",
+        "packages",
+        "relevant_names",
+        "steps",
+        "title",
+    )
+
+    def __init__(
+        self,
+        title: str,
+        *callables: ApiEntry,
+        base_class: str = "",
+        aliases: Mapping[str, str] | None = None,
+        packages: tuple[str, ...] = (),
+        relevant_names: str = "",
+        entry_names: str = "",
+        engine: Engine = _NO_ENGINE,
+        steps: Steps = _PLAIN_STEPS,
+        inner_engines: Mapping[str, str] | None = None,
+        own_violations: frozenset[str] = frozenset(),
+        advice: Mapping[str, str] | None = None,
+    ) -> None:
+        self.title = title
+        self.callables = callables
+        self.base_class = base_class
+        self.aliases = dict(aliases or {})
+        self.packages = packages
+        self.relevant_names = frozenset(relevant_names.split())
+        self.entry_names = frozenset(entry_names.split())
+        self.engine = engine
+        self.steps = steps
+        self.inner_engines = dict(inner_engines or {})
         self.own_violations = own_violations
         self.advice = dict(advice or {})
 
@@ -133,30 +215,61 @@ def _parse_methods(**does: str) -> dict[str, str]:
 #: Lightning's precision values for float16 with a scaler, and for autocast of either dtype.
 FLOAT16_MIXED = ("16-mixed", 16, "16")
 MIXED = (*FLOAT16_MIXED, "bf16-mixed", "bf16")
+#: Precision value of Lightning that stores parameters, gradients and the optimizer's state in a low dtype -> the dtype,
+#: and the value for mixed precision.
+STORED_LOW = {"bf16-true": ("bfloat16", "bf16-mixed"), "16-true": ("float16", "16-mixed")}
+
+_ACCELERATOR = (
+    "device_placement",
+    "split_batches",
+    "mixed_precision",
+    "gradient_accumulation_steps",
+    "cpu",
+    "dataloader_config",
+    "deepspeed_plugin",
+)
+_SCALE_LOSS = ("loss", "optimizers", "loss_id", "model", "delay_unscale", "delay_overflow_check")
+_NATIVE_SCALER = ("loss", "optimizer", "clip_grad", "clip_mode", "parameters", "create_graph", "need_update")
 
 FRAMEWORKS = {
     "accelerate": Framework(
         "accelerate",
-        _parse_methods(
-            backward="backward",
-            unscale="clip_grad_norm_ clip_grad_value_ unscale_gradients",
-            prepare="prepare prepare_optimizer",
-            give_back="prepare_model prepare_data_loader prepare_scheduler unwrap_model",
-            autocast="autocast",
-            no_effect="accumulate no_sync main_process_first local_main_process_first save_state load_state print",
-            save="save",
+        ApiEntry("accelerate.Accelerator", ENGINE, _ACCELERATOR),
+        aliases={"accelerate.accelerator.": "accelerate."},
+        packages=("accelerate",),
+        relevant_names="accumulate prepare",
+        entry_names="gradient_accumulation_steps",
+        engine=Engine(
+            _parse_methods(
+                backward="backward",
+                unscale="clip_grad_norm_ clip_grad_value_ unscale_gradients",
+                prepare="prepare prepare_optimizer",
+                give_back="prepare_model prepare_data_loader prepare_scheduler unwrap_model",
+                autocast="autocast",
+                accumulate="accumulate",
+                no_effect="no_sync main_process_first local_main_process_first save_state load_state print",
+                save="save",
+            ),
+            attributes=_parse_methods(
+                scaler="scaler",
+                accumulation="gradient_accumulation_steps",
+                precision="mixed_precision",
+                itself="state",
+                window_end="sync_gradients",
+                # DeepSpeed trains without a torch scaler, so nothing is checked.
+                nothing="deepspeed_plugin",
+            ),
+            precision_parameter="mixed_precision",
+            scaled_precisions=("fp16",),
+            autocast_precisions=("fp16", "bf16"),
+            accumulation_parameter="gradient_accumulation_steps",
+            other_accumulation_parameters=("gradient_accumulation_plugin", "deepspeed_plugin", "deepspeed_plugins"),
+            divides_losses=True,
+            signature_names="accumulate sync_gradients unwrap_model unscale_gradients gather_for_metrics",
+            scaler_attribute="scaler",
+            usual_name="accelerator",
         ),
-        precision_parameter="mixed_precision",
-        scaled_precisions=("fp16",),
-        autocast_precisions=("fp16", "bf16"),
-        accumulation_parameter="gradient_accumulation_steps",
-        other_accumulation_parameters=("gradient_accumulation_plugin", "deepspeed_plugin", "deepspeed_plugins"),
-        wraps_optimizer_step=True,
-        signature_names=frozenset(
-            "accumulate sync_gradients unwrap_model unscale_gradients gather_for_metrics".split()
-        ),
-        scaler_attribute="scaler",
-        usual_name="accelerator",
+        steps=Steps(through_engine=True),
         advice={
             "clip@scaled": (
                 "call `{scaler}.clip_grad_norm_`, which unscales them first, where `{scaler}.sync_gradients` is true"
@@ -172,21 +285,33 @@ FRAMEWORKS = {
     ),
     "fabric": Framework(
         "Fabric",
-        _parse_methods(
-            backward="backward",
-            unscale_one="clip_gradients",
-            prepare="setup setup_optimizers",
-            give_back="setup_module setup_dataloaders",
-            autocast="autocast",
-            no_effect="no_backward_sync init_module init_tensor launch barrier print log log_dict save load",
+        ApiEntry(
+            "lightning.Fabric", ENGINE, ("accelerator", "strategy", "devices", "num_nodes", "precision", "plugins")
         ),
-        precision_parameter="precision",
-        scaled_precisions=FLOAT16_MIXED,
-        autocast_precisions=MIXED,
-        default_precision="32-true",
-        wraps_optimizer_step=True,
-        signature_names=frozenset({"no_backward_sync", "setup_dataloaders"}),
-        usual_name="fabric",
+        aliases={
+            "lightning.fabric.": "lightning.",
+            "lightning.fabric.fabric.": "lightning.",
+            "lightning_fabric.": "lightning.",
+        },
+        packages=("lightning.fabric", "lightning_fabric"),
+        relevant_names="setup clip_gradients",
+        engine=Engine(
+            _parse_methods(
+                backward="backward",
+                unscale_one="clip_gradients",
+                prepare="setup setup_optimizers",
+                give_back="setup_module setup_dataloaders",
+                autocast="autocast",
+                no_effect="no_backward_sync init_module init_tensor launch barrier print log log_dict save load",
+            ),
+            precision_parameter="precision",
+            scaled_precisions=FLOAT16_MIXED,
+            autocast_precisions=MIXED,
+            default_precision="32-true",
+            signature_names="no_backward_sync setup_dataloaders",
+            usual_name="fabric",
+        ),
+        steps=Steps(through_engine=True),
         advice={
             "clip@scaled": "call `{scaler}.clip_gradients`, which unscales them first",
             "step@raw": "call `{scaler}.backward({loss})`",
@@ -197,14 +322,27 @@ FRAMEWORKS = {
     ),
     "lightning": Framework(
         "Lightning",
-        {"manual_backward": BACKWARD},
-        precision_parameter="precision",
-        scaled_precisions=FLOAT16_MIXED,
-        autocast_precisions=MIXED,
-        default_precision="32-true",
-        wraps_optimizer_step=True,
-        always_unscales=True,
-        scaler_attribute="trainer.precision_plugin.scaler",
+        base_class="lightning.LightningModule",
+        aliases={
+            "lightning.pytorch.": "lightning.",
+            "lightning.pytorch.core.": "lightning.",
+            "lightning.pytorch.core.module.": "lightning.",
+            "pytorch_lightning.": "lightning.",
+            "pytorch_lightning.core.": "lightning.",
+            "pytorch_lightning.core.lightning.": "lightning.",
+            "pytorch_lightning.core.module.": "lightning.",
+        },
+        packages=("lightning.pytorch", "pytorch_lightning"),
+        relevant_names="optimizers clip_gradients",
+        engine=Engine(
+            {"manual_backward": BACKWARD},
+            precision_parameter="precision",
+            scaled_precisions=FLOAT16_MIXED,
+            autocast_precisions=MIXED,
+            default_precision="32-true",
+            scaler_attribute="trainer.precision_plugin.scaler",
+        ),
+        steps=Steps(through_engine=True, always_unscale=True),
         # Lightning enters autocast around the whole `training_step`.
         own_violations=frozenset({"backward@region", "step@region"}),
         advice={
@@ -216,23 +354,44 @@ FRAMEWORKS = {
             "update@pending": "let each loss run backward just before its own optimizer steps",
         },
     ),
-    "timm": Framework("timm", _parse_methods(state="state_dict", load="load_state_dict")),
+    "timm": Framework(
+        "timm",
+        ApiEntry("timm.utils.NativeScaler", ENGINE, ("device",)),
+        aliases={"timm.utils.cuda.": "timm.utils."},
+        engine=Engine(_parse_methods(state="state_dict", load="load_state_dict"), call_parameters=_NATIVE_SCALER),
+        steps=Steps(saves_scaler=False),
+    ),
     "mmengine": Framework(
         "mmengine",
-        _parse_methods(
-            backward="backward",
-            update_params="update_params",
-            step="step",
-            zero_grad="zero_grad",
-            autocast="optim_context",
-            no_effect="state_dict load_state_dict scale_loss should_update should_sync initialize_count_status get_lr",
+        ApiEntry("mmengine.optim.AmpOptimWrapper", ENGINE, ("loss_scale", "dtype", "use_fsdp")),
+        aliases={
+            "mmengine.optim.optimizer.": "mmengine.optim.",
+            "mmengine.optim.optimizer.amp_optimizer_wrapper.": "mmengine.optim.",
+        },
+        relevant_names="optim_context",
+        engine=Engine(
+            _parse_methods(
+                backward="backward",
+                update_params="update_params",
+                step="step",
+                zero_grad="zero_grad",
+                autocast="optim_context",
+                no_effect=(
+                    "state_dict load_state_dict scale_loss should_update should_sync initialize_count_status get_lr"
+                ),
+            ),
+            accumulation_parameter="accumulative_counts",
         ),
-        accumulation_parameter="accumulative_counts",
         advice={"clip@scaled": "give `clip_grad=dict(max_norm=...)` to the wrapper, which unscales them first"},
     ),
     "apex": Framework(
         "apex",
-        {},
+        ApiEntry("apex.amp.initialize", APEX_INITIALIZE, ("models", "optimizers", "enabled", "opt_level")),
+        ApiEntry("apex.amp.scale_loss", APEX_SCALE, _SCALE_LOSS),
+        ApiEntry("apex.amp.master_params", APEX_MASTER, ("optimizer",)),
+        ApiEntry("apex.parallel.DistributedDataParallel", WRAP, ("module",)),
+        ApiEntry("apex.parallel.convert_syncbn_model", WRAP, ("module",)),
+        aliases={"apex.amp.handle.": "apex.amp."},
         advice={
             "clip@scaled": "clip after the `with amp.scale_loss(...)` block, which unscales them at its end",
             "plain-step@scaled": (
@@ -240,81 +399,91 @@ FRAMEWORKS = {
             ),
         },
     ),
+    "deepspeed": Framework(
+        "DeepSpeed", ApiEntry("deepspeed.initialize", DEEPSPEED, ("args", "model", "optimizer", "model_parameters"))
+    ),
+    "ignite": Framework(
+        "ignite",
+        ApiEntry("ignite.handlers.Checkpoint", SAVES, ("to_save", "save_handler")),
+        ApiEntry("ignite.handlers.ModelCheckpoint", SAVER),
+        ApiEntry(
+            "ignite.contrib.engines.common.setup_common_training_handlers",
+            SAVES,
+            ("trainer", "train_sampler", "to_save"),
+        ),
+        ApiEntry("ignite.engine.create_supervised_trainer", TRAINER, ("model", "optimizer")),
+        aliases={"ignite.handlers.checkpoint.": "ignite.handlers."},
+    ),
+    "fairscale": Framework(
+        "fairscale",
+        ApiEntry("fairscale.nn.FullyShardedDataParallel", WRAP, ("module",)),
+        ApiEntry("fairscale.nn.ShardedDataParallel", WRAP, ("module",)),
+        aliases={"fairscale.nn.data_parallel.": "fairscale.nn."},
+    ),
+    "transformers": Framework(
+        "transformers",
+        base_class="transformers.Trainer",
+        aliases={
+            "transformers.trainer.": "transformers.",
+            "transformers.Seq2SeqTrainer": "transformers.Trainer",
+        },
+        inner_engines={"accelerator": "accelerate"},
+        relevant_names="Trainer Seq2SeqTrainer",
+    ),
 }
 
-_ACCELERATOR = (
-    "device_placement",
-    "split_batches",
-    "mixed_precision",
-    "gradient_accumulation_steps",
-    "cpu",
-    "dataloader_config",
-    "deepspeed_plugin",
+#: Context managers in which modules of TransformerEngine compute in float8, and the state of float8 in each release.
+FLOAT8 = (
+    "transformer_engine.pytorch.autocast",
+    "transformer_engine.pytorch.fp8_autocast",
+    "transformer_engine.pytorch.quantization.autocast",
+    "transformer_engine.pytorch.fp8.fp8_autocast",
 )
-_SCALE_LOSS = ("loss", "optimizers", "loss_id", "model", "delay_unscale", "delay_overflow_check")
-_ENTRIES = (
-    ApiEntry("accelerate.Accelerator", ENGINE, _ACCELERATOR, framework="accelerate"),
-    ApiEntry(
-        "lightning.Fabric",
-        ENGINE,
-        ("accelerator", "strategy", "devices", "num_nodes", "precision", "plugins"),
-        framework="fabric",
-    ),
-    ApiEntry("timm.utils.NativeScaler", ENGINE, ("device",), framework="timm"),
-    ApiEntry(
-        "mmengine.optim.AmpOptimWrapper",
-        ENGINE,
-        ("loss_scale", "dtype", "use_fsdp"),
-        framework="mmengine",
-    ),
-    ApiEntry("apex.amp.initialize", APEX_INITIALIZE, ("models", "optimizers", "enabled", "opt_level")),
-    ApiEntry("apex.amp.scale_loss", APEX_SCALE, _SCALE_LOSS),
-    ApiEntry("apex.amp.master_params", APEX_MASTER, ("optimizer",)),
-    ApiEntry("apex.parallel.DistributedDataParallel", WRAP, ("module",)),
-    ApiEntry("apex.parallel.convert_syncbn_model", WRAP, ("module",)),
-    ApiEntry("fairscale.nn.FullyShardedDataParallel", WRAP, ("module",)),
-    ApiEntry("fairscale.nn.ShardedDataParallel", WRAP, ("module",)),
-    ApiEntry("deepspeed.initialize", DEEPSPEED, ("args", "model", "optimizer", "model_parameters")),
-    ApiEntry("ignite.handlers.Checkpoint", SAVES, ("to_save", "save_handler")),
-    ApiEntry("ignite.handlers.ModelCheckpoint", SAVER),
-    ApiEntry(
-        "ignite.contrib.engines.common.setup_common_training_handlers", SAVES, ("trainer", "train_sampler", "to_save")
-    ),
-    ApiEntry("ignite.engine.create_supervised_trainer", TRAINER, ("model", "optimizer")),
-)
-NAMES: dict[str, ApiEntry] = {entry.name: entry for entry in _ENTRIES}
+FLOAT8_STATES = ("transformer_engine.pytorch.quantization", "transformer_engine.pytorch.fp8")
 
-#: Base classes whose methods a Trainer runs, and the trainers.
-LIGHTNING_MODULE = "lightning.LightningModule"
-HUGGING_FACE_TRAINER = "transformers.Trainer"
+#: Keys of the frameworks with a model of their own in ``static/libraries``.
+LIGHTNING, HUGGING_FACE, DEEP_SPEED, APEX = "lightning", "transformers", "deepspeed", "apex"
+#: Attribute of a Trainer that divides the loss in automatic optimization.
+TRAINER_STEPS = "trainer.accumulate_grad_batches"
 
-#: Alias paths of the same objects. A prefix ends in a dot and maps to a prefix.
-ALIASES = {
-    "accelerate.accelerator.": "accelerate.",
-    "apex.amp.handle.": "apex.amp.",
-    "fairscale.nn.data_parallel.": "fairscale.nn.",
-    "ignite.handlers.checkpoint.": "ignite.handlers.",
-    "lightning.fabric.": "lightning.",
-    "lightning.fabric.fabric.": "lightning.",
-    "lightning.pytorch.": "lightning.",
-    "lightning.pytorch.core.": "lightning.",
-    "lightning.pytorch.core.module.": "lightning.",
-    "lightning_fabric.": "lightning.",
-    "mmengine.optim.optimizer.": "mmengine.optim.",
-    "mmengine.optim.optimizer.amp_optimizer_wrapper.": "mmengine.optim.",
-    "pytorch_lightning.": "lightning.",
-    "pytorch_lightning.core.": "lightning.",
-    "pytorch_lightning.core.lightning.": "lightning.",
-    "pytorch_lightning.core.module.": "lightning.",
-    "timm.utils.cuda.": "timm.utils.",
-    "transformers.trainer.": "transformers.",
-    "transformers.Seq2SeqTrainer": "transformers.Trainer",
-}
+# Derived from the rows.
+NAMES: dict[str, ApiEntry] = {}
+#: The framework of each name.
+FRAMEWORK_OF: dict[str, str] = {}
+ALIASES: dict[str, str] = {}
+#: Names of packages whose code runs the training loop -> framework.
+RUN_PACKAGES: dict[str, str] = {}
+for _key, _framework in FRAMEWORKS.items():
+    for _entry in _framework.callables:
+        NAMES[_entry.name], FRAMEWORK_OF[_entry.name] = _entry, _key
+    ALIASES.update(_framework.aliases)
+    RUN_PACKAGES.update(dict.fromkeys(_framework.packages, _key))
+#: All names in the table, including base classes.
+_SPOKEN = (*NAMES, *(framework.base_class for framework in FRAMEWORKS.values() if framework.base_class))
 #: Top-level packages of all names.
 PACKAGES = frozenset(name.partition(".")[0] for name in (*NAMES, *ALIASES))
 
-#: Attribute of a Trainer that divides the loss in automatic optimization.
-TRAINER_STEPS = "trainer.accumulate_grad_batches"
+
+def _last_names(roles: frozenset[str]) -> Iterator[str]:
+    return (name.rpartition(".")[2] for name, entry in NAMES.items() if entry.role in roles)
+
+
+#: Methods of engines, other than ``backward``, that run a loss backward.
+BACKWARD_METHODS = frozenset(
+    name
+    for framework in FRAMEWORKS.values()
+    for name, effect in framework.engine.methods.items()
+    if effect in (BACKWARD, UPDATE_PARAMS)
+) - {"backward"}
+#: Names that make a function an entry point.
+ENTRY_NAMES = BACKWARD_METHODS.union(
+    _last_names(_TRAINING_ROLES), *(framework.entry_names for framework in FRAMEWORKS.values())
+)
+#: Names that make a function worth inlining at a call.
+RELEVANT_NAMES = BACKWARD_METHODS.union(
+    _last_names(frozenset(entry.role for entry in NAMES.values()) - {WRAP}),
+    *(framework.relevant_names for framework in FRAMEWORKS.values()),
+)
 
 
 def canonical_name(name: str) -> str:
@@ -340,8 +509,5 @@ def is_known_name(name: str) -> bool:
     place = canonical_name(name) + "."
     return any(other == place[:-1] or other.startswith(place) for other in _SPOKEN) if place.count(".") > 1 else False
 
-
-#: All names in the table, including base classes.
-_SPOKEN = (*NAMES, LIGHTNING_MODULE, HUGGING_FACE_TRAINER)
 
 __all__ = ["FRAMEWORKS", "NAMES", "Framework", "canonical_name", "find_entry"]

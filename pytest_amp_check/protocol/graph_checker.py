@@ -7,7 +7,7 @@ predecessor of each pair is kept to show the path to a violation.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from . import automaton as a
 from . import events as e
@@ -68,7 +68,7 @@ def check(program: Program, select: frozenset[str] | None = None) -> list[Findin
     found = [*_check_graphs(program)]
     # A scaler that is recreated repeatedly also loses its saved state: this is one mistake, not two.
     remade = (finding.names for finding, _ in found if finding.label == "new@used")
-    program.attributes["remade"] = {names.get("scaler", "the scaler") for names in remade}
+    program.attributes.remade = {names.get("scaler", "the scaler") for names in remade}
     for finding, entry in (*found, *_check_program(program), *_report_budget_exceeded(program)):
         if select is None or finding.code in select:
             finding.entries[entry] = finding.calls
@@ -95,7 +95,8 @@ def _check_graphs(program: Program) -> Iterator[Found]:
         graph.was_widened = judge.was_widened
         if judge.budget_exceeded:
             path, line = graph.entry_point
-            program.attributes.setdefault("unread", Site(path, line or 1, function=graph.name or "<module>"))
+            found = Site(path, line or 1, function=graph.name or "<module>")
+            program.attributes.unread = program.attributes.unread or found
         for node in graph.nodes:
             if node.event is not None:
                 for finding in check_event(node.event, program):
@@ -106,7 +107,7 @@ def _check_program(program: Program) -> Iterator[Found]:
     """Yield the findings that need the whole program, once for each function with the cause."""
     for label, event, values, others in program_violations(program):
         witness = tuple(TraceStep(other.site, describe_event(other)) for other in others)
-        certain = not LABELS[label][1].always_possible
+        certain = not LABELS[label][1].certainty.always_possible
         finding = make_finding(label, event.site, [event, *others], values, witness, certain=certain)
         for graph in program.graphs:
             if any(node.event is event for node in graph.nodes):
@@ -114,7 +115,7 @@ def _check_program(program: Program) -> Iterator[Found]:
 
 
 def _report_budget_exceeded(program: Program) -> Iterator[Found]:
-    unread = program.attributes.get("unread")
+    unread = program.attributes.unread
     if unread is not None:
         finding = make_finding("source:too-long", unread, [], {"function": unread.function}, ())
         yield finding, (unread.path, 0)
@@ -126,24 +127,28 @@ def _find_unused_optimizers(events: Sequence[Event]) -> set[int | None]:
     Factories construct many optimizers of the same parameters, and a script steps one of these optimizers. With every
     optimizer in the state, a script soon exceeds the budget.
     """
-    if not any(event.kind in (e.SCALER_STEP, e.STEP) for event in events):
+    if not any(isinstance(event, (e.ScalerStep, e.Step)) for event in events):
         return set()
     constructed: set[int | None] = set()
     used: set[int | None] = set()
-    owners: list[tuple[int, ...]] = []
+    owners: list[Collection[int]] = []
     for event in events:
-        if event.kind == e.OPTIMIZER_NEW:
+        if isinstance(event, e.OptimizerNew):
             constructed.add(event.subject)
-        elif event.kind == e.HANDOFF:
-            used.update(event.attributes.get("given", ()))
-        elif event.kind not in (e.OPTIMIZER_LOAD, e.SAVE):
+        elif isinstance(event, e.Handoff):
+            used.update(event.given)
+        elif not isinstance(event, (e.OptimizerLoad, e.Save)):
             used |= {event.subject, event.object}
-            owners.append(event.attributes.get("owners") or ())
+            owners.append((event.owners if isinstance(event, e.OwnedEvent) else None) or ())
     for each in owners:
         # Gradients shared with a used optimizer belong to the used optimizer.
         if used.isdisjoint(each):
             used.update(each)
     return constructed - used
+
+
+def _is_scaled_unevenly(event: Event) -> bool:
+    return isinstance(event, e.ScaledLoss) and (event.twice or (isinstance(event, e.Backward) and event.uneven))
 
 
 def _are_exclusive(some: set[tuple[int, bool]], others: set[tuple[int, bool]]) -> bool:
@@ -224,70 +229,70 @@ class _GraphChecker(Checker):
 
     def find_unscale_guards(self, i: int) -> Iterator[tuple[int, bool]]:
         for node in self.graph.nodes:
-            if node.event is not None and node.event.kind == e.UNSCALE and node.event.object == self.optimizer_keys[i]:
+            if isinstance(node.event, e.Unscale) and node.event.object == self.optimizer_keys[i]:
                 yield from node.event.guards
 
-    def find_already_accumulated(self, event: Event) -> tuple[int, ...]:
+    def find_already_accumulated(self, event: e.Backward) -> tuple[int, ...]:
         return ()  # the graph does not show the number of the iteration
 
     def _summarize_events(self) -> None:
         events = [node.event for node in self.graph.nodes if node.event is not None]
         established = {
-            x.subject if x.kind == e.OPTIMIZER_NEW else x.object for x in events if x.kind.establishes_optimizer
+            x.subject if isinstance(x, e.OptimizerNew) else x.object for x in events if x.establishes_optimizer
         }
         for event in events:
-            if event.kind == e.ZERO_GRAD:
-                established.update(event.attributes.get("owners") or ())
+            if isinstance(event, e.ZeroGrad):
+                established.update(event.owners or ())
         self.unused_optimizers = _find_unused_optimizers(events)
         established -= self.unused_optimizers
         self.optimizer_keys: list[int] = sorted(key for key in established if key is not None)
         self.optimizer_index = {key: i for i, key in enumerate(self.optimizer_keys)}
-        self.scaler_keys = sorted({x.subject for x in events if x.kind == e.SCALER_NEW and x.subject is not None})
+        self.scaler_keys = sorted({x.subject for x in events if isinstance(x, e.ScalerNew) and x.subject is not None})
         self.scaler_bits = {key: 1 << i for i, key in enumerate(self.scaler_keys)}
-        self.updated_scalers = {x.subject for x in events if x.kind == e.UPDATE}
+        self.updated_scalers = {x.subject for x in events if isinstance(x, e.Update)}
         changing = self.varying_predicates = self._find_varying_predicates()
         for event in events:
-            if event.kind == e.ZERO_GRAD:
+            if isinstance(event, e.ZeroGrad):
                 lasting = frozenset((key, truth) for key, truth in event.guards if not changing >> key & 1)
                 for key in self.owner_keys(event):
-                    self.clearing_sites.setdefault(key, []).append((event.attributes.get("loops", ()), lasting))
+                    self.clearing_sites.setdefault(key, []).append((event.loops or (), lasting))
         self.zeroed_optimizers = set(self.clearing_sites)
         self.stepped_optimizers = {
-            x.object for x in events if x.kind in (e.SCALER_STEP, e.STEP) and x.object is not None
+            x.object for x in events if isinstance(x, (e.ScalerStep, e.Step)) and x.object is not None
         }
-        self.assigned_optimizers = {key for x in events if x.kind == e.HANDOFF for key in x.attributes.get("given", ())}
+        self.assigned_optimizers = {key for x in events if isinstance(x, e.Handoff) for key in x.given}
         for event in events:
-            if event.kind == e.SCALER_STEP and event.object is not None:
+            if isinstance(event, e.ScalerStep) and event.object is not None:
                 self.step_guards.setdefault(event.object, []).append(frozenset(event.guards))
-            if event.kind in (e.SCALER_STEP, e.UNSCALE) and event.object in self.optimizer_index:
+            if isinstance(event, (e.ScalerStep, e.Unscale)) and event.object in self.optimizer_index:
                 self.served_optimizers.setdefault(event.subject, set()).add(self.optimizer_index[event.object])
-            if event.kind == e.HANDOFF:
-                things = event.attributes.get("things", ())
+            if isinstance(event, e.Handoff):
+                things = event.things
                 self.escaped_objects.update(things)
-                for matter in event.attributes.get("about", e.MATTERS):
+                for matter in event.about:
                     self.escape_effects[matter].update(things)
         self.sole_optimizers = self._find_sole_optimizers(events)
         for event in events:
-            if event.kind == e.RESTORE:
+            if isinstance(event, e.Restore):
                 for key in self.owner_keys(event):
                     self.restore_guards.setdefault(key, []).append(frozenset(event.guards))
-        self.clears_unknown_grads = any(x.kind == e.ZERO_GRAD and x.attributes.get("owners") == () for x in events)
+        self.clears_unknown_grads = any(isinstance(x, e.ZeroGrad) and x.owners == () for x in events)
         self.window_predicates = self._find_windows(events)
-        asked = {key for x in events if x.kind == e.BACKWARD for key, _ in x.guards}
+        asked = {key for x in events if isinstance(x, e.Backward) for key, _ in x.guards}
         self.flag_predicates = self._find_flag_predicates(events, asked)
         #: Predicates beside which another predicate prevents a step in the first iteration of a loop.
         self.delayed_step_predicates = {
             key
             for x in events
-            if x.kind in (e.SCALER_STEP, e.STEP)
+            if isinstance(x, (e.ScalerStep, e.Step))
             and any(self.graph.predicates[k].eventually_excluded is truth for k, truth in x.guards)
             for key, _ in x.guards
         }
-        self.event_kinds = {event.kind for event in events}
+        self.event_kinds: set[EventKind] = set(map(type, events))
         asked_of = {key for node in self.graph.nodes for _, key, _ in node.edges if key >= 0}
         self.has_scale_branch = any(self.graph.predicates[key].compares_scales for key in asked_of)
         #: True if a loss is scaled unevenly on any path.
-        self.has_uneven_scale = any(event.attributes.get("twice") or event.attributes.get("uneven") for event in events)
+        self.has_uneven_scale = any(map(_is_scaled_unevenly, events))
         self.live_predicates: list[int] = []
 
     def _find_sole_optimizers(self, events: list[Event]) -> frozenset[int]:
@@ -295,7 +300,7 @@ class _GraphChecker(Checker):
         changing = self._find_varying_predicates()
         steps: dict[int, list[set[tuple[int, bool]]]] = {}
         for event in events:
-            if event.kind in (e.SCALER_STEP, e.STEP) and event.object in self.optimizer_index:
+            if isinstance(event, (e.ScalerStep, e.Step)) and event.object in self.optimizer_index:
                 lasting = {(key, truth) for key, truth in event.guards if not changing >> key & 1}
                 steps.setdefault(self.optimizer_index[event.object], []).append(lasting)
         for one, mine in steps.items():
@@ -315,20 +320,20 @@ class _GraphChecker(Checker):
         """Return True if the events of the graph can violate the automaton. Most graphs need no exploration."""
         if self.has_uneven_scale or any(kind.may_violate for kind in self.event_kinds):
             return True
-        return e.BACKWARD in self.event_kinds and (bool(self.window_predicates) or e.STEP in self.event_kinds)
+        return e.Backward in self.event_kinds and (bool(self.window_predicates) or e.Step in self.event_kinds)
 
     def _find_windows(self, events: list[Event]) -> dict[int, bool]:
         """Return the predicates that decide the end of an accumulation window, with the truth at the end."""
         everywhere: set[tuple[int, bool]] | None = None
         for event in events:
-            if event.kind == e.BACKWARD:
+            if isinstance(event, e.Backward):
                 guards = set(event.guards)
                 everywhere = guards if everywhere is None else everywhere & guards
         if everywhere is None:
             return {}
         windows: dict[int, bool] = {}
         for event in events:
-            if event.kind in (e.SCALER_STEP, e.STEP):
+            if isinstance(event, (e.ScalerStep, e.Step)):
                 for key, truth in event.guards:
                     test = self.graph.predicates[key]
                     # A step that runs only while a counter is small does not end a window.
@@ -347,7 +352,7 @@ class _GraphChecker(Checker):
         """
         found: dict[int | None, set[tuple[int, bool]]] = {}
         for event in events:
-            if event.kind in (e.SCALER_STEP, e.STEP):
+            if isinstance(event, (e.ScalerStep, e.Step)):
                 found.setdefault(event.object, set()).update(
                     (key, truth)
                     for key, truth in event.guards
@@ -367,6 +372,73 @@ class _GraphChecker(Checker):
                 and key not in self.delayed_step_predicates
             ):
                 yield test
+
+    def _find_running_divisors(self) -> Iterator[Finding]:
+        """Yield findings about losses of a window that are divided by the number of micro-batches so far."""
+        for node in self.graph.nodes:
+            event = node.event
+            if not isinstance(event, e.Backward) or event.running is None:
+                continue
+            site, text, _ = event.running
+            if set(self.window_predicates.items()).isdisjoint(event.guards):
+                values = {"divisor": str(text)}
+                yield make_finding("window:running-divisor", site, [event], values, (), certain=False)
+
+    def _find_scalers_made_per_step(self) -> Iterator[Finding]:
+        """Yield findings about scalers that a function constructs for its own single step."""
+        events = [node.event for node in self.graph.nodes if node.event is not None]
+        for event in events if self.graph.entry_point[1] > 0 else ():
+            if (
+                not isinstance(event, e.ScalerNew)
+                or event.site.caller is not None
+                or not self.is_local_scaler(event.subject)
+            ):
+                continue
+            uses = [other for other in events if other.subject == event.subject]
+            steps = [other for other in uses if isinstance(other, e.ScalerStep)]
+            is_kept = any(isinstance(other, (e.ScalerLoad, e.ScalerState)) for other in uses)
+            # Positive keys are loops, negative keys are calls of the function.
+            in_loops = any(key > 0 for step in steps for key in step.loops or ())
+            if steps and not (is_kept or in_loops or event.subject in self.escaped_objects or event.site.is_in_test()):
+                name = self.program.name_of(event.subject if event.subject is not None else "")
+                values = {"function": event.site.function.rpartition(".")[2], **({"scaler": name} if name else {})}
+                yield make_finding("new:per-step", event.site, [event], values, (), certain=False)
+
+    def _find_clips_without_scaler(self) -> Iterator[Finding]:
+        """Yield a finding about a clip that only runs where a flag switches the scaler off."""
+        events = [node.event for node in self.graph.nodes if node.event is not None]
+        clips = [event for event in events if isinstance(event, e.Clip) and not event.measures_only]
+        steps = [event for event in events if isinstance(event, e.ScalerStep) and event.framework is None]
+        plain = [event for event in events if isinstance(event, e.Step)]
+        unscales = any(isinstance(event, e.Unscale) for event in events) or self.escape_effects[e.UNSCALES]
+        if not (clips and steps and plain) or unscales or self._may_clip_scaled():
+            return
+        backwards = [event for event in events if isinstance(event, e.Backward) and event.subject is not None]
+        common = set.intersection(*(set(event.guards) for event in clips))
+        for key, truth in common:
+            is_off = any((key, truth) in event.guards for event in plain)
+            if is_off and all((key, not truth) in event.guards for event in (*steps, *backwards)):
+                values = {"clip": str(clips[0].names.get("call", "the clip"))}
+                witness = (TraceStep(clips[0].site, describe_event(clips[0])),)
+                yield make_finding("clip:plain-only", steps[0].site, [steps[0]], values, witness, certain=False)
+                return
+
+    def _may_clip_scaled(self) -> bool:
+        """Return True if a path leads from a scaled backward to a clip before the scaler steps."""
+        nodes = self.graph.nodes
+        work = [
+            i for i, node in enumerate(nodes) if isinstance(node.event, e.Backward) and node.event.subject is not None
+        ]
+        seen = set(work)
+        while work:
+            for target, _, _ in nodes[work.pop()].edges:
+                event = nodes[target].event
+                if isinstance(event, e.Clip):
+                    return True
+                if target not in seen and not isinstance(event, (e.ScalerStep, e.Again)):
+                    seen.add(target)
+                    work.append(target)
+        return False
 
     def _compute_live_predicates(self, least: int, remembered: int = -1) -> list[int]:
         """Return, for each node, the predicates that a path from the node may still depend on.
@@ -392,7 +464,7 @@ class _GraphChecker(Checker):
             for target, _, _ in node.edges:
                 bits |= live[target]
             bits &= worth & ~node.forgotten_predicates
-            if node.event is not None and node.event.kind == e.BACKWARD:
+            if isinstance(node.event, e.Backward):
                 # The known predicates decide here if the window is open.
                 bits |= windows
             if bits != live[i]:
@@ -424,12 +496,12 @@ class _GraphChecker(Checker):
         for node in self.graph.nodes:
             if (
                 node.event is not None
-                and node.event.kind == e.OPTIMIZER_NEW
+                and isinstance(node.event, e.OptimizerNew)
                 and node.event.subject in self.unused_optimizers
             ):
                 continue
             if node.event is not None and (
-                node.event.kind.predicate_worth > least or node.event.attributes.get("twice")
+                node.event.predicate_worth > least or (isinstance(node.event, e.ScaledLoss) and node.event.twice)
             ):
                 for key, _ in node.event.guards:
                     bits |= 1 << key
@@ -455,6 +527,9 @@ class _GraphChecker(Checker):
         for test in self._find_off_by_one():
             if test.site is not None:
                 yield make_finding("window:off-by-one", test.site, [], {"window": str(test.text)}, ())
+        yield from self._find_running_divisors()
+        yield from self._find_scalers_made_per_step()
+        yield from self._find_clips_without_scaler()
         for test in _find_trailing_windows(self):
             if test.site is not None:
                 yield make_finding("window:left-over", test.site, [], _describe_trailing(test), ())
@@ -516,7 +591,7 @@ class _GraphChecker(Checker):
         """
         event = self.event_at(violation.cause)
         if (
-            LABELS[violation.label][1].cause_kinds == (e.SCALER_STEP,)
+            LABELS[violation.label][1].cause.kinds == (e.ScalerStep,)
             and event is not None
             and event.subject not in self.updated_scalers
         ):
@@ -538,10 +613,10 @@ class _GraphChecker(Checker):
         chosen: dict[tuple[int, bool], list[int]] = {}
         for node in self.graph.nodes:
             event = node.event
-            if event is not None and event.kind.predicate_worth > e.SELDOM:
+            if event is not None and event.predicate_worth > e.SELDOM:
                 for key, truth in event.guards:
-                    kinds.setdefault(key, set()).add(event.kind)
-                    if event.kind in (e.BACKWARD, e.STEP, e.SCALER_STEP):
+                    kinds.setdefault(key, set()).add(type(event))
+                    if isinstance(event, (e.Backward, e.Step, e.ScalerStep)):
                         chosen.setdefault((key, truth), [0, 0])[event.subject is not None] += 1
         telling = [key for key in kinds if places.get(key, 0) > 1 or key in self.window_predicates]
 
@@ -557,15 +632,18 @@ class _GraphChecker(Checker):
         """Return True if another violation of the same cause says more."""
         kind, event = LABELS[label][1], self.event_at(violation.cause)
         return (
-            any((stronger, violation.detected_at) in detected_labels for stronger in kind.yields_where_detected)
-            or any(self._is_confirmed(stronger, violation.cause) for stronger in kind.yields_to)
-            or (kind.needs_update and event is not None and event.subject not in self.updated_scalers)
+            any(
+                (stronger, violation.detected_at) in detected_labels
+                for stronger in kind.precedence.yields_where_detected
+            )
+            or any(self._is_confirmed(stronger, violation.cause) for stronger in kind.precedence.yields_to)
+            or (kind.precedence.needs_update and event is not None and event.subject not in self.updated_scalers)
         )
 
     def _is_confirmed(self, label: str, cause: int) -> bool:
         """Return True if an event is the cause of a violation, on every path if the violation requires every path."""
         _, violation = self.violations.get((label, cause), (None, None))
-        if violation is None or not LABELS[label][1].needs_every_path:
+        if violation is None or not LABELS[label][1].precedence.needs_every_path:
             return violation is not None
         return (
             self.violation_counts[violation]
@@ -654,7 +732,10 @@ class _GraphChecker(Checker):
     def _find_event_predicates(self) -> int:
         """Return the predicates (as a bit set) that events depend on: window predicates and averaging over ranks."""
         asked = {
-            key for node in self.graph.nodes if node.event for key, _ in node.event.attributes.get("averaged") or ()
+            key
+            for node in self.graph.nodes
+            if isinstance(node.event, e.Backward)
+            for key, _ in node.event.averaged or ()
         }
         return sum(1 << key for key in asked | self.window_predicates.keys())
 
@@ -772,18 +853,18 @@ class _GraphChecker(Checker):
             return None
         path = self.build_trace(label, here, violation.cause, violation.detected_at)
         if not self.knows_callers and (
-            kind.missing_method or any(map(self._has_scaled_alternative, (*involved, *path)))
+            kind.certainty.missing_method or any(map(self._has_scaled_alternative, (*involved, *path)))
         ):
             return None
         partner = (
             detected_at if detected_at is not cause else next((x for x in reversed(path) if x is not cause), cause)
         )
         beside = partner.site if partner is not None else cause.site
-        forward = cause.attributes.get("forward") if kind.concerns_loss else None
+        forward = cause.forward if kind.cause.concerns_loss and isinstance(cause, e.ScaledLoss) else None
         if forward is not None:
             beside = forward.site
         is_lent = forward is not None and beside.path != cause.site.path
-        site = choose_location(cause.site, beside, reads=kind.cause_only_reads or is_lent)
+        site = choose_location(cause.site, beside, reads=kind.cause.only_reads or is_lent)
         certain = self.violation_counts[label, violation.cause, violation.detected_at] >= max(
             1, self.visit_counts[violation.detected_at]
         )
@@ -794,10 +875,11 @@ class _GraphChecker(Checker):
         condition = "" if certain else self._describe_condition(here, cause, involved, kind.sparing_kinds)
         guessed = (
             self.was_widened
+            or self.graph.is_guessed
             or (label, violation.cause, violation.detected_at) in self.doubtful_violations
-            or any(x.attributes.get("guessed") for x in involved)
+            or any(x.guessed for x in involved)
         )
-        certain = certain and not guessed and (self.is_local_scaler(cause.subject) or not kind.missing_method)
+        certain = certain and not guessed and (self.is_local_scaler(cause.subject) or not kind.certainty.missing_method)
         steps = [TraceStep(event.site, describe_event(event)) for event in path]
         names = [*involved, *reversed(path)]
         label, values = adapt_to_framework(label, names, self.program)
@@ -831,11 +913,11 @@ class _GraphChecker(Checker):
         self.nodes_revisited += len(self.graph.nodes)
         answers = self._find_answers(here)
         about = {event.object for event in involved if event.object is not None}
-        about.update(key for event in involved for key in event.attributes.get("owners") or ())
+        about.update(key for event in involved if isinstance(event, e.OwnedEvent) for key in event.owners or ())
         deciding_answers = [(key, truth) for key, truth in cause.guards if answers.get(key) is truth]
         for node in self.graph.nodes:
             event = node.event
-            if event is not None and event.kind in sparing_kinds and (not about or event.object in {None, *about}):
+            if isinstance(event, sparing_kinds) and (not about or event.object in {None, *about}):
                 deciding_answers += [(key, not truth) for key, truth in event.guards if answers.get(key) is (not truth)]
         words = []
         for key, truth in dict.fromkeys(deciding_answers):
@@ -875,13 +957,13 @@ def _find_trailing_windows(judge: _GraphChecker) -> Iterator[Predicate]:
         if judge.window_predicates[key] and key in judge.accumulating_windows
     ]
     tests = [test for test in tests if test.trailing_microbatches is not None and not test.is_off_by_one]
-    if not tests or judge.program.attributes.get("fragment"):
+    if not tests or judge.program.attributes.fragment:
         return
     events = [node.event for node in judge.graph.nodes if node.event is not None]
-    fed = [frozenset(event.guards) for event in events if event.kind == e.BACKWARD]
+    fed = [frozenset(event.guards) for event in events if isinstance(event, e.Backward)]
     for test in tests:
         ended = {judge.optimizer_keys[i] for i in judge.window_optimizers.get(test.key, ())}
-        steps = [event for event in events if event.kind in (e.SCALER_STEP, e.STEP) and event.object in ended]
+        steps = [event for event in events if isinstance(event, (e.ScalerStep, e.Step)) and event.object in ended]
         # The backward has all other guards of the step, so no separate predicate ends the last window.
         alone = all(frozenset(event.guards) - {(test.key, True)} in fed for event in steps)
         windowed = all((test.key, True) in event.guards for event in steps)

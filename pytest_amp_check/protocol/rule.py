@@ -10,11 +10,107 @@ from .fix import APPLICABILITIES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, TypeVar
+
+    Checked = TypeVar("Checked", bound=Event)
 
 __all__ = ["ERROR", "INFO", "WARNING", "Rule", "ViolationKind"]
 
 STATIC, RUNTIME, BOTH = "static", "runtime", "both"
+
+
+class Cause:
+    """The event that a violation reports.
+
+    - ``kinds``: kinds of the event to report: the latest such event before the event that detects the violation.
+    - ``every``: every such event since the last use of the gradients is reported.
+    - ``unscaled_only``: only backwards of unscaled losses are reported.
+    - ``only_reads``: the cause only reads. A cause in a helper is reported at the caller of the helper.
+    - ``concerns_loss``: the violation concerns the computation of the loss. If a helper in another file receives the
+      loss, the caller is reported.
+    - ``label_overrides``: pairs of a test of the cause and the label used if the test is true.
+    """
+
+    __slots__ = ("concerns_loss", "every", "kinds", "label_overrides", "only_reads", "unscaled_only")
+
+    def __init__(
+        self,
+        *kinds: EventKind,
+        every: bool = False,
+        unscaled_only: bool = False,
+        only_reads: bool = False,
+        concerns_loss: bool = False,
+        label_overrides: tuple[tuple[Callable[[Event | None], bool], str], ...] = (),
+    ) -> None:
+        self.kinds = kinds
+        self.every = every
+        self.unscaled_only = unscaled_only
+        self.only_reads = only_reads
+        self.concerns_loss = concerns_loss
+        self.label_overrides = label_overrides
+
+
+class Precedence:
+    """The paths and findings beside which a violation is not reported.
+
+    - ``needs_every_path``: the violation counts only if every path to the node has the violation.
+    - ``needs_update``: the violation follows from a scaler that is never updated. Without any update, the step is
+      reported instead.
+    - ``yields_to``: labels of the same cause that say more, if they report the same event.
+    - ``yields_where_detected``: labels of the same cause that say more, if the same event detects the violation.
+    - ``consequence_of``: prefix of rule codes. If such a rule is found, this violation is a consequence and is not
+      reported.
+    """
+
+    __slots__ = ("consequence_of", "needs_every_path", "needs_update", "yields_to", "yields_where_detected")
+
+    def __init__(
+        self,
+        *,
+        needs_every_path: bool = False,
+        needs_update: bool = False,
+        yields_to: tuple[str, ...] = (),
+        yields_where_detected: tuple[str, ...] = (),
+        consequence_of: str = "",
+    ) -> None:
+        self.needs_every_path = needs_every_path
+        self.needs_update = needs_update
+        self.yields_to = yields_to
+        self.yields_where_detected = yields_where_detected
+        self.consequence_of = consequence_of
+
+
+class Certainty:
+    """The certainty of a violation that is not definite on each path where it is found.
+
+    - ``is_possible``: the violation depends on unknown facts, and is never definite.
+    - ``always_possible``: unanalyzed code may prevent the violation, so the violation is never definite in source.
+    - ``is_proven``: a run that finds the violation proves the harm, and reports the violation even if the rule is off
+      by default.
+    - ``missing_method``: method of a scaler or optimizer that is never called. The violation is definite only for a
+      local object.
+    """
+
+    __slots__ = ("always_possible", "is_possible", "is_proven", "missing_method")
+
+    def __init__(
+        self,
+        *,
+        is_possible: bool = False,
+        always_possible: bool = False,
+        is_proven: bool = False,
+        missing_method: str = "",
+    ) -> None:
+        self.is_possible = is_possible
+        self.always_possible = always_possible
+        self.is_proven = is_proven
+        self.missing_method = missing_method
+
+
+#: The detecting event is reported.
+_DETECTED = Cause()
+_ALWAYS = Precedence()
+_DEFINITE = Certainty()
 
 
 class ViolationKind:
@@ -23,65 +119,37 @@ class ViolationKind:
     - ``message``: message for the user: a template over source texts, ``{scaler}``, ``{optimizer}``, ``{call}``, ...
       The problem comes first, the remedy after the colon.
     - ``severity``: severity instead of the rule's.
-    - ``cause_kinds``: kinds of the event to report: the latest such event before the event that detects the violation.
-      Empty: the detecting event is reported.
-    - ``every_cause``: every such event since the last use of the gradients is reported.
-    - ``unscaled_only``: only backwards of unscaled losses are reported.
+    - ``cause``: the event to report instead of the detecting event.
     - ``trace_kinds``: kinds of events that the trace shows beside the cause and the detecting event; the first begins
       the trace.
-    - ``needs_every_path``: the violation counts only if every path to the node has the violation.
-    - ``in_next_iteration``: the violation lies between an event of one iteration and an event of a later iteration. The
-      first iteration cannot have the violation.
-    - ``yields_to``: labels of the same cause that say more, if they report the same event.
-    - ``yields_where_detected``: labels of the same cause that say more, if the same event detects the violation.
+    - ``precedence``: the paths and findings beside which the violation is not reported.
+    - ``certainty``: the certainty, if the violation is not definite wherever it is found.
     - ``exemption``: name of the exemption, a key of ``EXCUSES`` in :mod:`.effects.violations`.
-    - ``is_possible``: the violation depends on unknown facts, and is never definite.
-    - ``label_overrides``: pairs of an attribute of the cause and the label used if the attribute is true.
-    - ``needs_update``: the violation follows from a scaler that is never updated. Without any update, the step is
-      reported instead.
-    - ``any_precision``: the violation is as wrong without mixed precision.
-    - ``always_possible``: unanalyzed code may prevent the violation, so the violation is never definite.
-    - ``cause_only_reads``: the cause only reads. A cause in a helper is reported at the caller of the helper.
-    - ``consequence_of``: prefix of rule codes. If such a rule is found, this violation is a consequence and is not
-      reported.
-    - ``concerns_training``: the violation concerns the result of training. A test that steps no optimizer is not
-      affected.
-    - ``concerns_loss``: the violation concerns the computation of the loss. If a helper in another file receives the
-      loss, the caller is reported.
-    - ``missing_method``: method of a scaler or optimizer that is never called. The violation is definite only for a
-      local object.
-    - ``is_proven``: a run that finds the violation proves the harm, and reports the violation even if the rule is off
-      by default.
     - ``sparing_kinds``: kinds of events that would have prevented the violation. The predicates that led past such an
       event are the condition of the violation.
+    - ``in_next_iteration``: the violation lies between an event of one iteration and an event of a later iteration. The
+      first iteration cannot have the violation.
+    - ``any_precision``: the violation is as wrong without mixed precision.
+    - ``concerns_training``: the violation concerns the result of training. A test that steps no optimizer is not
+      affected.
+    - ``needs_repeated_call``: the violation counts only if code of the project calls the function in a loop.
     - ``names_skip``: a statement skips the rest of an iteration, and the message names this statement.
     """
 
     __slots__ = (
-        "always_possible",
         "any_precision",
-        "cause_kinds",
-        "cause_only_reads",
-        "concerns_loss",
+        "cause",
+        "certainty",
         "concerns_training",
-        "consequence_of",
-        "every_cause",
         "exemption",
         "in_next_iteration",
-        "is_possible",
-        "is_proven",
-        "label_overrides",
         "message",
-        "missing_method",
         "names_skip",
-        "needs_every_path",
-        "needs_update",
+        "needs_repeated_call",
+        "precedence",
         "severity",
         "sparing_kinds",
         "trace_kinds",
-        "unscaled_only",
-        "yields_to",
-        "yields_where_detected",
     )
 
     def __init__(
@@ -89,53 +157,31 @@ class ViolationKind:
         message: str,
         severity: str = "",
         *,
-        cause_kinds: tuple[EventKind, ...] = (),
-        every_cause: bool = False,
-        unscaled_only: bool = False,
+        cause: Cause = _DETECTED,
         trace_kinds: tuple[EventKind, ...] = (),
-        needs_every_path: bool = False,
-        in_next_iteration: bool = False,
-        yields_to: tuple[str, ...] = (),
-        yields_where_detected: tuple[str, ...] = (),
+        precedence: Precedence = _ALWAYS,
+        certainty: Certainty = _DEFINITE,
         exemption: str = "",
-        is_possible: bool = False,
-        label_overrides: tuple[tuple[str, str], ...] = (),
-        needs_update: bool = False,
-        any_precision: bool = False,
-        cause_only_reads: bool = False,
-        always_possible: bool = False,
-        consequence_of: str = "",
-        concerns_training: bool = False,
-        concerns_loss: bool = False,
-        missing_method: str = "",
-        is_proven: bool = False,
         sparing_kinds: tuple[EventKind, ...] = (),
+        in_next_iteration: bool = False,
+        any_precision: bool = False,
+        concerns_training: bool = False,
         names_skip: bool = False,
+        needs_repeated_call: bool = False,
     ) -> None:
         self.message = message
         self.severity = severity
-        self.cause_kinds = cause_kinds
-        self.every_cause = every_cause
-        self.unscaled_only = unscaled_only
+        self.cause = cause
         self.trace_kinds = trace_kinds
-        self.needs_every_path = needs_every_path
-        self.in_next_iteration = in_next_iteration
-        self.yields_to = yields_to
-        self.yields_where_detected = yields_where_detected
+        self.precedence = precedence
+        self.certainty = certainty
         self.exemption = exemption
-        self.is_possible = is_possible
-        self.label_overrides = label_overrides
-        self.needs_update = needs_update
-        self.any_precision = any_precision
-        self.cause_only_reads = cause_only_reads
-        self.always_possible = always_possible
-        self.consequence_of = consequence_of
-        self.concerns_training = concerns_training
-        self.concerns_loss = concerns_loss
-        self.missing_method = missing_method
-        self.is_proven = is_proven
         self.sparing_kinds = sparing_kinds
+        self.in_next_iteration = in_next_iteration
+        self.any_precision = any_precision
+        self.concerns_training = concerns_training
         self.names_skip = names_skip
+        self.needs_repeated_call = needs_repeated_call
 
 
 #: Data of a rule without loading the rule's module: code, name, family, severity, detected_by, default, applicability;
@@ -148,9 +194,9 @@ Labels = Iterator[tuple[str, Mapping[str, str]]]
 #: (label, cause, values for the template, other events of the trace).
 Verdicts = Iterator[tuple[str, Event, Mapping[str, str], tuple[Event, ...]]]
 #: Check of a single event.
-FactJudge = Callable[[Event, Program], Labels]
+EventCheck = Callable[[Event, Program], Labels]
 #: Check of a whole program.
-WholeJudge = Callable[[Program], Verdicts]
+ProgramCheck = Callable[[Program], Verdicts]
 
 
 class Rule:
@@ -219,8 +265,8 @@ class Rule:
         sources: tuple[str, ...],
         detected_by: str = BOTH,
         prescan_words: tuple[str, ...] = (),
-        event_checks: Mapping[str, FactJudge] | None = None,
-        program_checks: Mapping[str, WholeJudge] | None = None,
+        event_checks: Mapping[type[Checked], Callable[[Checked, Program], Labels]] | None = None,
+        program_checks: Mapping[EventKind, ProgramCheck] | None = None,
         on_by_default: bool = True,
         applicability: str = "",
         grouped_message: str = "",
@@ -262,7 +308,8 @@ class Rule:
         self.sources = sources
         self.detected_by = detected_by
         self.prescan_words = prescan_words
-        self.event_checks = dict(event_checks or {})
+        # A check is called with events of its kind only.
+        self.event_checks: dict[EventKind, EventCheck] = dict(event_checks or {})  # type: ignore[arg-type]
         self.program_checks = dict(program_checks or {})
         self.on_by_default = on_by_default
         self.applicability = applicability

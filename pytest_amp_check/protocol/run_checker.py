@@ -13,7 +13,7 @@ from . import automaton as a
 from . import events as e
 from .checker import Checker, Here, PathState
 from .effects import apply_event
-from .events import Event, Graph, Node, Program, Site
+from .events import Event, EventKind, Graph, Node, Program, Site
 from .finding import Finding, TraceStep
 from .findings_builder import (
     add_framework_advice,
@@ -36,13 +36,13 @@ DISTINCT = 4096
 
 #: Kinds that may be the first event of a scaler, kinds that count as visits of a scaler, and step kinds. Module
 #: constants, because every event is looked up in these tuples.
-_OF_SCALERS = (e.SCALE, e.SCALER_STEP, e.UNSCALE, e.UPDATE, e.BACKWARD)
-_VISITS = (e.SCALER_STEP, e.UNSCALE, e.UPDATE)
-_STEPS = (e.SCALER_STEP, e.STEP)
+_OF_SCALERS = (e.Scale, e.ScalerStep, e.Unscale, e.Update, e.Backward)
+_VISITS = (e.ScalerStep, e.Unscale, e.Update)
+_STEPS = (e.ScalerStep, e.Step)
 
 #: Kind, location and objects, which identify a repeated event.
-Identity = tuple[str, int, int | None, int | None]
-#: Identity, state, and the attributes that decide the effect.
+Identity = tuple[EventKind, int, int | None, int | None]
+#: Identity, state, and the fields that decide the effect.
 Repeat = tuple[Identity, PathState, tuple[object, ...]]
 
 
@@ -106,11 +106,11 @@ class RunChecker(Checker):
                 self.path_findings.pop(key, None)
         last = self.recent_events[-1] if self.recent_events else None
         if last is not None and not broken:
-            self._process_event(Event(e.END, last.site))
+            self._process_event(e.End(last.site))
 
     def adopt_optimizer(self, optimizer: int, event: Event) -> None:
         """Register an optimizer found after a backward that reached the optimizer was already checked."""
-        self._register_objects(Event(e.STEP, event.site, None, optimizer))
+        self._register_objects(e.Step(event.site, None, optimizer))
         i = self.optimizer_index[optimizer]
         opts = list(self.state.optimizer_states)
         if opts[i] == a.OptimizerState():
@@ -144,19 +144,19 @@ class RunChecker(Checker):
         labels = {label for label, _ in self.path_findings}
         for (label, identity), finding in self.path_findings.items():
             kind = LABELS[label][1]
-            if not labels.isdisjoint(kind.yields_where_detected):
+            if not labels.isdisjoint(kind.precedence.yields_where_detected):
                 continue
-            if kind.needs_every_path:
+            if kind.precedence.needs_every_path:
                 times, detected_at = self.violation_counts[label, identity]
                 if times < self.visit_counts[detected_at]:
                     continue
-            if any((stronger, identity) in self.path_findings for stronger in kind.yields_to):
+            if any((stronger, identity) in self.path_findings for stronger in kind.precedence.yields_to):
                 continue
-            if kind.needs_update and identity[2] not in self.updated_scalers:
+            if kind.precedence.needs_update and identity[2] not in self.updated_scalers:
                 continue
             by_location.setdefault(_finding_key(finding), finding)
         for finding in (*self.event_findings.values(), *self._check_whole_run()):
-            follows = LABELS[finding.label][1].consequence_of
+            follows = LABELS[finding.label][1].precedence.consequence_of
             if not follows or not any(code.startswith(follows) for code, *_ in by_location):
                 by_location.setdefault(_finding_key(finding), finding)
         chosen = [f for f in by_location.values() if select is None or is_selected(select, f)]
@@ -168,17 +168,18 @@ class RunChecker(Checker):
             key = (label, _event_identity(event))
             self.on_violation(key, None)
             if key not in self.event_findings:
-                witness = tuple(TraceStep(site, text) for site, text in event.attributes.get("witness", ()))
+                traced = event.witness if isinstance(event, (e.NotFinite, e.Raised, e.Update)) else ()
+                witness = tuple(TraceStep(site, text) for site, text in traced)
                 self.event_findings[key] = make_finding(label, self.find_own_site(event.site), [event], values, witness)
 
     # Single events.
 
     def _register_objects(self, event: Event) -> None:
         """Register the objects of an event before any pending event is checked."""
-        if event.subject is not None and event.kind in _OF_SCALERS:
+        if event.subject is not None and isinstance(event, _OF_SCALERS):
             self.scaler_bits.setdefault(event.subject, 0)
-        key = event.subject if event.kind == e.OPTIMIZER_NEW else event.object
-        if key is not None and event.kind.has_optimizer and key not in self.optimizer_index:
+        key = event.subject if isinstance(event, e.OptimizerNew) else event.object
+        if key is not None and event.has_optimizer and key not in self.optimizer_index:
             self.optimizer_index[key] = len(self.optimizer_keys)
             self.optimizer_keys.append(key)
             self.state = self.state._replace(optimizer_states=(*self.state.optimizer_states, a.OptimizerState()))
@@ -189,14 +190,14 @@ class RunChecker(Checker):
         self.recent_events.append(event)
         identity = _event_identity(event)
         self._record_event(event, identity)
-        if event.kind in ALONE:
+        if type(event) in ALONE:
             self.check_event(event)
         repeat = self._make_repeat_key(event, identity)
         next_state = self.known_transitions.get(repeat) if repeat is not None else None
         if next_state is not None:
             self.state = next_state
             return
-        if event.kind == e.AUTOCAST_ENTER:
+        if isinstance(event, e.AutocastEnter):
             self.pinned_events[index] = event
         self.saw_violation = False
         self.state = apply_event(self, index, event, self.state, (index,))
@@ -213,41 +214,40 @@ class RunChecker(Checker):
         """Record that an event happened, independent of the state."""
         if identity not in self.distinct_events and len(self.distinct_events) < DISTINCT:
             self.distinct_events[identity] = event
-        if event.kind in _VISITS:
+        if isinstance(event, _VISITS):
             self.visit_counts[identity] = self.visit_counts.get(identity, 0) + 1
-        if event.kind in _STEPS and event.object is not None:
+        if isinstance(event, _STEPS) and event.object is not None:
             self.backward_sites.pop(event.object, None)
-        if event.kind == e.UPDATE:
+        if isinstance(event, e.Update):
             self.updated_scalers.add(event.subject)
-        elif event.kind == e.ZERO_GRAD:
+        elif isinstance(event, e.ZeroGrad):
             self.zeroed_optimizers.update(self.owner_keys(event))
             for key, owners in list(self.uncleared_findings.items()):
-                if not event.attributes.get("guessed") and not owners.isdisjoint(self.owner_keys(event)):
+                if not event.guessed and not owners.isdisjoint(self.owner_keys(event)):
                     self.uncleared_findings.pop(key)
                     self.path_findings.pop(key, None)
 
     def _make_repeat_key(self, event: Event, identity: Identity) -> Repeat | None:
         """Return the key that determines the next state, or None if the next state depends on more."""
-        names = event.kind.deciding_attributes
+        names = event.deciding_fields
         state = self.state
         if names is None or state.regions:
             return None
-        facts = event.attributes
-        if event.kind == e.BACKWARD:
-            for key in facts.get("feeds") or ():
+        if isinstance(event, e.Backward):
+            for key in event.feeds or ():
                 if event.site not in self.backward_sites.get(key, ()):
                     return None
-        elif event.object is not None and self.program.objects[event.object].attributes.get("shares"):
+        elif event.object is not None and self.program.objects[event.object].attributes.shares:
             return None
         deciding_values: list[object] = []
         for name in names:
-            value = facts.get(name)
+            value: object = getattr(event, name)
             deciding_values.append(frozenset(value) if isinstance(value, set) else value)
         return identity, state, tuple(deciding_values)
 
-    def find_already_accumulated(self, event: Event) -> list[int]:
+    def find_already_accumulated(self, event: e.Backward) -> list[int]:
         again = []
-        for key in event.attributes.get("feeds") or ():
+        for key in event.feeds or ():
             i = self.optimizer_index.get(key)
             if i is None:
                 continue
@@ -287,14 +287,14 @@ class RunChecker(Checker):
             return
         kind, key = LABELS[label][1], (label, _event_identity(event))
         self.on_violation(key, self.current_optimizer)
-        if kind.needs_every_path:
+        if kind.precedence.needs_every_path:
             self.violation_counts[key] = (self.violation_counts.get(key, (0,))[0] + 1, _event_identity(partner))
         if key in self.path_findings:
             return
         path = self.build_trace(label, here, cause, detected_at)
         involved = [event] if partner is event else [event, partner]
         other = partner if partner is not event else next((x for x in reversed(path) if x is not event), event)
-        site = self.find_own_site(choose_location(event.site, other.site, reads=kind.cause_only_reads))
+        site = self.find_own_site(choose_location(event.site, other.site, reads=kind.cause.only_reads))
         steps = tuple(TraceStep(x.site, describe_event(x)) for x in path)
         by = next(filter(None, (self.find_framework(x.site) for x in involved)), "")
         if by and label in FRAMEWORKS[by].own_violations and self.find_framework(partner.site):
@@ -322,7 +322,7 @@ class RunChecker(Checker):
 
 def _event_identity(event: Event) -> Identity:
     # Sites are cached, so a location of a run is always the same object.
-    return (event.kind, id(event.site), event.subject, event.object)
+    return (type(event), id(event.site), event.subject, event.object)
 
 
 def _finding_key(finding: Finding) -> tuple[str, str, int, int]:

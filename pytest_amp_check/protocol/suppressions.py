@@ -1,18 +1,21 @@
 """Suppressions: comments that mark a finding on a line as intended or known.
 
 ``# amp: ignore[AMP201, missing-scaler-update] reason``, ``# amp: ignore`` for every rule, ``# amp: ignore-file[AMP2]``
-above the first statement for a whole file, and ``# noqa: AMP201`` or ``# noqa`` as in other linters. A trailing comment
-applies to its line, and to the whole statement that begins or ends there. A comment on a separate line applies to the
-next statement, including decorators. Only real comments count; strings do not.
+above the first statement for a whole file, ``# amp: disable[AMP201]`` up to ``# amp: enable[AMP201]`` or the end of the
+file, and ``# noqa: AMP201`` or ``# noqa`` as in other linters. A trailing comment applies to its line, and to the whole
+statement that begins or ends there. A comment on a separate line applies to the next statement, including decorators.
+Only real comments count; strings do not. A comment in another form suppresses nothing, and is reported.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from bisect import bisect_right
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 
+from .fast_namedtuple import NamedTuple
 from .finding import Finding
 from .rule import RUNTIME
 from .rules import RULES
@@ -26,9 +29,20 @@ UNUSED = "AMP902"
 _HASH = r"(?:^|(?<=\s))#+\s*"
 #: Codes without brackets also form a list. As the reason of a blanket suppression, the codes would suppress far more.
 _LIST = r"(?:\s*\[([^\]#]*)\]?|\s*(?::\s*)?(AMP[0-9]+(?:[,\s]+AMP[0-9]+)*)\b)?"
-_PRAGMA = _HASH + r"amp:\s*ignore(-file)?(?![\w-])" + _LIST
+_PRAGMA = _HASH + r"amp:\s*ignore(-file)?(?![\w-]|\s*\()" + _LIST
+_RANGE = _HASH + r"amp:\s*(disable|enable)\s*\[([^\]#]*)\]"
+_OTHER_FORM = _HASH + r"(amp|(?:pytest-)?amp-check):\s*([a-z]+(?:-[a-z]+)*)\s*([^#]*)"
 _LISTING = r"(?i)noqa\s*:([^\n]*)"
 _NOQA = "(?i)" + _HASH + r"noqa(?![\w-])(?:(\s*:)\s*([A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*\b)?)?"
+
+
+class MalformedComment(NamedTuple):
+    """A comment that looks like a suppression and is none: line, columns from 0, and the form to write."""
+
+    line: int
+    column: int
+    end_column: int
+    remedy: str
 
 
 class _Suppression:
@@ -110,10 +124,12 @@ def _are_all_checked(codes: Collection[str], active: Collection[str]) -> bool:
 class Suppressions:
     """Suppressions of one file, with a record of their use."""
 
-    __slots__ = ("_statement_ends", "_statement_starts", "_suppressions")
+    __slots__ = ("_statement_ends", "_statement_starts", "_suppressions", "malformed_comments")
 
     def __init__(self) -> None:
         self._suppressions: list[_Suppression] = []
+        #: Comments that look like suppressions and suppress nothing.
+        self.malformed_comments: list[MalformedComment] = []
         # First line of each statement, and the last line of the statement's first logical line.
         self._statement_starts: list[int] = []
         self._statement_ends: list[int] = []
@@ -129,7 +145,7 @@ class Suppressions:
     @staticmethod
     def has_own_comment(text: str) -> bool:
         """Return True if a text may contain a comment only for this tool."""
-        if "amp:" in text:
+        if "amp:" in text or "amp-check:" in text:
             return True
         # Text behind the first match in a line is also behind the other matches.
         return "AMP" in text and any("amp" in said.lower() for said in re.findall(_LISTING, text))
@@ -179,10 +195,15 @@ class Suppressions:
         statement_comments: list[_Suppression] = []  # comments on separate lines, for the current statement
         bracket_comments: list[_Suppression] = []  # comments on separate lines inside brackets
         trailing_comments: list[_Suppression] = []
+        ranges: dict[str, _Suppression] = {}  # open ranges, by their list
         # A file with a syntax error is parsed as far as possible. The syntax error itself is reported elsewhere.
         with suppress(TokenError, SyntaxError):
             for kind, string, (line, column), _, source in generate_tokens(StringIO(text).readline):
                 if kind == COMMENT:
+                    self._read_range(string, line, column, ranges)
+                    malformed = _find_malformed(string, line, column)
+                    if malformed is not None:
+                        self.malformed_comments.append(malformed)
                     for found in _parse_comment(string, line, column):
                         self._suppressions.append(found)
                         if found.whole_file:
@@ -220,13 +241,53 @@ class Suppressions:
                         found.first_line = found.last_line = line
                     bracket_comments.clear()
 
+    def _read_range(self, comment: str, line: int, column: int, ranges: dict[str, _Suppression]) -> None:
+        """Open or close the range of a comment. Open ranges end with the file."""
+        for match in re.finditer(_RANGE, comment):
+            verb, given = match.groups()
+            words = re.findall(r"[^,\s]+", given)
+            start, end = column + match.start(), column + match.end()
+            key = ",".join(sorted(words))
+            if verb == "disable":
+                found = _Suppression(line, start, end, words, whole_file=False, is_ours=True)
+                found.first_line, found.last_line = line, sys.maxsize
+                ranges[key] = found
+                self._suppressions.append(found)
+            elif key in ranges:
+                ranges.pop(key).last_line = line
+            else:
+                remedy = f"`# amp: disable[{', '.join(words)}]` above it, with the same list"
+                self.malformed_comments.append(MalformedComment(line, start, end, remedy))
+
 
 def _may_suppress(text: str) -> bool:
     """Return True if a text may contain a suppression. Most noqa comments are for other tools."""
-    if "amp:" in text and any("amp:" in line.partition("#")[2] for line in text.split("\n")):
-        return True  # not only ``if args.amp:``
+    for name in ("amp:", "amp-check:"):
+        if name in text and any(name in line.partition("#")[2] for line in text.split("\n")):
+            return True  # not only ``if args.amp:``
     said = (line.partition("#") for line in text.split("\n") if "noqa" in line.lower())
     return any(next(_parse_comment(mark + comment, 0, 0), None) is not None for _, mark, comment in said)
+
+
+def _find_malformed(comment: str, line: int, column: int) -> MalformedComment | None:
+    """Return the first comment in the form of another linter, or with a misspelled word, or None.
+
+    Prose behind ``amp:`` has neither a list of codes nor such a word at its end.
+    """
+    for match in re.finditer(_OTHER_FORM, comment):
+        tool, verb, rest = match.groups()
+        if tool == "amp" and verb in ("ignore", "ignore-file") and rest[:1] != "(":
+            continue
+        if tool == "amp" and verb in ("disable", "enable") and rest[:1] == "[" and "]" in rest:
+            continue
+        known = verb.startswith("ignor") or verb in ("noqa", "disable", "enable")
+        if not (re.match(r"$|[\[(:]|AMP\d", rest) if known else re.match(r"[\[(]\s*AMP\d", rest)):
+            continue
+        codes = ", ".join(re.findall(r"AMP\d+", rest)) or "CODE"
+        form = verb if verb in ("ignore-file", "disable", "enable") else "ignore"
+        end = column + match.start(3) + len(rest.rstrip())
+        return MalformedComment(line, column + match.start(), end, f"`# amp: {form}[{codes}]`")
+    return None
 
 
 def _parse_comment(comment: str, line: int, column: int) -> Iterator[_Suppression]:

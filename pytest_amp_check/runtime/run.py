@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import itertools
 import linecache
 import math
@@ -101,6 +102,30 @@ class Run:
         The recorded program continues after such an exception.
         """
         return self._recorder.recording.failure
+
+    def __repr__(self) -> str:
+        """Return steps, skips, the first and the last loss scale, and the codes of the findings."""
+        return f"<Run: {self._summarize()}>"
+
+    def _repr_html_(self) -> str:
+        """Return the summary and the findings as HTML, which notebooks show."""
+        rows = "".join(
+            f"<tr><td>{finding.code}</td><td>{finding.severity}</td><td>{html.escape(finding.site.location_text)}</td>"
+            f'<td style="text-align: left">{html.escape(finding.message)}</td></tr>'
+            for finding in self.findings
+        )
+        table = f"<table>{rows}</table>" if rows else ""
+        return f"<p>{html.escape(self._summarize())}</p>{table}"
+
+    def _summarize(self) -> str:
+        total = self.steps_total
+        counted = "1 step" if total == 1 else f"{total} steps"
+        parts = [f"{counted}, {self.skipped_total} skipped" if total else "no step"]
+        if scales := [scale for _, scale in self.scale_history]:
+            parts.append(f"loss scale {scales[0]:g}" + (f" to {scales[-1]:g}" if len(scales) > 1 else ""))
+        codes = [finding.code for finding in self.findings]
+        parts.append(f"findings: {', '.join(sorted(set(codes)))}" if codes else "no findings")
+        return ", ".join(parts)
 
     def _all_steps(self) -> StepLog:
         """Return the complete log of steps and totals. Wait for the GPU if recorded numbers are still on the device."""

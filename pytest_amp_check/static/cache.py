@@ -119,7 +119,7 @@ class Cache:
 
     # Prescan of each file.
 
-    def find_prescan(self, path: str, *, named: bool) -> Prescan | None:
+    def find_prescan(self, path: str) -> Prescan | None:
         """Return the prescan of an unchanged file without opening the file, or None if it must be scanned."""
         absolute = os.path.abspath(path)
         self._display_paths[absolute] = path
@@ -133,8 +133,6 @@ class Cache:
                 return None
             known = _decode_prescan(path, row)
         except DECODING_ERRORS:
-            return None
-        if not known.is_sufficient(named=named):
             return None
         self._new_rows[absolute] = row
         return known
@@ -375,6 +373,7 @@ def _encode_prescan(prescan: Prescan) -> list[Any]:
         prescan.may_use_float16,
         prescan.has_lightning16,
         prescan.may_resume,
+        prescan.does_training_part,
     ]
     names = [
         None if n is None else sorted(x.decode("latin-1") for x in n) for n in (prescan.class_names, prescan.base_names)
@@ -384,10 +383,11 @@ def _encode_prescan(prescan: Prescan) -> list[Any]:
 
 
 def _decode_prescan(path: str, row: list[Any]) -> Prescan:
-    _, digest, size, speaks, autocast, float16, lightning16, resumes, classes, bases, imports = row
+    _, digest, size, speaks, autocast, float16, lightning16, resumes, part, classes, bases, imports = row
     facts = (parse_bool(autocast), parse_bool(float16), parse_bool(lightning16), parse_bool(resumes))
     prescan = Prescan(path, int(size), facts, may_have_findings=parse_bool(speaks))
     prescan.digest = parse_text(digest)
+    prescan.does_training_part = parse_bool(part)
     prescan.class_names, prescan.base_names, prescan.imported_names = (
         _decode_names(classes),
         _decode_names(bases),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
+import warnings
 from collections.abc import Callable, Iterable
 
 from ..protocol.finding import Finding
 from ..protocol.rules import LABELS
+from .project.syntax import tail_name, walk
 
 #: Method of a scaler or an optimizer -> its partner method. A file that calls both on the same name has its own object.
 PARTNER_METHODS = {"scale": "step", "step": "scale", "unscale_": "step", "update": "step", "zero_grad": "step"}
@@ -15,7 +18,39 @@ PARTNER_METHODS = {"scale": "step", "step": "scale", "unscale_": "step", "update
 MissingCall = tuple[str, str]
 
 
-def drop_exempt_findings(findings: list[Finding], paths: Iterable[str], text_of: Callable[[str], str]) -> list[Finding]:
+def drop_findings_by_other_files(
+    findings: list[Finding], paths: Iterable[str], text_of: Callable[[str], str]
+) -> list[Finding]:
+    """Drop findings that other files of the project exempt, and findings that rest on a loop in another file."""
+    files = list(dict.fromkeys(map(os.path.abspath, paths)))
+    return _drop_exempt_findings(_drop_single_calls(findings, files, text_of), files, text_of)
+
+
+def _drop_single_calls(findings: list[Finding], files: list[str], text_of: Callable[[str], str]) -> list[Finding]:
+    """Drop findings about functions that no loop of the project calls."""
+    asked = {f.names["function"] for f in findings if LABELS[f.label][1].needs_repeated_call}
+    called = {name for name in asked if any(_calls_in_loop(text_of(path), name) for path in files)}
+    return [f for f in findings if not LABELS[f.label][1].needs_repeated_call or f.names["function"] in called]
+
+
+def _calls_in_loop(text: str, name: str) -> bool:
+    """Return True if a loop of a text calls a function or a method with this name."""
+    if re.search(rf"(?<!def )\b{re.escape(name)}\(", text) is None:
+        return False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return False
+    loops = [node for node in walk(tree) if isinstance(node, (ast.For, ast.AsyncFor, ast.While))]
+    calls = [node.func for loop in loops for top in loop.body for node in walk(top) if isinstance(node, ast.Call)]
+    return any(tail_name(function) == name for function in calls)
+
+
+def _drop_exempt_findings(
+    findings: list[Finding], paths: Iterable[str], text_of: Callable[[str], str]
+) -> list[Finding]:
     """Drop findings about a missing call that another file of the project makes.
 
     The owner and the name of a scaler are not known in general, but the last name is the same. A file that also makes
@@ -25,7 +60,7 @@ def drop_exempt_findings(findings: list[Finding], paths: Iterable[str], text_of:
     if not doubts:
         return findings
     done: dict[MissingCall, dict[str, str]] = {doubt: {} for doubt in doubts.values()}
-    for path in dict.fromkeys(map(os.path.abspath, paths)):
+    for path in paths:
         text = text_of(path)
         for (name, method), files in done.items():
             if _has_call(text, name, method) and not _is_complete_training(text, name, method):
@@ -49,10 +84,10 @@ def _path_of_finding(finding: Finding) -> str:
 def _missing_call(finding: Finding) -> MissingCall | None:
     """Return the missing call that another file may make, or None if the finding rests on no missing call."""
     violation = LABELS[finding.label][1]
-    if not violation.missing_method or finding.certain:
+    if not violation.certainty.missing_method or finding.certain:
         return None
-    role = "optimizer" if violation.missing_method == "zero_grad" else "scaler"
-    return finding.names.get(role, "").rpartition(".")[2], violation.missing_method
+    role = "optimizer" if violation.certainty.missing_method == "zero_grad" else "scaler"
+    return finding.names.get(role, "").rpartition(".")[2], violation.certainty.missing_method
 
 
 def _has_call(text: str, name: str, method: str) -> bool:

@@ -16,7 +16,7 @@ from ..protocol.finding import Finding
 from ..protocol.rules import LABELS, RULES
 from ..protocol.suppressions import Suppressions
 from . import evidence
-from .cross_file import drop_exempt_findings
+from .cross_file import drop_findings_by_other_files
 from .deep_stack import with_deep_stack
 from .evidence import collect_graph_calls
 from .processes import run_in_processes, shared_arguments
@@ -254,20 +254,20 @@ def check_files(
     skipped: source_files.SkippedPaths | None = None,
     wanted: frozenset[str] | None = None,
 ) -> Report:
-    """Return a report on the files found below ``paths``. The files in ``named`` are always analyzed.
+    """Return a report on the files found below ``paths``. Of the files in ``named`` the user gave the path.
 
     With ``skipped``, the report also covers files that import the named files, and lists the skipped paths. ``wanted``
     limits the findings to these files; None means all files.
     """
     tree = settings.configure_project(Project(settings.largest))
-    scan = _prescan_all(files, named, jobs, store, settings.largest)
+    scan = _prescan_all(files, jobs, store, settings.largest)
     for look in scan.prescans:
         tree.add_prescan(look.path, look)
     tree.add_files(files, paths)
     used = _prescan_users(scan.prescans, named, tree, settings) if skipped is not None else []
     for look in used:
         tree.add_prescan(look.path, look)
-    todo = _files_to_analyze([*scan.prescans, *used], named, tree)
+    todo = _files_to_analyze([*scan.prescans, *used], tree)
     readings, work = _load_known_results(todo, tree, store)
     if progress is not None and len(work) < len(todo):
         progress(len(todo) - len(work), len(todo))
@@ -351,19 +351,16 @@ def _settings_of_folder(folder: str, settings: Settings, nearer: Nearer | None) 
     return settings.nearer.get(folder)
 
 
-def _prescan_all(
-    files: list[str], named: frozenset[str], jobs: int, store: Cache | None, largest: int
-) -> _PrescanResults:
+def _prescan_all(files: list[str], jobs: int, store: Cache | None, largest: int) -> _PrescanResults:
     """Prescan every file that changed since the last run."""
     scan = _PrescanResults([], [])
     fresh = files
     if store is not None:
-        known = {path: store.find_prescan(path, named=path in named) for path in files}
+        known = {path: store.find_prescan(path) for path in files}
         scan.prescans.extend(filter(None, known.values()))
         fresh = [path for path, look in known.items() if look is None]
     chunks = [fresh[start : start + PRESCAN_CHUNK] for start in range(0, len(fresh), PRESCAN_CHUNK)]
-    valid: set[tuple[str, str]] = set()
-    for found in run_in_processes(_prescan_chunk, chunks, jobs, (named, largest, valid)):
+    for found in run_in_processes(_prescan_chunk, chunks, jobs, largest):
         scan.prescans.extend(found.prescans)
         scan.unreadable_files.extend(found.unreadable_files)
         if store is not None:
@@ -382,7 +379,7 @@ def _prescan_users(seen: list[Prescan], named: frozenset[str], project: Project,
     importing = ImportingFiles(relevant_paths, settings.exclude, settings.largest, gitignore=settings.gitignore)
     project.add_surroundings(importing.relevant_code(), importing.files, is_complete=importing.is_complete)
     users = importing.find_importing_files([path for path in relevant_paths if path.endswith(".py")], project)
-    return _prescan_all(users, frozenset(), 1, None, settings.largest).prescans
+    return _prescan_all(users, 1, None, settings.largest).prescans
 
 
 def _may_have_mistake(prescan: Prescan, largest: int) -> bool:
@@ -423,24 +420,27 @@ def _analyze_files(work: list[Prescan], settings: Settings, project: Project, jo
     yield from run_in_processes(_analyze_path, [look.path for look in work], jobs if enough else 1, (settings, project))
 
 
-def _files_to_analyze(seen: list[Prescan], named: frozenset[str], project: Project) -> list[Prescan]:
+def _files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
     """Return the files to analyze: files that may hold a mistake, alone or together with such a file."""
     todo: list[Prescan] = []
     others: list[Prescan] = []
     for look in seen:
-        (todo if look.may_have_findings or look.path in named else others).append(look)
+        (todo if look.may_have_findings else others).append(look)
     # A base class may call methods that a subclass defines; this file may save objects that another file trains.
     classes = set[bytes]().union(*(look.class_names or () for look in todo))
     training = {os.path.abspath(look.path) for look in todo if look.path.endswith(".py")}
     stems = {os.fsencode(source_files.import_stem(path)) for path in training}
+    parts = {os.path.abspath(look.path) for look in others if look.does_training_part and look.path.endswith(".py")}
 
     def takes_part(prescan: Prescan) -> bool:
         if not classes.isdisjoint(prescan.base_names or ()):
             return True
         # Few files share a name, so this test is rare.
-        return not stems.isdisjoint(prescan.imported_names or ()) and not training.isdisjoint(
-            project.static_imports(prescan.path)
-        )
+        if stems.isdisjoint(prescan.imported_names or ()):
+            return False
+        imported = project.static_imports(prescan.path)
+        # A file that trains nothing may connect a file that trains with a file that saves.
+        return not training.isdisjoint(imported) and (prescan.does_training_part or not parts.isdisjoint(imported))
 
     return todo + [look for look in others if takes_part(look)]
 
@@ -457,18 +457,13 @@ def _prescan_chunk(paths: list[str]) -> _PrescanResults:
 
 
 def _prescan_files(paths: list[str]) -> _PrescanResults:
-    named: frozenset[str]
-    largest: int
-    valid: set[tuple[str, str]]
-    named, largest, valid = shared_arguments()
+    largest: int = shared_arguments()
     scan = _PrescanResults([], [])
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for path in paths:
-            try:
-                scan.prescans.append(prefilter.prescan_file(path, largest=largest, named=path in named, valid=valid))
-            except source_files.Unreadable as error:
-                scan.unreadable_files.append((path, error.line, str(error)))
+    for path in paths:
+        try:
+            scan.prescans.append(prefilter.prescan_file(path, largest=largest))
+        except source_files.Unreadable as error:
+            scan.unreadable_files.append((path, error.line, str(error)))
     return scan
 
 
@@ -597,7 +592,7 @@ def _finish_findings(
     def text_of(path: str) -> str:
         return _read_text(path, settings)
 
-    kept = drop_exempt_findings(
+    kept = drop_findings_by_other_files(
         evidence.select_findings(results, _merge_reached(results)), [*files, *(beside or ())], text_of
     )
     for finding in (*kept, *_unanalyzed_findings(results)):
@@ -718,6 +713,11 @@ def _suppress_findings(findings: list[Finding], text: str, path: str, settings: 
             finding.names["reason"] = words
             if not suppressions.suppresses_finding(finding):
                 kept.append(finding)
+        malformed = LABELS["suppression:malformed"][1]
+        for comment in suppressions.malformed_comments:
+            site = Site(path, comment.line, comment.column, comment.line, comment.end_column)
+            message = malformed.message.format(remedy=comment.remedy)
+            kept.append(Finding(rule.code, rule.name, rule.severity, message, site, label="suppression:malformed"))
     return _apply_settings(kept, path, settings)
 
 
@@ -764,10 +764,10 @@ def analyze(
     program = Program()
     module = Module(path, text, parsed)
     mark_relevant(module, project.relevant_imports(module, path))
-    program.attributes["enters_autocast"] = may_be_in_region or any("autocast" in name for name in module.identifiers)
-    program.attributes["fragment"] = code_blocks.is_markdown(path)
-    program.attributes["lightning16"] = project.has_lightning16
-    program.attributes["resumes"] = project.may_resume
+    program.attributes.enters_autocast = may_be_in_region or any("autocast" in name for name in module.identifiers)
+    program.attributes.fragment = code_blocks.is_markdown(path)
+    program.attributes.lightning16 = project.has_lightning16
+    program.attributes.resumes = project.may_resume
     visited_calls = VisitedCalls() if collects_calls else None
     calls = collect_calls(module) if collects_calls else []
     try:
@@ -781,7 +781,7 @@ def analyze(
         if inside:
             # The joined states of the caller may hide a violation in a function.
             separate_program = Program()
-            separate_program.attributes.update(program.attributes)
+            separate_program.attributes = program.attributes.copy()
             own_reached = analyze_functions(module, separate_program, project, inside)
             summarize_program(separate_program, lambda: import_reach.is_near_float16(project, path, parsed))
             findings = [*findings, *check_without_callers(separate_program)]
@@ -792,9 +792,9 @@ def analyze(
         # Release here, on the deep stack: from Python 3.13 on, freeing a deep tree needs as much stack as parsing the
         # tree.
         module.release_references()
-    enters_itself = program.attributes["enters_autocast"]
+    enters_itself = program.attributes.enters_autocast
     # The region may be in another file that the analysis read.
-    program.attributes["enters_autocast"] = enters_itself or any(
+    program.attributes.enters_autocast = enters_itself or any(
         tracked_object.role == "autocast" for tracked_object in program.objects
     )
     reading = AnalysisResult(path, findings, reached, has_own_comments=Suppressions.has_own_comment(text))

@@ -6,9 +6,19 @@ import ast
 from collections.abc import Collection
 
 from ..protocol import events as e
+from ..protocol import frameworks as frameworks_table
 from ..protocol.events import Node, Program, Site
+from ..protocol.registration import NotRegistered, require_listed
 from .interpreter import calls, classes, contexts, expressions, functions, statements, unanalyzed_code
-from .interpreter.classes import decorator_contexts, inherited_methods, instance_of, lineage_of, method_of
+from .interpreter.classes import (
+    decorator_contexts,
+    inherited_methods,
+    instance_of,
+    lineage_of,
+    method_of,
+    run_constructor,
+    uses_scaler,
+)
 from .interpreter.functions import bind_unknown_arguments, execute_function
 from .interpreter.imports import globals_of
 from .interpreter.interpreter import HandlerTable, Interpreter
@@ -43,6 +53,7 @@ from .libraries import (
     sizes,
     skipped_batches,
     torch_calls,
+    transformers_loss,
     unknown_methods,
 )
 from .project.module import Class, Function, Module
@@ -82,6 +93,7 @@ LIBRARIES = (
     autograd_functions,
     modules,
     low_parameters,
+    transformers_loss,
     frameworks,
     apex,
     deepspeed,
@@ -97,9 +109,21 @@ LIBRARIES = (
     torch_calls,
     unknown_methods,
 )
+require_listed(
+    "static/libraries",
+    [library.__name__.rpartition(".")[2] for library in LIBRARIES],
+    "add the module to LIBRARIES in static/entry_points.py, before those whose handlers it replaces",
+    marker="\ndef register(handlers: HandlerTable)",
+)
 HANDLERS = HandlerTable()
 for _library in LIBRARIES:
     _library.register(HANDLERS)
+for _entry in frameworks_table.NAMES.values():
+    if _entry.role != frameworks_table.WRAP and _entry.role not in HANDLERS.framework_roles:
+        raise NotRegistered(
+            f"{_entry.name} has the role {_entry.role!r}, which no library handles: set "
+            f"handlers.framework_roles[{_entry.role!r}] in a module of static/libraries"
+        )
 
 
 def analyze_module(
@@ -152,7 +176,7 @@ def _runs_script(statement: ast.stmt) -> bool:
 def _analyze_all(interp: Interpreter) -> ReachedFunctions:
     module, program = interp.module, interp.program
     reached: ReachedFunctions = {}
-    counters = external_counters(module.tree.body) if program.attributes.get("fragment") else []
+    counters = external_counters(module.tree.body) if program.attributes.fragment else []
     if counters:
         _analyze_as_loop_body(interp, module.tree, counters)
     else:
@@ -166,7 +190,7 @@ def _analyze_all(interp: Interpreter) -> ReachedFunctions:
             continue
         if interp.earlier_statements + interp.statement_count > FILE_BUDGET:
             node = function.node
-            program.attributes["unread"] = Site(
+            program.attributes.unread = Site(
                 module.path, node.lineno, node.col_offset, function=function.qualified_name
             )
             break
@@ -192,7 +216,7 @@ def _analyze_as_loop_body(interp: Interpreter, body: ast.Module, counters: list[
             count.is_counter = True
     interp.execute_block(body.body)
     last = interp.state.current_node
-    interp.emit(e.AGAIN, body.body[-1])
+    interp.emit(e.Again, body.body[-1])
     interp.builder.add_edge(interp.state.current_node, head)
     interp.state.current_node = last
     interp.state.loops.pop()
@@ -212,8 +236,13 @@ def _entry_points(interp: Interpreter) -> list[tuple[Function, Class | None]]:
     # An inherited method may use attributes that the subclass defines.
     for cls in module.classes.values():
         if isinstance(interp.globals.vars.get(cls.name), ClassValue):
-            methods = [method for method in inherited_methods(interp, cls) if method.is_entry_point]
+            inherited = inherited_methods(interp, cls)
+            methods = [method for method in inherited if method.is_entry_point]
             module.may_train = module.may_train or bool(methods)
+            if uses_scaler(cls):
+                # The state of this scaler belongs into the checkpoint that a base class writes.
+                saving = [method for method in inherited if method.may_save_checkpoint and method not in methods]
+                found += [(method, cls) for method in saving]
             for method in methods:
                 used = _own_names_used(interp, method, cls)
                 # Classes that differ only in numbers behave the same.
@@ -231,6 +260,8 @@ def _is_analyzed(interp: Interpreter, function: Function, cls: Class | None) -> 
     """Return True if a function was already analyzed, as a method of this class."""
     if (function.node, None) not in interp.analyzed_functions:
         return False
+    if cls is not None and cls is not function.cls and function.may_save_checkpoint and uses_scaler(cls):
+        return (function.node, cls) in interp.analyzed_functions
     return (
         cls is None or (function.node, cls) in interp.analyzed_functions or not _own_names_used(interp, function, cls)
     )
@@ -259,7 +290,7 @@ def _own_names_used(interp: Interpreter, method: Function, cls: Class) -> dict[s
 
 def _close_graph(interp: Interpreter, entry: tuple[str, int], reached_functions: ReachedFunctions) -> None:
     last = interp.module.tree.body[-1] if interp.module.tree.body else interp.module.tree
-    interp.emit(e.END, last)
+    interp.emit(e.End, last)
     for event in interp.detached_events.values():
         interp.builder.nodes.append(Node(event))
     interp.detached_events = {}
@@ -300,7 +331,7 @@ def _analyze_function(interp: Interpreter, function: Function, cls: Class | None
         left(interp, function, value)
     returned = interp.state.current_node
     # A caller may call the function again and finds the open accumulation window that the function left.
-    interp.emit(e.AGAIN, function.node, uncleared=not may_be_cleared_around(interp, function))
+    interp.emit(e.Again, function.node, uncleared=not may_be_cleared_around(interp, function))
     interp.builder.add_edge(interp.state.current_node, head)
     interp.state.current_node = returned
     if function.name != "__init__" or cls is None:
@@ -326,16 +357,7 @@ def _receiver_instance(interp: Interpreter, function: Function, cls: Class) -> I
     made = instance_of(interp, cls, ("root", id(cls.node)), cls.name, None)
     init = method_of(interp, cls, "__init__")
     if init is not None and init is not function and fresh:
-        frame = Frame(init, globals_of(interp, init.module), None)
-        frame.receiver, frame.cls = made, init.cls
-        parameters = init.parameters()
-        if parameters:
-            frame.vars[parameters[0].arg] = made
-        bind_unknown_arguments(interp, frame, init)
-        # Its events belong to the constructor. Functions that the constructor calls must still be analyzed elsewhere.
-        roots, reached = set(interp.analyzed_functions), set(interp.reached_functions)
-        interp.without_events(lambda: _execute_constructor(interp, frame, init))
-        interp.analyzed_functions, interp.reached_functions = roots, reached
+        run_constructor(interp, made, init)
     if init is not None and init is not function:
         _forget_late_attributes(interp, made, init)
     return made
@@ -351,7 +373,3 @@ def _forget_late_attributes(interp: Interpreter, made: Instance, init: Function)
         )
     for name in sorted(empty & interp.attributes_by_class.get(made.cls, EMPTY)):
         del interp.state.heap[made.key, name]
-
-
-def _execute_constructor(interp: Interpreter, frame: Frame, function: Function) -> None:
-    execute_function(interp, frame, function, (), function.node)

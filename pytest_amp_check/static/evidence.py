@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from ..protocol.events import Call, Program
+from ..protocol.events import Call, Program, Site
 from ..protocol.finding import Finding, merge_finding
 from ..protocol.rules import LABELS
 from .results import AnalysisResult, Entry, GraphCalls
@@ -20,11 +20,24 @@ def collect_graph_calls(program: Program) -> dict[Entry, GraphCalls]:
     for graph in program.graphs:
         sites = [node.event.site for node in graph.nodes if node.event is not None]
         sites += [test.site for test in graph.predicates if test.site is not None]
-        calls = frozenset(frame.call_key for site in sites if site.caller is not None for frame in site.list_frames())
+        calls = _calls_leading_to(site for site in sites if site.caller is not None)
         if calls:
             known = found.get(graph.entry_point, GraphCalls(frozenset(), has_joined_states=False))
             found[graph.entry_point] = GraphCalls(known.calls | calls, known.has_joined_states or graph.was_widened)
     return found
+
+
+def _calls_leading_to(sites: Iterable[Site]) -> frozenset[Call]:
+    """Return the calls that led to some locations, and the locations themselves. Most locations share their callers."""
+    passed: set[int] = set()
+    calls: set[Call] = set()
+    for each in sites:
+        site: Site | None = each
+        while site is not None and id(site) not in passed:
+            passed.add(id(site))
+            calls.add(site.call_key)
+            site = site.caller
+    return frozenset(calls)
 
 
 def select_findings(results: Sequence[AnalysisResult], reached_functions: ReachedFunctions) -> list[Finding]:
@@ -78,7 +91,7 @@ def _top_entry_points(reached_functions: ReachedFunctions) -> set[Entry]:
 def _is_refuted(finding: Finding, entries: Collection[Entry], evidence: Mapping[Entry, Sequence[GraphCalls]]) -> bool:
     """Return True if for each entry point with the finding a caller covers all calls without the finding."""
     # A caller may make the call that is missing in the function. Joined states show that call, too.
-    rests_on_a_missing_call = bool(LABELS[finding.label][1].missing_method) and not finding.certain
+    rests_on_a_missing_call = bool(LABELS[finding.label][1].certainty.missing_method) and not finding.certain
 
     def is_refuting(graph_calls: GraphCalls, calls: frozenset[Call]) -> bool:
         return calls <= graph_calls.calls and (rests_on_a_missing_call or not graph_calls.has_joined_states)

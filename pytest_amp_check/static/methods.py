@@ -13,13 +13,10 @@ from ..protocol.events import Event, EventKind, Program
 
 #: Call without the scaler -> the scaler's call for it, and the calls that show that the scaler is in use.
 SCALER_COUNTERPARTS: dict[EventKind, tuple[EventKind, tuple[EventKind, ...]]] = {
-    e.STEP: (e.SCALER_STEP, (e.BACKWARD, e.UPDATE)),
-    e.BACKWARD: (e.SCALE, (e.SCALER_STEP, e.UPDATE)),
-    e.CLIP: (e.UNSCALE, (e.BACKWARD, e.SCALER_STEP)),
+    e.Step: (e.ScalerStep, (e.Backward, e.Update)),
+    e.Backward: (e.Scale, (e.ScalerStep, e.Update)),
+    e.Clip: (e.Unscale, (e.Backward, e.ScalerStep)),
 }
-
-#: Attributes of an event that make the call without a scaler right or unknown.
-EXEMPTIONS = frozenset({"checked", "measures_only", "opaque", "undone"})
 
 
 def mark_scaler_left_out(program: Program) -> None:
@@ -28,28 +25,31 @@ def mark_scaler_left_out(program: Program) -> None:
     by_class = _scalers_by_class(program, same)
     for graph in program.graphs:
         events = [node.event for node in graph.nodes if node.event is not None]
-        used_scalers = {event.subject for event in events if event.kind != e.UPDATE} - {None}
+        used_scalers = {event.subject for event in events if not isinstance(event, e.Update)} - {None}
         for number, event in enumerate(events):
             # Gradients that another method scaled reach a method that clips and steps without a visible scaler call.
             used = {
                 same.get(key)
-                for key in (used_scalers - _only_stepped(events, number) if event.kind == e.CLIP else used_scalers)
+                for key in (used_scalers - _only_stepped(events, number) if isinstance(event, e.Clip) else used_scalers)
             }
-            if (
-                event.kind in SCALER_COUNTERPARTS
-                and event.subject is None
-                and not any(map(event.attributes.get, EXEMPTIONS))
-            ):
-                instead, evidence = SCALER_COUNTERPARTS[event.kind]
+            if isinstance(event, (e.Step, e.Backward, e.Clip)) and event.subject is None and not _is_exempt(event):
+                instead, evidence = SCALER_COUNTERPARTS[type(event)]
                 for scaler, done in by_class.get(_class_of(event), {}).items():
                     if scaler not in used and instead not in done and _may_happen_with(event, done, evidence):
-                        event.attributes["beside"] = program.objects[scaler].name
+                        event.beside = program.objects[scaler].name
+
+
+def _is_exempt(event: e.Step | e.Backward | e.Clip) -> bool:
+    """Return True if a call without a scaler is right, or if it is unknown."""
+    if isinstance(event, e.Step):
+        return event.checked
+    return event.opaque if isinstance(event, e.Backward) else event.measures_only or event.undone
 
 
 def _only_stepped(events: list[Event], number: int) -> set[int | None]:
     """Return the scalers that only step after an event, without another call on the gradients in the same function."""
-    stepping = {event.subject for event in events[number:] if event.kind == e.SCALER_STEP}
-    return stepping - {event.subject for event in events if event.kind in (e.SCALE, e.BACKWARD, e.UNSCALE)}
+    stepping = {event.subject for event in events[number:] if isinstance(event, e.ScalerStep)}
+    return stepping - {event.subject for event in events if isinstance(event, (e.Scale, e.Backward, e.Unscale))}
 
 
 def _first_at_same_site(program: Program) -> dict[int | None, int]:
@@ -69,9 +69,9 @@ def _scalers_by_class(
     every: defaultdict[int, defaultdict[EventKind, list[Event]]] = defaultdict(lambda: defaultdict(list))
     for event in program.iter_events():
         scaler = program.objects[event.subject] if event.subject is not None else None
-        if scaler is not None and scaler.role == "scaler" and not scaler.attributes.get("framework"):
+        if scaler is not None and scaler.role == "scaler" and not scaler.attributes.framework:
             done = every[same[scaler.key]]
-            done[event.kind].append(event)
+            done[type(event)].append(event)
             if _class_of(event) and scaler.name.startswith("self."):
                 by_class[_class_of(event)][same[scaler.key]] = done
     return by_class

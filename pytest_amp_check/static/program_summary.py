@@ -3,56 +3,73 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ..protocol import events as e
 from ..protocol.events import Event, Graph, Program, Site, TrackedObject
+from ..protocol.frameworks import FRAMEWORKS
 from .interpreter.values import AUTOCAST_CALLEES, FORWARD
 from .methods import mark_scaler_left_out
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import TypeVar
+
     from .project.region_entry import AutocastEntries
 
-Events = Mapping[str, list[Event]]
+    Kind = TypeVar("Kind", bound=Event)
 #: Optimizer key -> keys of the scalers that step the optimizer.
 ScalersByOptimizer = Mapping[int, set[int]]
 
 
+class _EventsByKind:
+    """The events of some graphs, by kind."""
+
+    def __init__(self, graphs: Iterable[Graph]) -> None:
+        self._events: defaultdict[type[Event], list[Event]] = defaultdict(list)
+        for graph in graphs:
+            for node in graph.nodes:
+                if node.event is not None:
+                    self._events[type(node.event)].append(node.event)
+
+    def __getitem__(self, kind: type[Kind]) -> list[Kind]:
+        return self._events[kind]  # type: ignore[return-value]
+
+
 def summarize_program(program: Program, near_float16: Callable[[], bool]) -> None:
     """Set the attributes of the program for the rules; ``near_float16`` returns True if float16 may be in use."""
-    events = _by_kind(program.graphs)
+    events = _EventsByKind(program.graphs)
     stepped = _stepped_optimizers(program, events)
-    scaled = [event for event in (*events[e.SCALE], *events[e.SCALER_STEP]) if event.subject is not None]
+    scaled = [event for event in (*events[e.Scale], *events[e.ScalerStep]) if event.subject is not None]
     scalers = [tracked_object for tracked_object in program.objects if tracked_object.role == "scaler"]
     live = _live_scalers(program, scalers, scaled, events)
-    program.attributes["live_scalers"] = live
+    program.attributes.live_scalers = list(live)
     mark_scaler_left_out(program)
-    program.attributes["left_scalers"] = _scalers_without_update(program, scalers)
-    program.attributes["scales_apart"] = any(map(_scales_for_other_code, program.graphs))
-    program.attributes["scaler_dtypes"] = frozenset().union(*(event.attributes.get("dtypes", ()) for event in scaled))
+    program.attributes.left_scalers = _scalers_without_update(program, scalers)
+    program.attributes.scales_apart = any(map(_scales_for_other_code, program.graphs))
+    program.attributes.scaler_dtypes = set[str]().union(
+        *(event.dtypes for event in events[e.Scale] if event.subject is not None)
+    )
     steps = _scalers_by_optimizer(program, events)
     of_live = {tracked_object.key for tracked_object in live}
     with_live_scaler = [key for key, by in steps.items() if not by.isdisjoint(of_live)]
-    by_trainer = {t.key: t.attributes["trainer"] for t in program.objects if "trainer" in t.attributes}
+    by_trainer = {t.key: t.attributes.trainer for t in program.objects if t.attributes.trainer is not None}
     in_float16 = {key for key, precision in by_trainer.items() if precision == "float16"}
-    program.attributes["scaled_modules"] = (
-        _with_submodules(program, _owned_modules(program.objects[key] for key in with_live_scaler)) | in_float16
-    )
-    frozen = {t.key for t in program.objects if t.attributes.keys() & {"frozen", "partly_frozen"}}
+    owned_by_scaled = _owned_modules(program.objects[key] for key in with_live_scaler)
+    program.attributes.scaled_modules = {*_with_submodules(program, owned_by_scaled), *in_float16}
+    frozen = {t.key for t in program.objects if t.attributes.frozen or t.attributes.partly_frozen}
     # A class that wraps an optimizer and steps it may keep float32 copies of the parameters.
-    bare = [tracked_object for tracked_object in stepped if not tracked_object.attributes.get("wrapped")]
-    program.attributes["trained_modules"] = (
-        _with_submodules(program, _owned_modules(bare) - frozen) | by_trainer.keys()
-    ) - frozen
-    if events[e.MODULE_CAST]:
+    bare = [tracked_object for tracked_object in stepped if not tracked_object.attributes.wrapped]
+    trained = _with_submodules(program, _owned_modules(bare) - frozen)
+    program.attributes.trained_modules = {*trained, *by_trainer} - frozen
+    if events[e.ModuleCast]:
         _mark_casts(program)
     _mark_states(program, events, live)
-    filled = [event for event in events[e.FILL] if event.attributes["eligible"]]
+    filled = [event for event in events[e.Fill] if event.eligible]
     if filled and not near_float16():
         for event in filled:
-            event.attributes["eligible"] = False
-    is_without_scaler = any(tracked_object.attributes.get("constructed") for tracked_object in stepped) and not scalers
+            event.eligible = False
+    is_without_scaler = any(tracked_object.attributes.constructed for tracked_object in stepped) and not scalers
     for graph in program.graphs:
         _mark_without_scaler(
             program,
@@ -63,20 +80,20 @@ def summarize_program(program: Program, near_float16: Callable[[], bool]) -> Non
 
 def _mark_without_scaler(program: Program, graph: Graph, *, is_without_scaler: bool) -> None:
     for node in graph.nodes:
-        if node.event is not None and node.event.kind == e.BACKWARD and node.event.subject is None:
-            node.event.attributes["alone"] = is_without_scaler
+        if isinstance(node.event, e.Backward) and node.event.subject is None:
+            node.event.alone = is_without_scaler
 
 
 def _steps_without_scaler(program: Program, graph: Graph) -> bool:
     """Return True if a function steps an optimizer unrelated to every scaler of the program, and uses no scaler."""
-    events = _by_kind([graph])
-    stepped = {event.object for event in events[e.STEP]}
+    events = _EventsByKind([graph])
+    stepped = {event.object for event in events[e.Step]}
     if not stepped:
         return False
-    used = [x.subject for kind in (e.SCALER_NEW, e.SCALE, e.UNSCALE, e.SCALER_STEP, e.UPDATE) for x in events[kind]]
-    escaped = [key for event in events[e.HANDOFF] for key in event.attributes.get("things", ())]
-    others = {x.object for x in program.iter_events() if x.kind in (e.SCALER_STEP, e.UNSCALE)}
-    engines = any(program.objects[key].attributes.get("engine") for key in stepped if key is not None)
+    used = [x.subject for kind in (e.ScalerNew, e.Scale, e.Unscale, e.ScalerStep, e.Update) for x in events[kind]]
+    escaped = [key for event in events[e.Handoff] for key in event.things]
+    others = {x.object for x in program.iter_events() if isinstance(x, (e.ScalerStep, e.Unscale))}
+    engines = any(program.objects[key].attributes.engine for key in stepped if key is not None)
     return not (used or escaped or engines or stepped & others)
 
 
@@ -85,12 +102,12 @@ def mark_bare_scales(program: Program, entries: Callable[[], Iterable[AutocastEn
 
     ``entries`` yields the autocast entries, each time with more files.
     """
-    live = {tracked_object.key for tracked_object in program.attributes["live_scalers"]}
-    scaled = [event for event in program.iter_events() if event.kind == e.SCALE and event.subject in live]
-    bare = [event for event in scaled if event.attributes["autocast"] == "out"]
+    live = {tracked_object.key for tracked_object in program.attributes.live_scalers}
+    scaled = [event for event in program.iter_events() if isinstance(event, e.Scale) and event.subject in live]
+    bare = [event for event in scaled if event.autocast == "out"]
     # Objects of a known class enter a region only if their class does. An unknown object may be of another class.
     constructed = {
-        tracked_object.attributes.get("class") for tracked_object in program.objects if tracked_object.role == "module"
+        tracked_object.attributes.class_name for tracked_object in program.objects if tracked_object.role == "module"
     }
     for known in entries() if bare else ():
         names = known.names | AUTOCAST_CALLEES | (frozenset({FORWARD}) if known.modules - constructed else frozenset())
@@ -98,16 +115,16 @@ def mark_bare_scales(program: Program, entries: Callable[[], Iterable[AutocastEn
         if not bare:
             break
     for event in scaled:
-        if event.attributes["autocast"] == "out":
-            event.attributes["bare"] = event in bare
+        if event.autocast == "out":
+            event.bare = event in bare
 
 
-def _is_covered(event: Event, known: AutocastEntries, names: frozenset[str]) -> bool:
+def _is_covered(event: e.Scale, known: AutocastEntries, names: frozenset[str]) -> bool:
     """Return True if a scaled loss may come from a region.
 
     Either a call that computes the loss enters a region, or a region surrounds the loss.
     """
-    if known.is_everywhere or event.attributes["callees"] & names:
+    if known.is_everywhere or event.callees & names:
         return True
     return any(_function_of_frame(frame) in known.called_in_regions for frame in event.site.list_frames())
 
@@ -119,19 +136,24 @@ def _function_of_frame(frame: Site) -> str:
 
 
 def _live_scalers(
-    program: Program, scalers: list[TrackedObject], scaled: list[Event], events: Events
+    program: Program, scalers: list[TrackedObject], scaled: list[Event], events: _EventsByKind
 ) -> tuple[TrackedObject, ...]:
     """Return the scalers that scale a loss and whose state the program must save."""
     for scaler in scalers:
-        enabled = scaler.attributes.get("enabled", True)
-        scaler.attributes["enabled"] = enabled if isinstance(enabled, bool) else e.UNKNOWN
+        enabled = scaler.attributes.enabled
+        scaler.attributes.enabled = enabled if isinstance(enabled, bool) else e.UNKNOWN
     # Unanalyzed code that receives both a scaler and an optimizer trains with them.
     used = {event.subject for event in scaled}.union(
-        *(_keys_of_role(program, each, "scaler") for each in events[e.HANDOFF])
+        *(_keys_of_role(program, each, "scaler") for each in events[e.Handoff])
     )
     # Most frameworks save the state of their scaler themselves.
-    own = [scaler for scaler in scalers if scaler.attributes.get("framework", "timm") == "timm"]
-    return tuple(scaler for scaler in own if scaler.key in used and scaler.attributes["enabled"] is not False)
+    own = [scaler for scaler in scalers if not _is_saved_by_framework(scaler)]
+    return tuple(scaler for scaler in own if scaler.key in used and scaler.attributes.enabled is not False)
+
+
+def _is_saved_by_framework(scaler: TrackedObject) -> bool:
+    framework = scaler.attributes.framework
+    return framework is not None and FRAMEWORKS[framework].steps.saves_scaler
 
 
 def _scalers_without_update(program: Program, scalers: list[TrackedObject]) -> frozenset[int]:
@@ -144,20 +166,20 @@ def _scalers_without_update(program: Program, scalers: list[TrackedObject]) -> f
     updated: set[int | None] = set()
     completed: set[str] = set()
     for graph in program.graphs:
-        events = _by_kind([graph])
-        steps = {event.subject for event in events[e.SCALER_STEP]}
-        updates = {event.subject for event in events[e.UPDATE]}
+        events = _EventsByKind([graph])
+        steps = {event.subject for event in events[e.ScalerStep]}
+        updates = {event.subject for event in events[e.Update]}
         stepped |= steps
         updated |= updates
         completed.update(_last_name(program.objects[key]) for key in updates - steps if key is not None)
-    left = [scaler for scaler in scalers if scaler.key in stepped - updated and not scaler.attributes.get("framework")]
+    left = [scaler for scaler in scalers if scaler.key in stepped - updated and not scaler.attributes.framework]
     return frozenset(scaler.key for scaler in left if _last_name(scaler) not in completed)
 
 
 def _scales_for_other_code(graph: Graph) -> bool:
     """Return True if code scales a loss that other code may run backward."""
-    events = _by_kind([graph])
-    return not {event.subject for event in events[e.SCALE]} <= {event.subject for event in events[e.BACKWARD]}
+    events = _EventsByKind([graph])
+    return not {event.subject for event in events[e.Scale]} <= {event.subject for event in events[e.Backward]}
 
 
 def _last_name(tracked_object: TrackedObject) -> str:
@@ -165,47 +187,38 @@ def _last_name(tracked_object: TrackedObject) -> str:
     return tracked_object.name.rpartition(".")[2]
 
 
-def _by_kind(graphs: Iterable[Graph]) -> Events:
-    found: defaultdict[str, list[Event]] = defaultdict(list)
-    for graph in graphs:
-        for node in graph.nodes:
-            if node.event is not None:
-                found[node.event.kind].append(node.event)
-    return found
-
-
-def _stepped_optimizers(program: Program, events: Events) -> list[TrackedObject]:
+def _stepped_optimizers(program: Program, events: _EventsByKind) -> list[TrackedObject]:
     """Return the optimizers that are stepped."""
-    steps = (*events[e.SCALER_STEP], *events[e.STEP])
+    steps = (*events[e.ScalerStep], *events[e.Step])
     return [program.objects[event.object] for event in steps if event.object is not None]
 
 
 def _owned_modules(optimizers: Iterable[TrackedObject]) -> frozenset[int]:
     """Return the modules whose parameters the optimizers own."""
-    return frozenset().union(*(optimizer.attributes.get("owns") or () for optimizer in optimizers))
+    return frozenset().union(*(optimizer.attributes.owns or () for optimizer in optimizers))
 
 
 def _with_submodules(program: Program, modules: Iterable[int]) -> frozenset[int]:
     """Return modules with their original submodules, as far as the submodules are in low precision."""
     found, todo = set(modules), list(modules)
     while todo:
-        parts = program.objects[todo.pop()].attributes.get("parts", ())
+        parts = program.objects[todo.pop()].attributes.parts or ()
         todo += [key for key in parts if key not in found]
         found.update(todo)
     return frozenset(found)
 
 
-def _keys_of_role(program: Program, event: Event, role: str) -> list[int]:
+def _keys_of_role(program: Program, event: e.Handoff, role: str) -> list[int]:
     """Return the keys of objects of a role that unanalyzed training code receives."""
-    return [key for key in event.attributes.get("trains", ()) if program.objects[key].role == role]
+    return [key for key in event.trains if program.objects[key].role == role]
 
 
-def _scalers_by_optimizer(program: Program, events: Events) -> ScalersByOptimizer:
+def _scalers_by_optimizer(program: Program, events: _EventsByKind) -> ScalersByOptimizer:
     steps: defaultdict[int, set[int]] = defaultdict(set)
-    for event in (*events[e.SCALER_STEP], *events[e.STEP]):
+    for event in (*events[e.ScalerStep], *events[e.Step]):
         if event.object is not None:
             steps[program.objects[event.object].key].update([event.subject] if event.subject is not None else [])
-    for event in events[e.HANDOFF]:
+    for event in events[e.Handoff]:
         for optimizer in _keys_of_role(program, event, "optimizer"):
             steps[optimizer].update(_keys_of_role(program, event, "scaler"))
     return dict(steps)
@@ -214,20 +227,20 @@ def _scalers_by_optimizer(program: Program, events: Events) -> ScalersByOptimize
 def _mark_casts(program: Program) -> None:
     """Mark casts of modules that are trained after the cast, by the same code or by methods of the object."""
     for graph in program.graphs:
-        events = _by_kind([graph])
+        events = _EventsByKind([graph])
         stepped = _stepped_optimizers(program, events)
-        made = {event.subject: event for event in events[e.OPTIMIZER_NEW]}
+        made = {event.subject: event for event in events[e.OptimizerNew]}
         for index, node in enumerate(graph.nodes):
             event = node.event
-            if event is None or event.kind != e.MODULE_CAST:
+            if not isinstance(event, e.ModuleCast):
                 continue
-            trained = event.attributes.get("born", False) or event.site.function.endswith("__init__")
+            trained = event.born or event.how == "trainer" or event.site.function.endswith("__init__")
             if not trained and event.subject is not None:
                 optimizers = (optimizer for optimizer in stepped if not _is_exclusive(made.get(optimizer.key), event))
                 of_module = {optimizer.key for optimizer in optimizers if event.subject in _owned_modules([optimizer])}
                 trained = bool(of_module) and _are_stepped_after(graph, index, of_module)
             # A test of a few steps casts on purpose, and has no small updates to lose.
-            event.attributes["trained"] = trained and not event.site.is_in_test()
+            event.trained = trained and not event.site.is_in_test()
 
 
 def _are_stepped_after(graph: Graph, cast: int, optimizers: set[int]) -> bool:
@@ -247,11 +260,11 @@ def _are_stepped_after(graph: Graph, cast: int, optimizers: set[int]) -> bool:
             seen.add(target)
             after = graph.nodes[target].event
             if after is not None:
-                if after.kind in (e.STEP, e.SCALER_STEP) and after.object in optimizers:
+                if isinstance(after, (e.Step, e.ScalerStep)) and after.object in optimizers:
                     return True
-                back = after.kind == e.MODULE_CAST and after.attributes["dtype"] == "float32"
+                back = isinstance(after, e.ModuleCast) and after.dtype == "float32"
                 # Another call creates another module.
-                if after.kind == e.AGAIN or (back and after.subject == event.subject):
+                if isinstance(after, e.Again) or (back and after.subject == event.subject):
                     continue
             todo.append(target)
     return False
@@ -262,32 +275,25 @@ def _is_exclusive(made: Event | None, other: Event) -> bool:
     return made is not None and any((key, not truth) in made.guards for key, truth in other.guards)
 
 
-def _mark_states(program: Program, events: Events, live: tuple[TrackedObject, ...]) -> None:
+def _mark_states(program: Program, events: _EventsByKind, live: tuple[TrackedObject, ...]) -> None:
     """Mark saves with the scalers that belong to them, and loads with entries that this program does not save."""
     steps = _scalers_by_optimizer(program, events)
-    for event in events[e.SAVE]:
-        event.attributes["scope_scalers"] = _scaler_names_for(event.attributes["owners"], live, steps)
+    for save in events[e.Save]:
+        save.scope_scalers = _scaler_names_for(save.owners or (), live, steps)
     # Saves with the scaler's state beside the optimizer's state.
-    full = [
-        save.attributes
-        for save in events[e.SAVE]
-        if save.attributes["scaler_entries"] and save.attributes["optimizer_entries"]
-    ]
-    for event in events[e.SCALER_LOAD]:
-        entry = event.attributes["entry"]
-        known = any(entry in facts["scaler_entries"] for facts in full)
-        event.attributes["of_others"] = bool(full) and entry is not None and not known
-    for event in events[e.OPTIMIZER_LOAD]:
-        saved = any(event.attributes["entry"] in facts["optimizer_entries"] for facts in full)
-        event.attributes["holds_scaler"] = saved and event.attributes["source"] not in program.attributes.get(
-            "handed", ()
-        )
-        if event.object is not None:
-            event.attributes["scope_scalers"] = _scaler_names_for((event.object,), live, steps)
+    full = [save for save in events[e.Save] if save.scaler_entries and save.optimizer_entries]
+    for load in events[e.ScalerLoad]:
+        known = any(load.entry in save.scaler_entries for save in full)
+        load.of_others = bool(full) and load.entry is not None and not known
+    for restored in events[e.OptimizerLoad]:
+        saved = any(restored.entry in save.optimizer_entries for save in full)
+        restored.holds_scaler = saved and restored.source not in program.attributes.handed
+        if restored.object is not None:
+            restored.scope_scalers = _scaler_names_for((restored.object,), live, steps)
 
 
 def _scaler_names_for(
-    owners: tuple[int, ...], live: tuple[TrackedObject, ...], steps: ScalersByOptimizer
+    owners: Collection[int], live: tuple[TrackedObject, ...], steps: ScalersByOptimizer
 ) -> tuple[str, ...]:
     """Return the names of the scalers that step the given optimizers.
 

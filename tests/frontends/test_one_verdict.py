@@ -53,22 +53,28 @@ def found(*argv: str, cwd: str = ".") -> set[tuple[str, str]]:
         ("old.py", "print 'Python 2'\n"),
         ("cut.py", "def f(:\n"),
         ("latin.py", "# caf\udce9\nx = 1\n"),
-        ("null.py", "x = 1\0\n"),
         ("notes.ipynb", '{"cells": [{"cell_type": "code", "source": "x = = 1"}]}'),
-        ("page.ipynb", "<html>"),
     ],
 )
-def test_what_cannot_be_parsed_is_said_of_a_folder_as_of_the_file_by_name(name: str, text: str) -> None:
+def test_only_relevant_files_are_parsed(name: str, text: str) -> None:
+    relevant = "scaler.step(optimizer)\n"
     Path("pkg").mkdir()
     Path("pkg", name).write_bytes(text.encode("utf-8", "surrogateescape"))
-    expected = {(f"pkg/{name}", "AMP903")}
-    assert found(f"pkg/{name}") == expected
-    assert found("pkg") == expected
-    assert found() == expected
+    assert found(f"pkg/{name}") == found("pkg") == found() == set()
+    text = text.replace("x =", relevant.replace("\n", "\\n") + "x =") if name.endswith("ipynb") else relevant + text
+    Path("pkg", name).write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert found(f"pkg/{name}") == found("pkg") == found() == {(f"pkg/{name}", "AMP903")}
+
+
+@pytest.mark.parametrize(("name", "text"), [("null.py", "x = 1\0\n"), ("page.ipynb", "<html>")])
+def test_what_cannot_be_searched_is_said_of_a_folder_as_of_the_file_by_name(name: str, text: str) -> None:
+    Path("pkg").mkdir()
+    Path("pkg", name).write_text(text)
+    assert found(f"pkg/{name}") == found("pkg") == found() == {(f"pkg/{name}", "AMP903")}
 
 
 def test_a_file_of_the_cache_that_was_repaired_is_said_no_more() -> None:
-    write({"pkg/settings.py": CONFLICT, "pkg/train.py": GOOD})
+    write({"pkg/settings.py": "import amp\nscaler.step(optimizer)\n" + CONFLICT, "pkg/train.py": GOOD})
     assert amp_check("pkg").returncode == 1
     assert amp_check("pkg").returncode == 1
     write({"pkg/settings.py": "x = 1\n"})

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from drawing import Drawing
+from event_fields import every_kind
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marks import shown
@@ -34,6 +35,7 @@ FLAGS = (
     "loss_undivided",
     "grads_discarded",
     "stepped_before",
+    "clipped_in_window",
 )
 INSIDE = ("", e.LOOSE, e.MICRO)
 #: Labels with an ``@`` that the graph checker or a rule's own check reports.
@@ -96,7 +98,7 @@ OF_THE_AUTOMATON = {label for label in LABELS if "@" in label} - OF_OTHERS
 
 
 def test_a_kind_is_worth_something_where_it_does_something_to_a_state() -> None:
-    kinds = {kind for kind in vars(e).values() if isinstance(kind, e.EventKind)}
+    kinds = set(every_kind())
     assert {kind for kind in kinds if kind.predicate_worth != e.UNTESTED} <= set(effects.HANDLERS) <= kinds
 
 
@@ -232,10 +234,10 @@ def test_each_label_of_the_automaton_is_owned_and_can_be_given() -> None:
 def test_what_faults_name_are_labels_kinds_and_excuses() -> None:
     excuses = set()
     for _, fault in LABELS.values():
-        assert {*fault.yields_to, *fault.yields_where_detected} <= set(LABELS)
-        assert {other for _, other in fault.label_overrides} <= LABELS.keys()
-        assert all(isinstance(kind, e.EventKind) for kind in (*fault.cause_kinds, *fault.trace_kinds))
-        assert fault.cause_kinds or not (fault.every_cause or fault.unscaled_only)
+        assert {*fault.precedence.yields_to, *fault.precedence.yields_where_detected} <= set(LABELS)
+        assert {other for _, other in fault.cause.label_overrides} <= LABELS.keys()
+        assert all(issubclass(kind, e.Event) for kind in (*fault.cause.kinds, *fault.trace_kinds))
+        assert fault.cause.kinds or not (fault.cause.every or fault.cause.unscaled_only)
         excuses |= {fault.exemption} - {""}
     assert excuses == set(EXCUSES), "an excuse that no fault names, or the other way round"
 
@@ -435,6 +437,8 @@ ILLEGAL: list[tuple[str, Sequence[str | Letter], str]] = [
     ("S42 in an inner loop", [MICRO, a.UPDATE_ALONE], "update@window"),
     ("S42 in an inner loop, unscaled", [LOOSE, a.UNSCALE, a.UPDATE], "unscale@window"),
     ("S43 in an inner loop", [MICRO, a.ZERO], "zero@window"),
+    ("a clip in each micro-batch", [a.BACKWARD_RAW, a.CLIP, a.HOLD, a.BACKWARD_RAW], "clip@window"),
+    ("a clip in an inner loop", [MICRO, a.CLIP, MICRO], "clip@window"),
     ("the last backward under no_sync", [a.BACKWARD_SCALED, APART, a.SCALER_STEP], "step@apart"),
     ("the last backward under no_sync, without a scaler", [f"{a.BACKWARD_RAW} apart", a.STEP], "step@apart"),
 ]
@@ -457,32 +461,45 @@ def test_an_illegal_word_is_faulted_after_any_legal_ones(
 
 
 #: A state with every attribute set.
-FULL = OptimizerState(a.SCALED, a.STAGE_UNSCALED, 7, True, True, True, True, True, True, True, e.LOOSE, True)
+FULL = OptimizerState(a.SCALED, a.STAGE_UNSCALED, 7, True, True, True, True, True, True, True, e.LOOSE, True, True)
 #: Attributes after the end of a window.
 OVER: dict[str, Any] = {"window_open": False, "loop_kind": "", "no_sync": False}
 ALONE: dict[str, Any] = {"clipped_while_scaled": False, "clipped_mixed": False, **OVER}
 FORGOTTEN: dict[str, Any] = {**ALONE, "several_backwards": False, "loss_undivided": False, "grads_discarded": False}
+FORGOTTEN |= {"clipped_in_window": False}
 #: A state, an input with arguments, and the changed attributes of the state. All others stay.
 LEFT: list[tuple[OptimizerState, str, dict[str, Any], dict[str, Any]]] = [
     (
         FULL,
         a.BACKWARD_SCALED,
         {"scaler_key": 7},
-        {"stage": a.ANY, **OVER, "loss_undivided": False, "grads_discarded": False},
+        {"stage": a.ANY, **OVER, "loss_undivided": False, "grads_discarded": False, "clipped_in_window": False},
     ),
     (
         FULL,
         a.BACKWARD_SCALED,
         {"scaler_key": 7, "loss_divided": False, "window_open": True, "loop_kind": e.MICRO, "no_sync": True},
-        {"stage": a.ANY, "loop_kind": e.MICRO, "grads_discarded": False},
+        {"stage": a.ANY, "loop_kind": e.MICRO, "grads_discarded": False, "clipped_in_window": False},
     ),
     (
         FULL,
         a.BACKWARD_SCALED,
         {"scaler_key": 3, "loss_divided": False},
-        {"grads": a.UNEVEN, "stage": a.ANY, "scaler_key": 3, **OVER, "grads_discarded": False},
+        {
+            "grads": a.UNEVEN,
+            "stage": a.ANY,
+            "scaler_key": 3,
+            **OVER,
+            "grads_discarded": False,
+            "clipped_in_window": False,
+        },
     ),
-    (FULL, a.BACKWARD_RAW, {}, {"grads": a.MIXED, **OVER, "loss_undivided": False, "grads_discarded": False}),
+    (
+        FULL,
+        a.BACKWARD_RAW,
+        {},
+        {"grads": a.MIXED, **OVER, "loss_undivided": False, "grads_discarded": False, "clipped_in_window": False},
+    ),
     (
         FULL,
         a.MAYBE_SCALED,
@@ -577,10 +594,23 @@ LEFT: list[tuple[OptimizerState, str, dict[str, Any], dict[str, Any]]] = [
     ),
     (OptimizerState(a.SCALED, a.READY, 3, loop_kind=e.LOOSE), a.BACKWARD_SCALED, {"scaler_key": 3}, {"loop_kind": ""}),
     (OptimizerState(a.CLEAN, a.READY, window_open=True), a.BACKWARD_RAW, {}, {"grads": a.RAW, "window_open": False}),
-    (OptimizerState(a.SCALED), a.CLIP, {}, {"clipped_while_scaled": True}),
-    (OptimizerState(a.SCALED), a.CLIP, {"clipped_mixed": True}, {"clipped_while_scaled": True, "clipped_mixed": True}),
-    (OptimizerState(a.UNSCALED), a.CLIP, {"clipped_mixed": True}, {}),
-    (OptimizerState(a.SCALED, clipped_while_scaled=True), a.CLIP, {"clipped_mixed": True}, {"clipped_mixed": True}),
+    (OptimizerState(a.CLEAN), a.CLIP, {}, {}),
+    (OptimizerState(a.RAW), a.CLIP, {}, {"clipped_in_window": True}),
+    (OptimizerState(a.SCALED), a.CLIP, {}, {"clipped_while_scaled": True, "clipped_in_window": True}),
+    (
+        OptimizerState(a.SCALED),
+        a.CLIP,
+        {"clipped_mixed": True},
+        {"clipped_while_scaled": True, "clipped_mixed": True, "clipped_in_window": True},
+    ),
+    (OptimizerState(a.UNSCALED), a.CLIP, {"clipped_mixed": True}, {"clipped_in_window": True}),
+    (
+        OptimizerState(a.SCALED, clipped_while_scaled=True),
+        a.CLIP,
+        {"clipped_mixed": True},
+        {"clipped_mixed": True, "clipped_in_window": True},
+    ),
+    (OptimizerState(a.RAW, clipped_in_window=True), a.BACKWARD_RAW, {}, {"clipped_in_window": False}),
     (OptimizerState(a.SCALED), a.HOLD, {}, {"window_open": True}),
     (OptimizerState(a.CLEAN), a.HOLD, {}, {}),
     (OptimizerState(a.CLEAN, window_open=True), a.HOLD, {}, {}),
@@ -695,26 +725,26 @@ def test_of_unknown_gradients_nothing_is_claimed_before_they_are_known(word: lis
 def window(drawing: Drawing, *between: Event) -> list[Event]:
     """Return a whole step, with events between backward and the step."""
     return [
-        drawing.event(e.ZERO_GRAD),
+        drawing.event(e.ZeroGrad),
         drawing.scaled_backward(divided=True),
         *between,
-        drawing.event(e.SCALER_STEP),
-        drawing.event(e.UPDATE),
+        drawing.event(e.ScalerStep),
+        drawing.event(e.Update),
     ]
 
 
 def test_a_straight_line_that_is_right_gives_nothing() -> None:
     drawing = Drawing()
     last = drawing.line(0, *window(drawing), *window(drawing))
-    drawing.line(last, drawing.event(e.END))
+    drawing.line(last, drawing.event(e.End))
     assert drawing.findings() == []
 
 
 def test_a_straight_line_that_is_wrong_is_certain_and_has_a_witness_in_order() -> None:
     drawing = Drawing()
-    clip = drawing.event(e.CLIP)
-    events = [drawing.event(e.ZERO_GRAD), drawing.scaled_backward(divided=True), clip]
-    drawing.line(0, *events, drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE))
+    clip = drawing.event(e.Clip)
+    events = [drawing.event(e.ZeroGrad), drawing.scaled_backward(divided=True), clip]
+    drawing.line(0, *events, drawing.event(e.ScalerStep), drawing.event(e.Update))
     (finding,) = drawing.findings()
     assert (finding.code, finding.line) == ("AMP201", clip.site.line)
     assert finding.certain and finding.condition == ""
@@ -724,7 +754,7 @@ def test_a_straight_line_that_is_wrong_is_certain_and_has_a_witness_in_order() -
 
 def test_an_empty_graph_and_a_graph_of_one_event_give_nothing() -> None:
     assert Drawing().findings() == []
-    for kind in (e.ZERO_GRAD, e.UNSCALE, e.SCALER_STEP, e.UPDATE, e.CLIP, e.END, e.HANDOFF, e.LOOP_EXIT):
+    for kind in (e.ZeroGrad, e.Unscale, e.ScalerStep, e.Update, e.Clip, e.End, e.Handoff, e.LoopExit):
         drawing = Drawing()
         drawing.line(0, drawing.event(kind))
         assert drawing.findings() == [], kind
@@ -733,22 +763,22 @@ def test_an_empty_graph_and_a_graph_of_one_event_give_nothing() -> None:
 def test_sixty_questions_in_a_row_are_no_paths_to_be_counted() -> None:
     """A tool that enumerates 2**60 paths does not finish."""
     drawing = Drawing()
-    node = drawing.line(0, drawing.event(e.ZERO_GRAD), drawing.scaled_backward(divided=True))
+    node = drawing.line(0, drawing.event(e.ZeroGrad), drawing.scaled_backward(divided=True))
     for n in range(60):
-        node = drawing.diamond(node, drawing.test(f"flag{n}"), [drawing.event(e.PARAM_WRITE)])
-    clip = drawing.event(e.CLIP)
-    drawing.line(node, clip, drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE))
+        node = drawing.diamond(node, drawing.test(f"flag{n}"), [drawing.event(e.ParamWrite)])
+    clip = drawing.event(e.Clip)
+    drawing.line(node, clip, drawing.event(e.ScalerStep), drawing.event(e.Update))
     assert drawing.codes() == [(clip.site.line, "AMP201")]
 
 
 def asked_twice(questions: int) -> Drawing:
     """Return a graph that tests each predicate twice, with a backward under each test."""
     drawing = Drawing()
-    node = drawing.line(0, drawing.event(e.ZERO_GRAD), drawing.scaled_backward(divided=True))
+    node = drawing.line(0, drawing.event(e.ZeroGrad), drawing.scaled_backward(divided=True))
     tests = [drawing.test(f"flag{n}") for n in range(questions)]
     for test in (*tests, *tests):
         node = drawing.diamond(node, test, [drawing.scaled_backward(divided=True)])
-    drawing.line(node, drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE))
+    drawing.line(node, drawing.event(e.ScalerStep), drawing.event(e.Update))
     return drawing
 
 
@@ -761,7 +791,7 @@ def test_no_graph_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(judging, "LIMIT", 10)
     assert asked_twice(6).findings() == []
     drawing = asked_twice(6)
-    drawing.line(len(drawing.graph.nodes) - 1, drawing.event(e.UPDATE))
+    drawing.line(len(drawing.graph.nodes) - 1, drawing.event(e.Update))
     assert [f.code for f in drawing.findings()] == ["AMP207"]
 
 
@@ -772,9 +802,9 @@ def test_what_happens_on_all_of_too_many_ways_is_found_and_possible(monkeypatch:
         node = drawing.line(0)
         for test in (*tests, *tests):
             node = drawing.diamond(node, test, [drawing.scaled_backward(divided=True)])
-        node = drawing.line(node, drawing.event(e.ZERO_GRAD), drawing.scaled_backward(divided=True))
-        clip = [drawing.event(e.CLIP)] if wrong else []
-        drawing.line(node, *clip, drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE))
+        node = drawing.line(node, drawing.event(e.ZeroGrad), drawing.scaled_backward(divided=True))
+        clip = [drawing.event(e.Clip)] if wrong else []
+        drawing.line(node, *clip, drawing.event(e.ScalerStep), drawing.event(e.Update))
         monkeypatch.setattr(judging, "LIMIT", 400)
         findings = drawing.findings()
         assert [(f.code, f.certain) for f in findings] == ([("AMP201", False)] if wrong else [])
@@ -787,7 +817,7 @@ def test_loops_inside_loops_come_to_an_end() -> None:
         head = drawing.node()
         drawing.way(heads[-1], head)
         heads.append(head)
-    clip = drawing.event(e.CLIP)
+    clip = drawing.event(e.Clip)
     last = drawing.line(heads[-1], *window(drawing, clip))
     for head in heads[1:]:
         drawing.way(last, head)
@@ -797,19 +827,19 @@ def test_loops_inside_loops_come_to_an_end() -> None:
 def test_the_same_question_has_the_same_answer() -> None:
     drawing = Drawing()
     amp = drawing.test("use_amp")
-    node = drawing.line(0, drawing.event(e.ZERO_GRAD))
-    node = drawing.diamond(node, amp, [drawing.scaled_backward()], [drawing.event(e.BACKWARD)])
-    drawing.diamond(node, amp, [drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE)], [drawing.event(e.STEP)])
+    node = drawing.line(0, drawing.event(e.ZeroGrad))
+    node = drawing.diamond(node, amp, [drawing.scaled_backward()], [drawing.event(e.Backward)])
+    drawing.diamond(node, amp, [drawing.event(e.ScalerStep), drawing.event(e.Update)], [drawing.event(e.Step)])
     assert drawing.codes() == []
 
 
 def test_another_question_may_have_another_answer() -> None:
     drawing = Drawing()
-    raw = drawing.event(e.BACKWARD)
-    step = drawing.event(e.STEP)
-    node = drawing.line(0, drawing.event(e.ZERO_GRAD))
+    raw = drawing.event(e.Backward)
+    step = drawing.event(e.Step)
+    node = drawing.line(0, drawing.event(e.ZeroGrad))
     node = drawing.diamond(node, drawing.test("use_amp"), [drawing.scaled_backward()], [raw])
-    last = [drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE)]
+    last = [drawing.event(e.ScalerStep), drawing.event(e.Update)]
     drawing.diamond(node, drawing.test("use_fp16"), last, [step])
     assert drawing.codes() == [(raw.site.line, "AMP203"), (step.site.line, "AMP204")]
     assert not any(finding.certain for finding in drawing.findings() if finding.code != "AMP502")
@@ -818,13 +848,13 @@ def test_another_question_may_have_another_answer() -> None:
 def test_an_answer_that_is_forgotten_is_asked_anew() -> None:
     drawing = Drawing()
     amp = drawing.test("use_amp")
-    node = drawing.line(0, drawing.event(e.ZERO_GRAD))
-    node = drawing.diamond(node, amp, [drawing.scaled_backward()], [drawing.event(e.BACKWARD)])
+    node = drawing.line(0, drawing.event(e.ZeroGrad))
+    node = drawing.diamond(node, amp, [drawing.scaled_backward()], [drawing.event(e.Backward)])
     forgetting = drawing.node()
     drawing.graph.nodes[forgetting].forgotten_predicates = 1 << amp.key
     drawing.way(node, forgetting)
-    last = [drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE)]
-    drawing.diamond(forgetting, amp, last, [drawing.event(e.STEP)])
+    last = [drawing.event(e.ScalerStep), drawing.event(e.Update)]
+    drawing.diamond(forgetting, amp, last, [drawing.event(e.Step)])
     assert [code for _, code in drawing.codes()] == ["AMP203", "AMP204"]
 
 
@@ -834,19 +864,19 @@ def test_an_answer_can_imply_another() -> None:
         amp, made = drawing.test("use_amp"), drawing.test("scaler is not None")
         if implied:
             amp.implications += [(True, made.key, True), (False, made.key, False)]
-        node = drawing.line(0, drawing.event(e.ZERO_GRAD))
-        node = drawing.diamond(node, amp, [drawing.scaled_backward()], [drawing.event(e.BACKWARD)])
-        drawing.diamond(node, made, [drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE)], [drawing.event(e.STEP)])
+        node = drawing.line(0, drawing.event(e.ZeroGrad))
+        node = drawing.diamond(node, amp, [drawing.scaled_backward()], [drawing.event(e.Backward)])
+        drawing.diamond(node, made, [drawing.event(e.ScalerStep), drawing.event(e.Update)], [drawing.event(e.Step)])
         assert bool(drawing.codes()) is not implied
 
 
 def test_a_fault_of_some_paths_says_when() -> None:
     drawing = Drawing()
     clips = drawing.test("max_norm")
-    node = drawing.line(0, drawing.event(e.ZERO_GRAD), drawing.scaled_backward(divided=True))
-    clip = drawing.event(e.CLIP)
+    node = drawing.line(0, drawing.event(e.ZeroGrad), drawing.scaled_backward(divided=True))
+    clip = drawing.event(e.Clip)
     node = drawing.diamond(node, clips, [clip])
-    drawing.line(node, drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE))
+    drawing.line(node, drawing.event(e.ScalerStep), drawing.event(e.Update))
     (finding,) = drawing.findings()
     assert (finding.code, finding.line) == ("AMP201", clip.site.line)
     assert not finding.certain
@@ -856,17 +886,17 @@ def test_a_fault_of_some_paths_says_when() -> None:
 def test_one_optimizer_does_not_answer_for_the_other() -> None:
     drawing = Drawing(optimizers=2)
     first, second = (o.key for o in drawing.optimizers)
-    clip = drawing.event(e.CLIP, 1)
+    clip = drawing.event(e.Clip, 1)
     drawing.line(
         0,
-        drawing.event(e.ZERO_GRAD, owners=(first, second)),
+        drawing.event(e.ZeroGrad, owners=(first, second)),
         drawing.scaled_backward(feeds=(first, second)),
-        drawing.event(e.UNSCALE, 0),
-        drawing.event(e.CLIP, 0),
+        drawing.event(e.Unscale, 0),
+        drawing.event(e.Clip, 0),
         clip,
-        drawing.event(e.SCALER_STEP, 0),
-        drawing.event(e.SCALER_STEP, 1),
-        drawing.event(e.UPDATE),
+        drawing.event(e.ScalerStep, 0),
+        drawing.event(e.ScalerStep, 1),
+        drawing.event(e.Update),
     )
     assert drawing.codes() == [(clip.site.line, "AMP201")]
 
@@ -875,36 +905,36 @@ def test_a_clip_over_two_optimizers_needs_both_unscaled() -> None:
     for both in (True, False):
         drawing = Drawing(optimizers=2)
         first, second = (o.key for o in drawing.optimizers)
-        clip = drawing.event(e.CLIP, owners=(first, second))
-        unscales = [drawing.event(e.UNSCALE, i) for i in range(2 if both else 1)]
+        clip = drawing.event(e.Clip, owners=(first, second))
+        unscales = [drawing.event(e.Unscale, i) for i in range(2 if both else 1)]
         drawing.line(
             0,
-            drawing.event(e.ZERO_GRAD, owners=(first, second)),
+            drawing.event(e.ZeroGrad, owners=(first, second)),
             drawing.scaled_backward(feeds=(first, second)),
             *unscales,
             clip,
-            drawing.event(e.SCALER_STEP, 0),
-            drawing.event(e.SCALER_STEP, 1),
-            drawing.event(e.UPDATE),
+            drawing.event(e.ScalerStep, 0),
+            drawing.event(e.ScalerStep, 1),
+            drawing.event(e.Update),
         )
         assert drawing.codes() == ([] if both else [(clip.site.line, "AMP212")])
 
 
-@pytest.mark.parametrize("early", [e.UNSCALE, e.SCALER_STEP])
+@pytest.mark.parametrize("early", [e.Unscale, e.ScalerStep])
 def test_parameters_of_two_optimizers_are_divided_by_each(early: e.EventKind) -> None:
     for shared in (True, False):
         drawing = Drawing(optimizers=2)
         inner, wrapper = drawing.optimizers
         if shared:
-            inner.attributes["shares"], wrapper.attributes["shares"] = (wrapper.key,), (inner.key,)
-        step = drawing.event(e.SCALER_STEP, 1)
+            inner.attributes.shares, wrapper.attributes.shares = {wrapper.key}, {inner.key}
+        step = drawing.event(e.ScalerStep, 1)
         drawing.line(
             0,
-            drawing.event(e.ZERO_GRAD, owners=(inner.key, wrapper.key)),
+            drawing.event(e.ZeroGrad, owners=(inner.key, wrapper.key)),
             drawing.scaled_backward(feeds=(inner.key, wrapper.key)),
             drawing.event(early, 0),
             step,
-            drawing.event(e.UPDATE),
+            drawing.event(e.Update),
         )
         assert drawing.codes() == ([(step.site.line, "AMP210")] if shared else [])
 
@@ -913,15 +943,15 @@ def test_an_update_between_two_steps_is_found_and_two_whole_cycles_are_not() -> 
     for together in (True, False):
         drawing = Drawing(optimizers=2)
         first, second = (o.key for o in drawing.optimizers)
-        update = drawing.event(e.UPDATE)
-        clear = [drawing.event(e.ZERO_GRAD, owners=(first, second))]
+        update = drawing.event(e.Update)
+        clear = [drawing.event(e.ZeroGrad, owners=(first, second))]
         if together:
             backward = [drawing.scaled_backward(feeds=(first, second))]
-            middle = [drawing.event(e.SCALER_STEP, 0), update]
+            middle = [drawing.event(e.ScalerStep, 0), update]
         else:
             backward = [drawing.scaled_backward(feeds=(first,))]
-            middle = [drawing.event(e.SCALER_STEP, 0), update, drawing.scaled_backward(feeds=(second,))]
-        drawing.line(0, *clear, *backward, *middle, drawing.event(e.SCALER_STEP, 1), drawing.event(e.UPDATE))
+            middle = [drawing.event(e.ScalerStep, 0), update, drawing.scaled_backward(feeds=(second,))]
+        drawing.line(0, *clear, *backward, *middle, drawing.event(e.ScalerStep, 1), drawing.event(e.Update))
         assert drawing.codes() == ([(update.site.line, "AMP207")] if together else [])
 
 
@@ -930,16 +960,16 @@ def accumulation(divided: bool, *, unscale_everywhere: bool = False, boundary: b
     drawing = Drawing()
     full = drawing.test("(i + 1) % k == 0")
     full.is_window_predicate = True
-    entry = drawing.line(0, drawing.event(e.OPTIMIZER_NEW))
+    entry = drawing.line(0, drawing.event(e.OptimizerNew))
     head = drawing.node()
     drawing.graph.nodes[head].forgotten_predicates = 1 << full.key
     drawing.way(entry, head)
     body = [drawing.scaled_backward(divided=divided)]
     if unscale_everywhere:
-        body.append(drawing.event(e.UNSCALE))
+        body.append(drawing.event(e.Unscale))
     node = drawing.line(head, *body)
-    flush = [] if unscale_everywhere else [drawing.event(e.UNSCALE)]
-    flush += [drawing.event(kind) for kind in (e.SCALER_STEP, e.UPDATE, e.ZERO_GRAD)]
+    flush = [] if unscale_everywhere else [drawing.event(e.Unscale)]
+    flush += [drawing.event(kind) for kind in (e.ScalerStep, e.Update, e.ZeroGrad)]
     node = drawing.diamond(node, full, flush if boundary else (), () if boundary else flush)
     drawing.way(node, head)
     return drawing
@@ -960,12 +990,12 @@ def test_regions_open_and_close(enabled: bool) -> None:
     backward = drawing.scaled_backward()
     drawing.line(
         0,
-        drawing.event(e.ZERO_GRAD),
-        drawing.event(e.AUTOCAST_ENTER, **region),
+        drawing.event(e.ZeroGrad),
+        drawing.event(e.AutocastEnter, **region),
         backward,
-        drawing.event(e.AUTOCAST_EXIT),
-        drawing.event(e.SCALER_STEP),
-        drawing.event(e.UPDATE),
+        drawing.event(e.AutocastExit),
+        drawing.event(e.ScalerStep),
+        drawing.event(e.Update),
     )
     assert drawing.codes() == ([(backward.site.line, "AMP103")] if enabled else [])
 
@@ -974,19 +1004,19 @@ def test_regions_in_a_loop_that_never_leaves_them_come_to_an_end() -> None:
     drawing = Drawing()
     head = drawing.line(0)
     region: dict[str, Any] = {"device": "cuda", "dtype": "float16", "enabled": True, "cache": True}
-    last = drawing.line(head, drawing.event(e.AUTOCAST_ENTER, **region), drawing.event(e.FORWARD))
+    last = drawing.line(head, drawing.event(e.AutocastEnter, **region), drawing.event(e.Forward))
     drawing.way(last, head)
     assert drawing.findings() == []
 
 
 def test_only_what_is_selected_is_reported() -> None:
     drawing = Drawing()
-    drawing.line(0, *window(drawing, drawing.event(e.CLIP)))
+    drawing.line(0, *window(drawing, drawing.event(e.Clip)))
     assert [f.code for f in check(drawing.program, frozenset({"AMP201"}))] == ["AMP201"]
     assert check(drawing.program, frozenset({"AMP202"})) == []
 
 
-KINDS = [e.ZERO_GRAD, e.UNSCALE, e.CLIP, e.GRAD_READ, e.GRAD_EDIT, e.GRAD_DIVIDE, e.SCALER_STEP, e.STEP, e.UPDATE]
+KINDS = [e.ZeroGrad, e.Unscale, e.Clip, e.GradRead, e.GradEdit, e.GradDivide, e.ScalerStep, e.Step, e.Update]
 
 
 @quick
@@ -997,10 +1027,10 @@ def test_no_graph_breaks_the_judge(data: st.DataObject) -> None:
     tests = [drawing.test(f"flag{n}") for n in range(data.draw(st.integers(0, 3)))]
     count = data.draw(st.integers(1, 12))
     for _ in range(count):
-        kind = data.draw(st.sampled_from([*KINDS, e.BACKWARD, e.END, e.LOOP_EXIT, e.HANDOFF, e.SCALER_NEW]))
+        kind = data.draw(st.sampled_from([*KINDS, e.Backward, e.End, e.LoopExit, e.Handoff, e.ScalerNew]))
         i = data.draw(st.integers(0, len(drawing.optimizers) - 1))
         event = drawing.event(kind, i)
-        if kind == e.BACKWARD and data.draw(st.booleans()):
+        if kind == e.Backward and data.draw(st.booleans()):
             event.subject = drawing.scaler.key
         drawing.node(event)
     for start in range(count + 1):

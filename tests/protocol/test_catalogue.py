@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from event_fields import set_attributes
 from negative_examples import FOLDER, negative_examples
 
 from pytest_amp_check.protocol import events, rules
@@ -30,7 +31,7 @@ NAMES = {"scaler", "optimizer", "call", "loss", "module", "params", "context", "
 # If a framework scales, the checker adds its name, and advice about it.
 OF_FRAMEWORKS = {"framework", "advice"}
 # Additional names from the graph checker: of the path to a violation, and of counted loop iterations.
-OF_PATHS = {"window:left-over": {"left"}, "backward@unscaled": {"skip"}}
+OF_PATHS = {"window:left-over": {"left"}, "backward@unscaled": {"skip"}, "new:per-step": {"function"}}
 # Rules without a check in the protocol: the engine reports them for source files, with the reason.
 BY_ENGINE = {"AMP902", "AMP903", "AMP904"}
 FAMILIES = {
@@ -224,7 +225,7 @@ def test_look_alikes_parse_and_say_why_they_are_right(rule: Rule) -> None:
 
 @every_rule
 def test_judges_listen_to_kinds_of_events_that_exist(rule: Rule) -> None:
-    assert all(isinstance(kind, EventKind) for kind in (*rule.event_checks, *rule.program_checks))
+    assert all(issubclass(kind, Event) for kind in (*rule.event_checks, *rule.program_checks))
 
 
 @every_rule
@@ -383,7 +384,7 @@ def judged(
     judge: Callable[..., Any] = rule.event_checks[kind]
     names: dict[str, object] = {"scaler": "scaler", "optimizer": "opt", "call": "GradScaler", "module": "model"}
     names.update(loss="loss", window="i % k == 0", sum="eps", context="autocast")
-    event = Event(kind, site, attributes=facts, names=names)
+    event = kind(site, **facts, names=names)
     found = {}
     for label, values in judge(event, program or Program()):
         found[label] = rule.violations[label].message.format_map({**event.names, **values})
@@ -391,7 +392,7 @@ def judged(
 
 
 def scaler(facts: Mapping[str, Any], site: Site = SITE) -> dict[str, str]:
-    return judged("AMP216", events.SCALER_NEW, {"callable": "torch.amp.GradScaler", "arguments": dict(facts)}, site)
+    return judged("AMP216", events.ScalerNew, {"callable": "torch.amp.GradScaler", "arguments": dict(facts)}, site)
 
 
 @pytest.mark.parametrize(
@@ -476,91 +477,91 @@ DIVIDED = {"divisor": 4, "framework": "accelerate", "way": "in `accelerator.back
 @pytest.mark.parametrize(
     ("code", "kind", "facts", "label", "says"),
     [
-        ("AMP103", events.BACKWARD, {"float8": True}, "backward@float8", "inside TransformerEngine's autocast"),
-        ("AMP108", events.DTYPE_CLASH, {"how": "module", **HALF}, "clash:module", "given a low-precision tensor"),
+        ("AMP103", events.Backward, {"float8": True}, "backward@float8", "inside TransformerEngine's autocast"),
+        ("AMP108", events.DtypeClash, {"how": "module", **HALF}, "clash:module", "given a low-precision tensor"),
         (
             "AMP108",
-            events.DTYPE_CLASH,
+            events.DtypeClash,
             {"how": "module", **HALF, "dtype": "float16"},
             "clash:module",
             "given a float16 tensor",
         ),
-        ("AMP201", events.CLIP, {"copies": "O2"}, "clip@copies", "copies that opt_level O2 of apex"),
-        ("AMP201", events.CLIP, {"beside": "self.scaler"}, "clip:beside", "gradients that `self.scaler` keeps"),
+        ("AMP201", events.Clip, {"copies": "O2"}, "clip@copies", "copies that opt_level O2 of apex"),
+        ("AMP201", events.Clip, {"beside": "self.scaler"}, "clip:beside", "gradients that `self.scaler` keeps"),
         (
             "AMP203",
-            events.BACKWARD,
+            events.Backward,
             {"beside": "self.scaler"},
             "backward:beside",
             "but `self.scaler` divides its gradients by the scale",
         ),
-        ("AMP204", events.STEP, {"beside": "self.scaler"}, "plain-step:beside", "`self.scaler`"),
+        ("AMP204", events.Step, {"beside": "self.scaler"}, "plain-step:beside", "`self.scaler`"),
         (
             "AMP302",
-            events.DIVIDED_TWICE,
+            events.DividedTwice,
             DIVIDED,
             "loss:divided-twice",
             "divided by `4`, and accelerate divides it again in `accelerator.backward`:",
         ),
-        ("AMP304", events.WINDOW, {"how": "zero"}, "zero@window", "Gradients of `opt` are cleared inside"),
-        ("AMP304", events.WINDOW, {"how": "early"}, "window:off-by-one", "`i % k == 0` is already true"),
-        ("AMP403", events.SCHEDULER_STEP, {"idle": True}, "scheduler:micro-batch", ""),
-        ("AMP403", events.SCHEDULER_STEP, {"skipped": True}, "scheduler:skipped", ""),
-        ("AMP403", events.STEP_FOLLOWED, {"skipped": True, "how": "average"}, "average:skipped", ""),
+        ("AMP304", events.Window, {"how": "zero"}, "zero@window", "Gradients of `opt` are cleared inside"),
+        ("AMP304", events.Window, {"how": "early"}, "window:off-by-one", "`i % k == 0` is already true"),
+        ("AMP403", events.SchedulerStep, {"idle": True}, "scheduler:micro-batch", ""),
+        ("AMP403", events.SchedulerStep, {"skipped": True}, "scheduler:skipped", ""),
+        ("AMP403", events.StepFollowed, {"skipped": True, "how": "average"}, "average:skipped", ""),
         (
             "AMP504",
-            events.LOSS,
+            events.Loss,
             {"function": "binary_cross_entropy", "ambient": "error"},
             "bce@framework",
             "the autocast of Lightning's mixed precision",
         ),
         (
             "AMP505",
-            events.EPSILON,
+            events.Epsilon,
             {"value": 1.0000001, "how": "to-one", "divides": False, **HALF},
             "epsilon:to-one",
             "low-precision",
         ),
         (
             "AMP505",
-            events.EPSILON,
+            events.Epsilon,
             {"value": 1.0000001, "how": "to-one", "divides": False, **HALF, "dtype": "bfloat16"},
             "epsilon:to-one",
             "bfloat16",
         ),
-        ("AMP507", events.FRAGILE_MATH, {"how": "squares", **HALF}, "fragile:squares", "averages squares"),
+        ("AMP507", events.FragileMath, {"how": "squares", **HALF}, "fragile:squares", "averages squares"),
         (
             "AMP507",
-            events.FRAGILE_MATH,
+            events.FragileMath,
             {"how": "log-complement", **HALF, "dtype": "bfloat16"},
             "fragile:log-complement",
             "one minus a probability",
         ),
-        ("AMP510", events.LOW_OP, {"how": "refused", **HALF}, "op:refused", "a low-precision tensor"),
+        ("AMP510", events.LowOp, {"how": "refused", **HALF}, "op:refused", "a low-precision tensor"),
         (
             "AMP510",
-            events.LOW_OP,
+            events.LowOp,
             {"how": "inner", **HALF, "dtype": "float16"},
             "op:inner",
             "multiplies matrices in float16 under autocast,",
         ),
-        ("AMP511", events.LATE_SCALE, KNOWN, "scores:scaled-late", "scales the product"),
-        ("AMP214", events.PENALTY, {}, "penalty@scaled", ""),
-        ("AMP214", events.PENALTY, {"outdated": True}, "penalty@outdated", ""),
+        ("AMP511", events.LateScale, KNOWN, "scores:scaled-late", "scales the product"),
+        ("AMP214", events.Penalty, {}, "penalty@scaled", ""),
+        ("AMP214", events.Penalty, {"outdated": True}, "penalty@outdated", ""),
         (
             "AMP602",
-            events.SCALER_STEP,
+            events.ScalerStep,
             {"unsynchronised": "plain"},
             "step@shards-plain",
             "`scaler` checks only the gradient shard of this rank",
         ),
-        ("AMP602", events.SCALER_STEP, {"unsynchronised": "fused"}, "step@shards-fused", "fused `opt` finds"),
-        ("AMP603", events.CLIP, {"local": True}, "clip@shards", "the norm of this rank's shard only"),
-        ("AMP701", events.OVERHEAD, {"how": "region"}, "cast:each-turn", ""),
-        ("AMP701", events.OVERHEAD, {"how": "cache"}, "cast:no-cache", ""),
+        ("AMP602", events.ScalerStep, {"unsynchronised": "fused"}, "step@shards-fused", "fused `opt` finds"),
+        ("AMP603", events.Clip, {"local": True}, "clip@shards", "the norm of this rank's shard only"),
+        ("AMP701", events.Overhead, {"how": "region"}, "cast:each-turn", ""),
+        ("AMP701", events.Overhead, {"how": "cache"}, "cast:no-cache", ""),
         (
             "AMP810",
-            events.RAISED,
+            events.Raised,
             {"label": "raised:known", "values": {"text": "no inf checks", "page": "no-inf-checks"}},
             "raised:known",
             "raised torch's `no inf checks`: run `amp-check explain no-inf-checks`",
@@ -578,23 +579,23 @@ def test_what_one_event_alone_is_found_for(
 @pytest.mark.parametrize(
     ("code", "kind", "facts"),
     [
-        ("AMP103", events.BACKWARD, {}),
-        ("AMP108", events.DTYPE_CLASH, {"how": "module", **HALF, **GUESSED}),
-        ("AMP201", events.CLIP, {}),
-        ("AMP203", events.BACKWARD, {}),
-        ("AMP204", events.STEP, {}),
-        ("AMP402", events.SAVE, {}),
-        ("AMP403", events.SCHEDULER_STEP, {}),
-        ("AMP403", events.STEP_FOLLOWED, {"how": "average"}),
-        ("AMP504", events.LOSS, {"function": "binary_cross_entropy"}),
-        ("AMP504", events.LOSS, {"function": "mse_loss", "ambient": "error"}),
-        ("AMP507", events.FRAGILE_MATH, {"how": "squares", **HALF, "dtype": "bfloat16"}),
-        ("AMP510", events.LOW_OP, {"how": "refused", **HALF, **GUESSED}),
-        ("AMP511", events.LATE_SCALE, GUESSED),
-        ("AMP602", events.SCALER_STEP, {}),
-        ("AMP603", events.CLIP, {}),
-        ("AMP603", events.CLIP, {"local": True, "measures_only": True}),
-        ("AMP701", events.OVERHEAD, {"how": "scale"}),
+        ("AMP103", events.Backward, {}),
+        ("AMP108", events.DtypeClash, {"how": "module", **HALF, **GUESSED}),
+        ("AMP201", events.Clip, {}),
+        ("AMP203", events.Backward, {}),
+        ("AMP204", events.Step, {}),
+        ("AMP402", events.Save, {}),
+        ("AMP403", events.SchedulerStep, {}),
+        ("AMP403", events.StepFollowed, {"how": "average"}),
+        ("AMP504", events.Loss, {"function": "binary_cross_entropy"}),
+        ("AMP504", events.Loss, {"function": "mse_loss", "ambient": "error"}),
+        ("AMP507", events.FragileMath, {"how": "squares", **HALF, "dtype": "bfloat16"}),
+        ("AMP510", events.LowOp, {"how": "refused", **HALF, **GUESSED}),
+        ("AMP511", events.LateScale, GUESSED),
+        ("AMP602", events.ScalerStep, {}),
+        ("AMP603", events.Clip, {}),
+        ("AMP603", events.Clip, {"local": True, "measures_only": True}),
+        ("AMP701", events.Overhead, {"how": "scale"}),
     ],
 )
 def test_what_one_event_alone_says_nothing_of(code: str, kind: EventKind, facts: dict[str, Any]) -> None:
@@ -606,8 +607,8 @@ def test_what_one_event_alone_says_nothing_of(code: str, kind: EventKind, facts:
 )
 def test_ranks_that_train_in_bfloat16_alone_skip_no_step(dtypes: set[str], finds: bool) -> None:
     program = Program()
-    program.attributes["scaler_dtypes"] = dtypes
-    found = judged("AMP602", events.SCALER_STEP, {"unsynchronised": "plain"}, program=program)
+    program.attributes.scaler_dtypes = set(dtypes)
+    found = judged("AMP602", events.ScalerStep, {"unsynchronised": "plain"}, program=program)
     assert list(found) == ["step@shards-plain"] * finds
 
 
@@ -619,7 +620,7 @@ def test_a_collapse_of_no_known_cause_names_none() -> None:
 def update(**facts: Any) -> dict[str, str]:
     """Return the AMP801 messages after an update of a well-calibrated scaler, except for the given attributes."""
     good = {"scale": 1024.0, "skips_in_a_row": 0, "skips": 6, "steps": 400, "growth_interval": 2000}
-    return judged("AMP801", events.UPDATE, {**good, **facts})
+    return judged("AMP801", events.Update, {**good, **facts})
 
 
 @pytest.mark.parametrize(
@@ -678,41 +679,40 @@ def test_scales_that_are_sought_or_that_someone_else_sets(facts: dict[str, Any])
 def test_a_larger_first_scale_takes_longer_to_come_down(first: object, calibrating: bool) -> None:
     program = Program()
     made = program.add_object("scaler", "scaler", None, arguments={"init_scale": first})
-    facts = {"scale": 16.0, "skips_in_a_row": 20, "skips": 20, "steps": 20, "growth_interval": 2000}
-    event = Event(events.UPDATE, SITE, made.key, attributes=facts)
-    labels = [label for label, _ in RULES["AMP801"].event_checks[events.UPDATE](event, program)]
+    event = events.Update(SITE, made.key, scale=16.0, skips_in_a_row=20, skips=20, steps=20, growth_interval=2000)
+    labels = [label for label, _ in RULES["AMP801"].event_checks[events.Update](event, program)]
     assert labels == ([] if calibrating else ["scale:skips-in-a-row"])
 
 
 def test_a_scheduler_that_runs_ahead_is_judged_by_the_steps_between() -> None:
-    assert list(judged("AMP403", events.SCHEDULER_STEP, {"skipped": True})) == ["scheduler:skipped"]
-    assert list(judged("AMP403", events.SCHEDULER_STEP, {"idle": True})) == ["scheduler:micro-batch"]
-    assert judged("AMP403", events.SCHEDULER_STEP, {"skipped": False, "idle": False}) == {}
+    assert list(judged("AMP403", events.SchedulerStep, {"skipped": True})) == ["scheduler:skipped"]
+    assert list(judged("AMP403", events.SchedulerStep, {"idle": True})) == ["scheduler:micro-batch"]
+    assert judged("AMP403", events.SchedulerStep, {"skipped": False, "idle": False}) == {}
 
 
 def test_what_only_a_run_shows_is_judged_by_its_facts() -> None:
-    assert list(judged("AMP109", events.FORWARD, {"poisoned": True})) == ["forward@poisoned"]
-    assert judged("AMP109", events.FORWARD, {}) == {}
-    assert list(judged("AMP217", events.SCALER_NEW, {"disabled_itself": True})) == ["scaler:disabled-itself"]
-    assert judged("AMP217", events.SCALER_NEW, {"disabled_itself": False}) == {}
-    assert list(judged("AMP218", events.GRAD_INVALID, {})) == ["grads:invalid"]
+    assert list(judged("AMP109", events.Forward, {"poisoned": True})) == ["forward@poisoned"]
+    assert judged("AMP109", events.Forward, {}) == {}
+    assert list(judged("AMP217", events.ScalerNew, {"disabled_itself": True})) == ["scaler:disabled-itself"]
+    assert judged("AMP217", events.ScalerNew, {"disabled_itself": False}) == {}
+    assert list(judged("AMP218", events.GradInvalid, {})) == ["grads:invalid"]
 
 
 def test_a_closure_is_judged_by_the_step_that_takes_it() -> None:
-    assert list(judged("AMP211", events.SCALER_STEP, {"closure": True})) == ["step-closure"]
-    assert judged("AMP211", events.SCALER_STEP, {"closure": False}) == {}
-    assert judged("AMP211", events.SCALER_STEP, {}) == {}
+    assert list(judged("AMP211", events.ScalerStep, {"closure": True})) == ["step-closure"]
+    assert judged("AMP211", events.ScalerStep, {"closure": False}) == {}
+    assert judged("AMP211", events.ScalerStep, {}) == {}
 
 
 def save(**facts: Any) -> Event:
     base = {"optimizers": ("opt",), "scalers": (), "whole_scalers": (), "open": False, "scope_scalers": ("scaler",)}
-    return Event(events.SAVE, SITE, attributes={**base, **facts})
+    return events.Save(SITE, **{**base, **facts})
 
 
 def saving(*saves: Event, **facts: Any) -> Program:
     program = Program()
     program.add_object("optimizer", "self.optimizer")
-    program.attributes.update(facts)
+    set_attributes(program, **facts)
     graph = Graph("main")
     graph.nodes = [Node(), *(Node(event) for event in saves)]
     program.graphs = [graph]
@@ -721,7 +721,7 @@ def saving(*saves: Event, **facts: Any) -> Program:
 
 def unsaved(*saves: Event, **facts: Any) -> list[tuple[str, dict[str, str]]]:
     program = saving(*saves, **facts)
-    judge = RULES["AMP401"].program_checks[events.SAVE]
+    judge = RULES["AMP401"].program_checks[events.Save]
     return [(label, dict(values)) for label, _, values, _ in judge(program)]
 
 
@@ -756,11 +756,11 @@ def test_a_scaler_over_bfloat16_has_nothing_to_save() -> None:
 def test_a_scaler_saved_as_an_object_is_named() -> None:
     program = Program()
     program.add_object("scaler", "self.scaler")
-    found = judged("AMP402", events.SAVE, {"whole_scalers": (0,)}, program=program)
+    found = judged("AMP402", events.Save, {"whole_scalers": (0,)}, program=program)
     assert "`self.scaler`" in found["save:whole-scaler"]
     for whole in (("grad_scaler",), ("grad_scaler", "other")):
-        assert "`grad_scaler`" in judged("AMP402", events.SAVE, {"whole_scalers": whole})["save:whole-scaler"]
-    assert judged("AMP402", events.SAVE, {"whole_scalers": ()}) == {}
+        assert "`grad_scaler`" in judged("AMP402", events.Save, {"whole_scalers": whole})["save:whole-scaler"]
+    assert judged("AMP402", events.Save, {"whole_scalers": ()}) == {}
 
 
 @pytest.mark.parametrize(
@@ -790,12 +790,12 @@ def test_what_is_done_at_each_step(step: dict[str, Any], event: dict[str, Any], 
     program = Program()
     scaler, optimizer = program.add_object("scaler", "scaler"), program.add_object("optimizer", "optimizer")
     if "device" in step:
-        scaler.attributes["device"] = step["device"]
-    kind = events.ZERO_GRAD if "zeros" in event else events.OVERHEAD
+        scaler.attributes.device = step["device"]
+    kind = events.ZeroGrad if "zeros" in event else events.Overhead
     facts = {"loops": (1,), **({} if "zeros" in event else {"how": "scale"}), **event}
     subject, guards = facts.pop("subject", scaler.key), facts.pop("guards", ())
-    made = Event(kind, SITE, subject, None, facts)
-    stepped = Event(events.SCALER_STEP, SITE, scaler.key, optimizer.key, {"loops": step.get("loops", (1,))})
+    made = kind(SITE, subject, None, **facts)
+    stepped = events.ScalerStep(SITE, scaler.key, optimizer.key, loops=step.get("loops", (1,)))
     made.guards, stepped.guards = guards, step.get("guards", ())
     graph = Graph("main")
     graph.nodes = [Node(stepped), Node(made)]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from event_fields import set_attributes
 
 from pytest_amp_check.protocol import events as e
 from pytest_amp_check.protocol import run_checker
 from pytest_amp_check.protocol.effects import apply_event
-from pytest_amp_check.protocol.events import Event, EventKind, Program, Site, Symbol
+from pytest_amp_check.protocol.events import Event, EventKind, Program, Site, Symbol, name_of_kind
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.run_checker import RunChecker
 
@@ -29,31 +30,29 @@ class Training:
 
     def add(self, kind: EventKind, place: str | None = None, *, subject: int | None = None, **facts: Any) -> None:
         optimizer = self.optimizer.key
-        made = Event(kind, self.at(place or str(kind)), subject, attributes=facts)
-        if kind in (e.UNSCALE, e.SCALER_STEP, e.STEP):
+        made = kind(self.at(place or name_of_kind(kind)), subject, **facts)
+        if kind in (e.Unscale, e.ScalerStep, e.Step):
             made.object = optimizer
-        if kind in (e.UNSCALE, e.SCALER_STEP, e.UPDATE, e.BACKWARD) and subject is None:
+        if kind in (e.Unscale, e.ScalerStep, e.Update, e.Backward) and subject is None:
             made.subject = self.scaler.key
-        if kind in (e.CLIP, e.ZERO_GRAD):
-            facts.setdefault("owners", (optimizer,))
         self.chain.add_event(made)
 
     def backward(self, place: str = "backward", **facts: Any) -> None:
         facts = {"feeds": (self.optimizer.key,), "divided": True, **facts}
-        self.add(e.BACKWARD, place, **facts)
+        self.add(e.Backward, place, **facts)
 
     def step(self, *, zero: bool = True, update: bool = True, clip: str = "", unscale: bool = False) -> None:
         """Add the events of one iteration."""
         if zero:
-            self.add(e.ZERO_GRAD)
+            self.add(e.ZeroGrad)
         self.backward()
         if unscale:
-            self.add(e.UNSCALE)
+            self.add(e.Unscale)
         if clip:
-            self.add(e.CLIP, clip)
-        self.add(e.SCALER_STEP)
+            self.add(e.Clip, clip)
+        self.add(e.ScalerStep)
         if update:
-            self.add(e.UPDATE)
+            self.add(e.Update)
 
     def told(self) -> list[tuple[str, int]]:
         return [(finding.code, finding.line) for finding in self.chain.collect_findings()]
@@ -86,7 +85,11 @@ def test_a_mistake_is_told_once_however_often_it_is_made(run: Training, turns: i
     finding = only(run)
     assert (finding.code, finding.site) == ("AMP201", run.at("clip"))
     assert finding.certain
-    assert [step.site for step in finding.witness] == [run.at("backward"), run.at("clip"), run.at(str(e.SCALER_STEP))]
+    assert [step.site for step in finding.witness] == [
+        run.at("backward"),
+        run.at("clip"),
+        run.at(name_of_kind(e.ScalerStep)),
+    ]
 
 
 def test_a_mistake_that_is_made_late_is_found_after_many_right_turns(run: Training) -> None:
@@ -103,7 +106,11 @@ def test_the_path_is_shown_where_a_long_run_has_gone_on_since(run: Training) -> 
         run.chain.flush()
     run.step(clip="clip")
     finding = only(run)
-    assert [step.site for step in finding.witness] == [run.at("backward"), run.at("clip"), run.at(str(e.SCALER_STEP))]
+    assert [step.site for step in finding.witness] == [
+        run.at("backward"),
+        run.at("clip"),
+        run.at(name_of_kind(e.ScalerStep)),
+    ]
 
 
 @pytest.mark.parametrize(("broken", "expected"), [(False, ["AMP206"]), (True, [])])
@@ -134,7 +141,7 @@ def test_who_clears_gradients_in_the_end_has_accumulated_them(run: Training) -> 
     for _ in range(3):
         run.step(zero=False)
     assert [code for code, _ in run.told()] == ["AMP215"]
-    run.add(e.ZERO_GRAD)
+    run.add(e.ZeroGrad)
     run.chain.close()
     assert run.told() == []
 
@@ -142,7 +149,7 @@ def test_who_clears_gradients_in_the_end_has_accumulated_them(run: Training) -> 
 def test_a_clear_that_is_only_guessed_takes_nothing_back(run: Training) -> None:
     for _ in range(3):
         run.step(zero=False)
-    run.add(e.ZERO_GRAD, "guessed", guessed=True)
+    run.add(e.ZeroGrad, "guessed", guessed=True)
     assert [code for code, _ in run.told()] == ["AMP215"]
 
 
@@ -159,62 +166,62 @@ def test_an_optimizer_that_is_gone_has_left_its_step_as_it_was(
 
 
 def test_weights_that_are_written_in_a_region_are_stale_there_however_long_it_lasts(run: Training) -> None:
-    run.add(e.AUTOCAST_ENTER, "region", instance=1, enabled=True, device="cuda", dtype="float16", cache=True)
-    run.add(e.PARAM_WRITE, "written")
+    run.add(e.AutocastEnter, "region", instance=1, enabled=True, device="cuda", dtype="float16", cache=True)
+    run.add(e.ParamWrite, "written")
     for _ in range(2 * run_checker.RECENT):
-        run.add(e.CLIP, "elsewhere", owners=())
-    run.add(e.FORWARD, "forward")
-    run.add(e.AUTOCAST_EXIT, "left", depth=0)
+        run.add(e.Clip, "elsewhere", owners=())
+    run.add(e.Forward, "forward")
+    run.add(e.AutocastExit, "left", depth=0)
     assert run.told() == [("AMP101", run.at("written").line)]
 
 
 def test_weights_that_are_written_in_a_region_are_new_to_the_next_one(run: Training) -> None:
     for _ in range(2):
-        run.add(e.AUTOCAST_ENTER, "region", instance=1, enabled=True, device="cuda", dtype="float16", cache=True)
-        run.add(e.FORWARD, "forward")
-        run.add(e.PARAM_WRITE, "written")
-        run.add(e.AUTOCAST_EXIT, "left")
+        run.add(e.AutocastEnter, "region", instance=1, enabled=True, device="cuda", dtype="float16", cache=True)
+        run.add(e.Forward, "forward")
+        run.add(e.ParamWrite, "written")
+        run.add(e.AutocastExit, "left")
     assert run.told() == []
 
 
 def test_a_region_that_was_left_covers_nothing(run: Training) -> None:
-    run.add(e.AUTOCAST_ENTER, "region", instance=1, enabled=True, device="cuda", dtype="float16", cache=True)
-    run.add(e.AUTOCAST_EXIT, "left")
+    run.add(e.AutocastEnter, "region", instance=1, enabled=True, device="cuda", dtype="float16", cache=True)
+    run.add(e.AutocastExit, "left")
     run.step()
     run.chain.close()
     assert run.told() == []
 
 
 def test_an_optimizer_that_is_found_after_its_backward_has_gradients(run: Training) -> None:
-    run.add(e.BACKWARD, "backward", feeds=(), divided=True)
+    run.add(e.Backward, "backward", feeds=(), divided=True)
     run.chain.flush()
-    run.chain.adopt_optimizer(run.optimizer.key, Event(e.BACKWARD, run.at("backward"), run.scaler.key))
-    run.add(e.CLIP)
-    run.add(e.SCALER_STEP)
-    run.add(e.UPDATE)
+    run.chain.adopt_optimizer(run.optimizer.key, e.Backward(run.at("backward"), run.scaler.key))
+    run.add(e.Clip)
+    run.add(e.ScalerStep)
+    run.add(e.Update)
     run.chain.close()
-    assert run.told() == [("AMP201", run.at(str(e.CLIP)).line)]
+    assert run.told() == [("AMP201", run.at(name_of_kind(e.Clip)).line)]
 
 
 @pytest.mark.parametrize(("places", "expected"), [(["one", "one"], ["AMP301"]), (["one", "two"], [])])
 def test_a_place_that_feeds_twice_accumulates(run: Training, places: list[str], expected: list[str]) -> None:
     for _ in range(3):
-        run.add(e.ZERO_GRAD)
+        run.add(e.ZeroGrad)
         for place in places:
             run.backward(place, divided=False)
-        run.add(e.SCALER_STEP)
-        run.add(e.UPDATE)
+        run.add(e.ScalerStep)
+        run.add(e.Update)
     run.chain.close()
     assert [code for code, _ in run.told()] == expected
 
 
 def test_a_place_that_feeds_in_each_iteration_accumulates_where_one_of_them_feeds_twice(run: Training) -> None:
     for passes in (1, 1, 1, 2):
-        run.add(e.ZERO_GRAD)
+        run.add(e.ZeroGrad)
         for _ in range(passes):
             run.backward(divided=False)
-        run.add(e.SCALER_STEP)
-        run.add(e.UPDATE)
+        run.add(e.ScalerStep)
+        run.add(e.Update)
         run.chain.flush()
     run.chain.close()
     assert [code for code, _ in run.told()] == ["AMP301"]
@@ -227,12 +234,12 @@ def test_gradients_that_are_cleared_before_each_step_are_never_used(
     run: Training, misplaced: tuple[bool, ...], expected: list[str]
 ) -> None:
     for wrong in misplaced:
-        run.add(e.ZERO_GRAD, "before")
+        run.add(e.ZeroGrad, "before")
         run.backward()
         if wrong:
-            run.add(e.ZERO_GRAD, "between")
-        run.add(e.SCALER_STEP)
-        run.add(e.UPDATE)
+            run.add(e.ZeroGrad, "between")
+        run.add(e.ScalerStep)
+        run.add(e.Update)
     run.chain.close()
     assert [code for code, _ in run.told()] == expected
 
@@ -250,19 +257,17 @@ def test_gradients_that_are_cleared_before_each_step_are_never_used(
 def test_an_optimizer_that_is_found_has_the_gradients_of_that_backward(
     run: Training, scaled: bool, known: bool, expected: list[str]
 ) -> None:
-    run.add(e.BACKWARD, "backward", feeds=(), divided=True)
+    run.add(e.Backward, "backward", feeds=(), divided=True)
     if known:
-        run.add(e.UNSCALE)
+        run.add(e.Unscale)
     run.chain.flush()
-    run.chain.adopt_optimizer(
-        run.optimizer.key, Event(e.BACKWARD, run.at("backward"), run.scaler.key if scaled else None)
-    )
-    run.add(e.CLIP)
+    run.chain.adopt_optimizer(run.optimizer.key, e.Backward(run.at("backward"), run.scaler.key if scaled else None))
+    run.add(e.Clip)
     if scaled:
-        run.add(e.SCALER_STEP)
-        run.add(e.UPDATE)
+        run.add(e.ScalerStep)
+        run.add(e.Update)
     else:
-        run.add(e.STEP)
+        run.add(e.Step)
     run.chain.close()
     assert [code for code, _ in run.told()] == expected
 
@@ -272,30 +277,30 @@ def test_who_is_left_is_judged_as_before_where_another_optimizer_is_gone(run: Tr
     other = run.program.add_object("optimizer", Symbol("other"), Site("train.py", 3))
     keys = {"first": run.optimizer.key, "second": other.key}
     for key in keys.values():
-        run.add(e.OPTIMIZER_NEW, f"made {key}", subject=key)
-        run.add(e.ZERO_GRAD, f"clear {key}", owners=(key,))
+        run.add(e.OptimizerNew, f"made {key}", subject=key)
+        run.add(e.ZeroGrad, f"clear {key}", owners=(key,))
         run.backward(f"backward {key}", feeds=(key,))
     run.chain.forget_optimizer(keys.pop(gone))
     (left,) = keys.values()
     run.optimizer = run.program.objects[left]
-    run.add(e.CLIP, owners=(left,))
-    run.add(e.SCALER_STEP)
-    run.add(e.UPDATE)
+    run.add(e.Clip, owners=(left,))
+    run.add(e.ScalerStep)
+    run.add(e.Update)
     for _ in range(2):
         run.step(unscale=True, clip="right")
     run.chain.close()
-    assert run.told() == [("AMP201", run.at(str(e.CLIP)).line)]
+    assert run.told() == [("AMP201", run.at(name_of_kind(e.Clip)).line)]
 
 
 def test_an_optimizer_that_comes_after_one_that_is_gone_knows_nothing_of_its_gradients(run: Training) -> None:
     run.step(update=False)
     run.chain.forget_optimizer(run.optimizer.key)
     run.optimizer = run.program.add_object("optimizer", Symbol("later"), Site("train.py", 3))
-    run.add(e.UPDATE)
+    run.add(e.Update)
     for _ in range(3):
         run.step()
     run.chain.close()
-    assert run.told() == [("AMP206", run.at(str(e.SCALER_STEP)).line)]
+    assert run.told() == [("AMP206", run.at(name_of_kind(e.ScalerStep)).line)]
 
 
 def test_a_loop_that_turns_as_before_is_not_judged_anew(run: Training, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,19 +316,19 @@ def test_a_loop_that_turns_as_before_is_not_judged_anew(run: Training, monkeypat
         judged.clear()
         run.step(unscale=True, clip="clip")
         run.chain.flush()
-        counts.append([event.kind for event in judged])
-    assert counts[0] == [e.ZERO_GRAD, e.BACKWARD, e.UNSCALE, e.CLIP, e.SCALER_STEP, e.UPDATE]
+        counts.append([type(event) for event in judged])
+    assert counts[0] == [e.ZeroGrad, e.Backward, e.Unscale, e.Clip, e.ScalerStep, e.Update]
     # The check asks each time if a location has accumulated before.
-    assert counts[-2] == counts[-1] == [e.BACKWARD]
+    assert counts[-2] == counts[-1] == [e.Backward]
 
 
 def test_a_mistake_that_is_made_at_each_turn_is_judged_at_each(run: Training) -> None:
     for _ in range(4):
-        run.add(e.ZERO_GRAD)
+        run.add(e.ZeroGrad)
         run.backward()
-        run.add(e.ZERO_GRAD, "between")
-        run.add(e.SCALER_STEP)
-        run.add(e.UPDATE)
+        run.add(e.ZeroGrad, "between")
+        run.add(e.ScalerStep)
+        run.add(e.Update)
         run.chain.flush()
     assert [code for code, _ in run.told()] == ["AMP215"]
     run.step()
@@ -331,7 +336,7 @@ def test_a_mistake_that_is_made_at_each_turn_is_judged_at_each(run: Training) ->
 
 
 def fill(run: Training, place: str, value: float = -1e9) -> Event:
-    return Event(e.FILL, run.at(place), attributes={"value": value, "eligible": True})
+    return e.Fill(run.at(place), value=value, eligible=True)
 
 
 def test_an_event_is_judged_by_itself_once_for_each_place(run: Training) -> None:
@@ -342,8 +347,8 @@ def test_an_event_is_judged_by_itself_once_for_each_place(run: Training) -> None
 
 
 def test_what_comes_of_another_mistake_is_not_told(run: Training) -> None:
-    run.chain.add_event(Event(e.NOT_FINITE, run.at("parameter"), attributes={"how": "parameter"}))
-    run.chain.add_event(Event(e.NOT_FINITE, run.at("overflow"), attributes={"how": "overflow"}))
+    run.chain.add_event(e.NotFinite(run.at("parameter"), how="parameter"))
+    run.chain.add_event(e.NotFinite(run.at("overflow"), how="overflow"))
     assert [code for code, _ in run.told()] == ["AMP802", "AMP802"]
     run.chain.add_event(fill(run, "fill"))
     assert [code for code, _ in run.told()] == ["AMP802", "AMP802", "AMP506"]
@@ -354,14 +359,12 @@ def test_what_comes_of_another_mistake_is_not_told(run: Training) -> None:
 
 
 def test_facts_that_come_late_have_their_witness(run: Training) -> None:
-    event = Event(e.NOT_FINITE, run.at("there"), attributes={"how": "overflow"})
+    event = e.NotFinite(run.at("there"), how="overflow")
     run.chain.check_event(event)
-    event.attributes["witness"] = ((run.at("before"), "it grew"),)
+    event.witness = ((run.at("before"), "it grew"),)
     run.chain.check_event(event)
     assert only(run).witness == ()
-    later = Event(
-        e.NOT_FINITE, run.at("later"), attributes={"how": "overflow", "witness": ((run.at("before"), "it grew"),)}
-    )
+    later = e.NotFinite(run.at("later"), how="overflow", witness=((run.at("before"), "it grew"),))
     run.chain.check_event(later)
     assert [(step.site, step.text) for step in run.chain.collect_findings()[1].witness] == [
         (run.at("before"), "it grew")
@@ -373,7 +376,7 @@ class Counting(RunChecker):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program)
-        self.noted: list[tuple[str, str, int | None]] = []
+        self.noted: list[tuple[str, EventKind, int | None]] = []
 
     def on_violation(self, fault: tuple[str, run_checker.Identity], optimizer: int | None) -> None:
         self.noted.append((fault[0], fault[1][0], optimizer))
@@ -384,14 +387,14 @@ def test_who_counts_faults_hears_of_each_with_its_optimizer(run: Training) -> No
     for _ in range(2):
         run.step(clip="clip")
     run.chain.add_event(fill(run, "fill"))
-    run.add(e.AUTOCAST_ENTER, "region", instance=1, enabled=True, device="cuda", dtype="float16", cache=True)
+    run.add(e.AutocastEnter, "region", instance=1, enabled=True, device="cuda", dtype="float16", cache=True)
     run.backward("within")
     run.chain.flush()
     assert counting.noted == [
-        ("clip@scaled", "clip", run.optimizer.key),
-        ("clip@scaled", "clip", run.optimizer.key),
-        ("fill:overflow", "fill", None),
-        ("backward@region", "backward", None),
+        ("clip@scaled", e.Clip, run.optimizer.key),
+        ("clip@scaled", e.Clip, run.optimizer.key),
+        ("fill:overflow", e.Fill, None),
+        ("backward@region", e.Backward, None),
     ]
 
 
@@ -410,16 +413,16 @@ def test_a_loop_that_turns_as_before_is_not_judged_anew_after_a_mistake(
         judged.clear()
         run.step(unscale=True, clip="clip")
         run.chain.flush()
-    assert [event.kind for event in judged] == [e.BACKWARD]
+    assert [type(event) for event in judged] == [e.Backward]
 
 
 REGION: dict[str, Any] = {"instance": 1, "enabled": True, "device": "cuda", "dtype": "float16", "cache": True}
 
 
 def test_a_region_is_known_however_long_it_lasts(run: Training) -> None:
-    run.add(e.AUTOCAST_ENTER, "region", **REGION)
+    run.add(e.AutocastEnter, "region", **REGION)
     for _ in range(2 * run_checker.RECENT):
-        run.add(e.CLIP, "elsewhere", owners=())
+        run.add(e.Clip, "elsewhere", owners=())
     run.backward()
     finding = only(run)
     assert (finding.code, finding.site) == ("AMP103", run.at("backward"))
@@ -428,21 +431,21 @@ def test_a_region_is_known_however_long_it_lasts(run: Training) -> None:
 def test_what_has_opened_regions_is_kept_until_all_are_left(run: Training) -> None:
     kept = []
     for instance in (1, 2):
-        run.add(e.AUTOCAST_ENTER, f"region {instance}", **{**REGION, "instance": instance})
+        run.add(e.AutocastEnter, f"region {instance}", **{**REGION, "instance": instance})
     for _ in range(3):
         run.chain.flush()
         kept.append(len(run.chain.pinned_events))
-        run.add(e.AUTOCAST_EXIT, "left")
+        run.add(e.AutocastExit, "left")
     assert kept == [2, 2, 0]
 
 
 def test_what_is_kept_of_a_run_is_bounded(run: Training, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_checker, "DISTINCT", 5)
     for number in range(40):
-        run.add(e.ZERO_GRAD, f"zero {number}")
+        run.add(e.ZeroGrad, f"zero {number}")
         run.backward(f"backward {number}")
-        run.add(e.SCALER_STEP, f"step {number}")
-        run.add(e.UPDATE, f"update {number}")
+        run.add(e.ScalerStep, f"step {number}")
+        run.add(e.Update, f"update {number}")
         run.chain.flush()
         assert len(run.chain.known_transitions) <= 5
     assert len(run.chain.distinct_events) == 5
@@ -452,21 +455,21 @@ def test_what_is_kept_of_a_run_is_bounded(run: Training, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize(("autocast", "expected"), [(False, ["AMP110"]), (True, [])])
 def test_a_run_is_judged_as_a_whole_once_for_each_place(run: Training, autocast: bool, expected: list[str]) -> None:
-    run.program.attributes.update(enters_autocast=autocast, live_scalers=(run.scaler,))
+    set_attributes(run.program, enters_autocast=autocast, live_scalers=(run.scaler,))
     for _ in range(3):
-        run.add(e.SCALE, "scale", subject=run.scaler.key, forward_read=True)
+        run.add(e.Scale, "scale", subject=run.scaler.key, forward_read=True)
         run.step()
     assert [code for code, _ in run.told()] == expected
 
 
 @pytest.mark.parametrize(("loads", "expected"), [(False, ["AMP402"]), (True, [])])
 def test_in_one_run_what_is_loaded_late_is_loaded(run: Training, loads: bool, expected: list[str]) -> None:
-    loaded = Event(e.OPTIMIZER_LOAD, run.at("load"), None, run.optimizer.key, names={"optimizer": "optimizer"})
-    loaded.attributes.update(holds_scaler=True, scope_scalers=("scaler",))
+    loaded = e.OptimizerLoad(run.at("load"), None, run.optimizer.key, names={"optimizer": "optimizer"})
+    loaded.__dict__.update(holds_scaler=True, scope_scalers=("scaler",))
     run.chain.add_event(loaded)
     run.step()
     if loads:
-        run.add(e.SCALER_LOAD, subject=run.scaler.key)
+        run.add(e.ScalerLoad, subject=run.scaler.key)
     run.step()
     assert [code for code, _ in run.told()] == expected
 
@@ -487,7 +490,7 @@ def test_mistakes_that_a_framework_makes_itself(
 ) -> None:
     places = [run.at(place) for place in of_framework]
     run.chain = RunChecker(run.program, find_framework=lambda site: framework if site in places else "")
-    run.add(e.AUTOCAST_ENTER, "region", **REGION)
+    run.add(e.AutocastEnter, "region", **REGION)
     run.backward()
     assert [finding.label for finding in run.chain.collect_findings()] == expected
 
@@ -509,11 +512,11 @@ def test_a_helper_that_only_reads_is_not_blamed_in_a_run_either(run: Training) -
     call = Site("train.py", 50, function="train")
     helper = Site("norms.py", 3, function="norm", caller=call)
     run.sites |= {"backward": Site("train.py", 49, function="train"), "measured": helper}
-    run.add(e.ZERO_GRAD)
+    run.add(e.ZeroGrad)
     run.backward()
-    run.add(e.GRAD_READ, "measured", owners=(run.optimizer.key,))
-    run.add(e.SCALER_STEP)
-    run.add(e.UPDATE)
+    run.add(e.GradRead, "measured", owners=(run.optimizer.key,))
+    run.add(e.ScalerStep)
+    run.add(e.Update)
     finding = only(run)
     assert (finding.code, finding.site) == ("AMP202", call)
     assert [step.site for step in finding.witness] == [run.at("backward"), helper]
@@ -521,24 +524,24 @@ def test_a_helper_that_only_reads_is_not_blamed_in_a_run_either(run: Training) -
 
 def test_an_optimizer_that_is_found_belongs_to_the_scaler_of_that_backward(run: Training) -> None:
     other = run.program.add_object("scaler", Symbol("other"), Site("train.py", 5), enabled=True)
-    run.add(e.BACKWARD, "backward", feeds=(), divided=True)
+    run.add(e.Backward, "backward", feeds=(), divided=True)
     run.chain.flush()
-    run.chain.adopt_optimizer(run.optimizer.key, Event(e.BACKWARD, run.at("backward"), run.scaler.key))
-    run.add(e.SCALER_STEP, subject=other.key)
+    run.chain.adopt_optimizer(run.optimizer.key, e.Backward(run.at("backward"), run.scaler.key))
+    run.add(e.ScalerStep, subject=other.key)
     assert [finding.label for finding in run.chain.collect_findings()] == ["step@another"]
 
 
 def test_a_step_in_a_region_is_told_where_no_backward_is_in_it(run: Training) -> None:
-    run.add(e.BACKWARD, "backward", feeds=(run.optimizer.key,), divided=True)
+    run.add(e.Backward, "backward", feeds=(run.optimizer.key,), divided=True)
     run.chain.pending_events[-1].subject = None
-    run.add(e.AUTOCAST_ENTER, "region", **REGION)
-    run.add(e.STEP)
-    run.add(e.AUTOCAST_EXIT, "left")
+    run.add(e.AutocastEnter, "region", **REGION)
+    run.add(e.Step)
+    run.add(e.AutocastExit, "left")
     assert [finding.label for finding in run.chain.collect_findings()] == ["step@region"]
-    run.add(e.ZERO_GRAD)
-    run.add(e.AUTOCAST_ENTER, "region", **REGION)
+    run.add(e.ZeroGrad)
+    run.add(e.AutocastEnter, "region", **REGION)
     run.backward("within")
-    run.add(e.AUTOCAST_EXIT, "left")
+    run.add(e.AutocastExit, "left")
     assert [finding.label for finding in run.chain.collect_findings()] == ["backward@region"]
 
 
@@ -549,9 +552,9 @@ def test_what_follows_in_a_state_is_forgotten_with_an_optimizer(run: Training) -
 
     def fed(*optimizers: int) -> None:
         for key in optimizers:
-            run.add(e.OPTIMIZER_NEW, f"made {key}", subject=key)
+            run.add(e.OptimizerNew, f"made {key}", subject=key)
         run.backward(f"backward {optimizers}", feeds=optimizers)
-        run.add(e.ZERO_GRAD, "clear", owners=(second,))
+        run.add(e.ZeroGrad, "clear", owners=(second,))
         run.chain.flush()
 
     fed(first, second)
@@ -560,6 +563,6 @@ def test_what_follows_in_a_state_is_forgotten_with_an_optimizer(run: Training) -
     fed(second, third)
     run.backward("again", feeds=(second,))
     for key in (second, third):
-        run.chain.add_event(Event(e.SCALER_STEP, run.at(f"step {key}"), run.scaler.key, key))
-    run.add(e.UPDATE)
+        run.chain.add_event(e.ScalerStep(run.at(f"step {key}"), run.scaler.key, key))
+    run.add(e.Update)
     assert run.told() == []

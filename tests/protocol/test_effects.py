@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from drawing import Drawing
+from event_fields import set_attributes
 
 from pytest_amp_check.protocol import events as e
 from pytest_amp_check.protocol import graph_checker
@@ -17,102 +18,102 @@ REGION: dict[str, Any] = {"instance": 0, "enabled": True, "device": "cuda", "dty
 MICRO: dict[str, Any] = {"inside": e.MICRO, "divided": True}
 #: A word -> the kind of its event and its attributes. A digit after a word is the index of the optimizer.
 WORDS: dict[str, tuple[e.EventKind, dict[str, Any]]] = {
-    "zero": (e.ZERO_GRAD, {}),
-    "zero-some": (e.ZERO_GRAD, {"owners": ()}),
-    "zero-before": (e.ZERO_GRAD, {"loops": ()}),
-    "zero-rescue": (e.ZERO_GRAD, {"rescue": True}),
-    "back": (e.BACKWARD, {"divided": True}),
-    "back-whole": (e.BACKWARD, {}),
-    "back-custom": (e.BACKWARD, {"custom": True}),
-    "back-uneven": (e.BACKWARD, {"uneven": True}),
-    "back-twice": (e.BACKWARD, {"twice": True}),
-    "back-opaque": (e.BACKWARD, {"opaque": True}),
-    "back-given": (e.BACKWARD, {"given": True, "divided": True}),
-    "back-several": (e.BACKWARD, {"several": True, "divided": True}),
-    "back-outside": (e.BACKWARD, {"outside": True, "divided": True}),
-    "micro": (e.BACKWARD, MICRO),
-    "micro-whole": (e.BACKWARD, {"inside": e.MICRO}),
-    "micro-apart": (e.BACKWARD, {**MICRO, "apart": True}),
-    "micro-vague": (e.BACKWARD, {"inside": e.MICRO, "vague": True}),
-    "micro-averaged": (e.BACKWARD, {**MICRO, "averaged": ()}),
-    "micro-averaged-if": (e.BACKWARD, {**MICRO, "averaged": ("a{",)}),
-    "micro-averaged-apart": (e.BACKWARD, {**MICRO, "averaged": (), "apart": True}),
-    "loose": (e.BACKWARD, {"inside": e.LOOSE, "divided": True}),
-    "raw": (e.BACKWARD, {"divided": True}),
-    "raw-custom": (e.BACKWARD, {"custom": True}),
-    "scale": (e.SCALE, {}),
-    "scale-twice": (e.SCALE, {"twice": True}),
-    "unscale": (e.UNSCALE, {}),
-    "clip": (e.CLIP, {}),
-    "clip-any": (e.CLIP, {"owners": None}),
-    "clip-hand": (e.CLIP, {"by_hand": True}),
-    "clip-undone": (e.CLIP, {"undone": True}),
-    "clip-guessed": (e.CLIP, {"guessed": True}),
-    "measure": (e.CLIP, {"measures_only": True}),
-    "clip-or-raise": (e.CLIP, {"nonfinite_error": True}),
-    "read": (e.GRAD_READ, {}),
-    "read-any": (e.GRAD_READ, {"owners": None}),
-    "read-undone": (e.GRAD_READ, {"undone": True}),
-    "edit": (e.GRAD_EDIT, {}),
-    "divide": (e.GRAD_DIVIDE, {}),
-    "look": (e.GRAD_CHECK, {"raises": False}),
-    "look-or-raise": (e.GRAD_CHECK, {"raises": True}),
-    "normalise": (e.GRAD_NORMALISE, {}),
-    "average": (e.GRAD_AVERAGE, {}),
-    "step": (e.SCALER_STEP, {}),
-    "step-sharing": (e.SCALER_STEP, {"unscales": False}),
-    "plain": (e.STEP, {}),
-    "plain-checked": (e.STEP, {"checked": True}),
-    "framework-step": (e.SCALER_STEP, {"framework": True}),
-    "framework-maybe": (e.SCALER_STEP, {"framework": False}),
-    "framework-unscale": (e.UNSCALE, {"framework": True}),
-    "restore": (e.RESTORE, {}),
-    "update": (e.UPDATE, {}),
-    "set-scale": (e.UPDATE, {"new_scale": True}),
-    "new": (e.SCALER_NEW, {}),
-    "load": (e.SCALER_LOAD, {}),
-    "state": (e.SCALER_STATE, {}),
-    "made": (e.OPTIMIZER_NEW, {}),
-    "found": (e.OPTIMIZER_NEW, {"found": True}),
-    "in": (e.AUTOCAST_ENTER, {**REGION, "instance": -1}),
-    "in-same": (e.AUTOCAST_ENTER, REGION),
-    "in-off": (e.AUTOCAST_ENTER, {**REGION, "instance": -1, "enabled": False}),
-    "in-uncached": (e.AUTOCAST_ENTER, {**REGION, "instance": -1, "cache": False}),
-    "in-cpu": (e.AUTOCAST_ENTER, {**REGION, "instance": -1, "device": "cpu"}),
-    "in-mps": (e.AUTOCAST_ENTER, {**REGION, "instance": -1, "device": "mps"}),
-    "in-bfloat16": (e.AUTOCAST_ENTER, {**REGION, "instance": -1, "dtype": "bfloat16"}),
-    "in-cpu-bfloat16": (e.AUTOCAST_ENTER, {**REGION, "instance": -1, "device": "cpu", "dtype": "bfloat16"}),
-    "in-null": (e.AUTOCAST_ENTER, {**REGION, "null": True, "enabled": False}),
-    "out": (e.AUTOCAST_EXIT, {}),
-    "out-all": (e.AUTOCAST_EXIT, {"depth": 0}),
-    "clear-cache": (e.AUTOCAST_CACHE_CLEAR, {}),
-    "forward": (e.FORWARD, {}),
-    "forward-uncached": (e.FORWARD, {"cached": False}),
-    "write": (e.PARAM_WRITE, {}),
-    "bce": (e.LOSS, {"function": "binary_cross_entropy"}),
-    "mse": (e.LOSS, {"function": "mse_loss"}),
-    "loss-float16": (e.LOSS, {"low_precision": "float16"}),
-    "loss-bfloat16": (e.LOSS, {"low_precision": "bfloat16"}),
-    **{how: (e.CAPTURE, {"how": how}) for how in ("trace", "graphed", "graph", "replicas")},
-    "thread": (e.THREAD, {"how": "thread"}),
-    "exit": (e.LOOP_EXIT, {}),
-    "exit-complete": (e.LOOP_EXIT, {"complete": True}),
-    "exit-within": (e.LOOP_EXIT, {"complete": True, "within": True}),
-    "again": (e.AGAIN, {}),
-    "again-uncleared": (e.AGAIN, {"uncleared": True}),
-    "hand": (e.HANDOFF, {}),
-    "hand-told": (e.HANDOFF, {"about": ()}),
-    "hand-clears": (e.HANDOFF, {"about": (e.CLEARS,)}),
-    "give": (e.HANDOFF, {"about": ()}),
-    "schedule": (e.SCHEDULER_STEP, {}),
-    "schedule-anywhere": (e.SCHEDULER_STEP, {"loops": None}),
-    "follow": (e.STEP_FOLLOWED, {}),
-    "end": (e.END, {}),
+    "zero": (e.ZeroGrad, {}),
+    "zero-some": (e.ZeroGrad, {"owners": ()}),
+    "zero-before": (e.ZeroGrad, {"loops": ()}),
+    "zero-rescue": (e.ZeroGrad, {"rescue": True}),
+    "back": (e.Backward, {"divided": True}),
+    "back-whole": (e.Backward, {}),
+    "back-custom": (e.Backward, {"custom": True}),
+    "back-uneven": (e.Backward, {"uneven": True}),
+    "back-twice": (e.Backward, {"twice": True}),
+    "back-opaque": (e.Backward, {"opaque": True}),
+    "back-given": (e.Backward, {"given": True, "divided": True}),
+    "back-several": (e.Backward, {"several": True, "divided": True}),
+    "back-outside": (e.Backward, {"outside": True, "divided": True}),
+    "micro": (e.Backward, MICRO),
+    "micro-whole": (e.Backward, {"inside": e.MICRO}),
+    "micro-apart": (e.Backward, {**MICRO, "apart": True}),
+    "micro-vague": (e.Backward, {"inside": e.MICRO, "vague": True}),
+    "micro-averaged": (e.Backward, {**MICRO, "averaged": ()}),
+    "micro-averaged-if": (e.Backward, {**MICRO, "averaged": ("a{",)}),
+    "micro-averaged-apart": (e.Backward, {**MICRO, "averaged": (), "apart": True}),
+    "loose": (e.Backward, {"inside": e.LOOSE, "divided": True}),
+    "raw": (e.Backward, {"divided": True}),
+    "raw-custom": (e.Backward, {"custom": True}),
+    "scale": (e.Scale, {}),
+    "scale-twice": (e.Scale, {"twice": True}),
+    "unscale": (e.Unscale, {}),
+    "clip": (e.Clip, {}),
+    "clip-any": (e.Clip, {"owners": None}),
+    "clip-hand": (e.Clip, {"by_hand": True}),
+    "clip-undone": (e.Clip, {"undone": True}),
+    "clip-guessed": (e.Clip, {"guessed": True}),
+    "measure": (e.Clip, {"measures_only": True}),
+    "clip-or-raise": (e.Clip, {"nonfinite_error": True}),
+    "read": (e.GradRead, {}),
+    "read-any": (e.GradRead, {"owners": None}),
+    "read-undone": (e.GradRead, {"undone": True}),
+    "edit": (e.GradEdit, {}),
+    "divide": (e.GradDivide, {}),
+    "look": (e.GradCheck, {"raises": False}),
+    "look-or-raise": (e.GradCheck, {"raises": True}),
+    "normalise": (e.GradNormalise, {}),
+    "average": (e.GradAverage, {}),
+    "step": (e.ScalerStep, {}),
+    "step-sharing": (e.ScalerStep, {"unscales": False}),
+    "plain": (e.Step, {}),
+    "plain-checked": (e.Step, {"checked": True}),
+    "framework-step": (e.ScalerStep, {"framework": True}),
+    "framework-maybe": (e.ScalerStep, {"framework": False}),
+    "framework-unscale": (e.Unscale, {"framework": True}),
+    "restore": (e.Restore, {}),
+    "update": (e.Update, {}),
+    "set-scale": (e.Update, {"new_scale": True}),
+    "new": (e.ScalerNew, {}),
+    "load": (e.ScalerLoad, {}),
+    "state": (e.ScalerState, {}),
+    "made": (e.OptimizerNew, {}),
+    "found": (e.OptimizerNew, {"found": True}),
+    "in": (e.AutocastEnter, {**REGION, "instance": -1}),
+    "in-same": (e.AutocastEnter, REGION),
+    "in-off": (e.AutocastEnter, {**REGION, "instance": -1, "enabled": False}),
+    "in-uncached": (e.AutocastEnter, {**REGION, "instance": -1, "cache": False}),
+    "in-cpu": (e.AutocastEnter, {**REGION, "instance": -1, "device": "cpu"}),
+    "in-mps": (e.AutocastEnter, {**REGION, "instance": -1, "device": "mps"}),
+    "in-bfloat16": (e.AutocastEnter, {**REGION, "instance": -1, "dtype": "bfloat16"}),
+    "in-cpu-bfloat16": (e.AutocastEnter, {**REGION, "instance": -1, "device": "cpu", "dtype": "bfloat16"}),
+    "in-null": (e.AutocastEnter, {**REGION, "null": True, "enabled": False}),
+    "out": (e.AutocastExit, {}),
+    "out-all": (e.AutocastExit, {"depth": 0}),
+    "clear-cache": (e.AutocastCacheClear, {}),
+    "forward": (e.Forward, {}),
+    "forward-uncached": (e.Forward, {"cached": False}),
+    "write": (e.ParamWrite, {}),
+    "bce": (e.Loss, {"function": "binary_cross_entropy"}),
+    "mse": (e.Loss, {"function": "mse_loss"}),
+    "loss-float16": (e.Loss, {"low_precision": "float16"}),
+    "loss-bfloat16": (e.Loss, {"low_precision": "bfloat16"}),
+    **{how: (e.Capture, {"how": how}) for how in ("trace", "graphed", "graph", "replicas")},
+    "thread": (e.Thread, {"how": "thread"}),
+    "exit": (e.LoopExit, {}),
+    "exit-complete": (e.LoopExit, {"complete": True}),
+    "exit-within": (e.LoopExit, {"complete": True, "within": True}),
+    "again": (e.Again, {}),
+    "again-uncleared": (e.Again, {"uncleared": True}),
+    "hand": (e.Handoff, {}),
+    "hand-told": (e.Handoff, {"about": ()}),
+    "hand-clears": (e.Handoff, {"about": (e.CLEARS,)}),
+    "give": (e.Handoff, {"about": ()}),
+    "schedule": (e.SchedulerStep, {}),
+    "schedule-anywhere": (e.SchedulerStep, {"loops": None}),
+    "follow": (e.StepFollowed, {}),
+    "end": (e.End, {}),
 }
 #: Kinds whose subject is the scaler, in addition to the kinds that a drawing knows.
-OF_SCALERS = (e.SCALER_LOAD, e.SCALE, e.RESTORE)
+OF_SCALERS = (e.ScalerLoad, e.Scale, e.Restore)
 #: Kinds whose object is the optimizer and that depend on the loops.
-AFTER_STEPS = (e.SCHEDULER_STEP, e.STEP_FOLLOWED)
+AFTER_STEPS = (e.SchedulerStep, e.StepFollowed)
 
 
 def said(drawing: Drawing, word: str) -> Event:
@@ -127,23 +128,23 @@ def said(drawing: Drawing, word: str) -> Event:
     kind, facts = WORDS[name]
     facts = dict(facts)
     keys = tuple(drawing.optimizers[number].key for number in numbers)
-    if numbers and kind == e.BACKWARD:
+    if numbers and kind == e.Backward:
         facts["feeds"] = keys
-    elif numbers and kind in (e.CLIP, e.ZERO_GRAD, e.GRAD_READ, e.GRAD_EDIT, e.GRAD_DIVIDE, e.GRAD_CHECK):
+    elif numbers and kind in (e.Clip, e.ZeroGrad, e.GradRead, e.GradEdit, e.GradDivide, e.GradCheck):
         facts["owners"] = keys
     elif name == "give":
         facts["given"] = keys
-    elif kind == e.HANDOFF:
+    elif kind == e.Handoff:
         facts["things"] = keys or ((drawing.program.objects[-1] if other else drawing.scaler).key,)
     event = drawing.event(kind, numbers[0] if numbers else 0, **facts)
-    if kind in OF_SCALERS or (kind == e.BACKWARD and not name.startswith("raw")):
+    if kind in OF_SCALERS or (kind == e.Backward and not name.startswith("raw")):
         event.subject = drawing.scaler.key
     if other:
         event.subject = drawing.program.objects[-1].key
     if kind in AFTER_STEPS:
         event.object = drawing.optimizers[0].key
-    if kind.has_loops:
-        event.attributes.setdefault("loops", (1,))
+    if kind.has_loops and "loops" not in facts:
+        event.loops = (1,)
     return event
 
 
@@ -184,10 +185,8 @@ class Text:
             else:
                 event = said(drawing, word)
                 event.guards = self.guards
-                if event.attributes.get("averaged"):
-                    event.attributes["averaged"] = tuple(
-                        (self.tests[name].key, True) for name in event.attributes["averaged"]
-                    )
+                if isinstance(event, e.Backward) and event.averaged:
+                    event.averaged = tuple((self.tests[str(name)].key, True) for name in event.averaged)
                 node = drawing.line(node, event)
         return node
 
@@ -217,14 +216,14 @@ def found(
     ``known`` are attributes of the program, ``scaler`` of its first scaler, and ``facts`` of each optimizer.
     """
     drawing = Drawing(optimizers)
-    drawing.program.attributes.update(known or {})
+    set_attributes(drawing.program, **(known or {}))
     if scaler is not None:
-        drawing.scaler.attributes = dict(scaler)
+        drawing.scaler.attributes = e.ObjectAttributes(**scaler)
     for thing in drawing.optimizers:
-        thing.attributes.update(facts)
+        set_attributes(thing, **facts)
     for each in (drawing.scaler, drawing.program.add_object("scaler", "other")):
         if made:
-            each.attributes["constructed"] = True
+            each.attributes.constructed = True
             each.site = Site("train.py", 1)
     Text(drawing, words).read(0)
     return [finding for finding in drawing.findings() if finding.code != "AMP502"]
@@ -1057,14 +1056,14 @@ def test_questions_that_decide_about_nothing_are_not_remembered(word: str) -> No
 
 def test_many_optimizers_that_are_fed_or_not_are_too_many_ways() -> None:
     drawing = Drawing(24)
-    node = drawing.line(0, *(drawing.event(e.OPTIMIZER_NEW, number) for number in range(24)))
+    node = drawing.line(0, *(drawing.event(e.OptimizerNew, number) for number in range(24)))
     # Optimizers that are only constructed would need no states.
-    node = drawing.line(node, *(drawing.event(e.ZERO_GRAD, owners=(each.key,)) for each in drawing.optimizers))
+    node = drawing.line(node, *(drawing.event(e.ZeroGrad, owners=(each.key,)) for each in drawing.optimizers))
     node = drawing.line(node, *(said(drawing, word) for word in ("in", "forward", "write")))
     for number, optimizer in enumerate(drawing.optimizers):
         backward = drawing.scaled_backward(feeds=(optimizer.key,))
         node = drawing.diamond(node, drawing.test(f"f{number}"), [backward])
-    last = [drawing.event(e.CLIP), drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE)]
+    last = [drawing.event(e.Clip), drawing.event(e.ScalerStep), drawing.event(e.Update)]
     drawing.line(node, said(drawing, "forward"), said(drawing, "out"), *last)
     told = [(finding.code, finding.certain) for finding in drawing.findings() if finding.code != "AMP103"]
     assert told == [("AMP101", False), ("AMP201", False)]
@@ -1073,7 +1072,7 @@ def test_many_optimizers_that_are_fed_or_not_are_too_many_ways() -> None:
 def test_optimizers_that_are_only_constructed_take_no_states(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph_checker, "LIMIT", 1_500)
     drawing = Drawing(24)
-    node = drawing.line(0, *(drawing.event(e.OPTIMIZER_NEW, number) for number in range(24)))
+    node = drawing.line(0, *(drawing.event(e.OptimizerNew, number) for number in range(24)))
     crowd = " ".join(f"f{n}{{ normalise / }}" for n in [*range(7)] * 2)
     Text(drawing, f"zero0 back0 {crowd} clip0 step update").read(node)
     assert [(finding.code, finding.certain) for finding in drawing.findings()] == [("AMP201", True)]
@@ -1085,8 +1084,8 @@ def test_with_many_optimizers_fewer_ways_are_told_apart(
 ) -> None:
     monkeypatch.setattr(graph_checker, "LIMIT", 1_500)
     drawing = Drawing(optimizers)
-    node = drawing.line(0, *(drawing.event(e.OPTIMIZER_NEW, number) for number in range(optimizers)))
-    node = drawing.line(node, *(drawing.event(e.ZERO_GRAD, owners=(each.key,)) for each in drawing.optimizers))
+    node = drawing.line(0, *(drawing.event(e.OptimizerNew, number) for number in range(optimizers)))
+    node = drawing.line(node, *(drawing.event(e.ZeroGrad, owners=(each.key,)) for each in drawing.optimizers))
     crowd = " ".join(f"f{n}{{ zero-some / }}" for n in [*range(7)] * 2)
     Text(drawing, f"zero0 back0 {crowd} clip0 step update").read(node)
     assert [(finding.code, finding.certain) for finding in drawing.findings()] == [("AMP201", certain)]
@@ -1107,9 +1106,9 @@ def test_with_many_optimizers_fewer_ways_are_told_apart(
 def test_weights_are_stale_in_the_model_that_was_stepped(owns: str, runs: str, stale: bool) -> None:
     drawing = Drawing()
     modules = {name: drawing.program.add_object("module", name) for name in ("model", "other", "whole")}
-    modules["whole"].attributes["parts"] = {modules["model"].key}
+    modules["whole"].attributes.parts = {modules["model"].key}
     if owns:
-        drawing.optimizers[0].attributes["owns"] = (modules[owns].key,)
+        drawing.optimizers[0].attributes.owns = frozenset((modules[owns].key,))
     words = "zero raw in-off in plain forward out out"
     events = [said(drawing, word) for word in words.split()]
     events[5].subject = modules[runs].key if runs else None
@@ -1151,7 +1150,7 @@ def test_what_is_told_of_two_optimizers_on_several_ways(words: str, expected: st
 def test_a_framework_updates_the_scale_for_all_its_optimizers(words: str, owned: bool, expected: str) -> None:
     drawing = Drawing(2)
     for optimizer in drawing.optimizers if owned else ():
-        optimizer.attributes["owns"] = (drawing.program.add_object("module", "model").key,)
+        optimizer.attributes.owns = frozenset((drawing.program.add_object("module", "model").key,))
     Text(drawing, words).read(0)
     found = [finding for finding in drawing.findings() if finding.code != "AMP502"]
     assert ", ".join(f"{finding.line} {finding.code}" for finding in found) == expected
@@ -1163,14 +1162,14 @@ def test_a_framework_updates_the_scale_for_all_its_optimizers(words: str, owned:
 )
 def test_a_step_is_the_end_where_nobody_else_has_the_scaler(facts: dict[str, Any], expected: list[str]) -> None:
     drawing = Drawing()
-    drawing.program.attributes.update(facts)
+    set_attributes(drawing.program, **facts)
     Text(drawing, "zero back step end").read(0)
     assert [finding.code for finding in drawing.findings()] == expected
 
 
 def test_a_function_that_is_too_long_is_named() -> None:
     drawing = Drawing()
-    drawing.program.attributes["unread"] = Site("train.py", 7, function="main")
+    drawing.program.attributes.unread = Site("train.py", 7, function="main")
     (finding,) = drawing.findings()
     assert finding.line == 7
     assert "`main`" in finding.message
@@ -1189,18 +1188,18 @@ def judged(
 ) -> str:
     """Return the findings of words, with attributes of program and scaler, and of optimizers, words and predicates."""
     drawing = Drawing(optimizers)
-    drawing.program.attributes.update(program or {})
+    set_attributes(drawing.program, **(program or {}))
     drawing.program.add_object("scaler", "other")
     if made:
-        drawing.scaler.attributes["constructed"] = True
+        drawing.scaler.attributes.constructed = True
         drawing.scaler.site = Site("train.py", 1)
-    drawing.scaler.attributes.update(scaler or {})
+    set_attributes(drawing.scaler, **(scaler or {}))
     for number, facts in (things or {}).items():
-        drawing.optimizers[number].attributes.update(facts)
+        set_attributes(drawing.optimizers[number], **facts)
     Text(drawing, words).read(0)
     for node in drawing.graph.nodes:
         if node.event is not None:
-            node.event.attributes.update((events or {}).get(node.event.site.line, {}))
+            node.event.__dict__.update((events or {}).get(node.event.site.line, {}))
     for number, attributes in (tests or {}).items():
         for name, value in attributes.items():
             setattr(drawing.graph.predicates[number], name, value)

@@ -5,122 +5,110 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from event_fields import every_kind as kinds_of_events
+from event_fields import fields_of, own_fields, set_attributes
 
 import pytest_amp_check
 from pytest_amp_check.protocol import events, torch_api
-from pytest_amp_check.protocol.events import Event, EventKind, Program, Site
-from pytest_amp_check.protocol.rules import LABELS
+from pytest_amp_check.protocol.events import Event, Program, Site, name_of_kind
 
 ROOT = Path(pytest_amp_check.__file__).parent
-KINDS = {name: kind for name, kind in vars(events).items() if isinstance(kind, EventKind)}
+KINDS = {kind.__name__: kind for kind in kinds_of_events()}
 every_kind = pytest.mark.parametrize("name", KINDS)
+#: Kinds that only show that a call is known, and that it may raise.
+ONLY_KNOWN = {"AutogradGrad"}
 
 
 def code(*folders: str) -> Iterator[ast.AST]:
     """Yield the nodes of all modules in some folders of the package."""
     for folder in folders:
         for path in (ROOT / folder).rglob("*.py"):
-            yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-
-
-def text_of(node: ast.AST) -> str:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-
-
-def looked_up(node: ast.AST) -> tuple[ast.expr, str] | None:
-    """Return container and key of a lookup by name, such as ``facts["owners"]`` or ``facts.get("owners")``."""
-    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-        return node.value, text_of(node.slice)
-    if isinstance(node, ast.Call) and method_of(node) in ("get", "setdefault") and node.args:
-        assert isinstance(node.func, ast.Attribute)
-        return node.func.value, text_of(node.args[0])
-    return None
-
-
-def method_of(node: ast.Call) -> str:
-    return node.func.attr if isinstance(node.func, ast.Attribute) else ""
-
-
-def kind_named(node: ast.AST) -> str:
-    """Return the constant that an argument names, such as ``e.BACKWARD`` or ``BACKWARD``, or an empty string."""
-    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
-    return name if name in KINDS else ""
-
-
-def keys_set(node: ast.AST) -> Iterator[str]:
-    """Yield the keys with which values are stored in a dictionary."""
-    if isinstance(node, ast.Dict):
-        yield from (text_of(key) for key in node.keys if key is not None)
-    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-        yield text_of(node.slice)
-    elif isinstance(node, ast.Call) and method_of(node) in ("update", "setdefault"):
-        yield from (keyword.arg or "" for keyword in node.keywords)
-        yield from map(text_of, node.args[:1])
+            if path != Path(events.__file__):
+                yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
 
 
 @pytest.fixture(scope="module")
 def read() -> set[str]:
-    """Return the names that the package looks up anywhere, or uses for label overrides."""
-    told = {fact for _, fault in LABELS.values() for fact, _ in fault.label_overrides}
-    return told | {found[1] for node in code("protocol", "static", "runtime") if (found := looked_up(node))}
+    """Return the names that the package reads as attributes anywhere, or that decide the effect of an event."""
+    loaded = (node for node in code("protocol", "static", "runtime") if isinstance(node, ast.Attribute))
+    deciding = (kind.deciding_fields or () for kind in KINDS.values())
+    return {node.attr for node in loaded if isinstance(node.ctx, ast.Load)}.union(*deciding)
 
 
 @pytest.fixture(scope="module")
-def emitted() -> dict[str, set[str]]:
-    """Return constant of a kind -> attributes at its emissions. The key "" has the attributes that are set later."""
+def written() -> dict[str, set[str]]:
+    """Return kind -> fields that are passed at its emissions. The key "" has the fields that are set later."""
     found: dict[str, set[str]] = {name: set() for name in ("", *KINDS)}
     for node in code("static", "runtime"):
-        found[""].update(keys_set(node))
-        if isinstance(node, ast.Call):
-            named = {kind for part in node.args for leaf in ast.walk(part) if (kind := kind_named(leaf))}
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found[""].add(node.attr)
+        elif isinstance(node, ast.Call):
+            named = {kind for part in (node.func, *node.args) for leaf in ast.walk(part) if (kind := kind_named(leaf))}
             for kind in named:
                 found[kind].update(keyword.arg or "" for keyword in node.keywords)
     return found
 
 
-def test_kinds_are_all_different() -> None:
-    assert len({str(kind) for kind in KINDS.values()}) == len(KINDS) > 40
+def kind_named(node: ast.AST) -> str:
+    """Return the kind that an argument names, such as ``e.Backward`` or ``Backward``, or an empty string."""
+    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return name if name in KINDS else ""
+
+
+def test_there_are_many_kinds() -> None:
+    assert len(KINDS) > 40
+    assert len({name_of_kind(kind) for kind in KINDS.values()}) == len(KINDS)
+
+
+@pytest.fixture(scope="module")
+def named() -> dict[str, set[str]]:
+    """Return folder of the package -> kinds that its code names."""
+    folders = ("protocol", "static", "runtime")
+    return {folder: {kind for node in code(folder) if (kind := kind_named(node))} for folder in folders}
 
 
 @every_kind
-def test_what_a_kind_declares_is_emitted_and_read(name: str, read: set[str], emitted: dict[str, set[str]]) -> None:
+def test_a_kind_is_emitted_and_used(name: str, named: dict[str, set[str]]) -> None:
+    emitted = named["static"] | named["runtime"]
+    assert name in emitted, "emit it in a model of static/libraries or in a listener of runtime/record/listeners"
+    assert name in named["protocol"] | ONLY_KNOWN, "handle it in protocol/effects/__init__.py, or check it in a rule"
+
+
+@every_kind
+def test_what_a_kind_declares_is_emitted_and_read(name: str, read: set[str], written: dict[str, set[str]]) -> None:
     kind = KINDS[name]
-    facts = kind.attributes - ({"loops"} if kind.has_loops else frozenset())
-    assert facts - emitted[name] - emitted[""] == set(), "nobody emits these"
-    assert kind.attributes - read == set(), "nobody reads these"
-    assert kind.attributes.issuperset(kind.deciding_attributes or ())
+    fields = fields_of(kind) - fields_of(Event)
+    assert fields - written[name] - written[""] == set(), "pass these to the event, or remove them"
+    assert fields - read == set(), "read these in a check or a handler, or remove them"
+    assert fields_of(kind).issuperset(kind.deciding_fields or ())
 
 
-def test_what_is_read_of_facts_is_declared() -> None:
-    declared = frozenset().union(*(kind.attributes for kind in KINDS.values()), events.PROGRAM.split())
-    declared = declared.union(*(facts.split() for facts in events.THINGS.values()))
-    declared = declared.union(*(entry.attributes for entry in torch_api.SURFACE.values()))
-    for node in code("protocol", "static", "runtime"):
-        found = looked_up(node)
-        if found is not None and found[1]:
-            whose = found[0].attr if isinstance(found[0], ast.Attribute) else getattr(found[0], "id", "")
-            if whose == "facts":
-                assert found[1] in declared, f"{ast.unparse(node)}: nobody emits it"
+def test_what_several_kinds_have_in_common_is_declared_once() -> None:
+    for kind in KINDS.values():
+        declared = [name for each in kind.__mro__ for name in own_fields(each)]
+        assert len(declared) == len(set(declared))
 
 
-def test_facts_that_nobody_declares_fail_in_tests() -> None:
-    with pytest.raises(AssertionError, match="a step event has no fact 'disabled'"):
-        Event(events.STEP, Site("train.py", 1), attributes={"disabled": True})
-    event = Event(events.STEP, Site("train.py", 1), attributes={"checked": True})
-    with pytest.raises(AssertionError, match="has no fact 'disabled'"):
-        event.attributes["disabled"] = True
-    with pytest.raises(AssertionError, match="a module has no fact 'upcast'"):
+def test_fields_that_nobody_declares_fail_in_tests() -> None:
+    facts: dict[str, Any] = {"disabled": True}
+    with pytest.raises(AssertionError, match="a step event has no field 'disabled'"):
+        events.Step(Site("train.py", 1), **facts)
+    event = events.Step(Site("train.py", 1), checked=True)
+    with pytest.raises(AssertionError, match="has no field 'disabled'"):
+        setattr(event, *facts.popitem())
+    with pytest.raises(AssertionError, match="an object has no attribute 'upcast'"):
         Program().add_object("module", "model", upcast=True)
-    with pytest.raises(AssertionError, match="a program has no fact"):
-        Program().attributes["colour"] = "red"
+    with pytest.raises(AssertionError, match="no attribute 'colour'"):
+        set_attributes(Program(), colour="red")
 
 
 @every_kind
 def test_what_a_kind_says_is_a_clause(name: str) -> None:
     for words in (KINDS[name].description, KINDS[name].scaled_description):
-        assert words == words.strip() and not words.endswith(".") and words[0].islower()
+        assert words == words.strip() and not words.endswith(".") and words == words[:1].lower() + words[1:]
 
 
 def test_things_and_events_are_shown_by_what_they_are() -> None:
@@ -128,7 +116,7 @@ def test_things_and_events_are_shown_by_what_they_are() -> None:
     first, second = program.add_object("module", "model"), program.add_object("optimizer", "opt")
     assert (repr(first), repr(second)) == ("<module 0 model>", "<optimizer 1 opt>")
     assert program.optimizer_keys == [1]
-    assert repr(Event(events.STEP, Site("train.py", 3, 4), None, 1)) == "<step None 1 @train.py:3:4>"
+    assert repr(events.Step(Site("train.py", 3, 4), None, 1)) == "<step None 1 @train.py:3:4>"
     assert repr(Site("a.ipynb", 3, 4, cell=2)) == "a.ipynb:cell 2:3:4"
     assert repr(torch_api.ApiEntry("torch.save", "save")) == "<save torch.save>"
 
@@ -137,7 +125,7 @@ def test_a_module_is_whole_with_the_parts_of_its_parts() -> None:
     program = Program()
     keys = [program.add_object("module", name).key for name in ("model", "encoder", "layer", "other")]
     for key, parts in ((0, {1}), (1, {2, 0})):
-        program.objects[keys[key]].attributes["parts"] = parts
+        program.objects[keys[key]].attributes.parts = parts
     assert program.with_submodules([0]) == {0, 1, 2}
     assert program.with_submodules([2, 3]) == {2, 3}
 

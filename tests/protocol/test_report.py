@@ -26,8 +26,8 @@ def message(label: str, *events: Event, **values: str) -> str:
 
 
 def test_the_names_are_those_of_the_first_event_that_has_one() -> None:
-    clip = Event(e.CLIP, SITE, names={"call": "clip_grad_norm_"})
-    step = Event(e.SCALER_STEP, SITE, names={"call": "step", "scaler": "self.scaler", "optimizer": ""})
+    clip = e.Clip(SITE, names={"call": "clip_grad_norm_"})
+    step = e.ScalerStep(SITE, names={"call": "step", "scaler": "self.scaler", "optimizer": ""})
     assert message("clip@scaled", clip, step) == (
         "`clip_grad_norm_` clips gradients that are still multiplied by the loss scale: "
         "call `self.scaler.unscale_(optimizer)` before it"
@@ -63,22 +63,22 @@ def test_a_judge_may_decide_how_severe_a_fault_is() -> None:
 
 @pytest.mark.parametrize("guessed", [True, False])
 def test_what_is_guessed_of_an_event_is_not_certain(guessed: bool) -> None:
-    event = Event(e.FILL, SITE, attributes={"value": -1e9, "eligible": True, "guessed": guessed})
+    event = e.Fill(SITE, value=-1e9, eligible=True, guessed=guessed)
     (finding,) = check_event(event, Program())
     assert (finding.code, finding.site, finding.certain) == ("AMP506", SITE, not guessed)
 
 
 def test_an_event_in_words_is_what_its_first_rule_says_of_it() -> None:
-    fill = Event(e.FILL, SITE, attributes={"value": -1e9, "eligible": True}, names={"call": "masked_fill"})
+    fill = e.Fill(SITE, value=-1e9, eligible=True, names={"call": "masked_fill"})
     assert describe_violation(fill, Program()) == (
         "`masked_fill` writes -1e+09 into a tensor that may be float16, which ends at 65504"
     )
-    assert describe_violation(Event(e.FILL, SITE, attributes={"value": 1.0, "eligible": True}), Program()) == ""
+    assert describe_violation(e.Fill(SITE, value=1.0, eligible=True), Program()) == ""
 
 
 def test_what_an_event_did_depends_on_whether_a_scaler_did_it() -> None:
-    assert describe_event(Event(e.BACKWARD, SITE)) == "gradients of an unscaled loss are added"
-    assert describe_event(Event(e.BACKWARD, SITE, 0)) == "gradients multiplied by the loss scale are added"
+    assert describe_event(e.Backward(SITE)) == "gradients of an unscaled loss are added"
+    assert describe_event(e.Backward(SITE, 0)) == "gradients multiplied by the loss scale are added"
 
 
 def acting(framework: str = "", name: str = "accelerator", **facts: Any) -> Program:
@@ -90,8 +90,8 @@ def acting(framework: str = "", name: str = "accelerator", **facts: Any) -> Prog
     return program
 
 
-STEP = Event(e.SCALER_STEP, SITE, 0)
-NOBODYS = Event(e.CLIP, SITE)
+STEP = e.ScalerStep(SITE, 0)
+NOBODYS = e.Clip(SITE)
 
 
 @pytest.mark.parametrize(
@@ -161,18 +161,18 @@ def test_what_is_said_where_a_framework_scales(
 @pytest.mark.parametrize(
     ("kind", "facts", "names", "scaler"),
     [
-        (e.SCALER_STEP, {}, {"scaler": "accelerator.scaler"}, "accelerator.scaler"),
-        (e.UNSCALE, {}, {"scaler": "grad_scaler"}, "grad_scaler"),
+        (e.ScalerStep, {}, {"scaler": "accelerator.scaler"}, "accelerator.scaler"),
+        (e.Unscale, {}, {"scaler": "grad_scaler"}, "grad_scaler"),
         # A call of the engine, and a call that is not the scaler's.
-        (e.SCALER_STEP, {"framework": True}, {"scaler": "acc"}, "acc.scaler"),
-        (e.BACKWARD, {}, {"scaler": "acc"}, "acc.scaler"),
-        (e.UPDATE, {}, {}, "accelerator.scaler"),
+        (e.ScalerStep, {"framework": True}, {"scaler": "acc"}, "acc.scaler"),
+        (e.Backward, {}, {"scaler": "acc"}, "acc.scaler"),
+        (e.Update, {}, {}, "accelerator.scaler"),
     ],
 )
 def test_the_scaler_of_an_engine_is_called_what_the_program_calls_it(
     kind: e.EventKind, facts: dict[str, Any], names: dict[str, object], scaler: str
 ) -> None:
-    event = Event(kind, SITE, 0, attributes=facts, names=names)
+    event = kind(SITE, 0, **facts, names=names)
     assert adapt_to_framework("step@divided", [event], acting("accelerate"))[1]["scaler"] == scaler
 
 

@@ -369,3 +369,56 @@ def test_where_a_comment_stands_is_told() -> None:
         (1, "# noqa: AMP202", "AMP202"),
         (2, "# amp: ignore[AMP207]", "AMP207"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("comment", "remedy"),
+    [
+        ("# amp: ignore(AMP401)", "`# amp: ignore[AMP401]`"),
+        ("# amp: ignore (AMP401, AMP201)", "`# amp: ignore[AMP401, AMP201]`"),
+        ("# amp: ignored[AMP201]", "`# amp: ignore[AMP201]`"),
+        ("# amp: noqa[AMP201]", "`# amp: ignore[AMP201]`"),
+        ("# amp: noqa", "`# amp: ignore[CODE]`"),
+        ("# amp: skip[AMP201]", "`# amp: ignore[AMP201]`"),
+        ("# amp: disable", "`# amp: disable[CODE]`"),
+        ("# amp: disable=AMP201", None),
+        ("# amp: disable: AMP201", "`# amp: disable[AMP201]`"),
+        ("# amp-check: ignore[AMP201] reason", "`# amp: ignore[AMP201]`"),
+        ("# pytest-amp-check: ignore-file[AMP201]", "`# amp: ignore-file[AMP201]`"),
+        ("# amp: enable[AMP201]", "`# amp: disable[AMP201]` above it, with the same list"),
+        ("# amp: ignore[AMP201]", None),
+        ("# amp: ignore: AMP201", None),
+        ("# amp: ignore AMP201 the reason", None),
+        ("# amp: disable it while the model is evaluated", None),
+        ("# amp: this region runs in float16 (see AMP201)", None),
+        ("# see amp: torch.amp", None),
+    ],
+)
+def test_a_comment_in_another_form_silences_nothing_and_is_reported(comment: str, remedy: str | None) -> None:
+    text = f"a = 1  {comment}\n"
+    read = Suppressions.from_text(text)
+    assert [each.remedy for each in read.malformed_comments] == ([] if remedy is None else [remedy])
+    if remedy is not None:
+        assert silenced(text) == []
+        (found,) = read.malformed_comments
+        assert text[found.column : found.end_column] == comment
+
+
+def test_a_range_ends_with_its_own_list_or_the_file() -> None:
+    text = """\
+a = 1
+# amp: disable[AMP201]
+b = 2
+# amp: disable[AMP202]
+c = 3
+# amp: enable[AMP201]
+d = 4
+"""
+    assert silenced(text) == [2, 3, 4, 5, 6]
+    assert silenced(text, "AMP202") == [4, 5, 6, 7, 8]
+    assert silenced(text, "AMP203") == []
+
+
+def test_an_idle_range_is_reported() -> None:
+    assert idle("# amp: disable[AMP201]\na = 1\n# amp: enable[AMP201]\n") == ["AMP201"]
+    assert idle("# amp: disable[AMP201]\na = 1\n# amp: enable[AMP201]\n", finding(2)) == []

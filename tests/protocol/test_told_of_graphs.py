@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from drawing import Drawing
+from event_fields import set_attributes
 
 from pytest_amp_check import check_source
 from pytest_amp_check.protocol import events as e
-from pytest_amp_check.protocol.events import Event, Graph, Node, Program, Site
+from pytest_amp_check.protocol.events import Graph, Node, Program, Site
 from pytest_amp_check.protocol.graph_checker import check
 from pytest_amp_check.protocol.source_text import NegatedText, SourceText
 
@@ -59,7 +60,7 @@ def called(function: str, line: int, column: int = 0, *, path: str = "test_train
 )
 def test_a_test_that_tries_a_function_out_trains_nothing(backward: Site, step: Site, expected: list[str]) -> None:
     drawing = Drawing()
-    events = [drawing.event(kind) for kind in (e.ZERO_GRAD, e.BACKWARD, e.SCALER_STEP, e.UPDATE)]
+    events = [drawing.event(kind) for kind in (e.ZeroGrad, e.Backward, e.ScalerStep, e.Update)]
     events[1].site, events[2].site = backward, step
     drawing.line(0, *events)
     assert codes(drawing) == expected
@@ -79,13 +80,13 @@ def test_who_gives_a_helper_a_loss_that_is_not_divided_is_blamed(made: Site | No
     drawing = Drawing()
     facts: dict[str, Any] = {"inside": e.MICRO}
     if made is not None:
-        facts["forward"] = Event(e.FORWARD, made)
+        facts["forward"] = e.Forward(made)
     backward = drawing.scaled_backward(**facts)
     backward.site = Site("helpers.py", 3, function="accumulate", caller=Site("train.py", 10, function="main"))
-    step = [drawing.event(kind) for kind in (e.SCALER_STEP, e.UPDATE)]
+    step = [drawing.event(kind) for kind in (e.ScalerStep, e.Update)]
     for event, place in zip(step, (20, 21), strict=True):
         event.site = Site("train.py", place, function="main")
-    clear = drawing.event(e.ZERO_GRAD)
+    clear = drawing.event(e.ZeroGrad)
     drawing.line(0, clear, backward, backward, *step)
     (finding,) = drawing.findings()
     assert (finding.code, finding.line) == ("AMP301", line)
@@ -94,16 +95,16 @@ def test_who_gives_a_helper_a_loss_that_is_not_divided_is_blamed(made: Site | No
 @pytest.mark.parametrize("skips", [True, False])
 def test_what_skips_the_step_is_named_before_what_comes_of_it(skips: bool) -> None:
     drawing = Drawing()
-    node = drawing.line(0, drawing.event(e.ZERO_GRAD), drawing.scaled_backward(), drawing.event(e.UNSCALE))
+    node = drawing.line(0, drawing.event(e.ZeroGrad), drawing.scaled_backward(), drawing.event(e.Unscale))
     skipping = drawing.node()
     drawing.way(node, skipping)
     if skips:
         drawing.graph.nodes[skipping].skip_statement = ("continue", Site("train.py", 90))
     last = [
-        drawing.event(e.ZERO_GRAD),
+        drawing.event(e.ZeroGrad),
         drawing.scaled_backward(),
-        drawing.event(e.SCALER_STEP),
-        drawing.event(e.UPDATE),
+        drawing.event(e.ScalerStep),
+        drawing.event(e.Update),
     ]
     drawing.line(skipping, *last)
     (finding,) = drawing.findings()
@@ -118,9 +119,9 @@ def test_a_statement_that_skips_what_came_before_is_not_named() -> None:
     skipping = drawing.node()
     drawing.way(0, skipping)
     drawing.graph.nodes[skipping].skip_statement = ("continue", Site("train.py", 90))
-    events = [drawing.event(e.ZERO_GRAD), drawing.scaled_backward(), drawing.event(e.UNSCALE)]
-    events += [drawing.event(e.ZERO_GRAD), drawing.scaled_backward(), drawing.event(e.SCALER_STEP)]
-    drawing.line(skipping, *events, drawing.event(e.UPDATE))
+    events = [drawing.event(e.ZeroGrad), drawing.scaled_backward(), drawing.event(e.Unscale)]
+    events += [drawing.event(e.ZeroGrad), drawing.scaled_backward(), drawing.event(e.ScalerStep)]
+    drawing.line(skipping, *events, drawing.event(e.Update))
     (finding,) = drawing.findings()
     assert "skip" not in finding.names
 
@@ -128,9 +129,9 @@ def test_a_statement_that_skips_what_came_before_is_not_named() -> None:
 def test_a_finding_knows_the_functions_whose_reading_has_come_upon_it() -> None:
     program = Program()
     scaler = program.add_object("scaler", "scaler")
-    program.attributes.update(enters_autocast=False, live_scalers=(scaler,))
-    fill = Event(e.FILL, Site("train.py", 4), attributes={"value": -1e9, "eligible": True})
-    scale = Event(e.SCALE, Site("train.py", 7), scaler.key, attributes={"forward_read": True})
+    set_attributes(program, enters_autocast=False, live_scalers=(scaler,))
+    fill = e.Fill(Site("train.py", 4), value=-1e9, eligible=True)
+    scale = e.Scale(Site("train.py", 7), scaler.key, forward_read=True)
     for line, events in ((1, [fill]), (3, [scale, fill]), (9, [])):
         graph = Graph("f", ("train.py", line))
         graph.nodes = [Node(event) for event in (None, *events)]
@@ -145,8 +146,8 @@ def test_a_finding_knows_the_functions_whose_reading_has_come_upon_it() -> None:
 @pytest.mark.parametrize("read", [True, False])
 def test_what_a_program_lacks_is_certain_where_its_forward_was_read(read: bool) -> None:
     drawing = Drawing()
-    drawing.program.attributes.update(enters_autocast=False, live_scalers=(drawing.scaler,))
-    scale = drawing.event(e.SCALE, forward_read=read)
+    set_attributes(drawing.program, enters_autocast=False, live_scalers=(drawing.scaler,))
+    scale = drawing.event(e.Scale, forward_read=read)
     scale.subject = drawing.scaler.key
     drawing.line(0, scale)
     assert [(finding.code, finding.certain) for finding in drawing.findings()] == [("AMP110", read)]
@@ -155,11 +156,11 @@ def test_what_a_program_lacks_is_certain_where_its_forward_was_read(read: bool) 
 @pytest.mark.parametrize(("saved", "expected"), [("scaler", ["AMP208"]), ("other", ["AMP208", "AMP401"])])
 def test_a_scaler_that_is_made_anew_all_the_time_is_not_missed_in_a_checkpoint(saved: str, expected: list[str]) -> None:
     drawing = Drawing()
-    kinds = [e.OPTIMIZER_NEW, *[e.SCALER_NEW, e.ZERO_GRAD, e.BACKWARD, e.SCALER_STEP, e.UPDATE] * 2]
-    events = [drawing.event(kind) if kind != e.BACKWARD else drawing.scaled_backward() for kind in kinds]
+    kinds = [e.OptimizerNew, *[e.ScalerNew, e.ZeroGrad, e.Backward, e.ScalerStep, e.Update] * 2]
+    events = [drawing.event(kind) if kind != e.Backward else drawing.scaled_backward() for kind in kinds]
     for event in events:
         event.names = {"scaler": "scaler"}
-    save = drawing.event(e.SAVE, optimizers=(drawing.optimizers[0].key,), scope_scalers=(saved,))
+    save = drawing.event(e.Save, optimizers=(drawing.optimizers[0].key,), scope_scalers=(saved,))
     drawing.line(0, *events, save)
     assert codes(drawing) == expected
 
@@ -171,11 +172,11 @@ def test_micro_batches_that_are_left_over_are_counted(left: tuple[int, int], sai
     drawing = Drawing()
     full = drawing.test("(i + 1) % k == 0")
     full.is_window_predicate, full.trailing_microbatches, full.site = True, left, Site("train.py", 50)
-    head = drawing.line(0, drawing.event(e.OPTIMIZER_NEW))
+    head = drawing.line(0, drawing.event(e.OptimizerNew))
     loop = drawing.node()
     drawing.way(head, loop)
     drawing.graph.nodes[loop].forgotten_predicates = 1 << full.key
-    flush = [drawing.event(kind) for kind in (e.SCALER_STEP, e.UPDATE, e.ZERO_GRAD)]
+    flush = [drawing.event(kind) for kind in (e.ScalerStep, e.Update, e.ZeroGrad)]
     drawing.way(drawing.diamond(drawing.line(loop, drawing.scaled_backward(divided=True)), full, flush), loop)
     (finding,) = drawing.findings()
     assert (finding.code, finding.line) == ("AMP304", 50)
@@ -201,19 +202,19 @@ def test_a_condition_that_is_denied_is_said_without_its_denial(
     test = drawing.test()
     words = SourceText(ast.parse(asked, mode="eval").body, 80)
     test.text = NegatedText(words) if denied else words
-    node = drawing.line(0, drawing.event(e.ZERO_GRAD), drawing.scaled_backward())
-    clip = [drawing.event(e.CLIP)]
+    node = drawing.line(0, drawing.event(e.ZeroGrad), drawing.scaled_backward())
+    clip = [drawing.event(e.Clip)]
     node = drawing.diamond(node, test, clip if truth else (), () if truth else clip)
-    drawing.line(node, drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE))
+    drawing.line(node, drawing.event(e.ScalerStep), drawing.event(e.Update))
     (finding,) = drawing.findings()
     assert (finding.code, finding.condition) == ("AMP201", condition)
 
 
 def test_a_question_without_words_is_no_condition() -> None:
     drawing = Drawing()
-    node = drawing.line(0, drawing.event(e.ZERO_GRAD), drawing.scaled_backward())
-    node = drawing.diamond(node, drawing.test(""), [drawing.event(e.CLIP)])
-    drawing.line(node, drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE))
+    node = drawing.line(0, drawing.event(e.ZeroGrad), drawing.scaled_backward())
+    node = drawing.diamond(node, drawing.test(""), [drawing.event(e.Clip)])
+    drawing.line(node, drawing.event(e.ScalerStep), drawing.event(e.Update))
     (finding,) = drawing.findings()
     assert (finding.certain, finding.condition) == (False, "")
 
@@ -243,22 +244,22 @@ def train(model, loader, optimizer, a, b, c, d):
 def test_a_way_that_one_answer_opens_alone_is_gone_with_that_answer(truth: bool) -> None:
     drawing = Drawing()
     test = drawing.test()
-    node = drawing.line(0, drawing.event(e.ZERO_GRAD), drawing.scaled_backward())
+    node = drawing.line(0, drawing.event(e.ZeroGrad), drawing.scaled_backward())
     asking, after = drawing.node(), drawing.node()
     drawing.way(node, asking)
     drawing.way(asking, after, test, truth)
-    node = drawing.diamond(after, test, [drawing.event(e.CLIP)])
-    drawing.line(node, drawing.event(e.SCALER_STEP), drawing.event(e.UPDATE))
+    node = drawing.diamond(after, test, [drawing.event(e.Clip)])
+    drawing.line(node, drawing.event(e.ScalerStep), drawing.event(e.Update))
     assert codes(drawing) == (["AMP201"] if truth else [])
 
 
 @pytest.mark.parametrize(("function", "line"), [("main", 50), ("evaluate", 3)])
 def test_who_asks_a_helper_to_read_gradients_is_blamed(function: str, line: int) -> None:
     drawing = Drawing()
-    backward, read = drawing.scaled_backward(), drawing.event(e.GRAD_READ)
+    backward, read = drawing.scaled_backward(), drawing.event(e.GradRead)
     backward.site = Site("train.py", 49, function="main")
     read.site = Site("norms.py", 3, function="norm", caller=Site("train.py", 50, function=function))
-    last = [drawing.event(kind) for kind in (e.SCALER_STEP, e.UPDATE)]
-    drawing.line(0, drawing.event(e.ZERO_GRAD), backward, read, *last)
+    last = [drawing.event(kind) for kind in (e.ScalerStep, e.Update)]
+    drawing.line(0, drawing.event(e.ZeroGrad), backward, read, *last)
     (finding,) = drawing.findings()
     assert (finding.code, finding.line) == ("AMP202", line)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from event_fields import set_attributes
 
 from pytest_amp_check.protocol import events as e
 from pytest_amp_check.protocol.events import UNKNOWN, Event, Graph, Node, Program, Site
@@ -29,7 +30,7 @@ def graph_of(*events: Event, ways: tuple[tuple[int, int], ...] | None = None) ->
 def program_of(*graphs: Graph, **facts: Any) -> Program:
     program = Program()
     program.graphs = list(graphs)
-    program.attributes.update(facts)
+    set_attributes(program, **facts)
     return program
 
 
@@ -40,14 +41,14 @@ def judged(code: str, program: Program) -> list[tuple[str, int, dict[str, str]]]
 
 
 def load(line: int = 1, site: Site | None = None, **facts: Any) -> Event:
-    return Event(e.OPTIMIZER_LOAD, site or at(line), attributes={**LOADS, **facts}, names={"optimizer": "opt"})
+    return e.OptimizerLoad(site or at(line), **{**LOADS, **facts}, names={"optimizer": "opt"})
 
 
 def scaler_load(line: int = 2, site: Site | None = None, **facts: Any) -> Event:
-    return Event(e.SCALER_LOAD, site or at(line), 0, attributes=facts)
+    return e.ScalerLoad(site or at(line), 0, **facts)
 
 
-AGAIN = Event(e.AGAIN, at(9))
+AGAIN = e.Again(at(9))
 NOT_LOADED = ("load:no-scaler", 1, {"optimizer": "opt", "scaler": "scaler"})
 CALLED = at(1, "restore", at(7))
 
@@ -62,7 +63,7 @@ CALLED = at(1, "restore", at(7))
         ([graph_of(load(), scaler_load())], False),
         ([graph_of(scaler_load(), load())], False),
         ([graph_of(load(), scaler_load(), ways=((0, 1), (0, 2)))], True),
-        ([graph_of(load(), Event(e.STEP, at(3)), scaler_load())], False),
+        ([graph_of(load(), e.Step(at(3)), scaler_load())], False),
         # A path through a loop counts; a path through another call of the function does not.
         ([graph_of(load(), scaler_load(), ways=((0, 1), (1, 1), (1, 2)))], False),
         ([graph_of(load(), AGAIN, scaler_load())], True),
@@ -93,7 +94,7 @@ def test_a_scaler_is_loaded_where_the_optimizer_is(graphs: list[Graph], found: b
 )
 def test_what_a_scaler_of_bfloat16_has_learnt_is_nothing_to_save_or_to_load(dtypes: set[str], found: bool) -> None:
     assert judged("AMP402", program_of(graph_of(load()), scaler_dtypes=dtypes)) == [NOT_LOADED] * found
-    saved = Event(e.SAVE, at(1), attributes={"optimizers": ("opt",), "scope_scalers": ("scaler",)})
+    saved = e.Save(at(1), optimizers=("opt",), scope_scalers=("scaler",))
     names = {"optimizer": "opt", "scaler": "scaler"}
     assert judged("AMP401", program_of(graph_of(saved), scaler_dtypes=dtypes)) == [("save:no-scaler", 1, names)] * found
 
@@ -115,14 +116,14 @@ def test_what_a_scaler_of_bfloat16_has_learnt_is_nothing_to_save_or_to_load(dtyp
     ],
 )
 def test_what_a_checkpoint_lacks(facts: dict[str, Any], known: dict[str, Any], label: str) -> None:
-    saved = Event(e.SAVE, at(1), attributes={"optimizers": ("opt",), "scope_scalers": ("scaler",), **facts})
+    saved = e.Save(at(1), **{"optimizers": ("opt",), "scope_scalers": ("scaler",), **facts})
     assert [said for said, _, _ in judged("AMP401", program_of(graph_of(saved), **known))] == ([label] if label else [])
 
 
 @pytest.mark.parametrize(("optimizers", "found"), [((), False), (("opt",), True)])
 def test_a_scaler_that_is_saved_in_a_file_of_its_own_is_saved(optimizers: tuple[str, ...], found: bool) -> None:
-    saved = Event(e.SAVE, at(1), attributes={"optimizers": ("opt",), "scope_scalers": ("scaler",)})
-    other = Event(e.SAVE, at(2), attributes={"scalers": ("scaler",), "optimizers": optimizers})
+    saved = e.Save(at(1), optimizers=("opt",), scope_scalers=("scaler",))
+    other = e.Save(at(2), scalers=("scaler",), optimizers=optimizers)
     assert [line for _, line, _ in judged("AMP401", program_of(graph_of(saved, other)))] == [1] * found
 
 
@@ -130,11 +131,11 @@ def compressed(scale: dict[str, object], hook: dict[str, Any], step: dict[str, A
     """Return the AMP604 violations. ``facts`` are attributes of the optimizer."""
     program = Program()
     scaler, optimizer = program.add_object("scaler", "scaler"), program.add_object("optimizer", "opt", **facts)
-    made = Event(e.SCALER_NEW, at(1), scaler.key, attributes={"arguments": scale})
-    hooked = Event(e.COMM_HOOK, at(2), **hook)
-    stepped = Event(e.SCALER_STEP, at(3), scaler.key, **{"object": optimizer.key, **step})
+    made = e.ScalerNew(at(1), scaler.key, arguments=scale)
+    hooked = e.CommHook(at(2), **hook)
+    stepped = e.ScalerStep(at(3), scaler.key, **{"object": optimizer.key, **step})
     program.graphs = [graph_of(made, hooked, stepped, stepped)]
-    program.attributes["live_scalers"] = (scaler,)
+    program.attributes.live_scalers = [scaler]
     return judged("AMP604", program)
 
 
@@ -186,13 +187,13 @@ def test_a_custom_function_that_training_in_autocast_comes_upon(
     around: tuple[str, ...], applied: bool, found: bool
 ) -> None:
     others = {
-        "backward": Event(e.BACKWARD, at(2)),
-        "region": Event(e.AUTOCAST_ENTER, at(3), attributes={"enabled": True}),
-        "region-off": Event(e.AUTOCAST_ENTER, at(3), attributes={"enabled": False}),
-        "float32": Event(e.MODULE_CAST, at(4), attributes={"dtype": "float32"}),
-        "bfloat16": Event(e.MODULE_CAST, at(4), attributes={"dtype": "bfloat16"}),
+        "backward": e.Backward(at(2)),
+        "region": e.AutocastEnter(at(3), enabled=True),
+        "region-off": e.AutocastEnter(at(3), enabled=False),
+        "float32": e.ModuleCast(at(4), dtype="float32"),
+        "bfloat16": e.ModuleCast(at(4), dtype="bfloat16"),
     }
-    function = Event(e.CUSTOM_FUNCTION, at(1), attributes={"applied": applied, "how": "forward"})
+    function = e.CustomFunction(at(1), applied=applied, how="forward")
     program = program_of(graph_of(function, *(others[name] for name in around)))
     assert judged("AMP107", program) == [("function:forward", 1, {})] * found
 
@@ -206,11 +207,9 @@ def test_a_custom_function_that_training_in_autocast_comes_upon(
     ],
 )
 def test_anomalies_are_looked_for_beside_a_live_scaler(called: str, by_event: dict[str, object], expected: str) -> None:
-    program = program_of(
-        graph_of(Event(e.ANOMALY, at(1), names=by_event), Event(e.ANOMALY, at(2), attributes={"idle": True}))
-    )
+    program = program_of(graph_of(e.Anomaly(at(1), names=by_event), e.Anomaly(at(2), idle=True)))
     assert judged("AMP213", program) == []
-    program.attributes["live_scalers"] = (program.add_object("scaler", called),)
+    program.attributes.live_scalers = [program.add_object("scaler", called)]
     assert judged("AMP213", program) == [("anomaly-nonfinite", 1, {"scaler": expected})]
 
 
@@ -231,10 +230,10 @@ def test_anomalies_are_looked_for_beside_a_live_scaler(called: str, by_event: di
 def test_a_scaler_of_another_device_than_the_regions(device: str | None, entered: list[str], found: bool) -> None:
     program = Program()
     scaler, dead = (program.add_object("scaler", name, device=device) for name in ("scaler", "dead"))
-    made = [Event(e.SCALER_NEW, at(1 + n), each.key) for n, each in enumerate((scaler, dead))]
-    nothing = Event(e.AUTOCAST_ENTER, at(8), attributes={"device": "xpu", "null": True})
-    regions = [Event(e.AUTOCAST_ENTER, at(9), attributes={"device": each}) for each in entered]
+    made = [e.ScalerNew(at(1 + n), each.key) for n, each in enumerate((scaler, dead))]
+    nothing = e.AutocastEnter(at(8), enabled=False, device="xpu", null=True)
+    regions = [e.AutocastEnter(at(9), enabled=True, device=each) for each in entered]
     program.graphs = [graph_of(*made, nothing, *regions)]
-    program.attributes["live_scalers"] = (scaler,)
+    program.attributes.live_scalers = [scaler]
     values = {"device": str(device), "other": entered[0] if entered else ""}
     assert judged("AMP216", program) == [("scaler:other-device", 1, values)] * found

@@ -515,3 +515,17 @@ def test_tasks_that_take_turns_record_what_they_train_themselves() -> None:
     assert [finding.code for finding in right.findings] == []
     assert [finding.code for finding in wrong.findings] == ["AMP201"]
     assert [run.steps_total for run in (right, wrong, around)] == [4, 4, 8]
+
+
+def test_a_run_shows_itself() -> None:
+    assert repr(recorded([])) == "<Run: no step, no findings>"
+    assert repr(recorded([False, True])) == "<Run: 2 steps, 1 skipped, loss scale 1024 to 512, no findings>"
+    trainer = Trainer()
+    with record() as run:
+        trainer.step(clip=True)
+    assert repr(run) == "<Run: 1 step, 0 skipped, loss scale 1024, findings: AMP201>"
+    (finding,) = run.findings
+    shown = run._repr_html_()
+    assert f"test_run.py:{finding.site.line}</td>" in shown and "<td>AMP201</td><td>error</td>" in shown
+    finding.message = "a < b"
+    assert "a &lt; b</td>" in run._repr_html_()

@@ -174,3 +174,47 @@ def test_what_is_made_low_and_cast_to_float32_is_trained_in_that() -> None:
     low = NET.replace("nn.Linear(8, 8)", "nn.Linear(8, 8, dtype=torch.bfloat16)")
     assert in_a_loop(low + "model = Net()") == [(4, "warning")]
     assert in_a_loop(low + "model = Net().float()") == []
+
+
+LIGHTNING = """
+import lightning as L
+def main(cfg):
+    model = MADE
+    trainer = L.Trainer(max_epochs=1, precision=PRECISION)
+    trainer.METHOD(model)
+def other():
+    trainer = L.Trainer()
+    trainer.fit(Other())
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "precision", "method", "expected"),
+    [
+        ("Net(cfg)", '"bf16-true"', "fit", [(5, "warning")]),
+        ("Net(cfg)", '"16-true"', "fit", [(5, "warning")]),
+        ("Net(cfg)", '"bf16-mixed"', "fit", []),
+        ("Net(cfg)", '"32-true"', "fit", []),
+        ("Net(cfg)", "cfg.precision", "fit", []),
+        ("Net(cfg)", '"bf16-true"', "predict", []),
+        ("get_peft_model(Net(cfg), cfg)", '"bf16-true"', "fit", []),
+    ],
+)
+def test_a_precision_of_lightning_that_stores_low_parameters(
+    made: str, precision: str, method: str, expected: list[tuple[int, str]]
+) -> None:
+    source = LIGHTNING.replace("MADE", made).replace("PRECISION", precision).replace("METHOD", method)
+    assert found(source) == expected
+    for name in ("import pytorch_lightning as L", "import lightning.pytorch as L"):
+        assert found(source.replace("import lightning as L", name)) == expected
+
+
+def test_the_remedy_names_the_mixed_precision() -> None:
+    source = LIGHTNING.replace("MADE", "Net(cfg)").replace("PRECISION", '"16-true"').replace("METHOD", "fit")
+    (finding,) = check_source(source)
+    assert not finding.certain
+    assert finding.message.endswith('write `precision="16-mixed"`')
+
+
+def test_another_trainer_with_such_a_precision_is_not_lightnings() -> None:
+    assert found('Trainer(precision="bf16-true").fit(x, y)\nSVC(precision="bf16-true").fit(x)\n') == []

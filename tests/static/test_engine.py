@@ -223,7 +223,8 @@ def test_unused_suppressions_can_be_off() -> None:
 
 def test_copies_of_one_text_are_each_what_their_kind_of_file_makes_of_it(tmp_path: Path) -> None:
     # Valid Python but not a notebook; invalid Python; and an unknown future import, which parses all the same.
-    texts = {"valid": "x = 1\n", "broken": "def f(:\n", "future": "from __future__ import braces\n"}
+    relevant = "scaler.step(optimizer)\n"
+    texts = {"valid": "x = 1\n", "broken": f"{relevant}def f(:\n", "future": "from __future__ import braces\n"}
     for folder in ("first", "second"):
         (tmp_path / folder).mkdir()
         for name, text in texts.items():
@@ -232,9 +233,9 @@ def test_copies_of_one_text_are_each_what_their_kind_of_file_makes_of_it(tmp_pat
         (tmp_path / folder / "valid.ipynb").write_text(texts["valid"])
     found = [(f.filename.removeprefix(f"{tmp_path}/"), f.line, f.code) for f in check_paths([str(tmp_path)]).findings]
     assert found == [
-        ("first/broken.py", 1, "AMP903"),
+        ("first/broken.py", 2, "AMP903"),
         ("first/valid.ipynb", 1, "AMP903"),
-        ("second/broken.py", 1, "AMP903"),
+        ("second/broken.py", 2, "AMP903"),
         ("second/valid.ipynb", 1, "AMP903"),
     ]
 
@@ -243,10 +244,14 @@ def test_copies_of_one_text_are_each_what_their_kind_of_file_makes_of_it(tmp_pat
 def test_an_import_without_a_name_ends_nothing(tmp_path: Path, names: str) -> None:
     unfinished = f"from layers import {names}\n"
     documented = f'"""How to begin:\n\n{unfinished}"""\nstate = model.state_dict()\n'
-    for name, text in {"broken": unfinished, "documented": documented, "train": SCRIPT}.items():
+    for name, text in {
+        "broken": f"scaler.step(optimizer)\n{unfinished}",
+        "documented": documented,
+        "train": SCRIPT,
+    }.items():
         (tmp_path / f"{name}.py").write_text(text)
     found = listed(check_paths([str(tmp_path)]), tmp_path)
-    assert found == [("broken.py", 1, "AMP903"), ("train.py", CLIP, "AMP201"), ("train.py", STEP, "AMP206")]
+    assert found == [("broken.py", 2, "AMP903"), ("train.py", CLIP, "AMP201"), ("train.py", STEP, "AMP206")]
 
 
 def test_broken_source_is_a_finding_at_its_line() -> None:

@@ -1231,7 +1231,7 @@ def test_diff_shows_it_and_writes_nothing() -> None:
 
 @in_a_project
 def test_diff_says_what_it_could_not_read() -> None:
-    Path("broken.py").write_text("from torch.amp import GradScaler\ndef f(:\n")
+    Path("broken.py").write_text("scaler.step(optimizer)\ndef f(:\n")
     Path("train.py").write_text(BAD)
     code, out, err = amp_check("broken.py", "--diff")
     assert (code, out) == (0, "")

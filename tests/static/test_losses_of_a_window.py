@@ -90,7 +90,8 @@ LOSSES = [
     ("loss = model(x).sum()", ""),
     ("loss = model(x).norm()", "step@undivided"),
     ("loss = crit(model(x), y).mean()", "step@undivided"),
-    ("loss = crit(model(x), y).sum()", ""),
+    # The criterion returns the mean over all elements, and the sum of one number is this number.
+    ("loss = crit(model(x), y).sum()", "step@undivided"),
     ("loss = -crit(model(x), y)", "step@undivided"),
     ("loss = max(crit(model(x), y), F.mse_loss(model(x), y))", "step@undivided"),
     ("loss = unknown(model(x), y)", "step@undivided"),

@@ -115,8 +115,8 @@ class TestCells:
             code_blocks.split_blocks("a.ipynb", text)
         assert (raised.value.reason, raised.value.line) == (reason, line)
         assert code_blocks.notebook_cells(text) == {}
-        assert code_blocks.code_bytes("a.ipynb", text.encode()) == text.encode()
-        assert code_blocks.is_valid("a.ipynb", text.encode(), 0) is False
+        # Code that cannot be located cannot be searched, and is analyzed.
+        assert code_blocks.code_bytes("a.ipynb", text.encode()) == b"\0"
         (finding,) = check_source(text, "a.ipynb")
         assert (finding.code, finding.line) == ("AMP903", line)
         assert reason in finding.message
@@ -329,26 +329,6 @@ class TestMarkdown:
     )
     def test_what_is_looked_at_before_anything_is_parsed(self, text: str, code: str) -> None:
         assert code_blocks.code_bytes("a.md", text.encode()) == code.encode()
-
-
-@pytest.mark.parametrize(
-    ("path", "text", "expected"),
-    [
-        ("a.py", "x = 1", True),
-        ("a.py", "x = (", False),
-        ("a.py", "x = 1\0", False),
-        ("a.py", "x = '\xff", False),
-        ("a.pyi", "x: int", True),
-        ("a.md", "```python\nx = (\n```", True),
-        ("a.MD", "x = (", True),
-        ("a.ipynb", notebook("x = 1"), True),
-        ("a.IPYNB", notebook("x = 1"), True),
-        ("a.ipynb", notebook("x = ("), False),
-        ("a.ipynb", "x", False),
-    ],
-)
-def test_what_parses(path: str, text: str, *, expected: bool) -> None:
-    assert code_blocks.is_valid(path, text.encode(), 0) is expected
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def train(task, loader, optimizer, config, n):
         result = task.train_step(**batch)
         result.loss /= config.Trainer.gradient_accumulate_steps
         result.loss.backward()
-        norm = torch.nn.utils.clip_grad_norm_(task.parameters(), 1.0)
+        norm = torch.nn.utils.clip_grad_norm_(task.parameters(), math.inf)
         if math.isnan(norm):
             optimizer.zero_grad()
             accumulated = 0
@@ -96,7 +96,7 @@ def train(task, loader, optimizer, config, n):
     for batch in loader:
         result = task.train_step(**batch)
         result.loss.backward()  # AMP301
-        norm = torch.nn.utils.clip_grad_norm_(task.parameters(), 1.0)
+        norm = torch.nn.utils.clip_grad_norm_(task.parameters(), 1.0)  # AMP304
         if math.isnan(norm):
             optimizer.zero_grad()
             accumulated = 0

@@ -40,17 +40,17 @@ class Drawing:
     def event(self, kind: e.EventKind, i: int = 0, **facts: Any) -> Event:
         self.lines += 1
         site = Site("train.py", self.lines)
-        scaled = kind in (e.SCALER_NEW, e.UNSCALE, e.SCALER_STEP, e.UPDATE, e.SCALER_STATE)
-        stepped = kind in (e.UNSCALE, e.SCALER_STEP, e.STEP)
+        scaled = kind in (e.ScalerNew, e.Unscale, e.ScalerStep, e.Update, e.ScalerState)
+        stepped = kind in (e.Unscale, e.ScalerStep, e.Step)
         subject = self.scaler.key if scaled else None
-        if kind == e.OPTIMIZER_NEW:
+        if kind == e.OptimizerNew:
             subject = self.optimizers[i].key
-        if kind in (e.CLIP, e.ZERO_GRAD, e.GRAD_READ):
+        if kind in (e.Clip, e.ZeroGrad, e.GradRead):
             facts.setdefault("owners", (self.optimizers[i].key,))
-        return Event(kind, site, subject, self.optimizers[i].key if stepped else None, facts)
+        return kind(site, subject, self.optimizers[i].key if stepped else None, **facts)
 
     def scaled_backward(self, **facts: Any) -> Event:
-        made = self.event(e.BACKWARD, **facts)
+        made = self.event(e.Backward, **facts)
         made.subject = self.scaler.key
         return made
 

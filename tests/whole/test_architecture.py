@@ -125,8 +125,8 @@ def may(name: str, found: Import) -> bool:
     top, _, rest = found.target.partition(".")
     own = top == PACKAGE
     folder = rest.partition(".")[0] if own else ""
-    # tomllib is standard from Python 3.11 on.
-    standard = top in sys.stdlib_module_names or top == "tomllib"
+    # tomllib is standard from Python 3.11 on, and type checkers bring typing_extensions along.
+    standard = top in sys.stdlib_module_names or top == "tomllib" or (top == "typing_extensions" and found.lazy)
     where, _, file = name.rpartition("/")
     if name == "__init__.py":
         return standard or folder == "protocol" or (own and found.lazy)
@@ -244,6 +244,7 @@ def test_what_checking_a_file_loads(name: str) -> None:
     ("name", "source", "allowed"),
     [
         ("protocol/graph_checker.py", "import re", True),
+        ("protocol/graph_checker.py", "import typing_extensions", False),
         ("protocol/graph_checker.py", "from .rules import RULES", True),
         ("protocol/graph_checker.py", "from ..static import engine", False),
         ("protocol/graph_checker.py", "def f():\n    import torch", False),

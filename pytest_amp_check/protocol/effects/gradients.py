@@ -5,46 +5,44 @@ from __future__ import annotations
 from .. import automaton as a
 from .. import events as e
 from ..checker import Checker, EventContext, Here, PathState
-from ..events import Event, Site
+from ..events import Event, EventKind, Site
 from .regions import check_in_region
 from .violations import apply_transition
 
 #: Automaton inputs of manual gradient access, by event kind.
-BY_HAND = {e.GRAD_READ: a.READ, e.GRAD_EDIT: a.EDIT, e.GRAD_DIVIDE: a.DIVIDE}
+BY_HAND: dict[EventKind, str] = {e.GradRead: a.READ, e.GradEdit: a.EDIT, e.GradDivide: a.DIVIDE}
 
 
-def apply_backward(checker: Checker, ctx: EventContext) -> PathState:
-    event = ctx.event
-    check_scaled_twice(checker, ctx)
+def apply_backward(checker: Checker, ctx: EventContext, event: e.Backward) -> PathState:
+    check_scaled_twice(checker, ctx, event)
     check_in_region(checker, ctx)
-    if event.attributes.get("uneven"):
+    if event.uneven:
         checker.saw_violation = True
         checker.report_violation("backward@uneven", ctx.index, ctx.index, ctx.point)
-    accumulate_grads(checker, ctx)
+    accumulate_grads(checker, ctx, event)
     return ctx.next_state()
 
 
-def accumulate_grads(checker: Checker, ctx: EventContext) -> None:
+def accumulate_grads(checker: Checker, ctx: EventContext, event: e.Backward) -> None:
     """Add the gradients of a backward to the optimizers that the backward reaches."""
-    for i in checker.find_already_accumulated(ctx.event):
+    for i in checker.find_already_accumulated(event):
         # The same backward ran again without a step in between, so an accumulation window is open.
         apply_transition(checker, ctx, i, a.HOLD)
-    facts = ctx.event.attributes
     open_windows = checker.open_windows(ctx.state)
-    feeds = facts.get("feeds")
+    feeds = event.feeds
     sole = checker.sole_optimizers if feeds is None else frozenset()
     certain = len(ctx.optimizer_states) == 1 or feeds is not None or bool(sole)
-    averaged = certain and _averages_grads(ctx.event, ctx.state)
+    averaged = certain and _averages_grads(event, ctx.state)
     served = checker.served_optimizers.get(ctx.subject_key, ())
     kinds = (a.BACKWARD_SCALED, a.MAYBE_SCALED) if ctx.subject_key >= 0 else (a.BACKWARD_RAW, a.MAYBE_RAW)
-    if facts.get("opaque") or (facts.get("given") and checker.program.attributes.get("scales_apart")):
+    if event.opaque or (event.given and checker.program.attributes.scales_apart):
         kinds = (a.HANDOFF, a.HANDOFF)
     for i, key in enumerate(checker.optimizer_keys):
         if (feeds is not None and key not in feeds) or (sole and i not in sole):
             continue
         if averaged:
             check_averaged_early(checker, ctx, i)
-        if key in facts.get("mixes", ()):
+        if key in event.mixes:
             checker.resolve_cause("backward:mixes", ctx.index, i, ctx.point)
             apply_transition(checker, ctx, i, a.HANDOFF)
             continue
@@ -56,10 +54,10 @@ def accumulate_grads(checker: Checker, ctx: EventContext) -> None:
             i,
             kinds[not sure],
             scaler_key=ctx.subject_key,
-            loss_divided=bool(facts.get("divided")),
+            loss_divided=event.divided,
             window_open=i in open_windows,
-            loop_kind=facts.get("inside", "") if key in checker.stepped_optimizers else "",
-            no_sync=bool(facts.get("apart")),
+            loop_kind=event.inside if key in checker.stepped_optimizers else "",
+            no_sync=event.apart,
         )
 
 
@@ -68,15 +66,16 @@ def check_averaged_early(checker: Checker, ctx: EventContext, i: int) -> None:
     opt = ctx.optimizer_states[i]
     if opt.no_sync or opt.grads not in a.PENDING or not (opt.window_open or opt.loop_kind == e.MICRO):
         return
-    if _averages_grads(checker.find_last_event(ctx.point, (e.BACKWARD,), i), ctx.state):
+    earlier = checker.find_last_event(ctx.point, (e.Backward,), i)
+    if isinstance(earlier, e.Backward) and _averages_grads(earlier, ctx.state):
         checker.resolve_cause("backward@averaged", ctx.index, i, ctx.point)
 
 
-def apply_step(checker: Checker, ctx: EventContext) -> PathState:
+def apply_step(checker: Checker, ctx: EventContext, event: e.Step) -> PathState:
     check_in_region(checker, ctx)
-    if ctx.event.object in checker.optimizer_index:
+    if event.object in checker.optimizer_index:
         note_window_steps(checker, ctx)
-        apply_transition(checker, ctx, checker.optimizer_index[ctx.event.object], a.STEP)
+        apply_transition(checker, ctx, checker.optimizer_index[event.object], a.STEP)
     return ctx.next_state()
 
 
@@ -87,71 +86,67 @@ def note_window_steps(checker: Checker, ctx: EventContext) -> None:
         checker.accumulating_windows.update(key for key, _ in event.guards if key in checker.window_predicates)
 
 
-def apply_clip(checker: Checker, ctx: EventContext) -> PathState:
-    facts = ctx.event.attributes
-    indexes = find_touched(checker, ctx)
-    clipped_mixed = facts.get("owners") is not None and any(
-        ctx.optimizer_states[i].grads == a.UNSCALED for i in indexes
-    )
+def apply_clip(checker: Checker, ctx: EventContext, event: e.Clip) -> PathState:
+    indexes = find_touched(checker, ctx, event)
+    clipped_mixed = event.owners is not None and any(ctx.optimizer_states[i].grads == a.UNSCALED for i in indexes)
     late = [i for i in indexes if ctx.optimizer_states[i].grads == a.STEPPED]
-    if late and len(late) == len(indexes) and not (facts.get("measures_only") or facts.get("undone")):
+    if late and len(late) == len(indexes) and not (event.measures_only or event.undone):
         checker.resolve_cause("clip@stepped", ctx.index, late[0], ctx.point)
     for i in indexes:
-        if facts.get("nonfinite_error") and ctx.optimizer_states[i].grads == a.UNSCALED:
+        if event.nonfinite_error and ctx.optimizer_states[i].grads == a.UNSCALED:
             checker.resolve_cause("clip-nonfinite", ctx.index, i, ctx.point)
-        if facts.get("undone"):
+        if event.undone:
             continue
-        if facts.get("measures_only"):
+        if event.measures_only:
             apply_transition(checker, ctx, i, a.READ)
         else:
             apply_transition(checker, ctx, i, a.CLIP, clipped_mixed=clipped_mixed)
     return ctx.next_state()
 
 
-def apply_manual_access(checker: Checker, ctx: EventContext) -> PathState:
+def apply_manual_access(checker: Checker, ctx: EventContext, event: e.GradientAccess) -> PathState:
     """Apply a read, an edit or a manual division of gradients by the loss scale."""
-    for i in find_touched(checker, ctx) if not ctx.event.attributes.get("undone") else ():
-        apply_transition(checker, ctx, i, BY_HAND[ctx.event.kind])
+    for i in find_touched(checker, ctx, event) if not event.undone else ():
+        apply_transition(checker, ctx, i, BY_HAND[type(event)])
     return ctx.next_state()
 
 
-def apply_finite_check(checker: Checker, ctx: EventContext) -> PathState:
+def apply_finite_check(checker: Checker, ctx: EventContext, event: e.GradCheck) -> PathState:
     """Apply a check of gradients for non-finite values, which a dynamic loss scale produces occasionally."""
-    for i in find_touched(checker, ctx):
+    for i in find_touched(checker, ctx, event):
         opt = ctx.optimizer_states[i]
-        if ctx.event.attributes["raises"] and opt.scaler_key >= 0 and opt.grads in (a.SCALED, a.UNSCALED, a.STEPPED):
+        if event.raises and opt.scaler_key >= 0 and opt.grads in (a.SCALED, a.UNSCALED, a.STEPPED):
             checker.resolve_cause("raise-nonfinite", ctx.index, i, ctx.point)
         if opt.grads not in a.UNDER_SCALE:  # A loss scale does not change the result of a finite check.
             apply_transition(checker, ctx, i, a.READ)
     return ctx.next_state()
 
 
-def find_touched(checker: Checker, ctx: EventContext) -> list[int]:
+def find_touched(checker: Checker, ctx: EventContext, event: e.OwnedEvent) -> list[int]:
     """Return the indexes of the optimizers whose gradients an event touches.
 
     If the event names no owner, the unscaled optimizers are assumed. A read also assumes stepped optimizers. If none
     has this state, all optimizers are assumed.
     """
-    opts, owners = ctx.optimizer_states, ctx.event.attributes.get("owners")
+    opts, owners = ctx.optimizer_states, event.owners
     if owners is not None:
         return [checker.optimizer_index[key] for key in owners if key in checker.optimizer_index]
-    free = (a.UNSCALED, a.STEPPED) if ctx.event.kind == e.GRAD_READ else (a.UNSCALED,)
+    free = (a.UNSCALED, a.STEPPED) if isinstance(event, e.GradRead) else (a.UNSCALED,)
     unscaled = [i for i, opt in enumerate(opts) if opt.grads in free]
     return unscaled or list(range(len(opts)))
 
 
-def apply_normalization(checker: Checker, ctx: EventContext) -> PathState:
+def apply_normalization(checker: Checker, ctx: EventContext, event: e.GradNormalise) -> PathState:
     ctx.optimizer_states = [opt._replace(loss_undivided=False) for opt in ctx.optimizer_states]
     return ctx.next_state()
 
 
-def apply_averaging(checker: Checker, ctx: EventContext) -> PathState:
+def apply_averaging(checker: Checker, ctx: EventContext, event: e.GradAverage) -> PathState:
     ctx.optimizer_states = [opt._replace(no_sync=False) for opt in ctx.optimizer_states]
     return ctx.next_state()
 
 
-def apply_zero_grad(checker: Checker, ctx: EventContext) -> PathState:
-    event = ctx.event
+def apply_zero_grad(checker: Checker, ctx: EventContext, event: e.ZeroGrad) -> PathState:
     cleared = [checker.optimizer_index[key] for key in checker.owner_keys(event)]
     has_window_guard = any(checker.predicates[key].is_window_predicate for key, _ in event.guards)
     open_window = any(ctx.optimizer_states[i].window_open or ctx.optimizer_states[i].loop_kind for i in cleared)
@@ -159,7 +154,9 @@ def apply_zero_grad(checker: Checker, ctx: EventContext) -> PathState:
     given_up = (open_window or loses_grads) and is_rescue(checker, event, ctx.point)
     is_intended = open_window and (has_window_guard or given_up)
     for i in cleared:
-        if is_intended:
+        if event.discards and _discards_iterations(checker, ctx, event, i):
+            checker.resolve_cause("zero:in-loop", ctx.index, i, ctx.point)
+        if is_intended and not _discards_window(checker, ctx, event, i):
             # The gradients are cleared on a separate schedule, which is the window's, or are discarded intentionally.
             ctx.optimizer_states[i] = ctx.optimizer_states[i]._replace(window_open=False, loop_kind="")
         apply_transition(checker, ctx, i, a.ZERO)
@@ -169,48 +166,67 @@ def apply_zero_grad(checker: Checker, ctx: EventContext) -> PathState:
     return ctx.next_state()
 
 
-def is_rescue(checker: Checker, event: Event, here: Here) -> bool:
+def _discards_iterations(checker: Checker, ctx: EventContext, event: e.ZeroGrad, i: int) -> bool:
+    """Return True if gradients of an earlier iteration are cleared, and the step after the loop is the only use."""
+    opt = ctx.optimizer_states[i]
+    if opt.loop_kind != e.LOOSE or opt.grads not in a.PENDING - a.PERHAPS or not event.loops:
+        return False
+    backward = checker.find_last_event(ctx.point, (e.Backward,), i)
+    is_stepped = checker.optimizer_keys[i] in checker.stepped_optimizers
+    return is_stepped and event.loops[-1] in (backward.loops or ())
+
+
+def _discards_window(checker: Checker, ctx: EventContext, event: e.ZeroGrad, i: int) -> bool:
+    """Return True if gradients of a window are cleared where the window ends, although no step has used them."""
+    opt, ends = ctx.optimizer_states[i], checker.window_predicates
+    waits = opt.window_open and opt.grads in a.PENDING - a.PERHAPS
+    return waits and any(
+        ends.get(key) is truth and i in checker.window_optimizers.get(key, ()) for key, truth in event.guards
+    )
+
+
+def is_rescue(checker: Checker, event: e.ZeroGrad, here: Here) -> bool:
     """Return True if gradients are cleared after a failure: under a predicate under which no backward runs."""
-    if event.attributes.get("rescue"):
+    if event.rescue:
         return True
     guards = [(key, truth) for key, truth in event.guards if key not in checker.window_predicates]
     if not guards:
         return False
     backward = next(
-        (x for i in checker.walk_back(here) if (x := checker.event_at(i)) is not None and x.kind == e.BACKWARD), None
+        (x for i in checker.walk_back(here) if isinstance(x := checker.event_at(i), e.Backward)),
+        None,
     )
     return backward is not None and not set(backward.guards).issuperset(guards)
 
 
-def apply_optimizer_new(checker: Checker, ctx: EventContext) -> PathState:
-    event = ctx.event
+def apply_optimizer_new(checker: Checker, ctx: EventContext, event: e.OptimizerNew) -> PathState:
     if event.subject in checker.optimizer_index:
         i = checker.optimizer_index[event.subject]
-        if event.attributes.get("found"):
+        if event.found:
             # An optimizer from a framework existed before.
             ctx.optimizer_states[i] = (
                 ctx.optimizer_states[i]
-                if "several" in checker.program.objects[event.subject].attributes
+                if checker.program.objects[event.subject].attributes.several is not None
                 else a.OptimizerState()
             )
         else:
             apply_transition(checker, ctx, i, a.NEW)
-    if not event.attributes.get("found"):
+    if not event.found:
         # An unresolved optimizer of a list, or of the same parameters, may be the optimizer constructed here.
         things = checker.program.objects
-        parameters = things[event.subject].attributes.get("owns") if event.subject is not None else None
+        parameters = things[event.subject].attributes.owns if event.subject is not None else None
         for i, opt in enumerate(ctx.optimizer_states):
             facts = things[checker.optimizer_keys[i]].attributes
-            is_other = facts.get("constructed") and not (parameters or frozenset()) & (facts.get("owns") or frozenset())
+            is_other = facts.constructed and not (parameters or frozenset()) & (facts.owns or frozenset())
             if opt.stepped_before and not is_other:
                 ctx.optimizer_states[i] = opt._replace(stepped_before=False)
     return ctx.next_state()
 
 
-def apply_escape(checker: Checker, ctx: EventContext) -> PathState:
-    if not ctx.event.attributes.get("about", e.MATTERS):
+def apply_escape(checker: Checker, ctx: EventContext, event: e.Handoff) -> PathState:
+    if not event.about:
         return ctx.state
-    things = ctx.event.attributes.get("things", ())
+    things = event.things
     handed = [
         i
         for i, opt in enumerate(ctx.optimizer_states)
@@ -221,20 +237,19 @@ def apply_escape(checker: Checker, ctx: EventContext) -> PathState:
     return ctx.next_state()
 
 
-def apply_loop_exit(checker: Checker, ctx: EventContext) -> PathState:
-    facts = ctx.event.attributes
-    if not facts.get("complete"):
+def apply_loop_exit(checker: Checker, ctx: EventContext, event: e.LoopExit) -> PathState:
+    if not event.complete:
         ctx.optimizer_states = [
             opt._replace(window_open=False, several_backwards=False) for opt in ctx.optimizer_states
         ]
-    elif not facts.get("within"):
+    elif not event.within:
         ctx.optimizer_states = [opt._replace(loop_kind="") for opt in ctx.optimizer_states]
     return ctx.next_state()
 
 
-def apply_repeated_call(checker: Checker, ctx: EventContext) -> PathState:
+def apply_repeated_call(checker: Checker, ctx: EventContext, event: e.Again) -> PathState:
     # Other code has run in between. Only an open accumulation window and uncleared gradients persist.
-    kept = ctx.event.attributes.get("uncleared", False)
+    kept = event.uncleared
     opts = []
     for opt in ctx.optimizer_states:
         if (opt.window_open or opt.loop_kind == e.LOOSE) and opt.grads in a.PENDING:
@@ -248,7 +263,7 @@ def apply_repeated_call(checker: Checker, ctx: EventContext) -> PathState:
     return PathState(ctx.state.known_predicates, ctx.state.true_predicates, (), tuple(opts), 0, 0, -1)
 
 
-def apply_program_end(checker: Checker, ctx: EventContext) -> PathState:
+def apply_program_end(checker: Checker, ctx: EventContext, event: e.End) -> PathState:
     for i, opt in enumerate(ctx.optimizer_states):
         if checker.is_never_updated(opt):
             checker.resolve_cause(
@@ -257,30 +272,24 @@ def apply_program_end(checker: Checker, ctx: EventContext) -> PathState:
     return ctx.state
 
 
-def apply_scheduler_step(checker: Checker, ctx: EventContext) -> PathState:
+def apply_scheduler_step(checker: Checker, ctx: EventContext, event: e.SchedulerStep) -> PathState:
     """Check the step of a known scheduler beside an optimizer step that the scaler may skip, or inside a window."""
-    event, loops = ctx.event, ctx.event.attributes.get("loops")
-    if event.object not in checker.optimizer_index or loops is None:
+    if event.object not in checker.optimizer_index or event.loops is None:
         return ctx.state
     i = checker.optimizer_index[event.object]
     opt = ctx.optimizer_states[i]
     if (opt.window_open or opt.loop_kind) and opt.grads in a.PENDING:
-        if checker.find_last_event(ctx.point, (e.BACKWARD,), i).attributes.get("loops") == loops:
+        if checker.find_last_event(ctx.point, (e.Backward,), i).loops == event.loops:
             checker.report_violation("scheduler:micro-batch", ctx.index, ctx.index, ctx.point)
     elif _ignores_skipped_step(checker, ctx, i):
         checker.report_violation("scheduler:skipped", ctx.index, ctx.index, ctx.point)
     return ctx.state
 
 
-def apply_weight_average(checker: Checker, ctx: EventContext) -> PathState:
+def apply_weight_average(checker: Checker, ctx: EventContext, event: e.StepFollowed) -> PathState:
     """Check the update of a known weight average beside an optimizer step that the scaler may skip."""
-    event = ctx.event
     trained = checker.optimizer_index.get(event.object) if event.object is not None else None
-    if (
-        trained is not None
-        and event.attributes.get("loops") is not None
-        and _ignores_skipped_step(checker, ctx, trained)
-    ):
+    if trained is not None and event.loops is not None and _ignores_skipped_step(checker, ctx, trained):
         checker.report_violation("average:skipped", ctx.index, ctx.index, ctx.point)
     return ctx.state
 
@@ -289,13 +298,13 @@ def _ignores_skipped_step(checker: Checker, ctx: EventContext, i: int) -> bool:
     """Return True if an action beside a step also runs when the scaler skipped the step."""
     if ctx.optimizer_states[i].grads not in (a.STEPPED, a.CLEAN) or checker.has_scale_branch:
         return False
-    return _follows_each_step(ctx.event, checker.find_last_event(ctx.point, (e.SCALER_STEP,), i))
+    return _follows_each_step(ctx.event, checker.find_last_event(ctx.point, (e.ScalerStep,), i))
 
 
-def _averages_grads(event: Event, state: PathState) -> bool:
+def _averages_grads(event: e.Backward, state: PathState) -> bool:
     """Return True if a backward averages gradients over ranks, according to the known predicates."""
-    tests = event.attributes.get("averaged")
-    if tests is None or event.attributes.get("apart"):
+    tests = event.averaged
+    if tests is None or event.apart:
         return False
     known = {(key, bool(state.true_predicates & (1 << key))) for key, _ in tests if state.known_predicates & (1 << key)}
     return not any((key, not truth) in known or (key, not truth) in event.guards for key, truth in tests)
@@ -304,9 +313,9 @@ def _averages_grads(event: Event, state: PathState) -> bool:
 def _follows_each_step(event: Event, step: Event) -> bool:
     """Return True if an action follows each step of a scaler in the program, skipped or not."""
     return (
-        step.kind == e.SCALER_STEP
-        and "framework" not in step.attributes
-        and step.attributes.get("loops") == event.attributes["loops"]
+        isinstance(step, e.ScalerStep)
+        and step.framework is None
+        and step.loops == event.loops
         and (_contains_location(step.site, event.site) or _contains_location(event.site, step.site))
         and set(event.guards) <= set(step.guards)
     )
@@ -317,8 +326,8 @@ def _contains_location(site: Site, other: Site) -> bool:
     return any((each.function, each.caller) == (site.function, site.caller) for each in other.list_frames())
 
 
-def check_scaled_twice(checker: Checker, ctx: EventContext) -> PathState:
+def check_scaled_twice(checker: Checker, ctx: EventContext, event: e.ScaledLoss) -> PathState:
     """Report a loss that is scaled a second time."""
-    if ctx.event.attributes.get("twice"):
+    if event.twice:
         checker.report_violation("scale@scaled", ctx.index, ctx.index, ctx.point)
     return ctx.state

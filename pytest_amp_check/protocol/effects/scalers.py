@@ -13,7 +13,7 @@ from .violations import apply_transition
 OF_ANOTHER_SCALE = {a.UNSCALED: a.LAPSED, a.SCALED: a.OUTDATED, a.FED: a.AGED}
 
 
-def apply_scaler_new(checker: Checker, ctx: EventContext) -> PathState:
+def apply_scaler_new(checker: Checker, ctx: EventContext, event: e.ScalerNew) -> PathState:
     # A new scaler has no record of the gradients that the old scaler unscaled.
     ctx.optimizer_states = [
         opt._replace(stage=a.READY) if opt.scaler_key == ctx.subject_key else opt for opt in ctx.optimizer_states
@@ -22,24 +22,24 @@ def apply_scaler_new(checker: Checker, ctx: EventContext) -> PathState:
     return state._replace(recreated_scalers=state.recreated_scalers | bit) if state.used_scalers & bit else state
 
 
-def apply_scaler_load(checker: Checker, ctx: EventContext) -> PathState:
+def apply_scaler_load(checker: Checker, ctx: EventContext, event: e.ScalerLoad) -> PathState:
     state, bit = ctx.state, checker.scaler_bits.get(ctx.subject_key, 0)
     return state._replace(recreated_scalers=state.recreated_scalers & ~bit)
 
 
-def check_scaler_state(checker: Checker, ctx: EventContext) -> PathState:
+def check_scaler_state(checker: Checker, ctx: EventContext, event: e.ScalerState) -> PathState:
     if any(opt.stage == a.STAGE_STEPPED and opt.scaler_key == ctx.subject_key for opt in ctx.optimizer_states):
         checker.resolve_cause("state@stepped", ctx.index, 0, ctx.point)
     return ctx.state
 
 
-def apply_update(checker: Checker, ctx: EventContext) -> PathState:
+def apply_update(checker: Checker, ctx: EventContext, event: e.Update) -> PathState:
     opts, scaler = ctx.optimizer_states, ctx.subject_key
-    if checker.is_window_end(ctx.event, ctx.state):
+    if checker.is_window_end(event, ctx.state):
         # The gradients of earlier iterations are complete, even if this iteration adds nothing.
         opts[:] = [opt._replace(window_open=False) for opt in opts]
     mine = [i for i, opt in enumerate(opts) if opt.scaler_key in (scaler, -1)]
-    if ctx.event.attributes.get("new_scale"):
+    if event.new_scale:
         for i in mine:
             opts[i] = opts[i]._replace(grads=OF_ANOTHER_SCALE.get(opts[i].grads, opts[i].grads), stage=a.READY)
     else:
@@ -49,11 +49,10 @@ def apply_update(checker: Checker, ctx: EventContext) -> PathState:
     return ctx.next_state()
 
 
-def apply_unscale(checker: Checker, ctx: EventContext) -> PathState:
-    event = ctx.event
+def apply_unscale(checker: Checker, ctx: EventContext, event: e.Unscale) -> PathState:
     if event.object in checker.optimizer_index:
         i = checker.optimizer_index[event.object]
-        if "framework" not in event.attributes:
+        if event.framework is None:
             apply_transition(checker, ctx, i, a.UNSCALE, scaler_key=ctx.subject_key)
             apply_to_shared_params(checker, ctx, i)
         elif has_scaled(checker, ctx, i) and ctx.optimizer_states[i].stage != a.STAGE_UNSCALED:
@@ -61,14 +60,13 @@ def apply_unscale(checker: Checker, ctx: EventContext) -> PathState:
     return ctx.next_state()
 
 
-def apply_scaler_step(checker: Checker, ctx: EventContext) -> PathState:
+def apply_scaler_step(checker: Checker, ctx: EventContext, event: e.ScalerStep) -> PathState:
     check_in_region(checker, ctx)
-    event = ctx.event
     if event.object in checker.optimizer_index:
         i = checker.optimizer_index[event.object]
-        if "framework" in event.attributes:
+        if event.framework is not None:
             note_window_steps(checker, ctx)
-            apply_framework_step(checker, ctx, i)
+            apply_framework_step(checker, ctx, i, is_certain=bool(event.framework))
         else:
             state, bit = ctx.state, checker.scaler_bits.get(ctx.subject_key, 0)
             if state.recreated_scalers & bit and ctx.optimizer_states[i].stepped_before:
@@ -78,16 +76,16 @@ def apply_scaler_step(checker: Checker, ctx: EventContext) -> PathState:
             )
             note_window_steps(checker, ctx)
             apply_transition(checker, ctx, i, a.SCALER_STEP, scaler_key=ctx.subject_key)
-            apply_to_shared_params(checker, ctx, i)
+            if event.unscales:
+                apply_to_shared_params(checker, ctx, i)
     return ctx.next_state()
 
 
 def apply_to_shared_params(checker: Checker, ctx: EventContext, i: int) -> None:
     """Mark optimizers as unscaled that share parameters with the unscaled or stepped optimizer."""
-    if ctx.event.attributes.get("unscales", True):
-        for key in checker.program.objects[checker.optimizer_keys[i]].attributes.get("shares", ()):
-            if key in checker.optimizer_index:
-                apply_transition(checker, ctx, checker.optimizer_index[key], a.BORROW)
+    for key in checker.program.objects[checker.optimizer_keys[i]].attributes.shares or ():
+        if key in checker.optimizer_index:
+            apply_transition(checker, ctx, checker.optimizer_index[key], a.BORROW)
 
 
 def has_scaled(checker: Checker, ctx: EventContext, i: int) -> bool:
@@ -95,7 +93,7 @@ def has_scaled(checker: Checker, ctx: EventContext, i: int) -> bool:
     return ctx.optimizer_states[i].scaler_key == ctx.subject_key and ctx.optimizer_states[i].grads in a.UNDER_SCALE
 
 
-def apply_framework_step(checker: Checker, ctx: EventContext, i: int) -> None:
+def apply_framework_step(checker: Checker, ctx: EventContext, i: int, *, is_certain: bool) -> None:
     """Apply the step of a framework to one optimizer: unscale, step, and update the scale.
 
     If the stepped optimizer is unknown, the framework is assumed to step the optimizers with gradients scaled by the
@@ -103,7 +101,7 @@ def apply_framework_step(checker: Checker, ctx: EventContext, i: int) -> None:
     """
     opt = ctx.optimizer_states[i]
     own = has_scaled(checker, ctx, i) or (opt.scaler_key == ctx.subject_key and opt.grads == a.UNSCALED)
-    if ctx.event.attributes["framework"] or own:
+    if is_certain or own:
         apply_transition(checker, ctx, i, a.SCALER_STEP, scaler_key=ctx.subject_key)
         apply_transition(checker, ctx, i, a.UPDATE)
         for j, other in enumerate(ctx.optimizer_states):
@@ -121,9 +119,8 @@ def apply_framework_step(checker: Checker, ctx: EventContext, i: int) -> None:
 
 def _has_own_backward(checker: Checker, ctx: EventContext, j: int) -> bool:
     """Return True if the last backward into optimizer ``j`` reached no other optimizer."""
-    return bool(
-        checker.find_last_event(ctx.point, (e.BACKWARD,), j).attributes.get("feeds") == (checker.optimizer_keys[j],)
-    )
+    backward = checker.find_last_event(ctx.point, (e.Backward,), j)
+    return isinstance(backward, e.Backward) and backward.feeds == (checker.optimizer_keys[j],)
 
 
 def _are_distinct(checker: Checker, i: int, j: int) -> bool:
@@ -132,12 +129,12 @@ def _are_distinct(checker: Checker, i: int, j: int) -> bool:
     Both constructions must be known, with the parameters of different modules.
     """
     facts = [checker.program.objects[checker.optimizer_keys[k]].attributes for k in (i, j)]
-    one, other = (frozenset(each.get("owns") or ()) if each.get("constructed") else frozenset() for each in facts)
+    one, other = (frozenset(each.owns or ()) if each.constructed else frozenset() for each in facts)
     return bool(one and other) and one.isdisjoint(other)
 
 
-def apply_restore(checker: Checker, ctx: EventContext) -> PathState:
-    for key in checker.owner_keys(ctx.event):
+def apply_restore(checker: Checker, ctx: EventContext, event: e.Restore) -> PathState:
+    for key in checker.owner_keys(event):
         if ctx.optimizer_states[checker.optimizer_index[key]].scaler_key == ctx.subject_key:
             apply_transition(checker, ctx, checker.optimizer_index[key], a.RESTORE)
     return ctx.next_state()

@@ -27,7 +27,7 @@ def apply_transition(
     """Apply an automaton transition to the gradients of optimizer ``i``, and report violations without exemption."""
     before = ctx.optimizer_states[i]
     scaler = checker.program.objects[before.scaler_key] if before.scaler_key >= 0 else None
-    in_parts = scaler is not None and "framework" in scaler.attributes
+    in_parts = scaler is not None and scaler.attributes.framework is not None
     ctx.optimizer_states[i], labels = a.transition(
         before,
         name,
@@ -50,7 +50,7 @@ def apply_transition(
         if in_parts and (possible or (name == a.STEP and any(other_guards))):
             continue  # Source shows only in part which gradients a framework changes, and when.
         if label == "backward@stale" and was_called_again(checker, ctx, i):
-            if ctx.event.attributes.get("outside"):
+            if isinstance(ctx.event, e.Backward) and ctx.event.outside:
                 continue  # The code that computes the loss clears first.
             label = "backward@stale-again"
         if label == "backward@unscaled" and _is_unscaled_early(checker, ctx, i):
@@ -75,7 +75,7 @@ def _is_step_bypassed(checker: Checker, ctx: EventContext, i: int) -> bool:
     """
     if len(checker.served_optimizers.get(ctx.event.subject, ())) != 1:
         return False
-    backward = checker.find_last_event(ctx.point, (e.BACKWARD,), i)
+    backward = checker.find_last_event(ctx.point, (e.Backward,), i)
     if ctx.optimizer_states[i].grads not in a.UNDER_SCALE:
         return False
     own = [
@@ -93,9 +93,9 @@ def was_called_again(checker: Checker, ctx: EventContext, i: int) -> bool:
     """Return True if the function returned and was called again after the last step on these gradients."""
     for index in checker.walk_back(ctx.point):
         event = checker.event_at(index)
-        if event is not None and event.kind == e.AGAIN:
+        if isinstance(event, e.Again):
             return True
-        if event is not None and event.kind in (e.SCALER_STEP, e.STEP) and event.object == checker.optimizer_keys[i]:
+        if isinstance(event, (e.ScalerStep, e.Step)) and event.object == checker.optimizer_keys[i]:
             return False
     return False
 
@@ -108,10 +108,10 @@ def _is_unscaled_early(checker: Checker, ctx: EventContext, i: int) -> bool:
         if event is None:
             continue
         if not unscaled:
-            unscaled = event.kind == e.UNSCALE and event.object == checker.optimizer_keys[i]
-        elif event.kind == e.BACKWARD:
+            unscaled = isinstance(event, e.Unscale) and event.object == checker.optimizer_keys[i]
+        elif isinstance(event, e.Backward):
             return False
-        elif event.kind in (e.SCALER_STEP, e.STEP, e.ZERO_GRAD, e.OPTIMIZER_NEW):
+        elif isinstance(event, (e.ScalerStep, e.Step, e.ZeroGrad, e.OptimizerNew)):
             return True
     return False
 
@@ -120,12 +120,11 @@ def is_cleared_elsewhere(checker: Checker, ctx: EventContext, i: int) -> bool:
     """Return True if gradients left for the next backward are cleared elsewhere, or possibly by other code."""
     key = checker.optimizer_keys[i]
     facts = checker.program.objects[key].attributes
-    hooked = bool(facts.get("hooked"))
-    if checker.program.attributes.get("fragment") and not facts.get("constructed"):
+    if checker.program.attributes.fragment and not facts.constructed:
         return True  # The code is a fragment of a program.
     zeroed = key in checker.zeroed_optimizers and not _is_never_cleared_between(checker, ctx, i)
     return (
-        hooked
+        facts.hooked
         or checker.clears_unknown_grads
         or zeroed
         or key in checker.escape_effects[e.CLEARS]
@@ -136,7 +135,7 @@ def is_cleared_elsewhere(checker: Checker, ctx: EventContext, i: int) -> bool:
 def _is_alias_cleared(checker: Checker, key: int) -> bool:
     """Return True if an optimizer of the same name is cleared. Two unresolved references may be the same optimizer."""
     things = checker.program.objects
-    found = {other for other in {key, *checker.zeroed_optimizers} if not things[other].attributes.get("constructed")}
+    found = {other for other in {key, *checker.zeroed_optimizers} if not things[other].attributes.constructed}
     return key in found and any(things[other].name == things[key].name for other in found - {key})
 
 
@@ -148,9 +147,9 @@ def _is_never_cleared_between(checker: Checker, ctx: EventContext, i: int) -> bo
     places = checker.clearing_sites.get(checker.optimizer_keys[i])
     if places is None:
         return False
-    stepping = checker.find_last_event(ctx.point, (e.SCALER_STEP, e.STEP), i)
-    loops = stepping.attributes.get("loops", ())
-    inner = [loop for loop in ctx.event.attributes.get("loops", ()) if loop in loops][-1:]
+    stepping = checker.find_last_event(ctx.point, (e.ScalerStep, e.Step), i)
+    loops = stepping.loops or ()
+    inner = [loop for loop in ctx.event.loops or () if loop in loops][-1:]
     return not any(
         set(inner) <= set(around) and not any((key, not truth) in ctx.event.guards for key, truth in tests)
         for around, tests in places
@@ -160,12 +159,12 @@ def _is_never_cleared_between(checker: Checker, ctx: EventContext, i: int) -> bo
 def may_be_cleared_unseen(checker: Checker, ctx: EventContext, i: int) -> bool:
     """Return True if unanalyzed code received the optimizer, and may have cleared the gradients."""
     key = checker.optimizer_keys[i]
-    return not checker.program.objects[key].attributes.get("constructed") or key in checker.escaped_objects
+    return not checker.program.objects[key].attributes.constructed or key in checker.escaped_objects
 
 
 def is_checked_finite(checker: Checker, ctx: EventContext, i: int) -> bool:
     """Return True if an optimizer is stepped directly because the gradients were checked to be finite."""
-    if ctx.event.attributes.get("checked"):
+    if isinstance(ctx.event, e.Step) and ctx.event.checked:
         return True
     return any(
         (of := checker.predicates[key].checked_optimizers) is None or checker.optimizer_keys[i] in of
@@ -179,10 +178,10 @@ def has_one_scaler(checker: Checker, ctx: EventContext, i: int) -> bool:
     scalers = set()
     for index in list(checker.walk_back(ctx.point))[1:]:
         event = checker.event_at(index)
-        if event is None or (event.kind == e.ZERO_GRAD and key in checker.owner_keys(event)):
+        if event is None or (isinstance(event, e.ZeroGrad) and key in checker.owner_keys(event)):
             break
-        if event.kind == e.BACKWARD and key in (event.attributes.get("feeds") or ()):
-            if event.subject is None or not checker.program.objects[event.subject].attributes.get("constructed"):
+        if isinstance(event, e.Backward) and key in (event.feeds or ()):
+            if event.subject is None or not checker.program.objects[event.subject].attributes.constructed:
                 return True
             scalers.add(event.subject)
         if len(scalers) > 1:
@@ -198,31 +197,36 @@ def may_be_same_scaler(checker: Checker, ctx: EventContext, i: int) -> bool:
     acting, scaling = (
         checker.program.objects[key] for key in (ctx.subject_key, ctx.state.optimizer_states[i].scaler_key)
     )
-    are_constructed = all(
-        scaler.attributes.get("constructed") and scaler.site is not None for scaler in (acting, scaling)
-    )
+    are_constructed = all(scaler.attributes.constructed and scaler.site is not None for scaler in (acting, scaling))
     if not checker.has_exact_identity and (not are_constructed or acting.name == scaling.name):
         return True
     # Each term of a sum scaled by two scalers may be the loss of one optimizer.
-    return bool(checker.find_last_event(ctx.point, (e.BACKWARD,), i).attributes.get("several"))
+    backward = checker.find_last_event(ctx.point, (e.Backward,), i)
+    return isinstance(backward, e.Backward) and backward.several
 
 
 def is_unscaled_if_live(checker: Checker, ctx: EventContext, i: int) -> bool:
-    """Return True if a flag assumed to be off on this path controls ``unscale_``, and may also control the scaler."""
+    """Return True if a flag assumed to be off on this path controls ``unscale_``, and may also control the scaler.
+
+    The flags that control a constructed scaler are known.
+    """
     scaler_key = ctx.state.optimizer_states[i].scaler_key
-    facts = checker.program.objects[scaler_key].attributes if scaler_key >= 0 else {}
-    if facts.get("constructed") and facts.get("enabled", True) is True:
+    facts = checker.program.objects[scaler_key].attributes if scaler_key >= 0 else None
+    if facts is not None and facts.constructed and facts.enabled is True:
         return False
-    return any(test not in ctx.event.guards for test in checker.find_unscale_guards(i))
+    off = {key for key, truth in checker.find_unscale_guards(i) if (key, truth) not in ctx.event.guards}
+    enabling = None if facts is None else facts.enabling
+    # Flags that decide only about `unscale_` leave the scaler enabled.
+    return bool(off) if enabling is None else not off.isdisjoint(enabling)
 
 
 def is_divided_elsewhere(checker: Checker, ctx: EventContext, i: int) -> bool:
     facts = checker.program.objects[checker.optimizer_keys[i]].attributes
-    if facts.get("divided") or checker.program.attributes.get("averaged"):
+    if facts.divided or checker.program.attributes.averaged:
         return True
-    fed = checker.find_last_event(ctx.point, (e.BACKWARD,), i)
+    fed = checker.find_last_event(ctx.point, (e.Backward,), i)
     # The code is a fragment, and another fragment computes the loss.
-    is_fragment = bool(checker.program.attributes.get("fragment")) and bool(fed.attributes.get("vague"))
+    is_fragment = checker.program.attributes.fragment and isinstance(fed, e.Backward) and fed.vague
     return is_fragment or _runs_once_per_window(checker, fed)
 
 
@@ -232,7 +236,9 @@ def _runs_once_per_window(checker: Checker, backward: Event) -> bool:
     A backward in each microbatch then has another loss.
     """
     ends = {(key, truth) for key, truth in backward.guards if checker.window_predicates.get(key) is truth}
-    others = {guard for event in checker.program.iter_events() if event.kind == e.BACKWARD for guard in event.guards}
+    others = {
+        guard for event in checker.program.iter_events() if isinstance(event, e.Backward) for guard in event.guards
+    }
     return any((key, not truth) not in others for key, truth in ends)
 
 
@@ -244,12 +250,11 @@ def is_outside_windows(checker: Checker, ctx: EventContext, i: int) -> bool:
     """
     if checker.optimizer_keys[i] in checker.assigned_optimizers:
         return True
-    backward = checker.find_last_event(ctx.point, (e.BACKWARD,), i)
+    backward = checker.find_last_event(ctx.point, (e.Backward,), i)
     if _has_other_step_after(checker, ctx, i, backward):
         return True
-    return bool(backward.attributes.get("loops")) and backward.attributes["loops"][-1] not in ctx.event.attributes.get(
-        "loops", ()
-    )
+    loops = backward.loops or ()
+    return bool(loops) and loops[-1] not in (ctx.event.loops or ())
 
 
 def _has_other_step_after(checker: Checker, ctx: EventContext, i: int, backward: Event) -> bool:
@@ -257,7 +262,7 @@ def _has_other_step_after(checker: Checker, ctx: EventContext, i: int, backward:
         event = checker.event_at(index)
         if event is backward:
             return False
-        if event is not None and event.kind in (e.SCALER_STEP, e.STEP) and event.object != checker.optimizer_keys[i]:
+        if isinstance(event, (e.ScalerStep, e.Step)) and event.object != checker.optimizer_keys[i]:
             return True
     return False
 
@@ -267,7 +272,7 @@ def is_other_scaler_update(checker: Checker, ctx: EventContext, i: int) -> bool:
 
     A backward with that scaler is not known to reach the stepped optimizer.
     """
-    return checker.find_last_event(ctx.point, (e.UPDATE,), i).subject != ctx.event.subject
+    return checker.find_last_event(ctx.point, (e.Update,), i).subject != ctx.event.subject
 
 
 def is_update_for_other(checker: Checker, ctx: EventContext, i: int) -> bool:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from .. import events
+from ..events import EventKind
+from ..registration import require_listed
 from ..rule import Rule, ViolationKind
 from .index import INDEX
 
@@ -105,9 +108,9 @@ _OWNERS = _LabelTable()
 #: Violation label -> owning rule and violation kind.
 LABELS: Mapping[str, tuple[Rule, ViolationKind]] = _OWNERS
 #: Event kind -> rules that check a single event of this kind.
-ALONE: dict[str, list[Rule]] = {}
+ALONE: dict[EventKind, list[Rule]] = {}
 #: Rules that check a whole program, with the event kind that must occur in the program.
-WHOLE: list[tuple[str, Rule]] = []
+WHOLE: list[tuple[EventKind, Rule]] = []
 
 #: Texts of which a file must contain one to be analyzed (:attr:`.rule.Rule.prescan_words`).
 WORDS: dict[str, None] = {}
@@ -117,9 +120,16 @@ for _listed, _words, _alone, _whole, _labels in INDEX:
     _rule.prescan_words = _words
     WORDS.update(dict.fromkeys(_words))
     for _kind in _alone:
-        ALONE.setdefault(_kind, []).append(_rule)
-    WHOLE.extend((_kind, _rule) for _kind in _whole)
+        ALONE.setdefault(getattr(events, _kind), []).append(_rule)
+    WHOLE.extend((getattr(events, _kind), _rule) for _kind in _whole)
     _OWNERS.add_labels(_labels, _rule)
+
+require_listed(
+    "protocol/rules",
+    [f"{listed[2]}/{module_name(listed[1])}" for listed, *_ in INDEX],
+    "run python benchmarks/readme.py, which lists each rule",
+    marker="\nRULE = Rule(",
+)
 
 _WORDS = {word.casefold(): rule for rule in RULES.values() for word in (rule.code, rule.name)}
 

@@ -159,7 +159,7 @@ def operand_history(
     reasons: list[str] = []
     steps: list[TraceStep] = []
     # If the call has left a region, autocast was active even if the recording did not see the region's start.
-    autocast = region is not None or bool(recorder.recording.program.attributes["enters_autocast"])
+    autocast = region is not None or recorder.recording.program.attributes.enters_autocast
     if region is not None:
         state = f"autocast of {region.dtype} for {region.device}" if region.is_enabled else "a region without autocast"
         steps.append(TraceStep(region.site, f"{state} is entered"))

@@ -19,13 +19,11 @@ def explain_missing_device(raised: RaisedError, recorder: Recorder) -> Sequence[
         return None
     requested_device = (match[1] or match[2]).lower()
     for event in recorder.recording.run_checker.distinct_events.values():
-        if event.kind == e.SCALER_NEW:
-            device = event.attributes["arguments"].get("device", "cuda")
+        if isinstance(event, e.ScalerNew):
+            device = event.arguments.get("device", "cuda")
             # A scaler that is disabled by a condition, such as a condition on the dtype, may be enabled in other runs.
             by_condition = "enabled=" in (text := text_at(event.site).replace(" ", "")) and "enabled=False" not in text
-            is_disabled = device == "cpu" or (
-                event.attributes["arguments"].get("enabled") is False and not by_condition
-            )
+            is_disabled = device == "cpu" or (event.arguments.get("enabled") is False and not by_condition)
             if isinstance(device, str) and not device.startswith(requested_device) and not is_disabled:
                 path = (
                     TraceStep(event.site, f"a scaler for {device} is made"),

@@ -147,10 +147,10 @@ def _emit_explanation(recorder: Recorder, explanation: Explanation) -> None:
         name: text for name, value in explanation.message_values.items() if (text := str(value)) or name == "because"
     }
     trace = explanation.trace if _adds_location(explanation.trace, explanation.site) else ()
-    trace_facts = [(step.site, step.text) for step in trace]
+    trace_facts = tuple((step.site, step.text) for step in trace)
     names = dict(explanation.message_values)
     recorder.recording.emit(
-        e.RAISED, explanation.site, label=explanation.label, values=values, witness=trace_facts, names=names
+        e.Raised(explanation.site, label=explanation.label, values=values, witness=trace_facts, names=names)
     )
 
 

@@ -88,15 +88,13 @@ def _since_last_step(recorder: Recorder, tracked: TrackedOptimizer) -> tuple[Eve
     clear_event: Event | None = None
     passed_failed_step = False
     for event in reversed([*events.recent_events, *events.pending_events]):
-        if event.kind == e.SCALER_STEP and event.object == key:
+        if isinstance(event, e.ScalerStep) and event.object == key:
             if passed_failed_step:
                 break
             passed_failed_step = True
-        elif event.kind == e.ZERO_GRAD and (
-            event.attributes.get("owners") is None or key in event.attributes["owners"]
-        ):
+        elif isinstance(event, e.ZeroGrad) and (event.owners is None or key in event.owners):
             clear_event = event
-        elif event.kind == e.BACKWARD:
+        elif isinstance(event, e.Backward):
             return event, clear_event
     return None, clear_event
 
@@ -230,7 +228,7 @@ def _makes_leaf(call: ast.Call, origin: Origin) -> bool:
 def _construction_site(recorder: Recorder, tracked: TrackedOptimizer) -> Site | None:
     events = recorder.recording.run_checker.distinct_events.values()
     key = tracked.tracked_object.key
-    return next((event.site for event in events if event.kind == e.OPTIMIZER_NEW and event.subject == key), None)
+    return next((event.site for event in events if isinstance(event, e.OptimizerNew) and event.subject == key), None)
 
 
 def explain_missing_graph(raised: RaisedError, recorder: Recorder) -> list[Explanation]:
@@ -261,9 +259,9 @@ def explain_empty_update(raised: RaisedError, recorder: Recorder) -> list[Explan
     final_step = TraceStep(raised.site, "the scaler is updated, and nothing was unscaled")
     trace: list[TraceStep] = [final_step]
     for event in reversed([*events.recent_events, *events.pending_events][:-1]):
-        if event.kind == e.UPDATE:
+        if isinstance(event, e.Update):
             break
-        if event.kind == e.BACKWARD:
+        if isinstance(event, e.Backward):
             trace.insert(0, TraceStep(event.site, "the backward pass"))
             break
     return [Explanation("raised:nothing-to-update", raised.site, names, tuple(trace))]

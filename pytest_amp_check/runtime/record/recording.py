@@ -23,7 +23,8 @@ from .states import GradientHistory
 from .steps import StepLog
 
 Read = TypeVar("Read")
-_STEPS = (e.STEP, e.SCALER_STEP)
+Emitted = TypeVar("Emitted", bound=Event)
+_STEPS = (e.Step, e.ScalerStep)
 
 
 class _RecordingChecker(RunChecker):
@@ -38,7 +39,7 @@ class _RecordingChecker(RunChecker):
         self.gradient_history = GradientHistory()
 
     def add_event(self, event: Event) -> None:
-        if event.kind in _STEPS:
+        if isinstance(event, _STEPS):
             self._step_numbers.append(self._steps.total)
         super().add_event(event)
 
@@ -47,7 +48,7 @@ class _RecordingChecker(RunChecker):
         super().flush()
 
     def _process_event(self, event: Event) -> None:
-        is_step = event.kind in _STEPS
+        is_step = isinstance(event, _STEPS)
         if is_step:
             self.gradient_history.step_number = self._step_numbers.popleft()
         states_before = self.state.optimizer_states
@@ -107,22 +108,10 @@ class Recording:
         self.watches_after_skip = False
         #: Cache of answers about the source code at a location.
         self._source_answers: dict[tuple[Callable[[Site], object], Site], Any] = {}
-        self.program.attributes["live_scalers"] = []
-        self.program.attributes["trained_modules"] = set()
-        self.program.attributes["scaler_dtypes"] = set()
-        self.program.attributes["enters_autocast"] = False
+        self.program.attributes.enters_autocast = False
 
-    def emit(
-        self,
-        kind: e.EventKind,
-        site: Site,
-        subject: int | None = None,
-        target: int | None = None,
-        *,
-        names: dict[str, Any] | None = None,
-        **facts: Any,
-    ) -> Event:
-        event = Event(kind, site, subject, target, facts, names)
+    def emit(self, event: Emitted) -> Emitted:
+        """Add an event, and return the event."""
         run_checker = self.run_checker
         run_checker.add_event(event)
         if len(run_checker.pending_events) >= PENDING and not self.backward_depth and self.deferred_values.can_fetch:

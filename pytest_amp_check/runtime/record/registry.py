@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ...protocol.events import Event, Program, TrackedObject
+from ...protocol.events import Backward, Clip, ObjectAttributes, Program, TrackedObject
 from ...protocol.run_checker import RunChecker
 from .deferred_values import ONE, DeferredNumber, DeferredValues, ScaledValue
-from .tracked import TrackedOptimizer, TrackedScaler
+from .tracked import TrackedOptimizer, TrackedScaler, feed_optimizer
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +32,7 @@ class Registry:
         #: ``id`` of a parameter to the keys of the optimizers that own it.
         self.owner_keys: dict[int, tuple[int, ...]] = {}
         #: The last backward pass and its loss, for optimizers that are first seen when they step.
-        self.last_backward: tuple[Event, ScaledValue] | None = None
+        self.last_backward: tuple[Backward, ScaledValue] | None = None
         #: (id, tracked object) of freed objects that are not forgotten yet; and tracked objects for reuse by role.
         self.dead_objects: deque[tuple[int, TrackedObject]] = deque()
         self._spare_objects: dict[str, list[TrackedObject]] = {"optimizer": [], "scaler": []}
@@ -56,14 +56,12 @@ class Registry:
         ids = {id(p) for p in tracked.params}
         pending = self._run_checker.pending_events
         for event in (*self._run_checker.recent_events, *pending):
-            leaves = event.attributes.get("leaves")
-            touches = event.attributes.get("touches")
-            if touches and not ids.isdisjoint(touches):
-                event.attributes["owners"].add(key)
-            if leaves and not ids.isdisjoint(leaves):
-                event.attributes["feeds"].add(key)
+            if isinstance(event, Clip) and not ids.isdisjoint(event.touches):
+                event.owners = {*(event.owners or ()), key}
+            elif isinstance(event, Backward) and not ids.isdisjoint(event.leaves):
+                feed_optimizer(event, key)
                 tracked.backward = event
-                tracked.is_scaled = bool(event.attributes.get("scaled"))
+                tracked.is_scaled = event.scaled
                 if self.last_backward is not None and self.last_backward[0] is event:
                     tracked.losses.append(self.last_backward[1])
         if tracked.backward is not None and tracked.backward not in pending:
@@ -79,13 +77,13 @@ class Registry:
 
     def _register_params(self, tracked: TrackedOptimizer) -> None:
         key = tracked.tracked_object.key
-        shares: set[int] = tracked.tracked_object.attributes.setdefault("shares", set())
+        shares = _shares_of(tracked.tracked_object)
         for p in tracked.params:
             others = self.owner_keys.get(id(p), ())
             for other in others:
                 if other != key:
                     shares.add(other)
-                    self._program.objects[other].attributes.setdefault("shares", set()).add(key)
+                    _shares_of(self._program.objects[other]).add(key)
             if key not in others:
                 self.owner_keys[id(p)] = (*others, key)
         self._owners_cache.clear()
@@ -171,7 +169,7 @@ class Registry:
         if not spare_objects:
             return self._program.add_object(role, f"the {role}", None, **facts)
         tracked_object = spare_objects.pop()
-        tracked_object.name, tracked_object.attributes = f"the {role}", facts
+        tracked_object.name, tracked_object.attributes = f"the {role}", ObjectAttributes(**facts)
         return tracked_object
 
     def _on_death(self, identity: int, tracked_object: TrackedObject) -> Callable[[object], None]:
@@ -199,6 +197,14 @@ class Registry:
             else:
                 self.owner_keys.pop(id(p), None)
         self._owners_cache.clear()
-        for other in tracked.tracked_object.attributes.get("shares", ()):
-            self._program.objects[other].attributes["shares"].discard(key)
+        for other in _shares_of(tracked.tracked_object):
+            _shares_of(self._program.objects[other]).discard(key)
         self._run_checker.forget_optimizer(key)
+
+
+def _shares_of(tracked_object: TrackedObject) -> set[int]:
+    """Return the optimizers that share parameters with an optimizer, as a set that may be changed."""
+    attributes = tracked_object.attributes
+    if attributes.shares is None:
+        attributes.shares = set()
+    return attributes.shares

@@ -16,6 +16,7 @@ from types import CodeType, FrameType, TracebackType
 import torch
 
 from ...protocol.events import Site
+from ...protocol.frameworks import RUN_PACKAGES
 
 #: Largest number of calls that a location keeps of its call chain.
 DEPTH = 40
@@ -34,15 +35,6 @@ _INNER = (
     threading.__file__,
     os.path.dirname(concurrent.futures.__file__) + os.sep,
 )
-
-#: Package names of frameworks that run the training loop for a program.
-_FRAMEWORKS = {
-    "accelerate": "accelerate",
-    "lightning.pytorch": "lightning",
-    "pytorch_lightning": "lightning",
-    "lightning.fabric": "fabric",
-    "lightning_fabric": "fabric",
-}
 
 Span = tuple[int, int, int, int]
 
@@ -113,7 +105,7 @@ def calling_framework(site: Site) -> str:
 @functools.lru_cache(maxsize=1024)
 def _framework_of(path: str) -> str:
     """Return the loaded framework to which a source file belongs, or ""."""
-    for package, name in _FRAMEWORKS.items():
+    for package, name in RUN_PACKAGES.items():
         folders = getattr(sys.modules.get(package), "__path__", ())
         if any(path.startswith(os.path.join(folder, "")) for folder in folders):
             return name

@@ -12,7 +12,7 @@ from .windows import Windows
 if TYPE_CHECKING:
     import torch
 
-    from ...protocol.events import Event, Site, TrackedObject
+    from ...protocol.events import Backward, OptimizerLoad, Site, TrackedObject
     from .checkpoint_contents import CheckpointContents
     from .source import SiteText
     from .steps import StepRecord
@@ -36,7 +36,7 @@ class TrackedOptimizer:
         self.sentinels: list[torch.Tensor] = []
         #: The latest backward pass that accumulated into the optimizer, the losses of the passes since the last step,
         #: the gradient norm, and the flag of the last step.
-        self.backward: Event | None = None
+        self.backward: Backward | None = None
         self.losses: deque[ScaledValue] = deque(maxlen=LOSSES)
         self.norm: ScaledValue | None = None
         self.last_found_inf = FoundInf()
@@ -63,7 +63,7 @@ class TrackedOptimizer:
         self.state_id = 0
         self.state_site: Site | None = None
         #: The event that loaded the optimizer's state, until the next step of a scaler.
-        self.load_event: Event | None = None
+        self.load_event: OptimizerLoad | None = None
         #: The sentinels' marks at the last look at the gradients.
         self.gradient_marks: list[tuple[int, int]] = []
         self.refresh_params(optimizer)
@@ -111,6 +111,12 @@ class TrackedScaler:
         self.steps_since_update: list[StepRecord] = []
 
 
+def feed_optimizer(backward: Backward, key: int) -> None:
+    """Note that a backward pass has reached an optimizer."""
+    assert isinstance(backward.feeds, set)
+    backward.feeds.add(key)
+
+
 class BackwardPass:
     """A running backward pass.
 
@@ -122,7 +128,7 @@ class BackwardPass:
 
     def __init__(
         self,
-        event: Event,
+        event: Backward,
         marks_before: list[tuple[TrackedOptimizer, list[tuple[int, int]]]],
         scale: DeferredNumber,
         leaf_ids: frozenset[int],

@@ -7,11 +7,17 @@ import re
 from ...protocol.finding import Finding
 from ...protocol.fix import Edit
 from .layout import ProgramLayout
+from .matchers import NotFixable
 from .queries import Mended
 
 
 def remove_suppression(layout: ProgramLayout, finding: Finding) -> Mended:
-    """Remove the words that suppress nothing, and the whole comment if no word remains."""
+    """Remove the words that suppress nothing, and the whole comment if no word remains.
+
+    A malformed comment stays, because only its author knows what it was meant to suppress.
+    """
+    if finding.label == "suppression:malformed":
+        raise NotFixable
     site = finding.site
     row = layout.lines[site.line - 1]
     said = row[site.column : site.end_column]

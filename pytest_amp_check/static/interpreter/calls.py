@@ -29,6 +29,7 @@ from .values import (
     StateDict,
     UnionValue,
     Value,
+    as_one_of_many,
     merge_into,
 )
 
@@ -170,7 +171,7 @@ def _sequence_method(
     interp: Interpreter, receiver: SequenceValue, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     if name == "append" and args:
-        receiver.items.append(args[0])
+        receiver.items.append(as_one_of_many(args[0]) if interp.state.loops else args[0])
         if interp.state.loops:
             receiver.is_open = True
     elif name == "insert" and len(args) == 2:

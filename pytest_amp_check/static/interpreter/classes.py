@@ -7,17 +7,18 @@ import ast
 from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.events import Site
-from ..project.module import Class, Function
+from ..project.module import Class, Function, assigned_pairs, methods_called_on
 from ..project.region_entry import enters_autocast
-from ..project.syntax import root_name
+from ..project.syntax import root_name, statements_in
 from .contexts import SelfBindingHandler
+from .disabled_flags import assigns_attribute
 from .expressions import attribute_of
-from .functions import bind_unknown_arguments, inline_call, is_static
+from .functions import bind_unknown_arguments, execute_function, inline_call, is_static
 from .identity import structural_unknown
 from .imports import globals_of, look_up, module_member
 from .interpreter import HandlerTable, Interpreter, first_result, in_frame
 from .joins import for_each_alternative, join_values
-from .source_text import expression_text
+from .source_text import expression_text, names_in
 from .unanalyzed_code import call_unknown, open_passed_mappings
 from .values import (
     NONE,
@@ -40,6 +41,8 @@ from .values import (
     Value,
 )
 
+#: Calls by which a class shows that it trains.
+_TRAINING_CALLS = frozenset({"backward", "unscale_", "zero_grad"})
 #: Methods of tracked objects that code may store for a later call.
 BINDABLE_METHODS = {
     "scaler": torch_api.SCALER_METHODS,
@@ -55,7 +58,9 @@ def base_value(interp: Interpreter, cls: Class, base: ast.expr) -> Value | None:
     if cls in interp.pending_classes:
         return None
     interp.pending_classes.add(cls)
+    outer, interp.loads_any_file = interp.loads_any_file, not cls.used_names.isdisjoint(_TRAINING_CALLS)
     value = _evaluate_base(interp, cls, base.value if isinstance(base, ast.Subscript) else base)
+    interp.loads_any_file = outer
     interp.pending_classes.discard(cls)
     return value
 
@@ -155,11 +160,87 @@ def instance_of(interp: Interpreter, cls: Class, key: object, name: str, site: S
         tracked_object = None
         if role_of(interp, cls) == torch_api.MODULE:
             tracked_object = interp.tracked_object(("instance", key), "module", name, site)
-            tracked_object.attributes["read"] = has_plain_forward(interp, cls)
-            tracked_object.attributes["casts"] = any(_may_cast(owner) for owner in lineage_of(interp, cls))
+            tracked_object.attributes.read = has_plain_forward(interp, cls)
+            tracked_object.attributes.casts = any(_may_cast(owner) for owner in lineage_of(interp, cls))
         made = interp.instances[key] = Instance(cls, interp.last_serial, tracked_object)
         made.is_open = any(owner.is_open for owner in lineage_of(interp, cls))
     return made
+
+
+def run_constructor(interp: Interpreter, made: Instance, init: Function) -> None:
+    """Run a constructor with unknown arguments, for the attributes of an instance that other code constructs."""
+    frame = Frame(init, globals_of(interp, init.module), None)
+    frame.receiver, frame.cls = made, init.cls
+    parameters = init.parameters()
+    if parameters:
+        frame.vars[parameters[0].arg] = made
+    bind_unknown_arguments(interp, frame, init)
+    # Its events belong to the constructor. Functions that the constructor calls must still be analyzed elsewhere.
+    roots, reached = set(interp.analyzed_functions), set(interp.reached_functions)
+    interp.without_events(lambda: execute_constructor(interp, frame, init))
+    interp.analyzed_functions, interp.reached_functions = roots, reached
+
+
+def execute_constructor(interp: Interpreter, frame: Frame, init: Function) -> None:
+    execute_function(interp, frame, init, (), init.node)
+
+
+def _make_annotated_instance(interp: Interpreter, annotated: Value, parameter: ast.arg) -> Value | None:
+    """Return an instance for a parameter whose annotation names a class with a scaler, or None for another class."""
+    if not isinstance(annotated, ClassValue) or role_of(interp, annotated.cls) is not None:
+        return None
+    cls = _only_implementation(interp, annotated.cls)
+    return _instance_of_parameter(interp, cls, parameter)
+
+
+def _instance_of_parameter(interp: Interpreter, cls: Class, parameter: ast.arg) -> Value | None:
+    """Return an instance of a class for a parameter, or None for a class without a scaler."""
+    if not any(uses_scaler(owner) for owner in lineage_of(interp, cls)) or role_of(interp, cls) is not None:
+        return None
+    key = ("annotated", id(parameter), id(cls.node))
+    is_new = key not in interp.instances
+    made = instance_of(interp, cls, key, parameter.arg, None)
+    init = method_of(interp, cls, "__init__")
+    if init is not None and is_new and init not in interp.active_functions:
+        run_constructor(interp, made, init)
+    return made
+
+
+#: Minimum number of methods by which a function shows the class of a parameter.
+MIN_FITTING_METHODS = 2
+
+
+def _make_fitting_instance(interp: Interpreter, function: Function, parameter: ast.arg) -> Value | None:
+    """Return an instance of the only class of this file that has the methods which a function calls on a parameter.
+
+    Only classes with a scaler count. A method of the class itself has such a parameter for another reason.
+    """
+    module = interp.module
+    if function.module is not module or "scaler" not in module.role_by_text.values():
+        return None
+    classes = [cls for cls in module.classes.values() if cls is not function.cls and uses_scaler(cls)]
+    called = methods_called_on(function, parameter.arg) if classes else set()
+    if len(called) < MIN_FITTING_METHODS:
+        return None
+    fitting = [
+        cls for cls in module.classes.values() if all(method_of(interp, cls, name) is not None for name in called)
+    ]
+    made = _instance_of_parameter(interp, fitting[0], parameter) if len(fitting) == 1 else None
+    interp.graph.is_guessed = interp.graph.is_guessed or made is not None
+    return made
+
+
+def _only_implementation(interp: Interpreter, cls: Class) -> Class:
+    """Return the only class of this file that derives from an abstract class, or the class itself."""
+    if not any(method.is_abstract() for method in cls.methods.values()):
+        return cls
+    derived = [each for each in interp.module.classes.values() if cls in lineage_of(interp, each)[1:]]
+    return derived[0] if len(derived) == 1 else cls
+
+
+def uses_scaler(cls: Class) -> bool:
+    """Return True if a class calls methods of a scaler that is an attribute of its instances."""
+    return any(cls.module.role_by_text.get(f"self.{name}") == "scaler" for name in cls.assignments)
 
 
 def has_plain_forward(interp: Interpreter, cls: Class) -> bool:
@@ -184,7 +265,7 @@ def _construct_instance(interp: Interpreter, func: ClassValue, args: Args, keywo
         return constructed
     made = instance_of(interp, cls, (interp.location_key(node), cls.name), "", interp.site_of(node))
     if made.tracked_object is not None:
-        made.tracked_object.attributes["class"] = cls.name
+        made.tracked_object.attributes.class_name = cls.name
     init = method_of(interp, cls, "__init__")
     if init is not None:
         inline_call(interp, FunctionValue(init, func.frame, made), args, keywords, node)
@@ -208,8 +289,8 @@ def find_own_method(interp: Interpreter, receiver: Value, name: str) -> Function
 
     None is also the result inside that method.
     """
-    cls = receiver.tracked_object.attributes.get("cls") if isinstance(receiver, ObjectRef) else None
-    method = method_of(interp, cls, name) if cls is not None else None
+    cls = receiver.tracked_object.attributes.cls if isinstance(receiver, ObjectRef) else None
+    method = method_of(interp, cls, name) if isinstance(cls, Class) else None
     return None if method is None or method in interp.active_functions else _bind_method(interp, method, receiver)
 
 
@@ -224,11 +305,13 @@ def defining_frame(interp: Interpreter, method: Function) -> Frame:
 
 
 def _named_attribute(interp: Interpreter, receiver: ExternalName, name: str, node: ast.AST) -> Value:
-    return ExternalName(f"{receiver.name}.{name}", version_fallback=receiver.version_fallback)
+    return ExternalName(
+        f"{receiver.name}.{name}", version_fallback=receiver.version_fallback, is_of_project=receiver.is_of_project
+    )
 
 
 def _module_attribute(interp: Interpreter, receiver: ModuleValue, name: str, node: ast.AST) -> Value:
-    return module_member(interp, receiver, name) or ExternalName(f"{receiver.name}.{name}")
+    return module_member(interp, receiver, name) or ExternalName(f"{receiver.name}.{name}", is_of_project=True)
 
 
 def _attribute_of_each(interp: Interpreter, receiver: UnionValue, name: str, node: ast.AST) -> Value:
@@ -249,7 +332,35 @@ def _attribute_of_each(interp: Interpreter, receiver: UnionValue, name: str, nod
 def _class_attribute(interp: Interpreter, receiver: ClassValue, name: str, node: ast.AST) -> Value | None:
     if name not in receiver.cls.methods and _is_enum(interp, receiver.cls):
         return Const((receiver.cls.module.path, receiver.cls.name, name))
+    setting = _setting_of_class(interp, receiver.cls, name)
+    if setting is not None:
+        return setting
     return BoundMethod(receiver, name) if name == "apply" else None
+
+
+def _setting_of_class(interp: Interpreter, cls: Class, name: str) -> Const | None:
+    """Return the number that a class of this file assigns to an attribute and that no code changes, or None.
+
+    Flags and settings of other files are not known: users switch flags, and other files may assign settings.
+    """
+    if cls.module is not interp.module or cls.is_open:
+        return None
+    assigned = [
+        each.value
+        for each in cls.node.body
+        if isinstance(each, (ast.Assign, ast.AnnAssign))
+        and any(isinstance(target, ast.Name) and target.id == name for target in _targets_of(each))
+    ]
+    if len(assigned) != 1 or not isinstance(assigned[0], ast.Constant):
+        return None
+    number = assigned[0].value
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        return None
+    return None if assigns_attribute(interp, name, cls.name) else Const(number)
+
+
+def _targets_of(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
+    return node.targets if isinstance(node, ast.Assign) else [node.target]
 
 
 def _is_enum(interp: Interpreter, cls: Class) -> bool:
@@ -363,10 +474,35 @@ def _evaluate_in_method(interp: Interpreter, receiver: Instance, method: Functio
     interp.state.frame = frame
     interp.active_functions.append(method)
     bind_unknown_arguments(interp, frame, method)
-    interp.without_events(lambda: values.append(interp.evaluate(expression)))
+
+    def evaluate() -> None:
+        _bind_locals(interp, frame, method, expression, 0)
+        values.append(interp.evaluate(expression))
+
+    interp.without_events(evaluate)
     interp.active_functions.pop()
     interp.state.frame = outer
     return values[0]
+
+
+#: Maximum number of local variables that lead to the value of an attribute, each assigned from the next.
+MAX_LOCAL_DEPTH = 3
+
+
+def _bind_locals(interp: Interpreter, frame: Frame, method: Function, expression: ast.expr, depth: int) -> None:
+    """Bind the local variables of a method that an expression uses, each to its last assignment before it."""
+    wanted = names_in(expression) - frame.vars.keys()
+    if not wanted or depth >= MAX_LOCAL_DEPTH:
+        return
+    found: dict[str, ast.expr] = {}
+    for statement in statements_in(method.body):
+        if getattr(statement, "lineno", 0) < expression.lineno:
+            pairs = assigned_pairs(statement)
+            found.update((left.id, right) for left, right in pairs if isinstance(left, ast.Name) and left.id in wanted)
+    for name, value in found.items():
+        if name not in names_in(value):
+            _bind_locals(interp, frame, method, value, depth + 1)
+            frame.vars[name] = interp.evaluate(value)
 
 
 def call_method(
@@ -460,10 +596,12 @@ class _InstanceHandler(SelfBindingHandler):
         call_method(interp, value, "__exit__", [NONE, NONE, NONE], {}, node)
         if interp.state.regions_entered:
             # The instance closes each region that it opened, wherever the class keeps the context.
-            interp.emit(e.AUTOCAST_EXIT, node, depth=depth)
+            interp.emit(e.AutocastExit, node, depth=depth)
 
 
 def register(handlers: HandlerTable) -> None:
+    handlers.annotated_instances.append(_make_annotated_instance)
+    handlers.fitting_instances.append(_make_fitting_instance)
     handlers.calls.update({"class": _construct_instance, "instance": _call_object})
     handlers.methods.update({"super": _super_method, "class": _class_method})
     handlers.attributes.update(

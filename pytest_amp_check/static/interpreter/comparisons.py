@@ -21,7 +21,11 @@ class WindowPredicates(dict[object, list[int]]):
 
 
 class RangeEnds(dict[int, Value]):
-    """Ends of ``range(...)`` calls that start at zero, and of the loop indices over them, by key."""
+    """Ends of ``range(...)`` and ``enumerate(...)`` calls, and of the loop indices over them, by key."""
+
+
+class RangeSteps(dict[int, Value]):
+    """Steps of ``range(...)`` and ``enumerate(...)`` calls with a known end, and of the loop indices, by key."""
 
 
 class ItemCounts(dict[int, Value]):

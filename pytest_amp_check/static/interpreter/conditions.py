@@ -104,6 +104,13 @@ def count_predicates(formula: Formula, limit: int) -> int:
     return total
 
 
+def mentions_key(question: object, key: object) -> bool:
+    """Return True if a predicate is about the value with this key."""
+    if question == key or question == repr(key):
+        return True
+    return isinstance(question, tuple) and any(mentions_key(part, key) for part in question[1:])
+
+
 class PredicateTable:
     """Predicates of one file, one for each question."""
 

@@ -86,7 +86,7 @@ def _report_yield_inside(interp: Interpreter, node: ast.With | ast.AsyncWith, co
         return
     for inner in _own_nodes(node.body):
         if isinstance(inner, (ast.Yield, ast.YieldFrom, ast.Await)):
-            interp.emit(e.SCOPE_LOST, inner, None, how="yield", names={"context": expression_text(context)})
+            interp.emit(e.ScopeLost, inner, None, how="yield", names={"context": expression_text(context)})
             return
 
 
@@ -129,7 +129,7 @@ class _AutocastHandler(ContextHandler):
         _enter_autocast(interp, value, node)
 
     def exit(self, interp: Interpreter, value: ObjectRef, node: ast.AST, depth: int) -> None:
-        interp.emit(e.AUTOCAST_EXIT, node, depth=depth)
+        interp.emit(e.AutocastExit, node, depth=depth)
 
     def close(self, interp: Interpreter, value: ObjectRef) -> None:
         if interp.state.open_regions:
@@ -150,7 +150,7 @@ class _UnionHandler(ContextHandler):
 
     def exit(self, interp: Interpreter, value: UnionValue, node: ast.AST, depth: int) -> None:
         if holds_autocast(value):
-            interp.emit(e.AUTOCAST_EXIT, node, depth=depth)
+            interp.emit(e.AutocastExit, node, depth=depth)
 
     def close(self, interp: Interpreter, value: UnionValue) -> None:
         if holds_autocast(value):
@@ -196,7 +196,7 @@ class _StackHandler(SelfBindingHandler):
         )
 
     def exit(self, interp: Interpreter, value: StackContext, node: ast.AST, depth: int) -> None:
-        interp.emit(e.AUTOCAST_EXIT, node, depth=depth)
+        interp.emit(e.AutocastExit, node, depth=depth)
 
     def close(self, interp: Interpreter, value: StackContext) -> None:
         del interp.state.open_regions[value.open_region_count :]
@@ -240,11 +240,11 @@ def _enter_union(interp: Interpreter, context: UnionValue, node: ast.AST) -> Non
         if isinstance(value, ObjectRef) and value.role == "autocast":
             _enter_autocast(interp, value, node, remember=False)
             enabled = interp.shorten_formula(disjunction(enabled, conjunction(formula, value.enabled)))
-            device = device or str(value.tracked_object.attributes.get("device", ""))
-            known = str(value.tracked_object.attributes.get("dtype", "?"))
+            device = device or str(value.tracked_object.attributes.device)
+            known = str(value.tracked_object.attributes.dtype)
             dtype = known if dtype in ("", known) else "?"
         else:
-            interp.emit(e.AUTOCAST_ENTER, node, None, null=True, enabled=False)
+            interp.emit(e.AutocastEnter, node, None, null=True, enabled=False)
         interp.state.path_condition.pop()
         end_nodes.append(interp.state.current_node)
         start = no
@@ -254,9 +254,8 @@ def _enter_union(interp: Interpreter, context: UnionValue, node: ast.AST) -> Non
 
 def _enter_autocast(interp: Interpreter, context: ObjectRef, node: ast.AST, *, remember: bool = True) -> None:
     facts = context.tracked_object.attributes
-    device, dtype = str(facts.get("device", "")), str(facts.get("dtype", "?"))
-    cache = bool(facts.get("cache", True))
-    instance = context.tracked_object.key if facts.get("stored") else None
+    device, dtype, cache = str(facts.device), facts.dtype, facts.cache
+    instance = context.tracked_object.key if facts.stored else None
     names = {"context": expression_text(node)}
     end_nodes = []
     enabled, disabled = split_on(interp, context.enabled)
@@ -265,7 +264,7 @@ def _enter_autocast(interp: Interpreter, context: ObjectRef, node: ast.AST, *, r
             interp.state.current_node = node_after
             interp.state.path_condition.append(context.enabled if on else negate(context.enabled))
             interp.emit(
-                e.AUTOCAST_ENTER, node, instance, enabled=on, device=device, dtype=dtype, cache=cache, names=names
+                e.AutocastEnter, node, instance, enabled=on, device=device, dtype=dtype, cache=cache, names=names
             )
             interp.state.path_condition.pop()
             end_nodes.append(interp.state.current_node)

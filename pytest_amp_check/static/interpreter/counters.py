@@ -6,14 +6,14 @@ import ast
 from collections.abc import Callable
 
 from ...protocol.source_text import NegatedText, SourceText
-from .comparisons import ABOVE, BELOW, EQUAL, ItemCounts, RangeEnds, record_comparison, record_window_end
+from .comparisons import ABOVE, BELOW, EQUAL, ItemCounts, RangeEnds, RangeSteps, record_comparison, record_window_end
 from .conditions import Formula, conjunction, disjunction, literals, negate
 from .formulas import truth_of
 from .identity import structural_unknown
 from .interpreter import Interpreter
-from .microbatches import leaves_early
+from .microbatches import leaves_early, receivers_of_calls
 from .source_text import short_text
-from .values import NO_CONSTANT, ConditionValue, Const, ExternalName, UnionValue, UnknownValue, Value
+from .values import NO_CONSTANT, ConditionValue, Const, ExternalName, Frame, Instance, UnionValue, UnknownValue, Value
 
 _MIRRORED_OPERATORS = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 _ARITHMETIC: dict[str, Callable[..., object]] = {
@@ -49,6 +49,7 @@ def order_formula(interp: Interpreter, op: str, left: Value, right: Value, node:
     )
     if formula is None:
         formula = _mark_counter_test(interp, op, _greater_formula(interp, op, left, right, node), left, right)
+        _note_last_by_order(interp, op, left, right, formula)
     return _note_first_iteration(interp, formula, op, left, right)
 
 
@@ -131,6 +132,9 @@ def equality_formula(interp: Interpreter, left: Value, right: Value, node: ast.C
         same = [conjunction(one, others[dtype]) for dtype, one in left.possible_dtypes.items() if dtype in others]
         return interp.shorten_formula(disjunction(*same))
     for value, other in ((left, right), (right, left)):
+        if value.role == "device" and value.recognized_from is None and isinstance(other.value, str):
+            # torch.device("cuda") == "cuda" is False.
+            return False
         if isinstance(value, UnionValue):
             parts = [conjunction(f, equality_formula(interp, v, other, node)) for f, v in value.options]
             return interp.shorten_formula(disjunction(*parts))
@@ -162,15 +166,83 @@ def _equality_predicate(interp: Interpreter, left: Value, right: Value, node: as
 
 
 def _note_last_iteration(interp: Interpreter, value: Value, other: Value, key: int) -> None:
-    """Record that a predicate tests for the last iteration of ``range(n)``: ``i == n - 1`` or ``i + 1 == n``."""
+    """Record that a predicate tests for the last iteration of a loop: ``i == n - 1`` or ``i + 1 == n``."""
+    index = _index_of_last(interp, value, other)
+    if index is None or interp.file_data(RangeSteps)[index.key].value != 1:
+        return
+    record_window_end(interp, interp.file_data(RangeEnds)[index.key], key)
+    _record_last_iteration(interp, index, key, truth=True)
+
+
+def _note_last_by_order(interp: Interpreter, op: str, left: Value, right: Value, formula: Formula) -> None:
+    """Record that a predicate tests for the last iteration of a loop: ``i + k >= n`` or ``i < n - 1``."""
+    large, small = (left, right) if op in (">=", "<") else (right, left)
+    index = _index_of_last(interp, large, small)
+    asked = literals(formula)
+    if index is not None and len(asked) == 1:
+        ((key, positive),) = asked
+        _record_last_iteration(interp, index, key, truth=positive is (op in (">=", "<=")))
+
+
+def _record_last_iteration(interp: Interpreter, index: UnknownValue, key: int, *, truth: bool) -> None:
+    """Record the truth that a predicate has exactly in the last iteration of the loop of an index."""
+    loop = next((loop for loop in reversed(interp.state.loops) if loop.key in index.loops), None)
+    if loop is not None:
+        loop.last_iteration_predicates.setdefault(key, truth)
+
+
+def _index_of_last(interp: Interpreter, value: Value, bound: Value) -> UnknownValue | None:
+    """Return the loop index of ``value``, or None.
+
+    ``value`` reaches ``bound`` in the last iteration, and in no earlier iteration.
+    """
+    ends, steps = interp.file_data(RangeEnds), interp.file_data(RangeSteps)
     base = value.offset_base
-    number = (
-        interp.file_data(RangeEnds).get(base.key) if isinstance(base, UnknownValue) and base.is_loop_index else None
-    )
-    if number is not None:
-        last = number if value.offset == 1 else _minus_one(interp, number)
-        if value.offset in (0, 1) and other is last:
-            record_window_end(interp, number, key)
+    if isinstance(base, UnknownValue) and base.is_loop_index and base.key in ends:
+        end, step = ends[base.key], steps[base.key]
+        ahead = _difference(interp, end, bound)
+        if ahead is not None and isinstance(step.value, int):
+            return base if value.offset + ahead == step.value else None
+        # ``i >= n - k``
+        is_step_before = value.offset == 0 and _equals(
+            interp, bound, structural_unknown(interp, "binary", (end, step), "", "-")
+        )
+        return base if is_step_before else None
+    # ``i + k >= n``
+    for index in _loop_indices(interp):
+        if index.key in ends and _equals(interp, bound, ends[index.key]):
+            step = steps[index.key]
+            if any(
+                _equals(interp, value, structural_unknown(interp, "binary", pair, "", "+"))
+                for pair in ((index, step), (step, index))
+            ):
+                return index
+    return None
+
+
+def _loop_indices(interp: Interpreter) -> list[UnknownValue]:
+    """Return the indices that the loops around the current node assign."""
+    frames = {id(loop.frame): loop.frame for loop in interp.state.loops if loop.frame is not None}
+    return [
+        value
+        for frame in frames.values()
+        for value in frame.vars.values()
+        if isinstance(value, UnknownValue) and value.is_loop_index and value.offset_base is value
+    ]
+
+
+def _difference(interp: Interpreter, end: Value, bound: Value) -> int | None:
+    """Return ``end - bound`` if the difference is known, or None."""
+    if isinstance(end.value, int) and isinstance(bound.value, int):
+        return end.value - bound.value
+    if _equals(interp, bound, end):
+        return 0
+    return 1 if _equals(interp, bound, _minus_one(interp, end)) else None
+
+
+def _equals(interp: Interpreter, value: Value, other: Value) -> bool:
+    number = interp.unique_number
+    return value.identity_key(number) == other.identity_key(number)
 
 
 def _minus_one(interp: Interpreter, number: Value) -> UnknownValue:
@@ -194,7 +266,7 @@ def _remainder_equals(
     if isinstance(other.value, int):
         return _remainder_formula(interp, *sides, other.value, node)
     # ``i % k == k - 1``
-    if other is _minus_one(interp, sides[1]):
+    if _equals(interp, other, _minus_one(interp, sides[1])):
         return _remainder_formula(interp, *sides, -1, node)
     question = ("equal", value.identity_key(interp.unique_number), other.identity_key(interp.unique_number))
     return interp.predicate_formula(question, _as_equation(node), value.loops | other.loops, node)
@@ -210,8 +282,11 @@ def _remainder_formula(
     base, offset = count.offset_base, count.offset
     ahead = (offset - remainder) % known if known else offset - remainder
     question = ("modulo", base.identity_key(interp.unique_number), ahead, modulus.identity_key(interp.unique_number))
-    test = interp.predicate_for(question, source_text or _as_equation(node), count.loops | modulus.loops, node)
-    counted = isinstance(count, UnknownValue) and (count.is_counter or bool(count.loops))
+    loops = count.loops | modulus.loops
+    if isinstance(base, UnknownValue) and base.owner_key >= 0:
+        loops |= _loops_with_calls(interp, base.owner_key)
+    test = interp.predicate_for(question, source_text or _as_equation(node), loops, node)
+    counted = isinstance(count, UnknownValue) and (count.is_counter or bool(loops))
     test.is_window_predicate = counted and bool(interp.state.loops)
     record_window_end(interp, modulus, test.key)
     if known:
@@ -220,6 +295,35 @@ def _remainder_formula(
     if known and isinstance(base, UnknownValue) and base.is_loop_index and base.first_value is not None:
         test.trailing_microbatches = _trailing_microbatches(interp, base, base.first_value + offset - remainder, known)
     return ("test", test.key)
+
+
+def _loops_with_calls(interp: Interpreter, owner_key: int) -> frozenset[int]:
+    """Return the keys of the loops whose body calls a method of an unknown object, as in ``progress.next_step()``.
+
+    The method may count the iterations.
+    """
+    return frozenset(
+        loop.key
+        for loop in interp.state.loops
+        if loop.node is not None
+        and loop.frame is not None
+        and any(_key_of_path(interp, loop.frame, receiver) == owner_key for receiver in receivers_of_calls(loop.node))
+    )
+
+
+def _key_of_path(interp: Interpreter, frame: Frame, path: ast.expr) -> object:
+    """Return the identity of the value of a name or an attribute, or None if it is not known."""
+    if isinstance(path, ast.Name):
+        value = frame.vars.get(path.id)
+        return value.identity_key(interp.unique_number) if isinstance(value, (UnknownValue, Instance)) else None
+    owner = _key_of_path(interp, frame, path.value) if isinstance(path, ast.Attribute) else None
+    if not isinstance(path, ast.Attribute) or owner is None:
+        return None
+    if isinstance(owner, tuple):
+        stored = interp.state.heap.get((owner[1], path.attr))
+        return stored.identity_key(interp.unique_number) if isinstance(stored, (UnknownValue, Instance)) else None
+    known = interp.unknown_values.get(("attribute", path.attr, (owner,)))
+    return known.key if known is not None else None
 
 
 def _trailing_microbatches(

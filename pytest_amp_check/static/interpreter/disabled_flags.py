@@ -11,7 +11,7 @@ import ast
 import re
 
 from ..project.module import Function, Module
-from ..project.syntax import children
+from ..project.syntax import children, walk
 from .interpreter import Interpreter
 from .values import Const, Frame, MappingValue, UnknownValue, Value
 
@@ -94,3 +94,20 @@ def _stores_item(module: Module, key: str) -> bool:
 def _stored_once(module: Module, attribute: str) -> bool:
     """Return True if the text of a file seems to assign an attribute at exactly one location."""
     return len(re.findall(rf"\.{attribute}\b\s*(?:[-+*/|&,)]|:[^=\n]{{1,{MAX_ANNOTATION}}})?=(?!=)", module.text)) == 1
+
+
+class _AssignedAttributes:
+    """Names of the attributes that a file assigns; None before the search."""
+
+    def __init__(self) -> None:
+        self.names: frozenset[str] | None = None
+
+
+def assigns_attribute(interp: Interpreter, attribute: str, owner: str) -> bool:
+    """Return True if this file assigns an attribute, or seems to set attributes of the owner by name."""
+    known = interp.file_data(_AssignedAttributes)
+    if known.names is None:
+        stored = (node for node in walk(interp.module.tree) if isinstance(node, ast.Attribute))
+        known.names = frozenset(node.attr for node in stored if isinstance(node.ctx, ast.Store))
+    by_name = rf"\bsetattr\(\s{{0,8}}{owner}\b|\b{owner}\.__dict__"
+    return attribute in known.names or re.search(by_name, interp.module.text) is not None

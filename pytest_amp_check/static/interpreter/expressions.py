@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable
 from functools import reduce
 
 from ...protocol import events as e
 from ...protocol import torch_api
-from ...protocol.events import Event
 from ...protocol.source_text import find_access_path
 from ..project.module import item_name
 from ..project.syntax import walk
-from .comparisons import ItemCounts, RangeEnds
+from .comparisons import ItemCounts, RangeEnds, RangeSteps
 from .conditions import Formula, conjunction, disjunction, literals, negate
 from .counters import compute_constant, equality_formula, order_formula, truth_formula
 from .dtypes import NO_DTYPE_INFO
@@ -22,7 +22,7 @@ from .imports import BUILTINS, look_up
 from .interpreter import HandlerTable, Interpreter, first_result
 from .joins import join_values, residual_condition, run_branches
 from .microbatches import draws_from_iterator
-from .source_text import expression_text, last_name, short_text, short_text_or
+from .source_text import expression_text, last_name, names_in, short_text, short_text_or
 from .values import (
     EMPTY,
     NO_CONSTANT,
@@ -44,6 +44,8 @@ from .values import (
     UnionValue,
     UnknownValue,
     Value,
+    are_data_sizes,
+    as_one_of_many,
     join_provenance,
     merge_into,
 )
@@ -160,7 +162,7 @@ def emit_found_optimizer(interp: Interpreter, target: ast.expr, value: UnknownVa
     """Emit ``OPTIMIZER_NEW`` for an optimizer that unanalyzed code created or returned."""
     made = _recognize_object(interp, value, target, last_name(target))
     if made.role == "optimizer" and made.tracked_object is not None:
-        interp.emit(e.OPTIMIZER_NEW, target, made.tracked_object.key, found=True)
+        interp.emit(e.OptimizerNew, target, made.tracked_object.key, found=True)
 
 
 def _evaluate_attribute(interp: Interpreter, node: ast.Attribute) -> Value:
@@ -182,6 +184,7 @@ def attribute_of(interp: Interpreter, receiver: Value, name: str, node: ast.AST)
     text = expression_text(node) if isinstance(node, ast.expr) else name
     made = structural_unknown(interp, "attribute", (receiver,), text, name)
     made.is_from_outside = receiver.is_from_outside
+    made.owner_key = receiver.key if isinstance(receiver, UnknownValue) else -1
     made.is_from_gradient = made.is_from_gradient or name == "grad"
     made.is_comparison_result = receiver.is_call_result
     made.is_data_size = name in DATA_SIZE_NAMES
@@ -323,6 +326,8 @@ def _evaluate_iteration(
     outer = interp.state.open_comprehensions
     interp.state.open_comprehensions = (*outer, -1 - len(outer))
     element = interp.evaluate(node.elt)
+    if not _compares_with_fixed_value(node):
+        element = as_one_of_many(element)
     if isinstance(node.elt, ast.Starred):
         # Python 3.15: [*each for each in lists].
         element = element_of(interp, element, node.elt.value)
@@ -336,6 +341,12 @@ def _evaluate_iteration(
     if len(node.generators) == 1 and not node.generators[0].ifs:
         _record_length(interp, made, iterable)
     return made
+
+
+def _compares_with_fixed_value(node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> bool:
+    """Return True if a comprehension calls a function with an argument that is the same for all items."""
+    targets = frozenset[str]().union(*(names_in(generator.target) for generator in node.generators))
+    return isinstance(node.elt, ast.Call) and any(targets.isdisjoint(names_in(given)) for given in node.elt.args)
 
 
 def _record_length(interp: Interpreter, made: SequenceValue, iterable: Value) -> None:
@@ -372,7 +383,9 @@ def _add_pair(interp: Interpreter, made: MappingValue, node: ast.DictComp) -> No
     if value is None:
         merge_into(made, key)
     else:
-        made.items[_mapping_key(key, node.key)] = interp.evaluate(value)
+        name = _mapping_key(key, node.key)
+        # Each item has another unknown key.
+        made.items[(*name, len(made.items)) if isinstance(name, tuple) else name] = interp.evaluate(value)
 
 
 def _value_of(node: ast.DictComp) -> ast.expr | None:
@@ -450,10 +463,10 @@ def element_of(interp: Interpreter, value: Value, node: ast.AST) -> Value:
 def _loop_index(interp: Interpreter, value: Value, node: ast.AST, name: str) -> UnknownValue:
     """Return the number that a loop over a range or an enumeration assigns."""
     made = interp.fresh_unknown(node, name)
-    for notes in (interp.file_data(RangeEnds), interp.file_data(ItemCounts)):
+    for notes in (interp.file_data(RangeEnds), interp.file_data(RangeSteps), interp.file_data(ItemCounts)):
         if isinstance(value, UnknownValue) and value.key in notes:
             notes[made.key] = notes[value.key]
-    made.is_counter = made.is_loop_index = True
+    made.is_counter = made.is_iteration_count = made.is_loop_index = True
     made.first_value = value.first_value
     return made
 
@@ -489,9 +502,24 @@ def _evaluate_yield_from(interp: Interpreter, node: ast.YieldFrom) -> Value:
     return sent
 
 
+def _report_yielded_region(interp: Interpreter, value: Value, node: ast.Yield | ast.YieldFrom) -> None:
+    """Report an autocast that a context manager passes to its `with` block and does not enter.
+
+    A `with` block in this file that binds the autocast may enter it.
+    """
+    function, module = interp.state.frame.function, interp.state.frame.module
+    if function is None or not function.is_context_manager or interp.state.open_regions:
+        return
+    regions = [option for option in value.alternatives() if option.role == "autocast"]
+    bound = re.search(rf"\bwith\b.{{0,200}}\b{function.name}\(.{{0,200}}\bas\b", module.text)
+    if regions and node.value is not None and bound is None:
+        interp.emit(e.ScopeLost, node.value, None, how="handed-out", names={"context": expression_text(node.value)})
+
+
 def _record_yield(interp: Interpreter, value: Value, node: ast.Yield | ast.YieldFrom) -> Value:
     if any(loop.over_microbatches and loop.frame is interp.state.frame for loop in interp.state.loops):
         interp.state.frame.yields_microbatches = True
+    _report_yielded_region(interp, value, node)
     if interp.state.frame.on_yield is not None:
         interp.state.frame.on_yield(value)
     return interp.fresh_unknown(node, "sent")
@@ -607,6 +635,8 @@ def _unknown_operation(interp: Interpreter, op: str, left: Value, right: Value, 
     if op in ("+", "%") and isinstance(left.value, str):
         made.text_prefix = left.value.partition("%")[0] if op == "%" else left.value
     _propagate_counter(op, left, right, made)
+    if op in ("+", "-") and isinstance(left, UnknownValue) and isinstance(right.value, int):
+        made.owner_key = left.owner_key
     if op == "%":
         made.remainder_operands = left, right
     made.is_divided = made.is_divided or _may_average(interp, op, left, right)
@@ -636,6 +666,7 @@ def _propagate_counter(op: str, left: Value, right: Value, made: UnknownValue) -
         made.offset_base = counted.offset_base
         made.offset = counted.offset + (other.value if op == "+" else -other.value)
         made.first_value, made.is_loop_index = counted.first_value, counted.is_loop_index
+        made.is_iteration_count = counted.is_iteration_count and left is counted
 
 
 def execute_augmented_assign(interp: Interpreter, node: ast.AugAssign) -> None:
@@ -648,7 +679,7 @@ def execute_augmented_assign(interp: Interpreter, node: ast.AugAssign) -> None:
         written(interp, left, apply_operator(interp, op, left, right, node), node)
         return
     if left.is_from_gradient and op in ("/", "*"):
-        interp.emit(e.GRAD_NORMALISE, node, None, None, owners=None)
+        interp.emit(e.GradNormalise, node, None, None, owners=None)
     if _extend_container(op, left, right):
         return
     value = _augmented_value(interp, op, left, right, node)
@@ -687,6 +718,7 @@ def _augmented_value(interp: Interpreter, op: str, left: Value, right: Value, no
     made = interp.fresh_unknown(node, short_text(node.target))
     # A number that grows by a constant in a loop counts the iterations, or the items of the iterations.
     made.is_counter = bool(interp.state.loops) and (isinstance(right.value, int) or left.is_counter)
+    made.is_iteration_count = made.is_counter and op == "+" and right.value == 1
     made.is_divided, made.is_comparison_result, made.is_only_summed = (
         value.is_divided,
         value.is_comparison_result,
@@ -786,7 +818,7 @@ def record_name(interp: Interpreter, value: Value, name: object) -> None:
         if isinstance(option, ObjectRef):
             option.tracked_object.name = option.tracked_object.name or str(name)
             if option.role == "autocast":
-                option.tracked_object.attributes["stored"] = True
+                option.tracked_object.attributes.stored = True
 
 
 def _assign_unpacked(interp: Interpreter, target: ast.Tuple | ast.List, value: Value, is_new: bool) -> None:
@@ -834,7 +866,7 @@ def _assign_attribute(interp: Interpreter, target: ast.Attribute, value: Value, 
     receiver, value = interp.evaluate(target.value), value.as_stored()
     if isinstance(value, ObjectRef):
         # Other methods may finish the work on the object.
-        value.tracked_object.attributes["shared"] = True
+        value.tracked_object.attributes.shared = True
     written = interp.handlers.attribute_writes.get(receiver.kind)
     if written is not None and written(interp, receiver, target.attr, value, target):
         return
@@ -842,7 +874,7 @@ def _assign_attribute(interp: Interpreter, target: ast.Attribute, value: Value, 
         # A value that becomes the gradient of another tensor stays a gradient and keeps its scale.
         mark_scale_undone(value.gradient_reads)
         if value.is_divided:
-            interp.emit(e.GRAD_NORMALISE, target, None, None, owners=None)
+            interp.emit(e.GradNormalise, target, None, None, owners=None)
     key = receiver.identity_key(interp.unique_number)
     if isinstance(key, int):
         record_name(interp, value, short_text(target))
@@ -868,13 +900,16 @@ def _record_containment(receiver: Instance, value: Value) -> None:
         and value.tracked_object is not None
         and receiver.cls.methods.keys() >= {"step", "zero_grad"}
     ):
-        value.tracked_object.attributes["wrapped"] = True
+        value.tracked_object.attributes.wrapped = True
     if (
         receiver.tracked_object is not None
         and value.tracked_object is not None
         and value.tracked_object.role == "module"
     ):
-        receiver.tracked_object.attributes.setdefault("parts", set()).add(value.tracked_object.key)
+        attributes = receiver.tracked_object.attributes
+        if attributes.parts is None:
+            attributes.parts = set()
+        attributes.parts.add(value.tracked_object.key)
 
 
 def _stored_value(interp: Interpreter, receiver: Instance, name: str, value: Value) -> Value:
@@ -933,10 +968,10 @@ def _holds_state(value: Value) -> bool:
     return value.role in ("scaler", "optimizer") or isinstance(value, StateDict)
 
 
-def mark_scale_undone(gradient_reads: tuple[Event, ...]) -> None:
+def mark_scale_undone(gradient_reads: tuple[e.GradientAccess, ...]) -> None:
     """Mark reads of scaled gradients as correct: the scale, or a number with the same scale, divides the result."""
     for event in gradient_reads:
-        event.attributes["undone"] = True
+        event.undone = True
 
 
 def _as_load(target: ast.expr) -> ast.expr:
@@ -944,12 +979,6 @@ def _as_load(target: ast.expr) -> ast.expr:
     if isinstance(target, ast.Name):
         return ast.copy_location(ast.Name(target.id, ast.Load()), target)
     return target
-
-
-def are_data_sizes(values: Iterable[Value]) -> bool:
-    """Return True if all values except constants are amounts of data, with at least one such value."""
-    measured = [value for value in values if value.value is NO_CONSTANT]
-    return bool(measured) and all(value.is_data_size for value in measured)
 
 
 def is_remade_per_iteration(interp: Interpreter, value: Value) -> bool:

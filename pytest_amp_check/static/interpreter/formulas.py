@@ -8,7 +8,7 @@ from ...protocol.events import Predicate
 from .conditions import Formula, conjunction, disjunction
 from .interpreter import Interpreter
 from .source_text import TextTemplate
-from .values import UnionValue, UnknownValue, Value
+from .values import EMPTY, ExternalName, UnionValue, UnknownValue, Value
 
 
 def truth_of(interp: Interpreter, value: Value, text: object = "", node: ast.AST | None = None) -> Formula:
@@ -18,6 +18,8 @@ def truth_of(interp: Interpreter, value: Value, text: object = "", node: ast.AST
             disjunction(*(conjunction(f, truth_of(interp, v, text, node)) for f, v in value.options))
         )
     value = value.recognized_from or value
+    if isinstance(value, ExternalName) and value.is_of_project:
+        return interp.predicate_formula(("true", value.name), text or value.name, EMPTY, node)
     known = value.truth_condition()
     if known is not None:
         return known
@@ -35,7 +37,7 @@ def _describe_predicate(interp: Interpreter, test: Predicate, value: UnknownValu
     test.is_window_predicate = test.is_window_predicate or value.is_counter
     test.is_flag = test.is_flag or value.is_argument
     for reading in value.gradient_reads if test.checked_optimizers is not None else ():
-        owners = reading.attributes.get("owners")
+        owners = reading.owners
         if owners is None:
             test.checked_optimizers = None
             break
@@ -51,6 +53,9 @@ def is_none(interp: Interpreter, value: Value, text: object = "", node: ast.AST 
             disjunction(*(conjunction(f, is_none(interp, v, text, node)) for f, v in value.options))
         )
     value = value.recognized_from or value
+    if isinstance(value, ExternalName) and value.is_of_project:
+        template = TextTemplate("{} is None", text or value.name)
+        return interp.predicate_formula(("none", value.name), template, EMPTY, node)
     if not isinstance(value, UnknownValue):
         return value.value is None
     formula = interp.predicate_formula(

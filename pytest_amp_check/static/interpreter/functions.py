@@ -8,15 +8,16 @@ from collections.abc import Callable
 from ...protocol import torch_api
 from ...protocol.source_text import SourceText
 from ..project.module import Function
-from ..project.syntax import walk
+from ..project.syntax import tail_name, walk
 from .conditions import conjunction
 from .contexts import close_context, enter_context, exit_context, with_items
 from .disabled_flags import default_value
 from .expressions import assign_target, record_name
-from .imports import dotted_name
+from .imports import dotted_name, look_up
 from .interpreter import HandlerTable, Interpreter, first_result
 from .joins import join_heaps, join_values, join_variables
 from .name_effects import effects_of_body
+from .source_text import TextTemplate
 from .tensors import in_region
 from .unanalyzed_code import call_unknown
 from .values import (
@@ -34,6 +35,7 @@ from .values import (
     ObjectRef,
     ParamsValue,
     SequenceValue,
+    StateDict,
     TensorValue,
     UnknownValue,
     Value,
@@ -52,6 +54,8 @@ OTHER_FILES_BUDGET = 2_000
 ALL_OTHER_FILES_BUDGET = 8_000
 #: Share of these budgets for functions that are no entry point and write no checkpoint.
 MINOR_BUDGET_SHARE = 0.3
+#: Maximum number of statements of a function that is inlined although these budgets are exceeded.
+MAX_LEAF_STATEMENTS = 40
 #: Maximum number of statements of a function that is inlined only for its value: in a file that trains, and in another
 #: file. In the other file, a value only decides if a region is entered.
 MAX_SHORT_BODY, MAX_SHORT_BODY_ELSEWHERE = 4, 2
@@ -76,7 +80,9 @@ def inline_call(
         return NONE
     if function in interp.active_functions:
         _enter_recursion(interp, func, node)
-        return interp.fresh_unknown(node, "recursive")
+        # A function that calls itself with a saved state changes the keys or the device of the state.
+        state = next((value for value in args if isinstance(value, StateDict)), None)
+        return state or interp.fresh_unknown(node, "recursive")
     if function.is_generator and on_yield is None:
         return _create_generator(interp, func, args, keywords, node, always=always)
     if func.receiver is not None and not is_static(function):
@@ -241,13 +247,28 @@ def _unanalyzed_value(interp: Interpreter, func: FunctionValue, node: ast.AST, *
 
 def _budget_exceeded(interp: Interpreter, function: Function) -> bool:
     """Return True if the budget for code of other files is exceeded."""
-    if function.module is interp.module:
+    if function.module is interp.module or _is_small_leaf(interp, function):
         return False
     part = 1 if function.is_entry_point or function.may_save_checkpoint else MINOR_BUDGET_SHARE
     return (
         interp.other_file_statements > OTHER_FILES_BUDGET * part
         or interp.all_other_file_statements + interp.other_file_statements > ALL_OTHER_FILES_BUDGET * part
     )
+
+
+class _SmallLeaves(dict[Function, bool]):
+    """Functions, each with True for a small function that calls no other function of its file."""
+
+
+def _is_small_leaf(interp: Interpreter, function: Function) -> bool:
+    """Return True if a function is small and calls no other function of its file, so that it costs little."""
+    known = interp.file_data(_SmallLeaves)
+    if function not in known:
+        nodes = walk(function.node)
+        calls = [tail_name(node.func) for node in nodes if isinstance(node, ast.Call)]
+        is_small = sum(isinstance(node, ast.stmt) for node in nodes) <= MAX_LEAF_STATEMENTS
+        known[function] = is_small and function.module.functions_by_name.keys().isdisjoint(calls)
+    return known[function]
 
 
 def _mark_reached(interp: Interpreter, function: Function, receiver: Value | None = None) -> None:
@@ -398,7 +419,10 @@ def bind_unknown_arguments(interp: Interpreter, frame: Frame, function: Function
         value = interp.unknown_value(
             ("parameter", id(parameter)), parameter.arg, interp.current_loops(), is_from_outside=True
         )
-        frame.vars[parameter.arg] = _apply_annotation(interp, value, parameter)
+        typed = _apply_annotation(interp, value, parameter)
+        if typed is value and parameter.annotation is None:
+            typed = first_result(interp.handlers.fitting_instances, interp, function, parameter) or value
+        frame.vars[parameter.arg] = typed
     interp.state.frame = outer
     if spec.vararg is not None:
         frame.vars[spec.vararg.arg] = SequenceValue([], is_open=True)
@@ -410,9 +434,33 @@ def _apply_annotation(interp: Interpreter, value: UnknownValue, parameter: ast.a
     for node in walk(parameter.annotation) if parameter.annotation is not None else ():
         named = dotted_name(interp, node)
         found = _value_of_type(interp, named, value, parameter) if named else None
+        found = found or _instance_of_annotation(interp, value, node, parameter)
         if found is not None:
             return found
     return value
+
+
+def _instance_of_annotation(
+    interp: Interpreter, value: UnknownValue, node: ast.AST, parameter: ast.arg
+) -> Value | None:
+    """Return the instance of the project class that an annotation names, or None.
+
+    An optional parameter may also be None.
+    """
+    name = node.id if isinstance(node, ast.Name) else node.value if isinstance(node, ast.Constant) else None
+    annotated = look_up(interp, name) if isinstance(name, str) else None
+    made = first_result(interp.handlers.annotated_instances, interp, annotated, parameter) if annotated else None
+    annotation = parameter.annotation
+    if made is None or annotation is None or not any(map(_is_none_name, walk(annotation))):
+        return made
+    question = interp.predicate_formula(("none", value.key), TextTemplate("{} is None", parameter.arg), EMPTY)
+    return join_values(interp, question, NONE, made, parameter.arg)
+
+
+def _is_none_name(node: ast.AST) -> bool:
+    return (isinstance(node, ast.Name) and node.id == "Optional") or (
+        isinstance(node, ast.Constant) and node.value is None
+    )
 
 
 def _value_of_type(interp: Interpreter, named: str, value: UnknownValue, parameter: ast.arg) -> Value | None:

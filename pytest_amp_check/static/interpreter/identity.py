@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ...protocol.events import Event
+from ...protocol.events import GradientAccess
 from ...protocol.source_text import SourceText
 from .conditions import Formula, conjunction, disjunction
 from .interpreter import Interpreter
@@ -18,7 +18,7 @@ def structural_unknown(
     """Return the unknown result of an operation: the same operation on equal values gives the same result."""
     number = interp.unique_number
     loops: frozenset[int] = EMPTY
-    readings: tuple[Event, ...] = ()
+    readings: tuple[GradientAccess, ...] = ()
     graded = False
     for part in parts:
         varying = part.loops or part.varying_loops()
@@ -69,7 +69,13 @@ def record_division(
     elif not _is_small(number, divisor_node):
         written = isinstance(divisor_node, ast.Constant)
         made.divisors = value.divisors | {
-            Divisor(key, SourceText(divisor_node) if divisor_node else "", interp.site_of(node), written)
+            Divisor(
+                key,
+                SourceText(divisor_node) if divisor_node else "",
+                interp.site_of(node),
+                written,
+                number.offset_base.identity_key(interp.unique_number) if _is_running(interp, number) else None,
+            )
         }
 
 
@@ -80,6 +86,12 @@ def record_multiplication(
     key = number_key(interp, number)
     made.divisors = frozenset(divisor for divisor in value.divisors if divisor.key != key)
     made.factors = value.factors if made.divisors != value.divisors else value.factors | {key}
+
+
+def _is_running(interp: Interpreter, number: Value) -> bool:
+    """Return True if a number counts the iterations of the innermost loop so far."""
+    loops = interp.state.loops
+    return number.is_iteration_count and bool(loops) and loops[-1].key in number.loops
 
 
 def _is_small(number: Value, divisor_node: ast.expr | None) -> bool:

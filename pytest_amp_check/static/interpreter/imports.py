@@ -116,7 +116,9 @@ def _load_import(interp: Interpreter, frame: Frame, name: str) -> Value:
     value = frame.vars[name]
     if isinstance(value, LazyImport):
         # During the search, the name has the value of a failed search.
-        frame.vars[name] = ExternalName(_dotted_import(value.origin), version_fallback=value.version_fallback)
+        frame.vars[name] = ExternalName(
+            _dotted_import(value.origin), version_fallback=value.version_fallback, is_of_project=True
+        )
         found = _load_from_module(interp, value.origin, frame.module) if interp.module.may_train else None
         if found is not None:
             frame.vars[name] = found
@@ -136,7 +138,11 @@ def _module_at(interp: Interpreter, path: str, dotted: str, name: str = "") -> M
     """Return the module at a path. None if neither the module nor its re-exports under ``name`` are relevant."""
     if not path.endswith(".py"):
         return ModuleValue(path, None, dotted)
-    useful = interp.project.is_relevant_file(path) or (name and interp.project.may_reexport(path, name))
+    useful = (
+        interp.loads_any_file
+        or interp.project.is_relevant_file(path)
+        or (name and interp.project.may_reexport(path, name))
+    )
     module = interp.project.module_at(path) if useful else None
     return ModuleValue(path, module, dotted) if module is not None else None
 

@@ -14,15 +14,17 @@ from ...protocol import events as e
 from ...protocol.events import Event, Graph, Node, Predicate, Program, Site, TrackedObject
 from ..project.module import Class, Function, Module
 from ..project.project import Project
-from .conditions import Formula, PredicateTable, count_predicates, implied_literals, literals
+from .conditions import Formula, PredicateTable, count_predicates, implied_literals, literals, mentions_key
 from .state import AbstractState, GraphBuilder
 from .values import EMPTY, Args, Frame, FunctionValue, Instance, Keywords, UnknownValue, Value, Vars
 from .visited_calls import VisitedCalls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeVar
+    from typing import Any, Concatenate, ParamSpec, TypeVar
 
+    Emitted = TypeVar("Emitted", bound=Event)
+    Fields = ParamSpec("Fields")
     Notes = TypeVar("Notes")
     Result = TypeVar("Result")
 
@@ -78,6 +80,10 @@ class HandlerTable:
         #: Return the object for an unknown value that is used in a role, and for a parameter with an annotation.
         self.recognizers: dict[str, Callable[[Interpreter, str, UnknownValue, str, ast.AST], Value]] = {}
         self.annotated_parameters: list[Callable[[Interpreter, str, UnknownValue, ast.arg], Value | None]] = []
+        #: Return the instance for a parameter with this value as the annotation.
+        self.annotated_instances: list[Callable[[Interpreter, Value, ast.arg], Value | None]] = []
+        #: Return the instance for a parameter of a function by the methods that the function calls.
+        self.fitting_instances: list[Callable[[Interpreter, Function, ast.arg], Value | None]] = []
         #: Return the instance of a class with a role; the results of methods and attributes that no project class
         #: defines.
         self.constructors: dict[str, Callable[[Interpreter, Class, Args, Keywords, ast.AST], Value | None]] = {}
@@ -148,6 +154,8 @@ class Interpreter:
         self.base_name_values: dict[tuple[Class, str], Value] = {}
         #: Attributes that the methods of a class set or use in a role.
         self.attributes_by_class: dict[Class, frozenset[str]] = {}
+        #: True while the bases of a class are evaluated that trains: their files need not name the protocol.
+        self.loads_any_file = False
         #: True if every name of this file has a value.
         self.is_fully_bound = False
         #: Identities of attribute assignments whose value is being evaluated.
@@ -209,12 +217,13 @@ class Interpreter:
 
     def finish_graph(self) -> None:
         """Set the predicates that each loop head forgets. The set is known only for a complete graph."""
+        self._drop_unrelated_divisors()
         lasting_mask = 0
         for node in self.builder.nodes:
-            if node.event is not None and node.event.kind in (e.BACKWARD, e.SCALER_STEP, e.STEP):
+            if isinstance(node.event, (e.Backward, e.ScalerStep, e.Step)):
                 for key, _ in node.event.guards:
                     test = self.graph.predicates[key]
-                    if not test.is_window_predicate and (not test.is_flag or node.event.kind == e.BACKWARD):
+                    if not test.is_window_predicate and (not test.is_flag or isinstance(node.event, e.Backward)):
                         lasting_mask |= 1 << key
         for head, loop in self.builder.loop_heads:
             forgotten = self.predicates.forgotten_by(loop)
@@ -223,6 +232,21 @@ class Interpreter:
                 # function runs backward and steps.
                 forgotten &= ~lasting_mask
             self.builder.nodes[head].forgotten_predicates |= forgotten
+
+    def _drop_unrelated_divisors(self) -> None:
+        """Drop the divisors that count iterations, unless a step waits for the same counter: it ends a window."""
+        events = [node.event for node in self.builder.nodes if node.event is not None]
+        running = [event for event in events if isinstance(event, e.Backward) and event.running is not None]
+        if not running:
+            return
+        guards = {key for event in events if isinstance(event, (e.ScalerStep, e.Step)) for key, _ in event.guards}
+        questions = [
+            self.predicates.question_of(key) for key in guards if self.graph.predicates[key].is_window_predicate
+        ]
+        for event in running:
+            keys = event.running[2] if event.running is not None else ()
+            if not any(mentions_key(question, key) for question in questions for key in keys):
+                event.running = None
 
     def without_events(self, act: Callable[[], None]) -> None:
         """Run ``act`` for the values and the effect on objects, without recording events."""
@@ -331,47 +355,42 @@ class Interpreter:
     # The graph.
 
     def emit(
-        self, kind: e.EventKind, node: ast.AST, subject: int | None = None, object: int | None = None, **facts: Any
-    ) -> Event | None:
-        """Add an event at the current node. The attribute ``names`` becomes the names of the event.
+        self,
+        kind: Callable[Concatenate[Site, Fields], Emitted],
+        node: ast.AST,
+        *keys: Fields.args,
+        **fields: Fields.kwargs,
+    ) -> Emitted | None:
+        """Create an event of a kind with the given fields, and add it at the current node.
 
         Return None if the current node is unreachable.
         """
         if self.state.current_node is None:
             return None
-        if kind == e.ZERO_GRAD and self.state.handler_depth:
-            facts["rescue"] = True
         site = self.site_of(node)
         if self.visited_calls is not None:
             self.visited_calls.mark_handled(site)
-        event = self._add_event(self.state.current_node, kind, site, subject, object, facts)
+        event = kind(site, *keys, **fields)
+        if isinstance(event, e.ZeroGrad) and self.state.handler_depth:
+            event.rescue = True
+        self._add_event(self.state.current_node, event)
         for nodes in self.state.raising_nodes:
             nodes.append(self.state.current_node)
         return event
 
-    def emit_at(self, kind: e.EventKind, site: Site, subject: int | None, **facts: Any) -> None:
-        """Add an event at the current node for another source location."""
+    def emit_at(self, event: Event) -> None:
+        """Add an event of another source location at the current node."""
         if self.state.current_node is not None:
-            self._add_event(self.state.current_node, kind, site, subject, None, facts)
+            self._add_event(self.state.current_node, event)
 
-    def _add_event(
-        self,
-        current_node: int,
-        kind: e.EventKind,
-        site: Site,
-        subject: int | None,
-        object: int | None,
-        facts: dict[str, Any],
-    ) -> Event:
-        names = facts.pop("names", None)
-        if kind.has_loops:
+    def _add_event(self, current_node: int, event: Event) -> None:
+        if event.has_loops and event.loops is None:
             # Rules for this kind need the loops around the event.
-            facts.setdefault("loops", (*(loop.key for loop in self.state.loops), *self.state.open_comprehensions))
-        event = Event(kind, site, subject, object, facts, names, self.active_guards())
+            event.loops = (*(loop.key for loop in self.state.loops), *self.state.open_comprehensions)
+        event.guards = self.active_guards()
         self.state.current_node = self.builder.add_node(event)
         self.builder.add_edge(current_node, self.state.current_node)
         self.builder.event_count += 1
-        return event
 
     def active_guards(self) -> tuple[tuple[int, bool], ...]:
         """Return the predicates of the path condition at the current node, each with its truth."""

@@ -14,6 +14,7 @@ from .conditions import (
     disjunction,
     implied_literals,
     literals,
+    mentions_key,
     negate,
     simplify_under,
 )
@@ -27,6 +28,7 @@ from .values import (
     ExternalName,
     FrameworkEngine,
     Heap,
+    MappingValue,
     ObjectRef,
     ParamsValue,
     SequenceValue,
@@ -205,17 +207,20 @@ def _make_union(interp: Interpreter, formula: Formula, a: Value, b: Value) -> Un
 
 def _join_to_unknown(interp: Interpreter, formula: Formula, a: Value, b: Value, name: str) -> UnknownValue:
     """Return the unknown value that stands for either of two values."""
-    key: object = (interp.graph.name, len(interp.builder.nodes))
+    # Two joins may happen at the same node.
+    sides_key = a.identity_key(interp.unique_number), b.identity_key(interp.unique_number)
+    key: object = (interp.graph.name, len(interp.builder.nodes), *sides_key)
     if (
         isinstance(a, UnknownValue)
         and isinstance(b, UnknownValue)
         and count_predicates(formula, MAX_MEMO_PREDICATES) < MAX_MEMO_PREDICATES
     ):
         # The same operands under the same condition give the same value at every join.
-        key = (formula, a.identity_key(interp.unique_number), b.identity_key(interp.unique_number))
+        key = (formula, *sides_key)
     joined = interp.unknown_value(("met", name, key), name, a.loops | b.loops)
     joined.is_divided, joined.is_only_summed = _join_divided(a, b)
     joined.is_data_size = a.is_data_size and b.is_data_size
+    joined.may_be_one = any(side.may_be_one or side.value == 1 for side in (a, b))
     joined.is_from_outside = a.is_from_outside and b.is_from_outside
     joined.is_comparison_result = a.is_comparison_result or b.is_comparison_result
     joined.is_from_gradient = a.is_from_gradient or b.is_from_gradient
@@ -270,7 +275,7 @@ def _join_divisors(
     questions = [interp.predicates.question_of(key) for key in asked] if len(asked) == 1 else []
     both_ways = a.divisors & b.divisors
     return both_ways | {
-        d for d in a.divisors ^ b.divisors if any(_mentions_key(question, d.key) for question in questions)
+        d for d in a.divisors ^ b.divisors if any(mentions_key(question, d.key) for question in questions)
     }
 
 
@@ -339,6 +344,13 @@ def _join_sequences(
     return both_ways
 
 
+def _join_mappings(
+    interp: Interpreter, formula: Formula, a: MappingValue, b: MappingValue, name: str
+) -> MappingValue | None:
+    """Join two new dicts: both are still empty, so the code fills either of them in the same way."""
+    return MappingValue({}, is_open=a.is_open or b.is_open) if not a.items and not b.items else None
+
+
 #: Join of two values of the same kind; None if the result is no value of that kind.
 _JOINS: dict[str, Callable[[Interpreter, Formula, Any, Any, str], Value | None]] = {
     "engine": _join_engines,
@@ -349,6 +361,7 @@ _JOINS: dict[str, Callable[[Interpreter, Formula, Any, Any, str], Value | None]]
     "parameters": _join_param_values,
     "tensor": _join_tensors,
     "sequence": _join_sequences,
+    "mapping": _join_mappings,
     "unknown": _join_unknowns,
 }
 
@@ -356,13 +369,13 @@ _JOINS: dict[str, Callable[[Interpreter, Formula, Any, Any, str], Value | None]]
 def _join_objects(interp: Interpreter, a: TrackedObject, b: TrackedObject) -> TrackedObject:
     """Return one tracked object that stands for either of two objects, created in the two branches."""
     joined = interp.tracked_object(("either", a.key, b.key), a.role, a.name, a.site)
-    joined.attributes.update({**b.attributes, **a.attributes})
-    if "owns" in joined.attributes:
-        owns = a.attributes.get("owns"), b.attributes.get("owns")
-        joined.attributes["owns"] = None if None in owns else owns[0] | owns[1]  # type: ignore[operator]
+    vars(joined.attributes).update({**vars(b.attributes), **vars(a.attributes)})
+    mine, others = a.attributes.owns, b.attributes.owns
+    if mine is not None or others is not None:
+        joined.attributes.owns = None if mine is None or others is None else mine | others
     if a.role == "optimizer" and a.site is not None:
         # One of the branches recreates the optimizer, as far as is known.
-        interp.emit_at(e.OPTIMIZER_NEW, a.site, joined.key, found=True)
+        interp.emit_at(e.OptimizerNew(a.site, joined.key, found=True))
     return joined
 
 
@@ -401,13 +414,6 @@ def _run_alternatives(
     if not yes:
         return results[1]
     return join_values(interp, formula, results[0], results[1], "each")
-
-
-def _mentions_key(question: object, key: object) -> bool:
-    """Return True if a predicate is about the value with this key."""
-    if question == key or question == repr(key):
-        return True
-    return isinstance(question, tuple) and any(_mentions_key(part, key) for part in question[1:])
 
 
 def _conditional_options(value: Value) -> list[tuple[Formula, Value]]:

@@ -3,17 +3,40 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 
 from ...protocol.source_text import find_access_path
 from ..project.module import stored_names
 from ..project.syntax import children, walk
-from .source_text import names_in
+from .source_text import last_name, names_in
 
 #: Definitions inside a block, which are no part of the block.
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 #: Calls that split a batch into micro-batches.
 SPLITTING_CALLS = frozenset({"chunk", "split", "tensor_split", "array_split", "islice", "batched"})
+
+
+#: The word micro-batch in a name: ``micro_batches``, ``microbatch``, ``MicroBatchIterator``.
+_MICRO_BATCH = re.compile(r"micro_?batch|micro_?bs|micro_?step", re.IGNORECASE)
+
+
+def is_microbatch_name(name: str) -> bool:
+    """Return True if a name says that it stands for micro-batches."""
+    return _MICRO_BATCH.search(name) is not None
+
+
+def is_window_name(text: str) -> bool:
+    """Return True if a source text names the number of micro-batches in a window: ``self.accumulation_steps``."""
+    return "accum" in text.rpartition(".")[2].lower() and text.replace(".", "").isidentifier()
+
+
+def names_microbatches(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
+    """Return True if a loop says by the names in its head that it runs over micro-batches."""
+    if isinstance(loop, ast.While):
+        return False
+    nodes = [node for top in (loop.target, loop.iter) for node in walk(top)]
+    return any(is_microbatch_name(last_name(node)) for node in nodes)
 
 
 def draws_from_iterator(nodes: Iterable[ast.AST]) -> bool:
@@ -24,6 +47,13 @@ def draws_from_iterator(nodes: Iterable[ast.AST]) -> bool:
         or (isinstance(func, ast.Attribute) and func.attr in ("next", "__next__"))
         for func in calls
     )
+
+
+def receivers_of_calls(loop: ast.For | ast.AsyncFor | ast.While) -> list[ast.expr]:
+    """Return the receivers of the method calls in a loop whose results are not used."""
+    calls = [node.value for top in loop.body for node in walk(top) if isinstance(node, ast.Expr)]
+    functions = [call.func for call in calls if isinstance(call, ast.Call)]
+    return [function.value for function in functions if isinstance(function, ast.Attribute)]
 
 
 def reads_gradients(body: list[ast.stmt]) -> bool:

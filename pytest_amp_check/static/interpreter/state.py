@@ -19,10 +19,23 @@ class Loop:
     """Loop under analysis. :attr:`Value.loops` refers to the loop by ``key``.
 
     ``node`` and ``frame`` are the loop statement and its frame. ``over_microbatches`` says that the loop iterates over
-    the micro-batches of a window. ``iteration`` is the number of the current iteration of an unrolled loop.
+    the micro-batches of a window, ``is_named_microbatches`` that only names say so. ``iteration`` is the number of the
+    current iteration of an unrolled loop. ``last_iteration_predicates`` have the given truth in the last iteration, and
+    in no other iteration.
     """
 
-    __slots__ = ("breaks", "continues", "frame", "iteration", "key", "node", "over_microbatches", "unwind_base")
+    __slots__ = (
+        "breaks",
+        "continues",
+        "frame",
+        "is_named_microbatches",
+        "iteration",
+        "key",
+        "last_iteration_predicates",
+        "node",
+        "over_microbatches",
+        "unwind_base",
+    )
 
     def __init__(self, key: int, unwind_base: int) -> None:
         self.key = key
@@ -30,7 +43,9 @@ class Loop:
         self.node: ast.For | ast.AsyncFor | ast.While | None = None
         self.frame: Frame | None = None
         self.over_microbatches = False
+        self.is_named_microbatches = False
         self.iteration = 0
+        self.last_iteration_predicates: dict[int, bool] = {}
         self.breaks: list[Jump] = []
         self.continues: list[Jump] = []
 

@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol.checks import ends_program
+from ...protocol.events import Event
 from ...protocol.source_text import SourceText, find_access_path
 from ..project.module import ImportedName, catches_import, stored_names
 from ..project.syntax import children, root_name, walk
+from .comparisons import ItemCounts
 from .conditions import Formula, conjunction, negate
 from .disabled_flags import flag_value
 from .expressions import (
@@ -27,7 +29,14 @@ from .expressions import (
 from .imports import import_value, look_up
 from .interpreter import HandlerTable, Interpreter, in_frame
 from .joins import join_values, record_raise, run_branches, split_on
-from .microbatches import draws_from_iterator, is_index_selecting, names_assigned_beside, names_read, reads_gradients
+from .microbatches import (
+    draws_from_iterator,
+    is_index_selecting,
+    names_assigned_beside,
+    names_microbatches,
+    names_read,
+    reads_gradients,
+)
 from .source_text import expression_text, names_in
 from .state import Loop
 from .values import (
@@ -46,6 +55,7 @@ from .values import (
     ObjectRef,
     ParamsValue,
     SequenceValue,
+    StateDict,
     TensorValue,
     UnionValue,
     UnknownValue,
@@ -70,7 +80,7 @@ def _execute_expression(interp: Interpreter, node: ast.Expr) -> None:
         listener(interp, node.value)
     if isinstance(value, ObjectRef) and value.role == "autocast" and isinstance(node.value, ast.Call):
         interp.emit(
-            e.SCOPE_LOST,
+            e.ScopeLost,
             node.value,
             value.tracked_object.key,
             how="expression",
@@ -224,7 +234,7 @@ def _decorate_function(
     region = holds_autocast(applied)
     if region and (function.is_generator or isinstance(function.node, ast.AsyncFunctionDef)):
         key = applied.tracked_object.key if isinstance(applied, ObjectRef) else None
-        interp.emit(e.SCOPE_LOST, decorator, key, how="generator", names={"context": expression_text(decorator)})
+        interp.emit(e.ScopeLost, decorator, key, how="generator", names={"context": expression_text(decorator)})
         return value
     if region or isinstance(applied, GradMode):
         return FunctionValue(function, value.frame, value.receiver, (*value.wrappers, applied))
@@ -352,7 +362,7 @@ def _execute_try(interp: Interpreter, node: ast.Try) -> None:
     for handler in node.handlers:
         interp.state.current_node = interp.builder.join_nodes(_raising_nodes(interp, raised))
         if interp.state.regions_entered != entered:
-            interp.emit(e.AUTOCAST_EXIT, handler, depth=depth)
+            interp.emit(e.AutocastExit, handler, depth=depth)
         interp.state.frame.vars, interp.state.heap = dict(in_try), dict(before_heap)
         _execute_handler(interp, handler)
         ends.append((interp.state.current_node, interp.state.frame.vars, interp.state.heap))
@@ -400,7 +410,7 @@ def _execute_handler(interp: Interpreter, handler: ast.ExceptHandler) -> None:
 
 
 #: Events that allocate memory and may therefore raise an out-of-memory error.
-_MEMORY_EVENTS = frozenset({e.FORWARD, e.SCALE, e.BACKWARD})
+_MEMORY_EVENTS = (e.Forward, e.Scale, e.Backward)
 
 
 def _raising_nodes(interp: Interpreter, nodes: list[int]) -> list[int]:
@@ -414,17 +424,16 @@ def _raising_nodes(interp: Interpreter, nodes: list[int]) -> list[int]:
     updated: list[int] = []
     for node in nodes:
         event = interp.builder.nodes[node].event
-        kind = event.kind if event is not None else None
-        if kind == e.UPDATE:
+        if isinstance(event, e.Update):
             stepped.clear()
-        elif kind == e.ZERO_GRAD:
+        elif isinstance(event, e.ZeroGrad):
             updated.clear()
-        elif kind in _MEMORY_EVENTS:
+        elif isinstance(event, _MEMORY_EVENTS):
             kept += updated
             updated.clear()
-        if kind is not None and (stepped or kind in (e.SCALER_STEP, e.UNSCALE)):
+        if event is not None and (stepped or isinstance(event, (e.ScalerStep, e.Unscale))):
             stepped.append(node)
-        elif kind is not None and (updated or kind in (e.STEP, e.UPDATE)):
+        elif event is not None and (updated or isinstance(event, (e.Step, e.Update))):
             updated.append(node)
         else:
             kept.append(node)
@@ -458,7 +467,7 @@ def _exception_edges(
         leading = _explicit_raises(interp, leading)
     interp.state.current_node = interp.builder.join_nodes(_raising_nodes(interp, leading))
     if depth is not None:
-        interp.emit(e.AUTOCAST_EXIT, node.finalbody[0], depth=depth)
+        interp.emit(e.AutocastExit, node.finalbody[0], depth=depth)
     interp.state.is_unwinding_error = True
     interp.execute_block(node.finalbody)
     interp.state.is_unwinding_error = False
@@ -470,7 +479,7 @@ def _exception_edges(
 
 def _execute_for(interp: Interpreter, node: ast.For | ast.AsyncFor) -> None:
     iterated = interp.evaluate(node.iter)
-    items, iterable = _few_items(interp, iterated), iterated_value(iterated)
+    items, iterable = _few_items(interp, iterated) or _only_index(interp, iterated), iterated_value(iterated)
     if items is None and _is_uniform_loop(interp, node, iterable):
         # A body that does the same to every parameter or optimizer runs once, with a representative.
         items = [representative_of(interp, iterable, node.iter)]
@@ -484,7 +493,11 @@ def _execute_for(interp: Interpreter, node: ast.For | ast.AsyncFor) -> None:
     )
 
     def bind_target() -> int | None:
-        assign_target(interp, node.target, element_of(interp, iterable, node.iter), is_new=False)
+        element = element_of(interp, iterable, node.iter)
+        if isinstance(iterable, StateDict) and isinstance(node.target, ast.Tuple) and len(node.target.elts) == 2:
+            # A loop that copies a state dict entry by entry: an entry stands for the whole state.
+            element = SequenceValue([element, iterable])
+        assign_target(interp, node.target, element, is_new=False)
         return iterable.end_node if isinstance(iterable, GeneratorValue) else None
 
     _execute_loop(interp, node, bind_target, None, over_microbatches=over_microbatches)
@@ -640,7 +653,9 @@ def _execute_loop(
     body, orelse = node.body, node.orelse
     loop = Loop(_loop_key(interp, node), len(interp.state.unwind_actions))
     loop.node, loop.frame = node, interp.state.frame
-    loop.over_microbatches = over_microbatches and not reads_gradients(body)
+    is_inner = any(outer.node is not None for outer in interp.state.loops)
+    loop.is_named_microbatches = not over_microbatches and is_inner and names_microbatches(node)
+    loop.over_microbatches = (over_microbatches or loop.is_named_microbatches) and not reads_gradients(body)
     savepoint = interp.builder.set_savepoint(interp.state.current_node)
     _havoc_loop_variables(interp, body, loop, bind)
     head = interp.builder.add_node()
@@ -657,12 +672,15 @@ def _execute_loop(
     interp.state.current_node, after_loop = (
         split_on(interp, condition_formula(interp, test)) if test is not None else _enter_data_loop(interp, head, first)
     )
+    exit_node = after_loop
     after_loop = interp.builder.join_nodes((after_loop, bind()))
     raising = [(nodes, len(nodes)) for nodes in interp.state.raising_nodes]
     interp.execute_block(body)
     _drop_raises_in_training(interp, raising)
     del interp.state.path_condition[base:]
     _merge_exits(interp, loop.continues)
+    if loop.last_iteration_predicates and exit_node is not None and test is None:
+        _leave_after_last_iteration(interp, loop, head, exit_node)
     _start_iteration(interp, head, first, False)
     open_ended = _defers_step(interp, head, loop)
     after = (interp.state.current_node, interp.state.frame.vars, interp.state.heap)
@@ -673,7 +691,7 @@ def _execute_loop(
         and interp.builder.event_count != savepoint.event_count
         and interp.predicates.counts_iterations(loop.key)
     ):
-        interp.emit(e.LOOP_EXIT, body[0])
+        interp.emit(e.LoopExit, body[0])
     if after[0] is not None:
         interp.state.frame.vars, interp.state.heap = {**before_vars, **after[1]}, {**before_heap, **after[2]}
     else:
@@ -683,7 +701,7 @@ def _execute_loop(
     interp.execute_block(orelse)
     _merge_exits(interp, loop.breaks)
     if open_ended:
-        interp.emit(e.LOOP_EXIT, body[0], complete=True)
+        interp.emit(e.LoopExit, body[0], complete=True)
     interp.state.current_node = interp.builder.rollback_if_empty(savepoint, interp.state.current_node)
 
 
@@ -699,7 +717,7 @@ def _drop_raises_in_training(interp: Interpreter, raising: list[tuple[list[int],
 
 def _is_step_node(interp: Interpreter, node: int) -> bool:
     event = interp.builder.nodes[node].event
-    return event is not None and event.kind in (e.SCALER_STEP, e.STEP)
+    return isinstance(event, (e.ScalerStep, e.Step))
 
 
 def _explicit_raises(interp: Interpreter, nodes: list[int]) -> list[int]:
@@ -725,24 +743,55 @@ def _enter_data_loop(interp: Interpreter, head: int, first: int) -> tuple[int, i
     return entry, after_loop
 
 
+def _leave_after_last_iteration(interp: Interpreter, loop: Loop, head: int, exit_node: int) -> None:
+    """Leave a loop only after the iteration that the code itself recognizes as the last."""
+    if interp.state.current_node is None:
+        return
+    (key, truth), *others = loop.last_iteration_predicates.items()
+    for other, other_truth in others:
+        for one, its, two, theirs in ((key, truth, other, other_truth), (other, other_truth, key, truth)):
+            interp.graph.predicates[one].implications += [(its, two, theirs), (not its, two, not theirs)]
+    nodes = interp.builder.nodes
+    nodes[head].edges = [edge for edge in nodes[head].edges if edge[0] != exit_node]
+    again = interp.builder.add_node()
+    interp.builder.add_edge(interp.state.current_node, exit_node, key, truth)
+    interp.builder.add_edge(interp.state.current_node, again, key, not truth)
+    interp.state.current_node = again
+
+
 def _defers_step(interp: Interpreter, head: int, loop: Loop) -> bool:
     """Return True if a loop runs backward and leaves the step to the code after the loop.
 
     Mark the events of such a loop.
     """
     events = [node.event for node in interp.builder.nodes[head:] if node.event is not None]
-    backwards = [event for event in events if event.kind == e.BACKWARD]
-    if not backwards or any(event.attributes.get("opaque") or event.attributes.get("given") for event in backwards):
+    backwards = [event for event in events if isinstance(event, e.Backward)]
+    if not backwards or any(event.opaque or event.given for event in backwards):
         return False
-    if any(event.kind in (e.SCALER_STEP, e.STEP) or e.STEPS in event.attributes.get("about", ()) for event in events):
+    if any(
+        isinstance(event, (e.ScalerStep, e.Step)) or (isinstance(event, e.Handoff) and e.STEPS in event.about)
+        for event in events
+    ):
         return False
     for event in events:
-        if event.kind == e.LOOP_EXIT:
+        if isinstance(event, e.LoopExit):
             # The window that contains the inner loop continues.
-            event.attributes["within"] = True
-        elif event.kind == e.BACKWARD and (loop.over_microbatches or "inside" not in event.attributes):
-            event.attributes["inside"] = e.MICRO if loop.over_microbatches else e.LOOSE
+            event.within = True
+        elif isinstance(event, e.Backward) and (loop.over_microbatches or not event.inside):
+            event.inside = e.MICRO if loop.over_microbatches else e.LOOSE
+            event.guessed = loop.is_named_microbatches
+    if not loop.over_microbatches and loop.node is not None and not reads_gradients(loop.node.body):
+        _mark_discarding_clears(loop, events)
     return True
+
+
+def _mark_discarding_clears(loop: Loop, events: list[Event]) -> None:
+    """Mark the clears before a backward in each iteration: they discard what the earlier iterations have added."""
+    for number, event in enumerate(events):
+        if not isinstance(event, e.ZeroGrad) or not event.loops or event.loops[-1] != loop.key:
+            continue
+        if any(isinstance(later, e.Backward) for later in events[number:]):
+            event.discards = True
 
 
 def _start_iteration(interp: Interpreter, head: int, first: int, truth: bool) -> None:
@@ -793,6 +842,7 @@ def _havoc_value(interp: Interpreter, value: Value, after: Value | None, name: s
     start = value.value
     if isinstance(start, int) and not isinstance(start, bool):
         made.is_counter, made.first_value = True, start
+        made.is_iteration_count = True
     elif value.is_counter:
         made.is_counter, made.first_value = (
             True,
@@ -846,6 +896,15 @@ def _few_items(interp: Interpreter, value: Value) -> list[Value] | None:
         return None
     worth = (ObjectRef, UnionValue, Instance, SequenceValue, FunctionValue)
     return value.items if any(isinstance(item, worth) for item in value.items) else None
+
+
+def _only_index(interp: Interpreter, value: Value) -> list[Value] | None:
+    """Return the index of an inner loop over ``range(1)``, or None. An outer loop counts epochs, which users change."""
+    if value.iterable_kind != "range" or value.first_value != 0 or not isinstance(value, UnknownValue):
+        return None
+    count = interp.file_data(ItemCounts).get(value.key)
+    is_inner = any(loop.node is not None for loop in interp.state.loops)
+    return [Const(0)] if is_inner and count is not None and count.value == 1 else None
 
 
 def _is_of_params(value: Value) -> bool:

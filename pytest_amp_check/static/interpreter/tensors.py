@@ -55,6 +55,7 @@ def _dtype_in(region: OpenRegion) -> str:
 def compute_tensor(interp: Interpreter, parts: list[TensorValue]) -> TensorValue:
     made = TensorValue.join(parts)
     made.divisors, made.factors = frozenset(), frozenset()
+    made.is_sample_mean = False
     made.loops |= interp.current_loops()
     made.in_region = in_region(interp)
     return made

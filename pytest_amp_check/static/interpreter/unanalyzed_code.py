@@ -118,9 +118,7 @@ def is_criterion(name: str) -> bool:
 
 def escape(interp: Interpreter, arguments: list[Value], node: ast.AST, effects: frozenset[str] = e.MATTERS) -> None:
     """Emit the escape of scalers and optimizers into unanalyzed code, with the effects that the code may have."""
-    interp.program.attributes.setdefault("handed", set()).update(
-        value.key for value in arguments if isinstance(value, UnknownValue)
-    )
+    interp.program.attributes.handed.update(value.key for value in arguments if isinstance(value, UnknownValue))
     object_keys = tuple(tracked_object.key for tracked_object in reachable_objects(interp, arguments))
     if object_keys:
         options = [v for value in arguments for v in value.alternatives()]
@@ -129,9 +127,9 @@ def escape(interp: Interpreter, arguments: list[Value], node: ast.AST, effects: 
         ]
         trainers = {t.role for t in direct} >= {"scaler", "optimizer"}
         trains = tuple(t.key for t in direct) if trainers else ()
-        interp.emit(e.HANDOFF, node, things=object_keys, trains=trains, about=e.MATTERS if trainers else effects)
+        interp.emit(e.Handoff, node, things=object_keys, trains=trains, about=e.MATTERS if trainers else effects)
     if "no_sync" in interp.module.identifiers and any(_has_gradients(value) for value in arguments):
-        interp.emit(e.GRAD_AVERAGE, node)
+        interp.emit(e.GradAverage, node)
 
 
 def reachable_objects(interp: Interpreter, values: Iterable[Value]) -> list[TrackedObject]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Mapping as Items
 from functools import reduce
 
-from ...protocol.events import Event, Site, TrackedObject
+from ...protocol.events import Anomaly, Forward, GradientAccess, Site, TrackedObject
 from ...protocol.fast_namedtuple import NamedTuple
 from ...protocol.torch_api import DTYPES, canonical_name
 from .conditions import Formula
@@ -80,6 +80,7 @@ class Value:
     is_call_result: bool = False
     is_comparison_result: bool = False
     is_counter: bool = False
+    is_iteration_count: bool = False
     is_data_size: bool = False
     first_value: int | None = None
     is_new_float32: bool = False
@@ -90,10 +91,12 @@ class Value:
     is_from_outside: bool = False
     remainder_operands: tuple[Value, Value] | None = None
     is_only_summed: bool = False
+    is_sample_mean: bool = False
+    may_be_one: bool = False
     #: Known beginning of a text whose rest is unknown.
     text_prefix: str = ""
     #: Events that read the gradients from which the value was computed.
-    gradient_reads: tuple[Event, ...] = ()
+    gradient_reads: tuple[GradientAccess, ...] = ()
     #: Modules and regions that computed the value.
     provenance: Provenance = NO_PROVENANCE
 
@@ -229,6 +232,7 @@ class UnknownValue(TypedValue):
     is_from_outside        the value came from a caller that is not analyzed
     is_argument            the value itself came from there, and is not a part of such a value
     is_counter             a loop counts this number; ``first_value`` is the first number, if known
+    is_iteration_count     the counter is the number of iterations so far, except for a constant
     is_loop_index          the loop itself assigns the counter, as ``range`` does
     offset                 number added to ``offset_base``
     remainder_operands     the two operands of a ``%``
@@ -243,6 +247,9 @@ class UnknownValue(TypedValue):
     divisors               divisors of the value; ``factors`` are the identities of its factors
     is_data_size           the value is an amount of data: a size, a length, or a sum of sizes
     is_only_summed         ``is_divided`` holds only because the value was summed
+    may_be_one             the value is the number one on some path
+    owner_key              key of the unknown value that has this attribute, -1 for other values
+    is_sample_mean         the value is a mean over the samples of a batch, so a further sum adds no samples
     scheduled_optimizer    key of the optimizer whose learning rate this scheduler moves, -1 for no scheduler
     text_prefix            known beginning of a text whose rest is unknown
     """
@@ -262,14 +269,18 @@ class UnknownValue(TypedValue):
         "is_data_size",
         "is_from_gradient",
         "is_from_outside",
+        "is_iteration_count",
         "is_loop_element",
         "is_loop_index",
         "is_new_float32",
         "is_only_summed",
+        "is_sample_mean",
         "item_origin",
         "iterable_kind",
         "key",
+        "may_be_one",
         "offset",
+        "owner_key",
         "provenance",
         "remainder_operands",
         "scheduled_optimizer",
@@ -288,8 +299,11 @@ class UnknownValue(TypedValue):
         self.is_from_outside = self.is_argument = is_from_outside
         self.is_counter = False
         self.first_value: int | None = None
+        self.is_iteration_count = False
         self.is_loop_index = False
         self.offset = 0
+        self.owner_key = -1
+        self.may_be_one = False
         self._offset_base: Value | None = None
         self.remainder_operands: tuple[Value, Value] | None = None
         self.provenance = NO_PROVENANCE
@@ -301,7 +315,8 @@ class UnknownValue(TypedValue):
         self.is_from_gradient = False
         self.text_prefix = ""
         self.is_only_summed = False
-        self.gradient_reads: tuple[Event, ...] = ()
+        self.is_sample_mean = False
+        self.gradient_reads: tuple[GradientAccess, ...] = ()
         self.item_origin: tuple[int, str | None] | None = None
         self.divisors: frozenset[Divisor] = EMPTY
         self.factors: frozenset[object] = EMPTY
@@ -344,16 +359,20 @@ class ExternalName(Value):
 
     version_fallback   the import stands where the code supports an older or newer torch
     unresolved         no import says to which object the name refers
+    is_of_project      the name belongs to a file of the project that is not analyzed, and may be a setting
     dtype_conditions   for the first of several dtypes: the condition of each dtype, by name
     """
 
     kind = "named"
     is_relevant = True
 
-    __slots__ = ("dtype_conditions", "name", "unresolved", "version_fallback")
+    __slots__ = ("dtype_conditions", "is_of_project", "name", "unresolved", "version_fallback")
 
-    def __init__(self, name: str, *, version_fallback: bool = False, unresolved: bool = False) -> None:
+    def __init__(
+        self, name: str, *, version_fallback: bool = False, unresolved: bool = False, is_of_project: bool = False
+    ) -> None:
         super().__init__()
+        self.is_of_project = is_of_project
         self.name = name
         self.version_fallback = version_fallback
         self.unresolved = unresolved
@@ -423,7 +442,7 @@ class ObjectRef(Value):
 
     def loop_element(self) -> Value | None:
         """Return the object itself if it stands for several objects."""
-        return self if self.tracked_object.attributes.get("several") else None
+        return self if self.tracked_object.attributes.several else None
 
 
 class UnwrappedOptimizer(ObjectRef):
@@ -477,12 +496,17 @@ class FrameworkEngine(ObjectRef):
 
 
 class Divisor(NamedTuple):
-    """Divisor of a number: identity, source text, location, and True if the divisor is written at that location."""
+    """Divisor of a number: identity, source text and location.
+
+    ``is_literal`` says that the divisor is written at that location. ``counter`` is the identity of the counter if the
+    divisor counts the iterations so far, or None.
+    """
 
     key: object
     source_text: object
     site: Site
     is_literal: bool
+    counter: object = None
 
 
 class FunctionValue(Value):
@@ -565,6 +589,7 @@ class TensorValue(TypedValue):
     is_only_summed       ``is_divided`` holds only because the tensor was summed
     is_only_weighted     ``is_divided`` holds only because of a factor computed from this iteration's data alone
     is_only_share        ``is_divided`` holds only because of a factor that may be a share of the tensor
+    is_sample_mean       the tensor is a mean over the samples of a batch, so a further sum adds no samples
     module_keys          keys of the modules whose forward the tensor depends on, None if not known
     autocast_scope       "in", "out" or "unknown": scope of those forwards; "?" if no scope is known
     callees              names of the unanalyzed code that computed the tensor
@@ -610,6 +635,7 @@ class TensorValue(TypedValue):
         "is_only_share",
         "is_only_summed",
         "is_only_weighted",
+        "is_sample_mean",
         "low_dtype",
         "module_keys",
         "penalty_source",
@@ -627,7 +653,7 @@ class TensorValue(TypedValue):
         self.callees: frozenset[str] = EMPTY
         self.in_region = False
         self.region_dtypes: frozenset[str] = EMPTY
-        self.first_forward: Event | None = None
+        self.first_forward: Forward | None = None
         self.low_dtype = ""
         self.is_low_op_result = False
         self.penalty_source: tuple[ast.AST, dict[str, object], bool] | None = None
@@ -644,6 +670,7 @@ class TensorValue(TypedValue):
         self.has_mixed_scales = False
         self.is_only_weighted = False
         self.is_only_share = False
+        self.is_sample_mean = False
         self.forward_loops: frozenset[int] = frozenset()
 
     def tensors(self) -> list[TensorValue]:
@@ -699,6 +726,7 @@ class TensorValue(TypedValue):
                 "is_only_summed",
                 "has_unknown_reduction",
                 "is_only_weighted",
+                "is_sample_mean",
             ):
                 setattr(made, name, getattr(made, name) and getattr(part, name))
             for name in (
@@ -773,7 +801,9 @@ class GradValue(Value):
 
     __slots__ = ("factor_reads", "is_unscaled", "params")
 
-    def __init__(self, params: ParamsValue, *, is_unscaled: bool = False, factor_reads: tuple[Event, ...] = ()) -> None:
+    def __init__(
+        self, params: ParamsValue, *, is_unscaled: bool = False, factor_reads: tuple[GradientAccess, ...] = ()
+    ) -> None:
         super().__init__()
         self.params = params
         self.is_unscaled = is_unscaled
@@ -838,7 +868,7 @@ class SequenceValue(Aggregate):
         self.is_open = is_open
 
     @property
-    def gradient_reads(self) -> tuple[Event, ...]:  # type: ignore[override]
+    def gradient_reads(self) -> tuple[GradientAccess, ...]:  # type: ignore[override]
         return tuple(reading for item in self.items for reading in item.gradient_reads)
 
     def truth_condition(self) -> Formula | None:
@@ -950,7 +980,7 @@ class AnomalyMode(Value):
 
     __slots__ = ("event",)
 
-    def __init__(self, event: Event) -> None:
+    def __init__(self, event: Anomaly) -> None:
         super().__init__()
         self.event = event
 
@@ -1078,7 +1108,7 @@ class UnionValue(Aggregate):
         self.options = options
 
     @property
-    def gradient_reads(self) -> tuple[Event, ...]:  # type: ignore[override]
+    def gradient_reads(self) -> tuple[GradientAccess, ...]:  # type: ignore[override]
         return tuple(reading for _, option in self.options for reading in option.gradient_reads)
 
     def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
@@ -1162,6 +1192,21 @@ def join_provenance(values: Iterable[Value]) -> Provenance:
         return known[0] if known else NO_PROVENANCE
     callees, dtypes = (EMPTY.union(*sets) for sets in ([x.callees for x in known], [x.region_dtypes for x in known]))
     return Provenance(join_autocast_scopes({provenance.autocast_scope for provenance in known}), callees, dtypes)
+
+
+def are_data_sizes(values: Iterable[Value]) -> bool:
+    """Return True if all values except constants are amounts of data, with at least one such value."""
+    measured = [value for value in values if value.value is NO_CONSTANT]
+    return bool(measured) and all(value.is_data_size for value in measured)
+
+
+def as_one_of_many(value: Value) -> Value:
+    """Return a value as an item of a list of such values: each item may be the loss of one sample of the batch."""
+    if not isinstance(value, TensorValue) or not value.is_sample_mean:
+        return value
+    made = value.copy()
+    made.is_sample_mean = False
+    return made
 
 
 def merge_into(mapping: MappingValue, value: Value) -> None:

@@ -33,9 +33,9 @@ class ScaledLoss(Value):
 
 
 def _make_engine(interp: Interpreter, node: ast.AST) -> FrameworkEngine:
-    tracked_object = interp.tracked_object(("apex",), "scaler", "amp", interp.site_of(node))
-    set_framework(tracked_object, "apex", "")
-    return FrameworkEngine("apex", tracked_object)
+    tracked_object = interp.tracked_object((frameworks.APEX,), "scaler", "amp", interp.site_of(node))
+    set_framework(tracked_object, frameworks.APEX, "")
+    return FrameworkEngine(frameworks.APEX, tracked_object)
 
 
 def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> Value:
@@ -45,7 +45,7 @@ def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keyw
     if literal_value(bound.get("opt_level")) == "O2" and literal_value(bound.get("master_weights")) is not False:
         for tracked_object in map(tracked_object_of, items_or_self(models)):
             if tracked_object is not None:
-                tracked_object.attributes["copies"] = "O2"
+                tracked_object.attributes.copies = "O2"
     return models if optimizers is None else SequenceValue([models, optimizers])
 
 
@@ -72,7 +72,7 @@ class _ScaledLossContext(ContextHandler):
         owners = keys if len(keys) == len(given) else None
 
         def emit_restore() -> None:
-            interp.emit(e.RESTORE, node, value.engine.tracked_object.key, None, owners=owners, names={"scaler": "amp"})
+            interp.emit(e.Restore, node, value.engine.tracked_object.key, None, owners=owners, names={"scaler": "amp"})
 
         run_branches(interp, value.delays_unscale, lambda: None, emit_restore)
 
@@ -80,10 +80,11 @@ class _ScaledLossContext(ContextHandler):
 def _note_copied_params(interp: Interpreter, params: Value | None, norm: UnknownValue) -> None:
     """Note that the clipped parameters may be the copies that apex keeps beside the model's parameters."""
     modules = params.modules if isinstance(params, ParamsValue) else None
-    copied = [str(interp.program.objects[key].attributes.get("copies", "")) for key in modules or ()]
+    copied = [str(interp.program.objects[key].attributes.copies) for key in modules or ()]
     if copied and all(copied):
         for event in norm.gradient_reads:
-            event.attributes["copies"] = copied[0]
+            if isinstance(event, e.Clip):
+                event.copies = copied[0]
 
 
 def register(handlers: HandlerTable) -> None:

@@ -98,7 +98,7 @@ def _report_flaw(interp: Interpreter, cls: Class, flaw: FunctionFlaw) -> None:
         "function": cls.name,
         "call": SourceText(flaw.unanalyzed_call.func) if flaw.unanalyzed_call is not None else "",
     }
-    interp.emit_at(e.CUSTOM_FUNCTION, site, None, how=flaw.label, applied=flaw.mixed_inputs is not None, names=names)
+    interp.emit_at(e.CustomFunction(site, None, how=flaw.label, applied=flaw.mixed_inputs is not None, names=names))
 
 
 def _find_flaw(interp: Interpreter, cls: Class) -> FunctionFlaw | None:
@@ -239,9 +239,7 @@ def _is_parameter(interp: Interpreter, value: ast.expr, method: Function) -> boo
 
 def _is_float32(value: Value) -> bool:
     """Return True if a value is known to be a float32 tensor."""
-    return (
-        bool(value.tracked_object.attributes.get("parameter")) if isinstance(value, ObjectRef) else value.is_new_float32
-    )
+    return bool(value.tracked_object.attributes.parameter) if isinstance(value, ObjectRef) else value.is_new_float32
 
 
 def _mentions_dtypes(method: Function) -> bool:

@@ -10,14 +10,14 @@ from ...protocol import torch_api
 from ...protocol.events import UNKNOWN
 from ...protocol.source_text import find_access_path
 from ..interpreter.classes import BINDABLE_METHODS, as_mapping
-from ..interpreter.comparisons import ItemCounts, RangeEnds
+from ..interpreter.comparisons import ItemCounts, RangeEnds, RangeSteps
 from ..interpreter.conditions import Formula, conjunction, disjunction
+from ..interpreter.dtypes import NO_DTYPE_INFO
 from ..interpreter.expressions import (
     DATA_SIZE_NAMES,
     EnumerateIterables,
     ZipIterables,
     apply_operator,
-    are_data_sizes,
     attribute_of,
     element_of,
 )
@@ -41,11 +41,13 @@ from ..interpreter.values import (
     ObjectRef,
     ParamsValue,
     SequenceValue,
+    StateDict,
     SuperValue,
     TensorValue,
     UnionValue,
     UnknownValue,
     Value,
+    are_data_sizes,
     join_params,
     merge_into,
 )
@@ -60,7 +62,8 @@ from .syntax_queries import first_argument
 #: set.
 _DICTS = frozenset({"builtins.dict"})
 _LISTS = frozenset({"builtins.list", "builtins.tuple"})
-_CONTAINERS = _DICTS | _LISTS | {"builtins.set", "builtins.str"}
+_TEXTS = frozenset({"builtins.str"})
+_CONTAINERS = _DICTS | _LISTS | _TEXTS | {"builtins.set"}
 
 
 def _call_super(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -73,7 +76,9 @@ def _call_super(interp: Interpreter, args: Args, keywords: Keywords, node: ast.A
 def _call_range(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     made = _make_counter(interp, "range", args, args[0] if len(args) > 1 else Const(0))
     if len(args) == 1:
-        interp.file_data(RangeEnds)[made.key] = interp.file_data(ItemCounts)[made.key] = args[0]
+        interp.file_data(ItemCounts)[made.key] = args[0]
+    if args:
+        _record_end(interp, made, args[1] if len(args) > 1 else args[0], args[2] if len(args) > 2 else Const(1))
     made.microbatches = _iterates_microbatches(args)
     return made
 
@@ -86,7 +91,15 @@ def _call_enumerate(interp: Interpreter, args: Args, keywords: Keywords, node: a
     length = interp.file_data(ItemCounts).length_of(first)
     if length is not None:
         interp.file_data(ItemCounts)[made.key] = length
+    if made.first_value == 0:
+        # The number of items, as the code would ask for it.
+        _record_end(interp, made, structural_unknown(interp, "call", (first,), "len", "len"), Const(1))
     return made
+
+
+def _record_end(interp: Interpreter, made: UnknownValue, end: Value, step: Value) -> None:
+    interp.file_data(RangeEnds)[made.key] = end
+    interp.file_data(RangeSteps)[made.key] = step
 
 
 def _make_counter(interp: Interpreter, name: str, args: Args, start: Value) -> UnknownValue:
@@ -203,6 +216,8 @@ def call_chain(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AS
 
 def _convert_value(name: str, interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """Model a conversion to a number or a text. A conversion of gradients, except ``len``, reads the gradients."""
+    if name in ("float", "int") and len(args) == 1 and _is_plain_number(args[0]):
+        return args[0]
     for value in args if name != "len" else ():
         for grad in value.gradients():
             emit_grad_read(interp, grad, node)
@@ -213,6 +228,16 @@ def _convert_value(name: str, interp: Interpreter, args: Args, keywords: Keyword
     made = structural_unknown(interp, "call", tuple(args), expression_text(node) if name == "len" else name, name)
     made.is_data_size = name in DATA_SIZE_NAMES or are_data_sizes(args)
     return made
+
+
+def _is_plain_number(value: Value) -> bool:
+    """Return True if a value may be a setting: converted to a number, it is the same number."""
+    return (
+        isinstance(value, UnknownValue)
+        and value.dtype_info is NO_DTYPE_INFO
+        and value.remainder_operands is None
+        and not (value.is_call_result or value.is_divided or value.is_from_gradient or value.gradient_reads)
+    )
 
 
 def _call_isinstance(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
@@ -261,7 +286,7 @@ def _is_torch_optimizer(value: Value) -> bool:
     return (
         isinstance(value, ObjectRef)
         and value.recognized_from is None
-        and value.tracked_object.attributes.get("callable", "").startswith("torch.")
+        and value.tracked_object.attributes.callable.startswith("torch.")
     )
 
 
@@ -288,11 +313,13 @@ def _resolve_class_name(interp: Interpreter, node: ast.expr) -> str | None:
 
 
 def _is_instance_of(value: Value, classes: list[str | None]) -> bool | None:
-    """Decide ``isinstance`` for a dict, a list, a tuple, a torch object or None. Return None if undecided."""
+    """Decide ``isinstance`` for a dict, a list, a tuple, a text, a torch object or None. None if undecided."""
     if value.value is None:
         return False if classes else None
-    if isinstance(value, MappingValue):
+    if isinstance(value, (MappingValue, StateDict)):
         own = _DICTS
+    elif isinstance(value.value, str):
+        own = _TEXTS
     elif isinstance(value, SequenceValue):
         own = _LISTS
     elif isinstance(value, ObjectRef) and value.recognized_from is None:

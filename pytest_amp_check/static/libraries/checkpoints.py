@@ -25,6 +25,7 @@ from ..interpreter.values import (
     UnknownValue,
     Value,
 )
+from ..project.syntax import walk
 from .arguments import first_or_named, items_of, object_ref_of
 from .syntax_queries import callee_of, last_name, receiver_of
 
@@ -54,6 +55,7 @@ WRITERS = "torch.distributed.checkpoint."
 FLAGS = frozenset({"use", "using", "enable", "enabled", "is", "with", "no", "has"})
 
 _WORD = r"[a-z0-9]+"
+_SCALER_KEY = re.compile("scal", re.IGNORECASE)
 #: A condition that is true if a scaler exists. Names such as ``no_scaler`` or ``disable_scaler`` do not match.
 _SCALER = re.compile(r"(?!(?:.*[_.])?(?:no|not|without|disable|skip)_)[\w.]*scaler\w*( is None)?", re.IGNORECASE)
 
@@ -70,6 +72,7 @@ class CheckpointContents:
     def __init__(self, interp: Interpreter) -> None:
         self._attributes_of = interp.stored_attributes
         self._tracked_objects = interp.tracked_objects
+        self._interp = interp
         #: Source names of the optimizers whose state is saved, and the object keys of known optimizers.
         self.optimizer_names: list[str] = []
         self.optimizer_keys: list[int] = []
@@ -148,7 +151,9 @@ class CheckpointContents:
             self.first_state = self.first_state or state
 
     def _add_unknown_state(self, owner: UnknownValue, key: str | None) -> None:
-        if key is None:
+        if not _SCALER_KEY.search(key or "") and _is_unbound(self._interp, owner):
+            self.has_other_state = True
+        elif key is None:
             self.is_open = True
         elif names_scaling(f"{key} {owner.text}"):
             self.scaler_names.append(key)
@@ -167,6 +172,27 @@ class CheckpointContents:
                 self.scaler_names += [name] if item.role == "scaler" else []
             elif record or isinstance(item, Instance):
                 self.add_value(item, name, depth + 1)
+
+
+def _is_unbound(interp: Interpreter, owner: UnknownValue) -> bool:
+    """Return True if a value stands for a name that nothing in its file binds, so that its use raises a NameError."""
+    module = interp.state.frame.module
+    if module.star_imports or interp.unknown_values.get(("global", module.path, owner.text)) is not owner:
+        return False
+    if interp.program.attributes.fragment or not module.path.endswith(".py"):
+        return False
+    bound = (
+        name
+        for node in walk(module.tree)
+        for name in (
+            [node.id]
+            if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)
+            else [alias.asname or alias.name.partition(".")[0] for alias in node.names]
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            else [getattr(node, "name", None), getattr(node, "arg", None)]
+        )
+    )
+    return owner.text not in bound
 
 
 #: Method that adds a value, by the kind of the value.
@@ -191,7 +217,7 @@ def _name_in_source(owner: ObjectRef, node: ast.AST) -> str:
     if taken is None or last_name(callee_of(node)) != "state_dict":
         return owner.tracked_object.name
     vague = isinstance(taken, ast.Name) and ("." in owner.tracked_object.name or "opt" not in taken.id.lower())
-    if vague and owner.tracked_object.attributes.get("constructed"):
+    if vague and owner.tracked_object.attributes.constructed:
         return owner.tracked_object.name
     return str(SourceText(taken))
 
@@ -217,18 +243,19 @@ def emit_save(
     if function_name and place is not None and place.site.function != function_name:
         place = None
     interp.emit_at(
-        e.SAVE,
-        place.site if place is not None else interp.site_of(node),
-        None,
-        optimizers=tuple(contents.optimizer_names),
-        owners=tuple(contents.optimizer_keys),
-        scalers=tuple(contents.scaler_names),
-        whole_scalers=tuple(contents.whole_scalers),
-        open=contents.is_open or _is_without_scaler(interp),
-        optimizer_entries=frozenset(contents.optimizer_entries),
-        scaler_entries=frozenset(contents.scaler_entries),
-        objects=objects,
-        names={"call": expression_text(node)},
+        e.Save(
+            place.site if place is not None else interp.site_of(node),
+            None,
+            optimizers=tuple(contents.optimizer_names),
+            owners=tuple(contents.optimizer_keys),
+            scalers=tuple(contents.scaler_names),
+            whole_scalers=tuple(contents.whole_scalers),
+            open=contents.is_open or _is_without_scaler(interp),
+            optimizer_entries=frozenset(contents.optimizer_entries),
+            scaler_entries=frozenset(contents.scaler_entries),
+            objects=objects,
+            names={"call": expression_text(node)},
+        )
     )
 
 
@@ -288,7 +315,7 @@ def emit_unknown_load(interp: Interpreter, owner: object, state: Value | None, n
     """Emit a scaler load for an unknown object that loads a state, unless the entry name excludes a scaler."""
     _, name = entry_of_state(state)
     if name is None or names_scaling(f"{owner} {name}"):
-        interp.emit(e.SCALER_LOAD, node, entry=None)
+        interp.emit(e.ScalerLoad, node, entry=None)
 
 
 def entry_of_state(state: Value | None) -> tuple[int, str | None]:

@@ -40,11 +40,11 @@ def _call_compiled(interp: Interpreter, func: CompiledFunction, args: Args, keyw
     if not in_region(interp):
         return value
     tracked_object = interp.tracked_object(("compiled", interp.location_key(node)), "module", "", interp.site_of(node))
-    tracked_object.attributes.update(compiled=True, kind=ISLAND)
+    tracked_object.attributes.compiled, tracked_object.attributes.kind = True, ISLAND
     parts = list(value.tensors())
     made = TensorValue.join(parts) if parts else unknown_tensor(value)
     made.first_forward = interp.emit(
-        e.FORWARD, node, tracked_object.key, cached=False, names={"module": expression_text(node)}
+        e.Forward, node, tracked_object.key, cached=False, names={"module": expression_text(node)}
     )
     mark_region(interp, made)
     return made

@@ -156,4 +156,4 @@ def _find_by_name(given: list[Given], what: str) -> Given | None:
 def _is_unknown_module(value: Value) -> bool:
     """Return True if a value is unknown, or is a module known only from clearing gradients."""
     ref = object_ref_of(value, "module")
-    return isinstance(value, UnknownValue) or (ref is not None and not ref.tracked_object.attributes)
+    return isinstance(value, UnknownValue) or (ref is not None and not vars(ref.tracked_object.attributes))

@@ -7,12 +7,16 @@ import ast
 from ...protocol import frameworks, torch_api
 from ...protocol.events import UNKNOWN
 from ..interpreter.interpreter import HandlerTable, Interpreter
+from ..interpreter.microbatches import is_window_name
+from ..interpreter.source_text import expression_text
 from ..interpreter.unanalyzed_code import escape
 from ..interpreter.values import NONE, Args, Instance, Keywords, ObjectRef, SequenceValue, Value
 from .arguments import literal_value, tracked_object_of
-from .frameworks import make_unknown_steps, report_framework_division
+from .frameworks import emit_divided_twice, make_unknown_steps, report_framework_division
 from .losses import as_loss
 from .modules import call_module_method
+
+_TITLE = frameworks.FRAMEWORKS[frameworks.DEEP_SPEED].title
 
 
 def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> Value:
@@ -22,7 +26,7 @@ def _call_initialize(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keyw
         tracked_object = interp.tracked_object(
             ("deepspeed", interp.location_key(node)), "module", "", interp.site_of(node)
         )
-    tracked_object.attributes["deepspeed"] = True
+    tracked_object.attributes.deepspeed = True
     made = ObjectRef(tracked_object)
     return SequenceValue(
         [
@@ -39,15 +43,17 @@ def _call_engine_method(
 ) -> Value:
     tracked_object = receiver.tracked_object
     assert tracked_object is not None
-    if not tracked_object.attributes.get("deepspeed"):
+    if not tracked_object.attributes.deepspeed:
         return call_module_method(interp, receiver, name, args, keywords, node)
     if name == "gradient_accumulation_steps":
         return make_unknown_steps(interp, tracked_object)
     divides = literal_value(keywords.get("scale_wrt_gas", NONE))
     if name == "backward" and args and divides is not False and divides is not UNKNOWN:
-        report_framework_division(
-            interp, as_loss(args[0]), make_unknown_steps(interp, tracked_object), "DeepSpeed", node
-        )
+        loss = as_loss(args[0])
+        report_framework_division(interp, loss, make_unknown_steps(interp, tracked_object), _TITLE, node)
+        # The configuration of DeepSpeed holds the number of micro-batches, so only its name tells.
+        named = {str(divisor.source_text) for divisor in loss.divisors if is_window_name(str(divisor.source_text))}
+        emit_divided_twice(interp, loss, set(), named, _TITLE, f"in `{expression_text(node)}`", guessed=True)
     if name in ("step", "save_checkpoint", "load_checkpoint", "zero_grad", "is_gradient_accumulation_boundary"):
         return interp.fresh_unknown(node, name)
     return call_module_method(interp, receiver, name, args, keywords, node)

@@ -76,7 +76,7 @@ def _call_capture(
     casts = casts and literal_value(bound.get("check_trace")) is not False
     names = {"call": expression_text(node), "module": tracked_object.name if tracked_object is not None else ""}
     if how != "trace" or casts:
-        interp.emit(e.CAPTURE, node, tracked_object.key if tracked_object is not None else None, how=how, names=names)
+        interp.emit(e.Capture, node, tracked_object.key if tracked_object is not None else None, how=how, names=names)
     return NullContext() if how == "graph" else wrap_module(interp, entry, args, keywords, node)
 
 
@@ -122,24 +122,24 @@ def _check_run_in_thread(interp: Interpreter, target: Value | None, args: Args, 
     interp.dry_run(run_target)
     if ran:
         names = {"call": expression_text(node), "module": ran[0].name}
-        interp.emit(e.THREAD, node, ran[0].key, how="thread", names=names)
+        interp.emit(e.Thread, node, ran[0].key, how="thread", names=names)
 
 
 def _find_forwards(interp: Interpreter, nodes: list[e.Node]) -> Iterator[TrackedObject]:
     """Yield the modules that some code runs forward, if the code enters no autocast itself."""
     events = [node.event for node in nodes if node.event is not None]
-    if not any(event.kind == e.AUTOCAST_ENTER for event in events):
+    if not any(isinstance(event, e.AutocastEnter) for event in events):
         for event in events:
-            if event.kind == e.FORWARD and event.subject is not None:
+            if isinstance(event, e.Forward) and event.subject is not None:
                 tracked_object = interp.program.objects[event.subject]
-                if tracked_object.attributes.get("read", True) and not _is_never_cast(tracked_object):
+                if tracked_object.attributes.read and not _is_never_cast(tracked_object):
                     yield tracked_object
 
 
 def _check_replicas(interp: Interpreter, tracked_object: TrackedObject, node: ast.AST) -> None:
     """Report the forward of a module whose replicas run in separate threads."""
-    if "replicas" in tracked_object.attributes.get("wrapped", {}) and tracked_object.attributes.get("read"):
-        interp.emit(e.THREAD, node, tracked_object.key, how="replicas", names={"module": expression_text(node)})
+    if "replicas" in tracked_object.attributes.wrappers and tracked_object.attributes.read:
+        interp.emit(e.Thread, node, tracked_object.key, how="replicas", names={"module": expression_text(node)})
 
 
 def _check_compiled_backward(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> None:
@@ -154,13 +154,13 @@ def _check_compiled_backward(interp: Interpreter, tensor: TensorValue, node: ast
     ):
         return
     tracked_object = interp.program.objects[forward.subject]
-    if tracked_object.attributes.get("compiled") and "backward_pass_autocast" not in interp.module.identifiers:
-        if tracked_object.attributes.get("kind") == ISLAND:
-            interp.emit_at(e.COMPILED, forward.site, tracked_object.key, names=dict(forward.names))
+    if tracked_object.attributes.compiled and "backward_pass_autocast" not in interp.module.identifiers:
+        if tracked_object.attributes.kind == ISLAND:
+            interp.emit_at(e.Compiled(forward.site, tracked_object.key, names=dict(forward.names)))
             return
         owner = next((i for i in interp.instances.values() if i.tracked_object is tracked_object), None)
         if owner is not None and _has_float32_island(interp, owner, NESTED):
-            interp.emit_at(e.COMPILED, forward.site, tracked_object.key, names=dict(forward.names))
+            interp.emit_at(e.Compiled(forward.site, tracked_object.key, names=dict(forward.names)))
 
 
 def _has_float32_island(interp: Interpreter, module: Instance, depth: int) -> bool:
@@ -190,13 +190,12 @@ def _runs_modules_uncast(interp: Interpreter, module: Instance) -> bool:
         inline_call(interp, function, [], {}, forward.node, always=True)
         off = False
         for node in interp.builder.nodes:
-            kind = node.event.kind if node.event is not None else ""
-            if node.event is not None and kind == e.AUTOCAST_ENTER and not node.event.attributes.get("null"):
-                facts = node.event.attributes
-                off = facts["enabled"] is False or facts["dtype"] == "float32"
-            elif kind == e.AUTOCAST_EXIT:
+            event = node.event
+            if isinstance(event, e.AutocastEnter) and not event.null:
+                off = event.enabled is False or event.dtype == "float32"
+            elif isinstance(event, e.AutocastExit):
                 off = False
-            elif kind == e.FORWARD and off:
+            elif isinstance(event, e.Forward) and off:
                 ran.append(True)
 
     interp.dry_run(run_forward)
@@ -205,7 +204,7 @@ def _runs_modules_uncast(interp: Interpreter, module: Instance) -> bool:
 
 def _is_never_cast(tracked_object: TrackedObject) -> bool:
     """Return True if autocast does not cast the weights of a module, and so caches no casts of the weights."""
-    return bool(tracked_object.attributes.get("frozen")) or is_compiled_or_low(tracked_object)
+    return bool(tracked_object.attributes.frozen) or is_compiled_or_low(tracked_object)
 
 
 def _has_uncast_matmul(cls: Class) -> bool:

@@ -10,7 +10,7 @@ from ...protocol import frameworks, torch_api
 from ...protocol.events import TrackedObject
 from ...protocol.finding import INFO, WARNING
 from ...protocol.frameworks import FRAMEWORKS
-from ..interpreter.conditions import Formula, disjunction, negate
+from ..interpreter.conditions import Formula, disjunction, literals, negate
 from ..interpreter.formulas import truth_of
 from ..interpreter.functions import has_stars
 from ..interpreter.identity import is_equal, number_key, structural_unknown
@@ -58,8 +58,8 @@ def call_framework(interp: Interpreter, name: str, args: Args, keywords: Keyword
 
 
 def _make_engine(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords, node: ast.AST) -> FrameworkEngine:
-    framework = str(entry.attributes["framework"])
-    known = FRAMEWORKS[framework]
+    framework = frameworks.FRAMEWORK_OF[entry.name]
+    known = FRAMEWORKS[framework].engine
     tracked_object = interp.tracked_object(("scaler", interp.location_key(node)), "scaler", "", interp.site_of(node))
     given = bound.get(known.precision_parameter)
     if given is None and known.default_precision is not None and "**" not in bound:
@@ -81,7 +81,7 @@ def _make_engine(interp: Interpreter, entry: torch_api.ApiEntry, bound: Keywords
 
 
 def set_framework(tracked_object: TrackedObject, framework: str, doubt: str) -> None:
-    tracked_object.attributes.update(framework=framework, doubt=doubt)
+    tracked_object.attributes.framework, tracked_object.attributes.doubt = framework, doubt
 
 
 def make_unknown_steps(interp: Interpreter, tracked_object: TrackedObject) -> UnknownValue:
@@ -92,12 +92,12 @@ def _resolve_precision(
     interp: Interpreter, given: Value | None, framework: str, node: ast.AST
 ) -> tuple[Value, Formula, str]:
     """Return a precision, the condition that losses are scaled in this precision, and the severity of the doubt."""
-    values = FRAMEWORKS[framework].scaled_precisions
+    values = FRAMEWORKS[framework].engine.scaled_precisions
     if not values:
         return NONE, True, ""
     if given is None or literal_value(given) is None:
         # All engines of a program without a precision of their own share a setting from outside the program.
-        unknown = interp.unknown_value(("precision", framework), FRAMEWORKS[framework].precision_parameter)
+        unknown = interp.unknown_value(("precision", framework), FRAMEWORKS[framework].engine.precision_parameter)
         return unknown, is_equal(interp, unknown, values[0], node), INFO
     enabled = disjunction(*(is_equal(interp, given, value, node) for value in values))
     known = isinstance(enabled, bool) or any(literal_value(v) in values for v in given.alternatives())
@@ -111,7 +111,7 @@ def make_used_engine(
     tracked_object = interp.tracked_object(("used", value.key), "scaler", text, interp.site_of(node))
     precision, enabled, doubt = _resolve_precision(interp, None, framework, node)
     set_framework(tracked_object, framework, doubt)
-    steps = make_unknown_steps(interp, tracked_object) if FRAMEWORKS[framework].accumulation_parameter else None
+    steps = make_unknown_steps(interp, tracked_object) if FRAMEWORKS[framework].engine.accumulation_parameter else None
     return FrameworkEngine(framework, tracked_object, enabled, value, precision, steps)
 
 
@@ -122,25 +122,26 @@ def make_annotated_engine(
     entry = frameworks.find_entry(class_name)
     if entry is None or entry.role != frameworks.ENGINE:
         return None
-    return make_used_engine(interp, str(entry.attributes["framework"]), value, parameter.arg, parameter)
+    return make_used_engine(interp, frameworks.FRAMEWORK_OF[entry.name], value, parameter.arg, parameter)
 
 
 def call_engine_method(
     interp: Interpreter, engine: FrameworkEngine, name: str, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     interp.graph_data(EngineTable).setdefault(engine.tracked_object.key, engine)
-    does = FRAMEWORKS[engine.framework].methods.get(name)
-    if name == "accumulate":
-        engine.tracked_object.attributes["accumulates"] = True
+    known = FRAMEWORKS[engine.framework].engine
+    does = known.methods.get(name)
+    if does == frameworks.ACCUMULATE:
+        engine.tracked_object.attributes.accumulates = True
     if does in (frameworks.BACKWARD, frameworks.UPDATE_PARAMS):
-        divides = does == frameworks.UPDATE_PARAMS or engine.framework == "accelerate"
+        divides = does == frameworks.UPDATE_PARAMS or known.divides_losses
         _run_backward(interp, engine, first_or_named(args, keywords, "loss"), node, divides=divides)
     if does in (frameworks.STEP, frameworks.UPDATE_PARAMS):
         key, names = _find_wrapped_optimizer(interp, engine, node)
         _emit_step(interp, engine, key, node, names, sure=True)
     if does in (frameworks.ZERO_GRAD, frameworks.UPDATE_PARAMS):
         key, names = _find_wrapped_optimizer(interp, engine, node)
-        interp.emit(e.ZERO_GRAD, node, owners=(key,), names=names)
+        interp.emit(e.ZeroGrad, node, owners=(key,), names=names)
     if does in _GIVE_NONE:
         return NONE
     if does in (frameworks.UNSCALE, frameworks.UNSCALE_ONE):
@@ -166,9 +167,9 @@ def call_engine(interp: Interpreter, engine: FrameworkEngine, args: Args, keywor
 
     A scaler recognized by name only is modeled in the same manner, but the keyword for the update is not known.
     """
-    if engine.framework != "timm":
+    order = FRAMEWORKS[engine.framework].engine.call_parameters
+    if not order:
         return call_unknown(interp, engine, args, keywords, node)
-    order = ("loss", "optimizer", "clip_grad", "clip_mode", "parameters", "create_graph", "need_update")
     bound = bind_arguments(order if engine.recognized_from is None else order[:2], args, keywords)
     scaler = ObjectRef(engine.tracked_object)
     scaled = scale_value(interp, scaler, bound.get("loss"), node)
@@ -178,7 +179,7 @@ def call_engine(interp: Interpreter, engine: FrameworkEngine, args: Args, keywor
     names: dict[str, object] = {"scaler": engine.tracked_object.name, "call": expression_text(node)}
 
     def step_optimizer(key: int, _: object) -> None:
-        interp.emit(e.SCALER_STEP, node, scaler.tracked_object.key, key, framework="timm", names=names)
+        interp.emit(e.ScalerStep, node, scaler.tracked_object.key, key, framework=engine.framework, names=names)
 
     updates = next((value for name, value in bound.items() if "update" in name), Const(True))
     run_branches(
@@ -194,34 +195,34 @@ def _get_engine_attribute(interp: Interpreter, engine: FrameworkEngine, name: st
     known = get_scaler_attribute(interp, engine, name, node)
     if known is not None:
         return known
-    if name in FRAMEWORKS[engine.framework].methods:
+    known_engine = FRAMEWORKS[engine.framework].engine
+    if name in known_engine.methods:
         return BoundMethod(engine, name)
     if name == "optimizer" and engine.optimizer is not None:
         return engine.optimizer
-    if engine.framework != "accelerate":
-        return None
-    if name == "scaler":
+    meaning = known_engine.attributes.get(name)
+    if meaning == frameworks.SCALER:
         scaler = ObjectRef(engine.tracked_object)
         return (
             scaler if engine.enabled is True else UnionValue([(engine.enabled, scaler), (negate(engine.enabled), NONE)])
         )
-    if name == "gradient_accumulation_steps":
+    if meaning == frameworks.ACCUMULATION:
         return engine.accumulation_steps
-    if name == "mixed_precision":
+    if meaning == frameworks.PRECISION:
         return engine.precision
-    if name == "state":
-        return engine  # `state` has no methods, and its attributes are also the accelerator's.
-    if name == "deepspeed_plugin":
-        return NONE  # DeepSpeed trains without a torch scaler, so nothing is checked.
-    if name == "sync_gradients":
-        return _make_sync_flag(interp, engine)
-    return None
+    if meaning == frameworks.ITSELF:
+        return engine
+    if meaning == frameworks.NOTHING:
+        return NONE
+    return _make_sync_flag(interp, engine) if meaning == frameworks.WINDOW_END else None
 
 
 def _make_sync_flag(interp: Interpreter, engine: FrameworkEngine) -> UnknownValue:
     """Return the flag that is true if this microbatch of accelerate ends a window."""
+    attributes = FRAMEWORKS[engine.framework].engine.attributes
+    flag = next(name for name, meaning in attributes.items() if meaning == frameworks.WINDOW_END)
     made = interp.unknown_value(
-        ("sync", engine.tracked_object.key), f"{engine.tracked_object.name}.sync_gradients", interp.current_loops()
+        ("sync", engine.tracked_object.key), f"{engine.tracked_object.name}.{flag}", interp.current_loops()
     )
     made.loops |= interp.current_loops()
     return made
@@ -233,7 +234,7 @@ def _run_at_window_end(interp: Interpreter, engine: FrameworkEngine, node: ast.A
     Optimizers of accelerate neither step nor clear inside a window of ``accumulate``.
     """
     if (
-        engine.tracked_object.attributes.get("accumulates")
+        engine.tracked_object.attributes.accumulates
         and engine.accumulation_steps is not None
         and literal_value(engine.accumulation_steps) != 1
     ):
@@ -245,7 +246,7 @@ def _run_at_window_end(interp: Interpreter, engine: FrameworkEngine, node: ast.A
 def _set_engine_attribute(
     interp: Interpreter, receiver: FrameworkEngine, name: str, value: Value, target: ast.Attribute
 ) -> bool:
-    steps = FRAMEWORKS[receiver.framework].accumulation_parameter
+    steps = FRAMEWORKS[receiver.framework].engine.accumulation_parameter
     if steps and steps == name:
         receiver.accumulation_steps = value
         return True
@@ -270,23 +271,45 @@ def _run_backward_of(
         loss.is_divided = loss.is_divided or literal_value(engine.accumulation_steps) != 1
     names = make_loss_names(receiver_text(node) or engine.tracked_object.name, node)
 
+    own_scaler = loss.scaler_key if loss.scaler_key >= 0 else None
+
     def emit_backward(scaler: int | None) -> None:
         interp.emit(
-            e.BACKWARD,
+            e.Backward,
             node,
             scaler,
             feeds=find_updating_optimizers(interp, loss.module_keys),
             divided=loss.is_divided,
             opaque=(loss.is_from_outside or loss.is_from_gradient) and scaler is None,
             scaled=scaler is not None,
-            twice=scaler is not None and loss.scaler_key >= 0,
+            twice=scaler == engine.tracked_object.key and own_scaler is not None,
             dtypes=loss.region_dtypes,
             custom=loss.has_custom_backward,
             names=names,
         )
 
-    run_branches(interp, engine.enabled, lambda: emit_backward(engine.tracked_object.key), lambda: emit_backward(None))
+    if own_scaler is None and not isinstance(engine.enabled, bool) and loss.region_dtypes == {"float16"}:
+        _mark_region_without_scaler(interp, engine)
+    # A program with a scaler of its own leaves the precision of the engine off, unless it asks for scaling.
+    is_off = own_scaler is not None and engine.precision is interp.unknown_values.get(("precision", engine.framework))
+    run_branches(
+        interp,
+        False if is_off else engine.enabled,
+        lambda: emit_backward(engine.tracked_object.key),
+        lambda: emit_backward(own_scaler),
+    )
     return NONE
+
+
+def _mark_region_without_scaler(interp: Interpreter, engine: FrameworkEngine) -> None:
+    """Mark the last float16 region, which is also entered where the engine does not scale the loss."""
+    events = (node.event for node in reversed(interp.builder.nodes))
+    region = next((event for event in events if isinstance(event, e.AutocastEnter) and event.enabled), None)
+    if region is None or region.dtype != "float16":
+        return
+    deciding = {key for key, _ in literals(engine.enabled)}
+    if deciding.isdisjoint(key for key, _ in region.guards):
+        region.unscaled_by = FRAMEWORKS[engine.framework].title
 
 
 def report_framework_division(
@@ -298,13 +321,24 @@ def report_framework_division(
 
 
 def emit_divided_twice(
-    interp: Interpreter, loss: TensorValue, keys: set[object], texts: set[str], framework: str, context: str
+    interp: Interpreter,
+    loss: TensorValue,
+    keys: set[object],
+    texts: set[str],
+    framework: str,
+    context: str,
+    *,
+    guessed: bool = False,
 ) -> None:
-    """Emit an event for each division of a loss by a number that the framework also divides by."""
+    """Emit an event for each division of a loss by a number that the framework also divides by.
+
+    ``guessed`` means that only the name of the number says so.
+    """
     for divisor in sorted(loss.divisors, key=lambda d: (d.site.line, d.site.column)):
         words = str(divisor.source_text)
         if divisor.key in keys or words in texts:
-            interp.emit_at(e.DIVIDED_TWICE, divisor.site, None, divisor=words, framework=framework, way=context)
+            event = e.DividedTwice(divisor.site, None, divisor=words, framework=framework, way=context, guessed=guessed)
+            interp.emit_at(event)
 
 
 def _emit_unscale(interp: Interpreter, engine: FrameworkEngine, optimizers: tuple[int, ...], node: ast.AST) -> None:
@@ -313,7 +347,7 @@ def _emit_unscale(interp: Interpreter, engine: FrameworkEngine, optimizers: tupl
 
     def emit_each() -> None:
         for key in optimizers or all_optimizer_keys(interp):
-            interp.emit(e.UNSCALE, node, engine.tracked_object.key, key, framework=engine.framework, names=names)
+            interp.emit(e.Unscale, node, engine.tracked_object.key, key, framework=engine.framework, names=names)
 
     run_branches(interp, engine.enabled, emit_each, lambda: None)
 
@@ -335,7 +369,7 @@ def _prepare_optimizer(interp: Interpreter, engine: FrameworkEngine, value: Valu
         _prepare_optimizer(interp, engine, item)
     optimizer = object_ref_of(value, "optimizer")
     if optimizer is not None:
-        optimizer.tracked_object.attributes["engine"] = (engine, frozenset(interp.active_guards()))
+        optimizer.tracked_object.attributes.engine = (engine, frozenset(interp.active_guards()))
 
 
 def _find_wrapped_optimizer(
@@ -363,12 +397,12 @@ def _emit_step(
     framework = engine.framework if sure else ""
 
     def emit_scaled() -> None:
-        if FRAMEWORKS[engine.framework].always_unscales:
-            interp.emit(e.UNSCALE, node, scaler, key, framework=framework, names=names)
-        interp.emit(e.SCALER_STEP, node, scaler, key, framework=framework, names=names)
+        if FRAMEWORKS[engine.framework].steps.always_unscale:
+            interp.emit(e.Unscale, node, scaler, key, framework=framework, names=names)
+        interp.emit(e.ScalerStep, node, scaler, key, framework=framework, names=names)
 
     def emit_plain() -> None:
-        interp.emit(e.STEP, node, None, key, names=names)
+        interp.emit(e.Step, node, None, key, names=names)
 
     def emit_either() -> None:
         run_branches(interp, engine.enabled, emit_scaled, emit_plain)
@@ -381,10 +415,12 @@ def _clear_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.A
 
     The engine may skip the clearing inside a window.
     """
-    prepared = optimizer.tracked_object.attributes.get("engine")
+    prepared = optimizer.tracked_object.attributes.engine
     if prepared is None or isinstance(optimizer, UnwrappedOptimizer):
         return False
-    _run_at_window_end(interp, prepared[0], node, clear)
+    engine, _ = prepared
+    assert isinstance(engine, FrameworkEngine)
+    _run_at_window_end(interp, engine, node, clear)
     return True
 
 
@@ -396,14 +432,15 @@ def _step_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.AS
     if isinstance(optimizer, UnwrappedOptimizer):
         return False
     key = optimizer.tracked_object.key
-    prepared = optimizer.tracked_object.attributes.get("engine")
+    prepared = optimizer.tracked_object.attributes.engine
     ambient = [
         engine
         for engine in interp.graph_data(EngineTable).values()
-        if FRAMEWORKS[engine.framework].wraps_optimizer_step
+        if FRAMEWORKS[engine.framework].steps.through_engine
     ]
     if prepared is not None:
         engine, guards = prepared
+        assert isinstance(engine, FrameworkEngine)
         _emit_step(interp, engine, key, node, names, sure=guards <= set(interp.active_guards()))
     elif len(ambient) == 1:
         _emit_step(interp, ambient[0], key, node, names, sure=False)
@@ -416,14 +453,15 @@ def _step_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.AS
 
 def _make_region(interp: Interpreter, engine: FrameworkEngine, node: ast.AST) -> Value:
     """Return the autocast region that an engine enters."""
-    known = FRAMEWORKS[engine.framework]
+    known = FRAMEWORKS[engine.framework].engine
     tracked_object = interp.tracked_object(
         ("autocast", interp.location_key(node)), "autocast", "", interp.site_of(node)
     )
     enabled: Formula = True
     if known.autocast_precisions:
         enabled = disjunction(*(is_equal(interp, engine.precision, value, node) for value in known.autocast_precisions))
-    tracked_object.attributes.update(device="cuda", dtype="float16" if engine.enabled is True else "?", cache=True)
+    region = tracked_object.attributes
+    region.device, region.dtype, region.cache = "cuda", "float16" if engine.enabled is True else "?", True
     return ObjectRef(tracked_object, enabled)
 
 
@@ -431,6 +469,7 @@ def _make_region(interp: Interpreter, engine: FrameworkEngine, node: ast.AST) ->
 _GIVE: dict[str, Callable[[Interpreter, FrameworkEngine, ast.AST], Value]] = {
     frameworks.AUTOCAST: _make_region,
     frameworks.NO_EFFECT: lambda interp, engine, node: NullContext(),
+    frameworks.ACCUMULATE: lambda interp, engine, node: NullContext(),
     frameworks.STATE: take_state,
 }
 _GIVE_NONE = frozenset(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 
 from ...protocol import events as e
+from ...protocol.events import Site
+from ...protocol.fast_namedtuple import NamedTuple
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.values import Args, FunctionValue, Keywords, ParamsValue, TensorValue
 from ..project.module import FunctionNode
@@ -16,8 +18,20 @@ from .syntax_queries import callee_of, find_nodes, first_argument, last_name, re
 _BOUNDS = frozenset({"clamp", "clip", "clamp_min", "clamp_max", "nan_to_num"})
 
 
-class _HookTable(dict[ast.AST, tuple[ParamsValue, FunctionValue, bool]]):
-    """Hooks of one graph, by registration call: parameters, function, and True for a post-accumulate hook."""
+class _Hook(NamedTuple):
+    """Hook on the gradients of parameters. ``follows`` means that it runs after the gradients are accumulated.
+
+    ``site`` is the location in the analyzed file that registers the hook, or the call that leads to the registration.
+    """
+
+    params: ParamsValue
+    function: FunctionValue
+    follows: bool
+    site: Site
+
+
+class _HookTable(dict[ast.AST, _Hook]):
+    """Hooks of one graph, by registration call."""
 
 
 def note_hook(
@@ -27,38 +41,49 @@ def note_hook(
     hook = first_or_named(args, keywords, "hook")
     follows = name == "register_post_accumulate_grad_hook"
     if isinstance(hook, FunctionValue) and (follows or name == "register_hook"):
-        interp.graph_data(_HookTable)[node] = params, hook, follows
+        frames = interp.site_of(node).list_frames()
+        here = [frame for frame in frames if frame.path == interp.module.path]
+        interp.graph_data(_HookTable)[node] = _Hook(params, hook, follows, (here or frames)[-1])
 
 
 def _run_hooks(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> None:
     """Run the registered hooks on the gradients of a backward pass."""
-    for params, hook, follows in list(interp.graph_data(_HookTable).values()):
-        owners, fed = find_owners(interp, params), find_updating_optimizers(interp, tensor.module_keys)
-        apart = owners is not None and fed is not None and set(owners).isdisjoint(fed)
-        if apart or hook.function.module is not interp.state.frame.module:
+    for hook in list(interp.graph_data(_HookTable).values()):
+        owners, fed = find_owners(interp, hook.params), find_updating_optimizers(interp, tensor.module_keys)
+        function = hook.function.function
+        is_elsewhere = function.module is not interp.state.frame.module
+        if (owners is not None and fed is not None and set(owners).isdisjoint(fed)) or (is_elsewhere and hook.follows):
             continue
-        if follows:
-            interp.call_value(hook, [params], {}, node)
+        if hook.follows:
+            interp.call_value(hook.function, [hook.params], {}, node)
             continue
-        if _bounds_gradient(hook.function.node):
+        is_bounding, guessed = _bounds_gradient(function.node)
+        if is_bounding:
             names: dict[str, object] = {"call": "this hook", "params": "the gradients"}
             if owners is not None and len(owners) == 1:
                 names["optimizer"] = interp.program.objects[owners[0]].name
-            interp.emit(e.GRAD_EDIT, hook.function.node, owners=owners, names=names)
+            site = hook.site if is_elsewhere else interp.site_of(function.node)
+            interp.emit_at(e.GradEdit(site, None, owners=owners, guessed=guessed, names=names))
 
 
-def _bounds_gradient(function: FunctionNode) -> bool:
-    """Return True if a hook bounds the gradient argument, in place or in the returned gradient."""
+def _bounds_gradient(function: FunctionNode) -> tuple[bool, bool]:
+    """Return True if a hook bounds the gradient argument, in place or in the returned gradient.
+
+    The second result is True if only the name of a called function says so.
+    """
     given = next((argument.arg for argument in function.args.args), "")
     made = [function.body] if isinstance(function, ast.Lambda) else []
     made += [returned.value for returned in find_nodes(function, ast.Return) if returned.value is not None]
     made += [line.value for line in find_nodes(function, ast.Expr) if last_name(callee_of(line.value)).endswith("_")]
-    return any(
-        last_name(callee_of(call)).removesuffix("_") in _BOUNDS
-        and given in (last_name(receiver_of(call)), last_name(first_argument(call)))
-        and "scale" not in ast.unparse(call)
+    calls = [
+        call
         for call in made
-    )
+        if given in (last_name(receiver_of(call)), last_name(first_argument(call))) and "scale" not in ast.unparse(call)
+    ]
+    names = [last_name(callee_of(call)) for call in calls]
+    is_known = any(name.removesuffix("_") in _BOUNDS for name in names)
+    is_named = any(not _BOUNDS.isdisjoint(name.lower().split("_")) for name in names)
+    return is_known or is_named, not is_known
 
 
 def register(handlers: HandlerTable) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 
 from ...protocol import events as e
-from ...protocol.events import Event
 from ...protocol.optable import FOREACH_IN_PLACE, IN_PLACE
 from ..interpreter.expressions import apply_operator, mark_scale_undone
 from ..interpreter.identity import structural_unknown
@@ -46,7 +45,7 @@ HOOKS = frozenset(
 #: Methods and functions that test for finite values. A loss scale does not change the result.
 FINITE = frozenset(("isnan", "isinf", "isfinite"))
 #: Kinds of events that fill gradients or consume gradients.
-_USED = (e.BACKWARD, e.SCALER_STEP, e.STEP)
+_USED = (e.Backward, e.ScalerStep, e.Step)
 READS = frozenset("norm abs mean max min std pow sum square histc".split())
 
 
@@ -55,9 +54,9 @@ def mark_averaged_elsewhere(interp: Interpreter, params: ParamsValue) -> None:
     owners = find_owners(interp, params)
     if owners is None and interp.state.frame.module is interp.module:
         # The optimizer may be recognized only later, by use.
-        interp.program.attributes["averaged"] = True
+        interp.program.attributes.averaged = True
     for key in owners or ():
-        interp.program.objects[key].attributes["divided"] = True
+        interp.program.objects[key].attributes.divided = True
 
 
 def _call_params_method(
@@ -71,7 +70,7 @@ def _call_params_method(
     if name in ("values", "items", "copy"):
         return params
     if name in ("copy_", "add_", "mul_", "sub_", "fill_", "zero_", "lerp_"):
-        interp.emit(e.PARAM_WRITE, node)
+        interp.emit(e.ParamWrite, node)
         return params
     if name == "requires_grad_":
         if literal_value(first_or_named(args, keywords, "requires_grad")) is False:
@@ -83,7 +82,7 @@ def _call_params_method(
 def _freeze_params(interp: Interpreter, params: ParamsValue) -> None:
     """Mark modules as partly frozen. The remaining trained parameters are unknown."""
     for key in params.modules or ():
-        interp.program.objects[key].attributes["partly_frozen"] = True
+        interp.program.objects[key].attributes.partly_frozen = True
 
 
 def _get_params_attribute(interp: Interpreter, receiver: ParamsValue, name: str, node: ast.AST) -> Value:
@@ -131,7 +130,7 @@ def edit_grad(interp: Interpreter, grad: GradValue, effect: str, args: Args, wor
     elif effect == "replace" and not _is_edited_copy(node):
         assign_grad(interp, grad, first, node)
     elif effect in ("edit", "replace"):
-        interp.emit(e.GRAD_EDIT, node, owners=owners, names=names)
+        interp.emit(e.GradEdit, node, owners=owners, names=names)
 
 
 def _find_fill_effect(args: Args) -> str:
@@ -165,7 +164,9 @@ def read_grad(interp: Interpreter, grad: GradValue, node: ast.AST, name: str) ->
     """Return a number computed from gradients. A later division by the scale corrects the read."""
     if name.rpartition(".")[2] in FINITE:
         owners = find_owners(interp, grad.params)
-        reading = interp.emit(e.GRAD_CHECK, node, owners=owners, raises=False, names={"call": expression_text(node)})
+        reading: e.GradientAccess | None = interp.emit(
+            e.GradCheck, node, owners=owners, raises=False, names={"call": expression_text(node)}
+        )
     else:
         reading = emit_grad_read(interp, grad, node)
     made = interp.fresh_unknown(node, name)
@@ -183,9 +184,13 @@ def assign_grad(interp: Interpreter, target: GradValue, value: Value, node: ast.
     if isinstance(value, GradValue) and value.factor_reads and not value.is_unscaled:
         # The clip is reported, so the read of the norm needs no report.
         mark_scale_undone(
-            tuple(x for x in value.factor_reads if x.kind == e.GRAD_READ or x.attributes.get("measures_only"))
+            tuple(
+                x
+                for x in value.factor_reads
+                if isinstance(x, e.GradRead) or (isinstance(x, e.Clip) and x.measures_only)
+            )
         )
-        interp.emit(e.CLIP, node, owners=owners, by_hand=True, names=names)
+        interp.emit(e.Clip, node, owners=owners, by_hand=True, names=names)
     elif kind is not None:
         interp.emit(kind, node, owners=owners, names=names)
     elif literal_value(value) is None:
@@ -194,7 +199,7 @@ def assign_grad(interp: Interpreter, target: GradValue, value: Value, node: ast.
         # The gradients come from elsewhere (averaged over ranks, restored), so the content is unknown.
         mark_scale_undone(value.gradient_reads)
         given = all_optimizer_keys(interp) if owners is None else owners
-        interp.emit(e.HANDOFF, node, things=given, given=given, about=e.MATTERS)
+        interp.emit(e.Handoff, node, things=given, given=given, about=e.MATTERS)
 
 
 def _emit_cleared(
@@ -206,11 +211,13 @@ def _emit_cleared(
     gradients of all other parameters remain for this step and for the next backward.
     """
     used = (
-        event for made in reversed(interp.builder.nodes) if (event := made.event) is not None and event.kind in _USED
+        event
+        for made in reversed(interp.builder.nodes)
+        if (event := made.event) is not None and isinstance(event, _USED)
     )
     last = next(used, None)
-    if last is None or last.kind != e.BACKWARD or not _is_partial(interp, params, node):
-        interp.emit(e.ZERO_GRAD, node, owners=owners, names=names)
+    if not isinstance(last, e.Backward) or not _is_partial(interp, params, node):
+        interp.emit(e.ZeroGrad, node, owners=owners, names=names)
 
 
 def _is_partial(interp: Interpreter, params: ParamsValue, node: ast.AST) -> bool:
@@ -226,16 +233,16 @@ def _is_partial(interp: Interpreter, params: ParamsValue, node: ast.AST) -> bool
     cleared = interp.program.with_submodules(params.modules)
     # `model.head` is not visible as a part of `model` if the class of `model` is unknown.
     owners = find_owners(interp, params) or all_optimizer_keys(interp)
-    return any(not cleared >= (interp.program.objects[key].attributes.get("owns") or frozenset()) for key in owners)
+    return any(not cleared >= (interp.program.objects[key].attributes.owns or frozenset()) for key in owners)
 
 
-def _find_write_effect(value: Value, node: ast.AST) -> e.EventKind | None:
+def _find_write_effect(value: Value, node: ast.AST) -> type[e.OwnedEvent] | None:
     """Return the event kind of a write to gradients that depends on the old gradients, or None."""
     if isinstance(value, GradValue) and value.is_unscaled:
-        return e.GRAD_DIVIDE
+        return e.GradDivide
     if isinstance(value, GradValue) and _divides_by_number(node):
-        return e.GRAD_NORMALISE
-    return e.GRAD_EDIT if isinstance(node, ast.AugAssign) and literal_value(value) is not None else None
+        return e.GradNormalise
+    return e.GradEdit if isinstance(node, ast.AugAssign) and literal_value(value) is not None else None
 
 
 def _divides_by_number(node: ast.AST) -> bool:
@@ -249,12 +256,12 @@ def _divides_by_number(node: ast.AST) -> bool:
     )
 
 
-def emit_grad_read(interp: Interpreter, grad: GradValue, node: ast.AST) -> Event | None:
+def emit_grad_read(interp: Interpreter, grad: GradValue, node: ast.AST) -> e.GradRead | None:
     if grad.is_unscaled:
         return None
     owners = find_owners(interp, grad.params)
     names = {"params": "p.grad", "call": expression_text(node), **_optimizer_name(interp, owners)}
-    return interp.emit(e.GRAD_READ, node, owners=owners, names=names)
+    return interp.emit(e.GradRead, node, owners=owners, names=names)
 
 
 def emit_clip(
@@ -278,7 +285,7 @@ def emit_clip(
     if strict:
         record_raise(interp)
     clipping = interp.emit(
-        e.CLIP,
+        e.Clip,
         node,
         owners=_find_clip_owners(interp, params),
         nonfinite_error=strict and not interp.state.try_depth,
@@ -318,7 +325,7 @@ def _set_param_attribute(
     if name == "grad":
         assign_grad(interp, GradValue(receiver), value, target)
     elif name == "data":
-        interp.emit(e.PARAM_WRITE, target)
+        interp.emit(e.ParamWrite, target)
     elif name == "requires_grad" and literal_value(value) is False:
         _freeze_params(interp, receiver)
     return name in ("grad", "data")

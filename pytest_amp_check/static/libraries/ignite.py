@@ -88,16 +88,16 @@ def _call_trainer_factory(interp: Interpreter, entry: torch_api.ApiEntry, bound:
     keys = tuple(v.tracked_object.key for v in scalers if v.enabled is not False)
     if optimizer is not None:
         keys = (*keys, optimizer.key)
-    interp.emit(e.HANDOFF, node, things=keys, trains=keys, about=e.MATTERS)
+    interp.emit(e.Handoff, node, things=keys, trains=keys, about=e.MATTERS)
     return trainer
 
 
 def _make_trainer_scaler(interp: Interpreter, trainer: UnknownValue, wanted: Value, node: ast.AST) -> ObjectRef:
     """Return the scaler that a trainer creates on request and keeps in the trainer's state."""
     tracked_object = interp.tracked_object(("scaler", interp.location_key(node)), "scaler", "", interp.site_of(node))
-    tracked_object.attributes["enabled"] = truth_of(interp, wanted, "", node)
+    tracked_object.attributes.enabled = truth_of(interp, wanted, "", node)
     state = interp.fresh_unknown(node, "state")
-    scaler = ObjectRef(tracked_object, tracked_object.attributes["enabled"])
+    scaler = ObjectRef(tracked_object, tracked_object.attributes.enabled)
     interp.store_attribute(state.key, "scaler", scaler)
     interp.store_attribute(trainer.key, "state", state)
     return scaler

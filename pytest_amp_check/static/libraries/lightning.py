@@ -129,13 +129,13 @@ def _emit_trainer_backward(interp: Interpreter, function: Function) -> None:
     assert function.cls is not None
     engine, node = _make_engine(interp, function.cls, function.node), function.node
     optimizer = _trained_optimizer(interp, function.cls)
-    optimizer.attributes["engine"] = (engine, frozenset(interp.active_guards()))
-    interp.emit(e.OPTIMIZER_NEW, node, optimizer.key, found=True)
+    optimizer.attributes.engine = (engine, frozenset(interp.active_guards()))
+    interp.emit(e.OptimizerNew, node, optimizer.key, found=True)
 
     def emit_backward(scaler: int | None) -> None:
         loss = as_loss(interp.fresh_unknown(node, "loss"))
         interp.emit(
-            e.BACKWARD,
+            e.Backward,
             node,
             scaler,
             feeds=(optimizer.key,),
@@ -173,11 +173,13 @@ def _finish_entry_point(interp: Interpreter, function: Function, value: Value) -
     loss = as_loss(value.items.get("loss", NONE) if isinstance(value, MappingValue) else value)
     keys, texts = _find_trainers(interp, function.module).find_divisions()
     own = {text for d in loss.divisors if (text := str(d.source_text)).endswith(frameworks.TRAINER_STEPS)}
-    emit_divided_twice(interp, loss, keys, texts | own, FRAMEWORKS["lightning"].title, "in automatic optimization")
+    emit_divided_twice(
+        interp, loss, keys, texts | own, FRAMEWORKS[frameworks.LIGHTNING].title, "in automatic optimization"
+    )
 
 
 def _is_lightning(interp: Interpreter, cls: Class | None) -> bool:
-    return cls is not None and _derives_from(interp, cls, frameworks.LIGHTNING_MODULE)
+    return cls is not None and _derives_from(interp, cls, FRAMEWORKS[frameworks.LIGHTNING].base_class)
 
 
 def _has_manual_optimization(interp: Interpreter, cls: Class | None) -> bool:
@@ -207,25 +209,27 @@ def _call_inherited_method(
 
 
 def _get_inherited_attribute(interp: Interpreter, receiver: Instance, name: str, node: ast.AST) -> Value | None:
-    if name != "accelerator" or not _derives_from(interp, receiver.cls, frameworks.HUGGING_FACE_TRAINER):
+    trainer = FRAMEWORKS[frameworks.HUGGING_FACE]
+    framework = trainer.inner_engines.get(name)
+    if framework is None or not _derives_from(interp, receiver.cls, trainer.base_class):
         return None
     unknown = interp.unknown_value(("attribute of", receiver.key, name), expression_text(node))
-    return make_used_engine(interp, "accelerate", unknown, "self.accelerator", node)
+    return make_used_engine(interp, framework, unknown, f"self.{name}", node)
 
 
 def _make_engine(interp: Interpreter, cls: Class, node: ast.AST) -> FrameworkEngine:
     """Return the engine that scales the losses of a LightningModule."""
-    tracked_object = interp.tracked_object(("lightning", cls.node), "scaler", "self", interp.site_of(node))
+    tracked_object = interp.tracked_object((frameworks.LIGHTNING, cls.node), "scaler", "self", interp.site_of(node))
     doubt = _find_trainers(interp, cls.module).rate_precisions(frameworks.FLOAT16_MIXED)
-    if doubt == INFO and not interp.program.attributes.get("lightning16"):
+    if doubt == INFO and not interp.program.attributes.lightning16:
         doubt = None
     enabled: Formula = doubt is not None
     if doubt in (WARNING, INFO):
         enabled = interp.predicate_formula(
             ("precision", tracked_object.key), "the Trainer's precision is '16-mixed'", frozenset(), node
         )
-    set_framework(tracked_object, "lightning", doubt or "")
-    return FrameworkEngine("lightning", tracked_object, enabled)
+    set_framework(tracked_object, frameworks.LIGHTNING, doubt or "")
+    return FrameworkEngine(frameworks.LIGHTNING, tracked_object, enabled)
 
 
 def _call_optimizers(interp: Interpreter, receiver: Instance, node: ast.AST, *, is_unwrapped: bool) -> Value:
@@ -241,10 +245,10 @@ def _call_optimizers(interp: Interpreter, receiver: Instance, node: ast.AST, *, 
         tracked_object = interp.tracked_object(
             ("optimizers of", receiver.cls.node, place, len(names)), "optimizer", name, interp.site_of(node)
         )
-        tracked_object.attributes["several"] = not names
-        interp.emit(e.OPTIMIZER_NEW, node, tracked_object.key, found=True)
+        tracked_object.attributes.several = not names
+        interp.emit(e.OptimizerNew, node, tracked_object.key, found=True)
         if engine is not None:
-            tracked_object.attributes["engine"] = (engine, frozenset(interp.active_guards()))
+            tracked_object.attributes.engine = (engine, frozenset(interp.active_guards()))
         made.append(UnwrappedOptimizer(tracked_object) if is_unwrapped else ObjectRef(tracked_object))
     return SequenceValue(made) if names else made[0]
 

@@ -33,6 +33,7 @@ from ..interpreter.values import (
     Const,
     GradValue,
     Keywords,
+    ObjectRef,
     ParamsValue,
     ScaleValue,
     TensorValue,
@@ -42,12 +43,12 @@ from ..interpreter.values import (
     join_provenance,
 )
 from ..project.syntax import walk
-from .arguments import dotted_name_of, find_tensors, literal_value, tracked_object_of
+from .arguments import dotted_name_of, find_tensors, first_or_named, literal_value, tracked_object_of
 from .syntax_queries import first_argument, first_argument_text, receiver_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeGuard
+    from typing import TypeGuard
 
 #: Tensor methods that end the use of a tensor as a loss.
 TO_NUMBER = frozenset("item tolist numpy cpu shape size dim backward_hooks requires_grad".split())
@@ -64,6 +65,8 @@ CURVED = frozenset(
     "logit logsigmoid logsumexp mish pow reciprocal rsqrt sigmoid silu sin sinh softmax softmin softplus sqrt square "
     "tan tanh".split()
 )
+#: Tensor methods whose result has the same values.
+SAME_VALUE = frozenset("float double half bfloat16 to cuda cpu clone contiguous view reshape squeeze flatten".split())
 #: Tensor methods that fill some elements with a number.
 FILLS = frozenset("masked_fill masked_fill_ fill_ index_fill index_fill_".split())
 #: Tensor methods and torch functions for arithmetic operators. The in-place methods are covered, too.
@@ -86,12 +89,21 @@ _CHANGES: dict[str, tuple[tuple[str, object], ...]] = {
 _MEAN = Const("mean")
 
 
-def compute_loss(interp: Interpreter, facts: dict[str, object], args: Args, keywords: Keywords, node: ast.AST) -> Value:
+def compute_loss(
+    interp: Interpreter,
+    args: Args,
+    keywords: Keywords,
+    node: ast.AST,
+    *,
+    kind: str,
+    promotes: bool,
+    reduction: object = None,
+) -> Value:
     interp.emit(
-        e.LOSS,
+        e.Loss,
         node,
-        function=facts.get("kind"),
-        low_precision="" if facts.get("promotes") else _find_low_input(interp, args),
+        function=kind or None,
+        low_precision="" if promotes else _find_low_input(interp, args),
         ambient=None if interp.state.open_regions else interp.state.ambient_autocast,
         names={"call": expression_text(node), "loss": first_argument_text(node)},
     )
@@ -101,7 +113,9 @@ def compute_loss(interp: Interpreter, facts: dict[str, object], args: Args, keyw
         made.module_keys = frozenset()
     made.is_loss = True
     made.low_dtype = ""
-    made.is_divided = made.is_only_summed = "sum" in (facts.get("reduction"), find_reduction(keywords))
+    reductions = {"mean" if reduction is None else reduction, find_reduction(keywords)}
+    made.is_divided = made.is_only_summed = "sum" in reductions
+    made.is_sample_mean = reductions == {"mean"}
     made.has_unknown_reduction = False
     return made
 
@@ -150,6 +164,9 @@ def _call_tensor_method(
     for attribute, value in changes:
         setattr(made, attribute, value)
     made.is_data_size = tensor.is_data_size or name in DATA_SIZE_NAMES
+    made.is_sample_mean = name in SAME_VALUE and tensor.is_sample_mean
+    if name == "mean":
+        made.is_sample_mean = tensor.is_sample_mean or averages_samples(args, keywords)
     apply_reduction(made, tensor, name)
     if name in FILLS:
         emit_fill(interp, keywords.get("value") or (args[-1] if args else None), tensor, receiver_text(node), node)
@@ -162,6 +179,12 @@ def _call_tensor_method(
     return made
 
 
+def averages_samples(args: Args, keywords: Keywords) -> bool:
+    """Return True if a mean runs over the samples of a batch: over all dimensions, or over the first."""
+    axis = first_or_named(args, keywords, "dim")
+    return axis is None or literal_value(axis) == 0
+
+
 def _fetch_number(interp: Interpreter, tensor: TensorValue, name: str, node: ast.AST) -> UnknownValue:
     made = interp.fresh_unknown(node, name)
     made.is_data_size = tensor.is_data_size or name in DATA_SIZE_NAMES
@@ -172,6 +195,9 @@ def apply_reduction(made: TensorValue | UnknownValue, of: Value, how: str) -> No
     """Update the division state of a loss after a function call. The mean of partial sums is a mean."""
     if how.rpartition(".")[2].removesuffix("_") in CURVED:
         made.is_divided = made.is_only_summed = False
+    elif how == "sum" and of.is_sample_mean:
+        # The samples are averaged: the sum runs over other dimensions, or over several losses.
+        made.is_sample_mean = True
     elif how == "sum":
         made.is_divided = True
         if isinstance(made, TensorValue):
@@ -224,27 +250,41 @@ def run_backward(
     ddp_module = find_ddp_module(interp, tensor)
     if ddp_module is not None:
         names["module"] = ddp_module.name
-        averaged = ddp_module.attributes["wrapped"]["ddp"]
+        averaged = ddp_module.attributes.wrappers["ddp"]
     graded = tensor.is_from_gradient or gradient is not None
-    facts: dict[str, Any] = {
-        "averaged": averaged,
-        "feeds": find_updating_optimizers(interp, tensor.module_keys),
-        "divided": tensor.is_divided or tensor.is_from_outside or graded,
-        "vague": tensor.has_unknown_reduction,
-        "opaque": scaler is None and graded,
-        "given": scaler is None and tensor.is_from_outside,
-        "scaled": scaler is not None,
-        "uneven": scaler is not None and tensor.has_mixed_scales,
-        "several": tensor.has_several_scalers,
-        "outside": tensor.is_from_outside,
-        "dtypes": tensor.region_dtypes,
-        "custom": tensor.has_custom_backward,
-        "forward": tensor.first_forward,
-        "names": names,
-    }
+    feeds = find_updating_optimizers(interp, tensor.module_keys)
+    running = next(
+        (
+            (divisor.site, divisor.source_text, (divisor.counter, divisor.key))
+            for divisor in tensor.divisors
+            if divisor.counter is not None
+        ),
+        None,
+    )
 
     def emit_backward(*, no_sync: bool, float8: bool) -> None:
-        interp.emit(e.BACKWARD, node, scaler, **facts, apart=no_sync, float8=float8)
+        interp.emit(
+            e.Backward,
+            node,
+            scaler,
+            names=names,
+            feeds=feeds,
+            averaged=averaged,
+            apart=no_sync,
+            divided=tensor.is_divided or tensor.is_from_outside or graded,
+            vague=tensor.has_unknown_reduction,
+            opaque=scaler is None and graded,
+            given=scaler is None and tensor.is_from_outside,
+            scaled=scaler is not None,
+            uneven=scaler is not None and tensor.has_mixed_scales,
+            several=tensor.has_several_scalers,
+            outside=tensor.is_from_outside,
+            dtypes=tensor.region_dtypes,
+            custom=tensor.has_custom_backward,
+            forward=tensor.first_forward,
+            float8=float8,
+            running=running,
+        )
 
     def run_float8_branches(*, no_sync: bool = False) -> None:
         inside = interp.state.float8_conditions[-1] if interp.state.float8_conditions else False
@@ -288,7 +328,7 @@ def emit_penalty(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> Non
     tensor.penalty_source = None
     if penalty is not None:
         place, names, outdated = penalty
-        interp.emit(e.PENALTY, place, outdated=outdated, names=names)
+        interp.emit(e.Penalty, place, outdated=outdated, names=names)
 
 
 def emit_fill(interp: Interpreter, value: Value | None, tensor: TensorValue, words: object, node: ast.AST) -> None:
@@ -299,7 +339,7 @@ def emit_fill(interp: Interpreter, value: Value | None, tensor: TensorValue, wor
     eligible = bool(tensor.low_dtype) or (tensor.is_low_op_result and not interp.state.no_grad)
     eligible = eligible and not (tensor.region_dtypes and tensor.region_dtypes <= torch_api.FAR_REACHING)
     names = {"call": expression_text(node), "tensor": words}
-    interp.emit(e.FILL, node, value=float(number), eligible=eligible, guessed=not tensor.low_dtype, names=names)
+    interp.emit(e.Fill, node, value=float(number), eligible=eligible, guessed=not tensor.low_dtype, names=names)
 
 
 def _set_tensor_item(interp: Interpreter, receiver: Value, index: Value, target: ast.Subscript, value: Value) -> None:
@@ -317,10 +357,10 @@ def find_updating_optimizers(interp: Interpreter, modules: frozenset[int] | None
     """Return the keys of the optimizers that update modules, or None if unknown."""
     if modules is None:
         return None
-    copies = bool(modules) and all(interp.program.objects[key].attributes.get("copied") for key in modules)
+    copies = bool(modules) and all(interp.program.objects[key].attributes.copied for key in modules)
     owners = []
     for key in interp.program.optimizer_keys:
-        owns = interp.program.objects[key].attributes.get("owns")
+        owns = interp.program.objects[key].attributes.owns
         if owns is None:
             if copies and key < min(modules):
                 # An optimizer created before the copy does not update the copy.
@@ -355,7 +395,7 @@ def apply_loss_operator(interp: Interpreter, op: str, left: Value, right: Value,
 
 def _operate_on_grad(op: str, grad: GradValue, other: Value) -> GradValue:
     """Apply an operator to gradients. Scaling by a number read from scaled gradients is a clip."""
-    scaled = tuple(reading for reading in other.gradient_reads if not reading.attributes.get("undone"))
+    scaled = tuple(reading for reading in other.gradient_reads if not reading.undone)
     return (
         GradValue(grad.params, is_unscaled=grad.is_unscaled, factor_reads=scaled)
         if op in ("*", "/") and scaled
@@ -431,6 +471,7 @@ def _operate_on_tensors(
 ) -> TensorValue:
     made = compute_tensor(interp, parts)
     made.is_from_gradient = made.is_from_gradient or has_gradient_input((left, right))
+    made.is_sample_mean = op in ("+", "-", "*", "/") and _are_sample_means((left, right))
     if op == "@":
         made.is_low_op_result = True
     elif _is_float32_parameter(left) or _is_float32_parameter(right):
@@ -451,10 +492,17 @@ def _operate_on_tensors(
     return made
 
 
+def _are_sample_means(operands: Iterable[Value]) -> bool:
+    """Return True if all operands except numbers are means over the samples of a batch."""
+    return all(
+        isinstance(value, Const) or (isinstance(value, TensorValue) and value.is_sample_mean) for value in operands
+    )
+
+
 def _is_float32_parameter(value: Value) -> bool:
     """Return True if a value is a parameter that promotes every low-precision operand to float32."""
     tracked_object = tracked_object_of(value)
-    return tracked_object is not None and bool(tracked_object.attributes.get("wide"))
+    return tracked_object is not None and bool(tracked_object.attributes.wide)
 
 
 def _apply_division(interp: Interpreter, made: TensorValue, tensor: TensorValue, divisor: Value, node: ast.AST) -> None:
@@ -472,9 +520,12 @@ def _apply_division(interp: Interpreter, made: TensorValue, tensor: TensorValue,
 def _apply_multiplication(interp: Interpreter, made: TensorValue, parts: list[TensorValue], factor: Value) -> None:
     if len(parts) == 1:
         record_multiplication(interp, made, parts[0], factor)
-    # An unknown weight may be 1 / k, but the weights of the terms inside a criterion are not.
+    # An unknown weight may be 1 / k. An amount of data, a weight that may be 1, and the weights of the terms inside a
+    # criterion are not.
     number = literal_value(factor)
-    share = not interp.state.forward_depth if number is UNKNOWN else _is_unit_fraction(number)
+    share = _is_unit_fraction(number)
+    if number is UNKNOWN:
+        share = not (factor.is_data_size or factor.may_be_one or interp.state.forward_depth)
     summed = [side.is_only_summed for side in (made, factor) if side.is_divided]
     made.is_only_share = share and not summed
     made.is_only_weighted = made.is_only_share and is_remade_per_iteration(interp, factor)
@@ -544,7 +595,7 @@ def find_ddp_module(interp: Interpreter, tensor: TensorValue) -> TrackedObject |
         keys = frozenset((tensor.first_forward.subject,))
     for key in sorted(keys):
         tracked_object = interp.program.objects[key]
-        if "ddp" in tracked_object.attributes.get("wrapped", {}):
+        if "ddp" in tracked_object.attributes.wrappers:
             return tracked_object
     return None
 
@@ -561,8 +612,13 @@ def _get_tensor_attribute(interp: Interpreter, receiver: TensorValue, name: str,
     return made
 
 
+def _call_loss_module(interp: Interpreter, func: ObjectRef, args: Args, keywords: Keywords, node: ast.AST) -> Value:
+    loss = func.tracked_object.attributes
+    return compute_loss(interp, args, keywords, node, kind=loss.kind, promotes=loss.promotes, reduction=loss.reduction)
+
+
 def register(handlers: HandlerTable) -> None:
-    handlers.calls["loss"] = lambda interp, func, *given: compute_loss(interp, func.tracked_object.attributes, *given)
+    handlers.calls["loss"] = _call_loss_module
     handlers.methods["tensor"] = _call_tensor_method
     handlers.attributes["tensor"] = _get_tensor_attribute
     handlers.operators.append(apply_loss_operator)

@@ -41,9 +41,9 @@ def find_low_dtype(interp: Interpreter, node: ast.expr | None) -> str:
 
 def emit_created_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node: ast.AST) -> None:
     """Emit the construction of a module with parameters of a low dtype."""
-    tracked_object.attributes["low"] = True
+    tracked_object.attributes.low = True
     names = {"module": receiver_text(node) or tracked_object.name, "call": expression_text(node)}
-    interp.emit(e.MODULE_CAST, node, tracked_object.key, dtype=dtype, born=True, names=names)
+    interp.emit(e.ModuleCast, node, tracked_object.key, dtype=dtype, born=True, names=names)
 
 
 class _LowDefaultSites(dict[str, tuple[Site, object]]):
@@ -63,10 +63,10 @@ def emit_low_by_default(interp: Interpreter, tracked_object: TrackedObject) -> N
     """Emit a low-precision construction for a module without a dtype argument, if the default dtype is low."""
     default = interp.state.heap.get((_OF_TORCH, _DEFAULT))
     for dtype in _filter_low_dtypes(default)[:1]:
-        tracked_object.attributes["low"] = True
+        tracked_object.attributes.low = True
         site, words = interp.file_data(_LowDefaultSites)[dtype]
         interp.emit_at(
-            e.MODULE_CAST, site, tracked_object.key, dtype=dtype, born=True, how="default", names={"call": words}
+            e.ModuleCast(site, tracked_object.key, dtype=dtype, born=True, how="default", names={"call": words})
         )
 
 
@@ -74,9 +74,9 @@ def mark_cast_to_float32(interp: Interpreter, keys: frozenset[int]) -> None:
     """Mark modules created in a low dtype as cast to float32."""
     for node in interp.builder.nodes:
         event = node.event
-        if event is not None and event.kind == e.MODULE_CAST and event.attributes.get("born") and event.subject in keys:
-            event.attributes["dtype"] = "float32"
-            interp.program.objects[event.subject].attributes["low"] = False
+        if isinstance(event, e.ModuleCast) and event.born and event.subject in keys:
+            event.dtype = "float32"
+            interp.program.objects[event.subject].attributes.low = False
 
 
 def _filter_low_dtypes(value: Value | None) -> list[str]:
@@ -108,7 +108,7 @@ def _check_model_cast(interp: Interpreter, value: Value, node: ast.Call) -> None
     if dtype:
         tracked_object = _create_low_module(interp, value, dtype, node)
         if trained and tracked_object is not None:
-            tracked_object.attributes["trainer"] = "float32"
+            tracked_object.attributes.trainer = "float32"
     elif isinstance(value, UnknownValue) and made is not None:
         moved = _find_module(interp, made)
         if moved is not None:
@@ -131,16 +131,61 @@ def _note_trained_model(interp: Interpreter, value: Value, node: ast.Call) -> No
     """Record the model that a Trainer trains. The Trainer scales the loss if float16 is requested."""
     name = dotted_name(interp, node.func)
     model = keywords_of(node).get("model", node.args[0] if node.args else None)
-    if name is None or model is None or frameworks.canonical_name(name) != frameworks.HUGGING_FACE_TRAINER:
+    if (
+        name is None
+        or model is None
+        or frameworks.canonical_name(name) != frameworks.FRAMEWORKS[frameworks.HUGGING_FACE].base_class
+    ):
         return
     tracked_object = _find_module(interp, model)
     arguments = _find_trainer_arguments(interp)
     named = interp.state.frame.module.identifiers.union(*arguments)
-    if any("deepspeed" in name.lower() for name in named if name is not None):
+    if any(frameworks.DEEP_SPEED in name.lower() for name in named if name is not None):
         return  # DeepSpeed updates float32 copies of the parameters, independent of the parameter dtype.
     if tracked_object is not None and tracked_object.role == "module":
         in_float16 = any(constant_of_node(given.get("fp16")) is True for given in arguments)
-        tracked_object.attributes["trainer"] = "float16" if in_float16 else "float32"
+        tracked_object.attributes.trainer = "float16" if in_float16 else "float32"
+
+
+def _note_lightning_fit(interp: Interpreter, value: Value, node: ast.Call) -> None:
+    """Record the model of ``Trainer(precision="bf16-true").fit(model)``, whose parameters Lightning casts."""
+    model = keywords_of(node).get("model", node.args[0] if node.args else None)
+    trainer = _find_construction(interp, receiver_of(node))
+    name = None if trainer is None else dotted_name(interp, trainer.func)
+    if model is None or trainer is None or name is None:
+        return
+    stored = frameworks.STORED_LOW.get(str(constant_of_node(keywords_of(trainer).get("precision"))))
+    if stored is None or frameworks.canonical_name(name) != f"{frameworks.LIGHTNING}.Trainer":
+        return
+    made = _find_construction(interp, model)
+    if made is not None and last_name(made.func) == "get_peft_model":
+        return  # Only the adapters are trained.
+    found: list[Value] = []
+    interp.without_events(lambda: found.append(interp.evaluate(model)))
+    key = ("lightning", str(expression_text(model)))
+    tracked_object = tracked_object_of(found[0]) or interp.tracked_object(
+        key, "module", str(expression_text(model)), interp.site_of(node)
+    )
+    if tracked_object.role == "module":
+        tracked_object.attributes.trainer = "float32"
+        dtype, mixed = stored
+        names = {"call": expression_text(trainer), "mixed": mixed}
+        interp.emit(e.ModuleCast, trainer, tracked_object.key, dtype=dtype, how="trainer", names=names)
+
+
+def _find_construction(interp: Interpreter, node: ast.expr | None) -> ast.Call | None:
+    """Return the call that constructs an object: the expression, or the only assignment to its name in the function."""
+    if isinstance(node, ast.Call):
+        return node
+    if not isinstance(node, ast.Name):
+        return None
+    frame = interp.state.frame
+    made = [
+        each.value
+        for each in find_nodes(frame.module.tree if frame.function is None else frame.function.node, ast.Assign)
+        if any(isinstance(target, ast.Name) and target.id == node.id for target in each.targets)
+    ]
+    return made[0] if len(made) == 1 and isinstance(made[0], ast.Call) else None
 
 
 def _note_frozen(interp: Interpreter, value: Value, node: ast.Call) -> None:
@@ -148,7 +193,7 @@ def _note_frozen(interp: Interpreter, value: Value, node: ast.Call) -> None:
     of, asked = receiver_of(node), keywords_of(node).get("requires_grad", node.args[0] if node.args else None)
     tracked_object = _find_module(interp, of) if of is not None and constant_of_node(asked) is False else None
     if tracked_object is not None:
-        tracked_object.attributes["frozen"] = True
+        tracked_object.attributes.frozen = True
 
 
 def _note_adapter(interp: Interpreter, value: Value, node: ast.Call) -> None:
@@ -156,7 +201,7 @@ def _note_adapter(interp: Interpreter, value: Value, node: ast.Call) -> None:
     model = keywords_of(node).get("model", node.args[0] if node.args else None)
     tracked_object = _find_module(interp, model) if model is not None else None
     if tracked_object is not None:
-        tracked_object.attributes["frozen"] = True
+        tracked_object.attributes.frozen = True
 
 
 def _find_module(interp: Interpreter, node: ast.expr) -> TrackedObject | None:
@@ -186,7 +231,10 @@ def _is_trainer_model_parameter(interp: Interpreter, name: str) -> bool:
     if [parameter.arg for parameter in function.parameters()[1:2]] != [name]:
         return False
     named = (dotted_name(interp, base) for owner in lineage_of(interp, function.cls) for base in owner.bases)
-    return any(text and frameworks.canonical_name(text) == frameworks.HUGGING_FACE_TRAINER for text in named)
+    return any(
+        text and frameworks.canonical_name(text) == frameworks.FRAMEWORKS[frameworks.HUGGING_FACE].base_class
+        for text in named
+    )
 
 
 def register(handlers: HandlerTable) -> None:
@@ -194,5 +242,6 @@ def register(handlers: HandlerTable) -> None:
     handlers.call_result_listeners["from_pretrained"] = _check_pretrained_load
     handlers.call_result_listeners["requires_grad_"] = _note_frozen
     handlers.call_result_listeners["get_peft_model"] = _note_adapter
+    handlers.call_result_listeners["fit"] = _note_lightning_fit
     handlers.call_result_listeners.update(dict.fromkeys(_CASTS, _check_model_cast))
     handlers.call_result_listeners.update(dict.fromkeys(("Trainer", "Seq2SeqTrainer"), _note_trained_model))

@@ -86,7 +86,7 @@ def run_forward(
     made = TensorValue(interp.current_loops())
     cached = not is_compiled_or_low(tracked_object)
     made.first_forward = interp.emit(
-        e.FORWARD, node, tracked_object.key, cached=cached, names={"module": expression_text(node)}
+        e.Forward, node, tracked_object.key, cached=cached, names={"module": expression_text(node)}
     )
     for listener in interp.handlers.forward_listeners:
         listener(interp, tracked_object, node)
@@ -116,9 +116,9 @@ def run_forward(
     made.is_low_op_result = True
     mark_region(interp, made)
     computes_in = {
-        part.attributes["computes_in"]
+        part.attributes.computes_in
         for part in _submodules_of(interp, tracked_object)
-        if "computes_in" in part.attributes
+        if part.attributes.computes_in is not None
     }
     if computes_in and made.autocast_scope == "out":
         made.region_dtypes |= computes_in
@@ -142,7 +142,7 @@ def _submodules_of(interp: Interpreter, tracked_object: TrackedObject) -> list[T
 
 def _unknown_callees(interp: Interpreter, tracked_object: TrackedObject, *, read: bool) -> frozenset[str]:
     """Return the callees that may enter autocast while a module runs, or an empty set if none can."""
-    if any(part.attributes.get("casts") for part in _submodules_of(interp, tracked_object)):
+    if any(part.attributes.casts for part in _submodules_of(interp, tracked_object)):
         return AUTOCAST_CALLEES
     return frozenset() if read else frozenset({FORWARD})
 
@@ -189,7 +189,7 @@ def call_module_method(
 ) -> Value:
     tracked_object = receiver.tracked_object
     assert tracked_object is not None
-    if name in SAME or (name in ELEMENTWISE and tracked_object.attributes.get("wide")):
+    if name in SAME or (name in ELEMENTWISE and tracked_object.attributes.wide):
         # The result is the module itself, or a tensor as wide and as exact as the parameter.
         if name in _WIDENS:
             _cast_to_float32(interp, tracked_object, node)
@@ -233,7 +233,7 @@ def _call_named_parameters(interp: Interpreter, asked: _MethodCall) -> Value:
 
 def _call_zero_grad(interp: Interpreter, asked: _MethodCall) -> Value:
     owners = find_owners(interp, asked.params)
-    interp.emit(e.ZERO_GRAD, asked.node, owners=owners, names={"call": expression_text(asked.node)})
+    interp.emit(e.ZeroGrad, asked.node, owners=owners, names={"call": expression_text(asked.node)})
     return NONE
 
 
@@ -257,18 +257,18 @@ def _call_to(interp: Interpreter, asked: _MethodCall) -> Value:
 
 def _call_requires_grad(interp: Interpreter, asked: _MethodCall) -> Value:
     if literal_value(first_or_named(asked.args, asked.keywords, "requires_grad")) is False:
-        asked.module.attributes["frozen"] = True
+        asked.module.attributes.frozen = True
     return asked.receiver
 
 
 def _call_add_adapter(interp: Interpreter, asked: _MethodCall) -> Value:
     """Mark the module as frozen, because only the added adapters are trained."""
-    asked.module.attributes["frozen"] = True
+    asked.module.attributes.frozen = True
     return NONE
 
 
 def _call_compile(interp: Interpreter, asked: _MethodCall) -> Value:
-    asked.module.attributes["compiled"] = True
+    asked.module.attributes.compiled = True
     return NONE
 
 
@@ -278,7 +278,7 @@ def _call_load_state_dict(interp: Interpreter, asked: _MethodCall) -> Value:
         literal_value(bound.get("assign")) is not True
     ):  # Otherwise the module has other parameters, which have no copies.
         names = {"module": receiver_text(asked.node), "call": expression_text(asked.node)}
-        interp.emit(e.PARAM_WRITE, asked.node, asked.module.key, names=names)
+        interp.emit(e.ParamWrite, asked.node, asked.module.key, names=names)
     return interp.fresh_unknown(asked.node, "load_state_dict")
 
 
@@ -287,7 +287,7 @@ def _call_forward(interp: Interpreter, asked: _MethodCall) -> Value:
 
 
 def _call_backward(interp: Interpreter, asked: _MethodCall) -> Value:
-    interp.emit(e.BACKWARD, asked.node, opaque=True, feeds=None)
+    interp.emit(e.Backward, asked.node, opaque=True, feeds=None)
     return NONE
 
 
@@ -313,21 +313,21 @@ _METHODS: dict[str, Method] = {
 
 
 def _cast_low(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node: ast.AST) -> None:
-    tracked_object.attributes["low"] = True
+    tracked_object.attributes.low = True
     _emit_module_cast(interp, tracked_object, dtype, node)
 
 
 def _emit_module_cast(interp: Interpreter, tracked_object: TrackedObject, dtype: str, node: ast.AST) -> None:
     names = {"module": receiver_text(node), "call": expression_text(node)}
-    interp.emit(e.MODULE_CAST, node, tracked_object.key, dtype=dtype, names=names)
+    interp.emit(e.ModuleCast, node, tracked_object.key, dtype=dtype, names=names)
 
 
 def _cast_to_float32(interp: Interpreter, tracked_object: TrackedObject, node: ast.AST) -> None:
     """Cast a module to float32. Earlier low-precision casts and constructions then only rounded the values."""
     event = interp.builder.nodes[interp.state.current_node].event if interp.state.current_node is not None else None
-    if event is not None and event.kind == e.MODULE_CAST and event.subject == tracked_object.key:
-        event.attributes["dtype"] = "float32"
-        tracked_object.attributes["low"] = False
+    if isinstance(event, e.ModuleCast) and event.subject == tracked_object.key:
+        event.dtype = "float32"
+        tracked_object.attributes.low = False
     _emit_module_cast(interp, tracked_object, "float32", node)
     mark_cast_to_float32(interp, interp.program.with_submodules(frozenset((tracked_object.key,))))
 
@@ -338,13 +338,12 @@ def make_torch_module(interp: Interpreter, name: str, args: Args, keywords: Keyw
     tracked_object = interp.tracked_object(("module", interp.location_key(node)), "module", "", interp.site_of(node))
     kind = name.rpartition(".")[2]
     last = args[-1] if kind == "Sequential" and args else None
-    tracked_object.attributes.update(
-        read=all(map(is_analyzed, parts)),
-        kind=last.tracked_object.attributes.get("kind", "") if isinstance(last, ObjectRef) else kind,
-        parts={part.tracked_object.key for part in parts if part.tracked_object is not None},
-        parameter=kind == "Parameter" and all(value.is_new_float32 for value in args),
-        wide=kind == "Parameter" and _has_dimensions(node),
-    )
+    made = tracked_object.attributes
+    made.read = all(map(is_analyzed, parts))
+    made.kind = last.tracked_object.attributes.kind if isinstance(last, ObjectRef) else kind
+    made.parts = {part.tracked_object.key for part in parts if part.tracked_object is not None}
+    made.parameter = kind == "Parameter" and all(value.is_new_float32 for value in args)
+    made.wide = kind == "Parameter" and _has_dimensions(node)
     if "dtype" in keywords:
         dtype = torch_api.DTYPES.get(dotted_name_of(keywords["dtype"]), "")
         if dtype in ("float16", "bfloat16"):
@@ -367,11 +366,11 @@ def wrap_module(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keyw
     if tracked_object is not None:
         mark_wrapped(interp, tracked_object, entry, args, keywords)
     if tracked_object is not None and entry.role == torch_api.COMPILE:
-        tracked_object.attributes["compiled"] = True
+        tracked_object.attributes.compiled = True
     if entry.attributes.get("copies") and inner is not None and any(map(tracked_object_of, inner.alternatives())):
         # A copy has separate parameters.
         copy = interp.tracked_object(("copy", interp.location_key(node)), "module", "", interp.site_of(node))
-        copy.attributes["copied"] = True
+        copy.attributes.copied = True
         return ObjectRef(copy)
     return inner if inner is not None else interp.fresh_unknown(node, "wrapped")
 
@@ -385,13 +384,16 @@ def mark_wrapped(
         return
     policy = keywords.get("mp_policy") or keywords.get("mixed_precision")
     if policy is not None:
-        tracked_object.attributes["casts"] = True
+        tracked_object.attributes.casts = True
         if isinstance(policy, UnknownValue) and policy.key in interp.file_data(PolicyDtypes):
-            tracked_object.attributes["computes_in"] = interp.file_data(PolicyDtypes)[policy.key]
+            tracked_object.attributes.computes_in = interp.file_data(PolicyDtypes)[policy.key]
     strategy = keywords.get("sharding_strategy") or (args[2] if len(args) > 2 else None)
     if wraps == "fsdp1" and dotted_name_of(strategy).endswith(".NO_SHARD"):
         wraps = "whole"
-    tracked_object.attributes.setdefault("wrapped", {}).setdefault(wraps, frozenset(interp.active_guards()))
+    attributes = tracked_object.attributes
+    if not attributes.wrappers:
+        attributes.wrappers = {}
+    attributes.wrappers.setdefault(wraps, frozenset(interp.active_guards()))
 
 
 class PolicyDtypes(dict[int, str]):
@@ -416,7 +418,7 @@ def _call_script(
         forward = method_of(interp, inner.cls, "forward")
         decorated = forward is not None and any(isinstance(w, ObjectRef) for w in decorator_contexts(interp, forward))
     if decorated:
-        interp.emit(e.SCOPE_LOST, node, how="script", names={"context": "autocast", "call": expression_text(node)})
+        interp.emit(e.ScopeLost, node, how="script", names={"context": "autocast", "call": expression_text(node)})
     return inner
 
 
@@ -424,7 +426,7 @@ def check_comm_hook(interp: Interpreter, module: TrackedObject | None, hook: Val
     """Report a communication hook that casts gradients before averaging over ranks."""
     if torch_api.canonical_name(dotted_name_of(hook)) in torch_api.FP16_HOOKS:
         key = module.key if module is not None else None
-        interp.emit(e.COMM_HOOK, node, key, names={"call": expression_text(node)})
+        interp.emit(e.CommHook, node, key, names={"call": expression_text(node)})
 
 
 def _call_register_comm_hook(
@@ -466,7 +468,7 @@ def _copy_reductions(outcome: Value, made: TensorValue) -> Value:
 
 def is_analyzed(value: Value) -> bool:
     tracked_object = tracked_object_of(value)
-    return tracked_object is not None and bool(tracked_object.attributes.get("read"))
+    return tracked_object is not None and bool(tracked_object.attributes.read)
 
 
 def _has_dimensions(node: ast.AST) -> bool:

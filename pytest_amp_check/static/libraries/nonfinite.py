@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from ...protocol import events as e
 from ...protocol import torch_api
-from ...protocol.events import Event
 from ..interpreter.interpreter import ContextHandler, HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text
 from ..interpreter.values import AnomalyMode, Args, Keywords, NullContext, Value
@@ -28,16 +27,15 @@ def _check_demanded(interp: Interpreter, test: ast.expr) -> None:
     recent = [node.event for node in interp.builder.nodes[-_RECENT:] if node.event is not None]
     for call in checks:
         site = interp.site_of(call)
-        checked_events = [
-            x for x in recent if x.kind == e.GRAD_CHECK and (x.site.line, x.site.column) == (site.line, site.column)
+        checks_here = [
+            x for x in recent if isinstance(x, e.GradCheck) and (x.site.line, x.site.column) == (site.line, site.column)
         ]
-        for event in checked_events:
-            event.attributes["raises"] = True
-        for reading in _find_gradient_reads(interp, call):
-            owners = reading.attributes.get("owners")
-            checked_events.append(reading)
-            interp.emit(e.GRAD_CHECK, call, owners=owners, raises=True, names={"call": expression_text(call)})
-        if checked_events:
+        for check in checks_here:
+            check.raises = True
+        readings = _find_gradient_reads(interp, call)
+        for reading in readings:
+            interp.emit(e.GradCheck, call, owners=reading.owners, raises=True, names={"call": expression_text(call)})
+        if checks_here or readings:
             return  # The other checks test the same gradients.
 
 
@@ -107,7 +105,7 @@ def find_asked_number(call: ast.Call) -> ast.expr | None:
     return number
 
 
-def _find_gradient_reads(interp: Interpreter, call: ast.Call) -> tuple[Event, ...]:
+def _find_gradient_reads(interp: Interpreter, call: ast.Call) -> tuple[e.GradientAccess, ...]:
     """Return the event that read the gradients behind the operand of a finite check, or an empty tuple."""
     number = find_asked_number(call)
     if not isinstance(number, (ast.Name, ast.Attribute)):
@@ -128,7 +126,7 @@ def _call_anomaly_mode(
         is not False
     )
     if (block or mode) and nan and not interp.state.try_depth and not interp.state.path_condition:
-        event = interp.emit(e.ANOMALY, node, names={"call": expression_text(node)})
+        event = interp.emit(e.Anomaly, node, names={"call": expression_text(node)})
         if event is not None:
             return AnomalyMode(event)
     return NullContext()
@@ -141,13 +139,14 @@ class _AnomalyModeContext(ContextHandler):
     """
 
     def enter(self, interp: Interpreter, value: AnomalyMode, node: ast.AST) -> None:
-        value.event.attributes.setdefault("idle", True)
+        if value.event.idle is None:
+            value.event.idle = True
 
     def exit(self, interp: Interpreter, value: AnomalyMode, node: ast.AST, depth: int) -> None:
         events = [node.event for node in interp.builder.nodes if node.event is not None]
         since = events[events.index(value.event) :] if value.event in events else events
-        if any(event.kind == e.BACKWARD for event in since):
-            value.event.attributes["idle"] = False
+        if any(isinstance(event, e.Backward) for event in since):
+            value.event.idle = False
 
 
 def register(handlers: HandlerTable) -> None:

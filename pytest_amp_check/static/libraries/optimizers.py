@@ -36,7 +36,7 @@ from ..project.syntax import tail_name, walk
 from .arguments import bind_arguments, first_or_named, items_of, literal_value, object_ref_of, tracked_object_of
 from .checkpoints import entry_of_state, take_state
 from .gradients import HOOKS
-from .overhead import zeros_attribute
+from .overhead import writes_needless_zeros
 from .syntax_queries import first_argument_text
 
 
@@ -70,7 +70,7 @@ def find_optimizer(interp: Interpreter, value: Value, node: ast.AST) -> TrackedO
         made = interp.tracked_object(("used instance", value.key), "optimizer", "", interp.site_of(node))
         step = method_of(interp, value.cls, "step")
         if step is not None and "zero_grad" in step.used_names:
-            made.attributes["hooked"] = True
+            made.attributes.hooked = True
         return made
     if isinstance(value, UnknownValue):
         return interp.tracked_object(("used", value.key), "optimizer", value.text, interp.site_of(node))
@@ -112,16 +112,16 @@ def _call_optimizer_method(
     if name == "load_state_dict":
         source, name_of_entry = entry_of_state(first_or_named(args, keywords, "state_dict"))
         if name_of_entry is not None:
-            interp.emit(e.OPTIMIZER_LOAD, node, None, key, source=source, entry=name_of_entry, names=names)
+            interp.emit(e.OptimizerLoad, node, None, key, source=source, entry=name_of_entry, names=names)
         return NONE
     if name in ("train", "eval", "add_param_group"):
         return NONE
     if name.startswith("register_"):
-        optimizer.tracked_object.attributes["hooked"] = True
+        optimizer.tracked_object.attributes.hooked = True
         if name in HOOKS:
-            optimizer.tracked_object.attributes["divided"] = True
+            optimizer.tracked_object.attributes.divided = True
     if name == "backward":
-        interp.emit(e.BACKWARD, node, opaque=True, feeds=None)
+        interp.emit(e.Backward, node, opaque=True, feeds=None)
         return NONE
     return structural_unknown(interp, "call", (optimizer, *args), name, name)
 
@@ -133,10 +133,10 @@ def _call_inherited_zero_grad(
     if name != "zero_grad" or receiver.tracked_object is not None or method_of(interp, receiver.cls, "step") is None:
         return None
     names = {"optimizer": receiver_text(node), "call": expression_text(node)}
-    kept = zeros_attribute(interp, args, keywords)
+    zeros = writes_needless_zeros(interp, args, keywords)
 
     def emit_zero_grad(key: int, _: dict[str, object]) -> None:
-        interp.emit(e.ZERO_GRAD, node, owners=(key,), names=names, **kept)
+        interp.emit(e.ZeroGrad, node, owners=(key,), names=names, zeros=zeros)
 
     act_on_optimizers(interp, receiver, node, emit_zero_grad)
     return NONE
@@ -145,10 +145,10 @@ def _call_inherited_zero_grad(
 def _call_zero_grad(
     interp: Interpreter, optimizer: ObjectRef, args: Args, keywords: Keywords, node: ast.AST, names: dict[str, object]
 ) -> None:
-    kept = zeros_attribute(interp, args, keywords)
+    zeros = writes_needless_zeros(interp, args, keywords)
 
     def emit_zero_grad() -> None:
-        interp.emit(e.ZERO_GRAD, node, owners=(optimizer.tracked_object.key,), names=names, **kept)
+        interp.emit(e.ZeroGrad, node, owners=(optimizer.tracked_object.key,), names=names, zeros=zeros)
 
     if not any(through(interp, optimizer, node, emit_zero_grad) for through in interp.handlers.zero_grad_handlers):
         emit_zero_grad()
@@ -159,15 +159,16 @@ def step_optimizer(interp: Interpreter, optimizer: ObjectRef, node: ast.AST, nam
     for step in interp.handlers.optimizer_step_handlers:
         if step(interp, optimizer, node, names):
             return
-    interp.emit(e.STEP, node, None, optimizer.tracked_object.key, names=names)
+    interp.emit(e.Step, node, None, optimizer.tracked_object.key, names=names)
 
 
 def make_optimizer(interp: Interpreter, params: Value | None, node: ast.AST, callable_name: str) -> ObjectRef:
     tracked_object = interp.tracked_object(
         ("optimizer", interp.location_key(node)), "optimizer", "", interp.site_of(node)
     )
-    tracked_object.attributes.update(constructed=True, callable=callable_name, owns=modules_of_params(params))
-    interp.emit(e.OPTIMIZER_NEW, node, tracked_object.key, names={"optimizer": tracked_object.name})
+    made = tracked_object.attributes
+    made.constructed, made.callable, made.owns = True, callable_name, modules_of_params(params)
+    interp.emit(e.OptimizerNew, node, tracked_object.key, names={"optimizer": tracked_object.name})
     return ObjectRef(tracked_object)
 
 
@@ -178,8 +179,8 @@ def _make_torch_optimizer(
     groups = bound.get("params")
     made = make_optimizer(interp, groups, node, entry.name)
     rates = [item.items.get("lr") for item in items_of(groups) if isinstance(item, MappingValue)]
-    made.tracked_object.attributes["fused"] = literal_value(keywords.get("fused")) is True
-    made.tracked_object.attributes["divided"] = any(_is_divided_by_window(rate) for rate in (bound.get("lr"), *rates))
+    made.tracked_object.attributes.fused = literal_value(keywords.get("fused")) is True
+    made.tracked_object.attributes.divided = any(_is_divided_by_window(rate) for rate in (bound.get("lr"), *rates))
     return made
 
 
@@ -198,7 +199,7 @@ def _make_subclass_optimizer(interp: Interpreter, cls: Class, args: Args, keywor
     """Return an optimizer of a project class, whose methods may do more than torch's methods."""
     made = make_optimizer(interp, first_or_named(args, keywords, "params"), node, cls.name)
     if any(_may_clear(method) for name, method in cls.methods.items() if name != "zero_grad"):
-        made.tracked_object.attributes["hooked"] = True
+        made.tracked_object.attributes.hooked = True
     return made
 
 
@@ -215,11 +216,11 @@ def _get_optimizer_attribute(interp: Interpreter, receiver: ObjectRef, name: str
         return BoundMethod(receiver, name)
     if name == "param_groups":
         return ParamsValue(
-            receiver.tracked_object.attributes.get("owns"),
+            receiver.tracked_object.attributes.owns,
             frozenset((receiver.tracked_object.key,)),
             is_param_group=True,
         )
-    if name == "optimizer" and receiver.tracked_object.attributes.get("engine") is not None:
+    if name == "optimizer" and receiver.tracked_object.attributes.engine is not None:
         return UnwrappedOptimizer(receiver.tracked_object)
     return None
 

@@ -18,8 +18,6 @@ from .arguments import first_or_named, literal_value
 from .syntax_queries import callee_of, find_nodes, last_name
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 #: Methods and functions that only output a number.
 _TELLING = frozenset(
@@ -94,7 +92,7 @@ def _note_recasts(interp: Interpreter, tracked_object: TrackedObject, node: ast.
 
 def is_compiled_or_low(tracked_object: TrackedObject) -> bool:
     """Return True if a region does not cast the weights of a module one by one."""
-    return bool(tracked_object.attributes.get("low") or tracked_object.attributes.get("compiled"))
+    return bool(tracked_object.attributes.low or tracked_object.attributes.compiled)
 
 
 def _find_recast_reason(interp: Interpreter, region: OpenRegion, loops: tuple[int, ...], loop: Loop) -> str:
@@ -123,7 +121,7 @@ def _report_recasts(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> 
             inside = inside and recast.region_loops[: len(here)] == here and not interp.state.open_regions
         made = recast.loop_key is None or recast.loop_key in tensor.forward_loops
         if inside and made and recast.module_key in used:
-            interp.emit_at(e.OVERHEAD, recast.site, recast.module_key, how=recast.reason, names=recast.names)
+            interp.emit_at(e.Overhead(recast.site, recast.module_key, how=recast.reason, names=recast.names))
 
 
 def _check_logged_scale(interp: Interpreter, call: ast.expr) -> None:
@@ -138,7 +136,7 @@ def _check_logged_scale(interp: Interpreter, call: ast.expr) -> None:
     for part in read:
         scaler = costs.scale_reads[id(part)]
         names = {"call": expression_text(part), "scaler": scaler.name}
-        interp.emit(e.OVERHEAD, part, scaler.key, how="scale", loops=loops, names=names)
+        interp.emit(e.Overhead, part, scaler.key, how="scale", loops=loops, names=names)
 
 
 def _reads_nothing_else(interp: Interpreter, call: ast.Call, read: list[ast.AST]) -> bool:
@@ -157,11 +155,11 @@ def _is_counter(value: Value | None) -> bool:
     return value is not None and value.kind == "constant"
 
 
-def zeros_attribute(interp: Interpreter, args: Args, keywords: Keywords) -> dict[str, Any]:
-    """Return the event attributes of a ``zero_grad`` that writes zeros although freeing the gradients is possible."""
+def writes_needless_zeros(interp: Interpreter, args: Args, keywords: Keywords) -> bool:
+    """Return True if a ``zero_grad`` writes zeros although freeing the gradients is possible."""
     off = literal_value(first_or_named(args, keywords, "set_to_none")) is False
     names = interp.module.identifiers | interp.state.frame.module.identifiers
-    return {"zeros": True} if off and _NEEDS_ZEROS.isdisjoint(names) else {}
+    return off and _NEEDS_ZEROS.isdisjoint(names)
 
 
 def _mentions_any(node: ast.AST, names: frozenset[str]) -> bool:

@@ -8,7 +8,7 @@ from itertools import combinations
 
 from ...protocol import events as e
 from ...protocol import kernels, torch_api
-from ...protocol.events import Event, TrackedObject
+from ...protocol.events import TrackedObject
 from ...protocol.fast_namedtuple import NamedTuple
 from ...protocol.source_text import SourceText, find_access_path
 from ..interpreter.dtypes import (
@@ -66,7 +66,12 @@ from .syntax_queries import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Concatenate, ParamSpec, TypeVar
+
+    from ...protocol.events import Site
+
+    Effect = TypeVar("Effect", bound=e.LowPrecisionEffect)
+    Fields = ParamSpec("Fields")
 
 #: Constructors of tensors. The default dtype is float32, except for the last three.
 _CONSTRUCTORS = frozenset(
@@ -296,7 +301,7 @@ def _check_scaled_late(interp: Interpreter, node: ast.BinOp, product: ast.expr, 
         late = any(last_name(callee_of(factor) or factor) in _TURNS for factor in factors)
     if late:
         _emit_once(
-            interp, e.LATE_SCALE, node, fact, names={"call": SourceText(node, 60), "product": SourceText(product, 60)}
+            interp, e.LateScale, node, fact, names={"call": SourceText(node, 60), "product": SourceText(product, 60)}
         )
 
 
@@ -385,7 +390,7 @@ def _apply_attention(interp: Interpreter, given: list[DtypeInfo], node: ast.Call
     """Check attention of another package, which receives query, key and value, and return the dtype info."""
     low = next(filter(_is_low_of_region, given), None)
     if low is not None and any(fact.dtype == "float32" for fact in given):
-        _emit_once(interp, e.DTYPE_CLASH, node, low, how="attention", names={"call": SourceText(node, 60)})
+        _emit_once(interp, e.DtypeClash, node, low, how="attention", names={"call": SourceText(node, 60)})
     return given[-1] if given else NO_DTYPE_INFO
 
 
@@ -430,7 +435,7 @@ def _apply_other_call(
     module = object_ref_of(_callee_value(interp, node.func), "module")
     if module is None:
         return None
-    kind = str(module.tracked_object.attributes.get("kind", ""))
+    kind = str(module.tracked_object.attributes.kind)
     if kind:
         return _apply_module(interp, kind, args[0] if args else NO_DTYPE_INFO, module.tracked_object, node)
     return DtypeInfo(state.dtype, frozenset({REGION, GUESSED_LOW})) if state.mode == "on" else None
@@ -439,8 +444,8 @@ def _apply_other_call(
 def _apply_module(interp: Interpreter, kind: str, given: DtypeInfo, module: TrackedObject, node: ast.Call) -> DtypeInfo:
     """Return the dtype info of the output of a torch module."""
     state = _autocast_state(interp)
-    if kind in WEIGHTED and not module.attributes.get("low") and _is_used_outside(given, state):
-        _emit_once(interp, e.DTYPE_CLASH, node, given, how="module", names={"call": SourceText(node.func)})
+    if kind in WEIGHTED and not module.attributes.low and _is_used_outside(given, state):
+        _emit_once(interp, e.DtypeClash, node, given, how="module", names={"call": SourceText(node.func)})
         return NO_DTYPE_INFO
     op = op_of_module(kind)
     dtype = result_dtype(op, given, state)
@@ -516,7 +521,7 @@ def _check_kernel(interp: Interpreter, op: _OpCall) -> None:
     )
     if not how or not low.is_low or (how == kernels.LENGTHS and _has_length(op.node)):
         return
-    _emit_once(interp, e.LOW_OP, op.node, low, how=how, names={"call": SourceText(op.node, 60)})
+    _emit_once(interp, e.LowOp, op.node, low, how=how, names={"call": SourceText(op.node, 60)})
 
 
 def _has_length(node: ast.Call) -> bool:
@@ -528,13 +533,13 @@ def _has_length(node: ast.Call) -> bool:
 
 def _apply_numpy(interp: Interpreter, op: _OpCall) -> DtypeInfo:
     if op.first_info.dtype == "bfloat16" and REGION in op.first_info.traits and GUESSED_LOW not in op.first_info.traits:
-        _emit_once(interp, e.DTYPE_CLASH, op.node, op.first_info, how="numpy", names={"call": SourceText(op.node.func)})
+        _emit_once(interp, e.DtypeClash, op.node, op.first_info, how="numpy", names={"call": SourceText(op.node.func)})
     return NO_DTYPE_INFO
 
 
 def _apply_index_cast(interp: Interpreter, op: _OpCall) -> DtypeInfo:
     if ROUNDED in op.first_info.traits:
-        _emit_once(interp, e.LOW_POSITIONS, op.first_info.trait_node, op.first_info, how="index")
+        _emit_once(interp, e.LowPositions, op.first_info.trait_node, op.first_info, how="index")
     return DtypeInfo("int")
 
 
@@ -546,7 +551,7 @@ def _apply_cumsum(interp: Interpreter, op: _OpCall) -> DtypeInfo | None:
 def _apply_sin_cos(interp: Interpreter, op: _OpCall) -> None:
     if op.first_info.traits & {ANGLES, ROUNDED}:
         how = "angles" if ANGLES in op.first_info.traits else "cast"
-        _emit_once(interp, e.LOW_POSITIONS, op.first_info.trait_node, op.first_info, how=how)
+        _emit_once(interp, e.LowPositions, op.first_info.trait_node, op.first_info, how=how)
 
 
 def _apply_concatenation(interp: Interpreter, op: _OpCall) -> DtypeInfo | None:
@@ -605,7 +610,7 @@ def _check_fragile_math(interp: Interpreter, op: _OpCall, made: DtypeInfo) -> No
     elif op.first_info.is_low and op.name == "log1p" and NEGATED in op.first_info.traits:
         how = "log-complement"
     if how:
-        _emit_once(interp, e.FRAGILE_MATH, op.node, op.first_info, how=how, names={"call": SourceText(op.node, 60)})
+        _emit_once(interp, e.FragileMath, op.node, op.first_info, how=how, names={"call": SourceText(op.node, 60)})
 
 
 def _find_overflow(op: _OpCall, made: DtypeInfo) -> str:
@@ -629,7 +634,7 @@ def _join_parts(interp: Interpreter, parts: list[DtypeInfo], node: ast.AST) -> D
     state = _autocast_state(interp)
     if state.mode == "on" and state.device == "cpu" and _DTYPES.issubset(fact.dtype for fact in parts):
         # Only on the CPU, these ops are on autocast's list, and autocast fails for a mix of float16 and bfloat16.
-        _emit_once(interp, e.DTYPE_CLASH, node, made, how="mixed")
+        _emit_once(interp, e.DtypeClash, node, made, how="mixed")
         return NO_DTYPE_INFO
     for part in parts[1:]:
         dtype = promote_dtypes(made, part)
@@ -650,7 +655,7 @@ def _apply_matmul(interp: Interpreter, op: str, operands: list[DtypeInfo], node:
     dtypes = {fact.dtype for fact in operands}
     low = next((fact for fact in operands if _is_used_outside(fact, state)), None)
     if low is not None and "float32" in dtypes:
-        _emit_once(interp, e.DTYPE_CLASH, node, low, how="matmul", names={"call": SourceText(node)})
+        _emit_once(interp, e.DtypeClash, node, low, how="matmul", names={"call": SourceText(node)})
     known = state.mode == "off" and operands and "" not in dtypes
     return DtypeInfo(operands[0].dtype) if known else NO_DTYPE_INFO
 
@@ -664,7 +669,7 @@ def _apply_indexed_write(interp: Interpreter, op: _OpCall) -> DtypeInfo:
         else op.keyword_infos.get(word, NO_DTYPE_INFO)
     )
     if op.first_info.dtype == "float32" and _is_low_of_region(source):
-        _emit_once(interp, e.DTYPE_CLASH, op.node, source, how="write", names={"target": SourceText(op.node.func)})
+        _emit_once(interp, e.DtypeClash, op.node, source, how="write", names={"target": SourceText(op.node.func)})
     return op.first_info
 
 
@@ -674,7 +679,7 @@ def _apply_product_write(interp: Interpreter, op: _OpCall) -> DtypeInfo:
     target, factors = (op.first_info, op.argument_infos[1:]) if adds else (op.keyword_infos["out"], op.argument_infos)
     low = next(filter(_is_low_of_region, factors), None)
     if low is not None and target.dtype == "float32" and (adds or op.name in _WITH_OUT):
-        _emit_once(interp, e.DTYPE_CLASH, op.node, low, how="in-place" if adds else "out")
+        _emit_once(interp, e.DtypeClash, op.node, low, how="in-place" if adds else "out")
     return target
 
 
@@ -785,9 +790,9 @@ def _check_epsilon(interp: Interpreter, fact: DtypeInfo, node: ast.expr, place: 
     number = _find_small_number(interp, node)
     if number is not None:
         names = {"sum": SourceText(place), "epsilon": SourceText(node)}
-        event = _emit_once(interp, e.EPSILON, place, fact, value=number, how="added", divides=divides, names=names)
+        event = _emit_once(interp, e.Epsilon, place, fact, value=number, how="added", divides=divides, names=names)
         if event is not None and divides:
-            event.attributes["divides"] = True
+            event.divides = True
 
 
 def _check_clamp(interp: Interpreter, op: _OpCall) -> None:
@@ -799,7 +804,7 @@ def _check_clamp(interp: Interpreter, op: _OpCall) -> None:
             tensor = op.tensor_node
             names = {"call": SourceText(op.node, 60), **({} if tensor is None else {"tensor": SourceText(tensor)})}
             if op.first_info.dtype == "float16" and GUESSED_LOW not in op.first_info.traits:
-                interp.emit(e.FILL, op.node, value=float(number), eligible=True, bound=True, names=names)
+                interp.emit(e.Fill, op.node, value=float(number), eligible=True, bound=True, names=names)
     upper = (
         op.other_arguments[0]
         if op.base_name == "clamp_max" and op.other_arguments
@@ -808,7 +813,7 @@ def _check_clamp(interp: Interpreter, op: _OpCall) -> None:
     number = literal_value(interp.expression_values.get(upper)) if upper is not None else None
     if upper is not None and isinstance(number, float) and _ONES[op.first_info.dtype == "bfloat16"] < number < 1:
         names = {"sum": SourceText(op.node, 60), "epsilon": SourceText(upper)}
-        _emit_once(interp, e.EPSILON, op.node, op.first_info, value=number, how="to-one", divides=False, names=names)
+        _emit_once(interp, e.Epsilon, op.node, op.first_info, value=number, how="to-one", divides=False, names=names)
     if op.first_info.may_underflow and op.base_name != "clamp_max":
         _check_clamp_minimum(interp, op)
 
@@ -818,7 +823,7 @@ def _check_clamp_minimum(interp: Interpreter, op: _OpCall) -> None:
     number = _find_small_number(interp, bound) if bound is not None else None
     if bound is not None and number is not None:
         names = {"sum": SourceText(op.node, 60), "epsilon": SourceText(bound)}
-        _emit_once(interp, e.EPSILON, op.node, op.first_info, value=number, how="clamped", divides=False, names=names)
+        _emit_once(interp, e.Epsilon, op.node, op.first_info, value=number, how="clamped", divides=False, names=names)
 
 
 # Running sums.
@@ -873,7 +878,7 @@ def _check_running_sum(
         before = fact
     elif not in_place or not before.is_low or fact.dtype == NUMBER:
         return
-    _emit_once(interp, e.LOW_SUM, node, before, names={"sum": SourceText(target)})
+    _emit_once(interp, e.LowSum, node, before, names={"sum": SourceText(target)})
 
 
 def _is_named_output(added: ast.expr) -> bool:
@@ -927,27 +932,36 @@ def _check_item_write(interp: Interpreter, receiver: Value, index: Value, target
         return
     names = {"target": SourceText(target)}
     if buffer.dtype == "float32" and _is_low_of_region(fact):
-        _emit_once(interp, e.DTYPE_CLASH, target, fact, how="write", names=names)
+        _emit_once(interp, e.DtypeClash, target, fact, how="write", names=names)
     elif _is_low_of_region(buffer) and fact.dtype == "float32":
-        _emit_once(interp, e.DTYPE_CLASH, target, buffer, how="write-wide", names=names)
+        _emit_once(interp, e.DtypeClash, target, buffer, how="write-wide", names=names)
 
 
 # Findings.
 
 
-def _emit_once(interp: Interpreter, kind: e.EventKind, node: object, fact: DtypeInfo, **facts: Any) -> Event | None:
+def _emit_once(
+    interp: Interpreter,
+    kind: Callable[Concatenate[Site, Fields], Effect],
+    node: object,
+    fact: DtypeInfo,
+    *keys: Fields.args,
+    **fields: Fields.kwargs,
+) -> Effect | None:
     """Record an effect of low precision once for each location. Return the event recorded in this graph, or None."""
     here = interp.state.frame.function or interp.state.frame.module
     if not isinstance(node, (ast.expr, ast.stmt)) or interp.state.current_node is None or not here.may_lose_precision:
         return None
-    key = (kind, interp.state.frame.module.path, node.lineno, node.col_offset, facts.get("how"))
+    key = (kind, interp.state.frame.module.path, node.lineno, node.col_offset, fields.get("how"))
     reported = interp.file_data(_ReportedKeys)
     if key not in reported:
         reported.add(key)
-        names = facts.pop("names", {"call": SourceText(node, 60)})
-        facts.update(dtype=fact.dtype, guessed=GUESSED_LOW in fact.traits)
-        interp.detached_events[key] = Event(kind, interp.site_of(node), None, None, facts, names)
-    return interp.detached_events.get(key)
+        event = kind(interp.site_of(node), *keys, **fields)
+        event.dtype, event.guessed = fact.dtype, GUESSED_LOW in fact.traits
+        if not event.names:
+            event.names = {"call": SourceText(node, 60)}
+        interp.detached_events[key] = event
+    return interp.detached_events.get(key)  # type: ignore[return-value]  # the key contains the kind
 
 
 def _find_definition(node: ast.expr, function: ast.AST) -> ast.expr:

@@ -32,7 +32,7 @@ def make_autocast(
     if not open_ended:
         names = {"context": expression_text(node), "call": expression_text(node)}
         excess = max(0, len(args) - len(entry.parameters))
-        interp.emit(e.AUTOCAST_NEW, node, callable=entry.name, arguments=arguments, excess=excess, names=names)
+        interp.emit(e.AutocastNew, node, callable=entry.name, arguments=arguments, excess=excess, names=names)
     enabled = enabled_condition(interp, bound, node, open_ended=open_ended)
     types = device_types_of(bound.get("device_type"))
     used = interp.project.devices
@@ -45,9 +45,9 @@ def make_autocast(
         ("autocast", interp.location_key(node), entry.name), "autocast", "", interp.site_of(node)
     )
     dtype = _find_region_dtype(bound.get("dtype"), device, open_ended)
-    tracked_object.attributes.update(
-        device=device, dtype=dtype, cache=_caches_weights(interp, entry, bound.get("cache_enabled"))
-    )
+    region = tracked_object.attributes
+    region.device, region.dtype = device, dtype
+    region.cache = _caches_weights(interp, entry, bound.get("cache_enabled"))
     return ObjectRef(tracked_object, enabled)
 
 

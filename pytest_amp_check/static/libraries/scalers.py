@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import partial
 
 from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.events import Symbol
 from ..interpreter.classes import find_own_method
+from ..interpreter.conditions import literals, negate
+from ..interpreter.formulas import is_none
 from ..interpreter.functions import inline_call
 from ..interpreter.identity import structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
-from ..interpreter.joins import for_each_alternative, join_values, residual_condition, run_branches
+from ..interpreter.joins import for_each_alternative, join_values, residual_condition, run_branches, split_on
 from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.tensors import unknown_tensor
 from ..interpreter.unanalyzed_code import call_unknown
@@ -38,8 +41,8 @@ from .losses import all_optimizer_keys, emit_penalty, make_loss_names
 from .optimizers import act_on_optimizers
 from .overhead import RepeatedCosts
 from .regions import enabled_condition
-from .sharding import has_local_shards
-from .syntax_queries import constant_of_node, keywords_of, last_name
+from .sharding import find_sharding_in_class, has_local_shards
+from .syntax_queries import constant_of_node, keywords_of, last_name, receiver_of
 
 
 def _call_scaler_method(
@@ -59,7 +62,7 @@ def _call_scaler_method(
         return ScaleValue(scaler.tracked_object.key, interp.current_loops())
     if name == "state_dict":
         if not interp.state.handler_depth:  # An error may occur at any time: the current state is saved.
-            interp.emit(e.SCALER_STATE, node, scaler.tracked_object.key, names={"scaler": receiver_text(node)})
+            interp.emit(e.ScalerState, node, scaler.tracked_object.key, names={"scaler": receiver_text(node)})
         return take_state(interp, scaler, node)
     if name == "load_state_dict":
         return load_scaler(interp, scaler, args, keywords, node)
@@ -96,7 +99,7 @@ def _enabled_value(scaler: ObjectRef) -> Value:
 def load_scaler(interp: Interpreter, scaler: ObjectRef, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """Load a saved state into a scaler."""
     _, name_of_entry = entry_of_state(first_or_named(args, keywords, "state_dict"))
-    interp.emit(e.SCALER_LOAD, node, scaler.tracked_object.key, entry=name_of_entry)
+    interp.emit(e.ScalerLoad, node, scaler.tracked_object.key, entry=name_of_entry)
     return NONE
 
 
@@ -109,8 +112,19 @@ def _call_disabled_scaler(interp: Interpreter, name: str, args: Args, keywords: 
     if name == "scale" and target is not None:
         return target
     if name == "step" and target is not None:
-        act_on_optimizers(interp, target, node, lambda key, names: interp.emit(e.STEP, node, None, key, names=names))
+        act_on_optimizers(interp, target, node, lambda key, names: interp.emit(e.Step, node, None, key, names=names))
     return NONE
+
+
+def _require_scaler(interp: Interpreter, scaler: ObjectRef, node: ast.AST) -> None:
+    """Record that a scaler from other code, which the file compares with None, is not None where its method runs."""
+    name = last_name(receiver_of(node))
+    tests = rf"\b{name} is (?:not )?None|\bif (?:not )?(?:\w+\.)*{name}\b"
+    if scaler.recognized_from is None or re.search(tests, interp.module.text) is None:
+        return
+    condition = residual_condition(interp, negate(is_none(interp, scaler)))
+    if not isinstance(condition, bool):
+        interp.state.current_node, _ = split_on(interp, condition)
 
 
 def _call_enabled_scaler(
@@ -119,11 +133,12 @@ def _call_enabled_scaler(
     key = scaler.tracked_object.key
     words = {"scaler": receiver_text(node), "call": expression_text(node)}
     if name == "scale":
+        _require_scaler(interp, scaler, node)
         value = first_or_named(args, keywords, "outputs")
         return scale_value(interp, scaler, value, node)
     if name == "update":
         given = literal_value(first_or_named(args, keywords, "new_scale") or NONE) is not None
-        interp.emit(e.UPDATE, node, key, new_scale=given, names=words)
+        interp.emit(e.Update, node, key, new_scale=given, names=words)
         return NONE
     if name in ("step", "unscale_"):
         target = first_or_named(args, keywords, "optimizer")
@@ -136,7 +151,7 @@ def _call_enabled_scaler(
                 unsynchronized_reason = find_unsynchronized_reason(interp, scaler, optimizer)
                 names = {**words, **names}
                 interp.emit(
-                    e.SCALER_STEP,
+                    e.ScalerStep,
                     node,
                     key,
                     optimizer,
@@ -145,7 +160,7 @@ def _call_enabled_scaler(
                     names=names,
                 )
             else:
-                interp.emit(e.UNSCALE, node, key, optimizer, names={**words, **names})
+                interp.emit(e.Unscale, node, key, optimizer, names={**words, **names})
 
         act_on_optimizers(interp, target, node, emit_for_optimizer)
         return interp.fresh_unknown(node, name)
@@ -163,7 +178,7 @@ def scale_value(interp: Interpreter, scaler: ObjectRef, value: Value | None, nod
     if made.penalty_source is not None:
         emit_penalty(interp, made, node)
     interp.emit(
-        e.SCALE,
+        e.Scale,
         node,
         scaler.tracked_object.key,
         autocast=made.autocast_scope,
@@ -190,15 +205,18 @@ def _make_scaler(
     if not isinstance(enabled, bool) and _asks_for_bfloat16(keywords_of(node).get("enabled")):
         arguments["enabled"] = Symbol("torch.bfloat16")
     device = entry.attributes.get("device") or arguments.get("device", "cuda")
-    tracked_object.attributes.update(constructed=True, enabled=enabled, callable=entry.name, device=device)
-    tracked_object.attributes["sharded"] = entry.attributes.get("sharded", False)
+    made = tracked_object.attributes
+    made.constructed, made.enabled, made.callable = True, enabled, entry.name
+    made.enabling = frozenset(key for key, _ in literals(enabled))
+    made.device, made.sharded = device, entry.attributes.get("sharded", False)
     interp.emit(
-        e.SCALER_NEW,
+        e.ScalerNew,
         node,
         tracked_object.key,
         callable=entry.name,
         arguments=arguments,
         excess=max(0, len(args) - len(entry.parameters)),
+        sharding="" if entry.attributes.get("sharded") else find_sharding_in_class(interp),
         names={"call": expression_text(node), "scaler": tracked_object.name},
     )
     return ObjectRef(tracked_object, enabled)
@@ -216,21 +234,22 @@ def _asks_for_bfloat16(written: ast.expr | None) -> bool:
 def _make_subclass_scaler(interp: Interpreter, cls: Class, args: Args, keywords: Keywords, node: ast.AST) -> Value:
     """Return a GradScaler of a project class. Own methods are analyzed; all other methods are torch's."""
     tracked_object = interp.tracked_object(("scaler", interp.location_key(node)), "scaler", "", interp.site_of(node))
-    tracked_object.attributes.update(constructed=True, callable=cls.name, cls=cls)
+    made = tracked_object.attributes
+    made.constructed, made.callable, made.cls = True, cls.name, cls
     return ObjectRef(tracked_object)
 
 
 def find_unsynchronized_reason(interp: Interpreter, scaler: ObjectRef, optimizer: int) -> str:
     """Return the reason that ranks can disagree about a skipped step, or "" if no reason is known."""
     facts, owner = scaler.tracked_object.attributes, interp.program.objects[optimizer].attributes
-    owns = owner.get("owns")
-    if facts.get("framework") or not facts.get("constructed") or facts.get("cls") is not None:
+    owns = owner.owns
+    if facts.framework or not facts.constructed or facts.cls is not None:
         return ""
-    if facts.get("sharded"):
+    if facts.sharded:
         wraps: set[str] = set()
         for key in interp.program.with_submodules(owns) if owns else ():
-            wraps |= interp.program.objects[key].attributes.get("wrapped", {}).keys()
-        return "fused" if owner.get("fused") and (not wraps or "fsdp1" in wraps) else ""
+            wraps |= interp.program.objects[key].attributes.wrappers.keys()
+        return "fused" if owner.fused and (not wraps or "fsdp1" in wraps) else ""
     return "plain" if has_local_shards(interp, owns, lambda: "ShardedGradScaler" in interp.module.identifiers) else ""
 
 
@@ -245,7 +264,7 @@ def get_scaler_attribute(interp: Interpreter, receiver: ObjectRef, name: str, no
     if name == "_per_optimizer_states":
         # Code that reads the scaler's internal state knows better than the analyzer.
         interp.emit(
-            e.HANDOFF,
+            e.Handoff,
             node,
             things=(receiver.tracked_object.key, *all_optimizer_keys(interp)),
             trains=(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -10,6 +11,8 @@ from ...protocol import torch_api
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import Interpreter
 from ..interpreter.values import ParamsValue, Value
+from ..project.module import Class
+from ..project.syntax import tail_name, walk
 from .arguments import items_of
 from .syntax_queries import find_nodes, last_name, receiver_of
 
@@ -22,7 +25,7 @@ def has_local_shards(interp: Interpreter, keys: frozenset[int] | None, handles_s
     """
     mine = frozenset(interp.active_guards())
     for key in interp.program.with_submodules(keys) if keys else ():
-        under = interp.program.objects[key].attributes.get("wrapped", {}).get("fsdp1")
+        under = interp.program.objects[key].attributes.wrappers.get("fsdp1")
         if (
             under is None
             or any((test, not truth) in mine for test, truth in under)
@@ -59,3 +62,27 @@ def _clips_sharded_module(interp: Interpreter) -> bool:
         if of is not None and not (dotted_name(interp, of) or "").startswith("torch."):
             return True
     return False
+
+
+#: Names of functions and classes that shard a module.
+_SHARDING_CALL = re.compile(r"FSDP|FullyShardedDataParallel|fully_shard|(?:prepare|wrap|apply|shard)_\w*fsdp\w*")
+
+
+class _ShardingCalls(dict[Class, str]):
+    """Call by which a class shards a module, "" for a class without such a call."""
+
+    def __missing__(self, cls: Class) -> str:
+        names = [tail_name(node.func) for node in walk(cls.node) if isinstance(node, ast.Call)]
+        made = self[cls] = next((name for name in names if _SHARDING_CALL.fullmatch(name)), "")
+        return made
+
+
+def find_sharding_in_class(interp: Interpreter) -> str:
+    """Return the call by which another method of the current class shards a module, or "".
+
+    A file that knows ShardedGradScaler chooses between both scalers.
+    """
+    cls, module = interp.state.frame.cls, interp.state.frame.module
+    if cls is None or "ShardedGradScaler" in module.identifiers:
+        return ""
+    return interp.file_data(_ShardingCalls)[cls]

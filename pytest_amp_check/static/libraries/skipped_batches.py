@@ -41,7 +41,7 @@ def _check_left_out(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> 
         call = _find_skipping_question(interp, root, test, node)
         if call is not None and _asks_about(interp, call, tensor) and not _is_shared_with_ranks(root, test):
             names = {"call": expression_text(call), "module": module.name}
-            interp.emit_at(e.LEFT_OUT, interp.site_of(call), module.key, names=names)
+            interp.emit_at(e.LeftOut(interp.site_of(call), module.key, names=names))
             return
 
 
@@ -54,11 +54,7 @@ def _find_collective_module(interp: Interpreter, tensor: TensorValue) -> Tracked
         keys.add(tensor.first_forward.subject)
     things = [interp.program.objects[key] for key in sorted(keys)]
     module = next(
-        (
-            tracked_object
-            for tracked_object in things
-            if not _COLLECTIVE.isdisjoint(tracked_object.attributes.get("wrapped", {}))
-        ),
+        (tracked_object for tracked_object in things if not _COLLECTIVE.isdisjoint(tracked_object.attributes.wrappers)),
         None,
     )
     return (

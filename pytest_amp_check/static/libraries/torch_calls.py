@@ -9,7 +9,7 @@ from ...protocol import torch_api
 from ...protocol.events import UNKNOWN
 from ...protocol.optable import FOREACH_IN_PLACE
 from ..interpreter.dtypes import low_function, op_of
-from ..interpreter.expressions import DATA_SIZE_NAMES, apply_operator, are_data_sizes
+from ..interpreter.expressions import DATA_SIZE_NAMES, apply_operator
 from ..interpreter.identity import structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import for_each_alternative
@@ -38,11 +38,14 @@ from ..interpreter.values import (
     ObjectRef,
     ParamsValue,
     PartialCall,
+    SequenceValue,
     StackContext,
     TensorValue,
     UnionValue,
     Value,
+    are_data_sizes,
 )
+from ..project.syntax import tail_name, walk
 from .arguments import bind_arguments, dotted_name_of, find_tensors, first_or_named, literal_value, object_ref_of
 from .autograd_functions import FACTORIES
 from .builtin_calls import call_chain, call_vars, iterate_over
@@ -68,6 +71,8 @@ from .syntax_queries import first_argument_text
 
 #: Module prefixes of functions that neither step nor change the arguments.
 HARMLESS = tuple("builtins. torch. logging. math. os. time. json. numpy. np. copy. sys. random.".split())
+#: Names of which a penalty on the norm of gradients uses one.
+_NORMS = frozenset({"norm", "vector_norm", "sqrt"})
 #: Functions equivalent to the ``%`` operator.
 REMAINDERS = frozenset("math.fmod operator.mod numpy.mod numpy.remainder numpy.fmod torch.remainder torch.fmod".split())
 #: Functions equivalent to an operator, and functions that preserve a loss.
@@ -77,6 +82,8 @@ OPERATORS = {f"torch.{name}": operator for name, operator in SCALES.items()} | {
 }
 _KEEPING = frozenset({"builtins.abs", "builtins.round"})
 
+#: Functions of torch that put the tensors of a list into one tensor.
+_JOINING = frozenset({"torch.stack", "torch.cat", "torch.hstack"})
 #: Functions of torch that return the size of some data.
 _MEASURING = frozenset(f"torch.{name}" for name in DATA_SIZE_NAMES)
 
@@ -88,7 +95,7 @@ def _call_external(interp: Interpreter, func: ExternalName, args: Args, keywords
     name = torch_api.canonical_name(func.name)
     shim = func.version_fallback or interp.state.fallback_depth + interp.state.fallback_try_depth > 0
     if name in torch_api.DEPRECATED and not shim and isinstance(node, ast.expr):
-        interp.emit(e.DEPRECATED, node, old=name, new=torch_api.DEPRECATED[name], names={"call": name})
+        interp.emit(e.Deprecated, node, old=name, new=torch_api.DEPRECATED[name], names={"call": name})
     entry = torch_api.SURFACE.get(name)
     if entry is not None:
         handler = interp.handlers.torch_roles.get(entry.role)
@@ -155,7 +162,7 @@ def _call_unanalyzed(interp: Interpreter, name: str, args: Args, keywords: Keywo
     if (not harmless or name.startswith(WRITERS)) and not is_assert_name(name):
         check_saved_states(interp, given, node)
     if _averages_over_ranks(name) and all(value.kind != "tensor" for value in given):
-        interp.emit(e.GRAD_AVERAGE, node)
+        interp.emit(e.GradAverage, node)
     tensors = find_tensors(given, {})
     if tensors:
         return _make_result_tensor(interp, name, tensors, given)
@@ -175,6 +182,8 @@ def _make_result_tensor(interp: Interpreter, name: str, tensors: list[TensorValu
     mark_widened(interp, made, op_of(name), given)
     if name == "torch.mean":
         made.has_unknown_reduction = False
+    if name in _JOINING and given:
+        made.is_sample_mean = is_list_of_means(given[0])
     apply_reduction(made, tensors[0], name.removeprefix("torch."))
     # Unanalyzed code that receives a scaler and a loss may scale the loss.
     made.is_from_gradient = made.is_from_gradient or has_gradient_input(given) or holds_scaler(interp, given)
@@ -184,6 +193,15 @@ def _make_result_tensor(interp: Interpreter, name: str, tensors: list[TensorValu
     if _may_run_forward(interp, name) and not is_criterion(name.rpartition(".")[2]):
         made.autocast_scope, made.callees, made.region_dtypes = provenance_here(interp, made.provenance, FORWARD)
     return made
+
+
+def is_list_of_means(value: Value) -> bool:
+    """Return True if a list holds losses that each average over the samples of a batch."""
+    return (
+        isinstance(value, SequenceValue)
+        and bool(value.items)
+        and all(isinstance(item, TensorValue) and item.is_sample_mean for item in value.items)
+    )
 
 
 def _may_run_forward(interp: Interpreter, name: str) -> bool:
@@ -275,7 +293,8 @@ def _call_clip(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywo
     norm = emit_clip(interp, params, rest, bound, node)
     if entry.attributes.get("norm") and is_local_norm(interp, params):
         for event in norm.gradient_reads:
-            event.attributes["local"] = True
+            if isinstance(event, e.Clip):
+                event.local = True
     return norm
 
 
@@ -289,7 +308,9 @@ def _make_loss_module(
     interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
     tracked_object = interp.tracked_object(("loss", interp.location_key(node)), "loss", "", interp.site_of(node))
-    tracked_object.attributes.update(entry.attributes, reduction=find_reduction(keywords))
+    loss = tracked_object.attributes
+    loss.kind, loss.promotes = entry.attributes.get("kind", ""), entry.attributes.get("promotes", False)
+    loss.reduction = find_reduction(keywords)
     return ObjectRef(tracked_object)
 
 
@@ -298,7 +319,8 @@ def _call_loss_function(
 ) -> Value:
     bound = bind_arguments(entry.parameters, args, keywords)
     order = [bound.pop(name) for name in entry.parameters if name in bound]
-    return compute_loss(interp, entry.attributes, order, bound, node)
+    kind, promotes = entry.attributes.get("kind", ""), entry.attributes.get("promotes", False)
+    return compute_loss(interp, order, bound, node, kind=kind, promotes=promotes)
 
 
 def _call_backward(
@@ -318,7 +340,8 @@ def _call_backward(
 def _call_autograd_grad(
     interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
-    made = as_loss(bind_arguments(entry.parameters, args, keywords).get("outputs"))
+    bound = bind_arguments(entry.parameters, args, keywords)
+    made = as_loss(bound.get("outputs"))
     if made.scaler_key >= 0:
         scaler = interp.program.objects[made.scaler_key].name
         made.penalty_source = (
@@ -332,14 +355,22 @@ def _call_autograd_grad(
     if made.autocast_scope == "out":
         # A gradient that is differentiated again is kept in float32 intentionally.
         made.autocast_scope = "?"
-    interp.emit(e.AUTOGRAD_GRAD, node)
+    differentiable = literal_value(bound.get("create_graph")) is True and _computes_norms(interp)
+    interp.emit(e.AutogradGrad, node, differentiable=differentiable, names={"call": expression_text(node)})
     return made
+
+
+def _computes_norms(interp: Interpreter) -> bool:
+    """Return True if the running function computes norms."""
+    frame = interp.state.frame
+    names = {tail_name(node) for node in walk(frame.function.node if frame.function is not None else frame.module.tree)}
+    return not _NORMS.isdisjoint(names)
 
 
 def _call_cache_clear(
     interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
-    interp.emit(e.AUTOCAST_CACHE_CLEAR, node)
+    interp.emit(e.AutocastCacheClear, node)
     return NONE
 
 

@@ -37,6 +37,7 @@ from .losses import (
     SCALES,
     all_optimizer_keys,
     apply_reduction,
+    averages_samples,
     backward_gradient_of,
     emit_fill,
     find_updating_optimizers,
@@ -72,6 +73,9 @@ def _call_unknown_method(
     stored = interp.state.heap.get((key, name)) if isinstance(key, int) else None
     if stored is not None:
         return interp.call_value(stored, args, keywords, node)
+    text = _transform_text(receiver, name, args, keywords)
+    if text is not None:
+        return text
     act = _METHODS.get(name)
     done = act(interp, receiver, args, keywords, node) if act is not None else None
     if done is not None:
@@ -84,10 +88,32 @@ def _call_unknown_method(
     result.microbatches = name in SPLITTING_CALLS
     if isinstance(result, UnknownValue) and isinstance(receiver, UnknownValue):
         _track_loss(interp, result, receiver, name, args, node)
-        result.is_data_size = name in DATA_SIZE_NAMES or receiver.is_data_size
+        result.is_sample_mean = result.is_sample_mean or (name == "mean" and averages_samples(args, keywords))
+        result.is_data_size = name in DATA_SIZE_NAMES or name == "mean" or receiver.is_data_size
     if name in ("get", "pop") and args and isinstance(result, UnknownValue):
         result.item_origin = item_origin_of(receiver, args[0])
     return result
+
+
+#: Methods of a text that return another text.
+_TEXT_METHODS = frozenset("lower lstrip removeprefix removesuffix replace rstrip strip upper".split())
+#: Maximum length of a text that the analyzer transforms.
+MAX_TEXT = 1_000
+
+
+def _transform_text(receiver: Value, name: str, args: Args, keywords: Keywords) -> Const | None:
+    """Return the result of a method of a known text with known arguments, or None."""
+    if not isinstance(receiver.value, str) or name not in _TEXT_METHODS or keywords or len(receiver.value) > MAX_TEXT:
+        return None
+    given = [value.value for value in args]
+    texts = [text for text in given if isinstance(text, str) and len(text) <= MAX_TEXT]
+    if len(texts) < len(given):
+        return None
+    try:
+        made = getattr(receiver.value, name)(*texts)
+    except TypeError:
+        return None
+    return Const(made)
 
 
 def _track_loss(
@@ -115,7 +141,7 @@ def _call_backward(interp: Interpreter, receiver: Value, args: Args, keywords: K
         run_backward(interp, unknown_tensor(receiver), node, backward_gradient_of(args, keywords))
     else:
         # The backward of a framework may scale, divide and step.
-        interp.emit(e.BACKWARD, node, opaque=True, feeds=None, names={"loss": receiver_text(node)})
+        interp.emit(e.Backward, node, opaque=True, feeds=None, names={"loss": receiver_text(node)})
     return NONE
 
 
@@ -124,7 +150,7 @@ def _call_scaling_in_place(
 ) -> Value | None:
     if not receiver.is_from_gradient:
         return None
-    interp.emit(e.GRAD_NORMALISE, node, owners=None)
+    interp.emit(e.GradNormalise, node, owners=None)
     return receiver
 
 
@@ -195,7 +221,7 @@ def _make_cast_method(dtype: str) -> Method:
             ]
             called = frozenset(_NAME.findall(" ".join(texts)))
             given = isinstance(receiver, UnknownValue) and receiver.is_argument
-            interp.emit(e.MODULE_CAST, node, dtype=dtype, called=called, given=given, names={"module": words})
+            interp.emit(e.ModuleCast, node, dtype=dtype, called=called, given=given, names={"module": words})
 
     return emit_module_cast
 
@@ -208,7 +234,7 @@ def _call_scheduler_step(
         return None
     optimizer = interp.program.objects[receiver.scheduled_optimizer].name
     names = {"scheduler": receiver_text(node), "call": expression_text(node), "optimizer": optimizer}
-    interp.emit(e.SCHEDULER_STEP, node, None, receiver.scheduled_optimizer, names=names)
+    interp.emit(e.SchedulerStep, node, None, receiver.scheduled_optimizer, names=names)
     return interp.fresh_unknown(node, "step")
 
 
@@ -220,7 +246,7 @@ def _call_update_parameters(
     trained_by = None if model is None else find_updating_optimizers(interp, frozenset({model.tracked_object.key}))
     if trained_by is not None and len(trained_by) == 1:
         names = {"call": expression_text(node), "optimizer": interp.program.objects[trained_by[0]].name}
-        interp.emit(e.STEP_FOLLOWED, node, None, trained_by[0], names=names)
+        interp.emit(e.StepFollowed, node, None, trained_by[0], names=names)
     return None
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from ...protocol.fast_namedtuple import NamedTuple
+from ...protocol.frameworks import STORED_LOW
 from ...protocol.source_text import find_access_path
 from .roles import RoleCollector
 from .syntax import bound_by_import, children, statements_in, tail_name, walk
@@ -222,7 +223,7 @@ class Class:
         The constructor is no such name: the assigned attributes stand for the constructor.
         """
         values_by_name: dict[str, list[ast.expr]] = {}
-        for target, value in (pair for node in self.node.body for pair in _assigned_pairs(node)):
+        for target, value in (pair for node in self.node.body for pair in assigned_pairs(node)):
             if isinstance(target, ast.Name):
                 values_by_name.setdefault(target.id, []).append(value)
         for name, values in self.assignments.items():
@@ -272,7 +273,7 @@ class Class:
                 self._changed_attributes.add(node.target.attr)
                 if isinstance(node.op, ast.Add):
                     self._counter_attributes.add(node.target.attr)
-            for left, right in _assigned_pairs(node):
+            for left, right in assigned_pairs(node):
                 if isinstance(left, ast.Attribute) and isinstance(left.value, ast.Name) and left.value.id == me:
                     self._assignments.setdefault(left.attr, []).append((method, right))
                     if method.name != "__init__":
@@ -301,8 +302,11 @@ def is_unknown_name(name: ast.expr) -> bool:
     return isinstance(name, (ast.Name, ast.Attribute, ast.Subscript, ast.Call))
 
 
-def _assigned_pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield the targets of an assignment, each with the assigned value; tuples of equal length are split."""
+def assigned_pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
+    """Yield the targets of an assignment, each with the assigned value; tuples are split.
+
+    The targets before a star get the items of a value that is no tuple.
+    """
     targets: list[ast.expr]
     match node:
         case ast.Assign(targets=targets, value=value):
@@ -315,6 +319,12 @@ def _assigned_pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
         match target, value:
             case ast.Tuple(elts=lefts), ast.Tuple(elts=rights) if len(lefts) == len(rights):
                 yield from zip(lefts, rights, strict=True)
+            case ast.Tuple(elts=lefts), ast.Call():
+                for number, left in enumerate(lefts):
+                    if isinstance(left, ast.Starred):
+                        break
+                    item = ast.Subscript(value, ast.Constant(number), ast.Load())
+                    yield left, ast.fix_missing_locations(ast.copy_location(item, value))
             case _:
                 yield target, value
 
@@ -420,6 +430,8 @@ class Module:
                     elif kind is ast.Constant:
                         if type(child.value) in _NUMBERS and not 1 <= child.value <= FLOAT16_MAX:  # type: ignore[attr-defined]
                             used_names.update(_number_marks(child.value))  # type: ignore[attr-defined]
+                        elif child.value in STORED_LOW:  # type: ignore[attr-defined]
+                            used_names.add(child.value)  # type: ignore[attr-defined]
                     elif kind is ast.Attribute:
                         used_names.add(child.attr)  # type: ignore[attr-defined]
                         roles.note_attribute(child)  # type: ignore[arg-type]
@@ -610,6 +622,16 @@ _stored_names_cache: dict[int, tuple[list[ast.stmt], tuple[frozenset[str], froze
 def item_name(key: str) -> str:
     """Return the heap name of an item, which no attribute can have."""
     return f"[{key!r}]"
+
+
+def methods_called_on(function: Function, name: str) -> set[str]:
+    """Return the names of the methods that a function calls on one of its variables."""
+    calls = (node.func for node in walk(function.node) if isinstance(node, ast.Call))
+    return {
+        func.attr
+        for func in calls
+        if isinstance(func, ast.Attribute) and isinstance(func.value, ast.Name) and func.value.id == name
+    }
 
 
 def stored_names(nodes: list[ast.stmt]) -> tuple[frozenset[str], frozenset[str]]:

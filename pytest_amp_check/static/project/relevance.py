@@ -9,15 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from ...protocol import kernels
+from ...protocol import frameworks, kernels
 from ...protocol.frameworks import FRAMEWORKS
 from ..sources.patterns import Code
 from .module import COUNTING, FILLING, LARGE_NUMBER, SCALING, SMALL_NUMBER, Function, Module
 from .syntax import root_name
 
 #: Classes that train the model they receive, and names by which the model may have been created in low precision.
-TRAINERS = frozenset({"Trainer", "Seq2SeqTrainer"})
-LOW_DTYPE_NAMES = frozenset({"half", "bfloat16", "float16"})
+TRAINERS = FRAMEWORKS[frameworks.HUGGING_FACE].relevant_names
+LOW_DTYPE_NAMES = frozenset({"half", "bfloat16", "float16", *frameworks.STORED_LOW})
 #: Identifiers that make a function worth inlining at a call. A function without any of these, and without the name of a
 #: function that uses one, does nothing in the protocol.
 RELEVANT_NAMES = frozenset(
@@ -27,24 +27,20 @@ RELEVANT_NAMES = frozenset(
     "save "
     "half bfloat16 float16 param_groups optim Adam AdamW SGD nullcontext ExitStack enter_context no_sync partial "
     "binary_cross_entropy BCELoss cross_entropy CrossEntropyLoss mse_loss MSELoss l1_loss nll_loss masked_fill "
-    "masked_fill_ clear_autocast_cache parameters no_grad yield Accelerator Fabric NativeScaler AmpOptimWrapper "
-    "accumulate prepare setup manual_backward optimizers clip_gradients scale_loss master_params initialize "
-    "update_params optim_context FullyShardedDataParallel register_comm_hook register_ddp_comm_hook "
-    "make_graphed_callables Thread ThreadPool ThreadPoolExecutor Checkpoint ModelCheckpoint "
-    "setup_common_training_handlers create_supervised_trainer".split()
-).union(TRAINERS, {FILLING})
+    "masked_fill_ clear_autocast_cache parameters no_grad yield FullyShardedDataParallel register_comm_hook "
+    "register_ddp_comm_hook make_graphed_callables Thread ThreadPool ThreadPoolExecutor".split()
+).union(frameworks.RELEVANT_NAMES, {FILLING})
 #: Identifiers worth inlining in a file that does not train: functions that may enter a region, and losses that must not
 #: run in a region.
 CONTEXT_NAMES = frozenset("autocast binary_cross_entropy BCELoss masked_fill masked_fill_".split()) | {FILLING}
 #: Identifiers of training code: each file that trains has at least one.
-TRAINING_NAMES = frozenset(
-    {"GradScaler", "ShardedGradScaler", "backward", "unscale_", "zero_grad", "manual_backward", "update_params"}
-)
-#: Framework names that make a function an entry point.
-ENGINE_NAMES = frozenset(
-    "Accelerator Fabric NativeScaler AmpOptimWrapper manual_backward scale_loss update_params "
-    "gradient_accumulation_steps create_supervised_trainer".split()
-)
+TRAINING_NAMES = frameworks.BACKWARD_METHODS | {
+    "GradScaler",
+    "ShardedGradScaler",
+    "backward",
+    "unscale_",
+    "zero_grad",
+}
 #: Losses that must not run in a function that a framework runs under autocast.
 BANNED_LOSSES = frozenset({"binary_cross_entropy", "BCELoss"})
 
@@ -133,7 +129,7 @@ def base_names(module: Module) -> frozenset[str]:
 
 def _does_part_of_training(module: Module) -> bool:
     """Return True if a file does a part of a training, and other files may do the rest."""
-    if not module.identifiers.isdisjoint(TRAINS_ELSEWHERE):
+    if not module.identifiers.isdisjoint(TRAINS_ELSEWHERE) or "optim" in module.identifiers:
         return True
     if "state_dict" not in module.identifiers:
         return False
@@ -174,9 +170,14 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     }
     # One method may do without the scaler the work that another method does with the scaler.
     scaling = {function.cls for function in does if trains and does[function] & _AMP} - {None}
+    # A file that trains nothing passes its optimizer to other files that train and save.
+    connects = not _trains_itself(module)
     for function in module.functions.values():
+        connecting = connects and "optim" in function.used_names and bool(does[function] & _OTHER_FILE)
         part = does[function] & (_BACKWARD | _STEP | _OTHER_FILE) or not function.used_names.isdisjoint(CLIP_FUNCTIONS)
-        function.is_entry_point = _may_violate(does[function]) or _is_run_by_a_trainer(module, function, does[function])
+        function.is_entry_point = (
+            _may_violate(does[function]) or connecting or _is_run_by_a_trainer(module, function, does[function])
+        )
         function.has_scaler_siblings = function.cls in scaling and bool(part)
         function.may_save_checkpoint = function.used_names >= _SAVING_NAMES
         function.may_lose_precision = (
@@ -198,7 +199,7 @@ def _bits_by_name(module: Module, foreign: frozenset[str]) -> dict[str, int]:
     bits = dict(_BITS)
     scalers = {text.rpartition(".")[2] for text, role in module.role_by_text.items() if role == "scaler"}
     engines = {text.rpartition(".")[2] for text, role in module.role_by_text.items() if role in FRAMEWORKS}
-    bits.update(dict.fromkeys(scalers | engines | ENGINE_NAMES, _AMP))
+    bits.update(dict.fromkeys(scalers | engines | frameworks.ENTRY_NAMES, _AMP))
     if "FullyShardedDataParallel" in module.identifiers:
         bits["clip_grad_norm_"] = _AMP
     if module.may_train:

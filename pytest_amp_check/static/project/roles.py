@@ -8,15 +8,15 @@ from ...protocol.frameworks import FRAMEWORKS
 from ...protocol.source_text import find_access_path
 
 #: Role of an object that is called with a loss and an optimizer, such as timm's NativeScaler.
-WRAPPER = "timm"
+WRAPPER = next(key for key, framework in FRAMEWORKS.items() if framework.engine.call_parameters)
 #: Roles of objects that code calls directly.
 CALLABLE_ROLES = frozenset({"module", WRAPPER})
-_TELLING_METHODS = "unscale_ scale step update backward zero_grad parameters named_parameters train eval"
+_TELLING_METHODS = "unscale_ scale step update backward zero_grad param_groups parameters named_parameters train eval"
 #: Methods that cast or move modules, and also tensors.
 CAST_METHODS = frozenset({"to", "half", "bfloat16", "requires_grad_"})
 #: Attributes that give evidence of the role of their owner.
 TELLING_ATTRIBUTES = frozenset(_TELLING_METHODS.split()).union(
-    *(framework.signature_names for framework in FRAMEWORKS.values())
+    *(framework.engine.signature_names for framework in FRAMEWORKS.values())
 )
 
 
@@ -101,7 +101,9 @@ class RoleCollector:
             if "unscale_" in names or text in self._scaler_texts or steps:
                 roles[text] = "scaler"
             elif "backward" in names:
-                roles.update((text, key) for key, framework in FRAMEWORKS.items() if names & framework.signature_names)
+                roles.update(
+                    (text, key) for key, framework in FRAMEWORKS.items() if names & framework.engine.signature_names
+                )
         called = {text.rpartition(".")[2] for text, role in roles.items() if role == "scaler"}
         for text, names in self._members_by_text.items():
             if text.rpartition(".")[2] in called and names & {"scale", "update"}:
@@ -113,7 +115,7 @@ class RoleCollector:
         stepped = {text.rpartition(".")[2] for text, role in roles.items() if role == "optimizer"}
         for text, names in self._members_by_text.items():
             # Modules and optimizers both have `zero_grad`: another expression of the same name decides.
-            if names == {"zero_grad"} and text.rpartition(".")[2] in stepped:
+            if names - {"param_groups"} == {"zero_grad"} and text.rpartition(".")[2] in stepped:
                 roles[text] = "optimizer"
         for text, targets_given in self._wrapper_arguments.items():
             for target in targets_given:
@@ -133,6 +135,6 @@ class RoleCollector:
 
 def _role_of_methods(names: set[str]) -> str:
     """Return the role of an object with these methods, "optimizer" or "module", or ""."""
-    if {"zero_grad", "step"} <= names:
+    if {"zero_grad", "step"} <= names or {"zero_grad", "param_groups"} <= names:
         return "optimizer"
     return "module" if names & {"parameters", "named_parameters", "zero_grad"} or {"train", "eval"} <= names else ""

@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 
 from ...protocol.regular_files import LARGEST_DOCUMENT
-from . import block, source_files
+from . import source_files
 from .block import Block, find_parse_error
 from .patterns import Code
 from .source_files import Unreadable
-from .tokens import is_dense, refuse_dense
+from .tokens import refuse_dense
 
 _TILDES = rb"~~~[^\n]*\n?"
 
@@ -81,7 +81,7 @@ def _may_have_findings(text: str) -> bool:
 
 
 def code_bytes(path: str, data: bytes) -> bytes:
-    """Return the bytes of a file that may be Python, for the prescan; all bytes if the code cannot be located.
+    """Return the bytes of a file that may be Python, for the prescan; a null byte if the code cannot be located.
 
     A notebook consists mostly of cell outputs, such as megabytes of pictures. Its JSON is still parsed: parsing takes
     10 ms per megabyte, and a search for all words takes 20 ms.
@@ -92,7 +92,7 @@ def code_bytes(path: str, data: bytes) -> bytes:
         try:
             found = [source for _, source in notebooks.code_cells(decode_source(path, data))]
         except Unreadable:
-            return data
+            return b"\0"
     elif is_markdown(path):
         # A run of tildes is matched as a whole; otherwise the search would scan from each tilde.
         if not (re.search(rb"```[^\n`]*[pP][yY]", data) or re.search(rb"(?i)py", b"".join(re.findall(_TILDES, data)))):
@@ -103,26 +103,6 @@ def code_bytes(path: str, data: bytes) -> bytes:
     else:
         return data
     return "\n".join(found).encode("utf-8", "replace")
-
-
-def is_valid(path: str, data: bytes, largest: int) -> bool:
-    """Return True if the analysis of a file would find valid code; the file needs no analysis for another reason.
-
-    The parser may reject more than is invalid; the analysis decides. Parser warnings stay enabled.
-    """
-    if is_markdown(path):
-        return True
-    if is_notebook(path):
-        try:
-            return not any(each.parse_error for each in split_blocks(path, decode_source(path, data), largest))
-        except Unreadable:
-            return False
-    try:
-        text = source_files.decode_python(data)
-        # Nothing in the text is relevant, so its validity is not worth a gigabyte of memory.
-        return is_dense(text) or block.is_parsable(text)
-    except Unreadable:
-        return False
 
 
 def notebook_cells(text: str) -> dict[int, str]:

@@ -83,7 +83,7 @@ class Code:
         again without docstrings. True promises no finding, and False does not promise that the code parses.
         """
         if b"\0" in self.words_found:
-            return True  # UTF-16 hides every name from this search, and is no Python source: AMP903.
+            return True  # Neither UTF-16 nor a broken notebook can be searched: the analysis says why it is unreadable.
         return self._has_rule_word() and (self.without_docstrings is self or self.without_docstrings._has_rule_word())
 
     def _has_rule_word(self) -> bool:
@@ -101,9 +101,13 @@ class Code:
     def may_cast_trained_module(self) -> bool:
         """Return True if the code may cast a module to a low-precision dtype and train the module."""
         data = self.data
+        if b"Trainer" in self.words_found and b"-true" in data and b".fit(" in data:
+            return True  # the precision of Lightning that stores parameters in a low dtype
         if self.words_found.isdisjoint((b"half", b"float16")):
             return False
-        if b"Trainer" in self.words_found and b"transformers" in data:
+        from ...protocol.frameworks import HUGGING_FACE
+
+        if b"Trainer" in self.words_found and HUGGING_FACE.encode() in data:
             trained = True
         else:
             trained = b"parameters(" in self.words_found and (
@@ -139,11 +143,20 @@ class Code:
             found.difference_update([name for module, name, _ in iterate_imports(self.data) if is_torch(module)])
         return found
 
+    @property
+    def does_training_part(self) -> bool:
+        """True if the code may leave the training to another file and still make a mistake."""
+        return not (
+            self.words_found.isdisjoint(_TRAINING_PART_WORDS)
+            or self.without_docstrings.words_found.isdisjoint(_TRAINING_PART_WORDS)
+        )
+
     def imported_names(self) -> set[bytes]:
-        """Return the last names of imported names and modules, if the code may make a mistake with these imports."""
-        if self.words_found.isdisjoint(_TRAINING_PART_WORDS) or self.without_docstrings.words_found.isdisjoint(
-            _TRAINING_PART_WORDS
-        ):
+        """Return the last names of imported names and modules, if the code may make a mistake with these imports.
+
+        Code that constructs an optimizer may pass it to two other files that together make the mistake.
+        """
+        if not (self.does_training_part or b".optim" in self.data):
             return set()
         found: set[bytes] = set()
         for module, name, _ in iterate_imports(self.data):
@@ -174,6 +187,7 @@ _PROTOCOL_WORDS = (
     b"clip_grad",
     b".step(",
     b".save(",
+    b"register_hook(",
     b"optim",
 )
 
@@ -394,8 +408,8 @@ def _names_old_clip(code: Code) -> bool:
 
 
 def _has_suppression(code: Code) -> bool:
-    """Return True if a comment may suppress a rule."""
-    return re.search(rb"amp:\s*ignore", code.data) is not None or any(
+    """Return True if a comment may suppress a rule, or looks as if it did."""
+    return re.search(rb"amp(?:-check)?:\s*(?:ignor|noqa|disable|enable|[\w-]+\s*[\[(])", code.data) is not None or any(
         b"AMP" in codes for codes in re.findall(rb"(?i)noqa\s*:([^\n#]*)", code.data)
     )
 
@@ -408,7 +422,7 @@ CLOSER_SEARCHES: dict[str, tuple[tuple[bytes, ...], Callable[[Code], bool]]] = {
     "low-precision weights": ((b"parameters(", b"Trainer"), Code.may_cast_trained_module),
     # A mistake if any file of the project trains in float16.
     "large fill": ((*_FILL_WORDS, _ITEMS), _fills_large_number),
-    "suppression": ((b"amp:", b"AMP"), _has_suppression),
+    "suppression": ((b"amp:", b"amp-check:", b"AMP"), _has_suppression),
 }
 #: Needs of rules, each with words that must all occur.
 WORDS_OF_NEED = {what: what.encode().split() for what in rules.WORDS if what not in CLOSER_SEARCHES}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from . import code_blocks, source_files
 from .patterns import Code
 
@@ -11,7 +9,7 @@ from .patterns import Code
 class Prescan:
     """Result of the prescan of one file.
 
-    may_have_findings    the file may hold a mistake by itself, or does not parse
+    may_have_findings    the file may hold a mistake by itself
     may_enter_autocast   the file may enter autocast
     may_use_float16      the file contains a name of float16
     has_lightning16      a Lightning Trainer in the file trains in float16
@@ -19,6 +17,7 @@ class Prescan:
     class_names          classes that the file defines, for a file to analyze
     base_names           names of base classes: another file takes part if it derives from a class of an analyzed file
     imported_names       names of imports: another file takes part if it imports an analyzed file
+    does_training_part   the file may leave the training to another file and still hold a mistake
     digest               digest of the content
 
     None means that the prescan did not search for these names.
@@ -28,6 +27,7 @@ class Prescan:
         "base_names",
         "class_names",
         "digest",
+        "does_training_part",
         "has_lightning16",
         "imported_names",
         "may_enter_autocast",
@@ -46,18 +46,15 @@ class Prescan:
         self.class_names: set[bytes] | None = None
         self.base_names: set[bytes] | None = None
         self.imported_names: set[bytes] | None = None
+        self.does_training_part = False
         self.digest = ""
 
-    def is_sufficient(self, *, named: bool) -> bool:
-        """Return True if the prescan has all results for a file that the user names, or does not name."""
-        return self.class_names is not None if named or self.may_have_findings else self.base_names is not None
 
+def prescan_file(path: str, *, largest: int) -> Prescan:
+    """Prescan a file. Raise :class:`.source_files.Unreadable`.
 
-def prescan_file(path: str, *, largest: int, named: bool, valid: set[tuple[str, str]]) -> Prescan:
-    """Prescan a file; ``named`` says that the user named the file. Raise :class:`.source_files.Unreadable`.
-
-    ``largest`` is the maximum size of parsed code in bytes. ``valid`` holds the contents that are known to be valid, by
-    digest and suffix: many repositories contain many of their files more than once.
+    ``largest`` is the maximum size of parsed code in bytes. Whether the code is valid is left to the analysis, which a
+    file without a relevant word does not reach.
     """
     data = code_blocks.load_source(path, largest)
     code = Code(code_blocks.code_bytes(path, data))
@@ -65,17 +62,11 @@ def prescan_file(path: str, *, largest: int, named: bool, valid: set[tuple[str, 
     shown = code_blocks.is_markdown(path)
     facts = (code.may_enter_autocast, code.may_use_float16, code.has_lightning16, code.may_resume)
     facts = (False, False, False, False) if shown else facts
-    digest = source_files.content_digest(data)
-    speaks = code.may_have_findings()
-    if not speaks and not named:
-        content = digest, os.path.splitext(path)[1]
-        speaks = content not in valid and not code_blocks.is_valid(path, data, largest)
-        if not speaks:
-            valid.add(content)
-    seen = Prescan(path, len(data), facts, may_have_findings=speaks)
-    if named or seen.may_have_findings:
+    seen = Prescan(path, len(data), facts, may_have_findings=code.may_have_findings())
+    if seen.may_have_findings:
         seen.class_names = code.class_names()
     else:
         seen.base_names, seen.imported_names = code.base_names(), code.imported_names()
-    seen.digest = digest
+        seen.does_training_part = code.does_training_part
+    seen.digest = source_files.content_digest(data)
     return seen

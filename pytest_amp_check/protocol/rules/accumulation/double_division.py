@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ...events import DIVIDED_TWICE, Event, Program
-from ...rule import ERROR, STATIC, Labels, Rule, ViolationKind
+from ...events import DividedTwice, Program
+from ...rule import ERROR, STATIC, Certainty, Labels, Rule, ViolationKind
 
 
-def _check_divided_twice(event: Event, program: Program) -> Labels:
-    facts = event.attributes
-    yield "loss:divided-twice", {"divisor": str(facts["divisor"]), "framework": facts["framework"], "way": facts["way"]}
+def _check_divided_twice(event: DividedTwice, program: Program) -> Labels:
+    label = "loss:divided-twice-by-name" if event.guessed else "loss:divided-twice"
+    yield label, {"divisor": str(event.divisor), "framework": event.framework, "way": event.way}
 
 
 RULE = Rule(
@@ -17,15 +17,21 @@ RULE = Rule(
     ERROR,
     "The loss is divided by the number of micro-batches although the framework divides it too.",
     detected_by=STATIC,
-    event_checks={DIVIDED_TWICE: _check_divided_twice},
+    event_checks={DividedTwice: _check_divided_twice},
     prescan_words=(
         ".step( backward(",
         "update_params( AmpOptimWrapper",
+        "deepspeed backward(",
         "LightningModule training_step( accumulate_grad_batches",
     ),
     violations={
         "loss:divided-twice": ViolationKind(
             "The loss is divided by `{divisor}`, and {framework} divides it again {way}: remove this division"
+        ),
+        "loss:divided-twice-by-name": ViolationKind(
+            "The loss is divided by `{divisor}`, and {framework} divides it by its own number of micro-batches {way}: "
+            "remove this division if both numbers are the same",
+            certainty=Certainty(is_possible=True),
         ),
     },
     rationale="""\

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD
+from ...events import Backward, Event, Program, Undivided
 from ...fix import UNSAFE
-from ...rule import INFO, STATIC, WARNING, Rule, ViolationKind
+from ...rule import INFO, STATIC, WARNING, Cause, Certainty, Labels, Rule, ViolationKind
+
+
+def _is_division_vague(event: Event | None) -> bool:
+    return isinstance(event, Backward) and event.vague
+
+
+def _check_undivided(event: Undivided, program: Program) -> Labels:
+    yield "loss:ignores-window", {}
+
 
 RULE = Rule(
     "AMP301",
@@ -13,34 +22,43 @@ RULE = Rule(
     "The losses of an accumulation window are summed, not averaged.",
     detected_by=STATIC,
     applicability=UNSAFE,
-    prescan_words=(".step( backward(",),
+    event_checks={Undivided: _check_undivided},
+    prescan_words=(
+        ".step( backward(",
+        "num_items_in_batch compute_loss(",
+    ),
     violations={
+        "loss:ignores-window": ViolationKind(
+            "`{loss}` ignores `num_items_in_batch`, and transformers' Trainer does not divide it if the model takes "
+            "loss arguments: divide it, or set `self.model_accepts_loss_kwargs = False` in the constructor",
+            any_precision=True,
+            certainty=Certainty(is_possible=True),
+        ),
         "step@undivided": ViolationKind(
             "`{loss}` is summed over the micro-batches of an accumulation window, not averaged: "
             "divide it by their number before backward",
-            cause_kinds=(BACKWARD,),
-            trace_kinds=(BACKWARD,),
+            cause=Cause(Backward, concerns_loss=True, label_overrides=((_is_division_vague, "step@undivided-vague"),)),
+            trace_kinds=(Backward,),
             in_next_iteration=True,
-            concerns_loss=True,
             exemption="divided-elsewhere",
-            label_overrides=(("vague", "step@undivided-vague"),),
             any_precision=True,
         ),
         "step@undivided-vague": ViolationKind(
             "`{loss}` comes from unanalyzed code and is summed over the micro-batches of an accumulation window: if "
             "it is a mean, divide it by their number before backward",
             INFO,
-            cause_kinds=(BACKWARD,),
-            trace_kinds=(BACKWARD,),
+            cause=Cause(Backward, concerns_loss=True),
+            trace_kinds=(Backward,),
             in_next_iteration=True,
-            concerns_loss=True,
         ),
     },
     rationale="""\
 `backward()` adds to `.grad`. Accumulation should give the gradients of one large batch. With `k` micro-batches for one
 step and a loss that is a mean over its own micro-batch, the gradients are `k` times too large. The learning rate is in
 effect multiplied by `k`, a clip bites `k` times harder, and the scale overflows earlier. If all losses are sums, or are
-divided by the total number of samples or tokens, the code is correct.
+divided by the total number of samples or tokens, the code is correct. The Trainer of transformers (since 4.46) leaves
+the division to a model whose `forward` takes `**kwargs`: a `compute_loss` that returns a mean and ignores
+`num_items_in_batch` is then summed over the window.
 """,
     harm="""\
 SGD's update was exactly 2.000, 4.000 and 8.000 times too large for k = 2, 4 and 8. Adam and AdamW normalise it away

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD
-from ...rule import INFO, STATIC, Rule, ViolationKind
+from ...events import Backward
+from ...rule import INFO, STATIC, Cause, Rule, ViolationKind
 
 RULE = Rule(
     "AMP306",
@@ -17,8 +17,8 @@ RULE = Rule(
         "backward@averaged": ViolationKind(
             "`{loss}` runs backward outside `no_sync()` in every micro-batch of a window, so the processes average "
             "the gradients of `{module}` each time: enter `no_sync()` for all micro-batches but the last",
-            cause_kinds=(BACKWARD,),
-            trace_kinds=(BACKWARD,),
+            cause=Cause(Backward),
+            trace_kinds=(Backward,),
             in_next_iteration=True,
         ),
     },

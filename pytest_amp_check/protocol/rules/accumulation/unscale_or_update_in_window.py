@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, UNSCALE
+from ...events import Backward, Unscale
 from ...fix import SAFE
-from ...rule import ERROR, Rule, ViolationKind
+from ...rule import ERROR, Cause, Rule, ViolationKind
 
 _UNSCALED_EARLY = (
     "`{scaler}.unscale_({optimizer})` runs before the accumulation window is complete: call it once, directly before "
@@ -22,20 +22,20 @@ RULE = Rule(
     violations={
         "unscale@window": ViolationKind(
             _UNSCALED_EARLY,
-            cause_kinds=(UNSCALE,),
-            trace_kinds=(UNSCALE, BACKWARD),
+            cause=Cause(Unscale),
+            trace_kinds=(Unscale, Backward),
             in_next_iteration=True,
         ),
         # The same message if no known condition delays the step.
         "step@early": ViolationKind(
             _UNSCALED_EARLY,
-            cause_kinds=(UNSCALE,),
-            trace_kinds=(UNSCALE, BACKWARD),
+            cause=Cause(Unscale),
+            trace_kinds=(Unscale, Backward),
         ),
         "update@window": ViolationKind(
             "`{scaler}.update()` runs before the accumulation window is complete: "
             "call it once, after `{scaler}.step()`",
-            trace_kinds=(BACKWARD,),
+            trace_kinds=(Backward,),
             exemption="serves-another",
         ),
     },

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD
-from ...rule import ERROR, STATIC, Rule, ViolationKind
+from ...events import Backward
+from ...rule import ERROR, STATIC, Cause, Precedence, Rule, ViolationKind
 
 RULE = Rule(
     "AMP305",
@@ -16,9 +16,9 @@ RULE = Rule(
         "step@apart": ViolationKind(
             "`{loss}` runs its last backward before the step of `{optimizer}` under `no_sync()`, so each process "
             "applies its own gradients: leave `no_sync()` before the last micro-batch of the window",
-            cause_kinds=(BACKWARD,),
-            trace_kinds=(BACKWARD,),
-            needs_every_path=True,
+            cause=Cause(Backward),
+            trace_kinds=(Backward,),
+            precedence=Precedence(needs_every_path=True),
         ),
     },
     rationale="""\

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, WINDOW, Event, Program
+from ...events import Backward, Clip, Program, Window
 from ...fix import UNSAFE
-from ...rule import ERROR, WARNING, Labels, Rule, ViolationKind
+from ...rule import ERROR, WARNING, Cause, Certainty, Labels, Precedence, Rule, ViolationKind
 
 
-def _check_window_boundary(event: Event, program: Program) -> Labels:
-    yield "zero@window" if event.attributes["how"] == "zero" else "window:off-by-one", {}
+def _check_window_boundary(event: Window, program: Program) -> Labels:
+    yield "zero@window" if event.how == "zero" else "window:off-by-one", {}
 
 
 RULE = Rule(
@@ -16,23 +16,47 @@ RULE = Rule(
     "window-boundary",
     ERROR,
     "The borders of the accumulation window lose or mis-weight micro-batches.",
-    event_checks={WINDOW: _check_window_boundary},
+    event_checks={Window: _check_window_boundary},
     applicability=UNSAFE,
     prescan_words=(".step( backward(",),
     violations={
         "zero@window": ViolationKind(
             "Gradients of `{optimizer}` are cleared inside the accumulation window, so only its last micro-batch "
             "counts: clear them once, after the step",
-            trace_kinds=(BACKWARD,),
+            trace_kinds=(Backward,),
             in_next_iteration=True,
-            yields_to=("step@discarded",),
+            precedence=Precedence(yields_to=("step@discarded",)),
             exemption="of-no-window",
+            any_precision=True,
+        ),
+        "zero:in-loop": ViolationKind(
+            "`{optimizer}` is cleared in each iteration of a loop whose step follows after the loop, so only the last "
+            "iteration counts: clear once, before the loop",
+            trace_kinds=(Backward,),
+            in_next_iteration=True,
+            any_precision=True,
+            certainty=Certainty(is_possible=True),
+        ),
+        "clip@window": ViolationKind(
+            "`{call}` clips in every micro-batch of the accumulation window, so gradients of earlier micro-batches are "
+            "clipped again: clip once, under the condition of the step",
+            WARNING,
+            cause=Cause(Clip),
+            trace_kinds=(Backward,),
+            in_next_iteration=True,
+            precedence=Precedence(yields_to=("clip@scaled", "clip@partly")),
             any_precision=True,
         ),
         "window:off-by-one": ViolationKind(
             "`{window}` is already true for the first micro-batch, so the first window contains only that one: count "
             "from one, as in `(i + 1) % k == 0`",
             WARNING,
+        ),
+        "window:running-divisor": ViolationKind(
+            "The loss is divided by `{divisor}`, the number of micro-batches so far, so each micro-batch of the window "
+            "has another weight: divide by the number of micro-batches in the window",
+            WARNING,
+            any_precision=True,
         ),
         "window:left-over": ViolationKind(
             "`{window}` leaves {left} without a step, so these gradients are lost or added to the next epoch's first "
@@ -42,13 +66,16 @@ RULE = Rule(
         ),
     },
     rationale="""\
+A clip in every iteration bounds the sum so far again and again, so early micro-batches count less than late ones.
 `zero_grad()` in every iteration discards all gradients of the window except those of the last micro-batch, which is
 still divided by `k`. The run costs `k` passes per step and learns from one, at a `k`-th of its weight. A condition like
 `i % k == 0` with `i` counted from zero is true at once. The first step then sees one micro-batch, all later windows are
 shifted, and a remainder is left at the end. If the number of micro-batches is not a multiple of `k`, even the correct
 condition leaves a remainder. The micro-batches after the last full window are never stepped, or mix with the next
-epoch. A run reports cleared windows after three windows in a row that lost the same micro-batches. It reports shifted
-windows in the first three windows of an optimizer. A remainder at the end is found in source only.
+epoch. A counter of micro-batches as the divisor divides the losses by 1, 2, 3, ..., so the first micro-batch counts
+most. A run reports cleared windows after three windows in a row that lost the same micro-batches. It reports shifted
+windows in the first three windows of an optimizer. A remainder at the end, and a counter as the divisor, are found in
+source only.
 """,
     harm="""\
 Cleared in every micro-batch, the gradient norm of the window was 0.0212 instead of 0.0409, without an error. With `i %

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...events import AUTOCAST_NEW, Event, Program, Symbol
+from ...events import AutocastNew, Program, Symbol
 from ...fix import SAFE
 from ...rule import BOTH, ERROR, INFO, Labels, Rule, ViolationKind
 from ...torch_api import AUTOCAST_DEVICES, DTYPES, find_entry
@@ -17,13 +17,13 @@ _NO_AUTOCAST = frozenset("gpu amd fpga hip ideep lazy meta mkldnn nvidia opencl 
 _OWN_DTYPES = frozenset({"npu", "privateuseone"})
 
 
-def _check_arguments(event: Event, program: Program) -> Labels:
+def _check_arguments(event: AutocastNew, program: Program) -> Labels:
     """Check the arguments of an autocast in the order of torch: first the binding, then each argument."""
-    entry = find_entry(event.attributes["callable"])
+    entry = find_entry(event.callable)
     if entry is None:
         return
-    arguments: Mapping[str, object] = event.attributes["arguments"]
-    if event.attributes.get("excess"):
+    arguments: Mapping[str, object] = event.arguments
+    if event.excess:
         yield "autocast:too-many", {"takes": str(len(entry.parameters))}
     for name in arguments:
         if name not in entry.parameters and not name.startswith("*"):
@@ -99,7 +99,7 @@ RULE = Rule(
     "The arguments of autocast are rejected by torch, or switch it off.",
     detected_by=BOTH,
     applicability=SAFE,
-    event_checks={AUTOCAST_NEW: _check_arguments},
+    event_checks={AutocastNew: _check_arguments},
     prescan_words=("autocast",),
     violations={
         "autocast:no-device": ViolationKind(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ...events import SCOPE_LOST, Event, Program
+from ...events import Program, ScopeLost
 from ...fix import SAFE
-from ...rule import ERROR, STATIC, Labels, Rule, ViolationKind
+from ...rule import ERROR, STATIC, Certainty, Labels, Rule, ViolationKind
 
 
-def _check_scope_lost(event: Event, program: Program) -> Labels:
-    yield f"scope:{event.attributes['how']}", {}
+def _check_scope_lost(event: ScopeLost, program: Program) -> Labels:
+    yield f"scope:{event.how}", {}
 
 
 RULE = Rule(
@@ -18,7 +18,7 @@ RULE = Rule(
     "An autocast never covers the code it was meant for, or leaks out of it.",
     detected_by=STATIC,
     applicability=SAFE,
-    event_checks={SCOPE_LOST: _check_scope_lost},
+    event_checks={ScopeLost: _check_scope_lost},
     prescan_words=("autocast",),
     violations={
         "scope:expression": ViolationKind(
@@ -33,6 +33,11 @@ RULE = Rule(
             "`{context}` is still open at a yield or await, so other code runs under autocast: close the region "
             "before the yield or await"
         ),
+        "scope:handed-out": ViolationKind(
+            "`{context}` is passed to the `with` block and never entered, so nothing runs under it: enter it around "
+            "the yield, as in `with {context}(...): yield`",
+            certainty=Certainty(is_possible=True),
+        ),
         "scope:script": ViolationKind(
             "`{context}` decorates a function that TorchScript compiles, and TorchScript silently drops the "
             "decorator: enter autocast with `with` inside the function"
@@ -42,7 +47,8 @@ RULE = Rule(
 Autocast is the state of a thread, not of a piece of code. A bare call only constructs an object. A decorator closes its
 region when the function returns, and a generator or coroutine returns before its body has run. A `yield` or `await`
 inside a region passes the enabled state to the code that runs next. Interleaved generators restore it in the wrong
-order. TorchScript does not see decorators.
+order. A context manager that yields an autocast object only hands it out: nobody enters it. TorchScript does not see
+decorators.
 """,
     harm="""\
 The bodies of a decorated generator and a decorated coroutine ran in float32. A generator yielded inside a region, and

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ...events import AUTOCAST_ENTER, BACKWARD, Event, Program
+from ...events import AutocastEnter, Backward, Program
 from ...fix import SAFE
-from ...rule import BOTH, WARNING, Labels, Rule, ViolationKind
+from ...rule import BOTH, WARNING, Labels, Precedence, Rule, ViolationKind
 
 
-def _check_float8(event: Event, program: Program) -> Labels:
-    if event.attributes.get("float8"):
+def _check_float8(event: Backward, program: Program) -> Labels:
+    if event.float8:
         yield "backward@float8", {}
 
 
@@ -19,21 +19,28 @@ RULE = Rule(
     "backward() or the optimizer's step runs inside an autocast region.",
     detected_by=BOTH,
     applicability=SAFE,
-    event_checks={BACKWARD: _check_float8},
+    event_checks={Backward: _check_float8},
     prescan_words=("autocast",),
     violations={
         "backward@region": ViolationKind(
             "`{call}` runs inside an autocast region, so the gradients of float32 islands are computed in low"
             " precision: leave the region before the backward pass",
-            trace_kinds=(AUTOCAST_ENTER,),
+            trace_kinds=(AutocastEnter,),
+            any_precision=True,
+            concerns_training=True,
+        ),
+        "gradient:in-region": ViolationKind(
+            "`{call}` with `create_graph` runs inside an autocast region, so the double backward of float32 islands is"
+            " computed in low precision: leave the region before the call",
+            trace_kinds=(AutocastEnter,),
             any_precision=True,
             concerns_training=True,
         ),
         "step@region": ViolationKind(
             "`{call}` runs inside an autocast region, so an optimizer that multiplies matrices computes its update"
             " in low precision: leave the region before the step",
-            trace_kinds=(AUTOCAST_ENTER,),
-            yields_where_detected=("backward@region",),
+            trace_kinds=(AutocastEnter,),
+            precedence=Precedence(yields_where_detected=("backward@region",)),
             any_precision=True,
         ),
         "backward@float8": ViolationKind(

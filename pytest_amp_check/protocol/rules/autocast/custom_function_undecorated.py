@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from ...events import AUTOCAST_ENTER, BACKWARD, CUSTOM_FUNCTION, MODULE_CAST, Program
+from ...events import AutocastEnter, Backward, CustomFunction, ModuleCast, Program
 from ...rule import ERROR, INFO, STATIC, WARNING, Rule, Verdicts, ViolationKind
 
 
 def _check_custom_functions(program: Program) -> Verdicts:
     """Yield autograd Functions that break under autocast, if the program enters autocast and runs backward."""
     events = list(program.iter_events())
-    trains = any(event.kind == BACKWARD for event in events)
-    enters = trains and any(event.kind == AUTOCAST_ENTER and event.attributes["enabled"] for event in events)
-    enters = enters and not any(
-        event.kind == MODULE_CAST and event.attributes["dtype"] != "float32" for event in events
-    )
+    trains = any(isinstance(event, Backward) for event in events)
+    enters = trains and any(isinstance(event, AutocastEnter) and event.enabled for event in events)
+    enters = enters and not any(isinstance(event, ModuleCast) and event.dtype != "float32" for event in events)
     for event in events:
-        if event.kind == CUSTOM_FUNCTION and (not event.attributes["applied"] or enters):
-            yield f"function:{event.attributes['how']}", event, {}, ()
+        if isinstance(event, CustomFunction) and (not event.applied or enters):
+            yield f"function:{event.how}", event, {}, ()
 
 
 RULE = Rule(
@@ -25,7 +23,7 @@ RULE = Rule(
     WARNING,
     "An autograd.Function used under autocast lacks custom_fwd or custom_bwd.",
     detected_by=STATIC,
-    program_checks={CUSTOM_FUNCTION: _check_custom_functions},
+    program_checks={CustomFunction: _check_custom_functions},
     prescan_words=("autocast", "custom_fwd", "custom_bwd"),
     violations={
         "function:undecorated": ViolationKind(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ...events import DTYPE_CLASH, Event, Program
+from ...events import DtypeClash, Program
 from ...rule import STATIC, WARNING, Labels, Rule, ViolationKind
 
 
-def _check_dtype_clash(event: Event, program: Program) -> Labels:
+def _check_dtype_clash(event: DtypeClash, program: Program) -> Labels:
     # The output of an unanalyzed model may be float32.
-    if not event.attributes["guessed"]:
-        dtype = event.attributes["dtype"]
-        yield f"clash:{event.attributes['how']}", {"dtype": "low-precision" if dtype == "half" else dtype}
+    if not event.guessed:
+        dtype = event.dtype
+        yield f"clash:{event.how}", {"dtype": "low-precision" if dtype == "half" else dtype}
 
 
 RULE = Rule(
@@ -19,7 +19,7 @@ RULE = Rule(
     WARNING,
     "A low-precision tensor from autocast meets float32 code that does not promote.",
     detected_by=STATIC,
-    event_checks={DTYPE_CLASH: _check_dtype_clash},
+    event_checks={DtypeClash: _check_dtype_clash},
     prescan_words=("autocast",),
     violations={
         "clash:module": ViolationKind(

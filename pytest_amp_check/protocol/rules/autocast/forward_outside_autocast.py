@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-from ...events import MODULE_CAST, SCALE, Event, Graph, Program, TrackedObject
-from ...rule import BOTH, INFO, WARNING, Rule, Verdicts, ViolationKind
+from ...events import Graph, ModuleCast, Program, Scale, TrackedObject
+from ...rule import BOTH, INFO, WARNING, Certainty, Rule, Verdicts, ViolationKind
 
 
 def _check_forward_outside(program: Program) -> Verdicts:
     """Yield losses of a live scaler whose forward ran outside autocast. The cause is the forward, if it is known."""
-    live = {tracked_object.key for tracked_object in program.attributes.get("live_scalers", ())}
-    never = not program.attributes.get("enters_autocast", True)
+    live = {tracked_object.key for tracked_object in program.attributes.live_scalers}
+    never = not program.attributes.enters_autocast
     halved = [(number, x) for number, graph in enumerate(program.graphs) for x in _find_float16_casts(graph)]
-    blamed: dict[tuple[int, int], Event] = {}
+    blamed: dict[tuple[int, int], Scale] = {}
     for number, graph in enumerate(program.graphs):
         for node in graph.nodes:
             event = node.event
-            if event is None or event.kind != SCALE or event.subject is None or event.subject not in live:
+            if not isinstance(event, Scale) or event.subject is None or event.subject not in live:
                 continue
-            forward = event.attributes.get("forward")
+            forward = event.forward
             model = program.objects[forward.subject] if forward is not None and forward.subject is not None else None
             if any(_may_cast_model(cast, model, elsewhere=at != number) for at, cast in halved):
                 continue  # a model cast to float16 needs the scaler too
-            disabled_by, other_device = event.attributes.get("disabled_by"), event.attributes.get("other_device")
-            if other_device is not None:
-                yield "scale:other-device", other_device, {}, (event,)
-            elif disabled_by is not None:
+            if event.other_device is not None:
+                yield "scale:other-device", event.other_device, {}, (event,)
+            elif event.disabled_by is not None:
                 if never:
-                    yield "scale:autocast-disabled", disabled_by, {}, (event,)
-            elif event.attributes.get("autocast") == "out" and event.attributes.get("loss_in_region"):
+                    yield "scale:autocast-disabled", event.disabled_by, {}, (event,)
+            elif event.autocast == "out" and event.loss_in_region:
                 yield "scale@forward-outside", forward or event, {}, (event,)
-            elif event.attributes.get("bare", never) and event.attributes.get("float32", True):
+            elif (never if event.bare is None else event.bare) and event.float32:
                 # One event per entry point and scaler. Exemptions are decided later.
                 key = (number, event.subject)
                 earlier = blamed.get(key)
@@ -37,17 +36,17 @@ def _check_forward_outside(program: Program) -> Verdicts:
                     blamed[key] = event
     for event in blamed.values():
         label = "scale@no-autocast" if never else "scale@outside-autocast"
-        if not event.attributes.get("forward_read"):
+        if not event.forward_read:
             label += "-unknown"
-        yield label, event.attributes.get("forward") or event, {}, (event,)
+        yield label, event.forward or event, {}, (event,)
 
 
-def _find_float16_casts(graph: Graph) -> list[Event]:
+def _find_float16_casts(graph: Graph) -> list[ModuleCast]:
     events = (node.event for node in graph.nodes)
-    return [x for x in events if x is not None and x.kind == MODULE_CAST and x.attributes.get("dtype") == "float16"]
+    return [x for x in events if isinstance(x, ModuleCast) and x.dtype == "float16"]
 
 
-def _may_cast_model(cast: Event, model: TrackedObject | None, *, elsewhere: bool) -> bool:
+def _may_cast_model(cast: ModuleCast, model: TrackedObject | None, *, elsewhere: bool) -> bool:
     """Return True if the cast may apply to the model of the scaled forward; ``elsewhere``: in another function.
 
     A model that nobody names may be any that the same function casts. Elsewhere it may be one that is trained after the
@@ -57,14 +56,14 @@ def _may_cast_model(cast: Event, model: TrackedObject | None, *, elsewhere: bool
     if not name and not elsewhere:
         return cast.subject is None or model is None or cast.subject == model.key
     if cast.subject is not None:
-        return cast.attributes.get("trained", True) if model is None else cast.subject == model.key
-    named = bool(name) and name in cast.attributes.get("called", (name,))
-    return named or (elsewhere and cast.attributes.get("given", False))
+        return cast.trained if model is None else cast.subject == model.key
+    named = bool(name) and (cast.called is None or name in cast.called)
+    return named or (elsewhere and cast.given)
 
 
-def _rate_forward_info(event: Event) -> int:
+def _rate_forward_info(event: Scale) -> int:
     """Return 0 to 2: a point for a known forward, and a point for an analyzed forward."""
-    return bool(event.attributes.get("forward")) + bool(event.attributes.get("forward_read"))
+    return bool(event.forward) + bool(event.forward_read)
 
 
 RULE = Rule(
@@ -73,7 +72,7 @@ RULE = Rule(
     WARNING,
     "The loss that a scaler scales was computed without autocast.",
     detected_by=BOTH,
-    program_checks={SCALE: _check_forward_outside},
+    program_checks={Scale: _check_forward_outside},
     prescan_words=("scaler",),
     violations={
         "scale@no-autocast": ViolationKind(
@@ -84,7 +83,7 @@ RULE = Rule(
             "`{scaler}` scales a loss, but the analyzed code never enters autocast: wrap the forward pass and the "
             "loss in `torch.autocast`, unless the model itself enters it",
             INFO,
-            always_possible=True,
+            certainty=Certainty(always_possible=True),
         ),
         "scale@outside-autocast": ViolationKind(
             "`{scaler}` scales a loss computed outside autocast, so the training runs in float32: wrap the forward "
@@ -94,7 +93,7 @@ RULE = Rule(
             "`{scaler}` scales a loss that seems to be computed outside autocast: wrap the forward pass and the loss "
             "in `torch.autocast`, unless the model itself enters it",
             INFO,
-            always_possible=True,
+            certainty=Certainty(always_possible=True),
         ),
         "scale:autocast-disabled": ViolationKind(
             "`{call}` is disabled in every forward, but `{scaler}` is enabled, so the training runs in float32: enable "

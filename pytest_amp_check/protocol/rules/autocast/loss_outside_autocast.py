@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import FORWARD
-from ...rule import BOTH, INFO, WARNING, Rule, ViolationKind
+from ...events import Forward
+from ...rule import BOTH, INFO, WARNING, Cause, Rule, ViolationKind
 
 RULE = Rule(
     "AMP104",
@@ -16,15 +16,15 @@ RULE = Rule(
         "loss@outside": ViolationKind(
             "`{call}` computes the loss outside autocast, in float16, where a scaled gradient overflows: move the "
             "call into the region of the forward, or pass the output as `.float()`",
-            trace_kinds=(FORWARD,),
-            cause_only_reads=True,
+            trace_kinds=(Forward,),
+            cause=Cause(only_reads=True),
         ),
         "loss@outside-bf16": ViolationKind(
             "`{call}` computes the loss outside autocast, in bfloat16 with its 8 bits of precision: move the call "
             "into the region of the forward, or pass the output as `.float()`",
             INFO,
-            trace_kinds=(FORWARD,),
-            cause_only_reads=True,
+            trace_kinds=(Forward,),
+            cause=Cause(only_reads=True),
         ),
     },
     rationale="""\

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ...events import FORWARD, Event, Program
+from ...events import Forward, Program
 from ...rule import ERROR, RUNTIME, Labels, Rule, ViolationKind
 
 
-def _check_poisoned_cache(event: Event, program: Program) -> Labels:
-    if event.attributes.get("poisoned"):
+def _check_poisoned_cache(event: Forward, program: Program) -> Labels:
+    if event.poisoned:
         yield "forward@poisoned", {}
 
 
@@ -17,7 +17,7 @@ RULE = Rule(
     ERROR,
     "A forward without gradients leaves weight copies in the cast cache that the training forward then reuses.",
     detected_by=RUNTIME,
-    event_checks={FORWARD: _check_poisoned_cache},
+    event_checks={Forward: _check_poisoned_cache},
     violations={
         "forward@poisoned": ViolationKind(
             "`{module}` ran without gradients earlier in this autocast region, so its cached low-precision weights "

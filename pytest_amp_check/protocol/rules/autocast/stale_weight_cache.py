@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import AUTOCAST_ENTER
+from ...events import AutocastEnter
 from ...rule import BOTH, ERROR, Rule, ViolationKind
 
 RULE = Rule(
@@ -16,7 +16,7 @@ RULE = Rule(
         "write@region-then-forward": ViolationKind(
             "`{call}` changes parameters inside an open autocast region, so the next forward uses low-precision "
             "copies of the old weights: enter autocast inside the loop, once per forward, not around the loop",
-            trace_kinds=(AUTOCAST_ENTER,),
+            trace_kinds=(AutocastEnter,),
             in_next_iteration=True,
         ),
     },

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from ...events import SAVE, Program
+from ...events import Program, Save
 from ...fix import SAFE
 from ...rule import INFO, WARNING, Rule, Verdicts, ViolationKind
 
 
 def _check_saves(program: Program) -> Verdicts:
-    dtypes = frozenset(program.attributes.get("scaler_dtypes", ()))
+    dtypes = frozenset(program.attributes.scaler_dtypes)
     if dtypes and dtypes <= {"bfloat16"}:
         return  # a scaler of bfloat16 only has no state worth saving
-    saves = (x.attributes for x in program.iter_events() if x.kind == SAVE)
-    if any(facts.get("scalers") and not facts.get("optimizers") for facts in saves):
+    saves = [event for event in program.iter_events() if isinstance(event, Save)]
+    if any(event.scalers and not event.optimizers for event in saves):
         return  # a separate file holds the scaler's state
-    for event in program.iter_events():
-        facts = event.attributes
-        if event.kind != SAVE or facts.get("open") or facts.get("scalers") or facts.get("whole_scalers"):
+    for event in saves:
+        if event.open or event.scalers or event.whole_scalers:
             continue
-        remade = program.attributes.get("remade", ())
-        optimizers, scalers = (
-            facts.get("optimizers", ()),
-            [x for x in facts.get("scope_scalers", ()) if x not in remade],
-        )
-        if optimizers and scalers:
-            names = {"optimizer": program.name_of(optimizers[0]), "scaler": program.name_of(scalers[0])}
-            label = "save:no-scaler-object" if facts.get("objects") else "save:no-scaler"
-            yield label if program.attributes.get("resumes", True) else "save:no-scaler-unresumed", event, names, ()
+        remade = program.attributes.remade
+        scalers = [x for x in event.scope_scalers if x not in remade]
+        if event.optimizers and scalers:
+            names = {"optimizer": program.name_of(event.optimizers[0]), "scaler": program.name_of(scalers[0])}
+            label = "save:no-scaler-object" if event.objects else "save:no-scaler"
+            yield label if program.attributes.resumes else "save:no-scaler-unresumed", event, names, ()
 
 
 RULE = Rule(
@@ -35,7 +31,7 @@ RULE = Rule(
     WARNING,
     "A checkpoint holds the optimizer's state but not the GradScaler's.",
     applicability=SAFE,
-    program_checks={SAVE: _check_saves},
+    program_checks={Save: _check_saves},
     prescan_words=("scaler",),
     violations={
         "save:no-scaler": ViolationKind(

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-from ...events import AGAIN, OPTIMIZER_LOAD, SAVE, SCALER_LOAD, SCALER_STEP, Event, Graph, Program
-from ...rule import WARNING, Labels, Rule, Verdicts, ViolationKind
+from ...events import Again, Event, Graph, OptimizerLoad, Program, Save, ScalerLoad, ScalerStep
+from ...rule import WARNING, Labels, Precedence, Rule, Verdicts, ViolationKind
 
 
-def _check_whole_scaler(event: Event, program: Program) -> Labels:
-    for what in event.attributes.get("whole_scalers", ()):
+def _check_whole_scaler(event: Save, program: Program) -> Labels:
+    for what in event.whole_scalers:
         yield "save:whole-scaler", {"scaler": program.name_of(what)}
         return
 
 
 def _check_not_restored(program: Program) -> Verdicts:
     """Yield loads of an optimizer's state without a load of the scaler's state on the same path."""
-    dtypes = frozenset(program.attributes.get("scaler_dtypes", ()))
+    dtypes = frozenset(program.attributes.scaler_dtypes)
     if dtypes and dtypes <= {"bfloat16"}:
         return
-    loads: dict[tuple[str, int, int], list[tuple[Graph, int, Event]]] = {}
+    loads: dict[tuple[str, int, int], list[tuple[Graph, int, OptimizerLoad]]] = {}
     scalers: list[tuple[Graph, int, Event]] = []
-    called = {x.site.function for x in program.iter_events() if x.kind == OPTIMIZER_LOAD and x.site.caller is not None}
+    called = {
+        x.site.function for x in program.iter_events() if isinstance(x, OptimizerLoad) and x.site.caller is not None
+    }
     for graph in program.graphs:
         for index, node in enumerate(graph.nodes):
             event = node.event
             if event is None or (event.site.caller is None and event.site.function in called):
                 continue  # an analyzed caller exists, so the entry point shows nothing new
-            if (
-                event.kind == OPTIMIZER_LOAD
-                and event.attributes.get("holds_scaler")
-                and event.attributes.get("scope_scalers")
-            ):
+            if isinstance(event, OptimizerLoad) and event.holds_scaler and event.scope_scalers:
                 site = event.site
                 loads.setdefault((site.path, site.line, site.column), []).append((graph, index, event))
-            elif event.kind == SCALER_LOAD and not event.attributes.get("of_others"):
+            elif isinstance(event, ScalerLoad) and not event.of_others:
                 scalers.append((graph, index, event))
     for found in loads.values():
         graphs = [graph for graph, _, _ in found]
@@ -41,7 +39,7 @@ def _check_not_restored(program: Program) -> Verdicts:
         if any(_are_on_one_path(graph, a, b) for graph, a, _ in found for other, b, _ in scalers if graph is other):
             continue
         for _, _, event in found:
-            names = {"optimizer": str(event.names["optimizer"]), "scaler": str(event.attributes["scope_scalers"][0])}
+            names = {"optimizer": str(event.names["optimizer"]), "scaler": str(event.scope_scalers[0])}
             yield "load:no-scaler", event, names, ()
 
 
@@ -55,7 +53,7 @@ def _find_reachable(graph: Graph, start: int) -> set[int]:
     work = [start]
     while work:
         node = graph.nodes[work.pop()]
-        if node.event is not None and node.event.kind == AGAIN:
+        if isinstance(node.event, Again):
             continue
         for target, _, _ in node.edges:
             if target not in reached:
@@ -69,15 +67,15 @@ RULE = Rule(
     "scaler-state-invalid",
     WARNING,
     "The scaler's state is taken at the wrong moment, saved as a whole object, or saved and never loaded.",
-    event_checks={SAVE: _check_whole_scaler},
-    program_checks={OPTIMIZER_LOAD: _check_not_restored},
+    event_checks={Save: _check_whole_scaler},
+    program_checks={OptimizerLoad: _check_not_restored},
     prescan_words=("scaler",),
     violations={
         "state@stepped": ViolationKind(
             "`{scaler}.state_dict()` is taken between step and update, so it holds the old scale: take it after "
             "`{scaler}.update()`",
-            trace_kinds=(SCALER_STEP,),
-            needs_update=True,
+            trace_kinds=(ScalerStep,),
+            precedence=Precedence(needs_update=True),
         ),
         "save:whole-scaler": ViolationKind(
             "The checkpoint holds `{scaler}` as a whole object, which `torch.load` refuses by default: "

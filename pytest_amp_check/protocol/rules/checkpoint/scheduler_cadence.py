@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, SCALER_STEP, SCHEDULER_STEP, STEP_FOLLOWED, Event, Program
-from ...rule import INFO, WARNING, Labels, Rule, ViolationKind
+from ...events import Backward, FollowingEvent, Program, ScalerStep, SchedulerStep, StepFollowed
+from ...rule import INFO, WARNING, Certainty, Labels, Precedence, Rule, ViolationKind
 
 
-def _check_cadence(event: Event, program: Program) -> Labels:
-    if event.attributes.get("idle"):
+def _check_cadence(event: FollowingEvent, program: Program) -> Labels:
+    if isinstance(event, SchedulerStep) and event.idle:
         yield "scheduler:micro-batch", {}
-    elif event.attributes.get("skipped"):
+    elif event.skipped:
         yield "scheduler:skipped", {}
 
 
-def _check_step_followed(event: Event, program: Program) -> Labels:
-    if event.attributes.get("skipped"):
-        yield f"{event.attributes['how']}:skipped", {}
+def _check_step_followed(event: FollowingEvent, program: Program) -> Labels:
+    if isinstance(event, StepFollowed) and event.skipped:
+        yield f"{event.how}:skipped", {}
 
 
 RULE = Rule(
@@ -24,44 +24,44 @@ RULE = Rule(
     INFO,
     "The learning rate moves on although the optimizer did not step.",
     on_by_default=False,
-    event_checks={SCHEDULER_STEP: _check_cadence, STEP_FOLLOWED: _check_step_followed},
+    event_checks={SchedulerStep: _check_cadence, StepFollowed: _check_step_followed},
     prescan_words=("scaler",),
     violations={
         "scheduler:skipped": ViolationKind(
             "The learning rate of `{optimizer}` moves on even if its step is skipped: step the scheduler only if "
             "`{scaler}.get_scale()` did not fall in `{scaler}.update()`",
-            trace_kinds=(SCALER_STEP,),
+            trace_kinds=(ScalerStep,),
             in_next_iteration=True,
-            yields_to=("scheduler:micro-batch",),
-            is_proven=True,
+            precedence=Precedence(yields_to=("scheduler:micro-batch",)),
+            certainty=Certainty(is_proven=True),
         ),
         "followed:skipped": ViolationKind(
             "`{call}` runs although the step of `{optimizer}` was skipped: call it only if `{scaler}.get_scale()` did "
             "not fall in `{scaler}.update()`",
-            is_proven=True,
+            certainty=Certainty(is_proven=True),
         ),
         "average:skipped": ViolationKind(
             "`{call}` adds the same weights to the average again if the step of `{optimizer}` is skipped: call it "
             "only if `{scaler}.get_scale()` did not fall in `{scaler}.update()`",
-            trace_kinds=(SCALER_STEP,),
+            trace_kinds=(ScalerStep,),
             in_next_iteration=True,
         ),
         "averaged:skipped": ViolationKind(
             "`{call}` averages weights over processes, but this process skipped the step of `{optimizer}`, and others "
             "may not have: reduce `found_inf` with max over all processes, so that all skip together",
-            is_proven=True,
+            certainty=Certainty(is_proven=True),
         ),
         "left-out:skipped": ViolationKind(
             "`{call}` was skipped, so this process missed the weight average of `{optimizer}`, for which other "
             "processes wait: reduce `found_inf` with max over all processes, so that all skip together",
             WARNING,
-            is_proven=True,
+            certainty=Certainty(is_proven=True),
         ),
         "scheduler:micro-batch": ViolationKind(
             "`{call}` moves the learning rate in every micro-batch, although the optimizer steps once per window: "
             "step the scheduler where the optimizer steps",
             WARNING,
-            trace_kinds=(BACKWARD,),
+            trace_kinds=(Backward,),
             in_next_iteration=True,
         ),
     },

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import AUTOCAST_ENTER
+from ...events import AutocastEnter
 from ...rule import WARNING, Rule, ViolationKind
 
 RULE = Rule(
@@ -15,12 +15,12 @@ RULE = Rule(
         "thread@region": ViolationKind(
             "`{call}` runs a model in another thread, which does not inherit this autocast region, so the model runs "
             "in float32: enter the region in the function that the thread runs",
-            trace_kinds=(AUTOCAST_ENTER,),
+            trace_kinds=(AutocastEnter,),
         ),
         "replicas@region": ViolationKind(
             "`{module}` runs its replicas in threads that inherit autocast but not its dtype, so they run in float16 "
             "although this region is bfloat16: enter autocast in the forward of the wrapped model",
-            trace_kinds=(AUTOCAST_ENTER,),
+            trace_kinds=(AutocastEnter,),
         ),
     },
     rationale="""\

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ...events import LEFT_OUT, Event, Program
+from ...events import LeftOut, Program
 from ...rule import ERROR, STATIC, Labels, Rule, ViolationKind
 
 
-def _check_left_out(event: Event, program: Program) -> Labels:
+def _check_left_out(event: LeftOut, program: Program) -> Labels:
     yield "left-out@rank", {}
 
 
@@ -16,7 +16,7 @@ RULE = Rule(
     ERROR,
     "One rank skips a batch with a non-finite loss, while the others wait for its gradients.",
     detected_by=STATIC,
-    event_checks={LEFT_OUT: _check_left_out},
+    event_checks={LeftOut: _check_left_out},
     prescan_words=("backward( isnan", "backward( isinf", "backward( isfinite"),
     violations={
         "left-out@rank": ViolationKind(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import AUTOCAST_ENTER, FORWARD
+from ...events import AutocastEnter, Forward
 from ...fix import SAFE
 from ...rule import ERROR, Rule, ViolationKind
 
@@ -17,17 +17,17 @@ RULE = Rule(
         "trace@cached-region": ViolationKind(
             "`{call}` runs in an autocast region with a cache and raises, because the trace treats the cached weights "
             "as constants: enter the region with `cache_enabled=False`",
-            trace_kinds=(AUTOCAST_ENTER,),
+            trace_kinds=(AutocastEnter,),
         ),
         "graphed@cached-region": ViolationKind(
             "`{call}` refuses an autocast region with a cache, because a graph must cast the weights at each replay: "
             "enter the region with `cache_enabled=False`",
-            trace_kinds=(AUTOCAST_ENTER,),
+            trace_kinds=(AutocastEnter,),
         ),
         "graph@cached-region": ViolationKind(
             "`{call}` captures a graph in an autocast region with cached weights, so every replay uses these old "
             "weights: enter the region with `cache_enabled=False`, or inside the capture",
-            trace_kinds=(AUTOCAST_ENTER, FORWARD),
+            trace_kinds=(AutocastEnter, Forward),
         ),
     },
     rationale="""\

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ...events import COMPILED, Event, Program
+from ...events import Compiled, Program
 from ...rule import STATIC, WARNING, Labels, Rule, ViolationKind
 
 
-def _check_compiled(event: Event, program: Program) -> Labels:
+def _check_compiled(event: Compiled, program: Program) -> Labels:
     yield "compiled@region", {}
 
 
@@ -16,7 +16,7 @@ RULE = Rule(
     WARNING,
     "The backward of a compiled module with float32 islands runs under the autocast of its forward.",
     detected_by=STATIC,
-    event_checks={COMPILED: _check_compiled},
+    event_checks={Compiled: _check_compiled},
     prescan_words=("autocast",),
     violations={
         "compiled@region": ViolationKind(

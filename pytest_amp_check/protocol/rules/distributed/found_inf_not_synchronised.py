@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from ...events import SCALER_STEP, Event, Program
-from ...rule import ERROR, Labels, Rule, ViolationKind
+from ...events import Event, Program, ScalerNew, ScalerStep
+from ...rule import ERROR, WARNING, Certainty, Labels, Rule, ViolationKind
 
 
 def _check_unsynchronized(event: Event, program: Program) -> Labels:
-    why = event.attributes.get("unsynchronised")
-    if why and set(program.attributes.get("scaler_dtypes", ())) != {"bfloat16"}:
+    why = event.unsynchronised if isinstance(event, ScalerStep) else ""
+    if why and set(program.attributes.scaler_dtypes) != {"bfloat16"}:
         yield f"step@shards-{why}", {}
+
+
+def _check_sharding(event: Event, program: Program) -> Labels:
+    if isinstance(event, ScalerNew) and event.sharding:
+        yield "new:beside-shards", {"sharding": event.sharding}
 
 
 RULE = Rule(
@@ -17,7 +22,7 @@ RULE = Rule(
     "found-inf-not-synchronised",
     ERROR,
     "Each rank decides by its own shard of the gradients whether a step is skipped.",
-    event_checks={SCALER_STEP: _check_unsynchronized},
+    event_checks={ScalerStep: _check_unsynchronized, ScalerNew: _check_sharding},
     prescan_words=("scaler",),
     violations={
         "step@shards-plain": ViolationKind(
@@ -27,6 +32,12 @@ RULE = Rule(
         "step@shards-fused": ViolationKind(
             "`{scaler}` does not share the infinities that the fused `{optimizer}` finds with other ranks, so ranks "
             "disagree about skipping a step: construct the optimizer without `fused=True`"
+        ),
+        "new:beside-shards": ViolationKind(
+            "`{call}` checks only the gradient shard of its rank, and `{sharding}` of this class shards the model: use "
+            "`torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler` where the model is sharded",
+            WARNING,
+            certainty=Certainty(is_possible=True),
         ),
         # Reported when the recordings of several ranks are compared.
         "step@ranks": ViolationKind(

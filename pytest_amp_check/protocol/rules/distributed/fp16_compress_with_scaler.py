@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import COMM_HOOK, SCALER_NEW, SCALER_STEP, Event, Program
+from ...events import CommHook, Event, Program, ScalerNew, ScalerStep
 from ...rule import WARNING, Rule, Verdicts, ViolationKind
 
 #: Largest initial scale at which gradients of usual size fit in float16.
@@ -12,21 +12,21 @@ _SMALL_SCALE = 1024.0
 def _check_compressed_hooks(program: Program) -> Verdicts:
     """Yield float16 compression hooks on gradients that a scaler with a large scale has multiplied."""
     events = list(program.iter_events())
-    hooks = [event for event in events if event.kind == COMM_HOOK]
-    small = {event.subject for event in events if event.kind == SCALER_NEW and _has_small_scale(event)}
-    live = {tracked_object.key for tracked_object in program.attributes.get("live_scalers", ())} - small
-    steps = [event for event in events if event.kind == SCALER_STEP and event.subject in live]
+    hooks = [event for event in events if isinstance(event, CommHook)]
+    small = {event.subject for event in events if isinstance(event, ScalerNew) and _has_small_scale(event)}
+    live = {tracked_object.key for tracked_object in program.attributes.live_scalers} - small
+    steps = [event for event in events if isinstance(event, ScalerStep) and event.subject in live]
     for hook in hooks:
         for step in steps:
-            owns = program.objects[step.object].attributes.get("owns") if step.object is not None else None
+            owns = program.objects[step.object].attributes.owns if step.object is not None else None
             apart = owns is not None and hook.subject is not None and hook.subject not in owns
             if not apart and not _are_exclusive(hook, step):
                 yield "hook@scaled", hook, {"scaler": str(step.names.get("scaler") or "the scaler")}, (step,)
                 break
 
 
-def _has_small_scale(event: Event) -> bool:
-    scale = event.attributes["arguments"].get("init_scale")
+def _has_small_scale(event: ScalerNew) -> bool:
+    scale = event.arguments.get("init_scale")
     return isinstance(scale, (int, float)) and scale <= _SMALL_SCALE
 
 
@@ -40,7 +40,7 @@ RULE = Rule(
     "fp16-compress-with-scaler",
     WARNING,
     "Gradients that are multiplied by the loss scale are cast to float16 before they are averaged.",
-    program_checks={COMM_HOOK: _check_compressed_hooks},
+    program_checks={CommHook: _check_compressed_hooks},
     prescan_words=("scaler",),
     violations={
         "hook@scaled": ViolationKind(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ...events import CLIP, Event, Program
+from ...events import Clip, Program
 from ...rule import ERROR, Labels, Rule, ViolationKind
 
 
-def _check_local_clip(event: Event, program: Program) -> Labels:
-    if event.attributes.get("local") and not event.attributes.get("measures_only"):
+def _check_local_clip(event: Clip, program: Program) -> Labels:
+    if event.local and not event.measures_only:
         yield "clip@shards", {}
 
 
@@ -16,7 +16,7 @@ RULE = Rule(
     "fsdp1-local-clip",
     ERROR,
     "Sharded gradients are clipped by the norm of one shard.",
-    event_checks={CLIP: _check_local_clip},
+    event_checks={Clip: _check_local_clip},
     prescan_words=("clip_grad FullyShardedDataParallel",),
     violations={
         "clip@shards": ViolationKind(

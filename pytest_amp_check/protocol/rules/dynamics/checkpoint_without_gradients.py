@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import RECOMPUTATION, Event, Program
+from ...events import Event, Program, Recomputation
 from ...rule import ERROR, RUNTIME, Labels, Rule, ViolationKind
 
 
@@ -16,7 +16,7 @@ RULE = Rule(
     ERROR,
     "A reentrant checkpoint gets no input that requires a gradient, so the parameters inside it are not trained.",
     detected_by=RUNTIME,
-    event_checks={RECOMPUTATION: _check_recomputation},
+    event_checks={Recomputation: _check_recomputation},
     violations={
         "recomputation:no-gradients": ViolationKind(
             "`{call}` is a reentrant checkpoint, and none of its inputs requires a gradient, so the parameters inside "

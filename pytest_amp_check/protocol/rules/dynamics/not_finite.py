@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ...events import NOT_FINITE, Event, Program
-from ...rule import ERROR, RUNTIME, Labels, Rule, ViolationKind
+from ...events import NotFinite, Program
+from ...rule import ERROR, RUNTIME, Labels, Precedence, Rule, ViolationKind
 
 
-def _check_not_finite(event: Event, program: Program) -> Labels:
-    yield f"not-finite:{event.attributes['how']}", {"lasting": event.attributes.get("lasting", "")}
+def _check_not_finite(event: NotFinite, program: Program) -> Labels:
+    yield f"not-finite:{event.how}", {"lasting": event.lasting}
 
 
 RULE = Rule(
@@ -16,7 +16,7 @@ RULE = Rule(
     ERROR,
     "A loss, a gradient, a parameter or a statistic becomes NaN or infinite.",
     detected_by=RUNTIME,
-    event_checks={NOT_FINITE: _check_not_finite},
+    event_checks={NotFinite: _check_not_finite},
     violations={
         "not-finite:overflow": ViolationKind(
             "`{op}` in {where} produces the first non-finite value in step {step}, from finite operands ({values}), "
@@ -37,22 +37,22 @@ RULE = Rule(
         "not-finite:input": ViolationKind(
             "The input of {where} contains non-finite values in step {step} ({what}){lasting}: check this batch and "
             "its preprocessing",
-            consequence_of="AMP214",
+            precedence=Precedence(consequence_of="AMP214"),
         ),
         "not-finite:parameter": ViolationKind(
             "`{name}` of {where} is the first non-finite value of step {step}, and non-finite since step {since} "
             "({reason}): find the code that wrote to it",
-            consequence_of="AMP2",
+            precedence=Precedence(consequence_of="AMP2"),
         ),
         "not-finite:state": ViolationKind(
             "The optimizer's step {since} makes `{name}` of {where} non-finite, because {reason}: keep parameters and "
             "optimizer state in float32, and check the loaded state",
-            consequence_of="AMP2",
+            precedence=Precedence(consequence_of="AMP2"),
         ),
         "not-finite:rate": ViolationKind(
             "`{op}` in {where} produces the first non-finite value in step {step}, because {reason} after step "
             "{since}: lower the learning rate, warm it up, or clip the gradients",
-            consequence_of="AMP2",
+            precedence=Precedence(consequence_of="AMP2"),
         ),
         "not-finite:statistic": ViolationKind(
             "`{name}` of {where} becomes NaN or infinite in step {step}, and evaluation will use it ({reason}): keep "

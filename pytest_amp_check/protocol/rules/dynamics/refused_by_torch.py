@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ...events import RAISED, Event, Program
-from ...rule import ERROR, RUNTIME, Labels, Rule, ViolationKind
+from ...events import Program, Raised
+from ...rule import ERROR, RUNTIME, Labels, Precedence, Rule, ViolationKind
 
 
-def _check_torch_error(event: Event, program: Program) -> Labels:
-    yield event.attributes["label"], event.attributes["values"]
+def _check_torch_error(event: Raised, program: Program) -> Labels:
+    yield event.label, event.values
 
 
 RULE = Rule(
@@ -16,7 +16,7 @@ RULE = Rule(
     ERROR,
     "An exception of torch that mixed precision caused has ended the run.",
     detected_by=RUNTIME,
-    event_checks={RAISED: _check_torch_error},
+    event_checks={Raised: _check_torch_error},
     violations={
         # A scaler finds no gradient.
         "raised:new-leaf": ViolationKind(
@@ -138,7 +138,7 @@ RULE = Rule(
             "`{loss}` has no graph, so `{call}` has nothing to differentiate: compute the loss from the model's "
             "output without `.item()`, `.detach()` or `torch.no_grad()`, and set `requires_grad` on the parameters",
             # Before torch 2.11 autocast reuses cached casts that have no gradients.
-            consequence_of="AMP109",
+            precedence=Precedence(consequence_of="AMP109"),
         ),
         "raised:recomputed": ViolationKind(
             "The checkpointed part gave {first} in the forward and {second} in the recomputation: set the precision "

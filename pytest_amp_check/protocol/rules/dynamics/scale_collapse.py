@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import UPDATE, Event, Program
+from ...events import Event, Program, Update
 from ...rule import ERROR, RUNTIME, Labels, Rule, ViolationKind
 
 #: Default initial scale of a GradScaler.
@@ -25,20 +25,20 @@ def _count_warm_up_steps(event: Event, program: Program) -> int:
     """Return the number of first steps that may all be skipped while the scale falls from its initial value."""
     import math
 
-    facts = {} if event.subject is None else program.objects[event.subject].attributes
-    first = facts.get("arguments", {}).get("init_scale", _FIRST_SCALE)
-    known = isinstance(first, (int, float)) and not isinstance(first, bool) and first > _FIRST_SCALE
-    return math.ceil(math.log2(first if known else _FIRST_SCALE)) + 1
+    arguments = {} if event.subject is None else program.objects[event.subject].attributes.arguments
+    first = arguments.get("init_scale", _FIRST_SCALE)
+    if not isinstance(first, (int, float)) or isinstance(first, bool):
+        first = _FIRST_SCALE
+    return math.ceil(math.log2(max(_FIRST_SCALE, first))) + 1
 
 
-def _check_collapse(event: Event, program: Program) -> Labels:
-    facts = event.attributes
-    scale, steps = facts.get("scale"), facts.get("steps", 0)
-    if facts.get("new_scale") or scale is None or not steps:
+def _check_collapse(event: Update, program: Program) -> Labels:
+    scale, steps = event.scale, event.steps
+    if event.new_scale or scale is None or not steps:
         return
-    in_a_row, skips, interval = facts["skips_in_a_row"], facts["skips"], facts["growth_interval"]
+    in_a_row, skips, interval = event.skips_in_a_row, event.skips, event.growth_interval
     warm_up = _count_warm_up_steps(event, program)
-    cause = facts.get("cause", "")
+    cause = event.cause
     found = f" ({cause[0].lower()}{cause[1:]})" if cause else ""
     grown = max(1.0, steps / interval) if interval > 0 else 1.0
     if scale < 1.0 and in_a_row:
@@ -55,7 +55,7 @@ RULE = Rule(
     ERROR,
     "The loss scale collapses, or steps are skipped again and again.",
     detected_by=RUNTIME,
-    event_checks={UPDATE: _check_collapse},
+    event_checks={Update: _check_collapse},
     violations={
         "scale:below-one": ViolationKind(
             "`{scaler}` has lowered its loss scale to {scale} after {skips} skipped steps in a row, so a lower scale "

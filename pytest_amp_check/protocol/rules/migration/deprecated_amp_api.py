@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from ...events import DEPRECATED, Event, Program
+from ...events import Deprecated, Program
 from ...fix import SAFE
 from ...rule import INFO, STATIC, Labels, Rule, ViolationKind
 from ...torch_api import find_entry
 
 
-def _check_deprecated(event: Event, program: Program) -> Labels:
-    old: str = event.attributes["old"]
+def _check_deprecated(event: Deprecated, program: Program) -> Labels:
+    old: str = event.old
     entry = find_entry(old)
     # Only the constructors change their parameters; every other entry point keeps them.
     role = "" if entry is None or entry.role not in ("autocast", "scaler") else f":{entry.role}"
-    yield f"deprecated{role}", {"old": old, "new": event.attributes["new"]}
+    yield f"deprecated{role}", {"old": old, "new": event.new}
 
 
 RULE = Rule(
@@ -24,7 +24,7 @@ RULE = Rule(
     detected_by=STATIC,
     applicability=SAFE,
     grouped_message="Deprecated AMP entry points are used in {places}: use those of `torch.amp`",
-    event_checks={DEPRECATED: _check_deprecated},
+    event_checks={Deprecated: _check_deprecated},
     prescan_words=("autocast", "scaler", "custom_fwd", "custom_bwd", "clip_grad_norm"),
     violations={
         "deprecated": ViolationKind("`{old}` is deprecated: use `{new}`"),

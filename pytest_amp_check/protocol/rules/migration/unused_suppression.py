@@ -13,10 +13,14 @@ RULE = Rule(
     detected_by=STATIC,
     applicability=SAFE,
     prescan_words=("suppression",),
-    violations={"suppression:unused": ViolationKind("This suppression silences nothing ({reason}): remove it")},
+    violations={
+        "suppression:unused": ViolationKind("This suppression silences nothing ({reason}): remove it"),
+        "suppression:malformed": ViolationKind("This comment silences nothing: write {remedy}"),
+    },
     rationale="""\
 A suppression comment states that somebody checked a finding and decided to keep the code. When the finding is gone, the
-comment is wrong, and it would silently suppress the next finding on this line.
+comment is wrong, and it would silently suppress the next finding on this line. A comment in the form of another linter,
+such as `# amp: ignore(AMP201)`, suppresses nothing.
 """,
     harm="""\
 None today. If somebody later removes the `unscale_` above an old `# amp: ignore[AMP201]`, nothing is reported: clipping

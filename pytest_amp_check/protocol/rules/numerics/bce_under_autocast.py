@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ...events import AUTOCAST_ENTER, LOSS, Event, Program
+from ...events import AutocastEnter, Loss, Program
 from ...rule import BOTH, ERROR, WARNING, Labels, Rule, ViolationKind
 
 
-def _check_framework_bce(event: Event, program: Program) -> Labels:
-    severity = event.attributes.get("ambient")
-    if severity is not None and event.attributes.get("function") == "binary_cross_entropy":
+def _check_framework_bce(event: Loss, program: Program) -> Labels:
+    severity = event.ambient
+    if severity is not None and event.function == "binary_cross_entropy":
         yield "bce@framework", {"severity": severity}
 
 
@@ -18,13 +18,13 @@ RULE = Rule(
     ERROR,
     "binary_cross_entropy or BCELoss runs inside an autocast region.",
     detected_by=BOTH,
-    event_checks={LOSS: _check_framework_bce},
+    event_checks={Loss: _check_framework_bce},
     prescan_words=("autocast", "LightningModule binary_cross_entropy(", "LightningModule BCELoss("),
     violations={
         "bce@region": ViolationKind(
             "`{call}` runs under autocast, where torch raises RuntimeError: drop the sigmoid and use"
             " `binary_cross_entropy_with_logits`",
-            trace_kinds=(AUTOCAST_ENTER,),
+            trace_kinds=(AutocastEnter,),
         ),
         "bce@region-cpu": ViolationKind(
             "`{call}` runs under autocast, on probabilities already rounded to 0 or 1: drop the sigmoid and use"

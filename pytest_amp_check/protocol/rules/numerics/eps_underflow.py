@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import EPSILON, Event, Program
+from ...events import Epsilon, Program
 from ...rule import INFO, STATIC, WARNING, Labels, Rule, ViolationKind
 from ...torch_api import FLOAT16_MAX
 
@@ -10,19 +10,18 @@ from ...torch_api import FLOAT16_MAX
 _FLOAT16_ZERO = 2.0**-25
 
 
-def _check_epsilon(event: Event, program: Program) -> Labels:
-    facts = event.attributes
-    value = facts["value"]
-    doubt = facts["guessed"] or facts["dtype"] != "float16"
+def _check_epsilon(event: Epsilon, program: Program) -> Labels:
+    value = event.value
+    doubt = event.guessed or event.dtype != "float16"
     values = {"value": f"{value:g}"}
-    if facts["how"] == "to-one":
-        doubt = facts["guessed"] or facts["dtype"] == "half"
-        dtype = "low-precision" if facts["dtype"] == "half" else facts["dtype"]
+    if event.how == "to-one":
+        doubt = event.guessed or event.dtype == "half"
+        dtype = "low-precision" if event.dtype == "half" else event.dtype
         values = {"value": f"{value:.10g}", "dtype": dtype}
         yield "epsilon:to-one", {**values, "severity": INFO} if doubt else values
     elif value <= _FLOAT16_ZERO:
-        yield f"epsilon:{facts['how']}", {**values, "severity": INFO} if doubt else values
-    elif facts["divides"] and value < 1 / FLOAT16_MAX and not doubt:
+        yield f"epsilon:{event.how}", {**values, "severity": INFO} if doubt else values
+    elif event.divides and value < 1 / FLOAT16_MAX and not doubt:
         yield "epsilon:small", values
 
 
@@ -32,7 +31,7 @@ RULE = Rule(
     WARNING,
     "An epsilon below the range of float16 protects nothing.",
     detected_by=STATIC,
-    event_checks={EPSILON: _check_epsilon},
+    event_checks={Epsilon: _check_epsilon},
     prescan_words=("autocast",),
     violations={
         "epsilon:added": ViolationKind(

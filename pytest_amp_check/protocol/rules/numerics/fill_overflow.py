@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from ...events import FILL, Event, Program
+from ...events import Fill, Program
 from ...fix import SAFE
 from ...rule import ERROR, STATIC, WARNING, Labels, Rule, ViolationKind
 from ...torch_api import FLOAT16_MAX
 
 
-def _check_fill(event: Event, program: Program) -> Labels:
-    value = event.attributes.get("value")
+def _check_fill(event: Fill, program: Program) -> Labels:
+    value = event.value
     # Infinities are values of float16, and NaN compares false.
-    if event.attributes.get("eligible") and value is not None and FLOAT16_MAX < abs(value) < float("inf"):
-        label = "fill:bound" if event.attributes.get("bound") else "fill:overflow"
+    if event.eligible and FLOAT16_MAX < abs(value) < float("inf"):
+        label = "fill:bound" if event.bound else "fill:overflow"
         # A guess assumes that a caller enters autocast, but no code calls a test.
-        guessed = event.attributes.get("guessed")
+        guessed = event.guessed
         if guessed and event.site.is_in_test():
             return
         severity = WARNING if guessed else ERROR
@@ -28,7 +28,7 @@ RULE = Rule(
     "A constant beyond the range of float16 is written into a tensor that may be float16.",
     detected_by=STATIC,
     applicability=SAFE,
-    event_checks={FILL: _check_fill},
+    event_checks={Fill: _check_fill},
     prescan_words=("large fill",),
     violations={
         "fill:overflow": ViolationKind(

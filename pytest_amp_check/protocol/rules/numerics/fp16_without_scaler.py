@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, SCALER_NEW, Event, Program
-from ...rule import BOTH, WARNING, Labels, Rule, ViolationKind
+from ...events import AutocastEnter, Backward, Event, Program, ScalerNew
+from ...rule import BOTH, WARNING, Certainty, Labels, Rule, ViolationKind
 
 
 def _check_backward(event: Event, program: Program) -> Labels:
-    facts = event.attributes
-    if not facts.get("scaled") and facts.get("alone") and facts.get("dtypes") == {"float16"}:
+    if isinstance(event, Backward) and not event.scaled and event.alone and event.dtypes == {"float16"}:
         yield "backward:no-scaler", {}
 
 
 def _check_disabled(event: Event, program: Program) -> Labels:
-    if event.attributes.get("off_in_float16"):
+    if isinstance(event, ScalerNew) and event.off_in_float16:
         yield "scaler:off-in-float16", {}
+
+
+def _check_region(event: Event, program: Program) -> Labels:
+    if isinstance(event, AutocastEnter) and event.unscaled_by:
+        yield "region:no-scaler", {"framework": event.unscaled_by}
 
 
 RULE = Rule(
@@ -23,7 +27,7 @@ RULE = Rule(
     WARNING,
     "float16 autocast trains without gradient scaling.",
     detected_by=BOTH,
-    event_checks={BACKWARD: _check_backward, SCALER_NEW: _check_disabled},
+    event_checks={Backward: _check_backward, AutocastEnter: _check_region, ScalerNew: _check_disabled},
     prescan_words=("autocast", "float16 MixedPrecision param_dtype"),
     violations={
         "backward:no-scaler": ViolationKind(
@@ -33,6 +37,11 @@ RULE = Rule(
         "scaler:off-in-float16": ViolationKind(
             "`{call}` is disabled, but the training computes gradients in float16, where small ones become zero: "
             "enable the scaler for float16 (`enabled=dtype == torch.float16`), or use bfloat16"
+        ),
+        "region:no-scaler": ViolationKind(
+            "This region is float16 whatever {framework} is configured for, and {framework} scales the loss only for "
+            "float16: use the region of {framework}, such as `accelerator.autocast()`",
+            certainty=Certainty(is_possible=True),
         ),
     },
     rationale="""\

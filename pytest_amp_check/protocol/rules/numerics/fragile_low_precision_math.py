@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from ...events import FRAGILE_MATH, Event, Program
+from ...events import FragileMath, Program
 from ...fix import SAFE
 from ...rule import INFO, STATIC, WARNING, Labels, Rule, ViolationKind
 
 
-def _check_fragile_math(event: Event, program: Program) -> Labels:
-    facts = event.attributes
-    how, dtype = facts["how"], facts["dtype"]
+def _check_fragile_math(event: FragileMath, program: Program) -> Labels:
+    how, dtype = event.how, event.dtype
     # bfloat16 does not overflow, but still cancels: one minus a probability that rounds to one.
     if dtype != "bfloat16" or how == "log-complement":
-        doubt = facts["guessed"] or dtype == "half"
+        doubt = event.guessed or dtype == "half"
         yield f"fragile:{how}", {"severity": INFO} if doubt else {}
 
 
@@ -23,7 +22,7 @@ RULE = Rule(
     "An expression overflows or cancels in the low precision that autocast gives it.",
     detected_by=STATIC,
     applicability=SAFE,
-    event_checks={FRAGILE_MATH: _check_fragile_math},
+    event_checks={FragileMath: _check_fragile_math},
     prescan_words=("autocast",),
     violations={
         "fragile:log-softmax": ViolationKind(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from ...events import LOW_SUM, Event, Program
+from ...events import LowSum, Program
 from ...rule import BOTH, INFO, WARNING, Labels, Rule, ViolationKind
 
 
-def _check_low_sum(event: Event, program: Program) -> Labels:
-    dtype = event.attributes["dtype"]
+def _check_low_sum(event: LowSum, program: Program) -> Labels:
+    dtype = event.dtype
     values = {"dtype": "low precision" if dtype == "half" else dtype}
-    if event.attributes.get("stands"):
+    if event.stands:
         yield "sum:still", values
         return
-    yield "sum:low", {**values, "severity": INFO} if event.attributes["guessed"] else values
+    yield "sum:low", {**values, "severity": INFO} if event.guessed else values
 
 
 RULE = Rule(
@@ -21,7 +21,7 @@ RULE = Rule(
     WARNING,
     "A running sum is kept in float16 or bfloat16.",
     detected_by=BOTH,
-    event_checks={LOW_SUM: _check_low_sum},
+    event_checks={LowSum: _check_low_sum},
     prescan_words=("autocast",),
     violations={
         "sum:low": ViolationKind(

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from ...events import MODULE_CAST, Program
-from ...rule import BOTH, ERROR, WARNING, Rule, Verdicts, ViolationKind
+from ...events import ModuleCast, Program
+from ...rule import BOTH, ERROR, WARNING, Certainty, Rule, Verdicts, ViolationKind
 
 
 def _check_trained_casts(program: Program) -> Verdicts:
-    trained = program.attributes.get("trained_modules", frozenset())
-    scaled = program.attributes.get(
-        "scaled_modules", trained if program.attributes.get("live_scalers") else frozenset()
-    )
+    trained = program.attributes.trained_modules
+    scaled = program.attributes.scaled_modules
+    if scaled is None:
+        scaled = trained if program.attributes.live_scalers else set()
     for graph in program.graphs:
         for node in graph.nodes:
             event = node.event
-            if event is None or event.kind != MODULE_CAST or event.subject not in trained:
+            if not isinstance(event, ModuleCast) or event.subject not in trained:
                 continue
-            if not event.attributes.get("trained", True):
+            if not event.trained:
                 continue  # a cast for inference, of a module that other code trains
-            dtype, how = event.attributes.get("dtype"), event.attributes.get("how", "cast")
+            dtype, how = event.dtype, event.how
             if dtype == "float16" and event.subject in scaled:
                 yield f"{how}:trained-scaled", event, {"dtype": dtype}, ()
             elif dtype in ("float16", "bfloat16"):
@@ -36,7 +36,7 @@ RULE = Rule(
     WARNING,
     "Trained parameters are stored in float16 or bfloat16.",
     detected_by=BOTH,
-    program_checks={MODULE_CAST: _check_trained_casts},
+    program_checks={ModuleCast: _check_trained_casts},
     prescan_words=("low-precision weights",),
     violations={
         "cast:trained": ViolationKind(
@@ -65,6 +65,11 @@ RULE = Rule(
             "`{optimizer}` trains parameters that were {dtype} before the recording, whose gradients GradScaler "
             "refuses to unscale: keep them in float32 and let autocast choose the dtypes",
             ERROR,
+        ),
+        "trainer:trained": ViolationKind(
+            "`{call}` stores trained parameters in {dtype}, where small updates round to nothing: write "
+            '`precision="{mixed}"`',
+            certainty=Certainty(is_possible=True),
         ),
         "default:trained": ViolationKind(
             "`{call}` makes {dtype} the dtype of trained parameters, where small updates round to nothing{refused}: "

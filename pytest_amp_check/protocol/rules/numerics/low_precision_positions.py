@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ...events import LOW_POSITIONS, Event, Program
+from ...events import LowPositions, Program
 from ...rule import BOTH, WARNING, Labels, Rule, ViolationKind
 
 
-def _check_low_positions(event: Event, program: Program) -> Labels:
-    yield f"positions:{event.attributes['how']}", {}
+def _check_low_positions(event: LowPositions, program: Program) -> Labels:
+    yield f"positions:{event.how}", {}
 
 
 RULE = Rule(
@@ -16,7 +16,7 @@ RULE = Rule(
     WARNING,
     "Positions or the angles of a rotary embedding are computed in low precision.",
     detected_by=BOTH,
-    event_checks={LOW_POSITIONS: _check_low_positions},
+    event_checks={LowPositions: _check_low_positions},
     prescan_words=("autocast",),
     violations={
         "positions:angles": ViolationKind(

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ...events import LOW_OP, Event, Program
+from ...events import LowOp, Program
 from ...rule import STATIC, WARNING, Labels, Rule, ViolationKind
 
 
-def _check_refused_op(event: Event, program: Program) -> Labels:
+def _check_refused_op(event: LowOp, program: Program) -> Labels:
     # The output of an unanalyzed model may be float32.
-    if not event.attributes["guessed"]:
-        dtype = event.attributes["dtype"]
-        yield f"op:{event.attributes['how']}", {"dtype": "low-precision" if dtype == "half" else dtype}
+    if not event.guessed:
+        dtype = event.dtype
+        yield f"op:{event.how}", {"dtype": "low-precision" if dtype == "half" else dtype}
 
 
 RULE = Rule(
@@ -19,7 +19,7 @@ RULE = Rule(
     WARNING,
     "An op that has no kernel for float16 or bfloat16 is given a low-precision tensor.",
     detected_by=STATIC,
-    event_checks={LOW_OP: _check_refused_op},
+    event_checks={LowOp: _check_refused_op},
     prescan_words=("autocast",),
     violations={
         "op:refused": ViolationKind(

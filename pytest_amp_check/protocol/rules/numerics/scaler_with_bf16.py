@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from ...events import SCALE, Event, Program
+from ...events import AutocastEnter, Program, Scale
 from ...rule import BOTH, INFO, Labels, Rule, ViolationKind
 from ...torch_api import BFLOAT16_OR_FLOAT32
 
 
-def _check_scaled_bf16(event: Event, program: Program) -> Labels:
-    dtypes = frozenset(event.attributes.get("dtypes") or ())
+def _check_scaled_bf16(event: Scale, program: Program) -> Labels:
+    dtypes = frozenset(event.dtypes or ())
     if not dtypes or not dtypes <= {"bfloat16", BFLOAT16_OR_FLOAT32}:
         return
     # enabled=(dtype == torch.float16) is how to share one code path between both dtypes.
     scaler = None if event.subject is None else program.objects[event.subject]
-    if scaler is None or scaler.attributes.get("enabled", True) is True:
+    if scaler is None or scaler.attributes.enabled is True or _is_enabled_with_bf16(event, program):
         yield "scale:bf16", {}
+
+
+def _is_enabled_with_bf16(event: Scale, program: Program) -> bool:
+    """Return True if the flags that enable a scaler also enable the bfloat16 regions of the program."""
+    scaler = None if event.subject is None else program.objects[event.subject]
+    enabling = frozenset[int]() if scaler is None else scaler.attributes.enabling or frozenset[int]()
+    regions = [each for each in program.iter_events() if isinstance(each, AutocastEnter) and each.enabled]
+    return (
+        bool(enabling)
+        and bool(regions)
+        and all(
+            each.dtype == "bfloat16" and enabling <= {key for key, truth in each.guards if truth} for each in regions
+        )
+    )
 
 
 RULE = Rule(
@@ -23,7 +37,7 @@ RULE = Rule(
     INFO,
     "A GradScaler has nothing to do in a bfloat16 training.",
     detected_by=BOTH,
-    event_checks={SCALE: _check_scaled_bf16},
+    event_checks={Scale: _check_scaled_bf16},
     prescan_words=("scaler",),
     violations={
         "scale:bf16": ViolationKind(

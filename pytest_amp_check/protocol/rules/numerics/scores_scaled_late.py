@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ...events import LATE_SCALE, Event, Program
+from ...events import LateScale, Program
 from ...rule import INFO, STATIC, Labels, Rule, ViolationKind
 
 
-def _check_scaled_late(event: Event, program: Program) -> Labels:
-    if not event.attributes["guessed"]:
+def _check_scaled_late(event: LateScale, program: Program) -> Labels:
+    if not event.guessed:
         yield "scores:scaled-late", {}
 
 
@@ -18,7 +18,7 @@ RULE = Rule(
     "The scores of an attention are scaled after the float16 product that may overflow.",
     detected_by=STATIC,
     on_by_default=False,
-    event_checks={LATE_SCALE: _check_scaled_late},
+    event_checks={LateScale: _check_scaled_late},
     prescan_words=("autocast",),
     violations={
         "scores:scaled-late": ViolationKind(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ...events import ODD_SIZE, Event, Program
+from ...events import OddSize, Program
 from ...rule import BOTH, INFO, Labels, Rule, ViolationKind
 
 
-def _check_odd_size(event: Event, program: Program) -> Labels:
-    yield f"size:{event.attributes['how']}", {}
+def _check_odd_size(event: OddSize, program: Program) -> Labels:
+    yield f"size:{event.how}", {}
 
 
 RULE = Rule(
@@ -17,7 +17,7 @@ RULE = Rule(
     "Matrices are multiplied in low precision with sizes that are not multiples of 8.",
     detected_by=BOTH,
     on_by_default=False,
-    event_checks={ODD_SIZE: _check_odd_size},
+    event_checks={OddSize: _check_odd_size},
     prescan_words=("autocast",),
     violations={
         "size:weight": ViolationKind(

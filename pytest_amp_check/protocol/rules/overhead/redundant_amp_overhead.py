@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from ...events import OVERHEAD, SCALER_STEP, Event, Program
+from ...events import Event, Overhead, Program, ScalerStep, ZeroGrad
 from ...rule import INFO, STATIC, Labels, Rule, Verdicts, ViolationKind
 
 #: Reason of repeated weight casts -> label.
 _CASTS = {"region": "cast:each-turn", "cache": "cast:no-cache"}
 
 
-def _check_recast(event: Event, program: Program) -> Labels:
-    label = _CASTS.get(event.attributes["how"])
+def _check_recast(event: Overhead, program: Program) -> Labels:
+    label = _CASTS.get(event.how)
     if label is not None:
         yield label, {}
 
@@ -18,27 +18,28 @@ def _check_recast(event: Event, program: Program) -> Labels:
 def _check_each_step(program: Program) -> Verdicts:
     for graph in program.graphs:
         events = [node.event for node in graph.nodes if node.event is not None]
-        steps = [event for event in events if event.kind == SCALER_STEP and _waits_for_device(event, program)]
+        steps = [event for event in events if isinstance(event, ScalerStep) and _waits_for_device(event, program)]
         for event in events if steps else ():
-            owners = event.attributes.get("owners") or ()
-            if event.kind == OVERHEAD and event.attributes["how"] == "scale":
+            if isinstance(event, Overhead) and event.how == "scale":
                 if any(step.subject == event.subject and _runs_with_each_step(event, step) for step in steps):
                     yield "scale:told", event, {}, ()
-            elif event.attributes.get("zeros") and any(
-                step.object in owners and _is_in_same_loop(event, step) for step in steps
+            elif (
+                isinstance(event, ZeroGrad)
+                and event.zeros
+                and any(step.object in (event.owners or ()) and _is_in_same_loop(event, step) for step in steps)
             ):
                 yield "zero:zeros", event, {}, ()
 
 
 def _waits_for_device(step: Event, program: Program) -> bool:
     """Return True if a step is in a loop and its scaler is not known to be on the CPU."""
-    looping = any(key > 0 for key in step.attributes.get("loops", ()))
-    return looping and step.subject is not None and program.objects[step.subject].attributes.get("device") != "cpu"
+    looping = any(key > 0 for key in step.loops or ())
+    return looping and step.subject is not None and program.objects[step.subject].attributes.device != "cpu"
 
 
 def _is_in_same_loop(event: Event, step: Event) -> bool:
     """Return True if an event and a step are in the same loop."""
-    return bool(event.attributes["loops"] == step.attributes["loops"])
+    return event.loops == step.loops
 
 
 def _runs_with_each_step(event: Event, step: Event) -> bool:
@@ -53,8 +54,8 @@ RULE = Rule(
     "Weights are cast, the loss scale is copied to the CPU, or gradients are zeroed, more often than needed.",
     detected_by=STATIC,
     on_by_default=False,
-    event_checks={OVERHEAD: _check_recast},
-    program_checks={SCALER_STEP: _check_each_step},
+    event_checks={Overhead: _check_recast},
+    program_checks={ScalerStep: _check_each_step},
     prescan_words=("autocast", "scaler"),
     violations={
         "cast:each-turn": ViolationKind(

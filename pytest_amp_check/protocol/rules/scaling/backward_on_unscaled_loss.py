@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, Event, Program
+from ...events import Backward, Event, Program
 from ...fix import SAFE
-from ...rule import ERROR, Labels, Rule, ViolationKind
+from ...rule import ERROR, Cause, Certainty, Labels, Rule, ViolationKind
 
 
-def _check_backward(event: Event, program: Program) -> Labels:
-    if event.attributes.get("beside"):
-        yield "backward:beside", {"scaler": event.attributes["beside"]}
+def _check_backward(event: Backward, program: Program) -> Labels:
+    if event.beside:
+        yield "backward:beside", {"scaler": event.beside}
+
+
+def _may_be_scaled_by_caller(event: Event | None) -> bool:
+    return isinstance(event, Backward) and event.given
 
 
 RULE = Rule(
@@ -18,26 +22,24 @@ RULE = Rule(
     ERROR,
     "A loss runs backward unscaled although its gradients are stepped by a scaler.",
     applicability=SAFE,
-    event_checks={BACKWARD: _check_backward},
+    event_checks={Backward: _check_backward},
     prescan_words=("scaler",),
     violations={
         "step@raw": ViolationKind(
             "`{loss}` runs backward without the loss scale, but `{scaler}.step({optimizer})` divides its gradients by "
             "the scale: write `{scaler}.scale({loss}).backward()`",
-            cause_kinds=(BACKWARD,),
-            unscaled_only=True,
-            trace_kinds=(BACKWARD,),
-            label_overrides=(("given", "step@raw-given"),),
+            cause=Cause(Backward, unscaled_only=True, label_overrides=((_may_be_scaled_by_caller, "step@raw-given"),)),
+            trace_kinds=(Backward,),
         ),
         "step@raw-given": ViolationKind(
             "`{loss}` runs backward without the loss scale, but `{scaler}.step({optimizer})` divides its gradients by "
             "the scale: write `{scaler}.scale({loss}).backward()`, unless the caller passes a scaled loss",
-            missing_method="scale",
+            certainty=Certainty(missing_method="scale"),
         ),
         "backward:beside": ViolationKind(
             "`{loss}` runs backward without the loss scale, but `{scaler}` divides its gradients by the scale, and no "
             "method of its class scales the loss: write `{scaler}.scale({loss}).backward()`",
-            missing_method="scale",
+            certainty=Certainty(missing_method="scale"),
         ),
         "step@raw-framework": ViolationKind(
             "`{loss}` runs backward without the loss scale, but {framework} divides its gradients by the scale: "

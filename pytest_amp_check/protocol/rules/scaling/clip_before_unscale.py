@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, CLIP, SCALER_STEP, UNSCALE, Event, Program
+from ...events import Backward, Clip, Event, Program, ScalerStep, Unscale
 from ...fix import SAFE
-from ...rule import ERROR, Labels, Rule, ViolationKind
+from ...rule import ERROR, WARNING, Cause, Certainty, Labels, Rule, ViolationKind
 
 
-def _check_clip(event: Event, program: Program) -> Labels:
-    if event.attributes.get("copies"):
-        yield "clip@copies", {"level": str(event.attributes["copies"])}
-    if event.attributes.get("beside"):
-        yield "clip:beside", {"scaler": event.attributes["beside"]}
+def _check_clip(event: Clip, program: Program) -> Labels:
+    if event.copies:
+        yield "clip@copies", {"level": str(event.copies)}
+    if event.beside:
+        yield "clip:beside", {"scaler": event.beside}
+
+
+def _is_by_hand(event: Event | None) -> bool:
+    return isinstance(event, Clip) and event.by_hand
 
 
 RULE = Rule(
@@ -20,36 +24,40 @@ RULE = Rule(
     ERROR,
     "Gradients are clipped while they are still multiplied by the loss scale.",
     applicability=SAFE,
-    event_checks={CLIP: _check_clip},
+    event_checks={Clip: _check_clip},
     prescan_words=("scaler", "LightningModule on_after_backward("),
     violations={
         "clip@scaled": ViolationKind(
             "`{call}` clips gradients that are still multiplied by the loss scale: "
             "call `{scaler}.unscale_({optimizer})` before it",
-            cause_kinds=(CLIP,),
-            every_cause=True,
-            trace_kinds=(BACKWARD,),
+            cause=Cause(Clip, every=True, label_overrides=((_is_by_hand, "clip@scaled-by-hand"),)),
+            trace_kinds=(Backward,),
             exemption="unscaled-where-live",
-            label_overrides=(("by_hand", "clip@scaled-by-hand"),),
-            sparing_kinds=(UNSCALE,),
+            sparing_kinds=(Unscale,),
         ),
         "clip@scaled-by-hand": ViolationKind(
             "`{call}` clips gradients by a norm that is still multiplied by the loss scale: call "
             "`{scaler}.unscale_({optimizer})` before the norm is computed",
-            trace_kinds=(BACKWARD,),
+            trace_kinds=(Backward,),
         ),
         "clip@stepped": ViolationKind(
             "`{call}` clips gradients after `{scaler}.step({optimizer})` has used them, so the clip has no effect: "
             "clip between `{scaler}.unscale_({optimizer})` and the step",
-            trace_kinds=(SCALER_STEP,),
+            trace_kinds=(ScalerStep,),
         ),
         "clip:beside": ViolationKind(
             "`{call}` clips gradients that `{scaler}` keeps multiplied by the loss scale, and no method of its class "
             "unscales them: call `{scaler}.unscale_({optimizer})` before it",
-            missing_method="unscale_",
+            certainty=Certainty(missing_method="unscale_"),
         ),
         "clip@scaled-framework": ViolationKind(
             "`{call}` clips gradients that {framework} keeps multiplied by the loss scale: {advice}"
+        ),
+        "clip:plain-only": ViolationKind(
+            "`{clip}` clips gradients only where no scaler is used, so mixed precision trains without the clip: call "
+            "`{scaler}.unscale_({optimizer})` and the clip before `{scaler}.step({optimizer})`, too",
+            WARNING,
+            certainty=Certainty(is_possible=True),
         ),
         "clip@copies": ViolationKind(
             "`{call}` clips float16 copies that opt_level {level} of apex keeps scaled and never steps: clip "

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, CLIP, UNSCALE
+from ...events import Backward, Clip, Unscale
 from ...fix import SAFE
-from ...rule import ERROR, Rule, ViolationKind
+from ...rule import ERROR, Cause, Rule, ViolationKind
 
 RULE = Rule(
     "AMP212",
@@ -17,9 +17,8 @@ RULE = Rule(
         "clip@partly": ViolationKind(
             "`{call}` covers gradients of `{optimizer}`, which are still multiplied by the loss scale, together with "
             "unscaled gradients: call `{scaler}.unscale_({optimizer})` before it",
-            cause_kinds=(CLIP,),
-            every_cause=True,
-            trace_kinds=(UNSCALE, BACKWARD),
+            cause=Cause(Clip, every=True),
+            trace_kinds=(Unscale, Backward),
         ),
     },
     rationale="""\

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ...events import SCALER_STEP, Event, Program
+from ...events import Program, ScalerStep
 from ...rule import ERROR, Labels, Rule, ViolationKind
 
 
-def _check_closure(event: Event, program: Program) -> Labels:
-    if event.attributes.get("closure"):
+def _check_closure(event: ScalerStep, program: Program) -> Labels:
+    if event.closure:
         yield "step-closure", {}
 
 
@@ -16,7 +16,7 @@ RULE = Rule(
     "closure-with-scaler",
     ERROR,
     "A closure is given to scaler.step(), which supports none while it is enabled.",
-    event_checks={SCALER_STEP: _check_closure},
+    event_checks={ScalerStep: _check_closure},
     prescan_words=("scaler",),
     violations={
         "step-closure": ViolationKind(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, GRAD_DIVIDE, SCALER_STEP, UNSCALE
-from ...rule import ERROR, Rule, ViolationKind
+from ...events import Backward, GradDivide, ScalerStep, Unscale
+from ...rule import ERROR, Cause, Rule, ViolationKind
 
 RULE = Rule(
     "AMP210",
@@ -15,19 +15,19 @@ RULE = Rule(
         "step@divided": ViolationKind(
             "Gradients of `{optimizer}` are divided by the loss scale by hand, and `{scaler}` divides them as well: "
             "replace the division by `{scaler}.unscale_({optimizer})`",
-            cause_kinds=(GRAD_DIVIDE,),
-            trace_kinds=(BACKWARD,),
+            cause=Cause(GradDivide),
+            trace_kinds=(Backward,),
         ),
         "unscale@divided": ViolationKind(
             "Gradients of `{optimizer}` are divided by the loss scale by hand, and `{scaler}.unscale_({optimizer})` "
             "divides them again: remove the division",
-            cause_kinds=(GRAD_DIVIDE,),
+            cause=Cause(GradDivide),
         ),
         "step@borrowed": ViolationKind(
             "Gradients of `{optimizer}` are divided by the loss scale twice, because `{scaler}` has unscaled another "
             "optimizer with the same parameters: unscale and step the same object, and give each parameter to one "
             "optimizer",
-            trace_kinds=(BACKWARD, UNSCALE, SCALER_STEP),
+            trace_kinds=(Backward, Unscale, ScalerStep),
         ),
     },
     rationale="""\

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ...events import GRAD_INVALID, Event, Program
+from ...events import GradInvalid, Program
 from ...rule import ERROR, RUNTIME, Labels, Rule, ViolationKind
 
 
-def _check_invalidated(event: Event, program: Program) -> Labels:
+def _check_invalidated(event: GradInvalid, program: Program) -> Labels:
     yield "grads:invalid", {}
 
 
@@ -16,7 +16,7 @@ RULE = Rule(
     ERROR,
     "Gradients become NaN or infinite after unscale_(), when the scaler no longer checks them.",
     detected_by=RUNTIME,
-    event_checks={GRAD_INVALID: _check_invalidated},
+    event_checks={GradInvalid: _check_invalidated},
     violations={
         "grads:invalid": ViolationKind(
             "Gradients of `{optimizer}` become NaN or infinite after `{scaler}.unscale_({optimizer})` has checked "

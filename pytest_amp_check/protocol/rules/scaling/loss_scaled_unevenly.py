@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD
-from ...rule import ERROR, Rule, ViolationKind
+from ...events import Backward
+from ...rule import ERROR, Cause, Rule, ViolationKind
 
 RULE = Rule(
     "AMP205",
@@ -22,14 +22,14 @@ RULE = Rule(
         "step@uneven": ViolationKind(
             "`{call}` adds gradients to those of `{optimizer}` that another scaler has scaled: use one scaler for all "
             "losses of an optimizer",
-            cause_kinds=(BACKWARD,),
-            trace_kinds=(BACKWARD,),
+            cause=Cause(Backward),
+            trace_kinds=(Backward,),
             exemption="one-scaler",
         ),
         "step@another": ViolationKind(
             "`{call}` divides gradients of `{optimizer}` by its own scale, but another scaler has scaled them: use "
             "the scaler that scaled the loss",
-            trace_kinds=(BACKWARD,),
+            trace_kinds=(Backward,),
             exemption="same-scaler",
         ),
     },

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...events import SCALER_STEP
+from ...events import ScalerStep
 from ...fix import SAFE
-from ...rule import ERROR, Rule, ViolationKind
+from ...rule import ERROR, Cause, Certainty, Precedence, Rule, ViolationKind
 
 RULE = Rule(
     "AMP206",
@@ -17,22 +17,22 @@ RULE = Rule(
         "step@stepped": ViolationKind(
             "`{scaler}.step({optimizer})` is reached again without a `{scaler}.update()` in between: "
             "call `{scaler}.update()` once after the last step of every iteration",
-            cause_kinds=(SCALER_STEP,),
+            cause=Cause(ScalerStep),
             in_next_iteration=True,
         ),
         "end@stepped": ViolationKind(
             "`{scaler}.step({optimizer})` is never followed by `{scaler}.update()`: "
             "call `{scaler}.update()` once after the last step of every iteration",
-            cause_kinds=(SCALER_STEP,),
-            yields_to=("step@stepped", "unscale@step-pending"),
-            missing_method="update",
+            cause=Cause(ScalerStep),
+            precedence=Precedence(yields_to=("step@stepped", "unscale@step-pending")),
+            certainty=Certainty(missing_method="update"),
         ),
         "unscale@step-pending": ViolationKind(
             "`{scaler}.step({optimizer})` is not followed by `{scaler}.update()` before gradients are unscaled again: "
             "call `{scaler}.update()` once after the last step of every iteration",
-            cause_kinds=(SCALER_STEP,),
+            cause=Cause(ScalerStep),
             in_next_iteration=True,
-            yields_to=("step@stepped",),
+            precedence=Precedence(yields_to=("step@stepped",)),
         ),
     },
     rationale="""\

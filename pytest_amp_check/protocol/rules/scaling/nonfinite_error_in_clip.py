@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ...events import ANOMALY, UNSCALE, Program
+from ...events import Anomaly, Program, Unscale
 from ...fix import UNSAFE
 from ...rule import WARNING, Rule, Verdicts, ViolationKind
 
 
 def _check_anomaly_mode(program: Program) -> Verdicts:
     """Yield anomaly detection in a program with a live scaler."""
-    live = program.attributes.get("live_scalers", ())
+    live = program.attributes.live_scalers
     for event in program.iter_events() if live else ():
-        if event.kind == ANOMALY and not event.attributes.get("idle", False):
+        if isinstance(event, Anomaly) and not event.idle:
             named = event.names.get("scaler") or live[0].name or "the scaler"
             yield "anomaly-nonfinite", event, {"scaler": str(named)}, ()
 
@@ -22,18 +22,18 @@ RULE = Rule(
     WARNING,
     "Overflows that a scaler skips are turned into crashes.",
     applicability=UNSAFE,
-    program_checks={ANOMALY: _check_anomaly_mode},
+    program_checks={Anomaly: _check_anomaly_mode},
     prescan_words=("scaler",),
     violations={
         "clip-nonfinite": ViolationKind(
             "`error_if_nonfinite=True` makes `{call}` raise on every overflow that `{scaler}` would only skip: remove "
             "the argument and leave infinities to `{scaler}.step({optimizer})`",
-            trace_kinds=(UNSCALE,),
+            trace_kinds=(Unscale,),
         ),
         "raise-nonfinite": ViolationKind(
             "`{call}` ends the program on every overflow that `{scaler}` would only skip: leave infinities to "
             "`{scaler}.step({optimizer})`, or stop only after many skipped steps in a row",
-            trace_kinds=(UNSCALE,),
+            trace_kinds=(Unscale,),
         ),
         "anomaly-nonfinite": ViolationKind(
             "`{call}` makes backward raise on the NaN of an overflow, which `{scaler}` would only skip: use anomaly "

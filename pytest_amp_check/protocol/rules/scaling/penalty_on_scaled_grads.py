@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ...events import PENALTY, Event, Program
+from ...events import Penalty, Program
 from ...rule import ERROR, Labels, Rule, ViolationKind
 
 
-def _check_penalty(event: Event, program: Program) -> Labels:
-    yield "penalty@outdated" if event.attributes.get("outdated") else "penalty@scaled", {}
+def _check_penalty(event: Penalty, program: Program) -> Labels:
+    yield "penalty@outdated" if event.outdated else "penalty@scaled", {}
 
 
 RULE = Rule(
@@ -15,7 +15,7 @@ RULE = Rule(
     "penalty-on-scaled-grads",
     ERROR,
     "Gradients of a scaled loss enter a new loss without being divided by the scale.",
-    event_checks={PENALTY: _check_penalty},
+    event_checks={Penalty: _check_penalty},
     prescan_words=("scaler",),
     violations={
         "penalty@scaled": ViolationKind(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, UNSCALE
-from ...rule import ERROR, INFO, Rule, ViolationKind
+from ...events import Backward, Unscale
+from ...rule import ERROR, INFO, Cause, Rule, ViolationKind
 
 RULE = Rule(
     "AMP202",
@@ -15,16 +15,16 @@ RULE = Rule(
         "edit@scaled": ViolationKind(
             "Gradients of `{optimizer}` are edited while they are still multiplied by the loss scale: "
             "call `{scaler}.unscale_({optimizer})` before the edit",
-            trace_kinds=(BACKWARD,),
-            sparing_kinds=(UNSCALE,),
+            trace_kinds=(Backward,),
+            sparing_kinds=(Unscale,),
         ),
         "read@scaled": ViolationKind(
             "Gradients of `{optimizer}` are read while they are still multiplied by the loss scale: call "
             "`{scaler}.unscale_({optimizer})` first, or divide the values by `{scaler}.get_scale()`",
             INFO,
-            trace_kinds=(BACKWARD,),
-            cause_only_reads=True,
-            sparing_kinds=(UNSCALE,),
+            trace_kinds=(Backward,),
+            cause=Cause(only_reads=True),
+            sparing_kinds=(Unscale,),
         ),
         "edit@scaled-framework": ViolationKind(
             "Gradients of `{optimizer}` are edited while {framework} keeps them multiplied by the loss scale: {advice}"

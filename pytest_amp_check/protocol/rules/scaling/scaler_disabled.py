@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ...events import SCALER_NEW, Event, Program
+from ...events import Program, ScalerNew
 from ...rule import INFO, RUNTIME, Labels, Rule, ViolationKind
 
 
-def _check_disabled_itself(event: Event, program: Program) -> Labels:
-    if event.attributes.get("disabled_itself"):
+def _check_disabled_itself(event: ScalerNew, program: Program) -> Labels:
+    if event.disabled_itself:
         yield "scaler:disabled-itself", {}
 
 
@@ -17,7 +17,7 @@ RULE = Rule(
     INFO,
     "The scaler switched itself off because its device is missing, so the run did not exercise gradient scaling.",
     detected_by=RUNTIME,
-    event_checks={SCALER_NEW: _check_disabled_itself},
+    event_checks={ScalerNew: _check_disabled_itself},
     violations={
         "scaler:disabled-itself": ViolationKind(
             "`{call}` switched itself off because this machine has no such device, so this run does not exercise "

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from ...events import AUTOCAST_ENTER, SCALER_NEW, Event, Program, Site, Symbol
+from ...events import AutocastEnter, Program, ScalerNew, Site, Symbol
 from ...fix import SAFE
 from ...rule import WARNING, Labels, Rule, Verdicts, ViolationKind
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeGuard
+    from typing import TypeGuard
 
 #: Clean steps below which a doubling costs more skipped steps than it gains: 7 of 200 at 10, 94 of 200 at 1.
 _SHORT_INTERVAL = 50
@@ -26,18 +26,18 @@ _SCALED_DEVICES = frozenset(("cuda", "mps", "xpu"))
 _DEVICES = 16
 
 
-def _is_number(value: Any) -> TypeGuard[float]:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _format_value(value: Any) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, Symbol):
         return "a torch.device" if value == "torch.device()" else str(value)
     return f"{value:.10g}" if isinstance(value, float) and not value.is_integer() else repr(value)
 
 
-def _check_arguments(event: Event, program: Program) -> Labels:
-    arguments: dict[str, Any] = event.attributes.get("arguments", {})
+def _check_arguments(event: ScalerNew, program: Program) -> Labels:
+    arguments = event.arguments
     if arguments.get("enabled") is False:
         return
     misplaced = list(_check_misplaced(arguments.get("device"), arguments.get("init_scale")))
@@ -57,7 +57,7 @@ def _check_arguments(event: Event, program: Program) -> Labels:
             yield "scaler:growth-interval", {"value": _format_value(interval)}
 
 
-def _check_misplaced(device: Any, scale: Any) -> Labels:
+def _check_misplaced(device: object, scale: object) -> Labels:
     """Yield arguments that landed in another parameter. Other mistakes follow from the first."""
     if type(device) is int and 0 <= device < _DEVICES:
         yield "scaler:index-as-device", {"value": _format_value(device)}
@@ -70,14 +70,14 @@ def _check_misplaced(device: Any, scale: Any) -> Labels:
         yield "scaler:device-as-scale", {"value": _format_value(scale)}
 
 
-def _check_init_scale(scale: Any, site: Site) -> Labels:
+def _check_init_scale(scale: object, site: Site) -> Labels:
     if _is_number(scale) and scale <= 0:
         yield "scaler:zero-scale", {"value": _format_value(scale)}
     elif _is_number(scale) and scale > _LARGE_SCALE and not site.is_in_test():
         yield "scaler:init-scale", {"value": _format_value(scale)}
 
 
-def _check_factors(growth: Any, backoff: Any) -> Labels:
+def _check_factors(growth: object, backoff: object) -> Labels:
     bad_growth, bad_backoff = _is_number(growth) and growth <= 1, _is_number(backoff) and backoff >= 1
     if bad_growth and bad_backoff:
         yield "scaler:factors-swapped", {"growth": _format_value(growth), "backoff": _format_value(backoff)}
@@ -91,14 +91,14 @@ def _check_factors(growth: Any, backoff: Any) -> Labels:
 
 def _check_device_mismatch(program: Program) -> Verdicts:
     """Yield scalers of a device without a region, if all regions of the program are for another device."""
-    live = {tracked_object.key: tracked_object for tracked_object in program.attributes.get("live_scalers", ())}
+    live = {tracked_object.key: tracked_object for tracked_object in program.attributes.live_scalers}
     events = list(program.iter_events()) if live else []
-    entered = [x.attributes["device"] for x in events if x.kind == AUTOCAST_ENTER and not x.attributes.get("null")]
+    entered = [x.device for x in events if isinstance(x, AutocastEnter) and not x.null]
     if len(set(entered)) != 1 or entered[0] not in _SCALED_DEVICES:
         return
     for event in events:
-        if event.kind == SCALER_NEW and event.subject in live:
-            device = live[event.subject].attributes.get("device")
+        if isinstance(event, ScalerNew) and event.subject in live:
+            device = live[event.subject].attributes.device
             if device in _SCALED_DEVICES and device != entered[0]:
                 yield "scaler:other-device", event, {"device": str(device), "other": entered[0]}, ()
 
@@ -109,8 +109,8 @@ RULE = Rule(
     WARNING,
     "GradScaler's arguments land in the wrong place, or disable or destabilise its dynamic scale.",
     applicability=SAFE,
-    event_checks={SCALER_NEW: _check_arguments},
-    program_checks={SCALER_NEW: _check_device_mismatch},
+    event_checks={ScalerNew: _check_arguments},
+    program_checks={ScalerNew: _check_device_mismatch},
     prescan_words=("scaler",),
     violations={
         "scaler:number-as-device": ViolationKind(

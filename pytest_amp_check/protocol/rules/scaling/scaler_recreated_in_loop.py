@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ...events import SCALER_NEW
+from ...events import ScalerNew
 from ...fix import SAFE
-from ...rule import ERROR, STATIC, Rule, ViolationKind
+from ...rule import ERROR, STATIC, Cause, Certainty, Rule, ViolationKind
 
 RULE = Rule(
     "AMP208",
@@ -18,8 +18,14 @@ RULE = Rule(
         "new@used": ViolationKind(
             "`{scaler}` is constructed again in every iteration of the loop that uses it, so the scale it has found "
             "is lost: construct it once, before the loop",
-            cause_kinds=(SCALER_NEW,),
+            cause=Cause(ScalerNew),
             in_next_iteration=True,
+        ),
+        "new:per-step": ViolationKind(
+            "`{scaler}` is constructed in every call of `{function}`, which a loop calls for each step, so the scale "
+            "that it has found is lost: construct it once, before the loop",
+            certainty=Certainty(is_possible=True),
+            needs_repeated_call=True,
         ),
     },
     rationale="""\

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, SCALER_STEP, STEP, UNSCALE, Event, Program
+from ...events import Backward, Program, ScalerStep, Step, Unscale
 from ...fix import SAFE
-from ...rule import ERROR, Labels, Rule, ViolationKind
+from ...rule import ERROR, Certainty, Labels, Rule, ViolationKind
 
 
-def _check_plain_step(event: Event, program: Program) -> Labels:
-    if event.attributes.get("beside"):
-        yield "plain-step:beside", {"scaler": event.attributes["beside"]}
+def _check_plain_step(event: Step, program: Program) -> Labels:
+    if event.beside:
+        yield "plain-step:beside", {"scaler": event.beside}
 
 
 RULE = Rule(
@@ -18,13 +18,13 @@ RULE = Rule(
     ERROR,
     "optimizer.step() is called directly on gradients that a scaler has scaled.",
     applicability=SAFE,
-    event_checks={STEP: _check_plain_step},
+    event_checks={Step: _check_plain_step},
     prescan_words=("scaler",),
     violations={
         "plain-step@scaled": ViolationKind(
             "`{optimizer}.step()` applies gradients that are still multiplied by the loss scale: "
             "call `{scaler}.step({optimizer})` and then `{scaler}.update()` instead",
-            trace_kinds=(BACKWARD,),
+            trace_kinds=(Backward,),
         ),
         "plain-step@scaled-framework": ViolationKind(
             "`{optimizer}.step()` applies gradients that {framework} keeps multiplied by the loss scale: {advice}"
@@ -32,18 +32,18 @@ RULE = Rule(
         "plain-step@unscaled": ViolationKind(
             "`{optimizer}.step()` ignores the inf check of `{scaler}.unscale_({optimizer})`, so infinite gradients "
             "are applied: call `{scaler}.step({optimizer})` instead",
-            trace_kinds=(UNSCALE,),
+            trace_kinds=(Unscale,),
             exemption="finite",
         ),
         "plain-step@stepped": ViolationKind(
             "`{optimizer}.step()` applies the gradients a second time after `{scaler}.step({optimizer})`, even if the "
             "scaler skipped that step: remove it",
-            trace_kinds=(SCALER_STEP,),
+            trace_kinds=(ScalerStep,),
         ),
         "plain-step:beside": ViolationKind(
             "`{optimizer}.step()` applies gradients that `{scaler}` keeps multiplied by the loss scale, and no method "
             "of its class steps through the scaler: call `{scaler}.step({optimizer})` instead",
-            missing_method="step",
+            certainty=Certainty(missing_method="step"),
         ),
     },
     rationale="""\

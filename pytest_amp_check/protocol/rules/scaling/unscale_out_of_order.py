@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import SCALER_STEP, UNSCALE, UPDATE
-from ...rule import ERROR, Rule, ViolationKind
+from ...events import ScalerStep, Unscale, Update
+from ...rule import ERROR, Cause, Precedence, Rule, ViolationKind
 
 RULE = Rule(
     "AMP209",
@@ -15,26 +15,26 @@ RULE = Rule(
         "backward@unscaled": ViolationKind(
             "`{scaler}.unscale_({optimizer})` has no update before the next backward, so the scaler takes scaled "
             "gradients for unscaled ones: call `{scaler}.update()` also where `{skip}` skips the step",
-            cause_kinds=(UNSCALE,),
-            trace_kinds=(UNSCALE,),
-            yields_to=("unscale@window",),
-            sparing_kinds=(SCALER_STEP, UPDATE),
+            cause=Cause(Unscale),
+            trace_kinds=(Unscale,),
+            precedence=Precedence(yields_to=("unscale@window",)),
+            sparing_kinds=(ScalerStep, Update),
             names_skip=True,
         ),
         "backward@unscaled-early": ViolationKind(
             "`{scaler}.unscale_({optimizer})` runs before the backward pass, so the scaler takes the new scaled "
             "gradients for unscaled ones: call it between backward and `{scaler}.step({optimizer})`",
-            cause_kinds=(UNSCALE,),
-            trace_kinds=(UNSCALE,),
-            yields_to=("unscale@window",),
+            cause=Cause(Unscale),
+            trace_kinds=(Unscale,),
+            precedence=Precedence(yields_to=("unscale@window",)),
         ),
         "backward:mixes": ViolationKind(
             "`{call}` adds scaled gradients of `{loss}` to the gradients of `{optimizer}`, which "
             "`{scaler}.unscale_({optimizer})` has already unscaled: run it before `unscale_`, or keep `{loss}` from "
             "the parameters of `{optimizer}`",
-            trace_kinds=(UNSCALE,),
+            trace_kinds=(Unscale,),
             # Then the early unscale_ is the cause.
-            yields_where_detected=("unscale@window",),
+            precedence=Precedence(yields_where_detected=("unscale@window",)),
         ),
         "backward@unscaled-framework": ViolationKind(
             "`{call}` unscales gradients, but the next backward runs before their step, so {framework} takes scaled "
@@ -43,18 +43,18 @@ RULE = Rule(
         "unscale@unscaled": ViolationKind(
             "`{scaler}.unscale_({optimizer})` is called twice for one update, so torch raises: "
             "call it once, before the gradients are first used",
-            trace_kinds=(UNSCALE,),
-            yields_to=("unscale@window", "backward@unscaled", "backward@unscaled-early"),
+            trace_kinds=(Unscale,),
+            precedence=Precedence(yields_to=("unscale@window", "backward@unscaled", "backward@unscaled-early")),
         ),
         "unscale@stepped": ViolationKind(
             "`{scaler}.unscale_({optimizer})` comes after the step, so torch raises: "
             "call it between backward and `{scaler}.step({optimizer})`",
-            trace_kinds=(SCALER_STEP,),
+            trace_kinds=(ScalerStep,),
         ),
         "step@unscaled-updated": ViolationKind(
             "`{scaler}.update()` runs between unscale_ and step, so the step divides the gradients by the scale "
             "again: call it after `{scaler}.step({optimizer})`",
-            cause_kinds=(UPDATE,),
+            cause=Cause(Update),
         ),
     },
     rationale="""\

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, UPDATE
+from ...events import Backward, Event, Update
 from ...fix import SAFE
-from ...rule import ERROR, INFO, Rule, ViolationKind
+from ...rule import ERROR, INFO, Cause, Certainty, Precedence, Rule, ViolationKind
+
+
+def _sets_scale(event: Event | None) -> bool:
+    return isinstance(event, Update) and event.new_scale
+
 
 RULE = Rule(
     "AMP207",
@@ -17,39 +22,38 @@ RULE = Rule(
         "update@pending-framework": ViolationKind(
             "{framework} has one loss scale for all optimizers and updates it in each step, but `{optimizer}` still "
             "holds gradients of the old scale: {advice}",
-            trace_kinds=(BACKWARD,),
+            trace_kinds=(Backward,),
         ),
         "update@pending": ViolationKind(
             "`{scaler}.update()` changes the scale while `{optimizer}` still holds gradients of the old scale: step "
             "every optimizer first, then update once",
-            cause_kinds=(UPDATE,),
-            trace_kinds=(BACKWARD,),
+            cause=Cause(Update, label_overrides=((_sets_scale, "update@new-scale"),)),
+            trace_kinds=(Backward,),
             exemption="another-scaler",
-            label_overrides=(("new_scale", "update@new-scale"),),
         ),
         "update@new-scale": ViolationKind(
             "`{scaler}.update()` sets a new scale while `{optimizer}` may hold gradients of the old scale (inside an "
             "accumulation window): set the scale after a step, before the next backward",
             INFO,
-            trace_kinds=(BACKWARD,),
+            trace_kinds=(Backward,),
         ),
         "update@aged": ViolationKind(
             "`{scaler}.update()` changes the scale before `{optimizer}` is stepped, which may still hold gradients of "
             "the old scale: step every optimizer first, then update once",
-            cause_kinds=(UPDATE,),
-            trace_kinds=(BACKWARD,),
+            cause=Cause(Update),
+            trace_kinds=(Backward,),
             exemption="another-scaler",
-            is_possible=True,
+            certainty=Certainty(is_possible=True),
         ),
         "update@left-out": ViolationKind(
             "`{scaler}.update()` also runs on paths that skip `{scaler}.step({optimizer})`, so torch raises because "
             "no inf check was recorded: put it under the condition of the step, or call `unscale_` on those paths",
-            trace_kinds=(BACKWARD,),
+            trace_kinds=(Backward,),
         ),
         "update@nothing": ViolationKind(
             "`{scaler}.update()` runs without a step or unscale_ since the last update, so torch raises: call it once "
             "per iteration, after `{scaler}.step({optimizer})`",
-            needs_every_path=True,
+            precedence=Precedence(needs_every_path=True),
         ),
     },
     rationale="""\

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import BACKWARD, SCALER_STEP, ZERO_GRAD
-from ...rule import ERROR, WARNING, Rule, ViolationKind
+from ...events import Backward, ScalerStep, ZeroGrad
+from ...rule import ERROR, WARNING, Cause, Certainty, Precedence, Rule, ViolationKind
 
 RULE = Rule(
     "AMP215",
@@ -15,9 +15,9 @@ RULE = Rule(
         "step@discarded": ViolationKind(
             "Gradients of `{optimizer}` are cleared between backward and `{scaler}.step({optimizer})`: "
             "clear them before backward or after the step",
-            cause_kinds=(ZERO_GRAD,),
-            trace_kinds=(BACKWARD,),
-            needs_every_path=True,
+            cause=Cause(ZeroGrad),
+            trace_kinds=(Backward,),
+            precedence=Precedence(needs_every_path=True),
         ),
         "backward@stale": ViolationKind(
             "Gradients of `{optimizer}` are not cleared between a step and the next backward: "
@@ -31,12 +31,11 @@ RULE = Rule(
             "Gradients of `{optimizer}` are not cleared in the analyzed code, although every call of this function "
             "steps it: call `{optimizer}.zero_grad()` before backward, unless the caller does",
             WARNING,
-            trace_kinds=(SCALER_STEP,),
+            trace_kinds=(ScalerStep,),
             in_next_iteration=True,
-            is_possible=True,
+            certainty=Certainty(is_possible=True, missing_method="zero_grad"),
             exemption="cleared-elsewhere",
             any_precision=True,
-            missing_method="zero_grad",
         ),
     },
     rationale="""\

@@ -48,7 +48,7 @@ class AngleListener(Listener):
         cause, how = (site, "radians") if source is None else (source.site, source.how)
         call = SiteText(site) if source is None else source.text
         names = {"call": call, "dtype": LOW[angles.dtype], "largest": f"{largest:.4g}"}
-        self.recording.emit(e.LOW_POSITIONS, cause, dtype=LOW[angles.dtype], guessed=False, how=how, names=names)
+        self.recording.emit(e.LowPositions(cause, dtype=LOW[angles.dtype], guessed=False, how=how, names=names))
 
 
 def _locals_at(site: Site) -> Mapping[str, object]:

@@ -42,7 +42,7 @@ class AutocastListener(Listener):
         excess = max(0, len(args) - len(entry.parameters))
         arguments = {key: plain_argument(value) for key, value in arguments_by_name.items()}
         names = {"call": SiteText(site)}
-        self.recording.emit(e.AUTOCAST_NEW, site, callable=name, arguments=arguments, excess=excess, names=names)
+        self.recording.emit(e.AutocastNew(site, callable=name, arguments=arguments, excess=excess, names=names))
 
     @listener_method
     def record_disabled(self) -> None:
@@ -69,21 +69,22 @@ class AutocastListener(Listener):
         self.regions.enter(site, region.device, dtype, enabled=enabled)
         self._nonfinite.note_region()
         if enabled:
-            self.recording.program.attributes["enters_autocast"] = True
+            self.recording.program.attributes.enters_autocast = True
         cache = bool(region._cache_enabled)
         if KEEPS_DETACHED and enabled and cache:
             self._weights.watch_forwards()
         self.recording.update_watching()
         self.recording.emit(
-            e.AUTOCAST_ENTER,
-            site,
-            None,
-            instance=id(region),
-            enabled=enabled,
-            device=region.device,
-            dtype=dtype,
-            cache=cache,
-            names=self.recording.query_source(site, _decorator_names if is_decorator else _enter_names),
+            e.AutocastEnter(
+                site,
+                None,
+                instance=id(region),
+                enabled=enabled,
+                device=region.device,
+                dtype=dtype,
+                cache=cache,
+                names=self.recording.query_source(site, _decorator_names if is_decorator else _enter_names),
+            )
         )
 
     @call_listener_method
@@ -95,7 +96,7 @@ class AutocastListener(Listener):
             enabled = bool(region._enabled)
             self.regions.left_region = LeftRegion(id(error), site, region.device, dtype_of(region), enabled)
         self._threads.report_threads()
-        self.recording.emit(e.AUTOCAST_EXIT, self.regions.leave(dtype_of(region) if region._enabled else ""))
+        self.recording.emit(e.AutocastExit(self.regions.leave(dtype_of(region) if region._enabled else "")))
         if not self.regions:
             self._threads.clear_watches()
             self._weights.clear_region()
@@ -104,7 +105,7 @@ class AutocastListener(Listener):
     @listener_method
     def record_cache_clear(self) -> None:
         self._weights.unwatch_forwards()
-        self.recording.emit(e.AUTOCAST_CACHE_CLEAR, self.sites.current_site())
+        self.recording.emit(e.AutocastCacheClear(self.sites.current_site()))
 
 
 def _enter_names(site: Site) -> dict[str, object]:

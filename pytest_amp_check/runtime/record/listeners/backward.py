@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ....protocol import events as e
-from ....protocol.events import Event, Site
+from ....protocol.events import Backward, Site
 from ..deferred_values import ONE, ScaledValue
 from ..graph import detach_tensor, find_leaf_ids, find_tensors, has_nonzero
 from ..reached_leaves import ReachedLeaves
@@ -70,24 +70,25 @@ class BackwardListener(Listener):
         first = leaf_ids is None
         if leaf_ids is None:
             leaf_ids = self._leaves_by_site[id(site)] = frozenset(find_leaf_ids(roots))
-        facts: dict[str, Any] = {
-            "feeds": set(),
-            "divided": True,
-            "scaled": scaled_loss is not None,
+        event = Backward(
+            site,
+            None if scaled_loss is None else scaled_loss.scaler.tracked_object.key,
+            names=self.recording.query_source(site, _backward_names),
+            feeds=set(),
+            divided=True,
+            scaled=scaled_loss is not None,
             # Roots with several elements run backward from given gradients, which may already be scaled.
-            "opaque": scaled_loss is None and any(root.numel() != 1 for root in roots),
+            opaque=scaled_loss is None and any(root.numel() != 1 for root in roots),
             # A region decides about the dtype also for modules with a precision policy.
-            "dtypes": self.regions.dtypes_below(site, roots) or policy_low_dtypes(leaf_ids),
-            "float8": in_float8(),
-            "several": scaled_loss is not None and self._scaled_losses.has_several_scalers(roots),
-            "uneven": scaled_loss is not None and self._scaled_losses.is_uneven(roots, scaled_loss.scale),
-        }
+            dtypes=self.regions.dtypes_below(site, roots) or policy_low_dtypes(leaf_ids),
+            float8=in_float8(),
+            several=scaled_loss is not None and self._scaled_losses.has_several_scalers(roots),
+            uneven=scaled_loss is not None and self._scaled_losses.is_uneven(roots, scaled_loss.scale),
+        )
         if first:
-            facts["leaves"] = leaf_ids
+            event.leaves = leaf_ids
             self._sizes.check_products(roots, site)
-        subject = None if scaled_loss is None else scaled_loss.scaler.tracked_object.key
-        names = self.recording.query_source(site, _backward_names)
-        event = self.recording.emit(e.BACKWARD, site, subject, names=names, **facts)
+        self.recording.emit(event)
         self.regions.forget_entered()
         marks_before = [(tracked, tracked.sentinel_marks()) for tracked in self.registry.optimizers.values()]
         scale = ONE if scaled_loss is None else scaled_loss.scale
@@ -104,7 +105,7 @@ class BackwardListener(Listener):
             self._anomaly_mode_reported = True
             anomaly_site = self._anomaly_mode_site or site
             self.recording.emit(
-                e.ANOMALY, anomaly_site, names={"call": SiteText(anomaly_site), "scaler": scaler.name or ""}
+                e.Anomaly(anomaly_site, names={"call": SiteText(anomaly_site), "scaler": scaler.name or ""})
             )
 
     @listener_method
@@ -119,7 +120,7 @@ class BackwardListener(Listener):
                 self._gradients.check_gradients(tracked)
             if tracked.is_used and not any(has_nonzero(p.grad) for p in tracked.sentinels):
                 # The gradients were cleared by unobserved code.
-                self.recording.emit(e.ZERO_GRAD, site, owners=(tracked.tracked_object.key,), guessed=True)
+                self.recording.emit(e.ZeroGrad(site, owners=(tracked.tracked_object.key,), guessed=True))
             tracked.is_used = False
 
     @listener_method
@@ -129,7 +130,8 @@ class BackwardListener(Listener):
             return
         self._penalties.end_backward()
         event = running.event
-        feeds: set[int] = event.attributes["feeds"]
+        feeds = event.feeds
+        assert isinstance(feeds, set)
         if not feeds:
             # An optimizer that has stepped inside the pass, by hooks, has already used its gradients.
             self.reached_leaves.note_backward(event, running.roots, self.registry.optimizers.values())
@@ -150,7 +152,7 @@ class BackwardListener(Listener):
                 self._note_accumulated(tracked, event, running, tracked.sentinel_marks())
         if mixed_keys and feeds - mixed_keys:
             # The loss is that of another optimizer. For a second loss of the same one, AMP209 names the early unscale.
-            event.attributes["mixes"] = mixed_keys
+            event.mixes = mixed_keys
         self._gradients.end_backward()
         if running.loss is not None:
             self.registry.last_backward = (event, running.loss)
@@ -183,7 +185,7 @@ class BackwardListener(Listener):
             collector.after_backward(scaler, running.scale.value, optimizers)
 
     def _note_accumulated(
-        self, tracked: TrackedOptimizer, event: Event, running: BackwardPass, marks: list[tuple[int, int]]
+        self, tracked: TrackedOptimizer, event: Backward, running: BackwardPass, marks: list[tuple[int, int]]
     ) -> None:
         tracked.backward = event
         tracked.backwards_since += 1
@@ -195,7 +197,7 @@ class BackwardListener(Listener):
             tracked.losses.append(running.loss)
 
 
-def _mixes(tracked: TrackedOptimizer, event: Event) -> bool:
+def _mixes(tracked: TrackedOptimizer, event: Backward) -> bool:
     """Return True if a scaled backward pass adds to unscaled gradients of another loss."""
     earlier = tracked.backward
     return (

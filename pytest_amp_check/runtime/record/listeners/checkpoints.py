@@ -35,13 +35,14 @@ class CheckpointListener(Listener):
         site = self.sites.current_site()
         names = {"optimizer": SiteText(site, "receiver")}
         tracked.load_event = self.recording.emit(
-            e.OPTIMIZER_LOAD,
-            site,
-            None,
-            tracked.tracked_object.key,
-            holds_scaler=id(state) in self._resumable_state_ids,
-            scope_scalers=(),
-            names=names,
+            e.OptimizerLoad(
+                site,
+                None,
+                tracked.tracked_object.key,
+                holds_scaler=id(state) in self._resumable_state_ids,
+                scope_scalers=(),
+                names=names,
+            )
         )
 
     @listener_method
@@ -51,14 +52,14 @@ class CheckpointListener(Listener):
             tracked = self.registry.track_scaler(scaler)
             tracked.name = tracked.name or SiteText(site, "receiver")
             names = {"scaler": SiteText(site, "receiver")}
-            self.recording.emit(e.SCALER_STATE, site, tracked.tracked_object.key, names=names)
+            self.recording.emit(e.ScalerState(site, tracked.tracked_object.key, names=names))
 
     @listener_method
     def record_scaler_load(self, scaler: Any) -> None:
         if scaler.is_enabled():
             tracked = self.registry.track_scaler(scaler)
             tracked.scale = self.registry.current_scale(scaler)
-            self.recording.emit(e.SCALER_LOAD, self.sites.current_site(), tracked.tracked_object.key)
+            self.recording.emit(e.ScalerLoad(self.sites.current_site(), tracked.tracked_object.key))
 
     @listener_method
     def record_load(self, obj: Any) -> None:
@@ -74,13 +75,14 @@ class CheckpointListener(Listener):
         state_site = next((tracked.state_site for tracked in owners if tracked.state_site is not None), None)
         # Names and not objects, because the objects may be freed before the end of the run.
         self.recording.emit(
-            e.SAVE,
-            state_site or site,
-            optimizers=tuple(_name_of(tracked, "the optimizer") for tracked in owners),
-            scalers=(True,) if contents.has_scaler_state or contents.scalers else (),
-            whole_scalers=(),
-            scope_scalers=self._live_scalers(owners),
-            open=False,
+            e.Save(
+                state_site or site,
+                optimizers=tuple(_name_of(tracked, "the optimizer") for tracked in owners),
+                scalers=(True,) if contents.has_scaler_state or contents.scalers else (),
+                whole_scalers=(),
+                scope_scalers=self._live_scalers(owners),
+                open=False,
+            )
         )
         if contents.scalers:
             self._record_whole_scalers(contents, site)
@@ -98,7 +100,7 @@ class CheckpointListener(Listener):
     def _record_whole_scalers(self, contents: CheckpointContents, site: Site) -> None:
         """Record scalers that are saved as objects instead of their state."""
         whole = tuple(_name_of(self.registry.track_scaler(scaler), "the scaler") for scaler in contents.scalers)
-        self.recording.emit(e.SAVE, site, optimizers=(), scalers=(), whole_scalers=whole, scope_scalers=(), open=False)
+        self.recording.emit(e.Save(site, optimizers=(), scalers=(), whole_scalers=whole, scope_scalers=(), open=False))
 
 
 def _name_of(tracked: TrackedOptimizer | TrackedScaler, default: str) -> str:

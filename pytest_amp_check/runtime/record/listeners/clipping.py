@@ -59,15 +59,16 @@ class ClippingListener(Listener):
             for tracked in clipped_optimizers:
                 tracked.edit_site = site
         self.recording.emit(
-            e.CLIP,
-            site,
-            owners=owners,
-            touches=unknown,
-            nonfinite_error=nonfinite_error and not self.recording.query_source(site, is_in_try),
-            measures_only=measures_only,
-            # torch 2.4 has exhausted a generator of parameters, but the gradients identify the optimizers.
-            local=norm and are_shards(params or (p for tracked in clipped_optimizers for p in tracked.params)),
-            names=self.recording.query_source(site, _clip_names),
+            e.Clip(
+                site,
+                owners=owners,
+                touches=unknown,
+                nonfinite_error=nonfinite_error and not self.recording.query_source(site, is_in_try),
+                measures_only=measures_only,
+                # torch 2.4 has exhausted a generator of parameters, but the gradients identify the optimizers.
+                local=norm and are_shards(params or (p for tracked in clipped_optimizers for p in tracked.params)),
+                names=self.recording.query_source(site, _clip_names),
+            )
         )
 
     def _is_scaled(self, limit: float, clipped_optimizers: Sequence[TrackedOptimizer]) -> bool:
@@ -82,7 +83,7 @@ class ClippingListener(Listener):
         site = self.sites.current_site()
         if owners and not self.recording.query_source(site, mentions_scale):
             names = {"params": "the gradients", "call": SiteText(site)}
-            self.recording.emit(e.GRAD_READ, site, owners=tuple(sorted(owners)), names=names)
+            self.recording.emit(e.GradRead(site, owners=tuple(sorted(owners)), names=names))
 
     @listener_method
     def record_norm(self, norm: Any) -> None:
@@ -115,7 +116,7 @@ class ClippingListener(Listener):
             scaler = self.registry.scaler_of(live[0])
             scaler_name = "" if scaler is None or scaler.name is None else scaler.name
             names = {"call": call, "optimizer": live[0].name or "", "scaler": scaler_name}
-            self.recording.emit(e.GRAD_CHECK, site, owners=owners, raises=True, names=names)
+            self.recording.emit(e.GradCheck(site, owners=owners, raises=True, names=names))
 
 
 def _clip_names(site: Site) -> dict[str, object]:

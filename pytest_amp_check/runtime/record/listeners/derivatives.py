@@ -58,8 +58,7 @@ class DerivativeListener(Listener):
             return
         if not all(map(_is_finite_on_cpu, tensors)):
             names: dict[str, object] = {"call": SiteText(site), "step": str(self.recording.steps.total)}
-            facts = {"how": "derivative", "lasting": "", "witness": ()}
-            self._overflow = Event(e.NOT_FINITE, site, None, None, facts, names)
+            self._overflow = e.NotFinite(site, how="derivative", names=names)
 
     def _is_scaled_gradient(self, tensor: torch.Tensor) -> bool:
         """Return True if a tensor is a scaled ``.grad``, or the result of another call for a scaled loss."""

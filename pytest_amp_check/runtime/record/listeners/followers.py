@@ -121,7 +121,7 @@ class StepFollowersListener(Listener):
             names["scaler"] = tracked.scaler.name
         optimizer = tracked.tracked_object.key
         self.recording.emit(
-            e.STEP_FOLLOWED, self.sites.current_site(), None, optimizer, skipped=found_inf, how=how, names=names
+            e.StepFollowed(self.sites.current_site(), None, optimizer, skipped=found_inf, how=how, names=names)
         )
 
 

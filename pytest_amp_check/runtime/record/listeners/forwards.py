@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ....protocol import events as e
-from ....protocol.events import Event, Site
+from ....protocol.events import Site
 from .. import active
 from ..forwards import ModuleCalls, float32_products, is_outermost
 from ..recording import Recording
@@ -24,11 +24,11 @@ class ForwardListener(Listener):
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
         #: Scale events whose forward pass is searched, and number of scale calls since the last of them.
-        self._sought_events: list[Event] = []
+        self._sought_events: list[e.Scale] = []
         self._scale_count = 0
         self._calls = ModuleCalls()
 
-    def seek_forward(self, event: Event, losses: list[torch.Tensor]) -> None:
+    def seek_forward(self, event: e.Scale, losses: list[torch.Tensor]) -> None:
         """Search the forward pass of a loss that was scaled for the first time, if the forward ran in float32."""
         if self._float32_products(event.site, losses):
             self._sought_events.append(event)
@@ -46,15 +46,15 @@ class ForwardListener(Listener):
             products = self._float32_products(site, losses) if self._calls else []
             if products:
                 call_site = self._calls.site_of_product(products)
-                event.attributes["forward"] = None if call_site is None else Event(e.FORWARD, call_site)
-                enters_autocast = bool(self.recording.program.attributes["enters_autocast"])
-                event.attributes.update(float32=True, forward_read=True, autocast="out", loss_in_region=enters_autocast)
+                event.forward = None if call_site is None else e.Forward(call_site)
+                enters_autocast = self.recording.program.attributes.enters_autocast
+                event.float32 = event.forward_read = True
+                event.autocast, event.loss_in_region = "out", enters_autocast
                 if not enters_autocast and self._is_disabled_around(products):
-                    assert self.regions.disabled_site is not None
-                    names: dict[str, object] = {"call": SiteText(self.regions.disabled_site)}
-                    event.attributes["disabled_by"] = Event(
-                        e.AUTOCAST_NEW, self.regions.disabled_site, None, None, {}, names
-                    )
+                    region_site = self.regions.disabled_site
+                    assert region_site is not None
+                    names = {"call": SiteText(region_site)}
+                    event.disabled_by = e.AutocastNew(region_site, arguments={}, callable="", names=names)
                 self._sought_events.remove(event)
         self._scale_count += 1
         if self._sought_events and self._scale_count <= TURNS:
@@ -78,7 +78,7 @@ class ForwardListener(Listener):
         enabled_regions = [enabled for node in products for enabled in spans.enabled_around(node)]
         if any(enabled_regions):
             return []
-        if not self.recording.program.attributes["enters_autocast"]:
+        if not self.recording.program.attributes.enters_autocast:
             if self._is_disabled_around(products):
                 return products
             is_chosen = self.regions.is_autocast_chosen or self.recording.query_source(site, chooses_autocast)

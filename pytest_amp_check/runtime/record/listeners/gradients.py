@@ -84,7 +84,7 @@ class GradientListener(Listener):
         elif effect == "replace":
             self._record_replacement(tracked, site, grad, operand, names)
         elif effect != "fill" or not _is_scale_free(operand):
-            self.recording.emit(e.GRAD_EDIT, site, owners=(tracked.tracked_object.key,), names=names)
+            self.recording.emit(e.GradEdit(site, owners=(tracked.tracked_object.key,), names=names))
 
     def begin_backward(self) -> None:
         """Watch the effect of hooks on gradients in a scaled backward pass."""
@@ -111,7 +111,7 @@ class GradientListener(Listener):
         assert each.grad_after is not None
         names = {**self._names_of_edit(tracked, site), "call": "this hook"}
         if _is_edited(each.grad_before, each.grad_after):
-            self.recording.emit(e.GRAD_EDIT, site, owners=(tracked.tracked_object.key,), names=names)
+            self.recording.emit(e.GradEdit(site, owners=(tracked.tracked_object.key,), names=names))
         else:
             factor = _common_factor(each.grad_before, each.grad_after)
             if factor is not None:
@@ -127,7 +127,7 @@ class GradientListener(Listener):
             site = self.sites.current_site()
             names = self._names_of_edit(tracked, site)
             if effect == "edit" or (effect == "fill" and not _is_scale_free(operand)):
-                self.recording.emit(e.GRAD_EDIT, site, owners=(tracked.tracked_object.key,), names=names)
+                self.recording.emit(e.GradEdit(site, owners=(tracked.tracked_object.key,), names=names))
             elif effect in ("divide", "multiply") and is_number(operand):
                 value = plain_number(operand)
                 self._is_clipped(tracked, site, 1 / value if effect == "divide" and value else value, tensor, names)
@@ -148,7 +148,7 @@ class GradientListener(Listener):
                 own_site = self._hook_sites.setdefault(
                     id(site), Site(site.path, site.line, site.column, site.end_line, site.end_column, site.function)
                 )
-                self.recording.emit(e.GRAD_READ, own_site, owners=(tracked.tracked_object.key,), names=names)
+                self.recording.emit(e.GradRead(own_site, owners=(tracked.tracked_object.key,), names=names))
             return
 
     def _is_running(self, codes: set[CodeType]) -> bool:
@@ -183,8 +183,8 @@ class GradientListener(Listener):
         elif self._is_clipped(tracked, site, factor, grad, names):
             return
         if divides or not tracked.is_unscaled:
-            kind = e.GRAD_DIVIDE if divides else e.GRAD_NORMALISE
-            self.recording.emit(kind, site, owners=(tracked.tracked_object.key,), names=names)
+            kind = e.GradDivide if divides else e.GradNormalise
+            self.recording.emit(kind(site, owners=(tracked.tracked_object.key,), names=names))
 
     def _is_clipped(
         self, tracked: TrackedOptimizer, site: Site, factor: float, grad: torch.Tensor | None, names: dict[str, Any]
@@ -195,7 +195,7 @@ class GradientListener(Listener):
             return False
         clips = self._manual_clips.is_clip(tracked, site, factor, grad)
         if clips and not self._manual_clips.mark_reported(tracked, site):
-            self.recording.emit(e.CLIP, site, owners={tracked.tracked_object.key}, by_hand=True, names=names)
+            self.recording.emit(e.Clip(site, owners={tracked.tracked_object.key}, by_hand=True, names=names))
         return clips
 
     @listener_method
@@ -238,15 +238,15 @@ class GradientListener(Listener):
         key = tracked.tracked_object.key
         scale = self.registry.scale_for(tracked).value
         if old is None or not isinstance(new, torch.Tensor):
-            self.recording.emit(e.HANDOFF, site, things=(key,))
+            self.recording.emit(e.Handoff(site, things=(key,)))
         elif scale != 1.0 and _is_divided(old, new, scale):
-            self.recording.emit(e.GRAD_DIVIDE, site, owners=(key,), names=names)
+            self.recording.emit(e.GradDivide(site, owners=(key,), names=names))
         elif _is_edited(old, new):
-            self.recording.emit(e.GRAD_EDIT, site, owners=(key,), names=names)
+            self.recording.emit(e.GradEdit(site, owners=(key,), names=names))
         else:
             factor = _common_factor(old, new)
             if factor is None or not self._is_clipped(tracked, site, factor, old, names):
-                self.recording.emit(e.HANDOFF, site, things=(key,))
+                self.recording.emit(e.Handoff(site, things=(key,)))
 
     def owners_of(self, tensor: torch.Tensor) -> tuple[int, ...]:
         """Return the optimizers whose parameter has this tensor, or a view of the tensor, as its gradient."""
@@ -293,7 +293,7 @@ class GradientListener(Listener):
     def _record_found_clear(self, tracked: TrackedOptimizer, site: Site) -> None:
         names = {"call": SiteText(site)}
         rescue = self.are_discarded(tracked, site)
-        self.recording.emit(e.ZERO_GRAD, site, owners=(tracked.tracked_object.key,), rescue=rescue, names=names)
+        self.recording.emit(e.ZeroGrad(site, owners=(tracked.tracked_object.key,), rescue=rescue, names=names))
 
     def are_discarded(self, tracked: TrackedOptimizer, site: Site) -> bool:
         """Return True if gradients that are cleared at a location are discarded on purpose.

@@ -29,7 +29,7 @@ class LossListener(Listener):
         if not self.recording.backward_depth:
             site = self.sites.current_site()
             names = {"call": SiteText(site), "loss": SiteText(site, "argument")}
-            self.recording.emit(e.LOSS, site, function=function, names=names)
+            self.recording.emit(e.Loss(site, function=function, names=names))
 
     @listener_method
     def record_low_loss(self, output: torch.Tensor) -> None:
@@ -43,7 +43,7 @@ class LossListener(Listener):
             return
         self._low_loss_site_ids.add(id(site))
         names = {"call": SiteText(site), "loss": SiteText(site, "argument", "input")}
-        self.recording.emit(e.LOSS, site, low_precision=LOW[output.dtype], names=names)
+        self.recording.emit(e.Loss(site, low_precision=LOW[output.dtype], names=names))
 
     def should_watch_averages(self, tensor: torch.Tensor) -> bool:
         """Return True if small changes of a low-precision tensor should be checked."""
@@ -59,7 +59,7 @@ class LossListener(Listener):
         if isinstance(term, torch.Tensor) and self._averages.stands_still(tensor, before, term):
             site = self.sites.current_site()
             names = {"sum": SiteText(site, "receiver")}
-            self.recording.emit(e.LOW_SUM, site, dtype=LOW[tensor.dtype], guessed=False, stands=True, names=names)
+            self.recording.emit(e.LowSum(site, dtype=LOW[tensor.dtype], guessed=False, stands=True, names=names))
 
     @listener_method
     def record_low_sum(self, tensor: torch.Tensor, term: Any, factor: float) -> None:
@@ -71,4 +71,4 @@ class LossListener(Listener):
         ):
             site = self.sites.current_site()
             names = {"sum": SiteText(site, "receiver")}
-            self.recording.emit(e.LOW_SUM, site, dtype=LOW[tensor.dtype], guessed=False, names=names)
+            self.recording.emit(e.LowSum(site, dtype=LOW[tensor.dtype], guessed=False, names=names))

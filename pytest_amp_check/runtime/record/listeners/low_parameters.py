@@ -69,7 +69,7 @@ class LowPrecisionListener(Listener):
 
     def _make_event(self, site: Site, dtype: str, how: str, names: dict[str, object]) -> Event:
         module = self.recording.program.add_object("module", "the model")
-        return Event(e.MODULE_CAST, site, module.key, None, {"dtype": dtype, "how": how}, names)
+        return e.ModuleCast(site, module.key, dtype=dtype, how=how, names=names)
 
     def _note_params(self, params: Iterable[torch.Tensor], event: Event) -> None:
         self._note_count += 1
@@ -119,7 +119,7 @@ class LowPrecisionListener(Listener):
 
     def report_casts(self, params: Iterable[torch.Tensor]) -> bool:
         """Report casts and creations of trained parameters. Return True if the events of all parameters are known."""
-        trained: set[int] = self.recording.program.attributes["trained_modules"]
+        trained: set[int] = self.recording.program.attributes.trained_modules
         is_all_known = True
         for p in params:
             event = self._cast_events.get(id(p))

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ....protocol import events as e
-from ....protocol.events import Event, Site
+from ....protocol.events import Site
 from ..active import THREAD
 from ..deferred_values import DeferredNumber
 from ..delayed_reads import DeviceTransfer, PreviousWeights, Weights
@@ -105,7 +105,7 @@ class PendingCause(NamedTuple):
     Without both flags the cause is never reported.
     """
 
-    event: Event
+    event: e.NotFinite
     is_reported: bool
     if_never_stepped: bool
 
@@ -378,7 +378,7 @@ class NonFiniteListener(Listener):
                 self._report_nonfinite(SKIPPED, [optimizer])
 
     @property
-    def pending_cause(self) -> Event | None:
+    def pending_cause(self) -> e.NotFinite | None:
         """The most recent cause of skipped steps since the scaler's last applied step, or None."""
         return self._pending_causes[-1].event if self._pending_causes else None
 
@@ -476,8 +476,7 @@ class NonFiniteListener(Listener):
         if site is None:
             site = Site("<unknown>", 1)
         lasting = _describe_statistics(buffers) if is_scaled else ""
-        facts = {"how": cause.label, "lasting": lasting, "witness": cause.trace}
-        event = Event(e.NOT_FINITE, site, None, None, facts, dict(cause.names))
+        event = e.NotFinite(site, how=cause.label, lasting=lasting, witness=cause.trace, names=dict(cause.names))
         if is_scaled:
             is_repeated = if_never_stepped and any(pending.if_never_stepped for pending in self._pending_causes)
             self._pending_causes.append(PendingCause(event, is_reported, if_never_stepped and not is_repeated))

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 
 from ....protocol import events as e
-from ....protocol.events import Event, Site
+from ....protocol.events import Site
 from ..deferred_values import ONE, FoundInf
 from ..recording import Recording
 from ..source import SiteText, find_window_predicate, has_calling_condition, is_chosen, is_conditional
-from ..tracked import TrackedOptimizer, TrackedScaler
+from ..tracked import TrackedOptimizer, TrackedScaler, feed_optimizer
 from .gradients import GradientListener
 from .listener import Listener, listener_method
 from .non_finite import NonFiniteListener
@@ -48,11 +48,11 @@ class OptimizerListener(Listener):
         if not isinstance(optimizer, torch.optim.Optimizer):
             return
         tracked = self.registry.track_optimizer(optimizer)
-        tracked.tracked_object.attributes["constructed"] = tracked.windows.is_complete = True
+        tracked.tracked_object.attributes.constructed = tracked.windows.is_complete = True
         tracked.construction_site = self.sites.current_site()
         clean = all(p.grad is None for p in tracked.params)
         if clean:
-            self.recording.emit(e.OPTIMIZER_NEW, tracked.construction_site, tracked.tracked_object.key)
+            self.recording.emit(e.OptimizerNew(tracked.construction_site, tracked.tracked_object.key))
 
     @listener_method
     def record_params_change(self, optimizer: Any) -> None:
@@ -74,12 +74,12 @@ class OptimizerListener(Listener):
         if scaler is not None and scaler.name is not None:
             names["scaler"] = scaler.name
         checked = self._is_checked(tracked, optimizer, scaler, site)
-        self.recording.emit(e.STEP, site, None, tracked.tracked_object.key, checked=checked, names=names)
+        self.recording.emit(e.Step(site, None, tracked.tracked_object.key, checked=checked, names=names))
         if tracked.backward is not None and self._is_unscaled_float16(tracked.backward):
             if self._construction.has_disabled_scales:
                 self._construction.report_float16()
             else:
-                tracked.backward.attributes["alone"] = True
+                tracked.backward.alone = True
                 self.recording.run_checker.check_event(tracked.backward)
         self.recording.steps.begin_step(tracked.name, None, None, tracked.losses, tracked.norm, site)
         scale = self.registry.scale_for(tracked) if tracked.is_scaled else ONE
@@ -93,10 +93,10 @@ class OptimizerListener(Listener):
         """
         if self.recording.backward_depth and self.recording.run_checker.pending_events:
             running = next(
-                (x for x in reversed(self.recording.run_checker.pending_events) if x.kind == e.BACKWARD), None
+                (x for x in reversed(self.recording.run_checker.pending_events) if isinstance(x, e.Backward)), None
             )
             if running is not None:
-                running.attributes["feeds"].add(tracked.tracked_object.key)
+                feed_optimizer(running, tracked.tracked_object.key)
                 tracked.backward = running
 
     def _is_checked(self, tracked: TrackedOptimizer, optimizer: Any, scaler: TrackedScaler | None, site: Site) -> bool:
@@ -105,10 +105,9 @@ class OptimizerListener(Listener):
             return False
         return self.recording.query_source(site, is_conditional if tracked.has_taken_number else has_calling_condition)
 
-    def _is_unscaled_float16(self, backward: Event) -> bool:
+    def _is_unscaled_float16(self, backward: e.Backward) -> bool:
         """Return True if a float16 backward pass was never scaled, and is not reported yet."""
-        facts = backward.attributes
-        return not facts["scaled"] and facts["dtypes"] == {"float16"} and not facts.get("alone")
+        return not backward.scaled and backward.dtypes == {"float16"} and not backward.alone
 
     @listener_method
     def after_step(self, optimizer: Any) -> None:
@@ -144,14 +143,14 @@ class OptimizerListener(Listener):
         # A step with a condition other than a count leaves batches out on purpose.
         if discarded_site is not None and (backward is None or not is_chosen(self.sites.current_site(), backward.site)):
             names: dict[str, object] = {"optimizer": tracked.name or ""}
-            self.recording.emit(e.WINDOW, discarded_site, None, tracked.tracked_object.key, how="zero", names=names)
-        early_in_autocast = early and self.recording.program.attributes["enters_autocast"]
+            self.recording.emit(e.Window(discarded_site, None, tracked.tracked_object.key, how="zero", names=names))
+        early_in_autocast = early and self.recording.program.attributes.enters_autocast
         test = (
             self.recording.query_source(self.sites.current_site(), find_window_predicate) if early_in_autocast else None
         )
         if test is not None and test.site is not None:
             names = {"window": test.text}
-            self.recording.emit(e.WINDOW, test.site, None, tracked.tracked_object.key, how="early", names=names)
+            self.recording.emit(e.Window(test.site, None, tracked.tracked_object.key, how="early", names=names))
 
 
 def _has_overflow(optimizer: Any, tracked: TrackedScaler | None) -> bool:

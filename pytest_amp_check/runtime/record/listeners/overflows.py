@@ -77,8 +77,7 @@ class OverflowListener(Listener):
                 names = {"op": each.op, "step": str(self.recording.steps.total), "call": SiteText(each.site)}
                 names["line"] = str(each.division_site.line)
                 witness = ((each.site, "a result is infinite"), (each.division_site, "it divides, and gives zero"))
-                facts = {"how": "hidden", "lasting": "", "witness": witness}
-                self._found.append(Event(e.NOT_FINITE, each.site, None, None, facts, dict(names)))
+                self._found.append(e.NotFinite(each.site, how="hidden", witness=witness, names=dict(names)))
 
     def record_loss(self, *, is_finite: bool) -> None:
         """Report the overflows behind a loss. A loss that is not finite has its own finding."""

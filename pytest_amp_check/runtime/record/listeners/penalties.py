@@ -71,7 +71,7 @@ class PenaltyListener(Listener):
             return
         site = self.sites.current_site()
         names: dict[str, object] = {"scaler": scaled_loss.scaler.name or "", "call": SiteText(site)}
-        event = Event(e.PENALTY, site, None, None, {}, names)
+        event = e.Penalty(site, names=names)
         self._new_penalties.append(
             Penalty(event, [grad for grad in find_tensors(grads) if grad.grad_fn is not None], scaled_loss.scale)
         )

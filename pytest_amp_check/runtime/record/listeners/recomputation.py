@@ -44,7 +44,7 @@ class RecomputationListener(Listener):
         self._seen_site_ids.add(id(site))
         ids = frozenset(id(p) for module in _modules_of(function) for p in module.parameters() if p.requires_grad)
         if ids:
-            event = Event(e.RECOMPUTATION, site, None, None, {}, {"call": SiteText(site)})
+            event = e.Recomputation(site, names={"call": SiteText(site)})
             self._cuts.append((event, ids))
 
     def report_cuts(self, tracked: TrackedOptimizer) -> None:

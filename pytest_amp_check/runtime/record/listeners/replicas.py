@@ -45,4 +45,4 @@ class ReplicaListener(Listener):
         """Record that the program chooses a function to average gradients."""
         if getattr(hook, "__name__", "") in _FP16_HOOKS:
             site = self.sites.current_site()
-            self.recording.emit(e.COMM_HOOK, site, names={"call": SiteText(site)})
+            self.recording.emit(e.CommHook(site, names={"call": SiteText(site)}))

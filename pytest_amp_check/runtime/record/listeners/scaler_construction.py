@@ -9,7 +9,6 @@ import torch
 
 from ....protocol import events as e
 from ....protocol import torch_api
-from ....protocol.events import Event
 from ..recording import Recording, plain_argument
 from ..source import SiteText
 from .listener import Listener, listener_method
@@ -21,37 +20,38 @@ class ScalerConstructionListener(Listener):
     def __init__(self, recording: Recording) -> None:
         super().__init__(recording)
         #: Scalers whose construction was seen, to the event.
-        self._construction_events: weakref.WeakKeyDictionary[Any, Event] = weakref.WeakKeyDictionary()
+        self._construction_events: weakref.WeakKeyDictionary[Any, e.ScalerNew] = weakref.WeakKeyDictionary()
         #: True once a scaler that disabled itself was reported.
         self._reported_disabled = False
         #: True if a disabled scaler has scaled.
         self.has_disabled_scales = False
         #: The construction of the first such scaler whose device exists here, or its first use.
-        self._disabled_event: Event | None = None
+        self._disabled_event: e.ScalerNew | None = None
 
     @listener_method
-    def record_construction(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Event:
+    def record_construction(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> e.ScalerNew:
         entry = torch_api.SURFACE[name]
         arguments_by_name = dict(zip(entry.parameters, args, strict=False))
         arguments_by_name.update(kwargs)
         site = self.sites.current_site()
         return self.recording.emit(
-            e.SCALER_NEW,
-            site,
-            None,
-            callable=name,
-            arguments={key: plain_argument(value) for key, value in arguments_by_name.items()},
-            excess=max(0, len(args) - len(entry.parameters)),
-            names={"call": SiteText(site), "scaler": "the scaler"},
+            e.ScalerNew(
+                site,
+                None,
+                callable=name,
+                arguments={key: plain_argument(value) for key, value in arguments_by_name.items()},
+                excess=max(0, len(args) - len(entry.parameters)),
+                names={"call": SiteText(site), "scaler": "the scaler"},
+            )
         )
 
     @listener_method
-    def record_created(self, scaler: Any, event: Event) -> None:
+    def record_created(self, scaler: Any, event: e.ScalerNew) -> None:
         """Record that the constructor of a scaler has returned."""
         self._construction_events[scaler] = event
-        enabled = event.attributes["arguments"].get("enabled", True)
+        enabled = event.arguments.get("enabled", True)
         if enabled is True and not scaler.is_enabled() and not self._reported_disabled:
-            self._reported_disabled = event.attributes["disabled_itself"] = True
+            self._reported_disabled = event.disabled_itself = True
             # The event may already be checked, so it is checked again.
             self.recording.run_checker.check_event(event)
 
@@ -66,11 +66,10 @@ class ScalerConstructionListener(Listener):
         self._reported_disabled = True
         self.recording.run_checker.add_event(self._make_use_event(disabled_itself=True))
 
-    def _make_use_event(self, *, disabled_itself: bool) -> Event:
+    def _make_use_event(self, *, disabled_itself: bool) -> e.ScalerNew:
         site = self.sites.current_site()
-        names: dict[str, object] = {"call": SiteText(site), "scaler": SiteText(site, "receiver")}
-        facts = {"callable": "", "arguments": {}, "disabled_itself": disabled_itself}
-        return Event(e.SCALER_NEW, site, None, None, facts, names)
+        names = {"call": SiteText(site), "scaler": SiteText(site, "receiver")}
+        return e.ScalerNew(site, None, callable="", arguments={}, disabled_itself=disabled_itself, names=names)
 
     def report_float16(self) -> None:
         """Report, once, that float16 gradients are computed under a scaler that the program has disabled.
@@ -79,8 +78,8 @@ class ScalerConstructionListener(Listener):
         training on that device.
         """
         event = self._disabled_event
-        if event is not None and not self._reported_disabled and not event.attributes.get("off_in_float16"):
-            event.attributes["off_in_float16"] = True
+        if event is not None and not self._reported_disabled and not event.off_in_float16:
+            event.off_in_float16 = True
             self.recording.run_checker.check_event(event)
 
 

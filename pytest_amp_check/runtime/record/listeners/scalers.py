@@ -63,7 +63,7 @@ class ScalerListener(Listener):
         names = self.recording.query_source(site, _step_names)
         tracked.name, tracked_scaler.name = names["optimizer"], names["scaler"]
         self._last_event = self.recording.emit(
-            e.UNSCALE, site, tracked_scaler.tracked_object.key, tracked.tracked_object.key, names=names
+            e.Unscale(site, tracked_scaler.tracked_object.key, tracked.tracked_object.key, names=names)
         )
 
     @listener_method
@@ -94,7 +94,7 @@ class ScalerListener(Listener):
         names = self.recording.query_source(site, _step_names)
         tracked.name, tracked_scaler.name = names["optimizer"], names["scaler"]
         if tracked.load_event is not None:
-            tracked.load_event.attributes["scope_scalers"] = (tracked_scaler.name,)
+            tracked.load_event.scope_scalers = (tracked_scaler.name,)
             tracked.load_event = None
         closure = bool(args or kwargs) and any(callable(x) for x in (*args, kwargs.get("closure")))
         self._weights.low_precision.prepare_step(tracked)
@@ -102,14 +102,15 @@ class ScalerListener(Listener):
         if tracked.is_unscaled and tracked.edit_site is not None:
             self._find_invalid(scaler, optimizer, tracked, tracked.edit_site)
         self._last_event = self.recording.emit(
-            e.SCALER_STEP,
-            site,
-            tracked_scaler.tracked_object.key,
-            tracked.tracked_object.key,
-            closure=closure,
-            unscales=_leaves_unscaled(optimizer),
-            unsynchronised=unsynchronized_reason(scaler, optimizer, tracked.params),
-            names=names,
+            e.ScalerStep(
+                site,
+                tracked_scaler.tracked_object.key,
+                tracked.tracked_object.key,
+                closure=closure,
+                unscales=_leaves_unscaled(optimizer),
+                unsynchronised=unsynchronized_reason(scaler, optimizer, tracked.params),
+                names=names,
+            )
         )
         self._optimizers.inside_scaler_step += 1
         scale = ONE if tracked.is_unscaled else tracked_scaler.scale
@@ -127,7 +128,7 @@ class ScalerListener(Listener):
         for p in tracked.params:
             if p.grad is not None and not bool(torch.isfinite(dense_values(p.grad)).all()):
                 names = {"optimizer": tracked.name or "", "call": SiteText(edit_site)}
-                self.recording.emit(e.GRAD_INVALID, edit_site, None, tracked.tracked_object.key, names=names)
+                self.recording.emit(e.GradInvalid(edit_site, None, tracked.tracked_object.key, names=names))
                 return
 
     @listener_method
@@ -143,7 +144,7 @@ class ScalerListener(Listener):
             self._drop_expected_refusal()
             # torch raised an error, so the state of the gradients is unknown.
             tracked_optimizer = self.registry.track_optimizer(optimizer)
-            self.recording.emit(e.HANDOFF, self.sites.current_site(), things=(tracked_optimizer.tracked_object.key,))
+            self.recording.emit(e.Handoff(self.sites.current_site(), things=(tracked_optimizer.tracked_object.key,)))
             self._weights.low_precision.note_step(tracked_optimizer, is_refused=True)
             return
         tracked, tracked_scaler = self.registry.track_optimizer(optimizer), self.registry.track_scaler(scaler)
@@ -184,7 +185,7 @@ class ScalerListener(Listener):
         tracked_scaler.name = names["scaler"]
         has_new_scale = new_scale is not None
         self._last_event = self.recording.emit(
-            e.UPDATE, site, tracked_scaler.tracked_object.key, new_scale=has_new_scale, names=names
+            e.Update(site, tracked_scaler.tracked_object.key, new_scale=has_new_scale, names=names)
         )
 
     @listener_method
@@ -200,13 +201,13 @@ class ScalerListener(Listener):
         tracked_scaler.steps_since_update.clear()
         for tracked in self.registry.optimizers.values():
             tracked.windows.record_update()
-        assert self._last_event is not None
-        facts = self._last_event.attributes
-        facts.update(steps=tracked_scaler.steps, growth_interval=scaler.get_growth_interval())
+        update = self._last_event
+        assert isinstance(update, e.Update)
+        update.steps, update.growth_interval = tracked_scaler.steps, scaler.get_growth_interval()
         cause = self._nonfinite.pending_cause
         if cause is not None:
-            facts.update(cause=describe_violation(cause, self.recording.program), witness=cause.attributes["witness"])
-        readings.run_when_known(functools.partial(_store_skips, facts, tracked_scaler, scale))
+            update.cause, update.witness = describe_violation(cause, self.recording.program), cause.witness
+        readings.run_when_known(functools.partial(_store_skips, update, tracked_scaler, scale))
 
 
 def _is_optimizer(value: Any) -> bool:
@@ -221,8 +222,9 @@ def _count_skips(tracked: TrackedOptimizer, tracked_scaler: TrackedScaler, skipp
     tracked_scaler.skips_in_a_row = tracked.skips_in_a_row
 
 
-def _store_skips(facts: dict[str, Any], tracked_scaler: TrackedScaler, scale: DeferredNumber) -> None:
-    facts.update(scale=scale.value, skips_in_a_row=tracked_scaler.skips_in_a_row, skips=tracked_scaler.skips)
+def _store_skips(update: e.Update, tracked_scaler: TrackedScaler, scale: DeferredNumber) -> None:
+    update.scale = scale.value
+    update.skips_in_a_row, update.skips = tracked_scaler.skips_in_a_row, tracked_scaler.skips
 
 
 def _step_names(site: Site) -> dict[str, SiteText]:

@@ -8,7 +8,7 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from ....protocol import events as e
-from ....protocol.events import Event, Site
+from ....protocol.events import Site
 from ..graph import find_tensors
 from ..loose_ops import LooseOps
 from ..recording import Recording
@@ -89,32 +89,33 @@ class ScalingListener(Listener):
         other_device = self._region_of_other_device(scaler, losses)
         dtypes = self.regions.dtypes_below(site, losses) if other_device is None else frozenset()
         event = self.recording.emit(
-            e.SCALE,
-            site,
-            tracked.tracked_object.key,
-            dtypes=dtypes,
-            twice=is_scaled_twice,
-            float32=False,
-            other_device=other_device,
-            names=names,
+            e.Scale(
+                site,
+                tracked.tracked_object.key,
+                dtypes=dtypes,
+                twice=is_scaled_twice,
+                float32=False,
+                other_device=other_device,
+                names=names,
+            )
         )
         self._forwards.seek_forward(event, losses)
-        self.recording.program.attributes["scaler_dtypes"].update(dtypes)
+        self.recording.program.attributes.scaler_dtypes.update(dtypes)
         self._mark_live(tracked)
 
-    def _region_of_other_device(self, scaler: Any, losses: list[torch.Tensor]) -> Event | None:
+    def _region_of_other_device(self, scaler: Any, losses: list[torch.Tensor]) -> e.AutocastEnter | None:
         """Return the event of the region around the forward if the region is not for the device of scaler and loss."""
         device = scaler._device
         site = self.regions.site_of_other_device(device)
         if site is None or not all(loss.device.type == device for loss in losses):
             return None
         names = {"context": ContextText(site, is_decorator=False), "device": device}
-        return Event(e.AUTOCAST_ENTER, site, None, None, {}, names)
+        return e.AutocastEnter(site, enabled=True, device=next(iter(self.regions.entered_devices)), names=names)
 
     def _mark_live(self, tracked: TrackedScaler) -> None:
         if tracked.tracked_object.key not in self._live_keys:
             self._live_keys.add(tracked.tracked_object.key)
-            self.recording.program.attributes["live_scalers"].append(tracked.tracked_object)
+            self.recording.program.attributes.live_scalers.append(tracked.tracked_object)
 
     @listener_method
     def record_get_scale(self, scaler: Any) -> None:

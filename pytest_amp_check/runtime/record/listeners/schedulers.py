@@ -30,4 +30,4 @@ class SchedulerListener(Listener):
         if scaler is not None:
             names["scaler"] = scaler
         key = tracked.tracked_object.key
-        self.recording.emit(e.SCHEDULER_STEP, site, None, key, skipped=skipped, idle=idle, names=names)
+        self.recording.emit(e.SchedulerStep(site, None, key, skipped=skipped, idle=idle, names=names))

@@ -11,7 +11,7 @@ from torch import nn
 
 from ....protocol import events as e
 from ....protocol import sizes
-from ....protocol.events import Event, Site
+from ....protocol.events import Site
 from ..forwards import is_product, output_dtypes
 from ..graph import FAR, iter_nodes
 from ..recording import Recording
@@ -54,7 +54,7 @@ class SizeListener(Listener):
         if rows and site not in self._reported_sites:
             self._reported_sites.add(site)
             names = {"call": SiteText(site), **sizes.describe_sizes(rows[:1])}
-            self.recording.run_checker.add_event(Event(e.ODD_SIZE, site, None, None, {"how": "rows"}, names))
+            self.recording.run_checker.add_event(e.OddSize(site, how="rows", names=names))
 
     def _report_layer(self, weight: torch.Tensor) -> None:
         weight_ref, site = self._weight_sites.get(id(weight), (None, None))
@@ -62,7 +62,7 @@ class SizeListener(Listener):
             return
         self._reported_sites.add(site)
         names = {"call": SiteText(site), **sizes.describe_sizes(sizes.find_odd_sides(sorted(weight.shape[:2])))}
-        self.recording.run_checker.add_event(Event(e.ODD_SIZE, site, None, None, {"how": "weight"}, names))
+        self.recording.run_checker.add_event(e.OddSize(site, how="weight", names=names))
 
 
 def has_odd_size(param: torch.Tensor) -> bool:

@@ -31,7 +31,7 @@ class ThreadListener(Listener):
         for watch in [w for w in self._watches if w.depth == depth]:
             self._watches.remove(watch)
             if watch.ran_without_autocast and not watch.ran_with_autocast:
-                self.recording.emit(e.THREAD, watch.site, how="thread", names={"call": SiteText(watch.site)})
+                self.recording.emit(e.Thread(watch.site, how="thread", names={"call": SiteText(watch.site)}))
 
     def clear_watches(self) -> None:
         """Drop all watches when no region is open any more."""

@@ -17,4 +17,4 @@ class TraceListener(Listener):
     def record_failure(self, error: BaseException) -> None:
         if isinstance(error, RuntimeError) and CONSTANT in str(error):
             site = self.sites.current_site()
-            self.recording.emit(e.CAPTURE, site, how="trace", names={"call": SiteText(site)})
+            self.recording.emit(e.Capture(site, how="trace", names={"call": SiteText(site)}))

@@ -76,7 +76,7 @@ class WeightListener(Listener):
         """Note that the program writes parameters inside a region."""
         self._written_ids.update(id(p) for p in params)
         site = self.sites.current_site()
-        self.recording.emit(e.PARAM_WRITE, site, names={"call": SiteText(site)})
+        self.recording.emit(e.ParamWrite(site, names={"call": SiteText(site)}))
         self.watch_forwards()
 
     def note_step(self, params: Iterable[torch.Tensor]) -> None:
@@ -123,7 +123,7 @@ class WeightListener(Listener):
             return
         self.unwatch_forwards()
         site = self.sites.current_site()
-        self.recording.emit(e.FORWARD, site, cached=True, names={"module": SiteText(site)})
+        self.recording.emit(e.Forward(site, cached=True, names={"module": SiteText(site)}))
 
     def _find_detached(self, module: torch.nn.Module) -> None:
         """Find a module whose weights were cast without gradients in this region and are now used with gradients."""
@@ -132,4 +132,4 @@ class WeightListener(Listener):
         elif id(module) in self._cast_detached and any(p.requires_grad for p in module.parameters()):
             self._cast_detached.clear()
             site = self.sites.current_site()
-            self.recording.emit(e.FORWARD, site, cached=False, poisoned=True, names={"module": SiteText(site)})
+            self.recording.emit(e.Forward(site, cached=False, poisoned=True, names={"module": SiteText(site)}))

@@ -53,7 +53,7 @@ class ClearingListener(Listener):
                 tracked.windows.record_clear(site, is_discarded=is_discarded or tracked.is_unscaled)
             else:
                 tracked.windows.record_empty_clear()
-            shares: set[int] = tracked.tracked_object.attributes["shares"]
+            shares = tracked.tracked_object.attributes.shares
             if shares:
                 keys.update(key for key in shares if self.registry.is_within(key, tracked))
             tracked.is_scaled = tracked.is_unscaled = tracked.is_used = tracked.has_zeroed_gradient = False
@@ -62,7 +62,7 @@ class ClearingListener(Listener):
             tracked.edit_site = None
             tracked.gradient_marks = []
         self._gradients.forget_storages()
-        self.recording.emit(e.ZERO_GRAD, site, owners=tuple(sorted(keys)), rescue=rescue, names=names)
+        self.recording.emit(e.ZeroGrad(site, owners=tuple(sorted(keys)), rescue=rescue, names=names))
         self.recording.update_watching()
 
 

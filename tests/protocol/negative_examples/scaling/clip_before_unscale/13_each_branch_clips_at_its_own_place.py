@@ -1,4 +1,4 @@
-# the clip belongs to the branch without a scaler
+# the branch without a scaler and the branch with one clip at different places
 
 import torch
 
@@ -10,5 +10,7 @@ def train_step(model, optimizer, scaler, loss):
         optimizer.step()
     else:
         scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()

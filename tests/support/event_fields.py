@@ -1,0 +1,39 @@
+"""The kinds of events, the fields that they declare, and the attributes of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pytest_amp_check.protocol.events import Event, EventKind, Program, TrackedObject
+
+_FIELDS: dict[EventKind, frozenset[str]] = {}
+
+
+def every_kind(kind: EventKind = Event) -> Iterator[EventKind]:
+    """Yield the kinds of events, without the classes that several kinds have in common."""
+    below = kind.__subclasses__()
+    if not below:
+        yield kind
+    for each in below:
+        yield from every_kind(each)
+
+
+def own_fields(kind: type) -> frozenset[str]:
+    """Return the fields that a class declares itself."""
+    declared: dict[str, str] = vars(kind).get("__annotations__", {})
+    return frozenset(name for name, written in declared.items() if not written.startswith("ClassVar"))
+
+
+def fields_of(kind: EventKind) -> frozenset[str]:
+    """Return the fields of a kind, including inherited fields."""
+    if kind not in _FIELDS:
+        _FIELDS[kind] = frozenset[str]().union(*map(own_fields, kind.__mro__))
+    return _FIELDS[kind]
+
+
+def set_attributes(owner: Program | TrackedObject, **facts: Any) -> None:
+    """Set attributes of a program or of an object. Fail for an attribute that is not declared."""
+    for name, value in facts.items():
+        assert hasattr(owner.attributes, name), f"no attribute {name!r}: declare it in protocol/events.py"
+        setattr(owner.attributes, name, value)
