@@ -898,6 +898,10 @@ class ScalerAttributes:
     doubt: str = ""
     #: An engine that accumulates gradients in a context.
     accumulates: bool = False
+    #: Loops around the latest microbatch of such an engine, None before the first.
+    microbatch_loops: frozenset[int] | None = None
+    #: Guards of the latest microbatch.
+    microbatch_guards: frozenset[tuple[int, bool]] = frozenset()
 
 
 class OptimizerAttributes:
@@ -911,6 +915,8 @@ class OptimizerAttributes:
     several: bool | None = None
     #: A class with its own ``step`` holds the optimizer.
     wrapped: bool = False
+    #: A framework steps, and the number of microbatches of a window is not known to be above one.
+    may_have_no_window: bool = False
     #: Hooks may see or change gradients before the step.
     hooked: bool = False
     #: Code elsewhere, or the learning rate, divides by the number of microbatches.

@@ -277,6 +277,7 @@ FRAMEWORKS = {
             "step@raw": "call `{scaler}.backward({loss})`",
             "plain-step@scaled": "step what `{scaler}.prepare()` gives, which steps through the scaler",
             "update@pending": "let each `optimizer.step()` follow its own `{scaler}.backward()`, before the next one",
+            "unscale@window": "unscale and clip only where `{scaler}.sync_gradients` is true",
             "backward@unscaled": (
                 "unscale and clip only where `{scaler}.sync_gradients` is true, and let `optimizer.step()` follow, "
                 "which skips gradients that are not finite by itself"

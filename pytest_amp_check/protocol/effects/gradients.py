@@ -148,9 +148,8 @@ def apply_zero_grad(checker: Checker, ctx: EventContext, event: e.ZeroGrad) -> P
     open_window = any(ctx.optimizer_states[i].window_open or ctx.optimizer_states[i].loop_kind for i in cleared)
     loses_grads = any(ctx.optimizer_states[i].grads in a.UNUSED for i in cleared)
     given_up = (open_window or loses_grads) and is_rescue(checker, event, ctx.point)
-    is_intended = open_window and (has_window_guard or given_up)
     for i in cleared:
-        if is_intended:
+        if open_window and (given_up or (has_window_guard and not _is_at_end_of_window(checker, ctx, event, i))):
             # The gradients are cleared on a separate schedule, which is the window's, or are discarded intentionally.
             ctx.optimizer_states[i] = ctx.optimizer_states[i]._replace(window_open=False, loop_kind="")
         apply_transition(checker, ctx, i, a.ZERO)
@@ -158,6 +157,16 @@ def apply_zero_grad(checker: Checker, ctx: EventContext, event: e.ZeroGrad) -> P
             # The next step intentionally finds no gradients, and only ends the iteration for the scaler.
             ctx.optimizer_states[i] = ctx.optimizer_states[i]._replace(grads_discarded=False)
     return ctx.next_state()
+
+
+def _is_at_end_of_window(checker: Checker, ctx: EventContext, event: e.ZeroGrad, i: int) -> bool:
+    """Return True if gradients of earlier iterations are cleared under the condition of their step."""
+    ends = any(
+        checker.window_predicates.get(key) is truth and i in checker.window_optimizers.get(key, ())
+        for key, truth in event.guards
+    )
+    # Nodes are in the order of the code, so a later node ran in an earlier iteration.
+    return ends and checker.find_last_index(ctx.point, (e.Backward,), i) > ctx.index
 
 
 def is_rescue(checker: Checker, event: e.ZeroGrad, here: Here) -> bool:

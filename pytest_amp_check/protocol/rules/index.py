@@ -299,7 +299,7 @@ INDEX: tuple[Listing, ...] = (
         (".step( backward(",),
         (),
         (),
-        ("unscale@window", "step@early", "update@window"),
+        ("unscale@window", "unscale@window-framework", "step@early", "update@window"),
     ),
     (
         ("AMP304", "window-boundary", "accumulation", "error", "both", True, "unsafe"),

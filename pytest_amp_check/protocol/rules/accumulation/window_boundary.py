@@ -47,8 +47,10 @@ still divided by `k`. The run costs `k` passes per step and learns from one, at 
 `i % k == 0` with `i` counted from zero is true at once. The first step then sees one micro-batch, all later windows are
 shifted, and a remainder is left at the end. If the number of micro-batches is not a multiple of `k`, even the correct
 condition leaves a remainder. The micro-batches after the last full window are never stepped, or mix with the next
-epoch. A run reports cleared windows after three windows in a row that lost the same micro-batches. It reports shifted
-windows in the first three windows of an optimizer. A remainder at the end is found in source only.
+epoch. Inside `accumulate()` of accelerate, `zero_grad()` acts only in the last micro-batch of a window. Before backward
+it clears the micro-batches before. A run reports cleared windows after three windows in a row that lost the same
+micro-batches. It reports shifted windows in the first three windows of an optimizer. A remainder at the end is found in
+source only.
 """,
     harm="""\
 Cleared in every micro-batch, the gradient norm of the window was 0.0212 instead of 0.0409, without an error. With `i %
