@@ -640,6 +640,8 @@ class ModuleCast(Event):
     born: bool = False
     #: The same code trains the module in this dtype.
     trained: bool = True
+    #: Cast back to float32 while the module is trained, so that its parameters are only rounded.
+    returns: bool = False
     #: Names of an unknown module and of its origin, None for a known module.
     called: frozenset[str] | None = None
     #: The caller passes the unknown module.

@@ -358,6 +358,7 @@ INDEX: tuple[Listing, ...] = (
         (
             "cast:trained",
             "cast:trained-scaled",
+            "cast:returned",
             "made:trained",
             "made:trained-scaled",
             "trainer:trained",
