@@ -634,7 +634,8 @@ class ModuleCast(Event):
     description = "the model's parameters are cast"
 
     dtype: str
-    #: "cast", "made" in this dtype, by the "default" dtype, or by a "trainer" with this precision.
+    #: "cast", "made" in this dtype, by the "default" dtype, by a "trainer" with this precision, or in the
+    #: dtype of the "checkpoint".
     how: str = "cast"
     #: Created or loaded in this dtype.
     born: bool = False

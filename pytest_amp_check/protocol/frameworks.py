@@ -219,6 +219,11 @@ MIXED = (*FLOAT16_MIXED, "bf16-mixed", "bf16")
 #: and the value for mixed precision.
 STORED_LOW = {"bf16-true": ("bfloat16", "bf16-mixed"), "16-true": ("float16", "16-mixed")}
 
+#: Dtype argument of ``from_pretrained`` that keeps the dtype of the checkpoint, which is low for most large models.
+OF_CHECKPOINT = "auto"
+#: Values in programs that may make parameters low.
+LOW_VALUES = frozenset({*STORED_LOW, OF_CHECKPOINT})
+
 _ACCELERATOR = (
     "device_placement",
     "split_batches",

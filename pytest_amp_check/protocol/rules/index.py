@@ -362,6 +362,7 @@ INDEX: tuple[Listing, ...] = (
             "made:trained",
             "made:trained-scaled",
             "trainer:trained",
+            "checkpoint:trained",
             "default:trained",
             "default:trained-scaled",
         ),

@@ -69,6 +69,11 @@ RULE = Rule(
             '`precision="{mixed}"`',
             certainty=Certainty(is_possible=True),
         ),
+        "checkpoint:trained": ViolationKind(
+            '`{call}` with `{keyword}="auto"` stores trained parameters in the dtype of the checkpoint, which is low '
+            "for most large models: load them in float32 and let autocast choose the dtypes",
+            certainty=Certainty(is_possible=True),
+        ),
         "default:trained": ViolationKind(
             "`{call}` makes {dtype} the dtype of trained parameters, where small updates round to nothing{refused}: "
             "leave float32 as the default and let autocast choose the dtypes"
