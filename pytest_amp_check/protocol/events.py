@@ -660,12 +660,15 @@ class ModuleCast(Event):
     description = "the model's parameters are cast"
 
     dtype: str
-    #: "cast", "made" in this dtype, by the "default" dtype, or by a "trainer" with this precision.
+    #: "cast", "made" in this dtype, by the "default" dtype, by a "trainer" with this precision, or in the
+    #: dtype of the "checkpoint".
     how: str = "cast"
     #: Created or loaded in this dtype.
     born: bool = False
     #: The same code trains the module in this dtype.
     trained: bool = True
+    #: Cast back to float32 while the module is trained, so that its parameters are only rounded.
+    returns: bool = False
     #: Names of an unknown module and of its origin, None for a known module.
     called: frozenset[str] | None = None
     #: The caller passes the unknown module.
@@ -932,6 +935,10 @@ class ScalerAttributes:
     doubt: str = ""
     #: An engine that accumulates gradients in a context.
     accumulates: bool = False
+    #: Loops around the latest microbatch of such an engine, None before the first.
+    microbatch_loops: frozenset[int] | None = None
+    #: Guards of the latest microbatch.
+    microbatch_guards: frozenset[tuple[int, bool]] = frozenset()
 
 
 class OptimizerAttributes:
@@ -945,6 +952,8 @@ class OptimizerAttributes:
     several: bool | None = None
     #: A class with its own ``step`` holds the optimizer.
     wrapped: bool = False
+    #: A framework steps, and the number of microbatches of a window is not known to be above one.
+    may_have_no_window: bool = False
     #: Hooks may see or change gradients before the step.
     hooked: bool = False
     #: Code elsewhere, or the learning rate, divides by the number of microbatches.

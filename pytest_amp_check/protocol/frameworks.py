@@ -219,6 +219,11 @@ MIXED = (*FLOAT16_MIXED, "bf16-mixed", "bf16")
 #: and the value for mixed precision.
 STORED_LOW = {"bf16-true": ("bfloat16", "bf16-mixed"), "16-true": ("float16", "16-mixed")}
 
+#: Dtype argument of ``from_pretrained`` that keeps the dtype of the checkpoint, which is low for most large models.
+OF_CHECKPOINT = "auto"
+#: Values in programs that may make parameters low.
+LOW_VALUES = frozenset({*STORED_LOW, OF_CHECKPOINT})
+
 _ACCELERATOR = (
     "device_placement",
     "split_batches",
@@ -277,6 +282,7 @@ FRAMEWORKS = {
             "step@raw": "call `{scaler}.backward({loss})`",
             "plain-step@scaled": "step what `{scaler}.prepare()` gives, which steps through the scaler",
             "update@pending": "let each `optimizer.step()` follow its own `{scaler}.backward()`, before the next one",
+            "unscale@window": "unscale and clip only where `{scaler}.sync_gradients` is true",
             "backward@unscaled": (
                 "unscale and clip only where `{scaler}.sync_gradients` is true, and let `optimizer.step()` follow, "
                 "which skips gradients that are not finite by itself"

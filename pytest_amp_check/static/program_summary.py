@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ..protocol import events as e
 from ..protocol.events import Event, Graph, Program, Site, TrackedObject
+from ..protocol.fast_namedtuple import NamedTuple
 from ..protocol.frameworks import FRAMEWORKS
 from .interpreter.values import AUTOCAST_CALLEES, FORWARD
 from .methods import mark_scaler_left_out
@@ -238,13 +239,45 @@ def _mark_casts(program: Program) -> None:
             if not trained and event.subject is not None:
                 optimizers = (optimizer for optimizer in stepped if not _is_exclusive(made.get(optimizer.key), event))
                 of_module = {optimizer.key for optimizer in optimizers if event.subject in _owned_modules([optimizer])}
-                trained = bool(of_module) and _are_stepped_after(graph, index, of_module)
+                ends = _find_steps_and_returns(graph, index, of_module) if of_module else None
+                trained = ends is not None and ends.is_stepped
+                event.returns = (
+                    ends is not None
+                    and not (trained or event.site.is_in_test())
+                    and any(_find_steps_and_returns(graph, back, of_module).is_stepped for back in ends.returns)
+                    and _is_stepped_before(graph, index, of_module)
+                )
             # A test of a few steps casts on purpose, and has no small updates to lose.
             event.trained = trained and not event.site.is_in_test()
 
 
-def _are_stepped_after(graph: Graph, cast: int, optimizers: set[int]) -> bool:
-    """Return True if an optimizer is stepped after a cast of a module, before a cast back to float32."""
+class _AfterCast(NamedTuple):
+    """What follows a cast: a step of the module's optimizers before a cast back, and the nodes that cast back."""
+
+    is_stepped: bool
+    returns: list[int]
+
+
+def _is_stepped_before(graph: Graph, cast: int, optimizers: set[int]) -> bool:
+    """Return True if an optimizer may have been stepped before a cast."""
+    steps = [
+        index
+        for index, node in enumerate(graph.nodes)
+        if isinstance(node.event, (e.Step, e.ScalerStep)) and node.event.object in optimizers
+    ]
+    seen, todo = set(steps), steps
+    while todo:
+        for target, _, _ in graph.nodes[todo.pop()].edges:
+            if target == cast:
+                return True
+            if target not in seen and not isinstance(graph.nodes[target].event, e.Again):
+                seen.add(target)
+                todo.append(target)
+    return False
+
+
+def _find_steps_and_returns(graph: Graph, cast: int, optimizers: set[int]) -> _AfterCast:
+    """Follow the code after a cast of a module up to a step of an optimizer, or up to casts back to float32."""
     event = graph.nodes[cast].event
     assert event is not None
     asked_anew = 0
@@ -253,6 +286,7 @@ def _are_stepped_after(graph: Graph, cast: int, optimizers: set[int]) -> bool:
     # A predicate that no loop forgets keeps its truth for the rest of the program.
     answers = {key: truth for key, truth in event.guards if not asked_anew >> key & 1}
     seen, todo = {cast}, [cast]
+    returns: list[int] = []
     while todo:
         for target, key, truth in graph.nodes[todo.pop()].edges:
             if target in seen or answers.get(key, truth) != truth:
@@ -261,13 +295,14 @@ def _are_stepped_after(graph: Graph, cast: int, optimizers: set[int]) -> bool:
             after = graph.nodes[target].event
             if after is not None:
                 if isinstance(after, (e.Step, e.ScalerStep)) and after.object in optimizers:
-                    return True
-                back = isinstance(after, e.ModuleCast) and after.dtype == "float32"
-                # Another call creates another module.
-                if isinstance(after, e.Again) or (back and after.subject == event.subject):
+                    return _AfterCast(True, returns)
+                if isinstance(after, e.ModuleCast) and after.dtype == "float32" and after.subject == event.subject:
+                    returns.append(target)
                     continue
+                if isinstance(after, e.Again):
+                    continue  # Another call creates another module.
             todo.append(target)
-    return False
+    return _AfterCast(False, returns)
 
 
 def _is_exclusive(made: Event | None, other: Event) -> bool:

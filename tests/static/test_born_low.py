@@ -77,7 +77,6 @@ def test_a_trainer_in_a_function(option: str, adapted: str, expected: list[tuple
         ("model = nn.Linear(8, 8, dtype=dtype)", []),
         ("model = AutoModel.from_pretrained('x', torch_dtype=torch.float16)", WARNED),
         ("model = AutoModel.from_pretrained('x', dtype='bfloat16')", WARNED),
-        ("model = AutoModel.from_pretrained('x', torch_dtype='auto')", []),
         ("model = AutoModel.from_pretrained('x', torch_dtype=torch.float16).to('cuda')", WARNED),
         ("model = AutoModel.from_pretrained('x').half()", WARNED),
         ("model = AutoModel.from_pretrained('x').to('cuda', torch.bfloat16)", WARNED),
@@ -218,3 +217,43 @@ def test_the_remedy_names_the_mixed_precision() -> None:
 
 def test_another_trainer_with_such_a_precision_is_not_lightnings() -> None:
     assert found('Trainer(precision="bf16-true").fit(x, y)\nSVC(precision="bf16-true").fit(x)\n') == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "adapted", "expected"),
+    [
+        ('torch_dtype="auto"', "", WARNED),
+        ("dtype='auto'", "", WARNED),
+        ('torch_dtype="auto", load_in_4bit=True', "", []),
+        ('device_map="auto"', "", []),
+        ("torch_dtype=args.dtype", "", []),
+        ('torch_dtype="auto"', "model.requires_grad_(False)", []),
+        ('torch_dtype="auto"', "model = get_peft_model(model, LoraConfig())", []),
+        ('torch_dtype="auto"', "model = model.float()", []),
+        ('torch_dtype="auto"', "model = model.to(torch.float32)", []),
+    ],
+)
+def test_a_model_loaded_in_the_dtype_of_its_checkpoint(
+    argument: str, adapted: str, expected: list[tuple[int, str]]
+) -> None:
+    made = f'model = AutoModel.from_pretrained("base", {argument})\n{adapted}'
+    assert in_a_loop(made) == expected
+    for fp16 in ("True", "False"):
+        assert found(made + TRAINED.replace("FP16", fp16)) == expected
+
+
+def test_the_dtype_of_a_checkpoint_may_be_low() -> None:
+    source = (
+        HEAD.replace("import torch\n", "import torch  # no low dtype\n")
+        + 'm = AutoModel.from_pretrained("b", dtype="auto")'
+    )
+    (finding,) = check_source(f"{source}\nTrainer(model=m).train()\n")
+    assert not finding.certain
+    assert '`dtype="auto"` stores trained parameters in the dtype of the checkpoint' in finding.message
+
+
+def test_a_model_loaded_in_the_dtype_of_its_checkpoint_for_inference() -> None:
+    assert (
+        found('model = AutoModel.from_pretrained("base", torch_dtype="auto")\nmodel(x)\nprint("Trainer parameters")\n')
+        == []
+    )

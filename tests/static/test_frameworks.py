@@ -368,7 +368,7 @@ WRONG["accelerate, a part of a pipeline that is cast before it has a name"] = PI
 )
 RIGHT["accelerate, a part of a pipeline that is frozen and cast"] = PIPELINE.format(trained="False", mark="")
 WRONG["accelerate, a clip in each micro-batch"] = CLIPPED_IN_WINDOWS.format(
-    steps="args.steps", within="accelerator.accumulate(model)", mark="  # AMP209"
+    steps="args.steps", within="accelerator.accumulate(model)", mark="  # AMP303"
 )
 RIGHT["accelerate, a clip in each batch where windows are of one"] = CLIPPED_IN_WINDOWS.format(
     steps="1", within="accelerator.accumulate(model)", mark=""

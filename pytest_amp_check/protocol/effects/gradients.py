@@ -152,11 +152,10 @@ def apply_zero_grad(checker: Checker, ctx: EventContext, event: e.ZeroGrad) -> P
     open_window = any(ctx.optimizer_states[i].window_open or ctx.optimizer_states[i].loop_kind for i in cleared)
     loses_grads = any(ctx.optimizer_states[i].grads in a.UNUSED for i in cleared)
     given_up = (open_window or loses_grads) and is_rescue(checker, event, ctx.point)
-    is_intended = open_window and (has_window_guard or given_up)
     for i in cleared:
         if event.discards and _discards_iterations(checker, ctx, event, i):
             checker.resolve_cause("zero:in-loop", ctx.index, i, ctx.point)
-        if is_intended and not _discards_window(checker, ctx, event, i):
+        if open_window and (given_up or (has_window_guard and not _is_at_end_of_window(checker, ctx, event, i))):
             # The gradients are cleared on a separate schedule, which is the window's, or are discarded intentionally.
             ctx.optimizer_states[i] = ctx.optimizer_states[i]._replace(window_open=False, loop_kind="")
         apply_transition(checker, ctx, i, a.ZERO)
@@ -176,13 +175,14 @@ def _discards_iterations(checker: Checker, ctx: EventContext, event: e.ZeroGrad,
     return is_stepped and event.loops[-1] in (backward.loops or ())
 
 
-def _discards_window(checker: Checker, ctx: EventContext, event: e.ZeroGrad, i: int) -> bool:
-    """Return True if gradients of a window are cleared where the window ends, although no step has used them."""
-    opt, ends = ctx.optimizer_states[i], checker.window_predicates
-    waits = opt.window_open and opt.grads in a.PENDING - a.PERHAPS
-    return waits and any(
-        ends.get(key) is truth and i in checker.window_optimizers.get(key, ()) for key, truth in event.guards
+def _is_at_end_of_window(checker: Checker, ctx: EventContext, event: e.ZeroGrad, i: int) -> bool:
+    """Return True if gradients of earlier iterations are cleared under the condition of their step."""
+    ends = any(
+        checker.window_predicates.get(key) is truth and i in checker.window_optimizers.get(key, ())
+        for key, truth in event.guards
     )
+    # Nodes are in the order of the code, so a later node ran in an earlier iteration.
+    return ends and checker.find_last_index(ctx.point, (e.Backward,), i) > ctx.index
 
 
 def is_rescue(checker: Checker, event: e.ZeroGrad, here: Here) -> bool:

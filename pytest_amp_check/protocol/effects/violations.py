@@ -156,6 +156,11 @@ def _is_never_cleared_between(checker: Checker, ctx: EventContext, i: int) -> bo
     )
 
 
+def may_have_no_window(checker: Checker, ctx: EventContext, i: int) -> bool:
+    """Return True if a framework counts the microbatches of a window, and the number may be one."""
+    return bool(checker.program.objects[checker.optimizer_keys[i]].attributes.may_have_no_window)
+
+
 def may_be_cleared_unseen(checker: Checker, ctx: EventContext, i: int) -> bool:
     """Return True if unanalyzed code received the optimizer, and may have cleared the gradients."""
     key = checker.optimizer_keys[i]
@@ -284,7 +289,10 @@ def is_update_for_other(checker: Checker, ctx: EventContext, i: int) -> bool:
 #: Automaton inputs that use the gradients of an optimizer.
 USES = frozenset({a.UNSCALE, a.SCALER_STEP, a.STEP, a.RESTORE})
 #: Conditions that make a violation only possible, by the name of the exemption.
-DOUBTS: dict[str, Callable[[Checker, EventContext, int], bool]] = {"cleared-elsewhere": may_be_cleared_unseen}
+DOUBTS: dict[str, Callable[[Checker, EventContext, int], bool]] = {
+    "cleared-elsewhere": may_be_cleared_unseen,
+    "of-no-window": may_have_no_window,
+}
 #: Exemptions by name (:attr:`~..rule.ViolationKind.exemption`).
 EXCUSES: dict[str, Callable[[Checker, EventContext, int], bool]] = {
     "cleared-elsewhere": is_cleared_elsewhere,

@@ -311,7 +311,7 @@ INDEX: tuple[Listing, ...] = (
         (".step( backward(",),
         (),
         (),
-        ("unscale@window", "step@early", "update@window"),
+        ("unscale@window", "unscale@window-framework", "step@early", "update@window"),
     ),
     (
         ("AMP304", "window-boundary", "accumulation", "error", "both", True, "unsafe"),
@@ -377,11 +377,13 @@ INDEX: tuple[Listing, ...] = (
         (
             "cast:trained",
             "cast:trained-scaled",
+            "cast:returned",
             "made:trained",
             "made:trained-scaled",
             "before:trained",
             "before:trained-scaled",
             "trainer:trained",
+            "checkpoint:trained",
             "default:trained",
             "default:trained-scaled",
         ),

@@ -133,6 +133,8 @@ def call_engine_method(
     does = known.methods.get(name)
     if does == frameworks.ACCUMULATE:
         engine.tracked_object.attributes.accumulates = True
+        engine.tracked_object.attributes.microbatch_loops = interp.current_loops()
+        engine.tracked_object.attributes.microbatch_guards = frozenset(interp.active_guards())
     if does in (frameworks.BACKWARD, frameworks.UPDATE_PARAMS):
         divides = does == frameworks.UPDATE_PARAMS or known.divides_losses
         _run_backward(interp, engine, first_or_named(args, keywords, "loss"), node, divides=divides)
@@ -221,10 +223,12 @@ def _make_sync_flag(interp: Interpreter, engine: FrameworkEngine) -> UnknownValu
     """Return the flag that is true if this microbatch of accelerate ends a window."""
     attributes = FRAMEWORKS[engine.framework].engine.attributes
     flag = next(name for name, meaning in attributes.items() if meaning == frameworks.WINDOW_END)
-    made = interp.unknown_value(
-        ("sync", engine.tracked_object.key), f"{engine.tracked_object.name}.{flag}", interp.current_loops()
-    )
-    made.loops |= interp.current_loops()
+    of_microbatch = engine.tracked_object.attributes.microbatch_loops
+    loops = interp.current_loops() if of_microbatch is None else of_microbatch
+    key = ("sync", engine.tracked_object.key, of_microbatch)
+    made = interp.unknown_value(key, f"{engine.tracked_object.name}.{flag}", loops)
+    made.loops |= loops
+    made.is_counter = True
     return made
 
 
@@ -237,10 +241,17 @@ def _run_at_window_end(interp: Interpreter, engine: FrameworkEngine, node: ast.A
         engine.tracked_object.attributes.accumulates
         and engine.accumulation_steps is not None
         and literal_value(engine.accumulation_steps) != 1
+        and not _is_on_other_path(interp, engine)
     ):
         run_branches(interp, truth_of(interp, _make_sync_flag(interp, engine), "", node), act, lambda: None)
     else:
         act()
+
+
+def _is_on_other_path(interp: Interpreter, engine: FrameworkEngine) -> bool:
+    """Return True if the current code runs only where the engine's latest microbatch does not."""
+    active = set(interp.active_guards())
+    return any((key, not truth) in active for key, truth in engine.tracked_object.attributes.microbatch_guards)
 
 
 def _set_engine_attribute(
@@ -415,13 +426,47 @@ def _clear_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.A
 
     The engine may skip the clearing inside a window.
     """
-    prepared = optimizer.tracked_object.attributes.engine
-    if prepared is None or isinstance(optimizer, UnwrappedOptimizer):
+    engine = None if isinstance(optimizer, UnwrappedOptimizer) else _find_stepping_engine(interp, optimizer)
+    if engine is None:
         return False
-    engine, _ = prepared
-    assert isinstance(engine, FrameworkEngine)
-    _run_at_window_end(interp, engine, node, clear)
+    steps = literal_value(engine.accumulation_steps)
+    optimizer.tracked_object.attributes.may_have_no_window = not isinstance(steps, int) or steps < 2
+    if steps != 1 and _is_before_microbatch(interp, engine):
+        after_window = interp.unknown_value(
+            ("after window", engine.tracked_object.key, interp.current_loops()), "", interp.current_loops()
+        )
+        after_window.is_counter = True
+        run_branches(interp, truth_of(interp, after_window, "", node), clear, lambda: None)
+    else:
+        _run_at_window_end(interp, engine, node, clear)
     return True
+
+
+def _is_before_microbatch(interp: Interpreter, engine: FrameworkEngine) -> bool:
+    """Return True if no microbatch has begun in the current iteration, although the file accumulates.
+
+    The engine then still knows whether the previous microbatch ended a window, and clears if it did.
+    """
+    known = FRAMEWORKS[engine.framework].engine.methods
+    begins = {name for name, effect in known.items() if effect == frameworks.ACCUMULATE}
+    around = engine.tracked_object.attributes.microbatch_loops
+    begun = around is not None and around <= interp.current_loops()
+    return not begun and not begins.isdisjoint(interp.state.frame.module.identifiers)
+
+
+def _find_stepping_engine(interp: Interpreter, optimizer: ObjectRef) -> FrameworkEngine | None:
+    """Return the engine that prepared an optimizer, or the single ambient engine."""
+    prepared = optimizer.tracked_object.attributes.engine
+    if prepared is not None:
+        assert isinstance(prepared[0], FrameworkEngine)
+        return prepared[0]
+    ambient = _find_ambient_engines(interp)
+    return ambient[0] if len(ambient) == 1 else None
+
+
+def _find_ambient_engines(interp: Interpreter) -> list[FrameworkEngine]:
+    engines = interp.graph_data(EngineTable).values()
+    return [engine for engine in engines if FRAMEWORKS[engine.framework].steps.through_engine]
 
 
 def _step_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.AST, names: dict[str, object]) -> bool:
@@ -433,11 +478,7 @@ def _step_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.AS
         return False
     key = optimizer.tracked_object.key
     prepared = optimizer.tracked_object.attributes.engine
-    ambient = [
-        engine
-        for engine in interp.graph_data(EngineTable).values()
-        if FRAMEWORKS[engine.framework].steps.through_engine
-    ]
+    ambient = _find_ambient_engines(interp)
     if prepared is not None:
         engine, guards = prepared
         assert isinstance(engine, FrameworkEngine)

@@ -94,6 +94,10 @@ def _check_pretrained_load(interp: Interpreter, value: Value, node: ast.Call) ->
         dtype = find_low_dtype(interp, given.get(name))
         if dtype:
             _create_low_module(interp, value, dtype, node)
+        elif constant_of_node(given.get(name)) == frameworks.OF_CHECKPOINT and isinstance(value, UnknownValue):
+            loaded = interp.tracked_object(("used", value.key), "module", value.text, interp.site_of(node))
+            names = {"call": expression_text(node), "keyword": name}
+            interp.emit(e.ModuleCast, node, loaded.key, dtype="bfloat16", how="checkpoint", born=True, names=names)
 
 
 def _check_model_cast(interp: Interpreter, value: Value, node: ast.Call) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from ...protocol.fast_namedtuple import NamedTuple
-from ...protocol.frameworks import STORED_LOW
+from ...protocol.frameworks import LOW_VALUES
 from ...protocol.source_text import find_access_path
 from .roles import RoleCollector
 from .syntax import bound_by_import, children, statements_in, tail_name, walk
@@ -430,7 +430,7 @@ class Module:
                     elif kind is ast.Constant:
                         if type(child.value) in _NUMBERS and not 1 <= child.value <= FLOAT16_MAX:  # type: ignore[attr-defined]
                             used_names.update(_number_marks(child.value))  # type: ignore[attr-defined]
-                        elif child.value in STORED_LOW:  # type: ignore[attr-defined]
+                        elif child.value in LOW_VALUES:  # type: ignore[attr-defined]
                             used_names.add(child.value)  # type: ignore[attr-defined]
                     elif kind is ast.Attribute:
                         used_names.add(child.attr)  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from .syntax import root_name
 
 #: Classes that train the model they receive, and names by which the model may have been created in low precision.
 TRAINERS = FRAMEWORKS[frameworks.HUGGING_FACE].relevant_names
-LOW_DTYPE_NAMES = frozenset({"half", "bfloat16", "float16", *frameworks.STORED_LOW})
+LOW_DTYPE_NAMES = frozenset({"half", "bfloat16", "float16", *frameworks.LOW_VALUES})
 #: Identifiers that make a function worth inlining at a call. A function without any of these, and without the name of a
 #: function that uses one, does nothing in the protocol.
 RELEVANT_NAMES = frozenset(

@@ -18,6 +18,8 @@ _LIGHTNING16 = rb"precision\s*=\s*[\"']?16(?!-true)"
 _LOW_DTYPE = (
     rb"(?:from_pretrained|nn\.[A-Z]\w*)\((?:[^()]|\([^()]*\)){0,300}?dtype\s*=\s*[\"']?(?:torch\.)?(?:half|b?float16)"
 )
+#: A model is loaded in the dtype of its checkpoint.
+_DTYPE_OF_CHECKPOINT = rb"dtype\s*=\s*[\"']auto[\"']"
 
 #: An item of a checkpoint: ``state["optimizer"]``.
 _CHECKPOINT_ITEM = rb"[\"'](\w*)[\"']\s*[\])](?!\s*=[^=])"
@@ -103,7 +105,8 @@ class Code:
         data = self.data
         if b"Trainer" in self.words_found and b"-true" in data and b".fit(" in data:
             return True  # the precision of Lightning that stores parameters in a low dtype
-        if self.words_found.isdisjoint((b"half", b"float16")):
+        of_checkpoint = re.search(_DTYPE_OF_CHECKPOINT, data) is not None
+        if self.words_found.isdisjoint((b"half", b"float16")) and not of_checkpoint:
             return False
         from ...protocol.frameworks import HUGGING_FACE
 
@@ -115,7 +118,7 @@ class Code:
             )
         if not trained:
             return False
-        if b".half(" in data or b".bfloat16(" in data or re.search(_LOW_DTYPE, data):
+        if of_checkpoint or b".half(" in data or b".bfloat16(" in data or re.search(_LOW_DTYPE, data):
             return True
         return any(re.search(name + rb"\([^)]{0,200}?(?:half|float16|dtype)", data) for name in (rb"\.to", rb"\.type"))
 

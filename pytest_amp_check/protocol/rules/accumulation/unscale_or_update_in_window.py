@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...events import Backward, Unscale
 from ...fix import SAFE
-from ...rule import ERROR, Cause, Rule, ViolationKind
+from ...rule import ERROR, Cause, Certainty, Rule, ViolationKind
 
 _UNSCALED_EARLY = (
     "`{scaler}.unscale_({optimizer})` runs before the accumulation window is complete: call it once, directly before "
@@ -25,6 +25,11 @@ RULE = Rule(
             cause=Cause(Unscale),
             trace_kinds=(Unscale, Backward),
             in_next_iteration=True,
+        ),
+        "unscale@window-framework": ViolationKind(
+            "`{call}` unscales gradients before the accumulation window is complete, so {framework} takes scaled "
+            "gradients for unscaled ones: {advice}",
+            certainty=Certainty(is_possible=True),
         ),
         # The same message if no known condition delays the step.
         "step@early": ViolationKind(

@@ -73,8 +73,10 @@ still divided by `k`. The run costs `k` passes per step and learns from one, at 
 shifted, and a remainder is left at the end. If the number of micro-batches is not a multiple of `k`, even the correct
 condition leaves a remainder. The micro-batches after the last full window are never stepped, or mix with the next
 epoch. A counter of micro-batches as the divisor divides the losses by 1, 2, 3, ..., so the first micro-batch counts
-most. A run reports cleared windows after three windows in a row that lost the same micro-batches. It reports shifted
-windows in the first three windows of an optimizer. A remainder at the end, and a counter as the divisor, are found in
+most. Inside `accumulate()` of accelerate, `zero_grad()` acts only in the last micro-batch of a window. Before backward
+it clears the micro-batches before. A run reports cleared windows after three windows in a row that lost the same
+micro-batches. It reports shifted windows in the first three windows of an optimizer. A remainder at the end, and a
+counter as the divisor, are found in
 source only.
 """,
     harm="""\

@@ -17,6 +17,8 @@ def _check_trained_casts(program: Program) -> Verdicts:
             if not isinstance(event, ModuleCast) or event.subject not in trained:
                 continue
             if not event.trained:
+                if event.returns and event.dtype in ("float16", "bfloat16"):
+                    yield "cast:returned", event, {"dtype": event.dtype}, ()
                 continue  # a cast for inference, of a module that other code trains
             dtype, how = event.dtype, event.how
             if dtype == "float16" and event.subject in scaled:
@@ -48,6 +50,11 @@ RULE = Rule(
             "in float32 and let autocast choose the dtypes",
             ERROR,
         ),
+        "cast:returned": ViolationKind(
+            "`{call}` rounds trained parameters to {dtype}, and the cast back does not restore them: cast a copy, or "
+            "use autocast",
+            certainty=Certainty(is_possible=True),
+        ),
         "made:trained": ViolationKind(
             "`{module}` is created with trained parameters in {dtype}, where small updates round to nothing{refused}: "
             "create and load them in float32 and let autocast choose the dtypes"
@@ -71,6 +78,11 @@ RULE = Rule(
             '`precision="{mixed}"`',
             certainty=Certainty(is_possible=True),
         ),
+        "checkpoint:trained": ViolationKind(
+            '`{call}` with `{keyword}="auto"` stores trained parameters in the dtype of the checkpoint, which is low '
+            "for most large models: load them in float32 and let autocast choose the dtypes",
+            certainty=Certainty(is_possible=True),
+        ),
         "default:trained": ViolationKind(
             "`{call}` makes {dtype} the dtype of trained parameters, where small updates round to nothing{refused}: "
             "leave float32 as the default and let autocast choose the dtypes"
@@ -87,15 +99,16 @@ float16 has 11. An update smaller than half the gap to the next representable nu
 training most updates are. With a GradScaler, float16 parameters have float16 gradients, and `unscale_` raises on them;
 a fused optimizer does not even raise. On CUDA a GradScaler cannot unscale bfloat16 gradients
 (`"_amp_foreach_non_finite_check_and_unscale_cuda" not implemented for 'BFloat16'`). The same holds for layers that are
-created with `dtype=`, for `from_pretrained(torch_dtype=...)` and for a model that a Trainer's `compute_loss` casts.
-Frozen weights and inference lose nothing in low precision. Neither does a model that is cast after its last step, or
-cast back before the next one. DeepSpeed updates float32 copies, so it loses nothing either.
+created with `dtype=`, for `from_pretrained(torch_dtype=...)` and for a model that a Trainer's `compute_loss` casts. A
+trained model that is cast for evaluation and cast back before the next step is rounded each time. Frozen weights and
+inference lose nothing in low precision. Neither does a model that is cast after its last step. DeepSpeed updates
+float32 copies, so it loses nothing either.
 """,
     harm="""\
 The weights had a standard deviation of 0.02. One step left 32 % of the bfloat16 weights unchanged at the learning rate
 1e-4, and 88 % at 1e-5 (float16: 4.6 % and 38 %). A bfloat16 parameter of 1.0 was still 1.0 after 100 Adam steps of
-1e-3. In float16, Adam's epsilon of 1e-8 is 0: a gradient of 0 made the parameter NaN. With a scaler: `ValueError:
-Attempting to unscale FP16 gradients.`
+1e-3. A cast to bfloat16 and back moved the weights by 2e-5 to 8e-5. In float16, Adam's epsilon of 1e-8 is 0: a gradient
+of 0 made the parameter NaN. With a scaler: `ValueError: Attempting to unscale FP16 gradients.`
 """,
     bad_example="""\
 import torch
