@@ -34,6 +34,7 @@ READER_NAMES = {
     "tensor",
     "window",
     "reason",
+    "remedy",
 }
 
 
