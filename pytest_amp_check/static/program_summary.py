@@ -245,7 +245,7 @@ def _mark_casts(program: Program) -> None:
                     ends is not None
                     and not (trained or event.site.is_in_test())
                     and any(
-                        _find_steps_and_returns(graph, back, of_module, before=e.ParamWrite).is_stepped
+                        _find_steps_and_returns(graph, back, of_module, in_training=True).is_stepped
                         for back in ends.returns
                     )
                     and _is_stepped_before(graph, index, of_module)
@@ -279,12 +279,10 @@ def _is_stepped_before(graph: Graph, cast: int, optimizers: set[int]) -> bool:
     return False
 
 
-def _find_steps_and_returns(
-    graph: Graph, cast: int, optimizers: set[int], *, before: type[Event] | None = None
-) -> _AfterCast:
+def _find_steps_and_returns(graph: Graph, cast: int, optimizers: set[int], *, in_training: bool = False) -> _AfterCast:
     """Follow the code after a cast of a module up to a step of an optimizer, or up to casts back to float32.
 
-    Events of kind ``before`` on the module end the way, too.
+    With ``in_training``, new weights and a new optimizer end the way, too: another training begins.
     """
     event = graph.nodes[cast].event
     assert event is not None
@@ -307,7 +305,10 @@ def _find_steps_and_returns(
                 if isinstance(after, e.ModuleCast) and after.dtype == "float32" and after.subject == event.subject:
                     returns.append(target)
                     continue
-                if before is not None and isinstance(after, before) and after.subject == event.subject:
+                if in_training and (
+                    (isinstance(after, e.ParamWrite) and after.subject == event.subject)
+                    or (isinstance(after, e.OptimizerNew) and after.subject in optimizers)
+                ):
                     continue
                 if isinstance(after, e.Again):
                     continue  # Another call creates another module.
