@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol import frameworks, torch_api
-from ...protocol.events import TrackedObject
+from ...protocol.events import Site, TrackedObject
 from ...protocol.fast_namedtuple import NamedTuple
 from ...protocol.finding import INFO, WARNING
 from ...protocol.frameworks import FRAMEWORKS
@@ -47,8 +47,9 @@ class EngineTable(dict[int, FrameworkEngine]):
 
 
 class _Microbatch(NamedTuple):
-    """A microbatch that an engine begins: the loops around, and the guards."""
+    """A microbatch that an engine begins: the location, the loops around, and the guards."""
 
+    site: Site
     loops: frozenset[int]
     guards: frozenset[tuple[int, bool]]
 
@@ -145,7 +146,7 @@ def call_engine_method(
     does = known.methods.get(name)
     if does == frameworks.ACCUMULATE:
         engine.tracked_object.attributes.accumulates = True
-        begun = _Microbatch(interp.current_loops(), frozenset(interp.active_guards()))
+        begun = _Microbatch(interp.site_of(node), interp.current_loops(), frozenset(interp.active_guards()))
         interp.graph_data(_MicrobatchTable)[engine.tracked_object.key] = begun
     if does in (frameworks.BACKWARD, frameworks.UPDATE_PARAMS):
         divides = does == frameworks.UPDATE_PARAMS or known.divides_losses
@@ -411,7 +412,7 @@ def _clear_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.A
         return False
     steps = literal_value(engine.accumulation_steps)
     optimizer.tracked_object.attributes.may_have_no_window = not isinstance(steps, int) or steps < 2
-    if steps != 1 and _is_before_microbatch(interp, engine):
+    if steps != 1 and _is_before_microbatch(interp, engine, node):
         after_window = interp.unknown_value(
             ("after window", engine.tracked_object.key, interp.current_loops()), "", interp.current_loops()
         )
@@ -422,7 +423,7 @@ def _clear_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.A
     return True
 
 
-def _is_before_microbatch(interp: Interpreter, engine: FrameworkEngine) -> bool:
+def _is_before_microbatch(interp: Interpreter, engine: FrameworkEngine, node: ast.AST) -> bool:
     """Return True if no microbatch has begun in the current iteration, although the file accumulates.
 
     The engine then still knows whether the previous microbatch ended a window, and clears if it did.
@@ -430,7 +431,13 @@ def _is_before_microbatch(interp: Interpreter, engine: FrameworkEngine) -> bool:
     known = FRAMEWORKS[engine.framework].engine.methods
     begins = {name for name, effect in known.items() if effect == frameworks.ACCUMULATE}
     begun = interp.graph_data(_MicrobatchTable).get(engine.tracked_object.key)
-    has_begun = begun is not None and begun.loops <= interp.current_loops()
+    site = interp.site_of(node)
+    has_begun = (
+        begun is not None
+        and begun.loops <= interp.current_loops()
+        # A loop may be interpreted twice.
+        and not (begun.site.function == site.function and begun.site.line > site.line)
+    )
     return not has_begun and not begins.isdisjoint(interp.state.frame.module.identifiers)
 
 
