@@ -935,10 +935,6 @@ class ScalerAttributes:
     doubt: str = ""
     #: An engine that accumulates gradients in a context.
     accumulates: bool = False
-    #: Loops around the latest microbatch of such an engine, None before the first.
-    microbatch_loops: frozenset[int] | None = None
-    #: Guards of the latest microbatch.
-    microbatch_guards: frozenset[tuple[int, bool]] = frozenset()
 
 
 class OptimizerAttributes:

@@ -244,7 +244,10 @@ def _mark_casts(program: Program) -> None:
                 event.returns = (
                     ends is not None
                     and not (trained or event.site.is_in_test())
-                    and any(_find_steps_and_returns(graph, back, of_module).is_stepped for back in ends.returns)
+                    and any(
+                        _find_steps_and_returns(graph, back, of_module, in_training=True).is_stepped
+                        for back in ends.returns
+                    )
                     and _is_stepped_before(graph, index, of_module)
                 )
             # A test of a few steps casts on purpose, and has no small updates to lose.
@@ -276,8 +279,11 @@ def _is_stepped_before(graph: Graph, cast: int, optimizers: set[int]) -> bool:
     return False
 
 
-def _find_steps_and_returns(graph: Graph, cast: int, optimizers: set[int]) -> _AfterCast:
-    """Follow the code after a cast of a module up to a step of an optimizer, or up to casts back to float32."""
+def _find_steps_and_returns(graph: Graph, cast: int, optimizers: set[int], *, in_training: bool = False) -> _AfterCast:
+    """Follow the code after a cast of a module up to a step of an optimizer, or up to casts back to float32.
+
+    With ``in_training``, new weights and a new optimizer end the way, too: another training begins.
+    """
     event = graph.nodes[cast].event
     assert event is not None
     asked_anew = 0
@@ -298,6 +304,11 @@ def _find_steps_and_returns(graph: Graph, cast: int, optimizers: set[int]) -> _A
                     return _AfterCast(True, returns)
                 if isinstance(after, e.ModuleCast) and after.dtype == "float32" and after.subject == event.subject:
                     returns.append(target)
+                    continue
+                if in_training and (
+                    (isinstance(after, e.ParamWrite) and after.subject == event.subject)
+                    or (isinstance(after, e.OptimizerNew) and after.subject in optimizers)
+                ):
                     continue
                 if isinstance(after, e.Again):
                     continue  # Another call creates another module.

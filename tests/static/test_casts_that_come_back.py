@@ -63,6 +63,7 @@ def test_a_cast_around_a_save_in_the_loop_rounds_too() -> None:
     [
         program("model = copy.deepcopy(model).to(torch.bfloat16)", "pass"),
         program("model = model.to('cuda')", "model = model.to('cpu')"),
+        program("kept = copy.deepcopy(model.state_dict()); model.half()", "model.float(); model.load_state_dict(kept)"),
         program("model.half()", "model.float()", step="pass"),
         program("model.half()", "model.float()", evaluate="pass").replace(
             "for epoch", "model.half()\nmodel.float()\nfor epoch"

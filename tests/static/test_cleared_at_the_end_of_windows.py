@@ -136,6 +136,37 @@ def test_an_accelerator_kept_in_an_object() -> None:
     assert found(before) == []
 
 
+def test_a_clear_before_the_region_of_one_phase_is_right_for_every_caller() -> None:
+    clear = "if (i // 4) % 2 == 0:\n            optimizer.zero_grad()\n        "
+    source = with_accelerate(first="pass").replace("for x in loader", "for i, x in enumerate(loader)")
+    source = source.replace("with accel", clear + "with accel")
+    assert check_source(source + "if __name__ == '__main__':\n    train(model, loader, args)\n") == []
+
+
+def test_two_phases_that_take_turns_clear_before_the_region() -> None:
+    source = """
+from accelerate import Accelerator
+def train(model, critic, optimizer, other, loader, args):
+    accelerator = Accelerator(gradient_accumulation_steps=args.steps)
+    model, critic, optimizer, other = accelerator.prepare(model, critic, optimizer, other)
+    for i, x in enumerate(loader):
+        first = (i // args.steps) % 2 == 0
+        if first:
+            optimizer.zero_grad()
+        else:
+            other.zero_grad()
+        if first:
+            with accelerator.accumulate(model):
+                accelerator.backward(model(x).mean())
+                optimizer.step()
+        else:
+            with accelerator.accumulate(critic):
+                accelerator.backward(critic(x).mean())
+                other.step()
+"""
+    assert found(source) == []
+
+
 def test_a_path_without_the_accelerator_has_a_window_of_its_own() -> None:
     source = """
 class Trainer:

@@ -177,12 +177,17 @@ def _discards_iterations(checker: Checker, ctx: EventContext, event: e.ZeroGrad,
 
 def _is_at_end_of_window(checker: Checker, ctx: EventContext, event: e.ZeroGrad, i: int) -> bool:
     """Return True if gradients of earlier iterations are cleared under the condition of their step."""
-    ends = any(
-        checker.window_predicates.get(key) is truth and i in checker.window_optimizers.get(key, ())
+    ends = {
+        key
         for key, truth in event.guards
-    )
+        if checker.window_predicates.get(key) is truth and i in checker.window_optimizers.get(key, ())
+    }
     # Nodes are in the order of the code, so a later node ran in an earlier iteration.
-    return ends and checker.find_last_index(ctx.point, (e.Backward,), i) > ctx.index
+    if not ends or checker.find_last_index(ctx.point, (e.Backward,), i) <= ctx.index:
+        return False
+    # A predicate around a backward tells phases of the training apart.
+    backwards = (x for x in checker.program.iter_events() if isinstance(x, e.Backward))
+    return not ends <= {key for backward in backwards for key, _ in backward.guards}
 
 
 def is_rescue(checker: Checker, event: e.ZeroGrad, here: Here) -> bool:

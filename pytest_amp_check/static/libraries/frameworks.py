@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol import frameworks, torch_api
-from ...protocol.events import TrackedObject
+from ...protocol.events import Site, TrackedObject
+from ...protocol.fast_namedtuple import NamedTuple
 from ...protocol.finding import INFO, WARNING
 from ...protocol.frameworks import FRAMEWORKS
 from ..interpreter.conditions import Formula, disjunction, literals, negate
@@ -43,6 +44,18 @@ from .scalers import get_scaler_attribute, load_scaler, scale_value
 
 class EngineTable(dict[int, FrameworkEngine]):
     """Engines that a graph uses, by the keys of the tracked objects."""
+
+
+class _Microbatch(NamedTuple):
+    """A microbatch that an engine begins: the location, the loops around, and the guards."""
+
+    site: Site
+    loops: frozenset[int]
+    guards: frozenset[tuple[int, bool]]
+
+
+class _MicrobatchTable(dict[int, _Microbatch]):
+    """The latest microbatch of each engine that a graph uses, by the keys of the tracked objects."""
 
 
 def call_framework(interp: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
@@ -133,8 +146,8 @@ def call_engine_method(
     does = known.methods.get(name)
     if does == frameworks.ACCUMULATE:
         engine.tracked_object.attributes.accumulates = True
-        engine.tracked_object.attributes.microbatch_loops = interp.current_loops()
-        engine.tracked_object.attributes.microbatch_guards = frozenset(interp.active_guards())
+        begun = _Microbatch(interp.site_of(node), interp.current_loops(), frozenset(interp.active_guards()))
+        interp.graph_data(_MicrobatchTable)[engine.tracked_object.key] = begun
     if does in (frameworks.BACKWARD, frameworks.UPDATE_PARAMS):
         divides = does == frameworks.UPDATE_PARAMS or known.divides_losses
         _run_backward(interp, engine, first_or_named(args, keywords, "loss"), node, divides=divides)
@@ -223,9 +236,9 @@ def _make_sync_flag(interp: Interpreter, engine: FrameworkEngine) -> UnknownValu
     """Return the flag that is true if this microbatch of accelerate ends a window."""
     attributes = FRAMEWORKS[engine.framework].engine.attributes
     flag = next(name for name, meaning in attributes.items() if meaning == frameworks.WINDOW_END)
-    of_microbatch = engine.tracked_object.attributes.microbatch_loops
-    loops = interp.current_loops() if of_microbatch is None else of_microbatch
-    key = ("sync", engine.tracked_object.key, of_microbatch)
+    begun = interp.graph_data(_MicrobatchTable).get(engine.tracked_object.key)
+    loops = interp.current_loops() if begun is None else begun.loops
+    key = ("sync", engine.tracked_object.key, None if begun is None else loops)
     made = interp.unknown_value(key, f"{engine.tracked_object.name}.{flag}", loops)
     made.loops |= loops
     made.is_counter = True
@@ -250,8 +263,9 @@ def _run_at_window_end(interp: Interpreter, engine: FrameworkEngine, node: ast.A
 
 def _is_on_other_path(interp: Interpreter, engine: FrameworkEngine) -> bool:
     """Return True if the current code runs only where the engine's latest microbatch does not."""
+    begun = interp.graph_data(_MicrobatchTable).get(engine.tracked_object.key)
     active = set(interp.active_guards())
-    return any((key, not truth) in active for key, truth in engine.tracked_object.attributes.microbatch_guards)
+    return begun is not None and any((key, not truth) in active for key, truth in begun.guards)
 
 
 def _set_engine_attribute(
@@ -431,7 +445,7 @@ def _clear_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.A
         return False
     steps = literal_value(engine.accumulation_steps)
     optimizer.tracked_object.attributes.may_have_no_window = not isinstance(steps, int) or steps < 2
-    if steps != 1 and _is_before_microbatch(interp, engine):
+    if steps != 1 and _is_before_microbatch(interp, engine, node):
         after_window = interp.unknown_value(
             ("after window", engine.tracked_object.key, interp.current_loops()), "", interp.current_loops()
         )
@@ -442,16 +456,22 @@ def _clear_through_engine(interp: Interpreter, optimizer: ObjectRef, node: ast.A
     return True
 
 
-def _is_before_microbatch(interp: Interpreter, engine: FrameworkEngine) -> bool:
+def _is_before_microbatch(interp: Interpreter, engine: FrameworkEngine, node: ast.AST) -> bool:
     """Return True if no microbatch has begun in the current iteration, although the file accumulates.
 
     The engine then still knows whether the previous microbatch ended a window, and clears if it did.
     """
     known = FRAMEWORKS[engine.framework].engine.methods
     begins = {name for name, effect in known.items() if effect == frameworks.ACCUMULATE}
-    around = engine.tracked_object.attributes.microbatch_loops
-    begun = around is not None and around <= interp.current_loops()
-    return not begun and not begins.isdisjoint(interp.state.frame.module.identifiers)
+    begun = interp.graph_data(_MicrobatchTable).get(engine.tracked_object.key)
+    site = interp.site_of(node)
+    has_begun = (
+        begun is not None
+        and begun.loops <= interp.current_loops()
+        # A loop may be interpreted twice.
+        and not (begun.site.function == site.function and begun.site.line > site.line)
+    )
+    return not has_begun and not begins.isdisjoint(interp.state.frame.module.identifiers)
 
 
 def _find_stepping_engine(interp: Interpreter, optimizer: ObjectRef) -> FrameworkEngine | None:
