@@ -59,8 +59,17 @@ class WeightListener(Listener):
 
     def find_weight(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return the parameter that a tensor is, or with which it shares memory, as ``p.data`` does. Else None."""
-        if self.is_weight(tensor):
-            return tensor
+        return tensor if self.is_weight(tensor) else self._find_called_weight(tensor)
+
+    @listener_method
+    def record_fill(self, tensor: torch.Tensor) -> None:
+        """Record a tensor that ``torch.nn.init`` fills. A module that is constructed has no cached casts yet."""
+        weight = self._find_called_weight(tensor) if self.regions and not self.recording.backward_depth else None
+        if weight is not None:
+            self.note_written([weight])
+
+    def _find_called_weight(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return the parameter of a called module with which a tensor shares memory, or None."""
         if tensor.grad_fn is not None or not self._called_modules or not can_observe(tensor):
             return None
         if self._weights_by_storage is None:
