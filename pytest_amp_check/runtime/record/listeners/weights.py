@@ -51,14 +51,6 @@ class WeightListener(Listener):
         """Return True if a tensor is a parameter of a module or of an optimizer."""
         return isinstance(tensor, torch.nn.Parameter) or id(tensor) in self.registry.owner_keys
 
-    @listener_method
-    def record_initialization(self, tensor: Any) -> None:
-        """Record that a tensor is filled. The weights of a module that was not called yet have no cached casts."""
-        if self.regions and isinstance(tensor, torch.Tensor):
-            weight = self._find_called_weight(tensor)
-            if weight is not None:
-                self.note_written([weight])
-
     def note_call(self, module: torch.nn.Module) -> None:
         """Note that a module is called from outside of modules."""
         if self.regions and id(module) not in self._called_modules:
@@ -67,13 +59,18 @@ class WeightListener(Listener):
 
     def find_weight(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """Return the parameter that a tensor is, or with which it shares memory, as ``p.data`` does. Else None."""
-        if self.is_weight(tensor):
-            return tensor
-        return self._find_called_weight(tensor) if tensor.grad_fn is None else None
+        return tensor if self.is_weight(tensor) else self._find_called_weight(tensor)
+
+    @listener_method
+    def record_fill(self, tensor: torch.Tensor) -> None:
+        """Record a tensor that ``torch.nn.init`` fills. A module that is constructed has no cached casts yet."""
+        weight = self._find_called_weight(tensor) if self.regions and not self.recording.backward_depth else None
+        if weight is not None:
+            self.note_written([weight])
 
     def _find_called_weight(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return the parameter of a module called in this region that shares memory with a tensor, or None."""
-        if not self._called_modules or not can_observe(tensor):
+        """Return the parameter of a called module with which a tensor shares memory, or None."""
+        if tensor.grad_fn is not None or not self._called_modules or not can_observe(tensor):
             return None
         if self._weights_by_storage is None:
             self._weights_by_storage = {

@@ -38,7 +38,7 @@ def _initializations() -> list[str]:
 
 
 def _notify_initialization(recorder: Recorder, tensor: Any, *args: Any, **kwargs: Any) -> None:
-    recorder.weights.record_initialization(tensor)
+    recorder.weights.record_fill(tensor)
 
 
 def _wrap_call(original: Any) -> Any:
