@@ -59,6 +59,20 @@ def _empty_product(first: torch.Tensor, second: torch.Tensor) -> Any:
     return _aten.new_empty.default(first, _product_shape(first, second))
 
 
+#: Names of dtypes in messages of torch.
+_SCALAR_TYPES = {torch.float16: "Half", torch.bfloat16: "BFloat16", torch.float32: "Float", torch.float64: "Double"}
+
+
+def _refuse_mixed(first: torch.Tensor, second: torch.Tensor) -> None:
+    """Raise torch's exception for operands of two dtypes. The kernel that computes instead has another text."""
+    if first.dtype is second.dtype:
+        return
+    expected, found = (_SCALAR_TYPES.get(each.dtype, str(each.dtype)) for each in (first, second))
+    if first.dim() == 2:
+        raise RuntimeError(f"expected mat1 and mat2 to have the same dtype, but got: {expected} != {found}")
+    raise RuntimeError(f"expected scalar type {expected} but found {found}")
+
+
 def _make_product(in_place: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the kernels of ``mm`` or ``bmm``: the functional one and the one with ``out``.
 
@@ -66,7 +80,8 @@ def _make_product(in_place: Any) -> tuple[Callable[..., Any], Callable[..., Any]
     """
 
     def product(first: Any, second: Any) -> Any:
-        if not _is_low(first, second):
+        _refuse_mixed(first, second)
+        if not _is_low(first):
             return in_place(_empty_product(first, second), first, second, beta=0)
         wide, other = _float(first), _float(second)
         return _to(in_place(_empty_product(wide, other), wide, other, beta=0), first.dtype)
@@ -84,6 +99,7 @@ def _make_sum(in_place: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """Return the kernels of ``addmm``, ``baddbmm`` or ``addmv``: the functional one and the one with ``out``."""
 
     def total(addend: Any, first: Any, second: Any, *, beta: Any = 1, alpha: Any = 1) -> Any:
+        _refuse_mixed(first, second)
         low = _is_low(addend, first, second)
         left, right = (_float(first), _float(second)) if low else (first, second)
         result = _empty_product(left, right)
