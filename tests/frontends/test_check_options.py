@@ -405,7 +405,7 @@ def test_watch_follows_the_configuration_and_outlives_what_is_wrong_for_a_while(
         assert "amp-check.toml is not valid TOML" in said()
         Path("amp-check.toml").write_text('ignore = ["AMP201"]\n')
         assert "No AMP mistakes found" in said()
-        Path("train.py").write_text("<<<<<<< HEAD\nimport torch\n")
+        Path("train.py").write_text(f"<<<<<<< HEAD\n{BAD}")
         assert "AMP903" in said()
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 0
