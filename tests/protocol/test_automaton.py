@@ -47,6 +47,7 @@ OF_OTHERS = {
     "update@left-out",
     "update@new-scale",
     "update@pending-framework",
+    "unscale@window-framework",
     "scale@outside-autocast",
     "scale@outside-autocast-unknown",
     "write@region-then-forward",

@@ -721,7 +721,8 @@ def test_half_duplicates_that_overflow_when_they_are_coalesced() -> None:
             scaler.unscale_(optimizer)
             scaler.step(optimizer)
             scaler.update()
-    assert_silent(run)
+    # The weight itself is float16, and nothing else is wrong.
+    assert [finding.code for finding in run.findings] == ["AMP501"]
     assert [step.skipped for step in run.steps] == [False, True]
     assert bool(weight.isfinite().all())
 

@@ -28,6 +28,12 @@ CALLED = re.compile(rf"\bre\s*\.\s*(?:{'|'.join(FUNCTIONS)})\b")
 AT_ONE_PLACE = {"match", "fullmatch"}
 #: Expressions that are built at their use, with examples of the result: by module and source.
 MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
+    ("static/cross_file.py", "f'(?<!def )\\\\b{re.escape(name)}\\\\('"): [r"(?<!def )\bscaler\("],
+    (
+        "static/interpreter/expressions.py",
+        "f'\\\\bwith\\\\b.{{0,200}}\\\\b{function.name}\\\\(.{{0,200}}\\\\bas\\\\b'",
+    ): [r"\bwith\b.{0,200}\bregion\(.{0,200}\bas\b"],
+    ("static/interpreter/disabled_flags.py", "by_name"): [r"\bsetattr\(\s{0,8}cfg\b|\bcfg\.__dict__"],
     ("static/cross_file.py", r"f'\\b{re.escape(name)}\\.{method}\\s*\\('"): [r"\bscaler\.update\s*\("],
     ("static/cross_file.py", r"f'(?<!\\bself\\.)\\b{called}\\.{method}\\s*\\('"): [
         r"(?<!\bself\.)\bscaler\.update\s*\("

@@ -217,7 +217,7 @@ class Interpreter:
 
     def finish_graph(self) -> None:
         """Set the predicates that each loop head forgets. The set is known only for a complete graph."""
-        self._drop_unrelated_divisors()
+        _drop_unrelated_divisors(self)
         lasting_mask = 0
         for node in self.builder.nodes:
             if isinstance(node.event, (e.Backward, e.ScalerStep, e.Step)):
@@ -232,21 +232,6 @@ class Interpreter:
                 # function runs backward and steps.
                 forgotten &= ~lasting_mask
             self.builder.nodes[head].forgotten_predicates |= forgotten
-
-    def _drop_unrelated_divisors(self) -> None:
-        """Drop the divisors that count iterations, unless a step waits for the same counter: it ends a window."""
-        events = [node.event for node in self.builder.nodes if node.event is not None]
-        running = [event for event in events if isinstance(event, e.Backward) and event.running is not None]
-        if not running:
-            return
-        guards = {key for event in events if isinstance(event, (e.ScalerStep, e.Step)) for key, _ in event.guards}
-        questions = [
-            self.predicates.question_of(key) for key in guards if self.graph.predicates[key].is_window_predicate
-        ]
-        for event in running:
-            keys = event.running[2] if event.running is not None else ()
-            if not any(mentions_key(question, key) for question in questions for key in keys):
-                event.running = None
 
     def without_events(self, act: Callable[[], None]) -> None:
         """Run ``act`` for the values and the effect on objects, without recording events."""
@@ -502,3 +487,19 @@ def _get_or_create(data: dict[Any, Any], kind: Callable[[], Notes]) -> Notes:
     if made is None:
         made = data[kind] = kind()
     return made
+
+
+def _drop_unrelated_divisors(interp: Interpreter) -> None:
+    """Drop the divisors that count iterations, unless a step waits for the same counter: it ends a window."""
+    events = [node.event for node in interp.builder.nodes if node.event is not None]
+    running = [event for event in events if isinstance(event, e.Backward) and event.running is not None]
+    if not running:
+        return
+    guards = {key for event in events if isinstance(event, (e.ScalerStep, e.Step)) for key, _ in event.guards}
+    questions = [
+        interp.predicates.question_of(key) for key in guards if interp.graph.predicates[key].is_window_predicate
+    ]
+    for event in running:
+        keys = event.running[2] if event.running is not None else ()
+        if not any(mentions_key(question, key) for question in questions for key in keys):
+            event.running = None
