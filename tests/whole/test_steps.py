@@ -28,6 +28,7 @@ CALLED = re.compile(rf"\bre\s*\.\s*(?:{'|'.join(FUNCTIONS)})\b")
 AT_ONE_PLACE = {"match", "fullmatch"}
 #: Expressions that are built at their use, with examples of the result: by module and source.
 MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
+    ("static/libraries/scalers.py", "tests"): [r"\bscaler is (?:not )?None|\bif (?:not )?(?:\w+\.)*scaler\b"],
     ("static/cross_file.py", "f'(?<!def )\\\\b{re.escape(name)}\\\\('"): [r"(?<!def )\bscaler\("],
     (
         "static/interpreter/expressions.py",
