@@ -5,11 +5,12 @@ Only a source checkout is searched, because the modules of an installed package 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Collection, Iterator
+from contextvars import ContextVar
 
-#: False for the script that writes the index of rules.
-is_required = True
+_are_required = ContextVar("_are_required", default=True)
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -17,12 +18,22 @@ class NotRegistered(Exception):
     """A module that its table does not list."""
 
 
+@contextlib.contextmanager
+def incomplete_tables() -> Iterator[None]:
+    """Let modules lack their row while the body runs: the script that writes the index of rules imports the package."""
+    token = _are_required.set(False)
+    try:
+        yield
+    finally:
+        _are_required.reset(token)
+
+
 def require_listed(folder: str, listed: Collection[str], remedy: str, *, marker: str = "") -> None:
     """Raise NotRegistered if a table does not list a module of a folder: its path in the folder, without ``.py``.
 
     A module counts if it contains the marker. ``remedy`` says how to list a module.
     """
-    if not is_required or not os.path.isfile(os.path.join(os.path.dirname(_PACKAGE), "pyproject.toml")):
+    if not _are_required.get() or not os.path.isfile(os.path.join(os.path.dirname(_PACKAGE), "pyproject.toml")):
         return
     place = os.path.join(_PACKAGE, *folder.split("/"))
     for module in sorted(set(_modules_in(place)).difference(listed)):

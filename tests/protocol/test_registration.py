@@ -11,7 +11,7 @@ import pytest
 
 from pytest_amp_check.protocol import registration
 from pytest_amp_check.protocol.frameworks import Engine
-from pytest_amp_check.protocol.registration import NotRegistered, require_listed
+from pytest_amp_check.protocol.registration import NotRegistered, incomplete_tables, require_listed
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,9 +47,11 @@ def test_an_installed_package_is_not_searched(checkout: Path) -> None:
     require_listed("rules", [], "list it", marker="RULE")
 
 
-def test_who_writes_the_table_may_lack_rows(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registration, "is_required", False)
-    require_listed("rules", [], "list it", marker="RULE")
+def test_who_writes_the_table_may_lack_rows_until_it_is_written(checkout: Path) -> None:
+    with incomplete_tables():
+        require_listed("rules", [], "list it", marker="RULE")
+    with pytest.raises(NotRegistered):
+        require_listed("rules", [], "list it", marker="RULE")
 
 
 def test_a_method_of_an_engine_has_a_known_effect() -> None:
