@@ -31,7 +31,7 @@ with incomplete_tables():
     from negative_examples import negative_examples
 
     from pytest_amp_check.frontends.explanations import catalogue_markdown
-    from pytest_amp_check.frontends.options import OPTIONS, Option
+    from pytest_amp_check.frontends.options import TOPICS, Option
     from pytest_amp_check.frontends.text import rule_markdown
     from pytest_amp_check.protocol import finding, rules
     from pytest_amp_check.protocol.rule import Listing, Rule
@@ -178,20 +178,24 @@ def rule_table() -> str:
 def options_page() -> str:
     """Return the page that lists every option with all ways to set it."""
     sections = [OPTIONS_HEAD]
-    for option in OPTIONS:
-        doors = [("`amp-check`", _flags(option)), ("variable", f"`{option.environment_variable}`")]
-        if option.allowed_in_file:
-            doors.append(("configuration file", f"`{option.key} = {_example(option)}`"))
-        pytest = [name for name in (option.pytest_flag, option.ini) if name]
-        if pytest:
-            doors.append(("pytest", ", ".join(f"`{name}`" for name in pytest)))
-        if option.kind.choices is not None:
-            doors.append(("values", ", ".join(f"`{value}`" for value in option.kind.choices())))
-        if _default(option):
-            doors.append(("default", _default(option)))
-        lines = "".join(f"- {name}: {said}\n" for name, said in doors if said)
-        sections.append(f"## {option.key}\n\n{option.help[0].upper()}{option.help[1:]}.\n\n{lines}")
+    for topic, options in TOPICS.items():
+        sections += [f"## {topic[0].upper()}{topic[1:]}\n", *map(_option_section, options)]
     return "\n".join(sections)
+
+
+def _option_section(option: Option) -> str:
+    ways = [("`amp-check`", _flags(option)), ("variable", f"`{option.environment_variable}`")]
+    if option.allowed_in_file:
+        ways.append(("configuration file", f"`{option.key} = {_example(option)}`"))
+    pytest = [name for name in (option.pytest_flag, option.ini) if name]
+    if pytest:
+        ways.append(("pytest", ", ".join(f"`{name}`" for name in pytest)))
+    if option.kind.choices is not None:
+        ways.append(("values", ", ".join(f"`{value}`" for value in option.kind.choices())))
+    if _default(option):
+        ways.append(("default", _default(option)))
+    lines = "".join(f"- {name}: {text}\n" for name, text in ways if text)
+    return f"### {option.key}\n\n{option.help[0].upper()}{option.help[1:]}.\n\n{lines}"
 
 
 OPTIONS_HEAD = """\

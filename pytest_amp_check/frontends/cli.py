@@ -151,7 +151,9 @@ def _dispatch(argv: list[str]) -> int:
     try:
         namespace, unknown = parser.parse_known_args(argv)
         if unknown:
-            parser.error(f"unrecognized arguments: {' '.join(unknown)}{_suggest_flag(unknown[0], namespace.parser)}")
+            namespace.parser.error(
+                f"unrecognized arguments: {' '.join(unknown)}{_suggest_flag(unknown[0], namespace.parser)}"
+            )
     except SystemExit as leave:
         # argparse exits itself after --help and --version and on an invalid flag.
         return leave.code if isinstance(leave.code, int) else CLEAN
@@ -223,7 +225,13 @@ def _make_parser() -> ArgumentParser:
     parser.set_defaults(parser=parser)
     parser.add_argument("--version", action="version", version=f"amp-check {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    check = commands.add_parser("check", help="check files and folders", epilog=EPILOG)
+    check = commands.add_parser(
+        "check",
+        help="check files and folders",
+        usage="amp-check check [OPTION ...] [PATH ...]",
+        description="Each flag that enables something has a --no- form, which disables it.",
+        epilog=EPILOG,
+    )
     check.add_argument(
         "paths",
         nargs="*",
@@ -231,15 +239,16 @@ def _make_parser() -> ArgumentParser:
         help="files and folders; - reads standard input, @FILE arguments from a file",
     )
     check.add_argument("--stdin-filename", metavar="PATH", help="file name to report for standard input")
-    table.add_flags(check.add_argument, table.CLI)
+    table.add_flags(lambda topic: check.add_argument_group(topic).add_argument, table.CLI)
     recorded = commands.add_parser(
         "run",
         help="run a script and record what it trains",
         usage="amp-check run [OPTION ...] [-m] SCRIPT [ARGUMENT ...]",
+        description="Each flag that enables something has a --no- form, which disables it.",
         epilog="exit codes: the script's own where that is not 0; else 1 where errors or warnings were found or no "
         "training step was recorded, or 0",
     )
-    table.add_flags(recorded.add_argument, table.RUN)
+    table.add_flags(lambda topic: recorded.add_argument_group(topic).add_argument, table.RUN)
     recorded.add_argument(
         "-m", dest="module", action="store_true", help="SCRIPT is the name of a module, as for python -m"
     )
@@ -271,11 +280,8 @@ def _make_parser() -> ArgumentParser:
 
 def _suggest_flag(word: str, parser: ArgumentParser) -> str:
     """Return a suggestion of the parser's flag nearest to a word."""
-    import re
-
-    return table.suggest_nearest(
-        word.partition("=")[0], tuple(re.findall(r"(?<![\w-])--\w[\w-]*", parser.format_help()))
-    )
+    flags = tuple(flag for action in parser._actions for flag in action.option_strings if flag.startswith("--"))
+    return table.suggest_nearest(word.partition("=")[0], flags)
 
 
 def _nearest_choice(message: str) -> str:

@@ -46,7 +46,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="check every Python file, notebook and Markdown file that is given or below amp_check_paths for mistakes "
         "in mixed-precision training, and record every test that trains",
     )
-    table.add_flags(group.addoption, table.PYTEST)
+    table.add_flags(lambda topic: group.addoption, table.PYTEST)
     for option in table.OPTIONS:
         if option.ini:
             kind: Any = option.kind.ini_type

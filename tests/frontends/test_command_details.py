@@ -224,6 +224,23 @@ def test_help_names_every_command_and_what_it_is_for(capsys: pytest.CaptureFixtu
     assert "server" in out
 
 
+def test_help_of_check_lists_topics_values_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = amp_check(capsys, "check", "--help")
+    topics = [line.rstrip(":") for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert topics[:4] == ["positional arguments", "options", "rules", "files"]
+    assert "fixes" in topics
+    assert "recording" not in topics
+    shown = " ".join(out.split())
+    assert "lowest severity that fails the check (one of error, warning, info; default: warning)" in shown
+    assert "--no-fix" not in shown
+    assert "--no-cache, -n" in shown
+
+
+def test_a_wrong_flag_shows_the_usage_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    _, _, err = amp_check(capsys, "check", "--no-such-flag")
+    assert err.startswith("usage: amp-check check [OPTION ...] [PATH ...]\n")
+
+
 # Settings and files.
 
 

@@ -73,9 +73,9 @@ def test_the_pages_of_the_rules_are_up_to_date() -> None:
 
 def test_the_page_of_options_has_each_with_its_doors() -> None:
     page = OPTIONS_PAGE
-    assert re.findall("^## (.*)$", page, re.MULTILINE) == [option.key for option in OPTIONS]
+    assert re.findall("^### (.*)$", page, re.MULTILINE) == [option.key for option in OPTIONS]
     for option in OPTIONS:
-        section = page.partition(f"\n## {option.key}\n")[2].partition("\n## ")[0]
+        section = page.partition(f"\n### {option.key}\n")[2].partition("\n##")[0]
         for name in (
             option.flag,
             option.run_flag,

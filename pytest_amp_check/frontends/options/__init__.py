@@ -5,7 +5,7 @@ from .flags import CLI, PYTEST, RUN, add_flags, read_flags
 from .interpretation import find_cache_folder, find_fixable_codes, is_failing, make_settings, make_settings_finder
 from .kinds import AUTO, FLAG, RUNTIME, STATIC, TYPES, WORDS, parse_device, parse_dtype, suggest_nearest
 from .resolving import DEBUG, resolve_options
-from .table import OPTIONS, Option, Options
+from .table import OPTIONS, TOPICS, Option, Options
 
 __all__ = [
     "AUTO",
@@ -18,6 +18,7 @@ __all__ = [
     "RUN",
     "RUNTIME",
     "STATIC",
+    "TOPICS",
     "TYPES",
     "WORDS",
     "ConfigError",
