@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from benchmarking import BENCHMARKS, benchmark
+from samples import EXHAUSTIVE
 from warm import run_module, run_python
 
 torch = pytest.importorskip("torch")
@@ -69,7 +70,9 @@ def test_a_dry_run_writes_rows_and_verdicts(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", [part for part in KIT["PARTS"] if part not in ("dtypes", "speed")])
+@pytest.mark.parametrize(
+    "part", [part for part in KIT["PARTS"] if part not in ("dtypes", "speed") and (EXHAUSTIVE or part != "tests")]
+)
 def test_what_each_other_part_claims_holds_in_a_dry_run(part: str, tmp_path: Path) -> None:
     done = run("--dry-run", "--only", part, "--results", str(tmp_path))
     assert done.returncode == 0, done.stderr
