@@ -21,7 +21,7 @@ from pytest_amp_check import record
 from pytest_amp_check.frontends import charts, html, run_findings, text
 from pytest_amp_check.frontends.page.findings import serialize_findings
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static.engine import Settings
+from pytest_amp_check.static.settings import Settings
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 

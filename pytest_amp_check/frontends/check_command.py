@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from typing import Any, TextIO
 
     from ..protocol.finding import Finding
-    from ..static.engine import Report, Settings
+    from ..static.engine import Report
+    from ..static.settings import Settings
 
 
 class InputFailure(Exception):
@@ -176,6 +177,7 @@ def _run_engine(
     cached: bool = True,
 ) -> Report:
     from ..static import engine, processes
+    from ..static.sources import source_files
 
     show, wipe = text.make_progress(sys.stderr)
     try:
@@ -183,7 +185,7 @@ def _run_engine(
         cache = write_guard.find_cache_folder(options) if cached and any(map(os.path.isdir, paths)) else None
         jobs = options.jobs or processes.count_processors()
         return engine.check_paths(paths, settings, show, jobs=jobs, cache=cache, nearer=nearer)
-    except engine.InputError as error:
+    except source_files.InputError as error:
         raise InputFailure(str(error)) from None
     except processes.EndedEarly:
         raise InputFailure(

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn, TextIO
 
     from ..protocol.finding import Finding
-    from ..static.engine import Settings
     from ..static.fixes.fix_files import FixResult
+    from ..static.settings import Settings
     from .script_runs import RecordedScript
 
 CLEAN, FOUND, FAILED = 0, 1, 2
@@ -341,15 +341,16 @@ class _CheckRequest:
 
     def find_files(self, options: table.Options) -> list[str]:
         """Return the files that the paths contain."""
-        from ..static import engine
+        from ..static import file_search
+        from ..static.sources import source_files
 
         settings = table.make_settings(options)
         nearer = table.make_settings_finder(
             options, settings, lambda folder: table.resolve_options(self.flags, start=folder)
         )
         try:
-            return engine.find_files(self.resolve_paths(options), settings, nearer)
-        except engine.InputError as error:
+            return file_search.find_files(self.resolve_paths(options), settings, nearer)
+        except source_files.InputError as error:
             raise InputFailure(str(error)) from None
 
 

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ..protocol.finding import Finding
-    from ..static.engine import Settings
     from ..static.fixes.fix_files import FixResult
     from ..static.project.project import Project
+    from ..static.settings import Settings
 
 
 def offer_fixes(

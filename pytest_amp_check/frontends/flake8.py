@@ -54,10 +54,10 @@ class Plugin:
             yield max(finding.line, 1), finding.site.column, said, type(self)
 
     def _check_file(self, around: FolderConfig) -> list[Finding]:
-        from ..static import engine
+        from ..static import engine, file_search
         from .text import SourceLines
 
-        if engine.is_excluded(
+        if file_search.is_excluded(
             self._filename, around.settings, None, named=False, base=around.project_folder or os.curdir
         ):
             return []

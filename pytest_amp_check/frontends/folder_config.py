@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..protocol.finding import Finding
-    from ..static.engine import Settings
+    from ..static.settings import Settings
     from .text import SourceLines
 
 

@@ -23,7 +23,7 @@ from .fixtures import NAME
 
 if TYPE_CHECKING:
     from ..protocol.finding import Finding
-    from ..static.engine import Settings
+    from ..static.settings import Settings
     from .recording import RecordingPlugin
 
 MARKER = "amp_check"
@@ -115,7 +115,7 @@ def _refuse_missing_paths(config: pytest.Config, options: table.Options) -> None
     folder = _find_cache_folder(config, options) if options.only != table.RUNTIME else None
     if folder is not None:
         from ..static.cache import refuse_foreign
-        from ..static.engine import InputError
+        from ..static.sources.source_files import InputError
 
         try:
             refuse_foreign(folder)
@@ -336,7 +336,7 @@ class _CheckPlugin:
 
     def _is_excluded(self, path: Path, *, given: bool) -> bool:
         """Return True if ``exclude`` matches a file, or if a folder without project sources contains the file."""
-        from ..static.engine import is_excluded
+        from ..static.file_search import is_excluded
         from ..static.sources.source_files import SKIPPED_FOLDERS, is_excluded_below
 
         root = str(self.config.rootpath)
@@ -354,7 +354,7 @@ class _CheckPlugin:
         if not self.options.paths or self._names_single_files(self.config.args):
             # A command line of single files or items requests only these.
             return
-        from ..static.engine import find_files
+        from ..static.file_search import find_files
 
         known = {os.path.realpath(item.path) for item in once.values()}
         wanted = {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from ..protocol.finding import Finding
     from ..runtime.run import Run, record
-    from ..static.engine import Settings
+    from ..static.settings import Settings
     from .text import Line, SourceLines
 
 #: Report attribute that is sent from worker to controller.

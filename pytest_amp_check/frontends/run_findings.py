@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from ..protocol.suppressions import Suppressions
-    from ..static.engine import Settings
+    from ..static.settings import Settings
 
 _STANDARD = os.path.dirname(os.path.realpath(os.__file__)) + os.sep
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")

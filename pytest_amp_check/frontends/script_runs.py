@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..runtime.ranks.scripts import GatheredRanks, LaunchedRank
     from ..runtime.ranks.termination import TerminationRequest
     from ..runtime.run import Run
-    from ..static.engine import Settings
+    from ..static.settings import Settings
     from .text import SourceLines
 
 #: Exit code of a Python program that ends with an exception.

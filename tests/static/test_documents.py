@@ -24,7 +24,7 @@ from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.rule import RUNTIME
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static.engine import Settings
+from pytest_amp_check.static.settings import Settings
 from pytest_amp_check.static.sources import code_blocks
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -31,7 +31,6 @@ from pytest_amp_check.protocol.fix import Edit
 from pytest_amp_check.protocol.rule import Rule
 from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.static import engine
-from pytest_amp_check.static.engine import Settings
 from pytest_amp_check.static.fixes import edits, fix_files
 from pytest_amp_check.static.fixes.edited_file import EditedFile
 from pytest_amp_check.static.fixes.fix_files import FixResult
@@ -40,6 +39,7 @@ from pytest_amp_check.static.fixes.layout import ProgramLayout
 from pytest_amp_check.static.fixes.matchers import NotFixable
 from pytest_amp_check.static.fixes.pending_rewrites import PendingRewrite
 from pytest_amp_check.static.fixes.rewrite_spec import RewriteSpec
+from pytest_amp_check.static.settings import Settings
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 FIXED = {code: rule for code, rule in RULES.items() if rule.applicability}
