@@ -25,7 +25,8 @@ from .interpreter.interpreter import HandlerTable, Interpreter
 from .interpreter.microbatches import external_counters
 from .interpreter.state import Loop
 from .interpreter.statements import is_main_guard
-from .interpreter.values import EMPTY, ClassValue, Frame, Instance, UnknownValue
+from .interpreter.values.definitions import ClassValue, Frame, Instance
+from .interpreter.values.value import EMPTY, UnknownValue
 from .interpreter.visited_calls import VisitedCalls
 from .libraries import (
     apex,

@@ -9,7 +9,7 @@ from ..protocol import events as e
 from ..protocol.events import Event, Graph, Program, Site, TrackedObject
 from ..protocol.fast_namedtuple import NamedTuple
 from ..protocol.frameworks import FRAMEWORKS
-from .interpreter.values import AUTOCAST_CALLEES, FORWARD
+from .interpreter.values.value import AUTOCAST_CALLEES, FORWARD
 from .methods import mark_scaler_left_out
 
 TYPE_CHECKING = False

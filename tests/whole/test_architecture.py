@@ -137,7 +137,7 @@ def may(name: str, found: Import) -> bool:
     if where in ("protocol", "protocol/effects", "protocol/messages", "protocol/rules"):
         return standard or folder == "protocol"
     if where.partition("/")[0] == "static":
-        room = where.partition("/")[2]
+        room = where.split("/")[1] if "/" in where else ""
         if folder == "static":
             inside = rest.split(".")[1]
             return (inside if inside in STATIC_ROOMS else "") in STATIC_ROOMS[room]

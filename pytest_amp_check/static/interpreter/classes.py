@@ -20,26 +20,22 @@ from .interpreter import HandlerTable, Interpreter, first_result, in_frame
 from .joins import for_each_alternative, join_values
 from .source_text import expression_text, names_in
 from .unanalyzed_code import call_unknown, open_passed_mappings
-from .values import (
-    NONE,
+from .values.containers import MappingValue, UnionValue
+from .values.definitions import (
     Args,
     BoundMethod,
     ClassValue,
-    Const,
     ExternalName,
     Frame,
     FunctionValue,
     GeneratorContext,
     Instance,
     Keywords,
-    MappingValue,
     ModuleValue,
-    ObjectRef,
     SuperValue,
-    UnionValue,
-    UnknownValue,
-    Value,
 )
+from .values.objects import ObjectRef
+from .values.value import NONE, Const, UnknownValue, Value
 
 #: Calls by which a class shows that it trains.
 _TRAINING_CALLS = frozenset({"backward", "unscale_", "zero_grad"})

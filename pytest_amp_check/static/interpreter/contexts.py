@@ -14,18 +14,11 @@ from .joins import split_on
 from .source_text import expression_text, last_name
 from .state import OpenRegion
 from .statements import _own_nodes, holds_autocast
-from .values import (
-    Float8Context,
-    GeneratorContext,
-    GradMode,
-    Instance,
-    NoSyncContext,
-    NullContext,
-    ObjectRef,
-    StackContext,
-    UnionValue,
-    Value,
-)
+from .values.containers import UnionValue
+from .values.contexts import Float8Context, GradMode, NoSyncContext, NullContext, StackContext
+from .values.definitions import GeneratorContext, Instance
+from .values.objects import ObjectRef
+from .values.value import Value
 
 #: Words in the name of a context that may be an autocast region or suspend gradient averaging (``no_sync``).
 _REGION_WORDS = frozenset("amp AMP Amp cast Cast mixed Mixed half Half fp bf float ctx context Context".split())

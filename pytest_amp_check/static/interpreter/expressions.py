@@ -23,31 +23,21 @@ from .interpreter import HandlerTable, Interpreter, first_result
 from .joins import join_values, residual_condition, run_branches
 from .microbatches import draws_from_iterator
 from .source_text import expression_text, last_name, names_in, short_text, short_text_or
-from .values import (
+from .values.containers import MappingValue, SequenceValue, UnionValue, merge_into
+from .values.definitions import ExternalName, FunctionValue, GeneratorValue, Instance
+from .values.gradients import GradValue, ParamsValue, ScaleValue
+from .values.objects import ObjectRef, StateDict
+from .values.tensors import TensorValue, as_one_of_many
+from .values.value import (
     EMPTY,
     NO_CONSTANT,
     NONE,
     ConditionValue,
     Const,
-    ExternalName,
-    FunctionValue,
-    GeneratorValue,
-    GradValue,
-    Instance,
-    MappingValue,
-    ObjectRef,
-    ParamsValue,
-    ScaleValue,
-    SequenceValue,
-    StateDict,
-    TensorValue,
-    UnionValue,
     UnknownValue,
     Value,
     are_data_sizes,
-    as_one_of_many,
     join_provenance,
-    merge_into,
 )
 
 TYPE_CHECKING = False

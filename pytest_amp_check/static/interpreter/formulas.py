@@ -8,7 +8,9 @@ from ...protocol.events import Predicate
 from .conditions import Formula, conjunction, disjunction
 from .interpreter import Interpreter
 from .source_text import TextTemplate
-from .values import EMPTY, ExternalName, UnionValue, UnknownValue, Value
+from .values.containers import UnionValue
+from .values.definitions import ExternalName
+from .values.value import EMPTY, UnknownValue, Value
 
 
 def truth_of(interp: Interpreter, value: Value, text: object = "", node: ast.AST | None = None) -> Formula:

@@ -20,28 +20,13 @@ from .name_effects import effects_of_body
 from .source_text import TextTemplate
 from .tensors import in_region
 from .unanalyzed_code import call_unknown
-from .values import (
-    EMPTY,
-    NONE,
-    Args,
-    Frame,
-    FunctionValue,
-    GeneratorContext,
-    GeneratorValue,
-    GradMode,
-    Instance,
-    Keywords,
-    MappingValue,
-    ObjectRef,
-    ParamsValue,
-    SequenceValue,
-    StateDict,
-    TensorValue,
-    UnknownValue,
-    Value,
-    Vars,
-    join_params,
-)
+from .values.containers import MappingValue, SequenceValue
+from .values.contexts import GradMode
+from .values.definitions import Args, Frame, FunctionValue, GeneratorContext, GeneratorValue, Instance, Keywords, Vars
+from .values.gradients import ParamsValue, join_params
+from .values.objects import ObjectRef, StateDict
+from .values.tensors import TensorValue
+from .values.value import EMPTY, NONE, UnknownValue, Value
 
 #: Maximum depth of inlined calls. A deeper call does what its name says. Functions that act on the protocol, or call
 #: such a function, are inlined up to the second depth: deeper than real code nests calls.

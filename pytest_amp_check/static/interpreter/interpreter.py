@@ -16,7 +16,8 @@ from ..project.module import Class, Function, Module
 from ..project.project import Project
 from .conditions import Formula, PredicateTable, count_predicates, implied_literals, literals, mentions_key
 from .state import AbstractState, GraphBuilder
-from .values import EMPTY, Args, Frame, FunctionValue, Instance, Keywords, UnknownValue, Value, Vars
+from .values.definitions import Args, Frame, FunctionValue, Instance, Keywords, Vars
+from .values.value import EMPTY, UnknownValue, Value
 from .visited_calls import VisitedCalls
 
 TYPE_CHECKING = False

@@ -20,26 +20,12 @@ from .conditions import (
 )
 from .dtypes import join
 from .interpreter import Interpreter
-from .values import (
-    NO_CONSTANT,
-    NONE,
-    ConditionValue,
-    Divisor,
-    ExternalName,
-    FrameworkEngine,
-    Heap,
-    MappingValue,
-    ObjectRef,
-    ParamsValue,
-    SequenceValue,
-    TensorValue,
-    UnionValue,
-    UnknownValue,
-    Value,
-    Vars,
-    join_params,
-    join_provenance,
-)
+from .values.containers import MappingValue, SequenceValue, UnionValue
+from .values.definitions import ExternalName, Heap, Vars
+from .values.gradients import ParamsValue, join_params
+from .values.objects import FrameworkEngine, ObjectRef
+from .values.tensors import TensorValue
+from .values.value import NO_CONSTANT, NONE, ConditionValue, Divisor, UnknownValue, Value, join_provenance
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from ...protocol.events import Event, Node, Site
 from ...protocol.fast_namedtuple import NamedTuple
 from .conditions import Formula
-from .values import Frame, Heap, Jump, Return
+from .values.definitions import Frame, Heap, Jump, Return
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

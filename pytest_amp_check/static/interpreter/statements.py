@@ -39,28 +39,13 @@ from .microbatches import (
 )
 from .source_text import expression_text, names_in
 from .state import Loop
-from .values import (
-    NO_CONSTANT,
-    NONE,
-    ClassValue,
-    Const,
-    ExternalName,
-    Frame,
-    FunctionValue,
-    GeneratorValue,
-    GradMode,
-    Instance,
-    MappingValue,
-    NullContext,
-    ObjectRef,
-    ParamsValue,
-    SequenceValue,
-    StateDict,
-    TensorValue,
-    UnionValue,
-    UnknownValue,
-    Value,
-)
+from .values.containers import MappingValue, SequenceValue, UnionValue
+from .values.contexts import GradMode, NullContext
+from .values.definitions import ClassValue, ExternalName, Frame, FunctionValue, GeneratorValue, Instance
+from .values.gradients import ParamsValue
+from .values.objects import ObjectRef, StateDict
+from .values.tensors import TensorValue
+from .values.value import NO_CONSTANT, NONE, Const, UnknownValue, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -17,16 +17,11 @@ from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text
 from ..interpreter.tensors import in_region
 from ..interpreter.unanalyzed_code import escape
-from ..interpreter.values import (
-    Args,
-    FunctionValue,
-    Instance,
-    Keywords,
-    ModuleContainer,
-    NullContext,
-    TensorValue,
-    Value,
-)
+from ..interpreter.values.contexts import NullContext
+from ..interpreter.values.definitions import Args, FunctionValue, Instance, Keywords
+from ..interpreter.values.objects import ModuleContainer
+from ..interpreter.values.tensors import TensorValue
+from ..interpreter.values.value import Value
 from ..project.module import Class, Module
 from ..project.syntax import walk
 from .arguments import bind_arguments, first_or_named, items_of, literal_value, tracked_object_of

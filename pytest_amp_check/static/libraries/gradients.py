@@ -11,18 +11,9 @@ from ..interpreter.identity import structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import record_raise
 from ..interpreter.source_text import expression_text, receiver_text
-from ..interpreter.values import (
-    NONE,
-    Args,
-    FunctionValue,
-    GradValue,
-    Keywords,
-    ParamsValue,
-    ScaleValue,
-    UnknownValue,
-    Value,
-    join_params,
-)
+from ..interpreter.values.definitions import Args, FunctionValue, Keywords
+from ..interpreter.values.gradients import GradValue, ParamsValue, ScaleValue, join_params
+from ..interpreter.values.value import NONE, UnknownValue, Value
 from .arguments import dotted_name_of, first_or_named, items_of, literal_value
 from .grad_hooks import note_hook
 from .losses import all_optimizer_keys, find_owners

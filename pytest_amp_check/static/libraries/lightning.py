@@ -16,19 +16,11 @@ from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import run_branches
 from ..interpreter.source_text import expression_text
-from ..interpreter.values import (
-    NONE,
-    Args,
-    FrameworkEngine,
-    Instance,
-    Keywords,
-    MappingValue,
-    ObjectRef,
-    ParamsValue,
-    SequenceValue,
-    UnwrappedOptimizer,
-    Value,
-)
+from ..interpreter.values.containers import MappingValue, SequenceValue
+from ..interpreter.values.definitions import Args, Instance, Keywords
+from ..interpreter.values.gradients import ParamsValue
+from ..interpreter.values.objects import FrameworkEngine, ObjectRef, UnwrappedOptimizer
+from ..interpreter.values.value import NONE, Value
 from ..project.module import Class, Function, Module
 from .arguments import first_or_named, literal_value
 from .frameworks import call_engine_method, emit_divided_twice, make_used_engine, optimizer_keys_in, set_framework

@@ -47,7 +47,8 @@ from ..interpreter.dtypes import (
 from ..interpreter.expressions import attribute_of
 from ..interpreter.imports import look_up
 from ..interpreter.interpreter import HandlerTable, Interpreter
-from ..interpreter.values import ExternalName, Value
+from ..interpreter.values.definitions import ExternalName
+from ..interpreter.values.value import Value
 from ..project.module import is_product
 from ..project.syntax import is_same_syntax
 from .arguments import literal_value, object_ref_of
