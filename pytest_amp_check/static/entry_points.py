@@ -24,7 +24,7 @@ from .interpreter.imports import globals_of
 from .interpreter.interpreter import HandlerTable, Interpreter
 from .interpreter.microbatches import external_counters
 from .interpreter.state import Loop
-from .interpreter.statements import is_main_guard
+from .interpreter.statements.branches import is_main_guard
 from .interpreter.values.definitions import ClassValue, Frame, Instance
 from .interpreter.values.value import EMPTY, UnknownValue
 from .interpreter.visited_calls import VisitedCalls

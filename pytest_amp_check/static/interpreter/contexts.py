@@ -13,7 +13,8 @@ from .interpreter import ContextHandler, HandlerTable, Interpreter, in_frame
 from .joins import split_on
 from .source_text import expression_text, last_name
 from .state import OpenRegion
-from .statements import _own_nodes, holds_autocast
+from .statements.definitions import holds_autocast
+from .statements.loop_items import _own_nodes
 from .values.containers import UnionValue
 from .values.contexts import Float8Context, GradMode, NoSyncContext, NullContext, StackContext
 from .values.definitions import GeneratorContext, Instance
