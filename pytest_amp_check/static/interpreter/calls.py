@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from ..project.roles import CALLABLE_ROLES
 from .contexts import enter_context, entered_value
-from .expressions import attribute_of, item_of, role_by_use
+from .expressions.attributes import attribute_of, item_of
+from .expressions.names import role_by_use
 from .functions import inline_call
 from .interpreter import HandlerTable, Interpreter
 from .joins import for_each_alternative

@@ -12,7 +12,7 @@ from ..project.region_entry import enters_autocast
 from ..project.syntax import root_name, statements_in
 from .contexts import SelfBindingHandler
 from .disabled_flags import assigns_attribute
-from .expressions import attribute_of
+from .expressions.attributes import attribute_of
 from .functions import bind_unknown_arguments, execute_function, inline_call, is_static
 from .identity import structural_unknown
 from .imports import globals_of, look_up, module_member

@@ -7,7 +7,7 @@ import re
 
 from ...protocol import events as e
 from .conditions import Formula, conjunction, disjunction, negate
-from .expressions import assign_target
+from .expressions.assignments import assign_target
 from .imports import dotted_name
 from .interpreter import ContextHandler, HandlerTable, Interpreter, in_frame
 from .joins import split_on

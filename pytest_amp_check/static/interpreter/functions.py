@@ -12,7 +12,7 @@ from ..project.syntax import tail_name, walk
 from .conditions import conjunction
 from .contexts import close_context, enter_context, exit_context, with_items
 from .disabled_flags import default_value
-from .expressions import assign_target, record_name
+from .expressions.assignments import assign_target, record_name
 from .imports import dotted_name, look_up
 from .interpreter import HandlerTable, Interpreter, first_result
 from .joins import join_heaps, join_values, join_variables

@@ -13,14 +13,9 @@ from ..interpreter.classes import BINDABLE_METHODS, as_mapping
 from ..interpreter.comparisons import ItemCounts, RangeEnds, RangeSteps
 from ..interpreter.conditions import Formula, conjunction, disjunction
 from ..interpreter.dtypes import NO_DTYPE_INFO
-from ..interpreter.expressions import (
-    DATA_SIZE_NAMES,
-    EnumerateIterables,
-    ZipIterables,
-    apply_operator,
-    attribute_of,
-    element_of,
-)
+from ..interpreter.expressions.attributes import DATA_SIZE_NAMES, attribute_of
+from ..interpreter.expressions.iteration import EnumerateIterables, ZipIterables, element_of
+from ..interpreter.expressions.operators import apply_operator
 from ..interpreter.formulas import truth_of
 from ..interpreter.identity import structural_unknown
 from ..interpreter.imports import dotted_name, globals_of

@@ -6,7 +6,7 @@ import ast
 
 from ...protocol import events as e
 from ...protocol.optable import FOREACH_IN_PLACE, IN_PLACE
-from ..interpreter.expressions import apply_operator, mark_scale_undone
+from ..interpreter.expressions.operators import apply_operator, mark_scale_undone
 from ..interpreter.identity import structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import record_raise

@@ -11,8 +11,8 @@ from ...protocol.events import UNKNOWN, TrackedObject
 from ...protocol.source_text import SourceText, find_access_path
 from ..interpreter.conditions import disjunction
 from ..interpreter.dtypes import is_low
-from ..interpreter.expressions import (
-    DATA_SIZE_NAMES,
+from ..interpreter.expressions.attributes import DATA_SIZE_NAMES
+from ..interpreter.expressions.operators import (
     apply_operator,
     is_iteration_data_size,
     is_remade_per_iteration,

@@ -44,7 +44,7 @@ from ..interpreter.dtypes import (
     promote_dtypes,
     result_dtype,
 )
-from ..interpreter.expressions import attribute_of
+from ..interpreter.expressions.attributes import attribute_of
 from ..interpreter.imports import look_up
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.values.definitions import ExternalName

@@ -9,7 +9,8 @@ from ...protocol import torch_api
 from ...protocol.events import UNKNOWN
 from ...protocol.optable import FOREACH_IN_PLACE
 from ..interpreter.dtypes import low_function, op_of
-from ..interpreter.expressions import DATA_SIZE_NAMES, apply_operator
+from ..interpreter.expressions.attributes import DATA_SIZE_NAMES
+from ..interpreter.expressions.operators import apply_operator
 from ..interpreter.identity import structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import for_each_alternative

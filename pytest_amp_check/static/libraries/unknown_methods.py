@@ -10,7 +10,8 @@ from ...protocol import events as e
 from ...protocol.optable import IN_PLACE, OPS
 from ...protocol.source_text import find_access_path
 from ..interpreter.dtypes import is_low_method
-from ..interpreter.expressions import DATA_SIZE_NAMES, apply_operator, item_origin_of
+from ..interpreter.expressions.attributes import DATA_SIZE_NAMES, item_origin_of
+from ..interpreter.expressions.operators import apply_operator
 from ..interpreter.identity import structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.microbatches import SPLITTING_CALLS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ..expressions import execute_augmented_assign
+from ..expressions.assignments import execute_augmented_assign
 from ..interpreter import HandlerTable
 from .branches import execute_if, execute_match
 from .definitions import define_class, define_function

@@ -8,7 +8,7 @@ from ....protocol.checks import ends_program
 from ....protocol.source_text import SourceText
 from ...project.syntax import walk
 from ..conditions import Formula, conjunction, negate
-from ..expressions import condition_formula, version_test_of
+from ..expressions.conditional import condition_formula, version_test_of
 from ..imports import look_up
 from ..interpreter import Interpreter
 from ..joins import run_branches

@@ -7,7 +7,7 @@ import ast
 from ....protocol.source_text import find_access_path
 from ...project.syntax import children
 from ..comparisons import ItemCounts
-from ..expressions import EnumerateIterables
+from ..expressions.iteration import EnumerateIterables
 from ..interpreter import Interpreter
 from ..source_text import names_in
 from ..values.containers import MappingValue, SequenceValue, UnionValue

@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 from ....protocol import events as e
 from ....protocol.events import Event
-from ..expressions import assign_target, condition_formula, element_of, iterated_value, representative_of
+from ..expressions.assignments import assign_target
+from ..expressions.conditional import condition_formula
+from ..expressions.iteration import element_of, iterated_value, representative_of
 from ..interpreter import Interpreter
 from ..joins import split_on
 from ..microbatches import (

@@ -8,7 +8,9 @@ from ....protocol import events as e
 from ...project.module import ImportedName
 from ..conditions import conjunction
 from ..disabled_flags import flag_value
-from ..expressions import assign_target, condition_formula, emit_found_optimizer, is_used_as_optimizer
+from ..expressions.assignments import assign_target
+from ..expressions.conditional import condition_formula
+from ..expressions.names import emit_found_optimizer, is_used_as_optimizer
 from ..imports import import_value
 from ..interpreter import Interpreter
 from ..joins import record_raise, split_on
