@@ -15,7 +15,8 @@ from .json_formats import (
     find_rule_page,
     make_record,
 )
-from .text import SourceLines, escape_command, is_hidden, make_single_line, make_visible
+from .printable import escape_command, is_hidden, make_single_line, make_visible
+from .source_lines import SourceLines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from ..protocol.finding import Finding
     from ..static.settings import Settings
-    from .text import SourceLines
+    from .source_lines import SourceLines
 
 
 class FolderConfig(NamedTuple):

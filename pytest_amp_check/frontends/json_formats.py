@@ -8,7 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 from ..protocol.finding import ERROR, INFO, SEVERITIES, WARNING, Finding
-from .text import SourceLines, make_visible, relative_path, rule_markdown
+from .finding_text import relative_path
+from .printable import make_visible
+from .rule_text import rule_markdown
+from .source_lines import SourceLines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

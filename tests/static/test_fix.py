@@ -24,7 +24,7 @@ from marks import MISTAKES
 from negative_examples import negative_examples
 from warm import run_command
 
-from pytest_amp_check.frontends import check_command, cli, text
+from pytest_amp_check.frontends import check_command, cli, output, rule_text
 from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.fix import Edit
@@ -1591,8 +1591,8 @@ def test_every_rule_with_a_fix_says_how_safe_it_is() -> None:
     for code, rule in FIXED.items():
         assert rule.as_dict()["applicability"] == rule.applicability
         flags = {"safe": "--fix", "unsafe": "--fix --unsafe-fixes"}[rule.applicability]
-        assert f"`amp-check check {flags}` applies it" in text.rule_markdown(rule)
-        (row,) = text.render_plain(text.format_rules([RULES[code]]))
+        assert f"`amp-check check {flags}` applies it" in rule_text.rule_markdown(rule)
+        (row,) = output.render_plain(rule_text.format_rules([RULES[code]]))
         assert row.endswith(f" [{flags}]\n")
 
 

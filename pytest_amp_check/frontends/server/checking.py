@@ -17,7 +17,7 @@ from ...static.sources.source_files import Unreadable, UnsavedFiles
 from .. import folder_config
 from .. import options as table
 from ..folder_config import FolderConfig
-from ..text import SourceLines
+from ..source_lines import SourceLines
 
 #: Number of folders with a configuration whose results are cached while no document of the folder is open.
 KEPT = 4
