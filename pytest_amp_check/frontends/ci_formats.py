@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..protocol.events import Site
+    from ..protocol.sites import Site
 
 #: Severity names of each format. Azure has only two levels, and neither level fails a build.
 _GITLAB = {ERROR: "major", WARNING: "minor", INFO: "info"}

@@ -15,8 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..protocol.events import Site
     from ..protocol.finding import Finding
+    from ..protocol.sites import Site
 
 
 #: Number of source lines shown before and after the cause.

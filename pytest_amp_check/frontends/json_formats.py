@@ -17,8 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..protocol.events import Site
     from ..protocol.fix import Fix
+    from ..protocol.sites import Site
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _COMMANDS = {ERROR: "error", WARNING: "warning", INFO: "notice"}

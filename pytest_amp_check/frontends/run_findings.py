@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from ..protocol.events import Site
 from ..protocol.finding import Finding, TraceStep
 from ..protocol.selection import is_selected
+from ..protocol.sites import Site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

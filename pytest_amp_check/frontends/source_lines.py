@@ -9,7 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import TextIO
 
-    from ..protocol.events import Site
+    from ..protocol.sites import Site
 
 
 #: Number of characters above which a file or cell is not split into lines to show one line.

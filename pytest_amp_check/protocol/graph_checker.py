@@ -13,7 +13,8 @@ from . import automaton as a
 from . import events as e
 from .checker import AutocastRegion, Checker, Here, PathState, Violation
 from .effects import apply_event
-from .events import Event, EventKind, Graph, Node, Predicate, Program, Site
+from .event_graph import Graph, Node, Predicate, Program
+from .events import Event, EventKind
 from .finding import Finding, TraceStep, merge_finding
 from .findings_builder import (
     adapt_to_framework,
@@ -24,6 +25,7 @@ from .findings_builder import (
     program_violations,
 )
 from .rules import LABELS
+from .sites import Site
 from .source_text import NegatedText
 
 __all__ = ["check", "check_event", "merge_finding"]

@@ -7,8 +7,9 @@ from collections.abc import Collection
 
 from ..protocol import events as e
 from ..protocol import frameworks as frameworks_table
-from ..protocol.events import Node, Program, Site
+from ..protocol.event_graph import Node, Program
 from ..protocol.registration import NotRegistered, require_listed
+from ..protocol.sites import Site
 from .interpreter import calls, classes, contexts, expressions, functions, statements, unanalyzed_code
 from .interpreter.classes import (
     decorator_contexts,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 import warnings
 
-from ..protocol.events import Program, Site
+from ..protocol.event_graph import Program
 from ..protocol.finding import Finding
 from ..protocol.rules import LABELS
+from ..protocol.sites import Site
 from ..protocol.suppressions import Suppressions
 from . import evidence
 from .deep_stack import with_deep_stack

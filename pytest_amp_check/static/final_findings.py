@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..protocol import torch_api
-from ..protocol.events import Site
 from ..protocol.finding import Finding
 from ..protocol.rules import LABELS
+from ..protocol.sites import Site
 from ..protocol.suppressions import Suppressions
 from . import evidence
 from .cross_file import drop_findings_by_other_files

@@ -12,9 +12,9 @@ import pytest
 
 from pytest_amp_check.frontends import finding_text, formats, json_formats, output, source_lines, summaries
 from pytest_amp_check.frontends.cli import main
-from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding, TraceStep
 from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.protocol.sites import Site
 
 SCRIPT = """\
 import torch

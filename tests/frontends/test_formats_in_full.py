@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from pytest_amp_check.frontends import ci_formats, formats, json_formats, rule_text, source_lines
-from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding, TraceStep
 from pytest_amp_check.protocol.fix import SAFE, Edit, Fix
 from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.protocol.sites import Site
 
 SOURCE = "é = scale(x)\nclip(é); y = 1\n"
 

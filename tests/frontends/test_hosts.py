@@ -16,10 +16,10 @@ from doors import flake8
 
 from pytest_amp_check.frontends import ci_formats, formats, json_formats, source_lines
 from pytest_amp_check.frontends.cli import main
-from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding, TraceStep
 from pytest_amp_check.protocol.fix import Edit, Fix
 from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.protocol.sites import Site
 
 SCRIPT = "x = 1\nÄnderung = clip(x)\nlast\n"
 ODD = "a<b>&\"'|]; 100%\x01 \udcff: 'é'\nsecond line"

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from pytest_amp_check.frontends import charts, finding_text, output, printable, rule_text, source_lines, summaries
-from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding, TraceStep
 from pytest_amp_check.protocol.fix import SAFE, UNSAFE, Edit, Fix
 from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.protocol.sites import Site
 
 # Numbers.
 

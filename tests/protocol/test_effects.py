@@ -8,11 +8,12 @@ import pytest
 from drawing import Drawing
 from event_fields import set_attributes
 
+from pytest_amp_check.protocol import event_graph, graph_checker, tracked_objects
 from pytest_amp_check.protocol import events as e
-from pytest_amp_check.protocol import graph_checker
-from pytest_amp_check.protocol.events import UNKNOWN, Event, Site
+from pytest_amp_check.protocol.events import UNKNOWN, Event
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.run_checker import RunChecker
+from pytest_amp_check.protocol.sites import Site
 
 REGION: dict[str, Any] = {"instance": 0, "enabled": True, "device": "cuda", "dtype": "float16", "cache": True}
 MICRO: dict[str, Any] = {"inside": e.MICRO, "divided": True}
@@ -158,7 +159,7 @@ class Text:
     def __init__(self, drawing: Drawing, words: str) -> None:
         self.drawing = drawing
         self.left = words.split()[::-1]
-        self.tests: dict[str, e.Predicate] = {}
+        self.tests: dict[str, event_graph.Predicate] = {}
         self.guards: tuple[tuple[int, bool], ...] = ()
         for word in words.split():
             if word.endswith("{") and word not in self.tests:
@@ -190,7 +191,7 @@ class Text:
                 node = drawing.line(node, event)
         return node
 
-    def asked(self, node: int, test: e.Predicate) -> int:
+    def asked(self, node: int, test: event_graph.Predicate) -> int:
         end, around = self.drawing.node(), self.guards
         for truth in (True, False):
             first = self.drawing.node()
@@ -218,7 +219,7 @@ def found(
     drawing = Drawing(optimizers)
     set_attributes(drawing.program, **(known or {}))
     if scaler is not None:
-        drawing.scaler.attributes = e.ObjectAttributes(**scaler)
+        drawing.scaler.attributes = tracked_objects.ObjectAttributes(**scaler)
     for thing in drawing.optimizers:
         set_attributes(thing, **facts)
     for each in (drawing.scaler, drawing.program.add_object("scaler", "other")):

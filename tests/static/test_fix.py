@@ -25,11 +25,11 @@ from negative_examples import negative_examples
 from warm import run_command
 
 from pytest_amp_check.frontends import check_command, cli, output, rule_text
-from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.fix import Edit
 from pytest_amp_check.protocol.rule import Rule
 from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.protocol.sites import Site
 from pytest_amp_check.static import engine
 from pytest_amp_check.static.fixes import edits, fix_files
 from pytest_amp_check.static.fixes.edited_file import EditedFile

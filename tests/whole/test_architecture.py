@@ -135,7 +135,7 @@ def may(name: str, found: Import) -> bool:
         return standard or folder == "frontends"
     if where.startswith("protocol/rules/"):
         return standard or (folder == "protocol" and not rest.startswith("protocol.rules"))
-    if where in ("protocol", "protocol/effects", "protocol/messages", "protocol/rules"):
+    if where in ("protocol", "protocol/effects", "protocol/events", "protocol/messages", "protocol/rules"):
         return standard or folder == "protocol"
     if where.partition("/")[0] == "static":
         room = where.split("/")[1] if "/" in where else ""

@@ -11,7 +11,7 @@ from typing import Any
 from lsprotocol import types
 from pygls.uris import to_fs_path
 
-from ...protocol.events import Site
+from ...protocol.sites import Site
 from ...static.sources import code_blocks, source_files
 from ..source_lines import SourceLines
 

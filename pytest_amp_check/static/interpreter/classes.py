@@ -6,7 +6,7 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import torch_api
-from ...protocol.events import Site
+from ...protocol.sites import Site
 from ..project.module import Class, Function, assigned_pairs, methods_called_on
 from ..project.region_entry import enters_autocast
 from ..project.syntax import root_name, statements_in

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from ...protocol.events import Predicate
+from ...protocol.event_graph import Predicate
 from .conditions import Formula, conjunction, disjunction
 from .interpreter import Interpreter
 from .source_text import TextTemplate

@@ -11,7 +11,10 @@ from collections.abc import Callable
 from collections.abc import Sequence as Items
 
 from ...protocol import events as e
-from ...protocol.events import Event, Graph, Node, Predicate, Program, Site, TrackedObject
+from ...protocol.event_graph import Graph, Node, Predicate, Program
+from ...protocol.events import Event
+from ...protocol.sites import Site
+from ...protocol.tracked_objects import TrackedObject
 from ..project.module import Class, Function, Module
 from ..project.project import Project
 from .conditions import Formula, PredicateTable, count_predicates, implied_literals, literals, mentions_key

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ...protocol import events as e
-from ...protocol.events import TrackedObject
 from ...protocol.torch_api import AUTOCAST, NULL_CONTEXT, SURFACE, canonical_name
+from ...protocol.tracked_objects import TrackedObject
 from .conditions import (
     Formula,
     conjunction,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 
-from ...protocol.events import Event, Node, Site
+from ...protocol.event_graph import Node
+from ...protocol.events import Event
 from ...protocol.fast_namedtuple import NamedTuple
+from ...protocol.sites import Site
 from .conditions import Formula
 from .values.definitions import Frame, Heap, Jump, Return
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable
 
 from ...protocol import events as e
-from ...protocol.events import TrackedObject
+from ...protocol.tracked_objects import TrackedObject
 from .identity import structural_unknown
 from .interpreter import HandlerTable, Interpreter
 from .name_effects import effects_of_name

@@ -6,8 +6,9 @@ import ast
 from collections.abc import Callable
 
 from ...protocol import torch_api
-from ...protocol.events import UNKNOWN, Symbol, TrackedObject
+from ...protocol.events import UNKNOWN, Symbol
 from ...protocol.source_text import SourceText
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.interpreter import Interpreter
 from ..interpreter.values.containers import MappingValue, SequenceValue
 from ..interpreter.values.definitions import Args, ExternalName, Instance, Keywords

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ...protocol import event_graph, torch_api
 from ...protocol import events as e
-from ...protocol import torch_api
-from ...protocol.events import TrackedObject
 from ...protocol.source_text import find_access_path
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.classes import decorator_contexts, lineage_of, method_of
 from ..interpreter.contexts import SelfBindingHandler
 from ..interpreter.functions import inline_call
@@ -120,7 +120,7 @@ def _check_run_in_thread(interp: Interpreter, target: Value | None, args: Args, 
         interp.emit(e.Thread, node, ran[0].key, how="thread", names=names)
 
 
-def _find_forwards(interp: Interpreter, nodes: list[e.Node]) -> Iterator[TrackedObject]:
+def _find_forwards(interp: Interpreter, nodes: list[event_graph.Node]) -> Iterator[TrackedObject]:
     """Yield the modules that some code runs forward, if the code enters no autocast itself."""
     events = [node.event for node in nodes if node.event is not None]
     if not any(isinstance(event, e.AutocastEnter) for event in events):

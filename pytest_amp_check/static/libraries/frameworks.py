@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol import frameworks, torch_api
-from ...protocol.events import Site, TrackedObject
 from ...protocol.fast_namedtuple import NamedTuple
 from ...protocol.finding import INFO, WARNING
 from ...protocol.frameworks import FRAMEWORKS
+from ...protocol.sites import Site
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.conditions import Formula, disjunction, literals, negate
 from ..interpreter.formulas import truth_of
 from ..interpreter.functions import has_stars

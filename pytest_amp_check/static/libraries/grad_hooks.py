@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 
 from ...protocol import events as e
-from ...protocol.events import Site
 from ...protocol.fast_namedtuple import NamedTuple
+from ...protocol.sites import Site
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.values.definitions import Args, FunctionValue, Keywords
 from ..interpreter.values.gradients import ParamsValue

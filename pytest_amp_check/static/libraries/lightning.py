@@ -6,10 +6,11 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import frameworks
-from ...protocol.events import UNKNOWN, TrackedObject
+from ...protocol.events import UNKNOWN
 from ...protocol.finding import ERROR, INFO, WARNING
 from ...protocol.frameworks import FRAMEWORKS
 from ...protocol.source_text import SourceText
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.classes import lineage_of
 from ..interpreter.conditions import Formula
 from ..interpreter.imports import dotted_name

@@ -7,8 +7,9 @@ from collections.abc import Iterable
 
 from ...protocol import events as e
 from ...protocol import torch_api
-from ...protocol.events import UNKNOWN, TrackedObject
+from ...protocol.events import UNKNOWN
 from ...protocol.source_text import SourceText, find_access_path
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.conditions import disjunction
 from ..interpreter.dtypes import is_low
 from ..interpreter.expressions.attributes import DATA_SIZE_NAMES

@@ -6,7 +6,8 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import frameworks
-from ...protocol.events import Site, TrackedObject
+from ...protocol.sites import Site
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.classes import lineage_of
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol import torch_api
-from ...protocol.events import TrackedObject
 from ...protocol.fast_namedtuple import NamedTuple
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.classes import BINDABLE_METHODS, decorator_contexts, defining_frame, has_plain_forward, method_of
 from ..interpreter.functions import inline_call
 from ..interpreter.interpreter import HandlerTable, Interpreter

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol import torch_api
-from ...protocol.events import TrackedObject
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.classes import BINDABLE_METHODS, method_of
 from ..interpreter.identity import structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 
 from ...protocol import events as e
-from ...protocol.events import Site, TrackedObject
 from ...protocol.fast_namedtuple import NamedTuple
+from ...protocol.sites import Site
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.imports import look_up
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text

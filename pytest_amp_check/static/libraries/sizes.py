@@ -6,7 +6,7 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import sizes
-from ...protocol.events import TrackedObject
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text
 from ..interpreter.state import GraphBuilder

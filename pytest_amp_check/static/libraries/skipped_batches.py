@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ...protocol import events as e
-from ...protocol.events import TrackedObject
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text
 from ..interpreter.values.tensors import TensorValue, tensors_in

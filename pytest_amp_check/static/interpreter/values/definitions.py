@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from ....protocol.events import Site, TrackedObject
+from ....protocol.sites import Site
 from ....protocol.torch_api import DTYPES, canonical_name
+from ....protocol.tracked_objects import TrackedObject
 from ..conditions import Formula
 from .value import Value
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from ....protocol.events import Site, TrackedObject
+from ....protocol.sites import Site
+from ....protocol.tracked_objects import TrackedObject
 from ..conditions import Formula
 from .value import NONE, UnknownValue, Value
 

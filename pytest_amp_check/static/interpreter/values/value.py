@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ....protocol.events import GradientAccess, Site, TrackedObject
+from ....protocol.events import GradientAccess
 from ....protocol.fast_namedtuple import NamedTuple
+from ....protocol.sites import Site
+from ....protocol.tracked_objects import TrackedObject
 from ..conditions import Formula
 from ..dtypes import NO_DTYPE_INFO, NUMBER_INFO, DtypeInfo
 

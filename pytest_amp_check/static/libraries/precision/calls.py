@@ -6,8 +6,8 @@ import ast
 
 from ....protocol import events as e
 from ....protocol import kernels, torch_api
-from ....protocol.events import TrackedObject
 from ....protocol.source_text import SourceText, find_access_path
+from ....protocol.tracked_objects import TrackedObject
 from ...interpreter.dtypes import (
     ANGLES,
     GUESSED_LOW,

@@ -14,7 +14,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Concatenate, ParamSpec, TypeVar
 
-    from ....protocol.events import Site
+    from ....protocol.sites import Site
 
     Effect = TypeVar("Effect", bound=e.LowPrecisionEffect)
     Fields = ParamSpec("Fields")
