@@ -70,6 +70,12 @@ def test_there_are_many_kinds() -> None:
     assert len({name_of_kind(kind) for kind in KINDS.values()}) == len(KINDS)
 
 
+@every_kind
+def test_the_package_lists_each_kind(name: str) -> None:
+    assert getattr(events, name) is KINDS[name]
+    assert name in events.__all__
+
+
 @pytest.fixture(scope="module")
 def named() -> dict[str, set[str]]:
     """Return folder of the package -> kinds that its code names."""
