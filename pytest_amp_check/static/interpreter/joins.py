@@ -118,6 +118,11 @@ def record_raise(interp: Interpreter) -> None:
         node = interp.builder.add_node()
         interp.builder.add_edge(interp.state.current_node, node)
         interp.state.raising_nodes[-1].append(node)
+        interp.state.raised_values[interp.builder.nodes[node]] = (
+            interp.state.frame,
+            interp.state.frame.vars,
+            interp.state.heap,
+        )
 
 
 def _join_states(

@@ -8,6 +8,7 @@ from ....protocol import events as e
 from ....protocol.source_text import SourceText
 from ...project.module import catches_import
 from ..interpreter import Interpreter, in_frame
+from ..values.definitions import Heap, Jump, Vars
 from .exits import mark_skip, merge_exits
 
 
@@ -41,10 +42,9 @@ def execute_try(interp: Interpreter, node: ast.Try) -> None:
     ends = [(interp.state.current_node, interp.state.frame.vars, interp.state.heap)]
     in_try = {**before_vars, **interp.state.frame.vars}
     for handler in node.handlers:
-        interp.state.current_node = interp.builder.join_nodes(_raising_nodes(interp, raised))
+        _enter_handler(interp, _raising_nodes(interp, raised), in_try, before_heap)
         if interp.state.regions_entered != entered:
             interp.emit(e.AutocastExit, handler, depth=depth)
-        interp.state.frame.vars, interp.state.heap = dict(in_try), dict(before_heap)
         _execute_handler(interp, handler)
         ends.append((interp.state.current_node, interp.state.frame.vars, interp.state.heap))
     interp.state.unwind_actions = interp.state.unwind_actions[:base]
@@ -69,6 +69,20 @@ def execute_try(interp: Interpreter, node: ast.Try) -> None:
             raised[:1] if node.handlers else raised,
             depth if interp.state.regions_entered != entered else None,
         )
+
+
+def _enter_handler(interp: Interpreter, raising: list[int], in_try: Vars, before_heap: Heap) -> None:
+    """Join the paths to a handler. A path that raises explicitly keeps its own values."""
+    state = interp.state
+    explicit: list[Jump] = []
+    for node in raising:
+        found = state.raised_values.get(interp.builder.nodes[node])
+        if found is not None and found[0] is state.frame:
+            explicit.append((node, {**in_try, **found[1]}, {**before_heap, **found[2]}))
+    own = {node for node, _, _ in explicit}
+    state.current_node = interp.builder.join_nodes(node for node in raising if node not in own)
+    state.frame.vars, state.heap = dict(in_try), dict(before_heap)
+    merge_exits(interp, explicit)
 
 
 def _execute_finally_on_exit(interp: Interpreter, node: ast.Try, handler_count: int) -> None:
