@@ -28,7 +28,7 @@ SLOW = """\
         open(f"worker-{os.getpid()}", "w").close()
         time.sleep(600)
 
-    engine._analyze_path, engine.WORTH_PROCESSES = slow, 0
+    engine.analyze_path, engine.WORTH_PROCESSES = slow, 0
 """
 
 
