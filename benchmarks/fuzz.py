@@ -47,10 +47,11 @@ from fuzzing import Corpus, Input, corpus, made, spoilt  # noqa: E402
 from pytest_amp_check.frontends import options  # noqa: E402
 from pytest_amp_check.protocol.finding import Finding  # noqa: E402
 from pytest_amp_check.protocol.rules import RULES  # noqa: E402
-from pytest_amp_check.static.engine import Settings, check_paths, check_source  # noqa: E402
+from pytest_amp_check.static.engine import check_paths, check_source  # noqa: E402
 from pytest_amp_check.static.fixes.edited_file import EditedFile  # noqa: E402
 from pytest_amp_check.static.fixes.fix_files import fix_file  # noqa: E402
 from pytest_amp_check.static.project.project_context import ProjectContext  # noqa: E402
+from pytest_amp_check.static.settings import Settings  # noqa: E402
 from pytest_amp_check.static.sources import source_files  # noqa: E402
 
 #: Processor time in seconds that any input may take, and additional seconds for each byte.

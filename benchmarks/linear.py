@@ -21,7 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from pytest_amp_check.protocol.rules import RULES  # noqa: E402
-from pytest_amp_check.static.engine import Settings, check_paths, check_source  # noqa: E402
+from pytest_amp_check.static.engine import check_paths, check_source  # noqa: E402
+from pytest_amp_check.static.settings import Settings  # noqa: E402
 
 LINES = (500, 1_000, 2_000, 4_000, 8_000)
 COPIES = (1, 2, 4)

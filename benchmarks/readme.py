@@ -32,7 +32,7 @@ with incomplete_tables():
 
     from pytest_amp_check.frontends.explanations import catalogue_markdown
     from pytest_amp_check.frontends.options import TOPICS, Option
-    from pytest_amp_check.frontends.text import rule_markdown
+    from pytest_amp_check.frontends.rule_text import rule_markdown
     from pytest_amp_check.protocol import finding, rules
     from pytest_amp_check.protocol.rule import Listing, Rule
 

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from pytest_amp_check import record
-from pytest_amp_check.frontends import charts, html, run_findings, text
+from pytest_amp_check.frontends import charts, html, output, run_findings, source_lines
 from pytest_amp_check.frontends.page.findings import serialize_findings
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static.engine import Settings
+from pytest_amp_check.static.settings import Settings
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 
@@ -43,7 +43,7 @@ def record_script(script: str, *, epochs: int, init_scale: float) -> dict[str, A
     findings = run_findings.apply_settings(
         run.findings, Settings(frozenset(RULES)), folder=os.path.join(os.getcwd(), "")
     )
-    return {**run.as_dict(), "findings": serialize_findings(findings, text.SourceLines())}
+    return {**run.as_dict(), "findings": serialize_findings(findings, source_lines.SourceLines())}
 
 
 def runs() -> list[dict[str, Any]]:
@@ -70,7 +70,7 @@ def main() -> None:
     for run in recorded:
         print(f"{run['title']}:")
         lines = charts.render_charts(run, width, sys.stdout.encoding)
-        text.write_lines(lines, sys.stdout, text.is_color_wanted(sys.stdout))
+        output.write_lines(lines, sys.stdout, output.is_color_wanted(sys.stdout))
     print(f"Written to {path}, {os.path.getsize(path):,} bytes.")
 
 

@@ -16,7 +16,7 @@ import pytest
 from _pytest.assertion.rewrite import AssertionRewritingHook
 from event_fields import fields_of
 
-from pytest_amp_check.protocol import events
+from pytest_amp_check.protocol import events, tracked_objects
 
 if TYPE_CHECKING:
     from pytest_amp_check.runtime.session import Session
@@ -128,14 +128,16 @@ def check_field(event: events.Event, name: str) -> None:
 
 def check_attribute(name: str) -> None:
     """Reject an attribute that no role of a tracked object declares."""
-    assert hasattr(events.ObjectAttributes, name), f"an object has no attribute {name!r}: declare it for its role"
+    assert hasattr(tracked_objects.ObjectAttributes, name), (
+        f"an object has no attribute {name!r}: declare it for its role"
+    )
 
 
 @pytest.fixture(autouse=True, scope="session")
 def facts_are_declared() -> Iterator[None]:
     """Fail if analyzer or recorder sets an attribute that no class declares, where mypy does not look."""
     with pytest.MonkeyPatch.context() as patch:
-        event, attributes = events.Event.__init__, events.ObjectAttributes.__init__
+        event, attributes = events.Event.__init__, tracked_objects.ObjectAttributes.__init__
 
         def made_event(self: events.Event, *args: Any, **fields: Any) -> None:
             for name in fields:
@@ -146,17 +148,17 @@ def facts_are_declared() -> Iterator[None]:
             check_field(self, name)
             object.__setattr__(self, name, value)
 
-        def made_attributes(self: events.ObjectAttributes, **more: Any) -> None:
+        def made_attributes(self: tracked_objects.ObjectAttributes, **more: Any) -> None:
             for name in more:
                 check_attribute(name)
             attributes(self, **more)
 
-        def set_attribute(self: events.ObjectAttributes, name: str, value: object) -> None:
+        def set_attribute(self: tracked_objects.ObjectAttributes, name: str, value: object) -> None:
             check_attribute(name)
             object.__setattr__(self, name, value)
 
         patch.setattr(events.Event, "__init__", made_event)
         patch.setattr(events.Event, "__setattr__", set_field, raising=False)
-        patch.setattr(events.ObjectAttributes, "__init__", made_attributes)
-        patch.setattr(events.ObjectAttributes, "__setattr__", set_attribute, raising=False)
+        patch.setattr(tracked_objects.ObjectAttributes, "__init__", made_attributes)
+        patch.setattr(tracked_objects.ObjectAttributes, "__setattr__", set_attribute, raising=False)
         yield

@@ -11,7 +11,7 @@ import os
 from ..protocol.bounded_json import parse_json
 from ..protocol.finding import Finding
 from ..protocol.regular_files import LARGEST_DOCUMENT, read_regular
-from .text import SourceLines
+from .source_lines import SourceLines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

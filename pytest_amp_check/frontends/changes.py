@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from ..protocol.regular_files import LARGEST_DOCUMENT
 from . import baseline
-from .text import SourceLines
+from .source_lines import SourceLines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-from . import text
+from . import finding_text, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, TextIO
 
-    from .text import Line
+    from .printable import Line
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 #: Width in columns of the labels, and maximum width of a sparkline and of a bar.
@@ -69,7 +69,7 @@ def render_charts(run: Mapping[str, Any], width: int, encoding: str | None = "ut
 def render_run(run: Mapping[str, Any], width: int, encoding: str | None) -> list[Line]:
     """Return the terminal output of one run: charts and advice."""
     advice: list[Line] = [
-        [("advice: ", "dim"), (text._make_printable(f"{each['what']}: {each['evidence']}"), "")]
+        [("advice: ", "dim"), (printable.make_printable(f"{each['what']}: {each['evidence']}"), "")]
         for each in run.get("advice", ())
     ]
     return [*render_charts(run, width, encoding), *advice]
@@ -197,19 +197,19 @@ def _render_scale(run: Mapping[str, Any], width: int, blocks: _BlockCharacters) 
         first, last = format_scale(points[0][1]), format_scale(points[-1][1])
         start: Line = [_make_label("scale")]
         if len(series) > 1:
-            start.append((f"{text._make_printable(name)}: ", "path"))
+            start.append((f"{printable.make_printable(name)}: ", "path"))
         start.append((f"{first} ", ""))
         end: Line = [
             (f" {last}, ", ""),
             (f"{skipped:,} of {format_count(steps, 'step')} skipped", "mark" if skipped else ""),
         ]
-        room = width - sum(text._count_columns(piece) for piece, _ in [*start, *end])
+        room = width - sum(finding_text._count_columns(piece) for piece, _ in [*start, *end])
         cells = _make_sparkline(
             points[:-1], {step["index"] for step in own if step["skipped"]}, min(room, SPARK), blocks
         )
         shown.append([*start, ("".join(level for level, _ in cells), ""), *end])
         if any(skip for _, skip in cells):
-            left = " " * sum(text._count_columns(piece) for piece, _ in start)
+            left = " " * sum(finding_text._count_columns(piece) for piece, _ in start)
             row = "".join(SKIP if skip else " " for _, skip in cells).rstrip()
             shown.append([(left, ""), (row, "mark")])
     return shown
@@ -254,7 +254,7 @@ def _render_memory(run: Mapping[str, Any], width: int, blocks: _BlockCharacters)
             _make_label("memory"),
             (f"{describe_size(total)} of {describe_size(budget)} ({share}{state})", "error" if over else "good"),
         ]
-    head.append((f"  {text._make_printable(memory['device'])}, {text._make_printable(memory['how'])}", "dim"))
+    head.append((f"  {printable.make_printable(memory['device'])}, {printable.make_printable(memory['how'])}", "dim"))
     shown = [head]
     for name, amount, count in rows:
         filled = _count_cells(count, whole, room)
@@ -320,9 +320,9 @@ def _render_headroom(run: Mapping[str, Any], width: int) -> list[Line]:
 
 def _shorten_name(name: str, room: int) -> str:
     """Return a name with a shortened start, because parameter names differ at the end."""
-    name = text._make_printable(name)
+    name = printable.make_printable(name)
     room = max(room, 8)
-    return name if text._count_columns(name) <= room else f"...{name[3 - room :]}"
+    return name if finding_text._count_columns(name) <= room else f"...{name[3 - room :]}"
 
 
 def _render_dtypes(run: Mapping[str, Any], width: int) -> list[Line]:
@@ -345,12 +345,12 @@ def _render_dtypes(run: Mapping[str, Any], width: int) -> list[Line]:
         return [[_make_label("dtypes"), ("no module was called", "dim")]]
     rows = [parts[0]]
     for part in parts[1:]:
-        if LABEL + text._count_columns(rows[-1]) + 2 + text._count_columns(part) <= width:
+        if LABEL + finding_text._count_columns(rows[-1]) + 2 + finding_text._count_columns(part) <= width:
             rows[-1] += f"; {part}"
         else:
             rows.append(part)
     return [
-        [_make_label("dtypes") if index == 0 else (" " * LABEL, ""), (text._make_printable(row), "")]
+        [_make_label("dtypes") if index == 0 else (" " * LABEL, ""), (printable.make_printable(row), "")]
         for index, row in enumerate(rows)
     ]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from . import finding_text, output, source_lines, summaries, write_guard
 from . import options as table
-from . import text, write_guard
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from typing import Any, TextIO
 
     from ..protocol.finding import Finding
-    from ..static.engine import Report, Settings
+    from ..static.engine import Report
+    from ..static.settings import Settings
 
 
 class InputFailure(Exception):
@@ -36,7 +37,7 @@ class CheckRun:
         self.from_stdin = paths == ["-"]
         self.source_bytes: dict[str, bytes] = {}
         self.stdin_name = stdin_filename or "<stdin>"
-        self.sources = text.SourceLines()
+        self.sources = source_lines.SourceLines()
         #: Sentences about other actions, and about failed actions.
         self.notices: list[str] = []
         self.errors: list[str] = []
@@ -50,7 +51,7 @@ class CheckRun:
         if self.from_stdin:
             from ..static import engine
 
-            self.source_bytes[self.stdin_name] = text.open_standard_input().buffer.read()
+            self.source_bytes[self.stdin_name] = source_lines.open_standard_input().buffer.read()
             source = _decode_standard_input(self.stdin_name, self.source_bytes[self.stdin_name])
             self.project = engine.single_file_project(source, self.stdin_name)
             self.findings = self.recheck_source(source)
@@ -64,8 +65,8 @@ class CheckRun:
 
                 check_inspection.show_reached(report.reached, sys.stderr)
             self.findings = self.remove_known(self.findings, first=True)
-        counts = text.count_severities(finding.severity for finding in self.findings)
-        self.summary = text.summarize_counts(counts, self.file_count)
+        counts = summaries.count_severities(finding.severity for finding in self.findings)
+        self.summary = summaries.summarize_counts(counts, self.file_count)
         if self.known_count:
             self.summary = f"{self.summary.removesuffix('.')} ({self.known_count:,} known)."
 
@@ -73,13 +74,13 @@ class CheckRun:
         """Check a source text in place of standard input."""
         from ..static import engine
 
-        self.sources = text.SourceLines({self.stdin_name: source})
+        self.sources = source_lines.SourceLines({self.stdin_name: source})
         return self.remove_known(engine.check_in_project(source, self.stdin_name, self.settings, self.project))
 
     def recheck_files(self) -> list[Finding]:
         """Check the files again."""
         found = self._check_files().findings
-        self.sources = text.SourceLines()
+        self.sources = source_lines.SourceLines()
         return self.remove_known(found)
 
     def _check_files(self) -> Report:
@@ -137,7 +138,9 @@ class CheckRun:
             if not self.options.update_baseline:
                 raise InputFailure(f"{path} does not exist: --update-baseline writes it")
             baseline.create_baseline(path, findings, self.sources)
-            self.notices.append(f"{text.relative_path(path)} holds {format_count(len(findings), 'finding')} now.")
+            self.notices.append(
+                f"{finding_text.relative_path(path)} holds {format_count(len(findings), 'finding')} now."
+            )
             return []
         known = baseline.Baseline(path)
         fresh = known.match_findings(
@@ -146,11 +149,11 @@ class CheckRun:
         gone = sum(known.gone_counts.values())
         if update and gone:
             known.remove_gone()
-            self.notices.append(f"{format_count(gone, 'finding')} less in {text.relative_path(path)}.")
+            self.notices.append(f"{format_count(gone, 'finding')} less in {finding_text.relative_path(path)}.")
         elif gone and first:
-            text.write_warning(
-                f"{format_count(gone, 'finding')} of {text.relative_path(path)} are gone: --update-baseline takes "
-                f"them out"
+            output.write_warning(
+                f"{format_count(gone, 'finding')} of {finding_text.relative_path(path)} are gone: "
+                "--update-baseline takes them out"
             )
         return fresh
 
@@ -176,14 +179,15 @@ def _run_engine(
     cached: bool = True,
 ) -> Report:
     from ..static import engine, processes
+    from ..static.sources import source_files
 
-    show, wipe = text.make_progress(sys.stderr)
+    show, wipe = output.make_progress(sys.stderr)
     try:
         # Analyzing a few files is as fast as reading the cache.
         cache = write_guard.find_cache_folder(options) if cached and any(map(os.path.isdir, paths)) else None
         jobs = options.jobs or processes.count_processors()
         return engine.check_paths(paths, settings, show, jobs=jobs, cache=cache, nearer=nearer)
-    except engine.InputError as error:
+    except source_files.InputError as error:
         raise InputFailure(str(error)) from None
     except processes.EndedEarly:
         raise InputFailure(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 
 from . import options as table
-from .text import SourceLines, make_single_line, relative_path
+from .finding_text import relative_path
+from .printable import make_single_line
+from .source_lines import SourceLines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

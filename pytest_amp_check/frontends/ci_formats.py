@@ -15,13 +15,14 @@ from .json_formats import (
     find_rule_page,
     make_record,
 )
-from .text import SourceLines, escape_command, is_hidden, make_single_line, make_visible
+from .printable import escape_command, is_hidden, make_single_line, make_visible
+from .source_lines import SourceLines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..protocol.events import Site
+    from ..protocol.sites import Site
 
 #: Severity names of each format. Azure has only two levels, and neither level fails a build.
 _GITLAB = {ERROR: "major", WARNING: "minor", INFO: "info"}

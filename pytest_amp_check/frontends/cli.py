@@ -9,8 +9,8 @@ from contextlib import suppress
 
 from ..protocol.registration import NotRegistered
 from ..protocol.regular_files import LARGEST_DOCUMENT, read_regular
+from . import finding_text, output, printable, rule_text, signals, source_lines, summaries, write_guard
 from . import options as table
-from . import signals, text, write_guard
 from .check_command import CheckRun, InputFailure, format_count
 from .formats import FORMATS, OutputData, list_counting_formats
 from .options import ConfigError
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn, TextIO
 
     from ..protocol.finding import Finding
-    from ..static.engine import Settings
     from ..static.fixes.fix_files import FixResult
+    from ..static.settings import Settings
     from .script_runs import RecordedScript
 
 CLEAN, FOUND, FAILED = 0, 1, 2
@@ -65,13 +65,13 @@ def run() -> NoReturn:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return the exit code."""
-    text.configure_streams()
-    text.configure_output(color_mode=table.AUTO, is_silent=False)
+    output.configure_streams()
+    output.configure_output(color_mode=table.AUTO, is_silent=False)
     try:
         code = _dispatch(list(sys.argv[1:] if argv is None else argv))
         sys.stdout.flush()
         return code
-    except (ConfigError, InputFailure, NotRegistered, text.NoStandardInput) as error:
+    except (ConfigError, InputFailure, NotRegistered, source_lines.NoStandardInput) as error:
         return _write_error(str(error))
     except KeyboardInterrupt:
         return _end_by_signal(signals.INTERRUPT)
@@ -128,7 +128,7 @@ def _close_output() -> None:
 def _write_error(message: str) -> int:
     # If standard error cannot be written either, only the exit code reports the error.
     with suppress(OSError):
-        sys.stderr.write(f"amp-check: error: {text.make_single_line(' '.join(message.split()))}\n")
+        sys.stderr.write(f"amp-check: error: {printable.make_single_line(' '.join(message.split()))}\n")
         sys.stderr.flush()
     return FAILED
 
@@ -210,7 +210,7 @@ def _make_parser() -> ArgumentParser:
 
         def error(self, message: str) -> NoReturn:
             self.print_usage(sys.stderr)
-            self.exit(FAILED, f"amp-check: error: {text.make_single_line(message + _nearest_choice(message))}\n")
+            self.exit(FAILED, f"amp-check: error: {printable.make_single_line(message + _nearest_choice(message))}\n")
 
         def _print_message(self, message: str, file: Any = None) -> None:
             # The method of argparse ignores write errors.
@@ -304,7 +304,7 @@ def _run_check(namespace: Any) -> int:
         raise InputFailure("--stdin-filename names standard input: give - as the path")
     request = _CheckRequest(namespace)
     options = request.resolve_options()
-    text.configure_output(color_mode=options.color, is_silent=options.silent)
+    output.configure_output(color_mode=options.color, is_silent=options.silent)
     if options.show_settings:
         from . import check_inspection
 
@@ -343,19 +343,20 @@ class _CheckRequest:
 
     def resolve_paths(self, options: table.Options) -> list[str]:
         """Return the files and folders to check, by default the paths of the configuration."""
-        return self.given_paths or [text.relative_path(path) for path in options.paths] or [os.curdir]
+        return self.given_paths or [finding_text.relative_path(path) for path in options.paths] or [os.curdir]
 
     def find_files(self, options: table.Options) -> list[str]:
         """Return the files that the paths contain."""
-        from ..static import engine
+        from ..static import file_search
+        from ..static.sources import source_files
 
         settings = table.make_settings(options)
         nearer = table.make_settings_finder(
             options, settings, lambda folder: table.resolve_options(self.flags, start=folder)
         )
         try:
-            return engine.find_files(self.resolve_paths(options), settings, nearer)
-        except engine.InputError as error:
+            return file_search.find_files(self.resolve_paths(options), settings, nearer)
+        except source_files.InputError as error:
             raise InputFailure(str(error)) from None
 
 
@@ -402,7 +403,7 @@ def _check_now(request: _CheckRequest, options: table.Options) -> int:
         but = " that is not excluded" if check.are_all_excluded() else ""
         message = f"no Python file, notebook or Markdown{but} was found in {where}"
         if not empty:
-            text.write_warning(message)
+            output.write_warning(message)
         elif not options.silent:
             _write_error(f"{message}: use --allow-no-files if this is expected")
     code = _finish_check(check, write_guard.WriteGuard(request.given_paths, options))
@@ -436,7 +437,7 @@ def _compute_fixes(check: CheckRun, write_guard: write_guard.WriteGuard) -> list
     )
     refused = {} if check.from_stdin else {outcome.path: write_guard.explain_refusal(outcome.path) for outcome in made}
     for sentence in filter(None, refused.values()):
-        text.write_warning(sentence)
+        output.write_warning(sentence)
     return [outcome for outcome in made if not refused.get(outcome.path)]
 
 
@@ -490,7 +491,7 @@ def _show_findings(check: CheckRun, write_guard: write_guard.WriteGuard) -> int:
     if options.quiet:
         shown.summary = shown.fixable_sentence = ""
     elif not options.silent:
-        sys.stderr.writelines(f"{text.make_single_line(sentence)}\n" for sentence in check.notices)
+        sys.stderr.writelines(f"{printable.make_single_line(sentence)}\n" for sentence in check.notices)
     _write_findings(shown, options, check.output_stream)
     if options.report:
         _write_check_report(check, options.report)
@@ -568,7 +569,7 @@ def _run_script(namespace: Any) -> int:
     from . import script_runs
 
     options = table.resolve_options(table.read_flags(namespace, table.RUN), start=os.curdir, frontend=table.RUN)
-    text.configure_output(color_mode=options.color, is_silent=options.silent)
+    output.configure_output(color_mode=options.color, is_silent=options.silent)
     settings = table.make_settings(options)
     form = FORMATS[options.output_format]
     if options.statistics and not form.can_count:
@@ -599,13 +600,13 @@ def _report_run(
         recorded.write_data(options.data)
     findings = recorded.collect_findings(settings)
     if options.report:
-        recorded.write_report(options.report, findings, others, text.SourceLines())
-    counts = text.count_severities(finding.severity for finding in findings)
+        recorded.write_report(options.report, findings, others, source_lines.SourceLines())
+    counts = summaries.count_severities(finding.severity for finding in findings)
     if form.shows_run and not (options.statistics or options.quiet or options.silent or options.output_file):
         recorded.show_charts(sys.stdout)
     rules = _count_by_rule(findings) if options.statistics else None
     summary = "" if options.quiet else recorded.summarize_run(counts)
-    _write_findings(OutputData(findings, summary, text.SourceLines(), rule_counts=rules), options, sys.stdout)
+    _write_findings(OutputData(findings, summary, source_lines.SourceLines(), rule_counts=rules), options, sys.stdout)
     if recorded.error_sentence:
         return _write_error(recorded.error_sentence)
     over = recorded.find_memory_excesses()
@@ -638,7 +639,7 @@ def _prepare_report(options: table.Options) -> list[dict[str, Any]]:
 
 
 def _count_by_rule(findings: list[Finding]) -> list[dict[str, Any]]:
-    return text.count_by_rule((finding.code, finding.name, finding.severity) for finding in findings)
+    return summaries.count_by_rule((finding.code, finding.name, finding.severity) for finding in findings)
 
 
 def _run_explain(namespace: Any) -> int:
@@ -661,7 +662,7 @@ def _run_rules(namespace: Any) -> int:
 
         sys.stdout.write(json_formats.dump_json([rule.as_dict() for rule in RULES.values()]))
     else:
-        text.write_lines(text.format_rules(RULES.values()), sys.stdout, text.is_color_wanted(sys.stdout))
+        output.write_lines(rule_text.format_rules(RULES.values()), sys.stdout, output.is_color_wanted(sys.stdout))
     return CLEAN
 
 

@@ -8,7 +8,7 @@ from ..protocol.messages import MESSAGES, Message, find_messages, find_similar
 from ..protocol.rules import RULES, find_rule
 from ..protocol.selection import ALL, UnknownRule
 from ..protocol.selection import find_nearest as nearest_rule
-from . import text
+from . import output, rule_text, source_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def write_explanation(words: Sequence[str], *, in_full: bool, as_json: bool) -> 
 
     ``in_full`` adds measured harm, whole examples and sources to the page of a rule.
     """
-    given = text.open_standard_input().read() if list(words) == ["-"] else " ".join(words)
+    given = source_lines.open_standard_input().read() if list(words) == ["-"] else " ".join(words)
     rules = _find_rules(given)
     found = [] if rules else find_messages(given)
     if not rules and not found:
@@ -42,9 +42,9 @@ def write_explanation(words: Sequence[str], *, in_full: bool, as_json: bool) -> 
         told = told[0] if len(rules) == 1 else told
         sys.stdout.write(json_formats.dump_json(told))
         return
-    page = text.rule_markdown if in_full else text.short_rule_markdown
+    page = rule_text.rule_markdown if in_full else rule_text.short_rule_markdown
     pages = [page(rule) for rule in rules] or [message_markdown(message) for message in found]
-    text.write_markdown("\n".join(pages), sys.stdout, text.is_color_wanted(sys.stdout))
+    output.write_markdown("\n".join(pages), sys.stdout, output.is_color_wanted(sys.stdout))
 
 
 def _find_rules(given: str) -> list[Rule]:

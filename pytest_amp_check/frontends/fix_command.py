@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 
-from . import text
+from . import output, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from ..protocol.finding import Finding
-    from ..static.engine import Settings
     from ..static.fixes.fix_files import FixResult
     from ..static.project.project import Project
+    from ..static.settings import Settings
 
 
 def offer_fixes(
@@ -38,7 +38,7 @@ def offer_fixes(
         fix_files.offer_fixes(offered, data, tree.members, torch)
         if edits:
             for sentence in fix_files.write_edits(offered):
-                text.write_warning(sentence)
+                output.write_warning(sentence)
 
 
 def compute_fixes(
@@ -68,7 +68,7 @@ def compute_fixes(
             continue
         outcome = fix_files.fix_file(document, found, settings, project, unsafe=unsafe)
         for sentence in outcome.refusals:
-            text.write_warning(sentence)
+            output.write_warning(sentence)
         if outcome.has_changed:
             outcomes.append(outcome)
     return outcomes
@@ -88,7 +88,7 @@ def write_fixes(
     harmful = fix_files.find_harmful(before, after, outcomes, tree)
     if harmful:
         for outcome in harmful:
-            text.write_warning(f"{outcome.path}: fixes reverted, because they would cause findings in related files")
+            output.write_warning(f"{outcome.path}: fixes reverted, because they would cause findings in related files")
         wrong += _save_files([outcome.make_inverse() for outcome in harmful])[0]
         after = check()
     return wrong, after, [outcome for outcome in made if outcome not in harmful]
@@ -103,7 +103,7 @@ def _save_files(outcomes: Iterable[FixResult]) -> tuple[list[str], list[FixResul
     for outcome in outcomes:
         try:
             for sentence in fix_files.save_file(outcome):
-                text.write_warning(sentence)
+                output.write_warning(sentence)
             made.append(outcome)
         except fix_files.WriteRefused as error:
             wrong.append(str(error))
@@ -117,7 +117,7 @@ def show_made(outcomes: Sequence[FixResult]) -> None:
     number = sum(sum(outcome.fixed_counts.values()) for outcome in outcomes)
     lines = [f"Fixed {number:,} finding{'' if number == 1 else 's'}{':' if number else '.'}"]
     for outcome in outcomes:
-        lines.append(f"- {text.make_single_line(outcome.path)}:")
+        lines.append(f"- {printable.make_single_line(outcome.path)}:")
         lines += [
             f"    {count:,} x {code} ({RULES[code].name})" for code, count in sorted(outcome.fixed_counts.items())
         ]
@@ -129,14 +129,14 @@ def show_difference(outcomes: Sequence[FixResult], findings: Sequence[Finding]) 
     from ..static.fixes import fix_files
 
     for outcome in outcomes:
-        text.write_lines(
+        output.write_lines(
             [_color_line(line) for line in _split_diff(fix_files.make_diff(outcome))],
             sys.stdout,
-            text.is_color_wanted(sys.stdout),
+            output.is_color_wanted(sys.stdout),
         )
     for finding in findings:
         if finding.code == "AMP903":
-            text.write_warning(f"{finding.filename}:{finding.line}: {finding.message}")
+            output.write_warning(f"{finding.filename}:{finding.line}: {finding.message}")
     number = sum(sum(outcome.fixed_counts.values()) for outcome in outcomes)
     if outcomes:
         sys.stderr.write(
@@ -173,10 +173,10 @@ def _split_diff(diff: str) -> list[str]:
     return diff.split("\n")[:-1]
 
 
-def _color_line(line: str) -> text.Line:
-    line = text.make_visible(line)
+def _color_line(line: str) -> printable.Line:
+    line = printable.make_visible(line)
     if line.startswith(" "):
         # A leading blank, unlike plus or minus, does not prevent GitHub from treating the line as a command.
-        line = text.make_single_line(line)
+        line = printable.make_single_line(line)
     style = {"+": "good", "-": "mark", "@": "command"}.get(line[:1], "")
     return [(line, "path" if line.startswith(("+++", "---")) else style)]

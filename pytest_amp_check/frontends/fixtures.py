@@ -15,7 +15,7 @@ from . import options as table
 
 if TYPE_CHECKING:
     from ..runtime.session import Session
-    from ..static.engine import Settings
+    from ..static.settings import Settings
 
 NAME = "amp-check"
 MARKERS = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from . import options as table
-from . import text
+from . import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,17 +47,17 @@ class Plugin:
         around = self._find_config(os.path.dirname(self._filename) or os.curdir)
         if isinstance(around, str):
             # An exception of a plugin becomes a traceback, and all other findings are lost.
-            yield 1, 0, text.make_single_line(f"{UNCHECKED} not-checked: {around}"), type(self)
+            yield 1, 0, printable.make_single_line(f"{UNCHECKED} not-checked: {around}"), type(self)
             return
         for finding in self._check_file(around):
-            said = text.make_single_line(f"{finding.code} {finding.name}: {finding.message}")
+            said = printable.make_single_line(f"{finding.code} {finding.name}: {finding.message}")
             yield max(finding.line, 1), finding.site.column, said, type(self)
 
     def _check_file(self, around: FolderConfig) -> list[Finding]:
-        from ..static import engine
-        from .text import SourceLines
+        from ..static import engine, file_search
+        from .source_lines import SourceLines
 
-        if engine.is_excluded(
+        if file_search.is_excluded(
             self._filename, around.settings, None, named=False, base=around.project_folder or os.curdir
         ):
             return []

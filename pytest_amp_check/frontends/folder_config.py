@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ..protocol.finding import Finding
-    from ..static.engine import Settings
-    from .text import SourceLines
+    from ..static.settings import Settings
+    from .source_lines import SourceLines
 
 
 class FolderConfig(NamedTuple):

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from typing import Any, TextIO
 
     from ..protocol.finding import Finding
-    from .text import Line, SourceLines
+    from .printable import Line
+    from .source_lines import SourceLines
 
 
 class OutputData:
@@ -60,34 +61,36 @@ class OutputFormat(NamedTuple):
 
 
 def _write_full(shown: OutputData, stream: TextIO) -> None:
-    from . import text
+    from . import finding_text
 
-    _write_lines(shown, lambda: text.format_full(shown.findings, shown.sources, unsafe=shown.include_unsafe), stream)
+    _write_lines(
+        shown, lambda: finding_text.format_full(shown.findings, shown.sources, unsafe=shown.include_unsafe), stream
+    )
 
 
 def _write_concise(shown: OutputData, stream: TextIO) -> None:
-    from . import text
+    from . import finding_text
 
-    _write_lines(shown, lambda: text.format_concise(shown.findings, unsafe=shown.include_unsafe), stream)
+    _write_lines(shown, lambda: finding_text.format_concise(shown.findings, unsafe=shown.include_unsafe), stream)
 
 
 def _write_grouped(shown: OutputData, stream: TextIO) -> None:
-    from . import text
+    from . import finding_text
 
-    _write_lines(shown, lambda: text.format_grouped(shown.findings, unsafe=shown.include_unsafe), stream)
+    _write_lines(shown, lambda: finding_text.format_grouped(shown.findings, unsafe=shown.include_unsafe), stream)
 
 
 def _write_lines(shown: OutputData, findings: Callable[[], list[Line]], stream: TextIO) -> None:
-    from . import text
+    from . import output, summaries
 
-    lines = findings() if shown.rule_counts is None else text.format_statistics(shown.rule_counts)
+    lines = findings() if shown.rule_counts is None else summaries.format_statistics(shown.rule_counts)
     if shown.rule_counts is not None:
-        lines += text.format_passed_over(shown.passed_over)
+        lines += summaries.format_passed_over(shown.passed_over)
     if shown.summary:
         lines.append([(shown.summary, "" if shown.findings else "good")])
     if shown.fixable_sentence:
         lines.append([(shown.fixable_sentence, "")])
-    text.write_lines(lines, stream, text.is_color_wanted(stream))
+    output.write_lines(lines, stream, output.is_color_wanted(stream))
 
 
 def _write_json(shown: OutputData, stream: TextIO) -> None:
@@ -107,7 +110,7 @@ def _write_github(shown: OutputData, stream: TextIO) -> None:
     stream.write(json_formats.format_github(shown.findings, shown.summary, shown.sources))
 
     from .ci_formats import write_step_summary
-    from .text import write_warning
+    from .output import write_warning
 
     wrong = write_step_summary(shown.findings, shown.summary, shown.sources)
     if wrong:

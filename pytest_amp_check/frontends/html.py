@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..protocol.finding import Finding
-    from .text import SourceLines
+    from .source_lines import SourceLines
 
     Run = Mapping[str, Any]
 

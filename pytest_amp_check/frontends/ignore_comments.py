@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from . import text
+from . import output
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,11 +42,11 @@ def add_ignores(findings: Sequence[Finding], write_guard: WriteGuard) -> tuple[i
             outcome.fixed_document, silenced, left = _silence_findings(outcome.original, found)
             refused = write_guard.explain_refusal(path) if outcome.has_changed else ""
             if refused:
-                text.write_warning(refused)
+                output.write_warning(refused)
                 continue
             if outcome.has_changed:
                 for sentence in fix_files.save_file(outcome):
-                    text.write_warning(sentence)
+                    output.write_warning(sentence)
                 files += 1
         except source_files.Unreadable:
             # An unreadable file cannot be written, either.
@@ -56,7 +56,7 @@ def add_ignores(findings: Sequence[Finding], write_guard: WriteGuard) -> tuple[i
             continue
         number += len(silenced)
         for finding in left:
-            text.write_warning(f"{finding.site.location_text}: a comment cannot silence {finding.code} here")
+            output.write_warning(f"{finding.site.location_text}: a comment cannot silence {finding.code} here")
     return number, files, wrong
 
 

@@ -8,14 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 from ..protocol.finding import ERROR, INFO, SEVERITIES, WARNING, Finding
-from .text import SourceLines, make_visible, relative_path, rule_markdown
+from .finding_text import relative_path
+from .printable import make_visible
+from .rule_text import rule_markdown
+from .source_lines import SourceLines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from ..protocol.events import Site
     from ..protocol.fix import Fix
+    from ..protocol.sites import Site
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _COMMANDS = {ERROR: "error", WARNING: "warning", INFO: "notice"}

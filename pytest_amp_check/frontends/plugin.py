@@ -23,7 +23,7 @@ from .fixtures import NAME
 
 if TYPE_CHECKING:
     from ..protocol.finding import Finding
-    from ..static.engine import Settings
+    from ..static.settings import Settings
     from .recording import RecordingPlugin
 
 MARKER = "amp_check"
@@ -115,7 +115,7 @@ def _refuse_missing_paths(config: pytest.Config, options: table.Options) -> None
     folder = _find_cache_folder(config, options) if options.only != table.RUNTIME else None
     if folder is not None:
         from ..static.cache import refuse_foreign
-        from ..static.engine import InputError
+        from ..static.sources.source_files import InputError
 
         try:
             refuse_foreign(folder)
@@ -186,14 +186,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     verbosity = terminalreporter.verbosity
     if (check is None and recording is None) or config.getoption("collectonly") or verbosity < -1:
         return
-    from . import text
+    from . import output, summaries
 
     records = [] if check is None else [record for found in check.reported_records.values() for record in found]
     known = {(record["code"], record["place"]) for record in records}
     recorded = [] if recording is None else recording.collect_records()
     everything = [*records, *(record for record in recorded if (record["code"], record["place"]) not in known)]
-    lines = text.render_plain(
-        text.format_statistics(text.count_by_rule((r["code"], r["name"], r["severity"]) for r in everything))
+    lines = output.render_plain(
+        summaries.format_statistics(summaries.count_by_rule((r["code"], r["name"], r["severity"]) for r in everything))
     )
     options = fixtures.resolve_options(config)
     lines += [record["headline"] for record in records if not table.is_failing(options, record["severity"])]
@@ -205,8 +205,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         ]
         sentences += recording.summarize_tests()
     if check is not None and check.reported_records:
-        counts = text.count_severities(record["severity"] for record in records)
-        sentences.insert(0, text.summarize_counts(counts, len(check.reported_records)))
+        counts = summaries.count_severities(record["severity"] for record in records)
+        sentences.insert(0, summaries.summarize_counts(counts, len(check.reported_records)))
     if not sentences:
         halves = [said for half, said in ((check, "no file was checked"), (recording, "no test trained")) if half]
         sentences.append(f"{', and '.join(halves).capitalize()}.")
@@ -336,7 +336,7 @@ class _CheckPlugin:
 
     def _is_excluded(self, path: Path, *, given: bool) -> bool:
         """Return True if ``exclude`` matches a file, or if a folder without project sources contains the file."""
-        from ..static.engine import is_excluded
+        from ..static.file_search import is_excluded
         from ..static.sources.source_files import SKIPPED_FOLDERS, is_excluded_below
 
         root = str(self.config.rootpath)
@@ -354,7 +354,7 @@ class _CheckPlugin:
         if not self.options.paths or self._names_single_files(self.config.args):
             # A command line of single files or items requests only these.
             return
-        from ..static.engine import find_files
+        from ..static.file_search import find_files
 
         known = {os.path.realpath(item.path) for item in once.values()}
         wanted = {
@@ -431,12 +431,12 @@ class _CheckPlugin:
 
     def _analyze_files(self, paths: dict[str, Path]) -> dict[str, list[Record]]:
         from ..static import engine
-        from . import text
+        from . import finding_text, source_lines
 
         cache = _find_cache_folder(self.config, self.options)
-        named = [text.relative_path(str(path)) for path in paths.values()]
+        named = [finding_text.relative_path(str(path)) for path in paths.values()]
         report = engine.check_paths(named, self.settings, cache=cache, nearer=self.find_settings)
-        sources = text.SourceLines()
+        sources = source_lines.SourceLines()
         results: dict[str, list[Record]] = {real: [] for real in paths}
         findings = report.findings
         if self.options.baseline is not None:
@@ -482,15 +482,15 @@ class _CheckPlugin:
 
 
 def _make_record(finding: Finding, sources: Any) -> Record:
-    from . import text
+    from . import finding_text, output
 
     return {
         "code": finding.code,
         "name": finding.name,
         "severity": finding.severity,
-        "headline": "".join(text.render_plain([text.format_headline(finding)])).rstrip("\n"),
+        "headline": "".join(output.render_plain([finding_text.format_headline(finding)])).rstrip("\n"),
         "place": f"{os.path.realpath(finding.filename)}{finding.site.location_text.removeprefix(finding.filename)}",
-        "text": "".join(text.render_plain(text.format_finding(finding, sources))),
+        "text": "".join(output.render_plain(finding_text.format_finding(finding, sources))),
     }
 
 

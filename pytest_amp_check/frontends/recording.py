@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 
     from ..protocol.finding import Finding
     from ..runtime.run import Run, record
-    from ..static.engine import Settings
-    from .text import Line, SourceLines
+    from ..static.settings import Settings
+    from .printable import Line
+    from .source_lines import SourceLines
 
 #: Report attribute that is sent from worker to controller.
 CARRIED = "amp_recorded"
@@ -202,7 +203,7 @@ class RecordingPlugin:
         node.workerinput[TERMINAL] = list(_find_terminal(self.config))
 
     def _make_records(self, findings: Sequence[Finding]) -> list[Record]:
-        from . import text
+        from . import finding_text, output
 
         sources = self._load_sources(findings)
         return [
@@ -210,8 +211,8 @@ class RecordingPlugin:
                 "code": finding.code,
                 "name": finding.name,
                 "severity": finding.severity,
-                "headline": "".join(text.render_plain([text.format_headline(finding)])).rstrip("\n"),
-                "text": "".join(text.render_plain(text.format_finding(finding, sources))).rstrip("\n"),
+                "headline": "".join(output.render_plain([finding_text.format_headline(finding)])).rstrip("\n"),
+                "text": "".join(output.render_plain(finding_text.format_finding(finding, sources))).rstrip("\n"),
                 "place": f"{os.path.realpath(os.path.join(self.folder, finding.filename))}:{finding.line}",
                 "line": f"{finding.filename}:{finding.line}",
             }
@@ -219,13 +220,13 @@ class RecordingPlugin:
         ]
 
     def _load_sources(self, findings: Sequence[Finding]) -> SourceLines:
-        from . import text
+        from . import source_lines
 
         places = [place for f in findings for place in (f.site, *(step.site for step in f.witness))]
         sites = [site for place in places for site in place.list_frames()]
         # Full paths, because the test may have changed the working folder.
         texts = {path: "".join(linecache.getlines(self.folder + path)) for path in {site.path for site in sites}}
-        return text.SourceLines(texts)
+        return source_lines.SourceLines(texts)
 
     def _serialize_runs(self, recorded: Run, findings: Sequence[Finding], item: pytest.Item) -> list[str]:
         """Return the relevant runs of a test as JSON, long runs truncated to the end.
@@ -263,12 +264,12 @@ class RecordingPlugin:
         report_data = getattr(report, CARRIED, None)
         if report_data is None or hasattr(self.config, "workerinput"):
             return
-        from . import text
+        from . import output
 
         self.reports_by_test[report.nodeid] = report_data
         parts = [self._format_record(record, report.nodeid) for record in report_data["records"]]
         if parts and report.failed:
-            parts += ["".join(text.render_plain(report_data["chart"])).rstrip("\n")] if report_data["chart"] else []
+            parts += ["".join(output.render_plain(report_data["chart"])).rstrip("\n")] if report_data["chart"] else []
             report.sections.append((NAME, "\n\n".join(parts)))
 
     def _format_record(self, record: Record, nodeid: str) -> str:
@@ -337,7 +338,7 @@ class RecordingPlugin:
 
     def list_charts(self, colour: bool) -> Iterator[str]:
         """Yield charts of tests without failure that had skipped steps or recorded figures."""
-        from . import text
+        from . import output
 
         for nodeid, report_data in self.reports_by_test.items():
             if report_data["records"]:
@@ -348,18 +349,18 @@ class RecordingPlugin:
             ]
             for title, chart in own or [(nodeid, report_data["chart"])] * bool(report_data["chart"]):
                 yield title
-                yield from text.render_colored([[("  ", ""), *line] for line in chart], use_color=colour)
+                yield from output.render_colored([[("  ", ""), *line] for line in chart], use_color=colour)
 
     def summarize_tests(self) -> Iterator[str]:
         """Yield one sentence about the tests that train, and sentences about other results."""
-        from . import text
+        from . import summaries
 
         trained = sum(report_data["trained"] or bool(report_data["records"]) for report_data in self._select_counted())
         records = self.collect_records()
         if trained:
-            counts = text.count_severities(record["severity"] for record in records)
+            counts = summaries.count_severities(record["severity"] for record in records)
             # The sentence for files, adapted to tests.
-            sentence = text.summarize_counts(counts, trained)
+            sentence = summaries.summarize_counts(counts, trained)
             yield (
                 f"{sentence.rpartition(' in ')[0]} in {_format_count(trained, 'test')} that "
                 f"train{'s' * (trained == 1)}."

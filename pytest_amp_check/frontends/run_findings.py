@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import sys
 
-from ..protocol.events import Site
 from ..protocol.finding import Finding, TraceStep
 from ..protocol.selection import is_selected
+from ..protocol.sites import Site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
     from ..protocol.suppressions import Suppressions
-    from ..static.engine import Settings
+    from ..static.settings import Settings
 
 _STANDARD = os.path.dirname(os.path.realpath(os.__file__)) + os.sep
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ..runtime.ranks.scripts import GatheredRanks, LaunchedRank
     from ..runtime.ranks.termination import TerminationRequest
     from ..runtime.run import Run
-    from ..static.engine import Settings
-    from .text import SourceLines
+    from ..static.settings import Settings
+    from .source_lines import SourceLines
 
 #: Exit code of a Python program that ends with an exception.
 RAISED = 1
@@ -270,7 +270,7 @@ class RecordedScript:
         """Show charts of the run in a few lines."""
         import shutil
 
-        from . import charts, text
+        from . import charts, output
 
         if not self.step_count:
             return
@@ -279,16 +279,16 @@ class RecordedScript:
         data = self.collect_runs()[0]
         lines = charts.render_run(data, width, charts.find_encoding(stream))
         if lines:
-            text.write_lines([[("", "")], *lines, [("", "")]], stream, text.is_color_wanted(stream))
+            output.write_lines([[("", "")], *lines, [("", "")]], stream, output.is_color_wanted(stream))
 
     def summarize_run(self, counts: Mapping[str, int]) -> str:
         """Return the last line: the numbers of findings and steps."""
-        from . import text
+        from . import summaries
 
         steps = self.step_count
         if not steps and any(counts.values()):
             return self._add_torch_exception(
-                f"{text.summarize_counts(counts, 1).partition(' in ')[0]} before the first training step."
+                f"{summaries.summarize_counts(counts, 1).partition(' in ')[0]} before the first training step."
             )
         if not steps:
             return self._add_torch_exception(
@@ -311,7 +311,7 @@ class RecordedScript:
             if sum(run.skipped_total for run in self._collect_local_runs()) == steps:
                 return self._add_torch_exception(f"No mistakes found in {trained}, but a scaler skipped all of them.")
             return self._add_torch_exception(f"No mistakes found in {trained}.")
-        return self._add_torch_exception(f"{text.summarize_counts(counts, 1).partition(' in ')[0]} in {trained}.")
+        return self._add_torch_exception(f"{summaries.summarize_counts(counts, 1).partition(' in ')[0]} in {trained}.")
 
     def _add_torch_exception(self, sentence: str) -> str:
         """Return the last line, extended by the torch exception that ended the run."""

@@ -12,7 +12,8 @@ from itertools import islice
 
 from . import automaton as a
 from . import events as e
-from .events import Event, EventKind, OwnedEvent, Predicate, Program
+from .event_graph import Predicate, Program
+from .events import Event, EventKind, OwnedEvent
 from .fast_namedtuple import NamedTuple
 from .rules import LABELS
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from .events import Event, EventKind, Program, ScalerStep, Site, Unscale, Update, name_of_kind
+from .event_graph import Program
+from .events import Event, EventKind, ScalerStep, Unscale, Update, name_of_kind
 from .finding import ERROR, SEVERITIES, Finding, TraceStep
 from .frameworks import FRAMEWORKS
 from .rule import Labels, Verdicts
 from .rules import ALONE, LABELS, WHOLE
+from .sites import Site
 
 DEFAULT_NAMES = {
     "scaler": "the scaler",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from .events import Event, Site
+from .events import Event
 from .finding import Finding
 from .findings_builder import make_finding
+from .sites import Site
 
 #: Maximum number of steps in a message.
 _NAMED = 3

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from .events import Event, EventKind, Program
+from .event_graph import Program
+from .events import Event, EventKind
 from .finding import ERROR, INFO, SEVERITIES, WARNING
 from .fix import APPLICABILITIES
 

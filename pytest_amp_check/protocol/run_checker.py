@@ -13,7 +13,8 @@ from . import automaton as a
 from . import events as e
 from .checker import Checker, Here, PathState
 from .effects import apply_event
-from .events import Event, EventKind, Graph, Node, Program, Site
+from .event_graph import Graph, Node, Program
+from .events import Event, EventKind
 from .finding import Finding, TraceStep
 from .findings_builder import (
     add_framework_advice,
@@ -26,6 +27,7 @@ from .findings_builder import (
 from .frameworks import FRAMEWORKS
 from .rules import ALONE, LABELS
 from .selection import is_selected
+from .sites import Site
 
 #: Number of latest events kept to show the path to a violation.
 RECENT = 512

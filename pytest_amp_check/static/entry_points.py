@@ -7,8 +7,9 @@ from collections.abc import Collection
 
 from ..protocol import events as e
 from ..protocol import frameworks as frameworks_table
-from ..protocol.events import Node, Program, Site
+from ..protocol.event_graph import Node, Program
 from ..protocol.registration import NotRegistered, require_listed
+from ..protocol.sites import Site
 from .interpreter import calls, classes, contexts, expressions, functions, statements, unanalyzed_code
 from .interpreter.classes import (
     decorator_contexts,
@@ -24,8 +25,9 @@ from .interpreter.imports import globals_of
 from .interpreter.interpreter import HandlerTable, Interpreter
 from .interpreter.microbatches import external_counters
 from .interpreter.state import Loop
-from .interpreter.statements import is_main_guard
-from .interpreter.values import EMPTY, ClassValue, Frame, Instance, UnknownValue
+from .interpreter.statements.branches import is_main_guard
+from .interpreter.values.definitions import ClassValue, Frame, Instance
+from .interpreter.values.value import EMPTY, UnknownValue
 from .interpreter.visited_calls import VisitedCalls
 from .libraries import (
     apex,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from ..protocol.events import Call, Program, Site
+from ..protocol.event_graph import Program
 from ..protocol.finding import Finding, merge_finding
 from ..protocol.rules import LABELS
+from ..protocol.sites import Call, Site
 from .results import AnalysisResult, Entry, GraphCalls
 
 TYPE_CHECKING = False

@@ -6,9 +6,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from .cache import Cache
-from .engine import UNANALYZED_CALL_CODE, InputError, Report, Settings, check_files, without_gc
+from .engine import Report, check_files, without_gc
+from .file_analysis import UNANALYZED_CALL_CODE
+from .settings import Settings
 from .sources import source_files
-from .sources.source_files import UnsavedFiles
+from .sources.source_files import InputError, UnsavedFiles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from ..protocol import events as e
-from ..protocol.events import Event, EventKind, Program
+from ..protocol.event_graph import Program
+from ..protocol.events import Event, EventKind
 
 #: Call without the scaler -> the scaler's call for it, and the calls that show that the scaler is in use.
 SCALER_COUNTERPARTS: dict[EventKind, tuple[EventKind, tuple[EventKind, ...]]] = {

@@ -6,10 +6,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from ..protocol import events as e
-from ..protocol.events import Event, Graph, Program, Site, TrackedObject
+from ..protocol.event_graph import Graph, Program
+from ..protocol.events import Event
 from ..protocol.fast_namedtuple import NamedTuple
 from ..protocol.frameworks import FRAMEWORKS
-from .interpreter.values import AUTOCAST_CALLEES, FORWARD
+from ..protocol.sites import Site
+from ..protocol.tracked_objects import TrackedObject
+from .interpreter.values.value import AUTOCAST_CALLEES, FORWARD
 from .methods import mark_scaler_left_out
 
 TYPE_CHECKING = False

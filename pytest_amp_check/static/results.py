@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..protocol.events import Call, Site
 from ..protocol.fast_namedtuple import NamedTuple
 from ..protocol.finding import SEVERITIES, Finding, TraceStep
 from ..protocol.rules import LABELS, RULES
+from ..protocol.sites import Call, Site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

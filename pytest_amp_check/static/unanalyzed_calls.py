@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Mapping
 
-from ..protocol.events import Site
 from ..protocol.fast_namedtuple import NamedTuple
 from ..protocol.finding import Finding
 from ..protocol.findings_builder import make_finding
+from ..protocol.sites import Site
 from ..protocol.source_text import SourceText, find_access_path
 from .interpreter.visited_calls import Span, span_of
 from .project.module import Module

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_amp_check.frontends import charts, text
+from pytest_amp_check.frontends import charts, output
 
 GIB, MIB = 2**30, 2**20
 
@@ -47,7 +47,7 @@ def run(steps: Sequence[dict[str, Any]] = (), **parts: Any) -> dict[str, Any]:
 
 
 def drawn(run: dict[str, Any], width: int = 80, encoding: str | None = "utf-8") -> list[str]:
-    return [line.rstrip("\n") for line in text.render_plain(charts.render_charts(run, width, encoding))]
+    return [line.rstrip("\n") for line in output.render_plain(charts.render_charts(run, width, encoding))]
 
 
 #: Two skips halve the scale, which then grows again.
@@ -302,8 +302,8 @@ def test_colour_changes_no_character() -> None:
     )
     lines = charts.render_charts(whole, 80)
     plain, coloured = io.StringIO(), io.StringIO()
-    text.write_lines(lines, plain, use_color=False)
-    text.write_lines(lines, coloured, use_color=True)
+    output.write_lines(lines, plain, use_color=False)
+    output.write_lines(lines, coloured, use_color=True)
     assert "\x1b[" in coloured.getvalue()
     from rich.text import Text
 

@@ -8,10 +8,10 @@ import pytest
 from report_pages import finding
 
 from pytest_amp_check.frontends import cli, fix_command, html
-from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.fix import SAFE, UNSAFE, Fix
 from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.protocol.sites import Site
 
 KNOWN = "`amp-check rules` lists the rules, and a PyTorch message is found by its text"
 BAD, GOOD = RULES["AMP201"].bad_example, RULES["AMP201"].good_example

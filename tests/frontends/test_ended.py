@@ -28,7 +28,7 @@ SLOW = """\
         open(f"worker-{os.getpid()}", "w").close()
         time.sleep(600)
 
-    engine._analyze_path, engine.WORTH_PROCESSES = slow, 0
+    engine.analyze_path, engine.WORTH_PROCESSES = slow, 0
 """
 
 
@@ -66,7 +66,9 @@ def raising(name: str, function: str) -> str:
 
 
 @pytest.mark.parametrize("name", SAID)
-@pytest.mark.parametrize("module", ["frontends.cli", "frontends.options", "static.engine", "static.interpreter.values"])
+@pytest.mark.parametrize(
+    "module", ["frontends.cli", "frontends.options", "static.engine", "static.interpreter.values.value"]
+)
 def test_while_it_is_loaded(name: str, module: str) -> None:
     before = f"""\
     class Sending:

@@ -28,6 +28,7 @@ PLANTED = (
 #: Workers start by spawn on systems other than Linux, and here for any number of files.
 SPAWNING = """
 import pytest_amp_check.static.engine as engine
+import pytest_amp_check.static.prescans as prescans
 import pytest_amp_check.static.processes as processes
 
 class Elsewhere:
@@ -38,7 +39,7 @@ class Elsewhere:
 
 processes.sys = Elsewhere()
 engine.WORTH_PROCESSES = 0
-engine.CHUNK = 1
+prescans.PRESCAN_CHUNK = 1
 """
 FORKING = SPAWNING.replace("processes.sys = Elsewhere()", "")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="commands are scripts with a first line that names one")

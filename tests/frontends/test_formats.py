@@ -10,11 +10,11 @@ from typing import Any, TextIO
 
 import pytest
 
-from pytest_amp_check.frontends import formats, json_formats, text
+from pytest_amp_check.frontends import finding_text, formats, json_formats, output, source_lines, summaries
 from pytest_amp_check.frontends.cli import main
-from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding, TraceStep
 from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.protocol.sites import Site
 
 SCRIPT = """\
 import torch
@@ -37,7 +37,9 @@ def finding(
 
 
 def full(*findings: Finding, script: str = SCRIPT) -> str:
-    return "".join(text.render_plain(text.format_full(findings, text.SourceLines({"train.py": script}))))
+    return "".join(
+        output.render_plain(finding_text.format_full(findings, source_lines.SourceLines({"train.py": script})))
+    )
 
 
 def deprecated(path: str, line: int, **more: Any) -> Finding:
@@ -46,7 +48,7 @@ def deprecated(path: str, line: int, **more: Any) -> Finding:
 
 def test_deprecated_names_of_a_file_are_told_in_one_sentence() -> None:
     found = [deprecated("a.py", 3), finding("a.py", 4), deprecated("a.py", 9), deprecated("b.py", 2)]
-    assert text.render_plain(text.format_concise(found)) == [
+    assert output.render_plain(finding_text.format_concise(found)) == [
         (
             "a.py:3:5: AMP901 [info] deprecated-amp-api: Deprecated AMP entry points are used in 2 places "
             "(lines 3, 9): use those of `torch.amp`\n"
@@ -66,10 +68,12 @@ def test_full_shows_no_frame_for_findings_that_are_told_together() -> None:
 
 
 def test_many_places_are_counted_and_those_of_a_notebook_have_their_cells() -> None:
-    (line,) = text.render_plain(text.format_concise([deprecated("train.py", number) for number in range(1, 16)]))
+    (line,) = output.render_plain(
+        finding_text.format_concise([deprecated("train.py", number) for number in range(1, 16)])
+    )
     assert "in 15 places (lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 3 more)" in line
-    (line,) = text.render_plain(
-        text.format_concise([deprecated("n.ipynb", 2, cell=1), deprecated("n.ipynb", 7, cell=4)])
+    (line,) = output.render_plain(
+        finding_text.format_concise([deprecated("n.ipynb", 2, cell=1), deprecated("n.ipynb", 7, cell=4)])
     )
     assert "in 2 places (cell 1 line 2, cell 4 line 7)" in line
 
@@ -195,7 +199,7 @@ def test_control_characters_of_a_source_do_not_reach_the_terminal() -> None:
 def test_lines_are_counted_as_python_counts_them(tmp_path: Path) -> None:
     path = tmp_path / "odd.py"
     path.write_bytes("a = 1\x0c\r\nb = '\u2028'\rc = 3\n".encode())
-    sources = text.SourceLines()
+    sources = source_lines.SourceLines()
     assert [sources.find_line(str(path), n) for n in (1, 2, 3)] == ["a = 1\x0c", "b = '\u2028'", "c = 3"]
 
 
@@ -212,11 +216,11 @@ def test_lines_are_counted_as_python_counts_them(tmp_path: Path) -> None:
 def test_sources_are_decoded_or_read_as_well_as_can_be(tmp_path: Path, data: bytes, line: str) -> None:
     path = tmp_path / "x.py"
     path.write_bytes(data)
-    assert text.SourceLines().find_line(str(path), 1) == line
+    assert source_lines.SourceLines().find_line(str(path), 1) == line
 
 
 def test_a_source_that_cannot_be_read_has_no_lines(tmp_path: Path) -> None:
-    sources = text.SourceLines()
+    sources = source_lines.SourceLines()
     assert (
         sources.find_line(str(tmp_path / "gone.py"), 1) is None or sources.find_line(str(tmp_path / "gone.py"), 1) == ""
     )
@@ -226,7 +230,9 @@ def test_a_source_that_cannot_be_read_has_no_lines(tmp_path: Path) -> None:
 def test_a_notebook_names_the_cell_and_shows_no_lines_of_its_json(tmp_path: Path) -> None:
     path = tmp_path / "train.ipynb"
     path.write_text('{\n"cells": []\n}\n')
-    shown = "".join(text.render_plain(text.format_full([finding(str(path), 2, cell=3)], text.SourceLines())))
+    shown = "".join(
+        output.render_plain(finding_text.format_full([finding(str(path), 2, cell=3)], source_lines.SourceLines()))
+    )
     assert shown.startswith(f"{path}:cell 3:2:5: AMP201 [error]")
     assert '"cells"' not in shown
 
@@ -242,21 +248,21 @@ def test_what_counts_lines_of_files_gets_those_of_the_json(tmp_path: Path, inden
     rows = path.read_text().split("\n")
     for number in (1, 2, 3):
         found = [finding(str(path), number, column=0, end_column=5, cell=2)]
-        (result,) = json.loads(json_formats.format_sarif(found, text.SourceLines()))["runs"][0]["results"]
+        (result,) = json.loads(json_formats.format_sarif(found, source_lines.SourceLines()))["runs"][0]["results"]
         region = result["locations"][0]["physicalLocation"]["region"]
         row = rows[region["startLine"] - 1]
         assert region["endLine"] == region["startLine"]
         held = json.loads(row[region["startColumn"] - 1 : region["endColumn"] - 1])
         assert held == (lines[number - 1] if listed else "".join(lines))
         assert f"line={region['startLine']},col={region['startColumn']}," in json_formats.format_github(
-            found, "", text.SourceLines()
+            found, "", source_lines.SourceLines()
         )
 
 
 def test_a_place_that_a_notebook_does_not_have_is_its_first_line(tmp_path: Path) -> None:
     path = tmp_path / "train.ipynb"
     path.write_text('{"cells": []}')
-    shown = json_formats.format_github([finding(str(path), 3, cell=9)], "", text.SourceLines())
+    shown = json_formats.format_github([finding(str(path), 3, cell=9)], "", source_lines.SourceLines())
     assert ",line=1,col=1,endLine=1,endColumn=1::" in shown
 
 
@@ -268,12 +274,12 @@ def test_colour_changes_no_character() -> None:
         finding(line=3, column=0, end_line=6, end_column=2, severity="warning", message="x" * 300),
     ]
     script = SCRIPT.replace("1.0)", '\'[bold]\' """open)')
-    lines = text.format_full(found, text.SourceLines({"train.py": script}))
+    lines = finding_text.format_full(found, source_lines.SourceLines({"train.py": script}))
     coloured = io.StringIO()
-    text.write_lines(lines, coloured, use_color=True)
+    output.write_lines(lines, coloured, use_color=True)
     assert "\x1b[" in coloured.getvalue()
     plain = io.StringIO()
-    text.write_lines(lines, plain, use_color=False)
+    output.write_lines(lines, plain, use_color=False)
     assert ANSI.sub("", coloured.getvalue()) == plain.getvalue()
 
 
@@ -299,12 +305,12 @@ def test_when_there_is_colour(
         monkeypatch.setenv(name, value)
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: terminal)
-    assert text.is_color_wanted(stream) is colour
+    assert output.is_color_wanted(stream) is colour
 
 
 def test_concise_is_one_line_each() -> None:
-    assert text.render_plain(
-        text.format_concise([finding(), finding(line=6, code="AMP999", name="other", severity="info")])
+    assert output.render_plain(
+        finding_text.format_concise([finding(), finding(line=6, code="AMP999", name="other", severity="info")])
     ) == [
         "train.py:5:5: AMP201 [error] clip-before-unscale: gradients are scaled: unscale first\n",
         "train.py:6:5: AMP999 [info] other: gradients are scaled: unscale first\n",
@@ -323,17 +329,17 @@ def test_concise_is_one_line_each() -> None:
     ],
 )
 def test_summary(severities: list[str], files: int, summary: str) -> None:
-    assert text.summarize_counts(text.count_severities(severities), files) == summary
+    assert summaries.summarize_counts(summaries.count_severities(severities), files) == summary
 
 
 def test_statistics_count_by_rule_the_most_frequent_first() -> None:
     triples = [("AMP901", "deprecated", "warning")] + [("AMP201", "clip", "info"), ("AMP201", "clip", "error")] * 6
-    records = text.count_by_rule(triples)
+    records = summaries.count_by_rule(triples)
     assert records == [
         {"code": "AMP201", "name": "clip", "severity": "error", "count": 12},
         {"code": "AMP901", "name": "deprecated", "severity": "warning", "count": 1},
     ]
-    assert text.render_plain(text.format_statistics(records)) == [
+    assert output.render_plain(summaries.format_statistics(records)) == [
         "12  AMP201  [error]    clip\n",
         " 1  AMP901  [warning]  deprecated\n",
     ]
@@ -355,9 +361,9 @@ def test_github_escapes_sorts_by_severity_and_ends_with_the_summary() -> None:
         finding("c.py", severity="error"),
     ]
     name, said = "title=AMP201 clip-before-unscale", "gradients are scaled: unscale first"
-    assert json_formats.format_github(found, "Found 2 errors, 1 warning, 1 info in 4 files.", text.SourceLines()).split(
-        "\n"
-    ) == [
+    assert json_formats.format_github(
+        found, "Found 2 errors, 1 warning, 1 info in 4 files.", source_lines.SourceLines()
+    ).split("\n") == [
         f"::error {name},file=c.py,line=5,col=5,endLine=5,endColumn=45::{said}",
         f"::error {name},file=z.py,line=5,col=5,endLine=7,endColumn=3::{said}",
         f"::warning {name},file=b%2Cc%3Ad%25e.py,line=5,col=5,endLine=5,endColumn=45::100 %25: a,b%0Anext%0D",
@@ -365,20 +371,22 @@ def test_github_escapes_sorts_by_severity_and_ends_with_the_summary() -> None:
         "::notice title=amp-check::Found 2 errors, 1 warning, 1 info in 4 files.",
         "",
     ]
-    assert json_formats.format_github([], "No AMP mistakes found in 1 file.", text.SourceLines()) == ""
+    assert json_formats.format_github([], "No AMP mistakes found in 1 file.", source_lines.SourceLines()) == ""
 
 
 def test_paths_below_the_working_folder_are_relative_for_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert ",file=src/a.py," in json_formats.format_github(
-        [finding(str(tmp_path / "src" / "a.py"))], "", text.SourceLines()
+        [finding(str(tmp_path / "src" / "a.py"))], "", source_lines.SourceLines()
     )
-    assert ",file=src/a.py," in json_formats.format_github([finding("./src/a.py")], "", text.SourceLines())
-    assert ",file=/elsewhere/a.py," in json_formats.format_github([finding("/elsewhere/a.py")], "", text.SourceLines())
+    assert ",file=src/a.py," in json_formats.format_github([finding("./src/a.py")], "", source_lines.SourceLines())
+    assert ",file=/elsewhere/a.py," in json_formats.format_github(
+        [finding("/elsewhere/a.py")], "", source_lines.SourceLines()
+    )
 
 
 def sarif(*findings: Finding, script: str = SCRIPT, path: str = "train.py") -> dict[str, Any]:
-    log = json.loads(json_formats.format_sarif(findings, text.SourceLines({path: script})))
+    log = json.loads(json_formats.format_sarif(findings, source_lines.SourceLines({path: script})))
     assert log["version"] == "2.1.0"
     (run,) = log["runs"]
     assert isinstance(run, dict)
@@ -462,10 +470,10 @@ def test_fingerprints_do_not_depend_on_how_the_path_is_written(tmp_path: Path, m
 
 def test_progress_is_for_large_trees_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
-    assert text.make_progress(io.StringIO())[0] is None
+    assert output.make_progress(io.StringIO())[0] is None
     terminal = io.StringIO()
     monkeypatch.setattr(terminal, "isatty", lambda: True)
-    show, wipe = text.make_progress(terminal)
+    show, wipe = output.make_progress(terminal)
     assert show is not None
     show(1, 10)
     wipe()

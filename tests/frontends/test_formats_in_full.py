@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp_check.frontends import ci_formats, formats, json_formats, text
-from pytest_amp_check.protocol.events import Site
+from pytest_amp_check.frontends import ci_formats, formats, json_formats, rule_text, source_lines
 from pytest_amp_check.protocol.finding import Finding, TraceStep
 from pytest_amp_check.protocol.fix import SAFE, Edit, Fix
 from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.protocol.sites import Site
 
 SOURCE = "é = scale(x)\nclip(é); y = 1\n"
 
@@ -41,7 +41,8 @@ def findings() -> list[Finding]:
 def shown(name: str, found: Sequence[Finding], summary: str = "Found 2.") -> str:
     stream = io.StringIO()
     formats.FORMATS[name].write(
-        formats.OutputData(list(found), summary, text.SourceLines({"a.py": SOURCE}), include_unsafe=False), stream
+        formats.OutputData(list(found), summary, source_lines.SourceLines({"a.py": SOURCE}), include_unsafe=False),
+        stream,
     )
     return stream.getvalue()
 
@@ -185,7 +186,7 @@ def test_sarif() -> None:
         "fullDescription": {"text": rule.rationale.strip()},
         "help": {
             "text": f"{rule.rationale.strip()}\n\n{rule.fix_advice.strip()}",
-            "markdown": text.rule_markdown(rule),
+            "markdown": rule_text.rule_markdown(rule),
         },
         "defaultConfiguration": {"level": "error"},
         "properties": {"tags": ["amp", "mixed-precision", "pytorch"], "problem.severity": "error"},
@@ -264,7 +265,7 @@ def test_json_and_lines_of_it() -> None:
 
 def test_counts_as_json() -> None:
     shape = formats.OutputData(
-        [], "", text.SourceLines(), include_unsafe=False, rule_counts=[{"code": "AMP201", "count": 2}]
+        [], "", source_lines.SourceLines(), include_unsafe=False, rule_counts=[{"code": "AMP201", "count": 2}]
     )
     shape.passed_over = {"no training": ["a.py", "b.py"]}
     stream = io.StringIO()
@@ -283,7 +284,7 @@ def test_counts_as_json() -> None:
 
 
 def test_the_summary_of_a_step() -> None:
-    sources = text.SourceLines()
+    sources = source_lines.SourceLines()
     assert ci_formats.summary_markdown([], "All is well.", sources) == "### amp-check\n\nAll is well.\n"
     odd = Finding("AMP201", "clip", "error", "a|b\nc", Site("a.py", 3, 0, cell=2))
     assert ci_formats.summary_markdown([odd], "Found 1.", sources) == (

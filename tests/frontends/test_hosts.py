@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from doors import flake8
 
-from pytest_amp_check.frontends import ci_formats, formats, json_formats, text
+from pytest_amp_check.frontends import ci_formats, formats, json_formats, source_lines
 from pytest_amp_check.frontends.cli import main
-from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding, TraceStep
 from pytest_amp_check.protocol.fix import Edit, Fix
 from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.protocol.sites import Site
 
 SCRIPT = "x = 1\nÄnderung = clip(x)\nlast\n"
 ODD = "a<b>&\"'|]; 100%\x01 \udcff: 'é'\nsecond line"
@@ -34,7 +34,7 @@ def finding(
 
 def shown(name: str, *findings: Finding) -> str:
     stream = io.StringIO()
-    sources = text.SourceLines({"src/train.py": SCRIPT})
+    sources = source_lines.SourceLines({"src/train.py": SCRIPT})
     formats.FORMATS[name].write(formats.OutputData(list(findings), "Found something.", sources), stream)
     return stream.getvalue()
 
@@ -314,7 +314,7 @@ def test_the_summary_of_a_step_of_github(tmp_path: Path, monkeypatch: pytest.Mon
         "| AMP201 clip-before-unscale | error | `src/train.py:2` | a \\| b |\n"
     )
     many = [finding(line=line) for line in range(1, 300)]
-    assert ci_formats.summary_markdown(many, "Many.", text.SourceLines()).endswith("\nand 99 more.\n")
+    assert ci_formats.summary_markdown(many, "Many.", source_lines.SourceLines()).endswith("\nand 99 more.\n")
 
 
 def test_a_summary_that_cannot_be_written_is_said_and_fails_nothing(

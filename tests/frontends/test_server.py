@@ -18,7 +18,7 @@ from editor import Editor, applied, uri
 from lsprotocol import types
 from pygls.uris import to_fs_path
 
-from pytest_amp_check.frontends.text import rule_markdown
+from pytest_amp_check.frontends.rule_text import rule_markdown
 from pytest_amp_check.protocol.rules import RULES
 
 #: A program that clips gradients that are still scaled, in line 12. A character of two UTF-16 code units precedes the

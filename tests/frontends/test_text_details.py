@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_amp_check.frontends import charts, text
-from pytest_amp_check.protocol.events import Site
+from pytest_amp_check.frontends import charts, finding_text, output, printable, rule_text, source_lines, summaries
 from pytest_amp_check.protocol.finding import Finding, TraceStep
 from pytest_amp_check.protocol.fix import SAFE, UNSAFE, Edit, Fix
 from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.protocol.sites import Site
 
 # Numbers.
 
@@ -84,18 +84,28 @@ def test_dtypes_are_counted_the_most_frequent_first() -> None:
 
 
 def test_what_moves_the_cursor_or_turns_the_order_is_spelled_out() -> None:
-    assert text.make_visible("a\x00\x1b[2J\x7f\x80\x9f\u202e\u2069\u061c\u200e") == (
+    assert printable.make_visible("a\x00\x1b[2J\x7f\x80\x9f\u202e\u2069\u061c\u200e") == (
         "a\\x00\\x1b[2J\\x7f\\x80\\x9f\\u202e\\u2069\\u061c\\u200e"
     )
     # White space that a diff needs is kept, and so are characters that are merely not printable.
-    assert text.make_visible("a\tb\nc\fd\xa0e\u2028f\u200bg\ud800") == "a\tb\nc\fd\xa0e\u2028f\u200bg\ud800"
-    assert text.make_visible("a\rb\vc") == "a\\x0db\\x0bc"
-    assert [text.is_hidden(character) for character in " \x1f~\x7f\x9f\xa0"] == [False, True, False, True, True, False]
+    assert printable.make_visible("a\tb\nc\fd\xa0e\u2028f\u200bg\ud800") == "a\tb\nc\fd\xa0e\u2028f\u200bg\ud800"
+    assert printable.make_visible("a\rb\vc") == "a\\x0db\\x0bc"
+    assert [printable.is_hidden(character) for character in " \x1f~\x7f\x9f\xa0"] == [
+        False,
+        True,
+        False,
+        True,
+        True,
+        False,
+    ]
 
 
 def frame(line: str, column: int, end_column: int, end_line: int = 1, path: str = "train.py") -> list[str]:
     site = Site(path, 1, column, end_line, end_column)
-    return [each.rstrip("\n") for each in text.render_plain(text.format_frame(site, text.SourceLines({path: line})))]
+    return [
+        each.rstrip("\n")
+        for each in output.render_plain(finding_text.format_frame(site, source_lines.SourceLines({path: line})))
+    ]
 
 
 def test_marks_stand_under_characters_of_every_width() -> None:
@@ -145,13 +155,15 @@ def test_a_range_of_five_lines_is_shown_in_full_and_of_six_cut() -> None:
 
 def test_the_numbers_of_lines_are_as_wide_as_the_last() -> None:
     lines = "\n".join(f"line{number}" for number in range(1, 12))
-    shown = text.render_plain(text.format_frame(Site("a.py", 9, 0, 9, 4), text.SourceLines({"a.py": lines})))
+    shown = output.render_plain(
+        finding_text.format_frame(Site("a.py", 9, 0, 9, 4), source_lines.SourceLines({"a.py": lines}))
+    )
     assert [line.split("|")[0] for line in shown] == ["   ", " 8 ", " 9 ", "   ", "10 ", "   "]
 
 
 def test_blank_lines_around_a_finding_are_left_out() -> None:
     site = Site("a.py", 2, 0, 2, 3)
-    shown = text.render_plain(text.format_frame(site, text.SourceLines({"a.py": "  \nbad\n\n"})))
+    shown = output.render_plain(finding_text.format_frame(site, source_lines.SourceLines({"a.py": "  \nbad\n\n"})))
     assert [line.rstrip("\n") for line in shown] == ["  |", "2 | bad", "  | ^^^", "  |"]
 
 
@@ -159,21 +171,21 @@ def test_blank_lines_around_a_finding_are_left_out() -> None:
 
 
 def test_counts_of_rules_stand_in_columns() -> None:
-    records = text.count_by_rule([("AMP201", "clip", "error")] * 1000 + [("AMP301", "sum", "info")] * 2)
-    assert text.render_plain(text.format_statistics(records)) == [
+    records = summaries.count_by_rule([("AMP201", "clip", "error")] * 1000 + [("AMP301", "sum", "info")] * 2)
+    assert output.render_plain(summaries.format_statistics(records)) == [
         "1000  AMP201  [error]  clip\n",
         "   2  AMP301  [info]   sum\n",
     ]
-    assert text.format_statistics([]) == []
+    assert summaries.format_statistics([]) == []
 
 
 def test_what_was_passed_over_is_named_where_it_is_little() -> None:
     few, many = [f"{number}.py" for number in range(12)], [f"{number}.py" for number in range(1013)]
-    assert text.render_plain(text.format_passed_over({"no training": many, "too large": few})) == [
+    assert output.render_plain(summaries.format_passed_over({"no training": many, "too large": few})) == [
         "1,013  passed over, no training\n",
         f"   12  passed over, too large: {', '.join(few)}\n",
     ]
-    assert text.format_passed_over({}) == []
+    assert summaries.format_passed_over({}) == []
 
 
 def test_places_of_one_rule_are_named_up_to_the_twelfth() -> None:
@@ -181,16 +193,16 @@ def test_places_of_one_rule_are_named_up_to_the_twelfth() -> None:
         sites = [Site("a.py", number, 0, number, 3, cell=cell) for number in range(1, count + 1)]
         return [Finding("AMP901", "deprecated-amp-api", "info", "old", site) for site in sites]
 
-    (line,) = text.render_plain(text.format_concise(found(12)))
+    (line,) = output.render_plain(finding_text.format_concise(found(12)))
     assert "in 12 places (lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12): use" in line
-    (line,) = text.render_plain(text.format_concise(found(1013)))
+    (line,) = output.render_plain(finding_text.format_concise(found(1013)))
     assert "in 1,013 places (lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 and 1,001 more): use" in line
-    (line,) = text.render_plain(text.format_concise(found(2, cell=3)))
+    (line,) = output.render_plain(finding_text.format_concise(found(2, cell=3)))
     assert "in 2 places (cell 3 line 1, cell 3 line 2): use" in line
 
 
 def test_the_catalogue_says_what_is_off_and_what_can_be_fixed() -> None:
-    rows = dict(zip(RULES, text.render_plain(text.format_rules(RULES.values())), strict=True))
+    rows = dict(zip(RULES, output.render_plain(rule_text.format_rules(RULES.values())), strict=True))
     for code, rule in RULES.items():
         assert rows[code].endswith(
             rule.summary
@@ -208,7 +220,7 @@ def test_the_catalogue_says_what_is_off_and_what_can_be_fixed() -> None:
 
 def test_a_page_of_a_rule_says_how_its_fix_is_made_and_who_finds_it() -> None:
     for rule in RULES.values():
-        page = text.rule_markdown(rule)
+        page = rule_text.rule_markdown(rule)
         assert ("The fix is safe: " in page) is (rule.applicability == SAFE)
         assert ("The fix is opt-in: " in page) is (rule.applicability == UNSAFE)
         assert ("`amp-check check --fix`" in page) is (rule.applicability == SAFE)
@@ -217,7 +229,7 @@ def test_a_page_of_a_rule_says_how_its_fix_is_made_and_who_finds_it() -> None:
         assert (" Found in source only." in page) is (rule.detected_by == "static")
         assert (" Found in runs only." in page) is (rule.detected_by == "runtime")
         assert "## Correct code that is not reported" not in page
-        shown = text.rule_markdown(rule, [("it is right", "x = 1\n")])
+        shown = rule_text.rule_markdown(rule, [("it is right", "x = 1\n")])
         assert shown == f"{page}\n## Correct code that is not reported\n\n- it is right\n\n```python\nx = 1\n```\n"
         assert f'```toml\n[tool.amp-check]\nignore = ["{rule.code}"]\n```\n\n## Sources\n\n- ' in page
 
@@ -238,18 +250,22 @@ def finding(applicability: str | None = None, **more: Any) -> Finding:
     [(None, True, False), (SAFE, False, True), (SAFE, True, True), (UNSAFE, False, False), (UNSAFE, True, True)],
 )
 def test_a_finding_is_marked_where_its_fix_would_be_made(applicability: str | None, unsafe: bool, marked: bool) -> None:
-    (line,) = text.render_plain(text.format_concise([finding(applicability)], unsafe=unsafe))
+    (line,) = output.render_plain(finding_text.format_concise([finding(applicability)], unsafe=unsafe))
     assert line == f"a.py:2:1: AMP201{' [*]' if marked else ''} [error] clip: scaled\n"
     for shown in (
-        text.render_plain(text.format_full([finding(applicability)], text.SourceLines({"a.py": ""}), unsafe=unsafe)),
-        text.render_plain(text.format_grouped([finding(applicability)], unsafe=unsafe)),
+        output.render_plain(
+            finding_text.format_full([finding(applicability)], source_lines.SourceLines({"a.py": ""}), unsafe=unsafe)
+        ),
+        output.render_plain(finding_text.format_grouped([finding(applicability)], unsafe=unsafe)),
     ):
         assert (" [*]" in "".join(shown)) is marked
 
 
 @pytest.mark.parametrize(("applicability", "flags"), [(SAFE, "--fix"), (UNSAFE, "--fix --unsafe-fixes")])
 def test_a_fix_says_with_which_flags_it_is_made(applicability: str, flags: str) -> None:
-    shown = text.render_plain(text.format_full([finding(applicability)], text.SourceLines({"a.py": "x = 1\nclip()\n"})))
+    shown = output.render_plain(
+        finding_text.format_full([finding(applicability)], source_lines.SourceLines({"a.py": "x = 1\nclip()\n"}))
+    )
     assert shown[-3:] == [f"  fix: unscale first ({flags})\n", "  help: amp-check explain AMP201\n", "\n"]
 
 
@@ -265,9 +281,10 @@ def test_a_finding_that_is_not_certain_says_on_which_paths(condition: str | None
     steps = (
         (TraceStep(Site("a.py", 1, 0, 1, 3), "scales"), TraceStep(Site("a.py", 2, 0, 2, 3), "clips")) if witness else ()
     )
-    shown = text.render_plain(
-        text.format_full(
-            [finding(certain=False, condition=condition, witness=steps)], text.SourceLines({"a.py": "one()\ntwo()\n"})
+    shown = output.render_plain(
+        finding_text.format_full(
+            [finding(certain=False, condition=condition, witness=steps)],
+            source_lines.SourceLines({"a.py": "one()\ntwo()\n"}),
         )
     )
     assert lead in shown
@@ -278,27 +295,27 @@ def test_a_finding_that_is_not_certain_says_on_which_paths(condition: str | None
 # Streams.
 
 
-@pytest.mark.parametrize("style", sorted({*text.STYLES, "source"}))
+@pytest.mark.parametrize("style", sorted({*output.STYLES, "source"}))
 def test_every_style_can_be_painted(style: str) -> None:
-    (line,) = text.render_colored([[("x = 1", style)]], use_color=True)
-    assert text.render_colored([[("x = 1", style)]], use_color=False) == ["x = 1"]
+    (line,) = output.render_colored([[("x = 1", style)]], use_color=True)
+    assert output.render_colored([[("x = 1", style)]], use_color=False) == ["x = 1"]
     assert ("\x1b[" in line) is (style != "")
 
 
 def test_everything_that_is_shown_can_be_painted() -> None:
     """Each of these texts uses only known styles."""
-    rules = text.format_rules(RULES.values())
-    records = text.count_by_rule((rule.code, rule.name, rule.severity) for rule in RULES.values())
+    rules = rule_text.format_rules(RULES.values())
+    records = summaries.count_by_rule((rule.code, rule.name, rule.severity) for rule in RULES.values())
     found = [finding(applicability, certain=False, condition="when x") for applicability in (SAFE, UNSAFE, None)]
     lines = [
         *rules,
-        *text.format_statistics(records),
-        *text.format_passed_over({"no training": ["a.py"]}),
-        *text.format_full(found, text.SourceLines({"a.py": "one()\n" + "#" * 9 + "\n" + "three()\n"})),
-        *text.format_grouped(found),
-        *text.format_concise(found),
+        *summaries.format_statistics(records),
+        *summaries.format_passed_over({"no training": ["a.py"]}),
+        *finding_text.format_full(found, source_lines.SourceLines({"a.py": "one()\n" + "#" * 9 + "\n" + "three()\n"})),
+        *finding_text.format_grouped(found),
+        *finding_text.format_concise(found),
     ]
-    assert text.render_colored(lines, use_color=True) != text.render_colored(lines, use_color=False)
+    assert output.render_colored(lines, use_color=True) != output.render_colored(lines, use_color=False)
 
 
 def test_a_command_line_decides_about_colour_and_warnings(
@@ -307,13 +324,13 @@ def test_a_command_line_decides_about_colour_and_warnings(
     monkeypatch.setenv("NO_COLOR", "1")
     try:
         for colour, wanted in (("always", True), ("never", False), ("auto", False)):
-            text.configure_output(color_mode=colour, is_silent=False)
-            assert text.is_color_wanted(io.StringIO()) is wanted
-        text.write_warning("a\x1bb")
-        text.configure_output(color_mode="auto", is_silent=True)
-        text.write_warning("nothing")
+            output.configure_output(color_mode=colour, is_silent=False)
+            assert output.is_color_wanted(io.StringIO()) is wanted
+        output.write_warning("a\x1bb")
+        output.configure_output(color_mode="auto", is_silent=True)
+        output.write_warning("nothing")
     finally:
-        text.configure_output(color_mode="auto", is_silent=False)
+        output.configure_output(color_mode="auto", is_silent=False)
     assert capsys.readouterr().err == "amp-check: warning: a\\x1bb\n"
 
 
@@ -323,16 +340,16 @@ def test_a_file_that_was_asked_for_by_name_gets_no_forced_colour(
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
     with open(tmp_path / "out.txt", "w", encoding="utf-8") as file:
-        assert text.is_color_wanted(file) is False
-    assert text.is_color_wanted(io.StringIO()) is True
+        assert output.is_color_wanted(file) is False
+    assert output.is_color_wanted(io.StringIO()) is True
 
 
 def test_markdown_is_rendered_for_a_terminal_and_left_alone_elsewhere() -> None:
     plain, painted = io.StringIO(), io.StringIO()
     source = "# Title\n\nsome `code`\n\n" + "word " * 60 + "\n"
-    text.write_markdown(source, plain, use_color=False)
+    output.write_markdown(source, plain, use_color=False)
     assert plain.getvalue() == source
-    text.write_markdown(source, painted, use_color=True)
+    output.write_markdown(source, painted, use_color=True)
     assert "\x1b[" in painted.getvalue()
     lines = [line.rstrip() for line in painted.getvalue().splitlines()]
     assert "`" not in painted.getvalue()
@@ -342,23 +359,25 @@ def test_markdown_is_rendered_for_a_terminal_and_left_alone_elsewhere() -> None:
 
 def test_standard_input_that_is_closed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
-    with pytest.raises(text.NoStandardInput, match=r"^standard input is closed, so nothing can be read from it$"):
-        text.open_standard_input()
+    with pytest.raises(
+        source_lines.NoStandardInput, match=r"^standard input is closed, so nothing can be read from it$"
+    ):
+        source_lines.open_standard_input()
 
 
 def test_standard_input_takes_what_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\xffb"), encoding="utf-8"))
-    assert text.open_standard_input().read() == "a\ufffdb"
+    assert source_lines.open_standard_input().read() == "a\ufffdb"
     plain = io.StringIO("as it is")
     monkeypatch.setattr(sys, "stdin", plain)
-    assert text.open_standard_input() is plain
+    assert source_lines.open_standard_input() is plain
 
 
 def test_outputs_take_every_character_and_may_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(kept, encoding="ascii"))
     monkeypatch.setattr(sys, "stderr", None)
-    text.configure_streams()
+    output.configure_streams()
     sys.stdout.write("\u4e16 \udc80")
     sys.stdout.flush()
     assert kept.getvalue() == b"\\u4e16 \\udc80"
@@ -367,7 +386,7 @@ def test_outputs_take_every_character_and_may_be_closed(monkeypatch: pytest.Monk
     closed.close()
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    text.configure_streams()
+    output.configure_streams()
     nowhere: Any = sys.stdout
     nowhere.write("nowhere")
     nowhere.close()
@@ -379,16 +398,16 @@ def test_a_bar_has_colour_only_where_that_is_wanted(monkeypatch: pytest.MonkeyPa
     def drawn(colour: str) -> str:
         terminal = io.StringIO()
         monkeypatch.setattr(terminal, "isatty", lambda: True)
-        text.configure_output(color_mode=colour, is_silent=False)
+        output.configure_output(color_mode=colour, is_silent=False)
         try:
-            show, wipe = text.make_progress(terminal, large=2)
+            show, wipe = output.make_progress(terminal, large=2)
             assert show is not None
             show(1, 1)
             assert terminal.getvalue() == ""
             show(1, 2)
             wipe()
         finally:
-            text.configure_output(color_mode="auto", is_silent=False)
+            output.configure_output(color_mode="auto", is_silent=False)
         return terminal.getvalue()
 
     assert "\x1b[38;" in drawn("always") or "\x1b[3" in drawn("always").replace("\x1b[2K", "")
@@ -400,11 +419,11 @@ def test_no_bar_is_drawn_where_nobody_sees_it(why: str, monkeypatch: pytest.Monk
     monkeypatch.setenv("TERM", "dumb" if why == "dumb" else "xterm")
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: why != "pipe")
-    text.configure_output(color_mode="auto", is_silent=why == "silent")
+    output.configure_output(color_mode="auto", is_silent=why == "silent")
     try:
-        show, wipe = text.make_progress(stream)
+        show, wipe = output.make_progress(stream)
     finally:
-        text.configure_output(color_mode="auto", is_silent=False)
+        output.configure_output(color_mode="auto", is_silent=False)
     assert show is None
     wipe()
     assert stream.getvalue() == ""

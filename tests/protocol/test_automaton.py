@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from marks import shown
 
 from pytest_amp_check.protocol import automaton as a
-from pytest_amp_check.protocol import effects
+from pytest_amp_check.protocol import effects, graph_exploration
 from pytest_amp_check.protocol import events as e
-from pytest_amp_check.protocol import graph_checker as judging
 from pytest_amp_check.protocol.automaton import OptimizerState, transition
 from pytest_amp_check.protocol.effects.violations import EXCUSES
 from pytest_amp_check.protocol.events import Event
@@ -789,7 +788,7 @@ def test_sixty_questions_that_are_all_asked_again_raise_no_false_alarm() -> None
 
 
 def test_no_graph_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judging, "LIMIT", 10)
+    monkeypatch.setattr(graph_exploration, "LIMIT", 10)
     assert asked_twice(6).findings() == []
     drawing = asked_twice(6)
     drawing.line(len(drawing.graph.nodes) - 1, drawing.event(e.Update))
@@ -806,7 +805,7 @@ def test_what_happens_on_all_of_too_many_ways_is_found_and_possible(monkeypatch:
         node = drawing.line(node, drawing.event(e.ZeroGrad), drawing.scaled_backward(divided=True))
         clip = [drawing.event(e.Clip)] if wrong else []
         drawing.line(node, *clip, drawing.event(e.ScalerStep), drawing.event(e.Update))
-        monkeypatch.setattr(judging, "LIMIT", 400)
+        monkeypatch.setattr(graph_exploration, "LIMIT", 400)
         findings = drawing.findings()
         assert [(f.code, f.certain) for f in findings] == ([("AMP201", False)] if wrong else [])
 

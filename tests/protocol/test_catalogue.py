@@ -20,11 +20,13 @@ from event_fields import set_attributes
 from negative_examples import FOLDER, negative_examples
 
 from pytest_amp_check.protocol import events, rules
-from pytest_amp_check.protocol.events import Event, EventKind, Graph, Node, Program, Site, Symbol
+from pytest_amp_check.protocol.event_graph import Graph, Node, Program
+from pytest_amp_check.protocol.events import Event, EventKind, Symbol
 from pytest_amp_check.protocol.finding import SEVERITIES
 from pytest_amp_check.protocol.graph_checker import check
 from pytest_amp_check.protocol.rule import Rule, ViolationKind
 from pytest_amp_check.protocol.rules import LABELS, RULES, find_rule
+from pytest_amp_check.protocol.sites import Site
 
 # Names from analyzer and recorder. A rule's own check provides all other names in a message.
 NAMES = {"scaler", "optimizer", "call", "loss", "module", "params", "context", "window"}

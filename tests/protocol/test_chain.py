@@ -10,9 +10,11 @@ from event_fields import set_attributes
 from pytest_amp_check.protocol import events as e
 from pytest_amp_check.protocol import run_checker
 from pytest_amp_check.protocol.effects import apply_event
-from pytest_amp_check.protocol.events import Event, EventKind, Program, Site, Symbol, name_of_kind
+from pytest_amp_check.protocol.event_graph import Program
+from pytest_amp_check.protocol.events import Event, EventKind, Symbol, name_of_kind
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.run_checker import RunChecker
+from pytest_amp_check.protocol.sites import Site
 
 
 class Training:

@@ -8,11 +8,12 @@ import pytest
 from drawing import Drawing
 from event_fields import set_attributes
 
+from pytest_amp_check.protocol import event_graph, graph_exploration, tracked_objects
 from pytest_amp_check.protocol import events as e
-from pytest_amp_check.protocol import graph_checker
-from pytest_amp_check.protocol.events import UNKNOWN, Event, Site
+from pytest_amp_check.protocol.events import UNKNOWN, Event
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.run_checker import RunChecker
+from pytest_amp_check.protocol.sites import Site
 
 REGION: dict[str, Any] = {"instance": 0, "enabled": True, "device": "cuda", "dtype": "float16", "cache": True}
 MICRO: dict[str, Any] = {"inside": e.MICRO, "divided": True}
@@ -158,7 +159,7 @@ class Text:
     def __init__(self, drawing: Drawing, words: str) -> None:
         self.drawing = drawing
         self.left = words.split()[::-1]
-        self.tests: dict[str, e.Predicate] = {}
+        self.tests: dict[str, event_graph.Predicate] = {}
         self.guards: tuple[tuple[int, bool], ...] = ()
         for word in words.split():
             if word.endswith("{") and word not in self.tests:
@@ -190,7 +191,7 @@ class Text:
                 node = drawing.line(node, event)
         return node
 
-    def asked(self, node: int, test: e.Predicate) -> int:
+    def asked(self, node: int, test: event_graph.Predicate) -> int:
         end, around = self.drawing.node(), self.guards
         for truth in (True, False):
             first = self.drawing.node()
@@ -218,7 +219,7 @@ def found(
     drawing = Drawing(optimizers)
     set_attributes(drawing.program, **(known or {}))
     if scaler is not None:
-        drawing.scaler.attributes = e.ObjectAttributes(**scaler)
+        drawing.scaler.attributes = tracked_objects.ObjectAttributes(**scaler)
     for thing in drawing.optimizers:
         set_attributes(thing, **facts)
     for each in (drawing.scaler, drawing.program.add_object("scaler", "other")):
@@ -973,7 +974,7 @@ CROWD = " ".join(f"f{n}{{ zero-some / }}" for n in [*range(12)] * 2)
 def test_where_there_are_too_many_ways_what_happens_is_possible(
     words: str, codes: list[str], limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graph_checker, "LIMIT", limit)
+    monkeypatch.setattr(graph_exploration, "LIMIT", limit)
     findings = found(words.replace("CROWD", CROWD), made=True)
     assert [(finding.code, finding.certain) for finding in findings] == [(code, False) for code in codes]
 
@@ -997,7 +998,7 @@ TURNED = " ".join([*(f"f{n}{{ zero-some / }}" for n in range(12)), *(f"f{n}{{ / 
 def test_of_ways_that_cannot_be_gone_only_what_they_all_share_is_told(
     words: str, codes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graph_checker, "LIMIT", 200)
+    monkeypatch.setattr(graph_exploration, "LIMIT", 200)
     findings = found(words.replace("CROWD", TURNED), made=True)
     assert [(finding.code, finding.certain) for finding in findings] == [(code, False) for code in codes]
 
@@ -1016,8 +1017,8 @@ def test_of_ways_that_cannot_be_gone_only_what_they_all_share_is_told(
 def test_where_nothing_is_remembered_a_way_is_gone_with_all_that_is_known_on_it(
     words: str, codes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graph_checker, "LIMIT", 200)
-    monkeypatch.setattr(graph_checker, "WIDER", (0,))
+    monkeypatch.setattr(graph_exploration, "LIMIT", 200)
+    monkeypatch.setattr(graph_exploration, "WIDER", (0,))
     findings = found(words.replace("CROWD", CROWD), made=True)
     assert [(finding.code, finding.certain) for finding in findings] == [(code, False) for code in codes]
 
@@ -1041,8 +1042,8 @@ def test_where_nothing_is_remembered_a_way_is_gone_with_all_that_is_known_on_it(
 def test_the_question_that_chooses_a_scaler_is_remembered_first(
     words: str, codes: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graph_checker, "LIMIT", 800)
-    monkeypatch.setattr(graph_checker, "WIDER", (1, 0))
+    monkeypatch.setattr(graph_exploration, "LIMIT", 800)
+    monkeypatch.setattr(graph_exploration, "WIDER", (1, 0))
     findings = found(words.replace("CROWD", TURNED), made=True)
     assert [(finding.code, finding.certain) for finding in findings] == [(code, False) for code in codes]
 
@@ -1070,7 +1071,7 @@ def test_many_optimizers_that_are_fed_or_not_are_too_many_ways() -> None:
 
 
 def test_optimizers_that_are_only_constructed_take_no_states(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graph_checker, "LIMIT", 1_500)
+    monkeypatch.setattr(graph_exploration, "LIMIT", 1_500)
     drawing = Drawing(24)
     node = drawing.line(0, *(drawing.event(e.OptimizerNew, number) for number in range(24)))
     crowd = " ".join(f"f{n}{{ normalise / }}" for n in [*range(7)] * 2)
@@ -1082,7 +1083,7 @@ def test_optimizers_that_are_only_constructed_take_no_states(monkeypatch: pytest
 def test_with_many_optimizers_fewer_ways_are_told_apart(
     optimizers: int, certain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graph_checker, "LIMIT", 1_500)
+    monkeypatch.setattr(graph_exploration, "LIMIT", 1_500)
     drawing = Drawing(optimizers)
     node = drawing.line(0, *(drawing.event(e.OptimizerNew, number) for number in range(optimizers)))
     node = drawing.line(node, *(drawing.event(e.ZeroGrad, owners=(each.key,)) for each in drawing.optimizers))

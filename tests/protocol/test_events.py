@@ -12,10 +12,17 @@ from event_fields import every_kind as kinds_of_events
 from event_fields import fields_of, own_fields, set_attributes
 
 import pytest_amp_check
-from pytest_amp_check.protocol import events, torch_api
-from pytest_amp_check.protocol.events import Event, Program, Site, name_of_kind
+from pytest_amp_check.protocol import event_graph, events, torch_api
+from pytest_amp_check.protocol.event_graph import Program
+from pytest_amp_check.protocol.events import Event, name_of_kind
+from pytest_amp_check.protocol.sites import Site
 
 ROOT = Path(pytest_amp_check.__file__).parent
+#: The modules that declare events and attributes.
+DECLARING = {
+    *(ROOT / "protocol" / "events").glob("*.py"),
+    *(ROOT / "protocol" / f"{name}.py" for name in ("event_graph", "sites", "tracked_objects")),
+}
 KINDS = {kind.__name__: kind for kind in kinds_of_events()}
 every_kind = pytest.mark.parametrize("name", KINDS)
 #: Kinds that only show that a call is known, and that it may raise.
@@ -26,7 +33,7 @@ def code(*folders: str) -> Iterator[ast.AST]:
     """Yield the nodes of all modules in some folders of the package."""
     for folder in folders:
         for path in (ROOT / folder).rglob("*.py"):
-            if path != Path(events.__file__):
+            if path not in DECLARING:
                 yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
 
 
@@ -61,6 +68,12 @@ def kind_named(node: ast.AST) -> str:
 def test_there_are_many_kinds() -> None:
     assert len(KINDS) > 40
     assert len({name_of_kind(kind) for kind in KINDS.values()}) == len(KINDS)
+
+
+@every_kind
+def test_the_package_lists_each_kind(name: str) -> None:
+    assert getattr(events, name) is KINDS[name]
+    assert name in events.__all__
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +150,7 @@ def test_a_program_calls_things_by_their_names() -> None:
 
 
 def test_of_a_test_nothing_is_known_at_first() -> None:
-    test = events.Predicate(3, "flag", None)
+    test = event_graph.Predicate(3, "flag", None)
     assert (test.key, test.text, test.site, test.implications, test.checked_optimizers) == (
         3,
         "flag",

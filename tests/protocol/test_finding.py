@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding, TraceStep, merge_finding
 from pytest_amp_check.protocol.fix import SAFE, Edit, Fix
+from pytest_amp_check.protocol.sites import Site
 
 SITE = Site("train.py", 3, 4, 3, 21)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from benchmarking import benchmark
 
-from pytest_amp_check.frontends.text import rule_markdown
+from pytest_amp_check.frontends.rule_text import rule_markdown
 from pytest_amp_check.protocol.measured_harm import MEASURED, NOT_HERE, SHOWN, TORCH
 from pytest_amp_check.protocol.rules import RULES
 

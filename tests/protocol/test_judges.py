@@ -12,8 +12,10 @@ from event_fields import set_attributes
 
 from pytest_amp_check import check_source
 from pytest_amp_check.protocol import events, rules
-from pytest_amp_check.protocol.events import UNKNOWN, Event, EventKind, Graph, Node, Program, Site, Symbol
+from pytest_amp_check.protocol.event_graph import Graph, Node, Program
+from pytest_amp_check.protocol.events import UNKNOWN, Event, EventKind, Symbol
 from pytest_amp_check.protocol.rule import Rule
+from pytest_amp_check.protocol.sites import Site
 from pytest_amp_check.protocol.torch_api import BFLOAT16_OR_FLOAT32
 
 #: Rules of the families whose checks mainly use attributes.

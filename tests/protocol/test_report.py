@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from pytest_amp_check.protocol import events as e
-from pytest_amp_check.protocol.events import Event, Program, Site
+from pytest_amp_check.protocol.event_graph import Program
+from pytest_amp_check.protocol.events import Event
 from pytest_amp_check.protocol.findings_builder import (
     adapt_to_framework,
     add_framework_advice,
@@ -17,6 +18,7 @@ from pytest_amp_check.protocol.findings_builder import (
     describe_violation,
     make_finding,
 )
+from pytest_amp_check.protocol.sites import Site
 
 SITE = Site("train.py", 3)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.rule import Rule, ViolationKind
 from pytest_amp_check.protocol.selection import UnknownRule, is_selected, resolve_codes, resolve_for_runs
+from pytest_amp_check.protocol.sites import Site
 
 
 def rule(code: str, name: str, default: bool = True) -> Rule:

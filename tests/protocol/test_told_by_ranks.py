@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.ranks import RankReport, deduplicate, describe_ranks, merge_ranks
+from pytest_amp_check.protocol.sites import Site
 
 STEP, BACKWARD = Site("train.py", 9, 4), Site("train.py", 7, 4)
 

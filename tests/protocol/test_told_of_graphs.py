@@ -11,8 +11,9 @@ from event_fields import set_attributes
 
 from pytest_amp_check import check_source
 from pytest_amp_check.protocol import events as e
-from pytest_amp_check.protocol.events import Graph, Node, Program, Site
+from pytest_amp_check.protocol.event_graph import Graph, Node, Program
 from pytest_amp_check.protocol.graph_checker import check
+from pytest_amp_check.protocol.sites import Site
 from pytest_amp_check.protocol.source_text import NegatedText, SourceText
 
 

@@ -8,8 +8,10 @@ import pytest
 from event_fields import set_attributes
 
 from pytest_amp_check.protocol import events as e
-from pytest_amp_check.protocol.events import UNKNOWN, Event, Graph, Node, Program, Site
+from pytest_amp_check.protocol.event_graph import Graph, Node, Program
+from pytest_amp_check.protocol.events import UNKNOWN, Event
 from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.protocol.sites import Site
 
 LOADS: dict[str, Any] = {"holds_scaler": True, "scope_scalers": ("scaler",)}
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_amp_check.static.engine import UNANALYZED_CALL_CODE, Settings, check_paths, check_source
+from pytest_amp_check.static.engine import check_paths, check_source
+from pytest_amp_check.static.file_analysis import UNANALYZED_CALL_CODE
+from pytest_amp_check.static.settings import Settings
 
 ASKED = Settings(select=frozenset({UNANALYZED_CALL_CODE}))
 

@@ -15,8 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_amp_check.frontends.cli import main
-from pytest_amp_check.static import engine
-from pytest_amp_check.static.engine import Settings, check_paths
+from pytest_amp_check.static import file_analysis
+from pytest_amp_check.static.engine import check_paths
+from pytest_amp_check.static.settings import Settings
 from pytest_amp_check.static.sources import prefilter
 
 HELPER = "def clip(model):\n    import torch\n    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n"
@@ -92,7 +93,7 @@ def same(root: Path, cache: str, settings: Settings | None = None) -> str:
 def opened(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> set[str]:
     """Return the names of the files that are analyzed or prescanned during an action."""
     found: set[str] = set()
-    analyse, look = engine.analyze, prefilter.prescan_file
+    analyse, look = file_analysis.analyze, prefilter.prescan_file
 
     def analysing(text: str, path: str, *rest: Any, **more: Any) -> Any:
         found.add(os.path.basename(path))
@@ -103,7 +104,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> set[st
         return look(path, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine, "analyze", analysing)
+        patch.setattr(file_analysis, "analyze", analysing)
         patch.setattr(prefilter, "prescan_file", looking)
         act()
     return found
@@ -127,7 +128,7 @@ def test_a_file_that_is_touched_is_not_analysed_again(
     said(tree, cache)
     os.utime(tree / "train.py")
     analysed: list[str] = []
-    monkeypatch.setattr(engine, "analyze", lambda text, path, *a, **k: analysed.append(path))
+    monkeypatch.setattr(file_analysis, "analyze", lambda text, path, *a, **k: analysed.append(path))
     said(tree, cache)
     assert analysed == []
 

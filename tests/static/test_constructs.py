@@ -8,7 +8,7 @@ import pytest
 from marks import marks, places, shown
 
 from pytest_amp_check import check_source
-from pytest_amp_check.static.engine import Settings
+from pytest_amp_check.static.settings import Settings
 
 #: The code before ``train``, and the code in ``train`` between backward and the clip.
 Parts = tuple[str, str]

@@ -7,7 +7,8 @@ import textwrap
 import pytest
 from marks import marks, places, shown
 
-from pytest_amp_check.static.engine import Settings, check_source
+from pytest_amp_check.static.engine import check_source
+from pytest_amp_check.static.settings import Settings
 
 START = """\
 import threading

@@ -20,11 +20,11 @@ from warm import run_command, run_pytest
 
 from pytest_amp_check import check_paths, check_source
 from pytest_amp_check.protocol.byte_sizes import LARGEST_FILE
-from pytest_amp_check.protocol.events import Site
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.rule import RUNTIME
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static.engine import Settings
+from pytest_amp_check.protocol.sites import Site
+from pytest_amp_check.static.settings import Settings
 from pytest_amp_check.static.sources import code_blocks
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,8 @@ from textwrap import indent
 
 import pytest
 
-from pytest_amp_check.static.engine import Settings, check_source
+from pytest_amp_check.static.engine import check_source
+from pytest_amp_check.static.settings import Settings
 
 TRAIN = """\
 import logging

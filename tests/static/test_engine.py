@@ -11,7 +11,9 @@ from marks import Places, places, shown
 
 from pytest_amp_check.protocol.finding import ERROR, INFO, SEVERITIES, Finding
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static.engine import InputError, Report, Settings, check_paths, check_source
+from pytest_amp_check.static.engine import Report, check_paths, check_source
+from pytest_amp_check.static.settings import Settings
+from pytest_amp_check.static.sources.source_files import InputError
 
 SCRIPT = """\
 import torch

@@ -395,8 +395,8 @@ def main(net, batches, args):
 
 def test_optimizers_that_are_only_constructed_take_no_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Too few states for one per optimizer, and no budget for the search of single violations afterwards.
-    monkeypatch.setattr("pytest_amp_check.protocol.graph_checker.LIMIT", 120)
-    monkeypatch.setattr("pytest_amp_check.protocol.graph_checker.MOST_SPENT", 0)
+    monkeypatch.setattr("pytest_amp_check.protocol.graph_exploration.LIMIT", 120)
+    monkeypatch.setattr("pytest_amp_check.protocol.graph_exploration.MOST_SPENT", 0)
     (tmp_path / "factory.py").write_text(FACTORY, encoding="utf-8")
     (tmp_path / "main.py").write_text(SCRIPT, encoding="utf-8")
     assert found(tmp_path) == marks(tmp_path)
@@ -445,8 +445,8 @@ def test_a_violation_in_a_function_is_found_where_the_states_of_its_caller_are_j
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Code that a flag of the caller guards in two functions is correct, although one function alone hides that."""
-    monkeypatch.setattr("pytest_amp_check.protocol.graph_checker.LIMIT", 100)
-    monkeypatch.setattr("pytest_amp_check.protocol.graph_checker.MOST_SPENT", 10)
+    monkeypatch.setattr("pytest_amp_check.protocol.graph_exploration.LIMIT", 100)
+    monkeypatch.setattr("pytest_amp_check.protocol.graph_exploration.MOST_SPENT", 10)
     stages = "\n".join(
         f"        if self.args.stage{each}:\n            self.opt.zero_grad()\n            self.net.prepare({each})"
         for each in range(40)

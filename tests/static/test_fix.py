@@ -24,14 +24,13 @@ from marks import MISTAKES
 from negative_examples import negative_examples
 from warm import run_command
 
-from pytest_amp_check.frontends import check_command, cli, text
-from pytest_amp_check.protocol.events import Site
+from pytest_amp_check.frontends import check_command, cli, output, rule_text
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.fix import Edit
 from pytest_amp_check.protocol.rule import Rule
 from pytest_amp_check.protocol.rules import RULES
+from pytest_amp_check.protocol.sites import Site
 from pytest_amp_check.static import engine
-from pytest_amp_check.static.engine import Settings
 from pytest_amp_check.static.fixes import edits, fix_files
 from pytest_amp_check.static.fixes.edited_file import EditedFile
 from pytest_amp_check.static.fixes.fix_files import FixResult
@@ -40,6 +39,7 @@ from pytest_amp_check.static.fixes.layout import ProgramLayout
 from pytest_amp_check.static.fixes.matchers import NotFixable
 from pytest_amp_check.static.fixes.pending_rewrites import PendingRewrite
 from pytest_amp_check.static.fixes.rewrite_spec import RewriteSpec
+from pytest_amp_check.static.settings import Settings
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 FIXED = {code: rule for code, rule in RULES.items() if rule.applicability}
@@ -1591,8 +1591,8 @@ def test_every_rule_with_a_fix_says_how_safe_it_is() -> None:
     for code, rule in FIXED.items():
         assert rule.as_dict()["applicability"] == rule.applicability
         flags = {"safe": "--fix", "unsafe": "--fix --unsafe-fixes"}[rule.applicability]
-        assert f"`amp-check check {flags}` applies it" in text.rule_markdown(rule)
-        (row,) = text.render_plain(text.format_rules([RULES[code]]))
+        assert f"`amp-check check {flags}` applies it" in rule_text.rule_markdown(rule)
+        (row,) = output.render_plain(rule_text.format_rules([RULES[code]]))
         assert row.endswith(f" [{flags}]\n")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static.engine import Settings, check_source
+from pytest_amp_check.static.engine import check_source
+from pytest_amp_check.static.settings import Settings
 
 TRAIN = """\
 import torch

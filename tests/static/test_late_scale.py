@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_amp_check.static.engine import Settings, check_source
+from pytest_amp_check.static.engine import check_source
+from pytest_amp_check.static.settings import Settings
 
 PROGRAM = """\
 import math

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static.engine import Settings, check_source
+from pytest_amp_check.static.engine import check_source
+from pytest_amp_check.static.settings import Settings
 
 HEAD = """\
 import math

@@ -16,7 +16,8 @@ from trees import write
 
 from pytest_amp_check.protocol.rule import RUNTIME
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static.engine import Settings, check_paths, check_source
+from pytest_amp_check.static.engine import check_paths, check_source
+from pytest_amp_check.static.settings import Settings
 
 #: Codes under test. Comments, broken syntax and unanalyzed calls are properties of a file, not of its functions.
 CODES = [

@@ -15,7 +15,8 @@ from marks import places, shown
 
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static.engine import Settings, check_paths, check_source
+from pytest_amp_check.static.engine import check_paths, check_source
+from pytest_amp_check.static.settings import Settings
 
 TRAIN = """\
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_amp_check import check_source
-from pytest_amp_check.static.engine import Settings
+from pytest_amp_check.static.settings import Settings
 
 PROGRAMS = sorted((Path(__file__).parent / "silent").glob("*.py"))
 

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-import pytest_amp_check.protocol.graph_checker as protocol_check
+import pytest_amp_check.protocol.graph_exploration as protocol_check
 from pytest_amp_check import check_paths
 from pytest_amp_check.protocol.byte_sizes import LARGEST_FILE
 from pytest_amp_check.protocol.finding import Finding
-from pytest_amp_check.static.engine import Settings, check_source
+from pytest_amp_check.static.engine import check_source
+from pytest_amp_check.static.settings import Settings
 from pytest_amp_check.static.sources import tokens
 from pytest_amp_check.static.sources.tokens import is_dense
 

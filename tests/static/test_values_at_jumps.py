@@ -64,6 +64,35 @@ CHOICES = {
         except ValueError:
             print("no names")
         """,
+    "before a raise": """
+        scaler = None
+        try:
+            if "amp" in names:
+                scaler = torch.amp.GradScaler("cuda")
+                raise ValueError(names)
+            scaler = None
+        except ValueError:
+            print("with a scaler")
+        """,
+    "an attribute before a raise": """
+        args.scaler = None
+        try:
+            if "amp" in names:
+                args.scaler = torch.amp.GradScaler("cuda")
+                raise ValueError(names)
+        except ValueError:
+            print("with a scaler")
+        scaler = args.scaler
+        """,
+    "a raise before the value": """
+        try:
+            scaler = None
+            if "amp" not in names:
+                raise ValueError(names)
+            scaler = torch.amp.GradScaler("cuda")
+        except ValueError:
+            print("without a scaler")
+        """,
     "undone in a handler": """
         try:
             scaler = torch.amp.GradScaler("cuda")

@@ -27,7 +27,8 @@ from pytest_amp_check.protocol.rule import BOTH
 from pytest_amp_check.protocol.rules import RULES
 from pytest_amp_check.runtime.record.source import is_conditional
 from pytest_amp_check.runtime.run import Run
-from pytest_amp_check.static.engine import Settings, check_source
+from pytest_amp_check.static.engine import check_source
+from pytest_amp_check.static.settings import Settings
 
 #: Violations that a run may find although the source does not show them, and the reason.
 SEEN_BY_RUNS = {

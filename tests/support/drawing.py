@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pytest_amp_check.protocol import event_graph
 from pytest_amp_check.protocol import events as e
-from pytest_amp_check.protocol.events import Event, Graph, Node, Program, Site, TrackedObject
+from pytest_amp_check.protocol.event_graph import Graph, Node, Program
+from pytest_amp_check.protocol.events import Event
 from pytest_amp_check.protocol.finding import Finding
 from pytest_amp_check.protocol.graph_checker import check
+from pytest_amp_check.protocol.sites import Site
+from pytest_amp_check.protocol.tracked_objects import TrackedObject
 
 
 class Drawing:
@@ -25,8 +29,8 @@ class Drawing:
         self.program.graphs.append(self.graph)
         self.lines = 0
 
-    def test(self, text: str = "flag") -> e.Predicate:
-        made = e.Predicate(len(self.graph.predicates), text, None)
+    def test(self, text: str = "flag") -> event_graph.Predicate:
+        made = event_graph.Predicate(len(self.graph.predicates), text, None)
         self.graph.predicates.append(made)
         return made
 
@@ -34,7 +38,7 @@ class Drawing:
         self.graph.nodes.append(Node(event))
         return len(self.graph.nodes) - 1
 
-    def way(self, start: int, end: int, test: e.Predicate | None = None, truth: bool = True) -> None:
+    def way(self, start: int, end: int, test: event_graph.Predicate | None = None, truth: bool = True) -> None:
         self.graph.nodes[start].edges.append((end, -1 if test is None else test.key, truth))
 
     def event(self, kind: e.EventKind, i: int = 0, **facts: Any) -> Event:
@@ -62,7 +66,9 @@ class Drawing:
             start = node
         return start
 
-    def diamond(self, start: int, test: e.Predicate, yes: Sequence[Event] = (), no: Sequence[Event] = ()) -> int:
+    def diamond(
+        self, start: int, test: event_graph.Predicate, yes: Sequence[Event] = (), no: Sequence[Event] = ()
+    ) -> int:
         """Add a branch with an edge for each truth value. Return the node where the paths join."""
         end = self.node()
         for truth, events in ((True, yes), (False, no)):

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pytest_amp_check.protocol.events import Event, EventKind, Program, TrackedObject
+from pytest_amp_check.protocol.event_graph import Program
+from pytest_amp_check.protocol.events import Event, EventKind
+from pytest_amp_check.protocol.tracked_objects import TrackedObject
 
 _FIELDS: dict[EventKind, frozenset[str]] = {}
 
@@ -35,5 +37,7 @@ def fields_of(kind: EventKind) -> frozenset[str]:
 def set_attributes(owner: Program | TrackedObject, **facts: Any) -> None:
     """Set attributes of a program or of an object. Fail for an attribute that is not declared."""
     for name, value in facts.items():
-        assert hasattr(owner.attributes, name), f"no attribute {name!r}: declare it in protocol/events.py"
+        assert hasattr(owner.attributes, name), (
+            f"no attribute {name!r}: declare it in protocol/tracked_objects.py or event_graph.py"
+        )
         setattr(owner.attributes, name, value)

@@ -12,8 +12,9 @@ import torch
 from marks import MISTAKES, Places, shown
 
 from pytest_amp_check.protocol.finding import Finding
-from pytest_amp_check.static.engine import Settings, check_source
+from pytest_amp_check.static.engine import check_source
 from pytest_amp_check.static.project.syntax import walk
+from pytest_amp_check.static.settings import Settings
 
 #: Settings with all rules, because the marks include rules that are off by default.
 EVERYTHING = Settings(select=MISTAKES)

@@ -16,7 +16,8 @@ from mutants import Mutant, mutants
 from rewriting import NEW, written
 
 from pytest_amp_check.protocol.finding import Finding
-from pytest_amp_check.static.engine import Settings, check_paths, check_source
+from pytest_amp_check.static.engine import check_paths, check_source
+from pytest_amp_check.static.settings import Settings
 
 #: Settings with all rules, because the marks include rules that are off by default.
 EVERYTHING = Settings(select=MISTAKES)

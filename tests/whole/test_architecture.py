@@ -23,7 +23,8 @@ CHECK_PATH = [
     name
     for name in MODULES
     if name.startswith(("protocol/", "static/", "frontends/options/"))
-    or name in ("frontends/check_command.py", "frontends/cli.py", "frontends/formats.py", "frontends/text.py")
+    or name.removeprefix("frontends/").removesuffix(".py")
+    in ("check_command", "cli", "finding_text", "formats", "output", "printable", "source_lines", "summaries")
 ]
 DEAR = {
     "asyncio",
@@ -134,10 +135,10 @@ def may(name: str, found: Import) -> bool:
         return standard or folder == "frontends"
     if where.startswith("protocol/rules/"):
         return standard or (folder == "protocol" and not rest.startswith("protocol.rules"))
-    if where in ("protocol", "protocol/effects", "protocol/messages", "protocol/rules"):
+    if where in ("protocol", "protocol/effects", "protocol/events", "protocol/messages", "protocol/rules"):
         return standard or folder == "protocol"
     if where.partition("/")[0] == "static":
-        room = where.partition("/")[2]
+        room = where.split("/")[1] if "/" in where else ""
         if folder == "static":
             inside = rest.split(".")[1]
             return (inside if inside in STATIC_ROOMS else "") in STATIC_ROOMS[room]
@@ -168,7 +169,7 @@ def may(name: str, found: Import) -> bool:
                 found.lazy and folder in ("static", "runtime", "__version__")
             )
         if top == "rich":
-            return file == "text.py"
+            return file == "output.py"
         if top == "shtab":
             return file == "completion.py" and found.lazy
         return standard or (top == "pytest" and file in ("plugin.py", "fixtures.py", "recording.py"))
@@ -283,7 +284,7 @@ def test_what_checking_a_file_loads(name: str) -> None:
         ("frontends/cli.py", "if TYPE_CHECKING:\n    from ..static.engine import Report\nelse:\n    import json", True),
         ("frontends/cli.py", "if TYPE_CHECKING:\n    pass\nelse:\n    from ..static.engine import Report", False),
         ("frontends/cli.py", "def f():\n    from rich.console import Console", False),
-        ("frontends/text.py", "def f():\n    from rich.console import Console", True),
+        ("frontends/output.py", "def f():\n    from rich.console import Console", True),
         ("frontends/cli.py", "import pytest", False),
         ("frontends/plugin.py", "import pytest", True),
         ("frontends/cli.py", "def f():\n    from .server import language_server", True),

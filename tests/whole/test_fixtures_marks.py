@@ -8,7 +8,8 @@ import pytest
 from marks import MISTAKES, marks, places, shown, unsaid
 
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static.engine import Settings, check_paths, check_source
+from pytest_amp_check.static.engine import check_paths, check_source
+from pytest_amp_check.static.settings import Settings
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 SCRIPTS = sorted(FIXTURES.rglob("*.py"))

@@ -16,7 +16,8 @@ from marks import MISTAKES, marks, places, shown
 
 from pytest_amp_check.protocol.rule import BOTH
 from pytest_amp_check.protocol.rules import LABELS
-from pytest_amp_check.static.engine import Settings, check_source
+from pytest_amp_check.static.engine import check_source
+from pytest_amp_check.static.settings import Settings
 
 #: A fixed sample; ``benchmarks/generated.py`` checks other programs.
 seeded = settings(

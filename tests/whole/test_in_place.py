@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from pytest_amp_check.protocol.optable import FOREACH_IN_PLACE, IN_PLACE
-from pytest_amp_check.static.engine import Settings, check_source
+from pytest_amp_check.static.engine import check_source
+from pytest_amp_check.static.settings import Settings
 
 torch = pytest.importorskip("torch")
 

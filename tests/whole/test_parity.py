@@ -20,7 +20,8 @@ from negative_examples import negative_examples
 
 from pytest_amp_check.protocol.rule import STATIC
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static.engine import Settings, check_source
+from pytest_amp_check.static.engine import check_source
+from pytest_amp_check.static.settings import Settings
 
 torch = pytest.importorskip("torch")
 

@@ -8,7 +8,8 @@ from negative_examples import negative_examples
 
 from pytest_amp_check.protocol.rule import RUNTIME, Rule
 from pytest_amp_check.protocol.rules import RULES
-from pytest_amp_check.static.engine import Settings, check_source
+from pytest_amp_check.static.engine import check_source
+from pytest_amp_check.static.settings import Settings
 
 STATIC = {code: rule for code, rule in RULES.items() if rule.detected_by != RUNTIME}
 #: Settings with all rules, so that rules that are off by default are also checked.

@@ -8,7 +8,8 @@ import pytest
 from agreement import TORCH, recorded, traced
 from marks import MISTAKES, marks, places, shown
 
-from pytest_amp_check.static.engine import Settings, check_source
+from pytest_amp_check.static.engine import check_source
+from pytest_amp_check.static.settings import Settings
 
 pytest.importorskip("torch")
 

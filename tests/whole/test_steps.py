@@ -31,7 +31,7 @@ MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
     ("static/libraries/scalers.py", "tests"): [r"\bscaler is (?:not )?None|\bif (?:not )?(?:\w+\.)*scaler\b"],
     ("static/cross_file.py", "f'(?<!def )\\\\b{re.escape(name)}\\\\('"): [r"(?<!def )\bscaler\("],
     (
-        "static/interpreter/expressions.py",
+        "static/interpreter/expressions/functions.py",
         "f'\\\\bwith\\\\b.{{0,200}}\\\\b{function.name}\\\\(.{{0,200}}\\\\bas\\\\b'",
     ): [r"\bwith\b.{0,200}\bregion\(.{0,200}\bas\b"],
     ("static/interpreter/disabled_flags.py", "by_name"): [r"\bsetattr\(\s{0,8}cfg\b|\bcfg\.__dict__"],

@@ -11,7 +11,7 @@ from .table import CACHE, Options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from ...static.engine import Settings
+    from ...static.settings import Settings
 
 
 def make_settings(options: Options) -> Settings:
@@ -19,7 +19,8 @@ def make_settings(options: Options) -> Settings:
     from ...protocol.rules import RULES
     from ...protocol.selection import UnknownRule, expand_word, resolve_for_runs
     from ...protocol.selection import resolve_codes as resolve_rules
-    from ...static.engine import UNANALYZED_CALL_CODE, Settings
+    from ...static.file_analysis import UNANALYZED_CALL_CODE
+    from ...static.settings import Settings
 
     setting = "select"
     try:

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ...protocol.finding import Finding
-    from ..text import Line, SourceLines
+    from ..printable import Line
+    from ..source_lines import SourceLines
 
 #: Maximum number of findings of one run or check; further findings are only counted.
 MOST = 500
@@ -22,9 +23,9 @@ MOST = 500
 
 def serialize_findings(findings: Iterable[Finding], sources: SourceLines) -> list[dict[str, Any]]:
     """Return findings as plain data, with the terminal's data of each finding under the key ``told``."""
-    from .. import text
+    from .. import finding_text
 
-    return [{**finding.as_dict(), "told": text.finding_data(finding, sources)} for finding in findings]
+    return [{**finding.as_dict(), "told": finding_text.finding_data(finding, sources)} for finding in findings]
 
 
 def render_findings(found: Sequence[Mapping[str, Any]], run: Mapping[str, Any] | None = None) -> str:

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from ...protocol.finding import SEVERITIES
-from .. import charts, figures
-from .. import text as words
+from .. import charts, figures, summaries
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ def find_worst_severity(findings: Iterable[Mapping[str, Any]]) -> str:
 
 
 def summarize_severities(findings: Iterable[Mapping[str, Any]]) -> str:
-    counts = words.count_severities(finding["severity"] for finding in findings)
+    counts = summaries.count_severities(finding["severity"] for finding in findings)
     parts = [
         f"{number:,} {severity}" + ("" if number == 1 or severity == "info" else "s")
         for severity, number in counts.items()

@@ -10,9 +10,9 @@ from itertools import pairwise
 
 from lsprotocol import types
 
-from ...protocol.events import Site
 from ...protocol.finding import Finding
 from ...protocol.fix import SAFE
+from ...protocol.sites import Site
 from ...protocol.suppressions import Suppressions
 from ...static.fixes import fix_files
 from ...static.fixes.edited_file import EditedFile

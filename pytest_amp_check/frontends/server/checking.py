@@ -8,16 +8,16 @@ from typing import NamedTuple
 
 from ...protocol.finding import Finding
 from ...static import engine
-from ...static.engine import Settings
 from ...static.fixes import fix_files
 from ...static.incremental import IncrementalChecker
 from ...static.project.project import Project
+from ...static.settings import Settings
 from ...static.sources import code_blocks
 from ...static.sources.source_files import Unreadable, UnsavedFiles
 from .. import folder_config
 from .. import options as table
 from ..folder_config import FolderConfig
-from ..text import SourceLines
+from ..source_lines import SourceLines
 
 #: Number of folders with a configuration whose results are cached while no document of the folder is open.
 KEPT = 4

@@ -11,9 +11,9 @@ from typing import Any
 from lsprotocol import types
 from pygls.uris import to_fs_path
 
-from ...protocol.events import Site
+from ...protocol.sites import Site
 from ...static.sources import code_blocks, source_files
-from ..text import SourceLines
+from ..source_lines import SourceLines
 
 #: Line ends in the language server protocol. A form feed is no line end, unlike in ``str.splitlines``.
 _ENDS = re.compile(r"\r\n|\r|\n")

@@ -23,7 +23,8 @@ from ...protocol.fix import SAFE
 from ...protocol.rules import RULES
 from ...static.sources.source_files import UnsavedFiles
 from .. import options as table
-from ..text import SourceLines, open_standard_input, rule_summary_markdown
+from ..rule_text import rule_summary_markdown
+from ..source_lines import SourceLines, open_standard_input
 from . import actions
 from .checking import CheckedDocument, DocumentChecker, DocumentText, StaleCheck
 from .documents import Document, Notebook, TextBuffer, count_units, find_range

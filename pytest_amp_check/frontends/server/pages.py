@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 
 from ...protocol.rules import RULES
 from ..json_formats import find_rule_page
-from ..text import rule_markdown
+from ..rule_text import rule_markdown
 
 
 class RulePages:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from .. import automaton as a
 from .. import events as e
 from ..checker import Checker, EventContext, Here, PathState
-from ..events import Event, EventKind, Site
+from ..events import Event, EventKind
+from ..sites import Site
 from .regions import check_in_region
 from .violations import apply_transition
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import torch
 
 from ...protocol import events as e
-from ...protocol.events import Site
 from ...protocol.finding import Finding, TraceStep
 from ...protocol.messages import Message, find_messages
+from ...protocol.sites import Site
 from ..record.recorder import Recorder
 from ..record.sites import innermost_user_site, is_library
 from ..record.source import SiteText

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from ...protocol.events import Site
 from ...protocol.finding import TraceStep
 from ...protocol.messages import Message
+from ...protocol.sites import Site
 from ..record.sites import is_library
 from .frames import Frame
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
-from ...protocol.events import Site
+from ...protocol.sites import Site
 from ..record.sites import SiteFinder, is_inner, is_ours
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda

@@ -9,8 +9,9 @@ import torch
 from torch.amp import grad_scaler
 
 from ...protocol import events as e
-from ...protocol.events import Event, Site
+from ...protocol.events import Event
 from ...protocol.finding import TraceStep
+from ...protocol.sites import Site
 from ...protocol.source_text import SourceText, find_access_path
 from ..record.recorder import Recorder
 from ..record.source import SiteText, text_at

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.utils import checkpoint
 
-from ...protocol.events import Site
 from ...protocol.finding import TraceStep
+from ...protocol.sites import Site
 from ..record.graph import FAR, iter_nodes
 from ..record.recorder import Recorder
 from ..record.sites import is_inner

@@ -10,8 +10,8 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from ...protocol.events import Site
 from ...protocol.ranks import RankReport
+from ...protocol.sites import Site
 from ..record.sharding import are_shards
 from ..record.sites import innermost_user_site, is_inner, is_library
 from ..record.source import SiteText

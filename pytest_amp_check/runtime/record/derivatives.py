@@ -10,7 +10,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 if TYPE_CHECKING:
     import torch
 
-    from ...protocol.events import Site
+    from ...protocol.sites import Site
 
 #: Largest number of remembered results.
 KEPT = 256

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.autograd.function import BackwardCFunction
 
-from ...protocol.events import Site
+from ...protocol.sites import Site
 from .graph import FAR, iter_nodes
 from .regions import LOW, number
 

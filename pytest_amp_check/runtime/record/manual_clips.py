@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from ...protocol.events import Event, Site
+    from ...protocol.events import Event
+    from ...protocol.sites import Site
     from .registry import Registry
     from .tracked import TrackedOptimizer
 

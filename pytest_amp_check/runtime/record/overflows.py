@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...protocol.events import Site
+from ...protocol.sites import Site
 from .sites import is_inner
 
 #: Ops that map infinite operands to zero: the position of such an operand.

@@ -10,8 +10,10 @@ import torch
 
 from ...protocol import events as e
 from ...protocol import torch_api
-from ...protocol.events import Event, Program, Site, Symbol
+from ...protocol.event_graph import Program
+from ...protocol.events import Event, Symbol
 from ...protocol.run_checker import PENDING, Identity, RunChecker
+from ...protocol.sites import Site
 from . import active
 from .collector import Collector
 from .deferred_values import DeferredValues

@@ -15,7 +15,7 @@ import torch
 from torch._C._autograd import _get_sequence_nr
 
 from ...protocol import frameworks
-from ...protocol.events import Site
+from ...protocol.sites import Site
 from .graph import FAR, NEAR, iter_nodes
 
 #: Largest number of remembered regions.

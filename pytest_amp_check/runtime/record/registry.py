@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from ...protocol.events import Backward, Clip, ObjectAttributes, Program, TrackedObject
+from ...protocol.event_graph import Program
+from ...protocol.events import Backward, Clip
 from ...protocol.run_checker import RunChecker
+from ...protocol.tracked_objects import ObjectAttributes, TrackedObject
 from .deferred_values import ONE, DeferredNumber, DeferredValues, ScaledValue
 from .tracked import TrackedOptimizer, TrackedScaler, feed_optimizer
 

@@ -15,8 +15,8 @@ from types import CodeType, FrameType, TracebackType
 
 import torch
 
-from ...protocol.events import Site
 from ...protocol.frameworks import RUN_PACKAGES
+from ...protocol.sites import Site
 
 #: Largest number of calls that a location keeps of its call chain.
 DEPTH = 40

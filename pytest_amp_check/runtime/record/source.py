@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 
 from ...protocol.checks import ASKING, find_finite_call, raises_on_nonfinite
-from ...protocol.events import Site
+from ...protocol.sites import Site
 from ...protocol.source_text import SourceText, find_access_path
 
 #: Largest number of assignments through which a variable is followed.

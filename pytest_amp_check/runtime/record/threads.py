@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...protocol.events import Site
+from ...protocol.sites import Site
 
 #: Modules whose op autocast casts on every device.
 _CAST = (torch.nn.Linear, torch.nn.modules.conv._ConvNd)

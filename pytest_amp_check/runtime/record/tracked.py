@@ -12,7 +12,9 @@ from .windows import Windows
 if TYPE_CHECKING:
     import torch
 
-    from ...protocol.events import Backward, OptimizerLoad, Site, TrackedObject
+    from ...protocol.events import Backward, OptimizerLoad
+    from ...protocol.sites import Site
+    from ...protocol.tracked_objects import TrackedObject
     from .checkpoint_contents import CheckpointContents
     from .source import SiteText
     from .steps import StepRecord

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...protocol.events import Site
+from ...protocol.sites import Site
 
 #: Number of consecutive windows with the same loss of micro-batches that cannot be chance.
 ALIKE = 3

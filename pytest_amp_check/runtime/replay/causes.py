@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ...protocol.events import Site
+from ...protocol.sites import Site
 from ..record.derivatives import Derivative
 from ..record.listeners.non_finite import (
     GRADIENTS,

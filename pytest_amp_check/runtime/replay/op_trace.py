@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ...protocol.events import Site
+from ...protocol.sites import Site
 from ..record.regions import LOW, number
 from ..record.sites import is_inner
 from .magnitudes import Magnitudes, floats_in, is_finite, measure_magnitudes

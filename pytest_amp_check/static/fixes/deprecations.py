@@ -144,11 +144,6 @@ def _find_deprecated_names(layout: ProgramLayout, name: str, origin: str) -> lis
     return [torch_api.canonical_name(f"{origin}.{node.attr}") for node in used if isinstance(node, ast.Attribute)]
 
 
-def _is_deprecated_origin(origin: str) -> bool:
-    """Return True if an import is an old AMP module, a name in such a module, or the old clip function."""
-    return origin in OLD_HOMES or origin.rpartition(".")[0] in OLD_HOMES or origin == OLD_CLIP
-
-
 def _rename_uses(layout: ProgramLayout, statement: ast.Import | ast.ImportFrom, name: str, origin: str) -> list[Change]:
     """Return the changes of all uses of a name that a single import binds."""
     require(count_bindings(layout, name) == 1 and not getattr(statement, "level", 0))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from copy import copy
 
-from ...protocol.events import Site
 from ...protocol.finding import Finding, TraceStep
 from ...protocol.fix import UNSAFE, Edit, Fix
+from ...protocol.sites import Site
 from ..project.project_context import ProjectContext
 from ..sources import code_blocks, source_files
 from ..sources.block import Block

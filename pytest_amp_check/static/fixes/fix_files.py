@@ -12,9 +12,10 @@ from ...protocol.finding import Finding
 from ...protocol.fix import SAFE, Edit, Fix, UnwritableFix
 from ...protocol.regular_files import FileTooLarge, read_regular
 from ...protocol.rules import RULES
-from ..engine import Settings, check_in_project, without_gc
+from ..engine import check_in_project, without_gc
 from ..project.project import Project
 from ..project.project_context import ProjectContext
+from ..settings import Settings
 from ..sources import source_files
 from ..sources.atomic_replace import replace_file
 from . import edits

@@ -9,8 +9,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import accumulate
 
-from ...protocol.events import Site
 from ...protocol.fix import Edit
+from ...protocol.sites import Site
 from ..project.project_context import ProjectContext
 from ..project.syntax import children, tail_name, walk
 from .edits import make_insertion

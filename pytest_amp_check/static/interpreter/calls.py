@@ -7,31 +7,26 @@ from collections.abc import Callable
 
 from ..project.roles import CALLABLE_ROLES
 from .contexts import enter_context, entered_value
-from .expressions import attribute_of, item_of, role_by_use
+from .expressions.attributes import attribute_of, item_of
+from .expressions.names import role_by_use
 from .functions import inline_call
 from .interpreter import HandlerTable, Interpreter
 from .joins import for_each_alternative
-from .values import (
-    NO_CONSTANT,
-    NONE,
+from .values.containers import MappingValue, SequenceValue, UnionValue, merge_into
+from .values.contexts import StackContext
+from .values.definitions import (
     Args,
     BoundMethod,
-    Const,
     ExternalName,
     FunctionValue,
     GeneratorContext,
     Keywords,
-    MappingValue,
     ModuleValue,
     PartialCall,
-    SequenceValue,
-    StackContext,
-    StateDict,
-    UnionValue,
-    Value,
-    as_one_of_many,
-    merge_into,
 )
+from .values.objects import StateDict
+from .values.tensors import as_one_of_many
+from .values.value import NO_CONSTANT, NONE, Const, Value
 
 
 def _evaluate_call(interp: Interpreter, node: ast.Call) -> Value:

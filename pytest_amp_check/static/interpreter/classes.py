@@ -6,13 +6,13 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import torch_api
-from ...protocol.events import Site
+from ...protocol.sites import Site
 from ..project.module import Class, Function, assigned_pairs, methods_called_on
 from ..project.region_entry import enters_autocast
 from ..project.syntax import root_name, statements_in
 from .contexts import SelfBindingHandler
 from .disabled_flags import assigns_attribute
-from .expressions import attribute_of
+from .expressions.attributes import attribute_of
 from .functions import bind_unknown_arguments, execute_function, inline_call, is_static
 from .identity import structural_unknown
 from .imports import globals_of, look_up, module_member
@@ -20,26 +20,22 @@ from .interpreter import HandlerTable, Interpreter, first_result, in_frame
 from .joins import for_each_alternative, join_values
 from .source_text import expression_text, names_in
 from .unanalyzed_code import call_unknown, open_passed_mappings
-from .values import (
-    NONE,
+from .values.containers import MappingValue, UnionValue
+from .values.definitions import (
     Args,
     BoundMethod,
     ClassValue,
-    Const,
     ExternalName,
     Frame,
     FunctionValue,
     GeneratorContext,
     Instance,
     Keywords,
-    MappingValue,
     ModuleValue,
-    ObjectRef,
     SuperValue,
-    UnionValue,
-    UnknownValue,
-    Value,
 )
+from .values.objects import ObjectRef
+from .values.value import NONE, Const, UnknownValue, Value
 
 #: Calls by which a class shows that it trains.
 _TRAINING_CALLS = frozenset({"backward", "unscale_", "zero_grad"})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .interpreter import Interpreter
-from .values import NO_CONSTANT, SequenceValue, UnknownValue, Value
+from .values.containers import SequenceValue
+from .values.value import NO_CONSTANT, UnknownValue, Value
 
 #: Kinds of comparison between a value and a constant.
 EQUAL, ABOVE, BELOW = "equal", "above", "below"

@@ -5,7 +5,8 @@ A formula is True, False, ``("test", key)``, ``("not", f)``, ``("and", f, g, ...
 
 from __future__ import annotations
 
-from ...protocol.events import Predicate, Site
+from ...protocol.event_graph import Predicate
+from ...protocol.sites import Site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,25 +7,19 @@ import re
 
 from ...protocol import events as e
 from .conditions import Formula, conjunction, disjunction, negate
-from .expressions import assign_target
+from .expressions.assignments import assign_target
 from .imports import dotted_name
 from .interpreter import ContextHandler, HandlerTable, Interpreter, in_frame
 from .joins import split_on
 from .source_text import expression_text, last_name
 from .state import OpenRegion
-from .statements import _own_nodes, holds_autocast
-from .values import (
-    Float8Context,
-    GeneratorContext,
-    GradMode,
-    Instance,
-    NoSyncContext,
-    NullContext,
-    ObjectRef,
-    StackContext,
-    UnionValue,
-    Value,
-)
+from .statements.definitions import holds_autocast
+from .statements.loop_items import _own_nodes
+from .values.containers import UnionValue
+from .values.contexts import Float8Context, GradMode, NoSyncContext, NullContext, StackContext
+from .values.definitions import GeneratorContext, Instance
+from .values.objects import ObjectRef
+from .values.value import Value
 
 #: Words in the name of a context that may be an autocast region or suspend gradient averaging (``no_sync``).
 _REGION_WORDS = frozenset("amp AMP Amp cast Cast mixed Mixed half Half fp bf float ctx context Context".split())

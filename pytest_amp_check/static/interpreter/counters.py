@@ -13,7 +13,9 @@ from .identity import structural_unknown
 from .interpreter import Interpreter
 from .microbatches import leaves_early, receivers_of_calls
 from .source_text import short_text
-from .values import NO_CONSTANT, ConditionValue, Const, ExternalName, Frame, Instance, UnionValue, UnknownValue, Value
+from .values.containers import UnionValue
+from .values.definitions import ExternalName, Frame, Instance
+from .values.value import NO_CONSTANT, ConditionValue, Const, UnknownValue, Value
 
 _MIRRORED_OPERATORS = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
 _ARITHMETIC: dict[str, Callable[..., object]] = {

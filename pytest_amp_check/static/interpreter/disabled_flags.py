@@ -13,7 +13,9 @@ import re
 from ..project.module import Function, Module
 from ..project.syntax import children, walk
 from .interpreter import Interpreter
-from .values import Const, Frame, MappingValue, UnknownValue, Value
+from .values.containers import MappingValue
+from .values.definitions import Frame
+from .values.value import Const, UnknownValue, Value
 
 #: Nodes whose body may run several times, or at any time.
 _REPEATABLE_NODES = frozenset(

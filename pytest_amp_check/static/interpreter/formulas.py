@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 
-from ...protocol.events import Predicate
+from ...protocol.event_graph import Predicate
 from .conditions import Formula, conjunction, disjunction
 from .interpreter import Interpreter
 from .source_text import TextTemplate
-from .values import EMPTY, ExternalName, UnionValue, UnknownValue, Value
+from .values.containers import UnionValue
+from .values.definitions import ExternalName
+from .values.value import EMPTY, UnknownValue, Value
 
 
 def truth_of(interp: Interpreter, value: Value, text: object = "", node: ast.AST | None = None) -> Formula:

@@ -12,7 +12,7 @@ from ..project.syntax import tail_name, walk
 from .conditions import conjunction
 from .contexts import close_context, enter_context, exit_context, with_items
 from .disabled_flags import default_value
-from .expressions import assign_target, record_name
+from .expressions.assignments import assign_target, record_name
 from .imports import dotted_name, look_up
 from .interpreter import HandlerTable, Interpreter, first_result
 from .joins import join_heaps, join_values, join_variables
@@ -20,28 +20,13 @@ from .name_effects import effects_of_body
 from .source_text import TextTemplate
 from .tensors import in_region
 from .unanalyzed_code import call_unknown
-from .values import (
-    EMPTY,
-    NONE,
-    Args,
-    Frame,
-    FunctionValue,
-    GeneratorContext,
-    GeneratorValue,
-    GradMode,
-    Instance,
-    Keywords,
-    MappingValue,
-    ObjectRef,
-    ParamsValue,
-    SequenceValue,
-    StateDict,
-    TensorValue,
-    UnknownValue,
-    Value,
-    Vars,
-    join_params,
-)
+from .values.containers import MappingValue, SequenceValue
+from .values.contexts import GradMode
+from .values.definitions import Args, Frame, FunctionValue, GeneratorContext, GeneratorValue, Instance, Keywords, Vars
+from .values.gradients import ParamsValue, join_params
+from .values.objects import ObjectRef, StateDict
+from .values.tensors import TensorValue
+from .values.value import EMPTY, NONE, UnknownValue, Value
 
 #: Maximum depth of inlined calls. A deeper call does what its name says. Functions that act on the protocol, or call
 #: such a function, are inlined up to the second depth: deeper than real code nests calls.

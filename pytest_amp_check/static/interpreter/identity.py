@@ -9,7 +9,9 @@ from ...protocol.source_text import SourceText
 from .conditions import Formula, conjunction, disjunction
 from .interpreter import Interpreter
 from .source_text import TextTemplate
-from .values import EMPTY, NO_CONSTANT, Const, Divisor, TensorValue, UnionValue, UnknownValue, Value, join_provenance
+from .values.containers import UnionValue
+from .values.tensors import TensorValue
+from .values.value import EMPTY, NO_CONSTANT, Const, Divisor, UnknownValue, Value, join_provenance
 
 
 def structural_unknown(

@@ -10,7 +10,8 @@ from ..project.module import ImportedName, Module
 from ..project.project import is_library_import
 from .interpreter import Interpreter
 from .source_text import names_in
-from .values import ExternalName, Frame, LazyImport, ModuleValue, Value
+from .values.definitions import ExternalName, Frame, LazyImport, ModuleValue
+from .values.value import Value
 
 BUILTINS = frozenset(
     "abs all any bool callable chain dict divmod enumerate exec exit filter float format getattr hasattr id int "

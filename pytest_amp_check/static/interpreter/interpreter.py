@@ -11,12 +11,16 @@ from collections.abc import Callable
 from collections.abc import Sequence as Items
 
 from ...protocol import events as e
-from ...protocol.events import Event, Graph, Node, Predicate, Program, Site, TrackedObject
+from ...protocol.event_graph import Graph, Node, Predicate, Program
+from ...protocol.events import Event
+from ...protocol.sites import Site
+from ...protocol.tracked_objects import TrackedObject
 from ..project.module import Class, Function, Module
 from ..project.project import Project
 from .conditions import Formula, PredicateTable, count_predicates, implied_literals, literals, mentions_key
 from .state import AbstractState, GraphBuilder
-from .values import EMPTY, Args, Frame, FunctionValue, Instance, Keywords, UnknownValue, Value, Vars
+from .values.definitions import Args, Frame, FunctionValue, Instance, Keywords, Vars
+from .values.value import EMPTY, UnknownValue, Value
 from .visited_calls import VisitedCalls
 
 TYPE_CHECKING = False

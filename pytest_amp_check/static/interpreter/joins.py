@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ...protocol import events as e
-from ...protocol.events import TrackedObject
 from ...protocol.torch_api import AUTOCAST, NULL_CONTEXT, SURFACE, canonical_name
+from ...protocol.tracked_objects import TrackedObject
 from .conditions import (
     Formula,
     conjunction,
@@ -20,26 +20,12 @@ from .conditions import (
 )
 from .dtypes import join
 from .interpreter import Interpreter
-from .values import (
-    NO_CONSTANT,
-    NONE,
-    ConditionValue,
-    Divisor,
-    ExternalName,
-    FrameworkEngine,
-    Heap,
-    MappingValue,
-    ObjectRef,
-    ParamsValue,
-    SequenceValue,
-    TensorValue,
-    UnionValue,
-    UnknownValue,
-    Value,
-    Vars,
-    join_params,
-    join_provenance,
-)
+from .values.containers import MappingValue, SequenceValue, UnionValue
+from .values.definitions import ExternalName, Heap, Vars
+from .values.gradients import ParamsValue, join_params
+from .values.objects import FrameworkEngine, ObjectRef
+from .values.tensors import TensorValue
+from .values.value import NO_CONSTANT, NONE, ConditionValue, Divisor, UnknownValue, Value, join_provenance
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -132,6 +118,11 @@ def record_raise(interp: Interpreter) -> None:
         node = interp.builder.add_node()
         interp.builder.add_edge(interp.state.current_node, node)
         interp.state.raising_nodes[-1].append(node)
+        interp.state.raised_values[interp.builder.nodes[node]] = (
+            interp.state.frame,
+            interp.state.frame.vars,
+            interp.state.heap,
+        )
 
 
 def _join_states(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable
 
-from ...protocol.events import Event, Node, Site
+from ...protocol.event_graph import Node
+from ...protocol.events import Event
 from ...protocol.fast_namedtuple import NamedTuple
+from ...protocol.sites import Site
 from .conditions import Formula
-from .values import Frame, Heap, Jump, Return
+from .values.definitions import Frame, Heap, Jump, Return, Vars
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -178,6 +180,7 @@ class AbstractState:
         "open_regions",
         "path_condition",
         "possible_regions",
+        "raised_values",
         "raising_nodes",
         "region_depth",
         "regions_entered",
@@ -218,6 +221,9 @@ class AbstractState:
         self.handler_depth = 0
         #: Nodes after which an exception may occur, for each `try` statement around the node.
         self.raising_nodes: list[list[int]] = []
+        #: Frame, variables and heap at each node where the code itself raises an exception inside a `try` statement.
+        #: The nodes of a discarded graph are other objects, so no entry is mistaken for another one.
+        self.raised_values: dict[Node, tuple[Frame, Vars, Heap]] = {}
         #: True while the analysis runs a `finally` block on the path of an exception.
         self.is_unwinding_error = False
         #: First statement in the body of the innermost `try`.
@@ -234,4 +240,4 @@ class AbstractState:
 
 
 _LISTS = ("no_sync_conditions", "float8_conditions", "loops", "open_regions", "path_condition", "unwind_actions")
-_PLAIN = tuple(name for name in AbstractState.__slots__ if name not in (*_LISTS, "raising_nodes"))
+_PLAIN = tuple(name for name in AbstractState.__slots__ if name not in (*_LISTS, "raising_nodes", "raised_values"))

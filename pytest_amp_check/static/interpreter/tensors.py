@@ -8,16 +8,9 @@ from ...protocol.torch_api import BFLOAT16_OR_FLOAT32, DTYPES, WIDE
 from .dtypes import is_low, is_wide
 from .interpreter import Interpreter
 from .state import OpenRegion
-from .values import (
-    EMPTY,
-    NO_PROVENANCE,
-    ExternalName,
-    Provenance,
-    TensorValue,
-    UnknownValue,
-    Value,
-    join_autocast_scopes,
-)
+from .values.definitions import ExternalName
+from .values.tensors import TensorValue, tensors_in
+from .values.value import EMPTY, NO_PROVENANCE, Provenance, UnknownValue, Value, join_autocast_scopes
 
 
 def in_region(interp: Interpreter) -> bool:
@@ -63,7 +56,7 @@ def compute_tensor(interp: Interpreter, parts: list[TensorValue]) -> TensorValue
 
 def low_result(interp: Interpreter, op: str, operands: list[Value]) -> TensorValue:
     """Return the result of an op that autocast runs in low precision on at least some devices."""
-    tensors = [tensor for value in operands for tensor in value.tensors()]
+    tensors = [tensor for value in operands for tensor in tensors_in(value)]
     made = compute_tensor(interp, tensors) if tensors else unknown_tensor(None)
     made.is_low_op_result = is_low(op, region_device(interp))
     if made.is_low_op_result and in_region(interp):

@@ -6,26 +6,18 @@ import ast
 from collections.abc import Iterable
 
 from ...protocol import events as e
-from ...protocol.events import TrackedObject
+from ...protocol.tracked_objects import TrackedObject
 from .identity import structural_unknown
 from .interpreter import HandlerTable, Interpreter
 from .name_effects import effects_of_name
 from .source_text import expression_text
 from .tensors import compute_tensor, provenance_here
-from .values import (
-    FORWARD,
-    Args,
-    GradValue,
-    Instance,
-    Keywords,
-    MappingValue,
-    ObjectRef,
-    ParamsValue,
-    TensorValue,
-    UnknownValue,
-    Value,
-    join_provenance,
-)
+from .values.containers import MappingValue
+from .values.definitions import Args, Instance, Keywords
+from .values.gradients import GradValue, ParamsValue
+from .values.objects import ObjectRef
+from .values.tensors import TensorValue, tensors_in
+from .values.value import FORWARD, UnknownValue, Value, join_provenance
 
 #: Maximum nesting depth of objects in the search for scalers and optimizers.
 MAX_SEARCH_DEPTH = 4
@@ -59,7 +51,7 @@ def call_unknown(
     if effects is None:
         effects = effects_of_name(name)
     escape(interp, arguments, node, effects)
-    tensors = [t for value in arguments for t in value.tensors()]
+    tensors = [t for value in arguments for t in tensors_in(value)]
     last = name.rpartition(".")[2]
     for listener in interp.handlers.escape_listeners:
         if listener(interp, func, arguments, node):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...protocol.events import Site
+from ...protocol.sites import Site
 
 #: Location in a file: path, first line, first column, last line, last column.
 Span = tuple[str, int, int, int, int]

@@ -10,7 +10,11 @@ from ..interpreter.conditions import Formula
 from ..interpreter.formulas import truth_of
 from ..interpreter.interpreter import ContextHandler, HandlerTable, Interpreter
 from ..interpreter.joins import run_branches
-from ..interpreter.values import NONE, FrameworkEngine, Keywords, ParamsValue, SequenceValue, UnknownValue, Value
+from ..interpreter.values.containers import SequenceValue
+from ..interpreter.values.definitions import Keywords
+from ..interpreter.values.gradients import ParamsValue
+from ..interpreter.values.objects import FrameworkEngine
+from ..interpreter.values.value import NONE, UnknownValue, Value
 from .arguments import items_or_self, literal_value, object_ref_of, tracked_object_of
 from .frameworks import optimizer_keys_in, set_framework
 from .losses import as_loss

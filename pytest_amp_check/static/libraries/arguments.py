@@ -6,21 +6,15 @@ import ast
 from collections.abc import Callable
 
 from ...protocol import torch_api
-from ...protocol.events import UNKNOWN, Symbol, TrackedObject
+from ...protocol.events import UNKNOWN, Symbol
 from ...protocol.source_text import SourceText
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.interpreter import Interpreter
-from ..interpreter.values import (
-    Args,
-    Const,
-    ExternalName,
-    Instance,
-    Keywords,
-    MappingValue,
-    ObjectRef,
-    SequenceValue,
-    TensorValue,
-    Value,
-)
+from ..interpreter.values.containers import MappingValue, SequenceValue
+from ..interpreter.values.definitions import Args, ExternalName, Instance, Keywords
+from ..interpreter.values.objects import ObjectRef
+from ..interpreter.values.tensors import TensorValue, tensors_in
+from ..interpreter.values.value import Const, Value
 from .syntax_queries import keywords_of
 
 
@@ -36,7 +30,7 @@ def first_or_named(args: Args, keywords: Keywords, name: str) -> Value | None:
 
 def find_tensors(args: Args, keywords: Keywords) -> list[TensorValue]:
     """Return all tensors in the arguments of a call."""
-    return [tensor for value in (*args, *keywords.values()) for tensor in value.tensors()]
+    return [tensor for value in (*args, *keywords.values()) for tensor in tensors_in(value)]
 
 
 def literal_value(value: Value | None) -> object:

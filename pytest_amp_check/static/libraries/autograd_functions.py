@@ -15,7 +15,10 @@ from ..interpreter.dtypes import WEIGHTED, is_low
 from ..interpreter.imports import dotted_name, globals_of
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.tensors import compute_tensor, in_region, unknown_tensor
-from ..interpreter.values import Args, ClassValue, ObjectRef, TensorValue, Value
+from ..interpreter.values.definitions import Args, ClassValue
+from ..interpreter.values.objects import ObjectRef
+from ..interpreter.values.tensors import TensorValue
+from ..interpreter.values.value import Value
 from ..project.module import Class, Function, Module
 from ..project.syntax import walk
 from .arguments import find_tensors

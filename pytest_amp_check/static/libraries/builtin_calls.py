@@ -13,44 +13,29 @@ from ..interpreter.classes import BINDABLE_METHODS, as_mapping
 from ..interpreter.comparisons import ItemCounts, RangeEnds, RangeSteps
 from ..interpreter.conditions import Formula, conjunction, disjunction
 from ..interpreter.dtypes import NO_DTYPE_INFO
-from ..interpreter.expressions import (
-    DATA_SIZE_NAMES,
-    EnumerateIterables,
-    ZipIterables,
-    apply_operator,
-    attribute_of,
-    element_of,
-)
+from ..interpreter.expressions.attributes import DATA_SIZE_NAMES, attribute_of
+from ..interpreter.expressions.iteration import EnumerateIterables, ZipIterables, element_of
+from ..interpreter.expressions.operators import apply_operator
 from ..interpreter.formulas import truth_of
 from ..interpreter.identity import structural_unknown
 from ..interpreter.imports import dotted_name, globals_of
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text
 from ..interpreter.tensors import compute_tensor
-from ..interpreter.values import (
-    NONE,
+from ..interpreter.values.containers import MappingValue, SequenceValue, UnionValue, merge_into
+from ..interpreter.values.definitions import (
     Args,
     ClassValue,
-    ConditionValue,
-    Const,
     ExternalName,
     GeneratorValue,
     Instance,
     Keywords,
-    MappingValue,
-    ObjectRef,
-    ParamsValue,
-    SequenceValue,
-    StateDict,
     SuperValue,
-    TensorValue,
-    UnionValue,
-    UnknownValue,
-    Value,
-    are_data_sizes,
-    join_params,
-    merge_into,
 )
+from ..interpreter.values.gradients import ParamsValue, gradients_in, join_params
+from ..interpreter.values.objects import ObjectRef, StateDict
+from ..interpreter.values.tensors import TensorValue, tensors_in
+from ..interpreter.values.value import NONE, ConditionValue, Const, UnknownValue, Value, are_data_sizes
 from ..project.module import is_unknown_name
 from .arguments import find_tensors, first_or_named, literal_value, object_ref_of
 from .devices import device_text_of
@@ -184,7 +169,7 @@ def _return_last_argument(interp: Interpreter, args: Args, keywords: Keywords, n
 def _call_sum(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
     made = _combine_tensors(interp, args, keywords, node)
     if isinstance(made, TensorValue):
-        made.has_mixed_scales = made.has_mixed_scales or is_unevenly_scaled(args[0].tensors())
+        made.has_mixed_scales = made.has_mixed_scales or is_unevenly_scaled(tensors_in(args[0]))
     return made
 
 
@@ -219,7 +204,7 @@ def _convert_value(name: str, interp: Interpreter, args: Args, keywords: Keyword
     if name in ("float", "int") and len(args) == 1 and _is_plain_number(args[0]):
         return args[0]
     for value in args if name != "len" else ():
-        for grad in value.gradients():
+        for grad in gradients_in(value):
             emit_grad_read(interp, grad, node)
     device = object_ref_of(args[0], "device") if args and name == "str" else None
     text = device_text_of(interp, device) if device is not None else None

@@ -12,19 +12,10 @@ from ...protocol.source_text import SourceText
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text
 from ..interpreter.unanalyzed_code import LOGGING_METHODS, holds_scaler, is_assert_name
-from ..interpreter.values import (
-    NONE,
-    Args,
-    Instance,
-    Keywords,
-    MappingValue,
-    ObjectRef,
-    SequenceValue,
-    StateDict,
-    UnionValue,
-    UnknownValue,
-    Value,
-)
+from ..interpreter.values.containers import MappingValue, SequenceValue, UnionValue
+from ..interpreter.values.definitions import Args, Instance, Keywords
+from ..interpreter.values.objects import ObjectRef, StateDict
+from ..interpreter.values.value import NONE, UnknownValue, Value
 from ..project.syntax import walk
 from .arguments import first_or_named, items_of, object_ref_of
 from .syntax_queries import callee_of, last_name, receiver_of

@@ -10,7 +10,9 @@ from ..interpreter.functions import inline_call
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text
 from ..interpreter.tensors import in_region, mark_region, unknown_tensor
-from ..interpreter.values import Args, FunctionValue, Keywords, TensorValue, Value
+from ..interpreter.values.definitions import Args, FunctionValue, Keywords
+from ..interpreter.values.tensors import TensorValue, tensors_in
+from ..interpreter.values.value import Value
 from .arguments import first_or_named
 from .distributed import ISLAND, has_matmul_without_autocast
 from .modules import wrap_module
@@ -41,7 +43,7 @@ def _call_compiled(interp: Interpreter, func: CompiledFunction, args: Args, keyw
         return value
     tracked_object = interp.tracked_object(("compiled", interp.location_key(node)), "module", "", interp.site_of(node))
     tracked_object.attributes.compiled, tracked_object.attributes.kind = True, ISLAND
-    parts = list(value.tensors())
+    parts = tensors_in(value)
     made = TensorValue.join(parts) if parts else unknown_tensor(value)
     made.first_forward = interp.emit(
         e.Forward, node, tracked_object.key, cached=False, names={"module": expression_text(node)}

@@ -10,17 +10,10 @@ import ast
 
 from ...protocol import declared_wrappers
 from ..interpreter.interpreter import Interpreter
-from ..interpreter.values import (
-    NONE,
-    Args,
-    Const,
-    ExternalName,
-    Keywords,
-    ParamsValue,
-    TensorValue,
-    UnknownValue,
-    Value,
-)
+from ..interpreter.values.definitions import Args, ExternalName, Keywords
+from ..interpreter.values.gradients import ParamsValue
+from ..interpreter.values.tensors import TensorValue
+from ..interpreter.values.value import NONE, Const, UnknownValue, Value
 from .arguments import object_ref_of
 
 #: A value passed to a wrapper, with the expression in the source.

@@ -10,7 +10,10 @@ from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.microbatches import is_window_name
 from ..interpreter.source_text import expression_text
 from ..interpreter.unanalyzed_code import escape
-from ..interpreter.values import NONE, Args, Instance, Keywords, ObjectRef, SequenceValue, Value
+from ..interpreter.values.containers import SequenceValue
+from ..interpreter.values.definitions import Args, Instance, Keywords
+from ..interpreter.values.objects import ObjectRef
+from ..interpreter.values.value import NONE, Value
 from .arguments import literal_value, tracked_object_of
 from .frameworks import emit_divided_twice, make_unknown_steps, report_framework_division
 from .losses import as_loss

@@ -6,7 +6,10 @@ import ast
 
 from ...protocol import torch_api
 from ..interpreter.interpreter import HandlerTable, Interpreter
-from ..interpreter.values import NONE, Args, Const, Keywords, ObjectRef, UnionValue, Value
+from ..interpreter.values.containers import UnionValue
+from ..interpreter.values.definitions import Args, Keywords
+from ..interpreter.values.objects import ObjectRef
+from ..interpreter.values.value import NONE, Const, Value
 from .arguments import first_or_named
 
 

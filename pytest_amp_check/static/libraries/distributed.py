@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ...protocol import event_graph, torch_api
 from ...protocol import events as e
-from ...protocol import torch_api
-from ...protocol.events import TrackedObject
 from ...protocol.source_text import find_access_path
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.classes import decorator_contexts, lineage_of, method_of
 from ..interpreter.contexts import SelfBindingHandler
 from ..interpreter.functions import inline_call
@@ -17,16 +17,11 @@ from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text
 from ..interpreter.tensors import in_region
 from ..interpreter.unanalyzed_code import escape
-from ..interpreter.values import (
-    Args,
-    FunctionValue,
-    Instance,
-    Keywords,
-    ModuleContainer,
-    NullContext,
-    TensorValue,
-    Value,
-)
+from ..interpreter.values.contexts import NullContext
+from ..interpreter.values.definitions import Args, FunctionValue, Instance, Keywords
+from ..interpreter.values.objects import ModuleContainer
+from ..interpreter.values.tensors import TensorValue
+from ..interpreter.values.value import Value
 from ..project.module import Class, Module
 from ..project.syntax import walk
 from .arguments import bind_arguments, first_or_named, items_of, literal_value, tracked_object_of
@@ -125,7 +120,7 @@ def _check_run_in_thread(interp: Interpreter, target: Value | None, args: Args, 
         interp.emit(e.Thread, node, ran[0].key, how="thread", names=names)
 
 
-def _find_forwards(interp: Interpreter, nodes: list[e.Node]) -> Iterator[TrackedObject]:
+def _find_forwards(interp: Interpreter, nodes: list[event_graph.Node]) -> Iterator[TrackedObject]:
     """Yield the modules that some code runs forward, if the code enters no autocast itself."""
     events = [node.event for node in nodes if node.event is not None]
     if not any(isinstance(event, e.AutocastEnter) for event in events):

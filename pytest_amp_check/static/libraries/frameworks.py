@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol import frameworks, torch_api
-from ...protocol.events import Site, TrackedObject
 from ...protocol.fast_namedtuple import NamedTuple
 from ...protocol.finding import INFO, WARNING
 from ...protocol.frameworks import FRAMEWORKS
+from ...protocol.sites import Site
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.conditions import Formula, disjunction, literals, negate
 from ..interpreter.formulas import truth_of
 from ..interpreter.functions import has_stars
@@ -19,22 +20,12 @@ from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import for_each_alternative, run_branches
 from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.unanalyzed_code import call_unknown, escape
-from ..interpreter.values import (
-    NONE,
-    Args,
-    BoundMethod,
-    Const,
-    FrameworkEngine,
-    Keywords,
-    NullContext,
-    ObjectRef,
-    SequenceValue,
-    TensorValue,
-    UnionValue,
-    UnknownValue,
-    UnwrappedOptimizer,
-    Value,
-)
+from ..interpreter.values.containers import SequenceValue, UnionValue
+from ..interpreter.values.contexts import NullContext
+from ..interpreter.values.definitions import Args, BoundMethod, Keywords
+from ..interpreter.values.objects import FrameworkEngine, ObjectRef, UnwrappedOptimizer
+from ..interpreter.values.tensors import TensorValue, tensors_in
+from ..interpreter.values.value import NONE, Const, UnknownValue, Value
 from .arguments import bind_arguments, first_or_named, items_of, literal_value, object_ref_of
 from .checkpoints import take_state
 from .losses import all_optimizer_keys, as_loss, find_updating_optimizers, make_loss_names, run_backward
@@ -188,7 +179,7 @@ def call_engine(interp: Interpreter, engine: FrameworkEngine, args: Args, keywor
     bound = bind_arguments(order if engine.recognized_from is None else order[:2], args, keywords)
     scaler = ObjectRef(engine.tracked_object)
     scaled = scale_value(interp, scaler, bound.get("loss"), node)
-    for tensor in scaled.tensors():
+    for tensor in tensors_in(scaled):
         run_backward(interp, tensor, node, names=make_loss_names(engine.tracked_object.name, node))
     optimizer = bound.get("optimizer", NONE)
     names: dict[str, object] = {"scaler": engine.tracked_object.name, "call": expression_text(node)}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 
 from ...protocol import events as e
-from ...protocol.events import Site
 from ...protocol.fast_namedtuple import NamedTuple
+from ...protocol.sites import Site
 from ..interpreter.interpreter import HandlerTable, Interpreter
-from ..interpreter.values import Args, FunctionValue, Keywords, ParamsValue, TensorValue
+from ..interpreter.values.definitions import Args, FunctionValue, Keywords
+from ..interpreter.values.gradients import ParamsValue
+from ..interpreter.values.tensors import TensorValue
 from ..project.module import FunctionNode
 from .arguments import first_or_named
 from .losses import find_owners, find_updating_optimizers

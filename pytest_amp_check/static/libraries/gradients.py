@@ -6,23 +6,14 @@ import ast
 
 from ...protocol import events as e
 from ...protocol.optable import FOREACH_IN_PLACE, IN_PLACE
-from ..interpreter.expressions import apply_operator, mark_scale_undone
+from ..interpreter.expressions.operators import apply_operator, mark_scale_undone
 from ..interpreter.identity import structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import record_raise
 from ..interpreter.source_text import expression_text, receiver_text
-from ..interpreter.values import (
-    NONE,
-    Args,
-    FunctionValue,
-    GradValue,
-    Keywords,
-    ParamsValue,
-    ScaleValue,
-    UnknownValue,
-    Value,
-    join_params,
-)
+from ..interpreter.values.definitions import Args, FunctionValue, Keywords
+from ..interpreter.values.gradients import GradValue, ParamsValue, ScaleValue, join_params
+from ..interpreter.values.value import NONE, UnknownValue, Value
 from .arguments import dotted_name_of, first_or_named, items_of, literal_value
 from .grad_hooks import note_hook
 from .losses import all_optimizer_keys, find_owners

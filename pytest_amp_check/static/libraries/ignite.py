@@ -10,17 +10,10 @@ from ..interpreter.classes import call_method, method_of
 from ..interpreter.formulas import truth_of
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.unanalyzed_code import escape
-from ..interpreter.values import (
-    NONE,
-    Instance,
-    Keywords,
-    MappingValue,
-    ObjectRef,
-    SequenceValue,
-    UnionValue,
-    UnknownValue,
-    Value,
-)
+from ..interpreter.values.containers import MappingValue, SequenceValue, UnionValue
+from ..interpreter.values.definitions import Instance, Keywords
+from ..interpreter.values.objects import ObjectRef
+from ..interpreter.values.value import NONE, UnknownValue, Value
 from .arguments import literal_value, map_items, object_ref_of
 from .checkpoints import emit_save, take_state
 from .optimizers import find_optimizer

@@ -6,29 +6,22 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import frameworks
-from ...protocol.events import UNKNOWN, TrackedObject
+from ...protocol.events import UNKNOWN
 from ...protocol.finding import ERROR, INFO, WARNING
 from ...protocol.frameworks import FRAMEWORKS
 from ...protocol.source_text import SourceText
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.classes import lineage_of
 from ..interpreter.conditions import Formula
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import run_branches
 from ..interpreter.source_text import expression_text
-from ..interpreter.values import (
-    NONE,
-    Args,
-    FrameworkEngine,
-    Instance,
-    Keywords,
-    MappingValue,
-    ObjectRef,
-    ParamsValue,
-    SequenceValue,
-    UnwrappedOptimizer,
-    Value,
-)
+from ..interpreter.values.containers import MappingValue, SequenceValue
+from ..interpreter.values.definitions import Args, Instance, Keywords
+from ..interpreter.values.gradients import ParamsValue
+from ..interpreter.values.objects import FrameworkEngine, ObjectRef, UnwrappedOptimizer
+from ..interpreter.values.value import NONE, Value
 from ..project.module import Class, Function, Module
 from .arguments import first_or_named, literal_value
 from .frameworks import call_engine_method, emit_divided_twice, make_used_engine, optimizer_keys_in, set_framework

@@ -7,12 +7,13 @@ from collections.abc import Iterable
 
 from ...protocol import events as e
 from ...protocol import torch_api
-from ...protocol.events import UNKNOWN, TrackedObject
+from ...protocol.events import UNKNOWN
 from ...protocol.source_text import SourceText, find_access_path
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.conditions import disjunction
 from ..interpreter.dtypes import is_low
-from ..interpreter.expressions import (
-    DATA_SIZE_NAMES,
+from ..interpreter.expressions.attributes import DATA_SIZE_NAMES
+from ..interpreter.expressions.operators import (
     apply_operator,
     is_iteration_data_size,
     is_remade_per_iteration,
@@ -26,22 +27,12 @@ from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.state import Loop
 from ..interpreter.tensors import compute_tensor, in_region, low_result, mark_widened, region_device, unknown_tensor
 from ..interpreter.unanalyzed_code import has_gradient_input
-from ..interpreter.values import (
-    NONE,
-    Args,
-    BoundMethod,
-    Const,
-    GradValue,
-    Keywords,
-    ObjectRef,
-    ParamsValue,
-    ScaleValue,
-    TensorValue,
-    UnionValue,
-    UnknownValue,
-    Value,
-    join_provenance,
-)
+from ..interpreter.values.containers import UnionValue
+from ..interpreter.values.definitions import Args, BoundMethod, Keywords
+from ..interpreter.values.gradients import GradValue, ParamsValue, ScaleValue
+from ..interpreter.values.objects import ObjectRef
+from ..interpreter.values.tensors import TensorValue, tensors_in
+from ..interpreter.values.value import NONE, Const, UnknownValue, Value, join_provenance
 from ..project.syntax import walk
 from .arguments import dotted_name_of, find_tensors, first_or_named, literal_value, tracked_object_of
 from .syntax_queries import first_argument, first_argument_text, receiver_of
@@ -133,7 +124,7 @@ def _find_low_input(interp: Interpreter, args: Args) -> str:
     if not args or in_region(interp) or interp.state.possible_regions or interp.state.no_grad:
         return ""
     # An input without a trained module has no gradient that can overflow.
-    tensors = [tensor for tensor in args[0].tensors() if tensor.module_keys != frozenset()]
+    tensors = [tensor for tensor in tensors_in(args[0]) if tensor.module_keys != frozenset()]
     return next((t.low_dtype if t.low_dtype in _LOW else "" for t in tensors), "")
 
 
@@ -387,7 +378,7 @@ def apply_loss_operator(interp: Interpreter, op: str, left: Value, right: Value,
     for side, other in ((left, right), (right, left)):
         if isinstance(side, GradValue):
             return _operate_on_grad(op, side, other)
-    parts = [*left.tensors(), *right.tensors()]
+    parts = [*tensors_in(left), *tensors_in(right)]
     if parts:
         return _operate_on_tensors(interp, op, left, right, parts, node)
     return low_result(interp, "matmul", [left, right]) if op == "@" else None
@@ -424,7 +415,7 @@ def _operate_on_scale(interp: Interpreter, op: str, left: Value, right: Value, n
     undone = (op == "*" and scale.is_inverse) or (divides and not scale.is_inverse)
     if isinstance(value, GradValue):
         return GradValue(value.params, is_unscaled=undone)
-    tensors = value.tensors()
+    tensors = tensors_in(value)
     if tensors:
         made = TensorValue.join(tensors)
         if undone and made.penalty_source is not None and _is_scale_outdated(interp, scale):
@@ -535,7 +526,7 @@ def _apply_multiplication(interp: Interpreter, made: TensorValue, parts: list[Te
 
 def as_loss(value: Value | None) -> TensorValue:
     """Return a copy of the tensors in a value as one loss, or an unknown loss if the value contains no tensor."""
-    tensors = value.tensors() if value is not None else []
+    tensors = tensors_in(value) if value is not None else []
     return TensorValue.join(tensors) if tensors else unknown_tensor(value)
 
 

@@ -6,12 +6,14 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import frameworks
-from ...protocol.events import Site, TrackedObject
+from ...protocol.sites import Site
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.classes import lineage_of
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text, receiver_text
-from ..interpreter.values import NONE, Args, ExternalName, Keywords, UnknownValue, Value
+from ..interpreter.values.definitions import Args, ExternalName, Keywords
+from ..interpreter.values.value import NONE, UnknownValue, Value
 from .arguments import first_or_named, tracked_object_of
 from .syntax_queries import callee_of, constant_of_node, find_nodes, keywords_of, last_name, receiver_of
 

@@ -7,32 +7,24 @@ from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol import torch_api
-from ...protocol.events import TrackedObject
 from ...protocol.fast_namedtuple import NamedTuple
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.classes import BINDABLE_METHODS, decorator_contexts, defining_frame, has_plain_forward, method_of
 from ..interpreter.functions import inline_call
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.tensors import in_region, mark_region
 from ..interpreter.unanalyzed_code import call_unknown, escape
-from ..interpreter.values import (
+from ..interpreter.values.containers import MappingValue, SequenceValue, UnionValue
+from ..interpreter.values.contexts import NoSyncContext
+from ..interpreter.values.definitions import Args, BoundMethod, ExternalName, FunctionValue, Instance, Keywords
+from ..interpreter.values.gradients import ParamsValue
+from ..interpreter.values.objects import ModuleContainer, ObjectRef
+from ..interpreter.values.tensors import TensorValue, tensors_in
+from ..interpreter.values.value import (
     AUTOCAST_CALLEES,
     FORWARD,
     NONE,
-    Args,
-    BoundMethod,
-    ExternalName,
-    FunctionValue,
-    Instance,
-    Keywords,
-    MappingValue,
-    ModuleContainer,
-    NoSyncContext,
-    ObjectRef,
-    ParamsValue,
-    SequenceValue,
-    TensorValue,
-    UnionValue,
     UnknownValue,
     Value,
     join_autocast_scopes,
@@ -180,7 +172,7 @@ def _call_module_instance(
 
 def _may_compute_loss(interp: Interpreter, method: Function, given: list[Value]) -> bool:
     """Return True if a forward may compute a loss (by names or arguments), or may lose precision in a region."""
-    compares = len(given) > 1 and any(v.tensors() or v.is_call_result for v in given)
+    compares = len(given) > 1 and any(tensors_in(v) or v.is_call_result for v in given)
     return compares or bool(method.used_names & LOSSES) or (method.may_lose_precision and in_region(interp))
 
 

@@ -9,7 +9,9 @@ from ...protocol import events as e
 from ...protocol import torch_api
 from ..interpreter.interpreter import ContextHandler, HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text
-from ..interpreter.values import AnomalyMode, Args, Keywords, NullContext, Value
+from ..interpreter.values.contexts import AnomalyMode, NullContext
+from ..interpreter.values.definitions import Args, Keywords
+from ..interpreter.values.value import Value
 from .arguments import first_or_named, literal_value
 from .gradients import FINITE
 from .syntax_queries import callee_of, find_nodes, first_argument, last_name, receiver_of

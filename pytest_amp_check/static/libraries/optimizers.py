@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ...protocol import events as e
 from ...protocol import torch_api
-from ...protocol.events import TrackedObject
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.classes import BINDABLE_METHODS, method_of
 from ..interpreter.identity import structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
@@ -15,22 +15,11 @@ from ..interpreter.joins import for_each_alternative
 from ..interpreter.name_effects import effects_of_name
 from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.unanalyzed_code import call_unknown, holds_scaler
-from ..interpreter.values import (
-    NONE,
-    Args,
-    BoundMethod,
-    FunctionValue,
-    Instance,
-    Keywords,
-    MappingValue,
-    ObjectRef,
-    ParamsValue,
-    UnionValue,
-    UnknownValue,
-    UnwrappedOptimizer,
-    Value,
-    modules_of_params,
-)
+from ..interpreter.values.containers import MappingValue, UnionValue
+from ..interpreter.values.definitions import Args, BoundMethod, FunctionValue, Instance, Keywords
+from ..interpreter.values.gradients import ParamsValue, modules_of_params
+from ..interpreter.values.objects import ObjectRef, UnwrappedOptimizer
+from ..interpreter.values.value import NONE, UnknownValue, Value
 from ..project.module import Class, Function, stored_names
 from ..project.syntax import tail_name, walk
 from .arguments import bind_arguments, first_or_named, items_of, literal_value, object_ref_of, tracked_object_of

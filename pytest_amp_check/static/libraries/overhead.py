@@ -5,13 +5,16 @@ from __future__ import annotations
 import ast
 
 from ...protocol import events as e
-from ...protocol.events import Site, TrackedObject
 from ...protocol.fast_namedtuple import NamedTuple
+from ...protocol.sites import Site
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.imports import look_up
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text
 from ..interpreter.state import Loop, OpenRegion
-from ..interpreter.values import Args, Keywords, TensorValue, UnknownValue, Value
+from ..interpreter.values.definitions import Args, Keywords
+from ..interpreter.values.tensors import TensorValue
+from ..interpreter.values.value import UnknownValue, Value
 from ..project.module import stored_names
 from ..project.syntax import walk
 from .arguments import first_or_named, literal_value

@@ -14,7 +14,10 @@ from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text
 from ..interpreter.unanalyzed_code import call_unknown
-from ..interpreter.values import Args, ExternalName, Float8Context, FunctionValue, Keywords, ObjectRef, Value
+from ..interpreter.values.contexts import Float8Context
+from ..interpreter.values.definitions import Args, ExternalName, FunctionValue, Keywords
+from ..interpreter.values.objects import ObjectRef
+from ..interpreter.values.value import Value
 from ..project.module import Class
 from .arguments import bind_arguments, keyword_text, literal_value, to_attribute_value
 from .devices import device_types_of

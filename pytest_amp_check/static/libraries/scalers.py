@@ -19,21 +19,12 @@ from ..interpreter.joins import for_each_alternative, join_values, residual_cond
 from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.tensors import unknown_tensor
 from ..interpreter.unanalyzed_code import call_unknown
-from ..interpreter.values import (
-    NONE,
-    Args,
-    BoundMethod,
-    ConditionValue,
-    Const,
-    FunctionValue,
-    Keywords,
-    ObjectRef,
-    ScaleValue,
-    SequenceValue,
-    TensorValue,
-    UnionValue,
-    Value,
-)
+from ..interpreter.values.containers import SequenceValue, UnionValue
+from ..interpreter.values.definitions import Args, BoundMethod, FunctionValue, Keywords
+from ..interpreter.values.gradients import ScaleValue
+from ..interpreter.values.objects import ObjectRef
+from ..interpreter.values.tensors import TensorValue
+from ..interpreter.values.value import NONE, ConditionValue, Const, Value
 from ..project.module import Class
 from .arguments import bind_arguments, first_or_named, literal_value, map_items, to_attribute_value
 from .checkpoints import entry_of_state, take_state

@@ -10,7 +10,8 @@ from functools import partial
 from ...protocol import torch_api
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import Interpreter
-from ..interpreter.values import ParamsValue, Value
+from ..interpreter.values.gradients import ParamsValue
+from ..interpreter.values.value import Value
 from ..project.module import Class
 from ..project.syntax import tail_name, walk
 from .arguments import items_of

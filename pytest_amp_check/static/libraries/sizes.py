@@ -6,11 +6,11 @@ import ast
 
 from ...protocol import events as e
 from ...protocol import sizes
-from ...protocol.events import TrackedObject
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text
 from ..interpreter.state import GraphBuilder
-from ..interpreter.values import Args, Keywords
+from ..interpreter.values.definitions import Args, Keywords
 from .arguments import bind_arguments, literal_value
 
 #: Name prefixes of layers, with the parameters for the sides of the weight matrix.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 
 from ...protocol import events as e
-from ...protocol.events import TrackedObject
+from ...protocol.tracked_objects import TrackedObject
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text
-from ..interpreter.values import EMPTY, TensorValue, Value
+from ..interpreter.values.tensors import TensorValue, tensors_in
+from ..interpreter.values.value import EMPTY, Value
 from ..project.module import Module
 from ..project.syntax import children
 from .gradients import FINITE
@@ -178,7 +179,7 @@ def _has_same_forward(interp: Interpreter, expression: ast.expr, tensor: TensorV
     found: list[Value] = []
     interp.without_events(lambda: found.append(interp.evaluate(expression)))
     return any(
-        part.first_forward is not None and part.first_forward is tensor.first_forward for part in found[0].tensors()
+        part.first_forward is not None and part.first_forward is tensor.first_forward for part in tensors_in(found[0])
     )
 
 

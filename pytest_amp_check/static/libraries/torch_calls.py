@@ -9,7 +9,8 @@ from ...protocol import torch_api
 from ...protocol.events import UNKNOWN
 from ...protocol.optable import FOREACH_IN_PLACE
 from ..interpreter.dtypes import low_function, op_of
-from ..interpreter.expressions import DATA_SIZE_NAMES, apply_operator
+from ..interpreter.expressions.attributes import DATA_SIZE_NAMES
+from ..interpreter.expressions.operators import apply_operator
 from ..interpreter.identity import structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import for_each_alternative
@@ -27,24 +28,13 @@ from ..interpreter.unanalyzed_code import (
     may_pass_divided,
     object_refs,
 )
-from ..interpreter.values import (
-    FORWARD,
-    NONE,
-    Args,
-    ExternalName,
-    GradMode,
-    Keywords,
-    NullContext,
-    ObjectRef,
-    ParamsValue,
-    PartialCall,
-    SequenceValue,
-    StackContext,
-    TensorValue,
-    UnionValue,
-    Value,
-    are_data_sizes,
-)
+from ..interpreter.values.containers import SequenceValue, UnionValue
+from ..interpreter.values.contexts import GradMode, NullContext, StackContext
+from ..interpreter.values.definitions import Args, ExternalName, Keywords, PartialCall
+from ..interpreter.values.gradients import ParamsValue, gradients_in
+from ..interpreter.values.objects import ObjectRef
+from ..interpreter.values.tensors import TensorValue
+from ..interpreter.values.value import FORWARD, NONE, Value, are_data_sizes
 from ..project.syntax import tail_name, walk
 from .arguments import bind_arguments, dotted_name_of, find_tensors, first_or_named, literal_value, object_ref_of
 from .autograd_functions import FACTORIES
@@ -123,7 +113,7 @@ def _choose_api_entry(entry: torch_api.ApiEntry, args: Args, keywords: Keywords)
 
 def _call_by_module(interp: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
     """Call a function that is modeled by the module of origin. Return None for other functions."""
-    if name in OPERATORS and len(args) == 2 and not any(value.gradients() for value in args):
+    if name in OPERATORS and len(args) == 2 and not any(gradients_in(value) for value in args):
         return apply_operator(interp, OPERATORS[name], args[0], args[1], node)
     if name in _KEEPING and (tensors := find_tensors(args, {})):
         return compute_tensor(interp, tensors)
@@ -212,7 +202,7 @@ def _may_run_forward(interp: Interpreter, name: str) -> bool:
 def _call_on_gradients(interp: Interpreter, name: str, args: Args, given: list[Value], node: ast.AST) -> Value | None:
     """Call a function on gradients, which edits or reads the gradients. Return None if no argument is a gradient."""
     for value in given:
-        for grad in value.gradients():
+        for grad in gradients_in(value):
             effect = FOREACH_IN_PLACE.get(name.removeprefix("torch.")) if value is given[0] else None
             if effect is not None:
                 edit_grad(interp, grad, effect, args[1:], "p.grad", node)
@@ -299,7 +289,7 @@ def _call_clip(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywo
 
 
 def _call_norm(interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    for grad in args[0].gradients() if args else []:
+    for grad in gradients_in(args[0]) if args else []:
         return read_grad(interp, grad, node, "norm")
     return interp.fresh_unknown(node, "norm")
 

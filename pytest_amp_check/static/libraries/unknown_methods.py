@@ -10,7 +10,8 @@ from ...protocol import events as e
 from ...protocol.optable import IN_PLACE, OPS
 from ...protocol.source_text import find_access_path
 from ..interpreter.dtypes import is_low_method
-from ..interpreter.expressions import DATA_SIZE_NAMES, apply_operator, item_origin_of
+from ..interpreter.expressions.attributes import DATA_SIZE_NAMES, item_origin_of
+from ..interpreter.expressions.operators import apply_operator
 from ..interpreter.identity import structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.microbatches import SPLITTING_CALLS
@@ -18,17 +19,10 @@ from ..interpreter.name_effects import effects_of_name
 from ..interpreter.source_text import expression_text, receiver_text
 from ..interpreter.tensors import low_result, unknown_tensor
 from ..interpreter.unanalyzed_code import call_unknown, escape, object_refs
-from ..interpreter.values import (
-    NONE,
-    Args,
-    Const,
-    ExternalName,
-    Keywords,
-    NoSyncContext,
-    ParamsValue,
-    UnknownValue,
-    Value,
-)
+from ..interpreter.values.contexts import NoSyncContext
+from ..interpreter.values.definitions import Args, ExternalName, Keywords
+from ..interpreter.values.gradients import ParamsValue
+from ..interpreter.values.value import NONE, Const, UnknownValue, Value
 from ..project.syntax import walk
 from .arguments import first_or_named, object_ref_of
 from .checkpoints import emit_unknown_load, take_state

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 
-from ...protocol.events import Site
 from ...protocol.finding import Finding, TraceStep
+from ...protocol.sites import Site
 from .newer_syntax import Rejection, explain_rejection
 
 #: Position of a line of a program: cell, line in the cell, and number of characters cut off before the line.

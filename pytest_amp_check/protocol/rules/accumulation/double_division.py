@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import DividedTwice, Program
+from ...event_graph import Program
+from ...events import DividedTwice
 from ...rule import ERROR, STATIC, Certainty, Labels, Rule, ViolationKind
 
 

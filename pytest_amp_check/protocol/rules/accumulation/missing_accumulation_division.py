@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Backward, Event, Program, Undivided
+from ...event_graph import Program
+from ...events import Backward, Event, Undivided
 from ...fix import UNSAFE
 from ...rule import INFO, STATIC, WARNING, Cause, Certainty, Labels, Rule, ViolationKind
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Backward, Clip, Program, Window
+from ...event_graph import Program
+from ...events import Backward, Clip, Window
 from ...fix import UNSAFE
 from ...rule import ERROR, WARNING, Cause, Certainty, Labels, Precedence, Rule, ViolationKind
 

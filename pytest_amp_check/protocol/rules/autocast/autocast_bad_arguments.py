@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ...events import AutocastNew, Program, Symbol
+from ...event_graph import Program
+from ...events import AutocastNew, Symbol
 from ...fix import SAFE
 from ...rule import BOTH, ERROR, INFO, Labels, Rule, ViolationKind
 from ...torch_api import AUTOCAST_DEVICES, DTYPES, find_entry

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Program, ScopeLost
+from ...event_graph import Program
+from ...events import ScopeLost
 from ...fix import SAFE
 from ...rule import ERROR, STATIC, Certainty, Labels, Rule, ViolationKind
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import AutocastEnter, Backward, Program
+from ...event_graph import Program
+from ...events import AutocastEnter, Backward
 from ...fix import SAFE
 from ...rule import BOTH, WARNING, Labels, Precedence, Rule, ViolationKind
 

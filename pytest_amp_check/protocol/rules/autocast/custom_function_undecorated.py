@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import AutocastEnter, Backward, CustomFunction, ModuleCast, Program
+from ...event_graph import Program
+from ...events import AutocastEnter, Backward, CustomFunction, ModuleCast
 from ...rule import ERROR, INFO, STATIC, WARNING, Rule, Verdicts, ViolationKind
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from ...events import Graph, ModuleCast, Program, Scale, TrackedObject
+from ...event_graph import Graph, Program
+from ...events import ModuleCast, Scale
 from ...rule import BOTH, INFO, WARNING, Certainty, Rule, Verdicts, ViolationKind
+from ...tracked_objects import TrackedObject
 
 
 def _check_forward_outside(program: Program) -> Verdicts:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Forward, Program
+from ...event_graph import Program
+from ...events import Forward
 from ...rule import ERROR, RUNTIME, Labels, Rule, ViolationKind
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Program, Save
+from ...event_graph import Program
+from ...events import Save
 from ...fix import SAFE
 from ...rule import INFO, WARNING, Rule, Verdicts, ViolationKind
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Again, Event, Graph, OptimizerLoad, Program, Save, ScalerLoad, ScalerStep
+from ...event_graph import Graph, Program
+from ...events import Again, Event, OptimizerLoad, Save, ScalerLoad, ScalerStep
 from ...rule import WARNING, Labels, Precedence, Rule, Verdicts, ViolationKind
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Backward, FollowingEvent, Program, ScalerStep, SchedulerStep, StepFollowed
+from ...event_graph import Program
+from ...events import Backward, FollowingEvent, ScalerStep, SchedulerStep, StepFollowed
 from ...rule import INFO, WARNING, Certainty, Labels, Precedence, Rule, ViolationKind
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import LeftOut, Program
+from ...event_graph import Program
+from ...events import LeftOut
 from ...rule import ERROR, STATIC, Labels, Rule, ViolationKind
 
 

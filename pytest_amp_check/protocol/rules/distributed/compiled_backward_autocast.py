@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Compiled, Program
+from ...event_graph import Program
+from ...events import Compiled
 from ...rule import STATIC, WARNING, Labels, Rule, ViolationKind
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Event, Program, ScalerNew, ScalerStep
+from ...event_graph import Program
+from ...events import Event, ScalerNew, ScalerStep
 from ...rule import ERROR, WARNING, Certainty, Labels, Rule, ViolationKind
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import CommHook, Event, Program, ScalerNew, ScalerStep
+from ...event_graph import Program
+from ...events import CommHook, Event, ScalerNew, ScalerStep
 from ...rule import WARNING, Rule, Verdicts, ViolationKind
 
 #: Largest initial scale at which gradients of usual size fit in float16.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Clip, Program
+from ...event_graph import Program
+from ...events import Clip
 from ...rule import ERROR, Labels, Rule, ViolationKind
 
 

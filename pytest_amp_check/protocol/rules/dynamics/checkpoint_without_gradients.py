@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Event, Program, Recomputation
+from ...event_graph import Program
+from ...events import Event, Recomputation
 from ...rule import ERROR, RUNTIME, Labels, Rule, ViolationKind
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import NotFinite, Program
+from ...event_graph import Program
+from ...events import NotFinite
 from ...rule import ERROR, RUNTIME, Labels, Precedence, Rule, ViolationKind
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Event, Program, Update
+from ...event_graph import Program
+from ...events import Event, Update
 from ...rule import ERROR, RUNTIME, Labels, Rule, ViolationKind
 
 #: Default initial scale of a GradScaler.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Deprecated, Program
+from ...event_graph import Program
+from ...events import Deprecated
 from ...fix import SAFE
 from ...rule import INFO, STATIC, Labels, Rule, ViolationKind
 from ...torch_api import find_entry

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import AutocastEnter, Loss, Program
+from ...event_graph import Program
+from ...events import AutocastEnter, Loss
 from ...rule import BOTH, ERROR, WARNING, Labels, Rule, ViolationKind
 
 

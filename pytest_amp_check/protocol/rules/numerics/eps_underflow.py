@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Epsilon, Program
+from ...event_graph import Program
+from ...events import Epsilon
 from ...rule import INFO, STATIC, WARNING, Labels, Rule, ViolationKind
 from ...torch_api import FLOAT16_MAX
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Fill, Program
+from ...event_graph import Program
+from ...events import Fill
 from ...fix import SAFE
 from ...rule import ERROR, STATIC, WARNING, Labels, Rule, ViolationKind
 from ...torch_api import FLOAT16_MAX

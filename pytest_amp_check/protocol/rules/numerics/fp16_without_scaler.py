@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import AutocastEnter, Backward, Event, Program, ScalerNew
+from ...event_graph import Program
+from ...events import AutocastEnter, Backward, Event, ScalerNew
 from ...rule import BOTH, WARNING, Certainty, Labels, Rule, ViolationKind
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import FragileMath, Program
+from ...event_graph import Program
+from ...events import FragileMath
 from ...fix import SAFE
 from ...rule import INFO, STATIC, WARNING, Labels, Rule, ViolationKind
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import LowSum, Program
+from ...event_graph import Program
+from ...events import LowSum
 from ...rule import BOTH, INFO, WARNING, Labels, Rule, ViolationKind
 
 

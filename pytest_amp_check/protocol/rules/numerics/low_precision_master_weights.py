@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import ModuleCast, Program
+from ...event_graph import Program
+from ...events import ModuleCast
 from ...rule import BOTH, ERROR, WARNING, Certainty, Rule, Verdicts, ViolationKind
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import LowPositions, Program
+from ...event_graph import Program
+from ...events import LowPositions
 from ...rule import BOTH, WARNING, Labels, Rule, ViolationKind
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import LowOp, Program
+from ...event_graph import Program
+from ...events import LowOp
 from ...rule import STATIC, WARNING, Labels, Rule, ViolationKind
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import AutocastEnter, Program, Scale
+from ...event_graph import Program
+from ...events import AutocastEnter, Scale
 from ...rule import BOTH, INFO, Labels, Rule, ViolationKind
 from ...torch_api import BFLOAT16_OR_FLOAT32
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import LateScale, Program
+from ...event_graph import Program
+from ...events import LateScale
 from ...rule import INFO, STATIC, Labels, Rule, ViolationKind
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import OddSize, Program
+from ...event_graph import Program
+from ...events import OddSize
 from ...rule import BOTH, INFO, Labels, Rule, ViolationKind
 
 

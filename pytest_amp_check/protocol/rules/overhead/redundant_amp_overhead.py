@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Event, Overhead, Program, ScalerStep, ZeroGrad
+from ...event_graph import Program
+from ...events import Event, Overhead, ScalerStep, ZeroGrad
 from ...rule import INFO, STATIC, Labels, Rule, Verdicts, ViolationKind
 
 #: Reason of repeated weight casts -> label.

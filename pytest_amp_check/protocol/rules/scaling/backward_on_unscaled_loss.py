@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Backward, Event, Program
+from ...event_graph import Program
+from ...events import Backward, Event
 from ...fix import SAFE
 from ...rule import ERROR, Cause, Certainty, Labels, Rule, ViolationKind
 

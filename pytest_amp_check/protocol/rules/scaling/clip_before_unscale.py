@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Backward, Clip, Event, Program, ScalerStep, Unscale
+from ...event_graph import Program
+from ...events import Backward, Clip, Event, ScalerStep, Unscale
 from ...fix import SAFE
 from ...rule import ERROR, WARNING, Cause, Certainty, Labels, Rule, ViolationKind
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Program, ScalerStep
+from ...event_graph import Program
+from ...events import ScalerStep
 from ...rule import ERROR, Labels, Rule, ViolationKind
 
 

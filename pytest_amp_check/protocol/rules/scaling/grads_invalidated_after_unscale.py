@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import GradInvalid, Program
+from ...event_graph import Program
+from ...events import GradInvalid
 from ...rule import ERROR, RUNTIME, Labels, Rule, ViolationKind
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Anomaly, Program, Unscale
+from ...event_graph import Program
+from ...events import Anomaly, Unscale
 from ...fix import UNSAFE
 from ...rule import WARNING, Rule, Verdicts, ViolationKind
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Penalty, Program
+from ...event_graph import Program
+from ...events import Penalty
 from ...rule import ERROR, Labels, Rule, ViolationKind
 
 

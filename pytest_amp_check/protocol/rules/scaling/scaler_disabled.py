@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Program, ScalerNew
+from ...event_graph import Program
+from ...events import ScalerNew
 from ...rule import INFO, RUNTIME, Labels, Rule, ViolationKind
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from ...events import AutocastEnter, Program, ScalerNew, Site, Symbol
+from ...event_graph import Program
+from ...events import AutocastEnter, ScalerNew, Symbol
 from ...fix import SAFE
 from ...rule import WARNING, Labels, Rule, Verdicts, ViolationKind
+from ...sites import Site
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

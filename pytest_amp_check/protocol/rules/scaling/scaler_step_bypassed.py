@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import Backward, Program, ScalerStep, Step, Unscale
+from ...event_graph import Program
+from ...events import Backward, ScalerStep, Step, Unscale
 from ...fix import SAFE
 from ...rule import ERROR, Certainty, Labels, Rule, ViolationKind
 

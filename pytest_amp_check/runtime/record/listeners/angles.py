@@ -9,7 +9,7 @@ from types import FrameType
 import torch
 
 from ....protocol import events as e
-from ....protocol.events import Site
+from ....protocol.sites import Site
 from ..recording import Recording
 from ..regions import LOW
 from ..source import SiteText, find_angle_source

@@ -6,7 +6,7 @@ from typing import Any
 
 from ....protocol import events as e
 from ....protocol import torch_api
-from ....protocol.events import Site
+from ....protocol.sites import Site
 from ..recording import Recording, plain_argument
 from ..regions import LeftRegion, dtype_of
 from ..sites import calling_frame

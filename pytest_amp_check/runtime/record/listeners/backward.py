@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from ....protocol import events as e
-from ....protocol.events import Backward, Site
+from ....protocol.events import Backward
+from ....protocol.sites import Site
 from ..deferred_values import ONE, ScaledValue
 from ..graph import detach_tensor, find_leaf_ids, find_tensors, has_nonzero
 from ..reached_leaves import ReachedLeaves

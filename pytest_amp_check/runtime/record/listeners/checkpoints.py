@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ....protocol import events as e
-from ....protocol.events import Site
+from ....protocol.sites import Site
 from ..checkpoint_contents import CheckpointContents, find_contents
 from ..recording import Recording
 from ..source import SiteText

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from ....protocol import events as e
-from ....protocol.events import Event, Site
+from ....protocol.events import Event
+from ....protocol.sites import Site
 from ..deferred_values import ONE, ScaledValue
 from ..graph import detach_tensor, is_number, plain_number
 from ..recording import Recording

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ....protocol import events as e
-from ....protocol.events import Site
+from ....protocol.sites import Site
 from .. import active
 from ..forwards import ModuleCalls, float32_products, is_outermost
 from ..recording import Recording

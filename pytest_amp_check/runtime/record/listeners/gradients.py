@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ....protocol import events as e
-from ....protocol.events import Site
+from ....protocol.sites import Site
 from .. import active
 from ..grad_hooks import HookedGradient, find_hooked_params, hook_codes
 from ..graph import has_nonzero, is_number, plain_number, storage_pointer

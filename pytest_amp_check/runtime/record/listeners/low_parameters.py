@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from ....protocol import events as e
-from ....protocol.events import Event, Site
+from ....protocol.events import Event
+from ....protocol.sites import Site
 from ..recording import Recording
 from ..regions import LOW
 from ..source import SiteText, text_at

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ....protocol import events as e
-from ....protocol.events import Site
+from ....protocol.sites import Site
 from ..active import THREAD
 from ..deferred_values import DeferredNumber
 from ..delayed_reads import DeviceTransfer, PreviousWeights, Weights

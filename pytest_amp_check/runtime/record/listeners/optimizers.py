@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ....protocol import events as e
-from ....protocol.events import Site
+from ....protocol.sites import Site
 from ..deferred_values import ONE, FoundInf
 from ..recording import Recording
 from ..source import SiteText, find_window_predicate, has_calling_condition, is_chosen, is_conditional

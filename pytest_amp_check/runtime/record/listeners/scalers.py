@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from ....protocol import events as e
-from ....protocol.events import Event, Site
+from ....protocol.events import Event
 from ....protocol.findings_builder import describe_violation
+from ....protocol.sites import Site
 from ..deferred_values import ONE, DeferredNumber, FoundInf
 from ..graph import dense_values
 from ..recording import Recording

@@ -8,7 +8,7 @@ import torch
 from torch.amp.grad_scaler import GradScaler
 
 from ....protocol import events as e
-from ....protocol.events import Site
+from ....protocol.sites import Site
 from ..graph import find_tensors
 from ..loose_ops import LooseOps
 from ..recording import Recording

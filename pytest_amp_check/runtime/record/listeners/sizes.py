@@ -11,7 +11,7 @@ from torch import nn
 
 from ....protocol import events as e
 from ....protocol import sizes
-from ....protocol.events import Site
+from ....protocol.sites import Site
 from ..forwards import is_product, output_dtypes
 from ..graph import FAR, iter_nodes
 from ..recording import Recording

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ....protocol import events as e
-from ....protocol.events import Site
+from ....protocol.sites import Site
 from ..recording import Recording
 from ..source import SiteText
 from ..tracked import TrackedOptimizer

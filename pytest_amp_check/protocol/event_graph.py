@@ -1,0 +1,173 @@
+"""Graphs that order events. A program is such a graph for each entry point; a run is a graph with one path.
+
+``static`` builds the graph from source and ``runtime`` builds the sequence of a run.
+:func:`pytest_amp_check.protocol.graph_checker.check` handles both alike.
+"""
+
+from __future__ import annotations
+
+from .events.event import Event, FieldValue
+from .sites import Site
+from .tracked_objects import ObjectAttributes, TrackedObject
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Iterator
+
+
+class Predicate:
+    """A condition of a branch. A path assumes the truth once and keeps it.
+
+    ``is_window_predicate``: compares a loop counter (``(i + 1) % k == 0``, ``count == k``). ``is_off_by_one``: such a
+    predicate that is already true for the first microbatch. ``trailing_microbatches``: number of microbatches after the
+    last microbatch with a true predicate, and the total number, if both are known. ``eventual_truth``: truth for large
+    counters, if the predicate compares a counter. ``eventually_excluded``: truth that is impossible for large counters,
+    if known.
+
+    ``checked_optimizers``: optimizers whose gradients are checked to be finite, None for any. ``asks_first_iteration``:
+    tests for the first iteration of a loop. ``is_flag``: tests an argument. ``compares_scales``: compares loss scales.
+    ``implications``: triples (truth of this predicate, key of another predicate, truth of the other).
+    """
+
+    __slots__ = (
+        "asks_first_iteration",
+        "checked_optimizers",
+        "compares_scales",
+        "eventual_truth",
+        "eventually_excluded",
+        "implications",
+        "is_flag",
+        "is_off_by_one",
+        "is_window_predicate",
+        "key",
+        "site",
+        "text",
+        "trailing_microbatches",
+    )
+
+    def __init__(self, key: int, text: object, site: Site | None) -> None:
+        self.key = key
+        self.text = text
+        self.site = site
+        self.is_window_predicate = False
+        self.is_off_by_one = False
+        self.trailing_microbatches: tuple[int, int] | None = None
+        self.eventual_truth: bool | None = None
+        self.eventually_excluded: bool | None = None
+        self.is_flag = False
+        self.checked_optimizers: frozenset[int] | None = frozenset()
+        self.compares_scales = False
+        self.asks_first_iteration = False
+        self.implications: list[tuple[bool, int, bool]] = []
+
+
+class Node:
+    """A point of the graph: at most one event, the predicates that become unknown, and the outgoing edges.
+
+    ``edges`` are triples (target node, key of a predicate or -1, truth required for the edge). ``skip_statement`` is
+    the statement that skips the rest of an iteration from here, as text, and the location.
+    """
+
+    __slots__ = ("edges", "event", "forgotten_predicates", "skip_statement")
+
+    def __init__(self, event: Event | None = None) -> None:
+        self.event = event
+        self.forgotten_predicates = 0  # bit set of predicate keys
+        self.skip_statement: tuple[str, Site] | None = None
+        self.edges: list[tuple[int, int, bool]] = []
+
+
+class Graph:
+    """Events in the possible orders of execution. Node 0 is the entry.
+
+    ``entry_point`` is the path and line of the analyzed function, line 0 for a module body. ``was_widened`` is True if
+    states were joined for the check, so a violation may be missed. ``is_guessed`` is True if the class of an object is
+    known only by the methods that the function calls.
+    """
+
+    __slots__ = ("entry_point", "is_guessed", "name", "nodes", "predicates", "was_widened")
+
+    def __init__(self, name: str, entry_point: tuple[str, int] = ("", 0)) -> None:
+        self.name = name
+        self.entry_point = entry_point
+        self.is_guessed = False
+        self.was_widened = False
+        self.nodes: list[Node] = []
+        self.predicates: list[Predicate] = []
+
+
+class ProgramAttributes:
+    """Properties of a whole program or run, for the rules that check a whole program."""
+
+    def __init__(self) -> None:
+        #: Scalers that scale a loss and whose state the program must save.
+        self.live_scalers: list[TrackedObject] = []
+        #: Scalers with a step and no update in the whole program.
+        self.left_scalers: frozenset[int] = frozenset()
+        #: Names of scalers that are recreated again and again.
+        self.remade: set[str] = set()
+        #: Region dtypes of the scaled losses.
+        self.scaler_dtypes: set[str] = set()
+        #: Some code scales a loss that other code runs backward.
+        self.scales_apart = False
+        #: Modules that optimizers train, and those of them that a live scaler steps (None if not known apart).
+        self.trained_modules: set[int] = set()
+        self.scaled_modules: set[int] | None = None
+        #: The program, or code that may run it, enters autocast.
+        self.enters_autocast = True
+        #: Another part of the program averages gradients over microbatches.
+        self.averaged = False
+        #: A code block of a document.
+        self.fragment = False
+        #: A Trainer of Lightning runs in float16.
+        self.lightning16 = False
+        #: The program may resume from a checkpoint.
+        self.resumes = True
+        #: Keys of unknown values that unanalyzed code receives.
+        self.handed: set[Hashable] = set()
+        #: A function that is too long to be analyzed completely.
+        self.unread: Site | None = None
+
+    def copy(self) -> ProgramAttributes:
+        made = ProgramAttributes()
+        made.__dict__.update(self.__dict__)
+        return made
+
+
+class Program:
+    """The analysis of a source tree, or a run: graphs and the tracked objects of the events."""
+
+    __slots__ = ("attributes", "graphs", "objects", "optimizer_keys")
+
+    def __init__(self) -> None:
+        self.graphs: list[Graph] = []
+        #: Keys of the objects that are optimizers.
+        self.optimizer_keys: list[int] = []
+        self.objects: list[TrackedObject] = []
+        self.attributes = ProgramAttributes()
+
+    def iter_events(self) -> Iterator[Event]:
+        """Return an iterator over all events, graph by graph."""
+        return (node.event for graph in self.graphs for node in graph.nodes if node.event is not None)
+
+    def name_of(self, what: int | str) -> str:
+        """Return the source name of an object, given by key or by text."""
+        return self.objects[what].name if isinstance(what, int) else str(what)
+
+    def with_submodules(self, modules: Iterable[int]) -> frozenset[int]:
+        """Return the keys of modules and of all their submodules."""
+        whole = set(modules)
+        todo = list(whole)
+        while todo:
+            parts = set(self.objects[todo.pop()].attributes.parts or ()) - whole
+            whole |= parts
+            todo += parts
+        return frozenset(whole)
+
+    def add_object(self, role: str, name: str, site: Site | None = None, **attributes: FieldValue) -> TrackedObject:
+        """Create a tracked object of this program."""
+        new_object = TrackedObject(len(self.objects), role, name, site, ObjectAttributes(**attributes))
+        self.objects.append(new_object)
+        if role == "optimizer":
+            self.optimizer_keys.append(new_object.key)
+        return new_object

@@ -1,0 +1,100 @@
+"""Events that read, change or average gradients."""
+
+from __future__ import annotations
+
+from .event import MOVES, Event, GradientAccess, OwnedEvent
+
+
+class LeftOut(Event):
+    """A module whose gradients all ranks average; a single rank skips the backward of a batch."""
+
+
+class CommHook(Event):
+    """A module whose gradients are cast to float16 before averaging over ranks."""
+
+
+class DividedTwice(Event):
+    """A loss is divided by a number that the framework also divides by."""
+
+    divisor: str
+    framework: str
+    #: How the framework divides.
+    way: str
+
+
+class Undivided(Event):
+    """A loss that the program computes itself, and that its Trainer does not divide."""
+
+
+class Clip(GradientAccess):
+    """Gradients are clipped."""
+
+    predicate_worth = MOVES
+    description = "the gradients are clipped"
+    deciding_fields = ("owners", "measures_only", "nonfinite_error", "undone")
+
+    #: Identities of parameters without optimizer so far.
+    touches: frozenset[int] = frozenset()
+    #: The limit is infinite.
+    measures_only: bool = False
+    #: Clip over the shards of one rank.
+    local: bool = False
+    #: Manual clipping by the norm of the gradients.
+    by_hand: bool = False
+    #: torch raises if the norm is not finite.
+    nonfinite_error: bool = False
+    #: Level of apex whose copies of the parameters are clipped.
+    copies: str = ""
+    #: Name of a scaler of the same object, which no method uses here.
+    beside: str = ""
+
+
+class GradRead(GradientAccess):
+    """Gradients are read."""
+
+    description = "the gradients are read"
+
+
+class GradEdit(GradientAccess):
+    """Gradients are edited."""
+
+    predicate_worth = MOVES
+    description = "the gradients are edited"
+
+
+class GradCheck(GradientAccess):
+    """Gradients are checked for non-finite values."""
+
+    description = "the gradients are checked for NaN and infinities"
+    deciding_fields = ("owners",)
+
+    #: The program stops if there are any.
+    raises: bool
+
+
+class Anomaly(Event):
+    """Later backwards raise on NaN."""
+
+    #: Anomaly detection ends before any backward. None if it does not end.
+    idle: bool | None = None
+
+
+class GradDivide(GradientAccess):
+    """Gradients are divided manually by the loss scale."""
+
+    predicate_worth = MOVES
+    description = "the gradients are divided by the loss scale by hand"
+
+
+class GradNormalise(OwnedEvent):
+    """Gradients are divided manually by the number of microbatches."""
+
+    predicate_worth = MOVES
+
+
+class GradAverage(Event):
+    """Gradients are averaged manually over ranks."""
+
+
+class GradInvalid(Event):
+    """An optimizer whose gradients became non-finite after unscale_."""

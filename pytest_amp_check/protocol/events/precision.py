@@ -1,0 +1,102 @@
+"""Events about effects of low precision and about cost."""
+
+from __future__ import annotations
+
+from .event import SELDOM, Event, LowPrecisionEffect
+
+
+class ParamWrite(Event):
+    """Parameters are written."""
+
+    predicate_worth = SELDOM
+    description = "parameters are written"
+
+
+class ModuleCast(Event):
+    """The parameters of a module are cast, or created, in a dtype."""
+
+    description = "the model's parameters are cast"
+
+    dtype: str
+    #: "cast", "made" in this dtype, by the "default" dtype, by a "trainer" with this precision, or in the
+    #: dtype of the "checkpoint".
+    how: str = "cast"
+    #: Created or loaded in this dtype.
+    born: bool = False
+    #: The same code trains the module in this dtype.
+    trained: bool = True
+    #: Cast back to float32 while the module is trained, so that its parameters are only rounded.
+    returns: bool = False
+    #: Names of an unknown module and of its origin, None for a known module.
+    called: frozenset[str] | None = None
+    #: The caller passes the unknown module.
+    given: bool = False
+
+
+class Fill(Event):
+    """Elements of a tensor are filled with a number."""
+
+    value: float
+    #: The filled tensor may be float16. Guessed: other code enters autocast.
+    eligible: bool
+    #: The value is a clamp bound.
+    bound: bool = False
+
+
+class Epsilon(LowPrecisionEffect):
+    """A small constant is added, or is a lower bound."""
+
+    how: str
+    value: float
+    #: The result is a divisor.
+    divides: bool = False
+
+
+class FragileMath(LowPrecisionEffect):
+    """An expression that overflows or cancels."""
+
+    how: str
+
+
+class LowSum(LowPrecisionEffect):
+    """A running sum in low precision."""
+
+    #: Further additions no longer change the sum.
+    stands: bool = False
+
+
+class LowPositions(LowPrecisionEffect):
+    """Positions lose their last digits."""
+
+    how: str
+
+
+class LateScale(LowPrecisionEffect):
+    """Attention scores are scaled after the product."""
+
+
+class LowOp(LowPrecisionEffect):
+    """An op without low-precision kernel receives a low-precision tensor."""
+
+    how: str
+
+
+class DtypeClash(LowPrecisionEffect):
+    """A low-precision and a float32 tensor are combined without promotion."""
+
+    how: str
+
+
+class Overhead(Event):
+    """Casts or copies are repeated."""
+
+    has_loops = True
+
+    how: str
+
+
+class OddSize(Event):
+    """A low-precision product with a side that is slow on Tensor Cores."""
+
+    #: Side of the "weight", or the "rows".
+    how: str

@@ -1,0 +1,99 @@
+"""Events of autocast regions, and of modules that run outside of the regions around them."""
+
+from __future__ import annotations
+
+from .event import MOVES, SELDOM, Event
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    #: Source texts for messages (converted by ``str``), or values bound to a signature.
+    Names = Mapping[str, object]
+
+
+# The kinds.
+
+
+class AutocastNew(Event):
+    """An autocast context is constructed."""
+
+    #: Values bound to the signature.
+    arguments: Names
+    #: Name of the constructor.
+    callable: str
+    #: Number of surplus arguments.
+    excess: int = 0
+
+
+class AutocastEnter(Event):
+    """A region is entered."""
+
+    predicate_worth = SELDOM
+    description = "autocast is entered"
+    may_violate = True
+
+    enabled: bool
+    device: str = ""
+    dtype: str = ""
+    #: The region caches casts of weights.
+    cache: bool = True
+    #: Identity of the context, None if the subject identifies the context.
+    instance: int | None = None
+    #: No region, but used in place of a region.
+    null: bool = False
+    #: Framework that scales the loss only in another configuration.
+    unscaled_by: str = ""
+
+
+class AutocastExit(Event):
+    """A region is left."""
+
+    predicate_worth = SELDOM
+    description = "autocast is exited"
+
+    #: Number of regions that stay open, None for all but one.
+    depth: int | None = None
+
+
+class AutocastCacheClear(Event):
+    """The cache of cast weights is cleared."""
+
+    predicate_worth = MOVES
+
+
+class CustomFunction(Event):
+    """An autograd.Function that rejects the dtypes from autocast."""
+
+    how: str
+    #: Applied to relevant inputs.
+    applied: bool
+
+
+class ScopeLost(Event):
+    """An autocast that never covers the intended code."""
+
+    how: str
+
+
+class LeavingRegion(Event):
+    """A module runs where the state or the cache of an open region does not apply."""
+
+    #: "trace", "graphed" or "graph" for a capture, "thread" or "replicas" for a thread.
+    how: str
+
+
+class Capture(LeavingRegion):
+    """A module is traced, or its kernels are captured."""
+
+    description = "the model is captured"
+
+
+class Thread(LeavingRegion):
+    """A module that runs in another thread than the thread with the region."""
+
+    description = "another thread runs the model"
+
+
+class Compiled(Event):
+    """A compiled module with float32 islands, run in a region, with backward outside."""

@@ -1,0 +1,187 @@
+"""Events of scalers and of losses."""
+
+from __future__ import annotations
+
+from ..sites import Site, Witness
+from .event import MOVES, NO_NAMES, SELDOM, Event, FieldValue, OwnedEvent, ScaledLoss
+from .regions import AutocastEnter, AutocastNew
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    #: Source texts for messages (converted by ``str``), or values bound to a signature.
+    Names = Mapping[str, object]
+
+
+class ScalerNew(Event):
+    """A scaler is constructed."""
+
+    predicate_worth = SELDOM
+    description = "the scaler is constructed"
+
+    #: Values bound to the signature.
+    arguments: Names = NO_NAMES
+    #: Name of the constructor.
+    callable: str = ""
+    #: Number of surplus arguments.
+    excess: int = 0
+    #: The scaler found no device.
+    disabled_itself: bool = False
+    #: In a run: float16 gradients are computed under the disabled scaler.
+    off_in_float16: bool = False
+    #: The call by which the same class shards a module.
+    sharding: str = ""
+
+
+class Scale(ScaledLoss):
+    """A scaler scales a loss."""
+
+    #: The scaled value was computed "in" or "out" of a region, or "?".
+    autocast: str = "?"
+    #: No input was in, or entered, a region. None if not yet known.
+    bare: bool | None = None
+    #: Other called functions.
+    callees: frozenset[str] = frozenset()
+    #: The forward ran in a float32 region.
+    float32: bool = True
+    #: The code of the forward is known.
+    forward_read: bool = False
+    loss_in_region: bool = False
+    #: In a run: the disabled region around the forward.
+    disabled_by: AutocastNew | None = None
+    #: In a run: the region of another device around the forward.
+    other_device: AutocastEnter | None = None
+
+
+class Backward(ScaledLoss):
+    """A loss runs backward, scaled by a scaler or by nothing."""
+
+    predicate_worth = MOVES
+    description = "gradients of an unscaled loss are added"
+    scaled_description = "gradients multiplied by the loss scale are added"
+    has_loops = True
+    deciding_fields = ("feeds", "divided", "given", "opaque")
+
+    #: Optimizers that accumulate the gradients, None if unknown.
+    feeds: Collection[int] | None = None
+    #: Identities of the leaves in a run.
+    leaves: frozenset[int] = frozenset()
+    #: The loss is divided.
+    divided: bool = False
+    #: The division is not certain.
+    vague: bool = False
+    #: Kind of a loop without step: LOOSE or MICRO.
+    inside: str = ""
+    #: Under no_sync.
+    apart: bool = False
+    #: Predicates under which gradients are averaged over ranks, None if they are not.
+    averaged: Collection[tuple[int, bool]] | None = None
+    #: No known scaler.
+    alone: bool = False
+    #: The autograd Functions handle autocast.
+    custom: bool = False
+    #: In a region of TransformerEngine.
+    float8: bool = False
+    #: Terms of the loss have different scales.
+    uneven: bool = False
+    #: Terms of the loss have different scalers.
+    several: bool = False
+    #: Scaled by a scaler.
+    scaled: bool = False
+    #: The caller may have scaled the loss.
+    given: bool = False
+    #: The caller computes the loss.
+    outside: bool = False
+    #: The gradient argument may be scaled.
+    opaque: bool = False
+    #: A divisor of the loss that counts the microbatches so far: its location, text and identities.
+    running: tuple[Site, FieldValue, tuple[FieldValue, ...]] | None = None
+    #: Name of a scaler of the same object, which no method uses here.
+    beside: str = ""
+    #: In a run: optimizers whose gradients of another loss are unscaled already.
+    mixes: Collection[int] = ()
+
+
+class AutogradGrad(Event):
+    """Gradients are computed by ``torch.autograd.grad``."""
+
+    description = "gradients are computed to be differentiated again"
+    may_violate = True
+
+    #: The gradients are differentiated again (``create_graph=True``), as a penalty on their norm.
+    differentiable: bool = False
+
+
+class Unscale(Event):
+    """A scaler unscales the gradients of an optimizer."""
+
+    predicate_worth = MOVES
+    description = "the gradients are divided by the loss scale"
+    may_violate = True
+    has_optimizer = True
+    establishes_optimizer = True
+    deciding_fields = ()
+
+    #: Framework whose call this is, "" if there may be none. None for a call of the program.
+    framework: str | None = None
+
+
+class Restore(OwnedEvent):
+    """A block of a scaler that unscales the gradients it scaled ends."""
+
+    predicate_worth = MOVES
+    description = "the gradients are divided by the loss scale"
+    may_violate = True
+
+
+class Update(Event):
+    """A scaler updates the scale. A run has the scale and statistics so far."""
+
+    predicate_worth = MOVES
+    description = "the loss scale is updated"
+    may_violate = True
+    deciding_fields = ("new_scale",)
+
+    #: An argument sets the scale.
+    new_scale: bool = False
+    scale: float | None = None
+    growth_interval: int = 0
+    steps: int = 0
+    skips: int = 0
+    skips_in_a_row: int = 0
+    #: Cause of skipped steps as text.
+    cause: str = ""
+    #: Trace of the cause.
+    witness: Witness = ()
+
+
+class Forward(Event):
+    """A module runs forward."""
+
+    description = "the model runs forward"
+
+    #: The weights may be cached.
+    cached: bool = True
+    #: The weights were cast while gradients were off.
+    poisoned: bool = False
+
+
+class Loss(Event):
+    """A loss function is computed."""
+
+    may_violate = True
+
+    #: Name of the loss.
+    function: str | None = None
+    #: Dtype of the computation.
+    low_precision: str = ""
+    #: Severity if a framework runs the loss under autocast.
+    ambient: str | None = None
+
+
+class Penalty(Event):
+    """Scaled gradients from autograd.grad are part of a new loss."""
+
+    #: Divided by a scale that update() changed since.
+    outdated: bool = False

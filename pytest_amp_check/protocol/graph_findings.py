@@ -1,0 +1,125 @@
+"""Findings about a graph as a whole, which need no exploration of its paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from . import events as e
+from .event_graph import Predicate
+from .finding import Finding, TraceStep
+from .findings_builder import (
+    describe_event,
+    make_finding,
+)
+from .graph_summary import GraphSummary
+
+
+def find_off_by_one(summary: GraphSummary) -> Iterator[Predicate]:
+    """Yield window predicates that are already true for the first microbatch."""
+    for key in summary.window_predicates:
+        test = summary.graph.predicates[key]
+        if (
+            test.is_off_by_one
+            and summary.window_predicates[key]
+            and key in summary.accumulating_windows
+            and key not in summary.delayed_step_predicates
+        ):
+            yield test
+
+
+def find_running_divisors(summary: GraphSummary) -> Iterator[Finding]:
+    """Yield findings about losses of a window that are divided by the number of micro-batches so far."""
+    for node in summary.graph.nodes:
+        event = node.event
+        if not isinstance(event, e.Backward) or event.running is None:
+            continue
+        site, text, _ = event.running
+        if set(summary.window_predicates.items()).isdisjoint(event.guards):
+            values = {"divisor": str(text)}
+            yield make_finding("window:running-divisor", site, [event], values, (), certain=False)
+
+
+def find_scalers_made_per_step(summary: GraphSummary) -> Iterator[Finding]:
+    """Yield findings about scalers that a function constructs for its own single step."""
+    events = [node.event for node in summary.graph.nodes if node.event is not None]
+    for event in events if summary.graph.entry_point[1] > 0 else ():
+        if (
+            not isinstance(event, e.ScalerNew)
+            or event.site.caller is not None
+            or not summary.is_local_scaler(event.subject)
+        ):
+            continue
+        uses = [other for other in events if other.subject == event.subject]
+        steps = [other for other in uses if isinstance(other, e.ScalerStep)]
+        is_kept = any(isinstance(other, (e.ScalerLoad, e.ScalerState)) for other in uses)
+        # Positive keys are loops, negative keys are calls of the function.
+        in_loops = any(key > 0 for step in steps for key in step.loops or ())
+        if steps and not (is_kept or in_loops or event.subject in summary.escaped_objects or event.site.is_in_test()):
+            name = summary.program.name_of(event.subject if event.subject is not None else "")
+            values = {"function": event.site.function.rpartition(".")[2], **({"scaler": name} if name else {})}
+            yield make_finding("new:per-step", event.site, [event], values, (), certain=False)
+
+
+def find_clips_without_scaler(summary: GraphSummary) -> Iterator[Finding]:
+    """Yield a finding about a clip that only runs where a flag switches the scaler off."""
+    events = [node.event for node in summary.graph.nodes if node.event is not None]
+    clips = [event for event in events if isinstance(event, e.Clip) and not event.measures_only]
+    steps = [event for event in events if isinstance(event, e.ScalerStep) and event.framework is None]
+    plain = [event for event in events if isinstance(event, e.Step)]
+    unscales = any(isinstance(event, e.Unscale) for event in events) or summary.escape_effects[e.UNSCALES]
+    if not (clips and steps and plain) or unscales or _may_clip_scaled(summary):
+        return
+    backwards = [event for event in events if isinstance(event, e.Backward) and event.subject is not None]
+    common = set.intersection(*(set(event.guards) for event in clips))
+    for key, truth in common:
+        is_off = any((key, truth) in event.guards for event in plain)
+        if is_off and all((key, not truth) in event.guards for event in (*steps, *backwards)):
+            values = {"clip": str(clips[0].names.get("call", "the clip"))}
+            witness = (TraceStep(clips[0].site, describe_event(clips[0])),)
+            yield make_finding("clip:plain-only", steps[0].site, [steps[0]], values, witness, certain=False)
+            return
+
+
+def _may_clip_scaled(summary: GraphSummary) -> bool:
+    """Return True if a path leads from a scaled backward to a clip before the scaler steps."""
+    nodes = summary.graph.nodes
+    work = [i for i, node in enumerate(nodes) if isinstance(node.event, e.Backward) and node.event.subject is not None]
+    seen = set(work)
+    while work:
+        for target, _, _ in nodes[work.pop()].edges:
+            event = nodes[target].event
+            if isinstance(event, e.Clip):
+                return True
+            if target not in seen and not isinstance(event, (e.ScalerStep, e.Again)):
+                seen.add(target)
+                work.append(target)
+    return False
+
+
+def find_trailing_windows(summary: GraphSummary) -> Iterator[Predicate]:
+    """Yield window predicates that guard all steps, if microbatches are known to remain after the last step."""
+    tests = [
+        summary.graph.predicates[key]
+        for key in summary.window_predicates
+        if summary.window_predicates[key] and key in summary.accumulating_windows
+    ]
+    tests = [test for test in tests if test.trailing_microbatches is not None and not test.is_off_by_one]
+    if not tests or summary.program.attributes.fragment:
+        return
+    events = [node.event for node in summary.graph.nodes if node.event is not None]
+    fed = [frozenset(event.guards) for event in events if isinstance(event, e.Backward)]
+    for test in tests:
+        ended = {summary.optimizer_keys[i] for i in summary.window_optimizers.get(test.key, ())}
+        steps = [event for event in events if isinstance(event, (e.ScalerStep, e.Step)) and event.object in ended]
+        # The backward has all other guards of the step, so no separate predicate ends the last window.
+        alone = all(frozenset(event.guards) - {(test.key, True)} in fed for event in steps)
+        windowed = all((test.key, True) in event.guards for event in steps)
+        if alone and windowed and not ended & summary.escape_effects[e.STEPS]:
+            yield test
+
+
+def describe_trailing(test: Predicate) -> dict[str, str]:
+    assert test.trailing_microbatches is not None
+    left, turns = test.trailing_microbatches
+    number = f"the last {left} of" if left > 1 else "the last of"
+    return {"window": str(test.text), "left": f"{number} {turns} micro-batches"}

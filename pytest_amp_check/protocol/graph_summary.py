@@ -1,0 +1,190 @@
+"""Summary of the events of one graph: optimizers, accumulation windows and flags."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from . import events as e
+from .checker import Checker
+from .event_graph import Graph, Program
+from .events import Event, EventKind
+
+
+class GraphSummary(Checker):
+    """The events of one graph, summarized before paths are explored."""
+
+    def __init__(self, graph: Graph, program: Program) -> None:
+        super().__init__(program, graph.predicates)
+        self.graph = graph
+        self._summarize_events()
+
+    def event_at(self, index: int) -> Event | None:
+        return self.graph.nodes[index].event
+
+    def find_unscale_guards(self, i: int) -> Iterator[tuple[int, bool]]:
+        for node in self.graph.nodes:
+            if isinstance(node.event, e.Unscale) and node.event.object == self.optimizer_keys[i]:
+                yield from node.event.guards
+
+    def find_already_accumulated(self, event: e.Backward) -> tuple[int, ...]:
+        return ()  # the graph does not show the number of the iteration
+
+    def _summarize_events(self) -> None:
+        events = [node.event for node in self.graph.nodes if node.event is not None]
+        established = {
+            x.subject if isinstance(x, e.OptimizerNew) else x.object for x in events if x.establishes_optimizer
+        }
+        for event in events:
+            if isinstance(event, e.ZeroGrad):
+                established.update(event.owners or ())
+        self.unused_optimizers = _find_unused_optimizers(events)
+        established -= self.unused_optimizers
+        self.optimizer_keys: list[int] = sorted(key for key in established if key is not None)
+        self.optimizer_index = {key: i for i, key in enumerate(self.optimizer_keys)}
+        self.scaler_keys = sorted({x.subject for x in events if isinstance(x, e.ScalerNew) and x.subject is not None})
+        self.scaler_bits = {key: 1 << i for i, key in enumerate(self.scaler_keys)}
+        self.updated_scalers = {x.subject for x in events if isinstance(x, e.Update)}
+        changing = self.varying_predicates = self._find_varying_predicates()
+        for event in events:
+            if isinstance(event, e.ZeroGrad):
+                lasting = frozenset((key, truth) for key, truth in event.guards if not changing >> key & 1)
+                for key in self.owner_keys(event):
+                    self.clearing_sites.setdefault(key, []).append((event.loops or (), lasting))
+        self.zeroed_optimizers = set(self.clearing_sites)
+        self.stepped_optimizers = {
+            x.object for x in events if isinstance(x, (e.ScalerStep, e.Step)) and x.object is not None
+        }
+        self.assigned_optimizers = {key for x in events if isinstance(x, e.Handoff) for key in x.given}
+        for event in events:
+            if isinstance(event, e.ScalerStep) and event.object is not None:
+                self.step_guards.setdefault(event.object, []).append(frozenset(event.guards))
+            if isinstance(event, (e.ScalerStep, e.Unscale)) and event.object in self.optimizer_index:
+                self.served_optimizers.setdefault(event.subject, set()).add(self.optimizer_index[event.object])
+            if isinstance(event, e.Handoff):
+                things = event.things
+                self.escaped_objects.update(things)
+                for matter in event.about:
+                    self.escape_effects[matter].update(things)
+        self.sole_optimizers = self._find_sole_optimizers(events)
+        for event in events:
+            if isinstance(event, e.Restore):
+                for key in self.owner_keys(event):
+                    self.restore_guards.setdefault(key, []).append(frozenset(event.guards))
+        self.clears_unknown_grads = any(isinstance(x, e.ZeroGrad) and x.owners == () for x in events)
+        self.window_predicates = self._find_windows(events)
+        asked = {key for x in events if isinstance(x, e.Backward) for key, _ in x.guards}
+        self.flag_predicates = self._find_flag_predicates(events, asked)
+        #: Predicates beside which another predicate prevents a step in the first iteration of a loop.
+        self.delayed_step_predicates = {
+            key
+            for x in events
+            if isinstance(x, (e.ScalerStep, e.Step))
+            and any(self.graph.predicates[k].eventually_excluded is truth for k, truth in x.guards)
+            for key, _ in x.guards
+        }
+        self.event_kinds: set[EventKind] = set(map(type, events))
+        asked_of = {key for node in self.graph.nodes for _, key, _ in node.edges if key >= 0}
+        self.has_scale_branch = any(self.graph.predicates[key].compares_scales for key in asked_of)
+        #: True if a loss is scaled unevenly on any path.
+        self.has_uneven_scale = any(map(_is_scaled_unevenly, events))
+
+    def _find_sole_optimizers(self, events: list[Event]) -> frozenset[int]:
+        """Return the only stepped optimizer, or the optimizers that constant predicates make mutually exclusive."""
+        changing = self._find_varying_predicates()
+        steps: dict[int, list[set[tuple[int, bool]]]] = {}
+        for event in events:
+            if isinstance(event, (e.ScalerStep, e.Step)) and event.object in self.optimizer_index:
+                lasting = {(key, truth) for key, truth in event.guards if not changing >> key & 1}
+                steps.setdefault(self.optimizer_index[event.object], []).append(lasting)
+        for one, mine in steps.items():
+            for other, theirs in steps.items():
+                if other > one and not all(_are_exclusive(here, there) for here in mine for there in theirs):
+                    return frozenset()
+        return frozenset(steps)
+
+    def _find_varying_predicates(self) -> int:
+        """Return the predicates (as a bit set) that may have another truth when evaluated again."""
+        changing = 0
+        for node in self.graph.nodes:
+            changing |= node.forgotten_predicates
+        return changing
+
+    def may_violate(self) -> bool:
+        """Return True if the events of the graph can violate the automaton. Most graphs need no exploration."""
+        if self.has_uneven_scale or any(kind.may_violate for kind in self.event_kinds):
+            return True
+        return e.Backward in self.event_kinds and (bool(self.window_predicates) or e.Step in self.event_kinds)
+
+    def _find_windows(self, events: list[Event]) -> dict[int, bool]:
+        """Return the predicates that decide the end of an accumulation window, with the truth at the end."""
+        everywhere: set[tuple[int, bool]] | None = None
+        for event in events:
+            if isinstance(event, e.Backward):
+                guards = set(event.guards)
+                everywhere = guards if everywhere is None else everywhere & guards
+        if everywhere is None:
+            return {}
+        windows: dict[int, bool] = {}
+        for event in events:
+            if isinstance(event, (e.ScalerStep, e.Step)):
+                for key, truth in event.guards:
+                    test = self.graph.predicates[key]
+                    # A step that runs only while a counter is small does not end a window.
+                    counts = test.is_window_predicate and test.eventual_truth in (None, truth)
+                    if counts and (key, truth) not in everywhere:
+                        # A step under the opposite truth handles the trailing microbatches of the loop.
+                        windows.setdefault(key, truth)
+                        if event.object in self.optimizer_index:
+                            self.window_optimizers.setdefault(key, set()).add(self.optimizer_index[event.object])
+        return windows
+
+    def _find_flag_predicates(self, events: list[Event], asked: set[int]) -> dict[int, bool]:
+        """Return argument flags that guard steps but no backward, with the truth for the step.
+
+        If each optimizer has separate flags, the flags freeze optimizers and do not describe a window.
+        """
+        found: dict[int | None, set[tuple[int, bool]]] = {}
+        for event in events:
+            if isinstance(event, (e.ScalerStep, e.Step)):
+                found.setdefault(event.object, set()).update(
+                    (key, truth)
+                    for key, truth in event.guards
+                    if self.graph.predicates[key].is_flag and key not in asked and key not in self.window_predicates
+                )
+        each = list(found.values())
+        return dict(set.intersection(*each) if each and all(each) else set().union(*each))
+
+
+def _find_unused_optimizers(events: Sequence[Event]) -> set[int | None]:
+    """Return the optimizers that events only construct, load or save, if another optimizer is stepped.
+
+    Factories construct many optimizers of the same parameters, and a script steps one of these optimizers. With every
+    optimizer in the state, a script soon exceeds the budget.
+    """
+    if not any(isinstance(event, (e.ScalerStep, e.Step)) for event in events):
+        return set()
+    constructed: set[int | None] = set()
+    used: set[int | None] = set()
+    owners: list[Collection[int]] = []
+    for event in events:
+        if isinstance(event, e.OptimizerNew):
+            constructed.add(event.subject)
+        elif isinstance(event, e.Handoff):
+            used.update(event.given)
+        elif not isinstance(event, (e.OptimizerLoad, e.Save)):
+            used |= {event.subject, event.object}
+            owners.append((event.owners if isinstance(event, e.OwnedEvent) else None) or ())
+    for each in owners:
+        # Gradients shared with a used optimizer belong to the used optimizer.
+        if used.isdisjoint(each):
+            used.update(each)
+    return constructed - used
+
+
+def _is_scaled_unevenly(event: Event) -> bool:
+    return isinstance(event, e.ScaledLoss) and (event.twice or (isinstance(event, e.Backward) and event.uneven))
+
+
+def _are_exclusive(some: set[tuple[int, bool]], others: set[tuple[int, bool]]) -> bool:
+    """Return True if two sets of guards contain opposite truths of a predicate."""
+    return any((key, not truth) in others for key, truth in some)

@@ -1,0 +1,149 @@
+"""Tracked objects of a program: scalers, optimizers, modules, losses and autocast regions."""
+
+from __future__ import annotations
+
+from .events.event import NO_NAMES, FieldValue
+from .sites import Site
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    #: Source texts for messages (converted by ``str``), or values bound to a signature.
+    Names = Mapping[str, object]
+
+
+class ScalerAttributes:
+    """Attributes of a scaler."""
+
+    #: Condition under which the scaler scales. After a program is analyzed: a boolean, or UNKNOWN.
+    enabled: FieldValue = True
+    #: Predicates of this condition. None for a scaler that nobody constructs here.
+    enabling: frozenset[int] | None = None
+    #: Class of the project from which the scaler derives.
+    cls: FieldValue = None
+    #: Sharded over ranks.
+    sharded: bool = False
+    #: Framework that owns the scaler, None for a scaler of the program.
+    framework: str | None = None
+    #: Severity that the doubt leaves whether the framework scales, "" without a doubt.
+    doubt: str = ""
+    #: An engine that accumulates gradients in a context.
+    accumulates: bool = False
+
+
+class OptimizerAttributes:
+    """Attributes of an optimizer."""
+
+    #: Modules whose parameters the optimizer owns, None if unknown.
+    owns: frozenset[int] | None = None
+    #: Other optimizers that own some of the parameters.
+    shares: set[int] | None = None
+    #: Stands for several optimizers. None if it is one.
+    several: bool | None = None
+    #: A class with its own ``step`` holds the optimizer.
+    wrapped: bool = False
+    #: A framework steps, and the number of microbatches of a window is not known to be above one.
+    may_have_no_window: bool = False
+    #: Hooks may see or change gradients before the step.
+    hooked: bool = False
+    #: Code elsewhere, or the learning rate, divides by the number of microbatches.
+    divided: bool = False
+    #: The fused implementation of torch.
+    fused: bool = False
+    #: The engine that steps the optimizer, with the guards of the path.
+    engine: tuple[FieldValue, frozenset[tuple[int, bool]]] | None = None
+
+
+_NO_WRAPPERS: dict[str, frozenset[tuple[int, bool]]] = {}
+
+
+class ModuleAttributes:
+    """Attributes of a module, or of a parameter."""
+
+    #: Submodules.
+    parts: set[int] | None = None
+    #: Name of the class of a module of the project.
+    class_name: str | None = None
+    #: The code of the forward is known. None if nobody has looked.
+    read: bool | None = None
+    #: Wrappers of the module, each with the predicates under which it wraps.
+    wrappers: dict[str, frozenset[tuple[int, bool]]] = _NO_WRAPPERS
+    #: The module casts its inputs, or parameters, itself.
+    casts: bool = False
+    #: Low dtype in which a policy makes the module compute.
+    computes_in: str | None = None
+    #: Parameters in a low dtype.
+    low: bool = False
+    #: Level of apex that keeps float32 copies of the parameters.
+    copies: str = ""
+    #: A copy of another module.
+    copied: bool = False
+    compiled: bool = False
+    frozen: bool = False
+    #: Some parameters are frozen.
+    partly_frozen: bool = False
+    #: Precision of the Trainer that trains the module.
+    trainer: str | None = None
+    deepspeed: bool = False
+    #: A parameter in float32, and one with dimensions.
+    parameter: bool = False
+    wide: bool = False
+    #: Source texts about sides that are slow on Tensor Cores.
+    odd: Names | None = None
+
+
+class LossAttributes:
+    """Attributes of a loss function that is an object."""
+
+    #: The computation runs in the widest dtype of its inputs.
+    promotes: bool = False
+    reduction: FieldValue = None
+
+
+class RegionAttributes:
+    """Attributes of an autocast context."""
+
+    dtype: str = "?"
+    #: The region caches casts of weights.
+    cache: bool = True
+    #: A variable holds the context, so it may be entered again.
+    stored: bool = False
+
+
+class ObjectAttributes(ScalerAttributes, OptimizerAttributes, ModuleAttributes, LossAttributes, RegionAttributes):
+    """Attributes of a tracked object. An object has those of its role, and those that several roles have."""
+
+    #: Constructed by code that is analyzed.
+    constructed: bool = False
+    #: Name of the constructor.
+    callable: str = ""
+    arguments: Names = NO_NAMES
+    #: Device type, "" if unknown.
+    device: FieldValue = ""
+    #: Kind of a module or loss.
+    kind: str = ""
+    #: Other code has the object.
+    shared: bool = False
+
+    def __init__(self, **attributes: FieldValue) -> None:
+        self.__dict__.update(attributes)
+
+
+class TrackedObject:
+    """An object of the protocol: a scaler, an optimizer, a module, an autocast region.
+
+    ``key`` is the index in :attr:`Program.objects`.
+    """
+
+    __slots__ = ("attributes", "key", "name", "role", "site")
+
+    def __init__(self, key: int, role: str, name: str, site: Site | None, attributes: ObjectAttributes) -> None:
+        self.key = key
+        self.role = role
+        self.name = name
+        self.site = site
+        self.attributes = attributes
+
+    def __repr__(self) -> str:
+        return f"<{self.role} {self.key} {self.name}>"

@@ -1,0 +1,97 @@
+"""Attributes and items of values."""
+
+from __future__ import annotations
+
+import ast
+
+from ...project.module import item_name
+from ..identity import structural_unknown
+from ..interpreter import Interpreter
+from ..source_text import expression_text, short_text_or
+from ..values.containers import MappingValue, SequenceValue
+from ..values.definitions import Instance
+from ..values.tensors import TensorValue
+from ..values.value import NONE, UnknownValue, Value, join_provenance
+from .names import recognize_object
+
+#: Attributes, methods and functions that return an amount of data.
+DATA_SIZE_NAMES = frozenset("shape size numel nelement len sum count_nonzero".split())
+
+
+def evaluate_attribute(interp: Interpreter, node: ast.Attribute) -> Value:
+    receiver = interp.evaluate(node.value)
+    return recognize_object(interp, attribute_of(interp, receiver, node.attr, node), node, node.attr)
+
+
+def attribute_of(interp: Interpreter, receiver: Value, name: str, node: ast.AST) -> Value:
+    """Return the value of an attribute."""
+    handler = interp.handlers.attributes.get(receiver.kind)
+    found = handler(interp, receiver, name, node) if handler is not None else None
+    key = receiver.identity_key(interp.unique_number) if found is None or isinstance(receiver, TensorValue) else None
+    stored = interp.state.heap.get((key, name)) if isinstance(key, int) else None
+    if found is not None:
+        # The result of a model may be an object with a loss in an attribute that the code assigned.
+        return stored if isinstance(stored, TensorValue) else found
+    if stored is not None:
+        return stored
+    text = expression_text(node) if isinstance(node, ast.expr) else name
+    made = structural_unknown(interp, "attribute", (receiver,), text, name)
+    made.is_from_outside = receiver.is_from_outside
+    made.owner_key = receiver.key if isinstance(receiver, UnknownValue) else -1
+    made.is_from_gradient = made.is_from_gradient or name == "grad"
+    made.is_comparison_result = receiver.is_call_result
+    made.is_data_size = name in DATA_SIZE_NAMES
+    return made
+
+
+def evaluate_subscript(interp: Interpreter, node: ast.Subscript) -> Value:
+    receiver = interp.evaluate(node.value)
+    index = interp.evaluate(node.slice)
+    return recognize_object(interp, item_of(interp, receiver, index, node), node, "")
+
+
+def item_of(interp: Interpreter, receiver: Value, index: Value, node: ast.AST) -> Value:
+    heap_key = item_heap_key(interp, receiver, index)
+    written = interp.state.heap.get(heap_key) if heap_key is not None else None
+    if written is not None:
+        return written
+    fields = fields_of_record(interp, receiver, node) if isinstance(index.value, int) else None
+    known = (receiver if fields is None else fields).item_at(index)
+    if known is not None:
+        return known
+    made = structural_unknown(interp, "item", (receiver, index), short_text_or(node))
+    if isinstance(receiver, MappingValue):
+        # Other code added the entry, or the code added the entry under an unknown key.
+        made = made.with_provenance(
+            join_provenance(entry for key, entry in receiver.items.items() if isinstance(key, tuple))
+        )
+    made.item_origin = item_origin_of(receiver, index)
+    made.is_data_size = receiver.is_data_size
+    return made
+
+
+def fields_of_record(interp: Interpreter, value: Value, node: ast.AST) -> SequenceValue | None:
+    """Return the fields of a named tuple in the order of their declaration, or None for another value."""
+    if not isinstance(value, Instance) or not value.cls.is_record() or "__iter__" in value.cls.methods:
+        return None
+    return SequenceValue([attribute_of(interp, value, name, node) for name in value.cls.declared_fields()])
+
+
+def item_heap_key(interp: Interpreter, receiver: Value, index: Value) -> tuple[int, str] | None:
+    """Return the heap key for an item with a constant name in an unknown value or a tensor, or None."""
+    if not isinstance(index.value, str) or receiver.kind not in ("unknown", "tensor"):
+        return None
+    key = receiver.identity_key(interp.unique_number)
+    return (key, item_name(index.value)) if isinstance(key, int) else None
+
+
+def evaluate_slice(interp: Interpreter, node: ast.Slice) -> Value:
+    bounds = [NONE if part is None else interp.evaluate(part) for part in (node.lower, node.upper, node.step)]
+    return structural_unknown(interp, "slice", tuple(bounds), short_text_or(node))
+
+
+def item_origin_of(receiver: Value, index: Value) -> tuple[int, str | None] | None:
+    """Return the key of the unknown value that an index refers to and the item's name, or None."""
+    if not isinstance(receiver, UnknownValue):
+        return None
+    return receiver.key, index.value if isinstance(index.value, str) else None

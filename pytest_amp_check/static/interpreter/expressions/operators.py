@@ -1,0 +1,164 @@
+"""Operators on two values, and what operators preserve."""
+
+from __future__ import annotations
+
+import ast
+
+from ....protocol import events as e
+from ..conditions import conjunction, disjunction, negate
+from ..counters import compute_constant
+from ..identity import record_division, record_multiplication, structural_unknown
+from ..interpreter import Interpreter, first_result
+from ..source_text import short_text, short_text_or
+from ..values.containers import MappingValue, SequenceValue, merge_into
+from ..values.gradients import GradValue, ParamsValue
+from ..values.tensors import TensorValue
+from ..values.value import NO_CONSTANT, ConditionValue, Const, UnknownValue, Value, are_data_sizes
+from .conditional import condition_formula
+
+OPERATOR_SYMBOLS: dict[type[ast.AST], str] = {
+    ast.Add: "+",
+    ast.Sub: "-",
+    ast.Mult: "*",
+    ast.Div: "/",
+    ast.FloorDiv: "//",
+    ast.Mod: "%",
+    ast.Pow: "**",
+    ast.MatMult: "@",
+    ast.BitAnd: "&",
+    ast.BitOr: "|",
+    ast.BitXor: "^",
+    ast.LShift: "<<",
+    ast.RShift: ">>",
+}
+
+
+def evaluate_unary(interp: Interpreter, node: ast.UnaryOp) -> Value:
+    if isinstance(node.op, ast.Not):
+        return ConditionValue(negate(condition_formula(interp, node.operand)), interp.current_loops())
+    value = interp.evaluate(node.operand)
+    if isinstance(node.op, ast.USub) and isinstance(value.value, (int, float)):
+        return Const(-value.value)
+    if isinstance(value, (TensorValue, GradValue)):
+        return value
+    made = structural_unknown(interp, "unary", (value,), short_text(node), type(node.op).__name__)
+    made.is_divided = value.is_divided
+    made.is_comparison_result = value.is_comparison_result
+    return made
+
+
+def evaluate_binary(interp: Interpreter, node: ast.BinOp) -> Value:
+    left, right = interp.evaluate(node.left), interp.evaluate(node.right)
+    op = OPERATOR_SYMBOLS[type(node.op)]
+    if op == "/" and isinstance(left, GradValue) and right.gradient_reads:
+        # A gradient divided by its norm: the scale cancels.
+        made = apply_operator(interp, op, left, right, node)
+        mark_scale_undone(right.gradient_reads)
+        return made
+    for side, child, other in ((left, node.left, right), (right, node.right, left)):
+        # The product or quotient of gradients and a number is still a gradient.
+        if op not in ("*", "/") or not isinstance(side, GradValue) or isinstance(other, GradValue):
+            notify_use(interp, side, child)
+    return apply_operator(interp, op, left, right, node)
+
+
+def notify_use(interp: Interpreter, value: Value, node: ast.AST) -> None:
+    """Notify the operand handler that code computes with a value or prints a value."""
+    handler = interp.handlers.operands.get(value.kind)
+    if handler is not None:
+        handler(interp, value, node)
+
+
+def apply_operator(interp: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> Value:
+    if NO_CONSTANT not in (left.value, right.value):
+        known = compute_constant(op, left.value, right.value) or interp.fresh_unknown(node)
+        known.is_divided = op == "/"
+        return known
+    combine = {"&": conjunction, "|": disjunction}.get(op)
+    if combine is not None and isinstance(left, ConditionValue) and isinstance(right, ConditionValue):
+        return ConditionValue(combine(left.formula, right.formula), left.loops | right.loops)
+    special = first_result(interp.handlers.operators, interp, op, left, right, node)
+    if special is not None:
+        return special
+    for side in (left, right):
+        if isinstance(side, ParamsValue):
+            return side
+    return _combine_containers(op, left, right) or _unknown_operation(interp, op, left, right, node)
+
+
+def _combine_containers(op: str, left: Value, right: Value) -> Value | None:
+    """Return the result of an operator on two containers, or None."""
+    if isinstance(left, SequenceValue) and isinstance(right, SequenceValue) and op == "+":
+        return SequenceValue([*left.items, *right.items], is_open=left.is_open or right.is_open)
+    if op == "|" and (isinstance(left, MappingValue) or isinstance(right, MappingValue)):
+        merged = MappingValue({})
+        for side in (left, right):
+            merge_into(merged, side)
+        return merged
+    return None
+
+
+def _unknown_operation(interp: Interpreter, op: str, left: Value, right: Value, node: ast.AST) -> UnknownValue:
+    """Return the result of an operator on two values of which at least one is not known."""
+    made = structural_unknown(interp, "binary", (left, right), short_text_or(node, op), op)
+    if op in ("+", "%") and isinstance(left.value, str):
+        made.text_prefix = left.value.partition("%")[0] if op == "%" else left.value
+    _propagate_counter(op, left, right, made)
+    if op in ("+", "-") and isinstance(left, UnknownValue) and isinstance(right.value, int):
+        made.owner_key = left.owner_key
+    if op == "%":
+        made.remainder_operands = left, right
+    made.is_divided = made.is_divided or _may_average(interp, op, left, right)
+    made.is_only_summed = (
+        made.is_divided and op != "/" and all(side.is_only_summed for side in (left, right) if side.is_divided)
+    )
+    made.is_data_size = op in ("+", "*") and are_data_sizes((left, right))
+    if op in ("+", "-", "*", "/"):
+        made.is_comparison_result = (
+            left.is_comparison_result
+            or right.is_comparison_result
+            or (op == "/" and left.is_only_summed and not made.is_divided)
+        )
+    if isinstance(left, UnknownValue):
+        if op == "/" and not made.divisors and not is_iteration_data_size(interp, right):
+            record_division(interp, made, left, right, node)
+        elif op == "*":
+            record_multiplication(interp, made, left, right)
+    return made
+
+
+def _propagate_counter(op: str, left: Value, right: Value, made: UnknownValue) -> None:
+    """Mark the sum of a counter and a constant as a counter with an offset."""
+    counted, other = (left, right) if left.is_counter else (right, left)
+    made.is_counter = made.is_counter or counted.is_counter
+    if counted.is_counter and op in ("+", "-") and isinstance(other.value, int):
+        made.offset_base = counted.offset_base
+        made.offset = counted.offset + (other.value if op == "+" else -other.value)
+        made.first_value, made.is_loop_index = counted.first_value, counted.is_loop_index
+        made.is_iteration_count = counted.is_iteration_count and left is counted
+
+
+def mark_scale_undone(gradient_reads: tuple[e.GradientAccess, ...]) -> None:
+    """Mark reads of scaled gradients as correct: the scale, or a number with the same scale, divides the result."""
+    for event in gradient_reads:
+        event.undone = True
+
+
+def is_remade_per_iteration(interp: Interpreter, value: Value) -> bool:
+    """Return True if each iteration of the innermost loop recreates a value."""
+    return bool(interp.state.loops) and interp.state.loops[-1].key in (value.loops or value.varying_loops())
+
+
+def is_iteration_data_size(interp: Interpreter, divisor: Value) -> bool:
+    """Return True if a value is the amount of this iteration's data. A quotient by such a value is a mean."""
+    return divisor.is_data_size and is_remade_per_iteration(interp, divisor)
+
+
+def _may_average(interp: Interpreter, op: str, left: Value, right: Value) -> bool:
+    """Return True if a number may have been divided by a number of micro-batches."""
+    if op == "/":
+        return (left.is_divided and not left.is_only_summed) or not is_iteration_data_size(interp, right)
+    if op == "*":
+        return left.is_divided or right.is_divided
+    sides = [side for side in (left, right) if side.value is NO_CONSTANT]
+    return op in ("+", "-") and all(side.is_divided for side in sides)

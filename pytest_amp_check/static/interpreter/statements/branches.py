@@ -1,0 +1,82 @@
+"""Branches: ``if`` and ``match``."""
+
+from __future__ import annotations
+
+import ast
+
+from ....protocol.checks import ends_program
+from ....protocol.source_text import SourceText
+from ...project.syntax import walk
+from ..conditions import Formula, conjunction, negate
+from ..expressions.conditional import condition_formula, version_test_of
+from ..imports import look_up
+from ..interpreter import Interpreter
+from ..joins import run_branches
+from ..values.definitions import ExternalName
+from .simple_statements import notify_required_condition
+
+
+def execute_if(interp: Interpreter, node: ast.If) -> None:
+    if is_main_guard(node.test):
+        interp.execute_block(node.body)
+        return
+    formula = condition_formula(interp, node.test)
+    if any(ends_program(part) for part in (*node.body, *node.orelse)):
+        notify_required_condition(interp, node.test)
+    is_fallback = interp.module.may_check_version and _is_version_test(interp, node.test)
+    interp.state.fallback_depth += is_fallback
+    yes, no = run_branches(
+        interp, formula, lambda: interp.execute_block(node.body), lambda: interp.execute_block(node.orelse)
+    )
+    interp.state.fallback_depth -= is_fallback
+    if not isinstance(formula, bool) and yes != no:
+        # One branch ended: the code that follows runs under the condition of the other branch.
+        interp.state.fallback_depth += is_fallback
+        interp.state.path_condition.append(formula if yes else negate(formula))
+
+
+def _is_version_test(interp: Interpreter, test: ast.expr) -> bool:
+    """Return True if a condition asks about the installed torch, or uses a version imported under another name."""
+    asks, names = version_test_of(interp, test)
+    if asks:
+        return True
+    values = [look_up(interp, name) for name in names]
+    return any(isinstance(value, ExternalName) and "version" in value.name.lower() for value in values)
+
+
+def execute_match(interp: Interpreter, node: ast.Match) -> None:
+    subject = interp.evaluate(node.subject)
+    loops = subject.loops
+
+    def execute_case(index: int) -> None:
+        if index == len(node.cases):
+            return
+        arm = node.cases[index]
+        for child in walk(arm.pattern):
+            name = getattr(child, "name", None) or getattr(child, "rest", None)
+            if isinstance(name, str):
+                interp.state.frame.vars[name] = interp.fresh_unknown(arm.pattern, name)
+        if isinstance(arm.pattern, ast.MatchAs) and arm.pattern.pattern is None:
+            formula: Formula = True
+        elif isinstance(arm.pattern, (ast.MatchValue, ast.MatchSingleton)):
+            formula = condition_formula(interp, _as_comparison(node.subject, arm.pattern))
+        else:
+            question = ("case", subject.identity_key(interp.unique_number), ast.dump(arm.pattern))
+            formula = interp.predicate_formula(question, SourceText(arm.pattern), loops, arm.pattern)
+        if arm.guard is not None:
+            formula = conjunction(formula, condition_formula(interp, arm.guard))
+        run_branches(interp, formula, lambda: interp.execute_block(arm.body), lambda: execute_case(index + 1))
+
+    execute_case(0)
+
+
+def is_main_guard(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
+
+
+def _as_comparison(subject: ast.expr, pattern: ast.MatchValue | ast.MatchSingleton) -> ast.expr:
+    """Return the comparison of a ``case`` as an expression, so that the predicate is the same as in an ``if``."""
+    value = pattern.value if isinstance(pattern, ast.MatchValue) else ast.Constant(pattern.value)
+    operator = ast.Eq() if isinstance(pattern, ast.MatchValue) else ast.Is()
+    comparison = ast.copy_location(ast.Compare(subject, [operator], [value]), pattern)
+    return ast.fix_missing_locations(comparison)

@@ -1,0 +1,94 @@
+"""Loop variables: values at the head of a loop, which stand for all iterations."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from ...project.module import stored_names
+from ..interpreter import Interpreter
+from ..joins import join_values
+from ..state import Loop
+from ..values.containers import UnionValue
+from ..values.contexts import NullContext
+from ..values.definitions import FunctionValue, Instance
+from ..values.gradients import ParamsValue
+from ..values.objects import ObjectRef
+from ..values.value import Const, UnknownValue, Value
+from .exits import merge_exits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def havoc_loop_variables(interp: Interpreter, body: list[ast.stmt], loop: Loop, bind: Callable[[], int | None]) -> None:
+    """Havoc the variables that the loop body assigns: set them to unknown at the loop head.
+
+    A variable with a tracked object or None instead gets a dry run of the body, which shows the value after an
+    iteration.
+    """
+    names, attributes = stored_names(body)
+    assigned = [name for name in names if name in interp.state.frame.vars]
+    heap_keys = [key for key in interp.state.heap if key[1] in attributes] if attributes else []
+    values = [*(interp.state.frame.vars[name] for name in assigned), *(interp.state.heap[key] for key in heap_keys)]
+    if interp.statement_count < 4_000 and any(_may_become_object(value) for value in values):
+        after_vars, after_heap = _dry_run_iteration(interp, body, loop, bind)
+    else:
+        after_vars, after_heap = {}, {}
+    key = frozenset((loop.key,))
+    for name in assigned:
+        value = interp.state.frame.vars[name]
+        interp.state.frame.vars[name] = _havoc_value(interp, value, after_vars.get(name), name, key)
+    for heap_key in heap_keys:
+        interp.store_attribute(
+            *heap_key, _havoc_value(interp, interp.state.heap[heap_key], after_heap.get(heap_key), heap_key[1], key)
+        )
+
+
+def _havoc_value(interp: Interpreter, value: Value, after: Value | None, name: str, key: frozenset[int]) -> Value:
+    if _may_become_object(value):
+        if after is None or after is value or isinstance(after, UnknownValue):
+            return value
+        formula = interp.predicate_formula(("first turn", *key), "", frozenset())
+        return join_values(interp, formula, value, after, name)
+    if not isinstance(value, (Const, UnknownValue)):
+        return value.as_stored()
+    interp.last_serial += 1
+    made = interp.unknown_value(("carried", interp.last_serial, name), name, key)
+    start = value.value
+    if isinstance(start, int) and not isinstance(start, bool):
+        made.is_counter, made.first_value = True, start
+        made.is_iteration_count = True
+    elif value.is_counter:
+        made.is_counter, made.first_value = (
+            True,
+            None if value.first_value is None else value.first_value + value.offset,
+        )
+    made.dtype_info = value.dtype_info
+    return made
+
+
+def _dry_run_iteration(
+    interp: Interpreter, body: list[ast.stmt], loop: Loop, bind: Callable[[], int | None]
+) -> tuple[dict[str, Value], dict[tuple[int, str], Value]]:
+    """Analyze one iteration of a loop without recording events. Return the variables and the heap afterwards."""
+    after: list[Any] = []
+
+    def run_iteration() -> None:
+        trial = Loop(loop.key, len(interp.state.unwind_actions))
+        interp.state.loops.append(trial)
+        bind()
+        interp.execute_block(body)
+        merge_exits(interp, trial.continues)
+        after.extend((interp.state.frame.vars, interp.state.heap))
+
+    interp.speculate(run_iteration)
+    return after[0], after[1]
+
+
+def _may_become_object(value: Value) -> bool:
+    """Return True if a variable that a loop assigns may hold a value that is relevant to the protocol."""
+    return value.value is None or isinstance(
+        value, (ObjectRef, UnionValue, Instance, NullContext, ParamsValue, FunctionValue)
+    )

@@ -1,0 +1,134 @@
+"""Statements without a body: assignments, jumps, deletions, assertions and imports."""
+
+from __future__ import annotations
+
+import ast
+
+from ....protocol import events as e
+from ...project.module import ImportedName
+from ..conditions import conjunction
+from ..disabled_flags import flag_value
+from ..expressions.assignments import assign_target
+from ..expressions.conditional import condition_formula
+from ..expressions.names import emit_found_optimizer, is_used_as_optimizer
+from ..imports import import_value
+from ..interpreter import Interpreter
+from ..joins import record_raise, split_on
+from ..source_text import expression_text
+from ..values.containers import MappingValue
+from ..values.objects import ObjectRef
+from ..values.tensors import TensorValue
+from ..values.value import NONE, UnknownValue
+from .exits import mark_skip, run_unwind_actions
+
+
+def execute_expression(interp: Interpreter, node: ast.Expr) -> None:
+    value = interp.evaluate(node.value)
+    for listener in interp.handlers.expression_listeners:
+        listener(interp, node.value)
+    if isinstance(value, ObjectRef) and value.role == "autocast" and isinstance(node.value, ast.Call):
+        interp.emit(
+            e.ScopeLost,
+            node.value,
+            value.tracked_object.key,
+            how="expression",
+            names={"context": expression_text(node.value)},
+        )
+
+
+def execute_assign(interp: Interpreter, node: ast.Assign) -> None:
+    value = flag_value(interp, node, interp.evaluate(node.value))
+    for listener in interp.handlers.assignment_listeners:
+        listener(interp, node)
+    for target in node.targets:
+        if isinstance(value, TensorValue) and is_used_as_optimizer(interp, target):
+            # A method of a module may also create optimizers.
+            value = interp.fresh_unknown(node.value)
+        assign_target(interp, target, value)
+        if isinstance(node.value, ast.Call) and isinstance(value, UnknownValue):
+            emit_found_optimizer(interp, target, value)
+
+
+def execute_ann_assign(interp: Interpreter, node: ast.AnnAssign) -> None:
+    if node.value is not None:
+        assign_target(interp, node.target, interp.evaluate(node.value))
+
+
+def execute_return(interp: Interpreter, node: ast.Return) -> None:
+    value = interp.evaluate(node.value) if node.value is not None else NONE
+    run_unwind_actions(interp, interp.state.frame.unwind_base)
+    if interp.state.current_node is not None:
+        conditions = interp.state.path_condition[interp.state.frame.path_base :]
+        # Above 8 conditions, a new predicate stands for the path of this return.
+        condition = (
+            interp.shorten_formula(conjunction(*conditions))
+            if len(conditions) <= 8
+            else interp.predicate_formula(("return", id(node)), "", interp.current_loops())
+        )
+        interp.builder.add_exit(
+            interp.state.frame.returns, (interp.state.current_node, condition, value, interp.state.heap)
+        )
+        interp.builder.return_count += 1
+    interp.state.current_node = None
+
+
+def execute_raise(interp: Interpreter, node: ast.Raise) -> None:
+    for child in (node.exc, node.cause):
+        if child is not None:
+            interp.evaluate(child)
+    record_raise(interp)
+    interp.builder.event_count += 1
+    interp.state.current_node = None
+
+
+def execute_jump(interp: Interpreter, node: ast.Break | ast.Continue) -> None:
+    if interp.state.loops:
+        loop = interp.state.loops[-1]
+        run_unwind_actions(interp, loop.unwind_base)
+        if interp.state.current_node is not None:
+            if isinstance(node, ast.Continue):
+                mark_skip(interp, "continue", node)
+            exits = loop.breaks if isinstance(node, ast.Break) else loop.continues
+            interp.builder.add_exit(exits, (interp.state.current_node, interp.state.frame.vars, interp.state.heap))
+    interp.builder.jump_count += 1
+    interp.state.current_node = None
+
+
+def execute_delete(interp: Interpreter, node: ast.Delete) -> None:
+    for target in node.targets:
+        if isinstance(target, ast.Name):
+            interp.state.frame.vars.pop(target.id, None)
+        elif isinstance(target, ast.Subscript):
+            holder, index = interp.evaluate(target.value), interp.evaluate(target.slice)
+            if isinstance(holder, MappingValue):
+                holder.items.pop(index.value, None)
+
+
+def execute_assert(interp: Interpreter, node: ast.Assert) -> None:
+    formula = condition_formula(interp, node.test)
+    notify_required_condition(interp, node.test)
+    if not isinstance(formula, bool):
+        yes, _ = split_on(interp, formula)
+        interp.state.current_node = yes
+        interp.state.path_condition.append(formula)
+
+
+def execute_import(interp: Interpreter, node: ast.Import) -> None:
+    for alias in node.names:
+        head = alias.name.partition(".")[0]
+        interp.state.frame.vars[alias.asname or head] = import_value(
+            interp, ImportedName(alias.name if alias.asname else head, "", 0)
+        )
+
+
+def execute_import_from(interp: Interpreter, node: ast.ImportFrom) -> None:
+    for alias in node.names:
+        if alias.name != "*":
+            origin = ImportedName(node.module or "", alias.name, node.level)
+            interp.state.frame.vars[alias.asname or alias.name] = import_value(interp, origin)
+
+
+def notify_required_condition(interp: Interpreter, test: ast.expr) -> None:
+    """Notify the listeners of a condition without which the program does not continue."""
+    for listener in interp.handlers.required_condition_listeners:
+        listener(interp, test)

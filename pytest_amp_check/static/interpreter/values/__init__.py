@@ -1,0 +1,1 @@
+"""Abstract values: the value domain of the interpreter."""

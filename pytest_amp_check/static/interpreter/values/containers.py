@@ -1,0 +1,149 @@
+"""Containers with known items, and unions of values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from collections.abc import Mapping as Items
+from functools import reduce
+
+from ....protocol.events import GradientAccess
+from ..conditions import Formula
+from ..dtypes import DtypeInfo, join
+from .tensors import TensorValue
+from .value import Aggregate, Const, Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+#: Limits of the structural identity of containers: nesting depth, and items of one container. Larger containers are
+#: never equal.
+MAX_KEY_DEPTH, MAX_KEY_ITEMS = 3, 16
+
+
+class SequenceValue(Aggregate):
+    """List or tuple with known items; ``is_open`` if there may be more items."""
+
+    kind = "sequence"
+    is_relevant = True
+
+    __slots__ = ("is_open", "items")
+
+    def __init__(self, items: list[Value], *, is_open: bool = False) -> None:
+        super().__init__()
+        self.items = items
+        self.is_open = is_open
+
+    @property
+    def gradient_reads(self) -> tuple[GradientAccess, ...]:  # type: ignore[override]
+        return tuple(reading for item in self.items for reading in item.gradient_reads)
+
+    def truth_condition(self) -> Formula | None:
+        return True if self.items else None if self.is_open else False
+
+    def item_at(self, index: Value) -> Value | None:
+        position, size = index.value, len(self.items)
+        if isinstance(position, int) and -size <= position < size:
+            return self.items[position]
+        return self.items[0] if size == 1 else None
+
+    def loop_element(self) -> Value | None:
+        if not self.items or isinstance(self.items[0], Const):
+            return None
+        tensors = [item for item in self.items if isinstance(item, TensorValue)]
+        if len(tensors) == len(self.items):
+            merged = TensorValue.join(tensors)
+            merged.dtype_info = reduce(join, [tensor.dtype_info for tensor in tensors])
+            return merged
+        return self.items[0] if len(self.items) == 1 else None
+
+    def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
+        if depth >= MAX_KEY_DEPTH or self.is_open or len(self.items) > MAX_KEY_ITEMS:
+            return number(self)
+        return (self.kind, *[item.identity_key(number, depth + 1) for item in self.items])
+
+    def varying_loops(self) -> frozenset[int]:
+        return self.loops.union(*[item.loops for item in self.items])
+
+    def contained_values(self) -> Iterable[Value]:
+        return self.items
+
+
+class MappingValue(Aggregate):
+    """Dict with known items; ``is_open`` if there may be more items."""
+
+    kind = "mapping"
+    is_relevant = True
+
+    __slots__ = ("is_open", "items")
+
+    def __init__(self, items: Items[Any, Value], *, is_open: bool = False) -> None:
+        super().__init__()
+        self.items: dict[object, Value] = dict(items)
+        self.is_open = is_open
+
+    def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
+        if depth >= MAX_KEY_DEPTH or self.is_open or len(self.items) > MAX_KEY_ITEMS:
+            return number(self)
+        return (self.kind, *[(key, item.identity_key(number, depth + 1)) for key, item in self.items.items()])
+
+    def truth_condition(self) -> Formula | None:
+        # A later iteration of a loop may add entries to an empty dict.
+        return True if self.items else None
+
+    def item_at(self, index: Value) -> Value | None:
+        return self.items.get(index.value)
+
+    def contained_values(self) -> Iterable[Value]:
+        return self.items.values()
+
+
+class UnionValue(Aggregate):
+    """One of several values, each under a condition. The conditions exclude one another."""
+
+    kind = "choice"
+    is_relevant = True
+
+    __slots__ = ("options",)
+
+    def __init__(self, options: list[tuple[Formula, Value]]) -> None:
+        super().__init__()
+        self.options = options
+
+    @property
+    def gradient_reads(self) -> tuple[GradientAccess, ...]:  # type: ignore[override]
+        return tuple(reading for _, option in self.options for reading in option.gradient_reads)
+
+    def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
+        if depth >= MAX_KEY_DEPTH:
+            return number(self)
+        return (self.kind, *[(formula, option.identity_key(number, depth + 1)) for formula, option in self.options])
+
+    def alternatives(self) -> list[Value]:
+        return [option for _, option in self.options]
+
+    def contained_values(self) -> Iterable[Value]:
+        return self.alternatives()
+
+    @property
+    def dtype_info(self) -> DtypeInfo:  # type: ignore[override]
+        return reduce(join, [option.dtype_info for option in self.alternatives()])
+
+
+def merge_into(mapping: MappingValue, value: Value) -> None:
+    """Apply ``mapping.update(value)``; ``value`` may be a dict, a list of pairs or an unknown value."""
+    inner = value.is_open if isinstance(value, (MappingValue, SequenceValue)) else True
+    if inner:
+        mapping.is_open = True
+        # An unknown value may hold any key, so a constant of the mapping is only a default.
+        mapping.items = {key: item for key, item in mapping.items.items() if not isinstance(item, Const)}
+    if isinstance(value, MappingValue):
+        mapping.items.update(value.items)
+        return
+    pairs = value.items if isinstance(value, SequenceValue) else [value]
+    for pair in pairs:
+        if isinstance(pair, SequenceValue) and len(pair.items) == 2 and isinstance(pair.items[0], Const):
+            mapping.items[pair.items[0].value] = pair.items[1]
+        else:
+            mapping.is_open = True

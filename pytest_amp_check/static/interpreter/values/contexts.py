@@ -1,0 +1,77 @@
+"""Contexts that ``with`` statements enter."""
+
+from __future__ import annotations
+
+from ....protocol.events import Anomaly
+from ..conditions import Formula
+from .value import Value
+
+
+class NullContext(Value):
+    """Context that does not change autocast."""
+
+    kind = "null context"
+    is_relevant = True
+
+    __slots__ = ()
+
+
+class AnomalyMode(Value):
+    """Anomaly detection that ``event`` enabled."""
+
+    kind = "anomaly detection"
+    is_relevant = True
+
+    __slots__ = ("event",)
+
+    def __init__(self, event: Anomaly) -> None:
+        super().__init__()
+        self.event = event
+
+
+class GradMode(Value):
+    """Context such as ``torch.no_grad()``."""
+
+    kind = "grad mode"
+    is_relevant = True
+
+    __slots__ = ()
+
+
+class NoSyncContext(Value):
+    """Context ``model.no_sync()`` of a module whose gradients are averaged over processes."""
+
+    kind = "no sync"
+    is_relevant = True
+
+    __slots__ = ()
+
+
+class Float8Context(Value):
+    """Region of TransformerEngine whose modules compute in float8 under the condition ``enabled``."""
+
+    kind = "float8"
+    is_relevant = True
+
+    __slots__ = ("enabled",)
+
+    def __init__(self, enabled: Formula) -> None:
+        super().__init__()
+        self.enabled = enabled
+
+
+class StackContext(Value):
+    """``ExitStack`` and its counts at entry.
+
+    open_region_count   autocast regions that were open before
+    no_sync_count       contexts without gradient averaging (``no_sync``) that were open before
+    float8_count        TransformerEngine regions that were open before
+    """
+
+    kind = "stack"
+    is_relevant = True
+    open_region_count: int
+    no_sync_count: int
+    float8_count: int
+
+    __slots__ = ("float8_count", "no_sync_count", "open_region_count")

@@ -1,0 +1,405 @@
+"""Base classes of abstract values, constants, and values of which only the identity is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ....protocol.events import GradientAccess
+from ....protocol.fast_namedtuple import NamedTuple
+from ....protocol.sites import Site
+from ....protocol.tracked_objects import TrackedObject
+from ..conditions import Formula
+from ..dtypes import NO_DTYPE_INFO, NUMBER_INFO, DtypeInfo
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    Same = TypeVar("Same", bound="TypedValue")
+
+
+#: Shared empty set. Most values have several empty sets, and each new set would be a separate object.
+EMPTY: frozenset[Any] = frozenset()
+
+#: Names in ``callees``: ``FORWARD`` stands for a module of an unknown class, ``AUTOCAST_CALLEES`` for a module that
+#: enters autocast itself.
+FORWARD = "forward"
+AUTOCAST_CALLEES = frozenset({"autocast"})
+#: Python value of a value that is no constant: no program holds this object.
+NO_CONSTANT = object()
+
+
+class Provenance(NamedTuple):
+    """Provenance of a value: the modules and regions that may have computed the value.
+
+    autocast_scope   "in", "out" or "unknown"; "" if nothing ran, "?" if the scope is not known
+    callees          names of unanalyzed code; the consumer decides if a name may enter autocast
+    region_dtypes    dtypes of the autocast regions, "?" for an unknown dtype
+    """
+
+    autocast_scope: str = ""
+    callees: frozenset[str] = EMPTY
+    region_dtypes: frozenset[str] = EMPTY
+
+
+NO_PROVENANCE = Provenance()
+
+
+class Value:
+    """Abstract value of an expression.
+
+    loops            keys of the loops that recreate the value in every iteration
+    is_divided       the value was divided, so a product with the value may be an average
+    microbatches     the value holds the micro-batches of one window
+    """
+
+    __slots__ = ("is_divided", "loops", "microbatches")
+
+    #: Key of the value in the handler tables of calls, methods, attributes and contexts.
+    kind: str = ""
+    #: True if the protocol distinguishes two values of this kind.
+    is_relevant: bool = False
+    #: Dtype info of the value, seen as a tensor.
+    dtype_info: DtypeInfo = NO_DTYPE_INFO
+    #: Python value of a constant.
+    value: object = NO_CONSTANT
+    #: Formula of a value that is a condition.
+    formula: Formula | None = None
+    #: Role of a tracked object, the object, and the unknown value in which the object was recognized.
+    role: str = ""
+    tracked_object: TrackedObject | None = None
+    recognized_from: UnknownValue | None = None
+    #: Defaults of attributes that only unknown values set; see :class:`UnknownValue`.
+    is_call_result: bool = False
+    is_comparison_result: bool = False
+    is_counter: bool = False
+    is_iteration_count: bool = False
+    is_data_size: bool = False
+    first_value: int | None = None
+    is_new_float32: bool = False
+    is_from_gradient: bool = False
+    is_loop_index: bool = False
+    iterable_kind: str = ""
+    offset: int = 0
+    is_from_outside: bool = False
+    remainder_operands: tuple[Value, Value] | None = None
+    is_only_summed: bool = False
+    is_sample_mean: bool = False
+    may_be_one: bool = False
+    #: Known beginning of a text whose rest is unknown.
+    text_prefix: str = ""
+    #: Events that read the gradients from which the value was computed.
+    gradient_reads: tuple[GradientAccess, ...] = ()
+    #: Modules and regions that computed the value.
+    provenance: Provenance = NO_PROVENANCE
+
+    def __init__(self, loops: frozenset[int] = EMPTY) -> None:
+        self.loops = loops
+        self.is_divided = False
+        self.microbatches = False
+
+    def with_dtype_info(self, dtype_info: DtypeInfo) -> Value:
+        """Return the value with this dtype info, or the same object if the kind has no dtype info."""
+        return self
+
+    def identity_key(self, unique_number: Callable[[Value], int], depth: int = 0) -> object:
+        """Return a key that equal values share. ``unique_number`` gives a number that no other value has."""
+        return unique_number(self)
+
+    @property
+    def offset_base(self) -> Value:
+        """Value to which :attr:`offset` was added; without an offset, the same object."""
+        return self
+
+    def truth_condition(self) -> Formula | None:
+        """Return the condition under which the value is true, or None if a new predicate is needed."""
+        return True
+
+    def item_at(self, index: Value) -> Value | None:
+        """Return the item at an index, or None if the item is not known."""
+        return None
+
+    def loop_element(self) -> Value | None:
+        """Return the value that a loop over this value assigns in each iteration, or None if it is not known."""
+        return None
+
+    def first_iteration_value(self) -> object:
+        """Return the number that a loop counter holds in the first iteration, or None."""
+        return None
+
+    def varying_loops(self) -> frozenset[int]:
+        """Return the keys of the loops that recreate the value or one of its items."""
+        return self.loops
+
+    def alternatives(self) -> list[Value]:
+        """Return all values that this value may be."""
+        return [self]
+
+    def contained_values(self) -> Iterable[Value]:
+        """Return the items of a container, or the options of a union."""
+        return ()
+
+    def as_stored(self) -> Value:
+        """Return the value as a later iteration or call finds it in an attribute.
+
+        A later iteration or call may find a newer value of the same kind there.
+        """
+        return self
+
+
+class Aggregate(Value):
+    """Value that contains other values, or is one of several values."""
+
+    __slots__ = ()
+
+    @property
+    def provenance(self) -> Provenance:  # type: ignore[override]
+        return join_provenance(self.contained_values())
+
+
+class TypedValue(Value):
+    """Value with dtype info. A copy with other dtype info is equal in all other attributes."""
+
+    __slots__ = ("dtype_info",)
+
+    def copy(self: Same) -> Same:  # noqa: PYI019 - Python 3.10 has no Self
+        """Return a copy with the same attributes, the identity key included."""
+        kind = type(self)
+        made = kind.__new__(kind)
+        for name in (*Value.__slots__, "dtype_info", *kind.__slots__):
+            setattr(made, name, getattr(self, name))
+        return made
+
+    def with_dtype_info(self: Same, dtype_info: DtypeInfo) -> Same:  # noqa: PYI019
+        if dtype_info == self.dtype_info:
+            return self
+        made = self.copy()
+        made.dtype_info = dtype_info
+        return made
+
+
+class Const(TypedValue):
+    """Python constant."""
+
+    kind = "constant"
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: object) -> None:
+        super().__init__()
+        self.value = value
+        self.dtype_info = NUMBER_INFO if type(value) in (int, float) else NO_DTYPE_INFO
+
+    def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
+        return ("const", repr(self.value))
+
+    @property
+    def is_relevant(self) -> bool:  # type: ignore[override]
+        return self.value is None or isinstance(self.value, (str, bool))
+
+    @property
+    def formula(self) -> Formula | None:  # type: ignore[override]
+        return self.value if isinstance(self.value, bool) else None
+
+    def truth_condition(self) -> Formula:
+        return bool(self.value)
+
+    def first_iteration_value(self) -> object:
+        return self.value if isinstance(self.value, (int, float)) else None
+
+
+class UnknownValue(TypedValue):
+    """Unknown value (top): only the identity is known. Equal expressions over equal values give the same ``key``.
+
+    is_from_outside        the value came from a caller that is not analyzed
+    is_argument            the value itself came from there, and is not a part of such a value
+    is_counter             a loop counts this number; ``first_value`` is the first number, if known
+    is_iteration_count     the counter is the number of iterations so far, except for a constant
+    is_loop_index          the loop itself assigns the counter, as ``range`` does
+    offset                 number added to ``offset_base``
+    remainder_operands     the two operands of a ``%``
+    gradient_reads         events that read the gradients from which the value was computed
+    iterable_kind          kind of a loop helper such as "range", "enumerate" or "zip", else ""
+    is_call_result         a call returned the value
+    is_comparison_result   that call received the result of another call, as a criterion does
+    is_from_gradient       the value was computed from the gradient of a tensor
+    is_loop_element        a loop over an unknown value assigns the value
+    item_origin            key of the unknown value that contains this item, and the name of the item or None
+    is_new_float32         the value is a float32 tensor created here
+    divisors               divisors of the value; ``factors`` are the identities of its factors
+    is_data_size           the value is an amount of data: a size, a length, or a sum of sizes
+    is_only_summed         ``is_divided`` holds only because the value was summed
+    may_be_one             the value is the number one on some path
+    owner_key              key of the unknown value that has this attribute, -1 for other values
+    is_sample_mean         the value is a mean over the samples of a batch, so a further sum adds no samples
+    scheduled_optimizer    key of the optimizer whose learning rate this scheduler moves, -1 for no scheduler
+    text_prefix            known beginning of a text whose rest is unknown
+    """
+
+    kind = "unknown"
+
+    __slots__ = (
+        "_offset_base",
+        "divisors",
+        "factors",
+        "first_value",
+        "gradient_reads",
+        "is_argument",
+        "is_call_result",
+        "is_comparison_result",
+        "is_counter",
+        "is_data_size",
+        "is_from_gradient",
+        "is_from_outside",
+        "is_iteration_count",
+        "is_loop_element",
+        "is_loop_index",
+        "is_new_float32",
+        "is_only_summed",
+        "is_sample_mean",
+        "item_origin",
+        "iterable_kind",
+        "key",
+        "may_be_one",
+        "offset",
+        "owner_key",
+        "provenance",
+        "remainder_operands",
+        "scheduled_optimizer",
+        "source_text",
+        "text_prefix",
+    )
+
+    def __init__(
+        self, key: int, source_text: object, loops: frozenset[int] = EMPTY, *, is_from_outside: bool = False
+    ) -> None:
+        super().__init__(loops)
+        self.dtype_info = NO_DTYPE_INFO
+        self.key = key
+        self.source_text = source_text
+        self.iterable_kind = ""
+        self.is_from_outside = self.is_argument = is_from_outside
+        self.is_counter = False
+        self.first_value: int | None = None
+        self.is_iteration_count = False
+        self.is_loop_index = False
+        self.offset = 0
+        self.owner_key = -1
+        self.may_be_one = False
+        self._offset_base: Value | None = None
+        self.remainder_operands: tuple[Value, Value] | None = None
+        self.provenance = NO_PROVENANCE
+        self.is_call_result = False
+        self.is_comparison_result = False
+        self.is_loop_element = False
+        self.is_data_size = False
+        self.is_new_float32 = False
+        self.is_from_gradient = False
+        self.text_prefix = ""
+        self.is_only_summed = False
+        self.is_sample_mean = False
+        self.gradient_reads: tuple[GradientAccess, ...] = ()
+        self.item_origin: tuple[int, str | None] | None = None
+        self.divisors: frozenset[Divisor] = EMPTY
+        self.factors: frozenset[object] = EMPTY
+        self.scheduled_optimizer = -1
+
+    def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
+        return self.key
+
+    @property
+    def offset_base(self) -> Value:
+        return self._offset_base or self
+
+    @offset_base.setter
+    def offset_base(self, value: Value) -> None:
+        self._offset_base = value
+
+    def truth_condition(self) -> None:
+        return None
+
+    def first_iteration_value(self) -> object:
+        first = self.offset_base.first_value
+        return first + self.offset if self.is_counter and first is not None else None
+
+    @property
+    def text(self) -> str:
+        """Source text of the expression."""
+        return str(self.source_text)
+
+    def with_provenance(self, provenance: Provenance) -> UnknownValue:
+        """Return the value with this provenance. The result is a copy if the value already has another provenance."""
+        if self.provenance == provenance:
+            return self
+        same = self.copy() if any(self.provenance) else self
+        same.provenance = provenance
+        return same
+
+
+class Divisor(NamedTuple):
+    """Divisor of a number: identity, source text and location.
+
+    ``is_literal`` says that the divisor is written at that location. ``counter`` is the identity of the counter if the
+    divisor counts the iterations so far, or None.
+    """
+
+    key: object
+    source_text: object
+    site: Site
+    is_literal: bool
+    counter: object = None
+
+
+def join_autocast_scopes(scopes: set[str]) -> str:
+    """Join the scopes of several forwards, each "in", "out" or "unknown". "" means no forward, "?" an unknown scope."""
+    # The names sort by how much they cover, with one exception: "in" together with "out" gives "in".
+    last = max(scopes)
+    return "in" if last == "out" and "in" in scopes else last
+
+
+class ConditionValue(TypedValue):
+    """Value of a condition."""
+
+    kind = "truth"
+
+    __slots__ = ("formula",)
+
+    def __init__(self, formula: Formula, loops: frozenset[int] = EMPTY) -> None:
+        super().__init__(loops)
+        self.dtype_info = NO_DTYPE_INFO
+        self.formula: Formula = formula
+
+    def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
+        return (self.kind, self.formula)
+
+    def truth_condition(self) -> Formula:
+        return self.formula
+
+
+NONE = Const(None)
+
+
+def join_provenance(values: Iterable[Value]) -> Provenance:
+    """Join the provenance of several values."""
+    provenances = [part.provenance for part in values]
+    known = [provenance for provenance in provenances if provenance is not NO_PROVENANCE and any(provenance)]
+    if len(known) < 2:
+        return known[0] if known else NO_PROVENANCE
+    callees, dtypes = (EMPTY.union(*sets) for sets in ([x.callees for x in known], [x.region_dtypes for x in known]))
+    return Provenance(join_autocast_scopes({provenance.autocast_scope for provenance in known}), callees, dtypes)
+
+
+def are_data_sizes(values: Iterable[Value]) -> bool:
+    """Return True if all values except constants are amounts of data, with at least one such value."""
+    measured = [value for value in values if value.value is NO_CONSTANT]
+    return bool(measured) and all(value.is_data_size for value in measured)
+
+
+def join_keys(parts: Iterable[frozenset[int] | None]) -> frozenset[int] | None:
+    """Return the union of all key sets, or None if one set is not known."""
+    every: frozenset[int] = frozenset()
+    for part in parts:
+        if part is None:
+            return None
+        every |= part
+    return every

@@ -1,0 +1,27 @@
+"""Effects of low precision on values: result dtypes of expressions, and losses of precision."""
+
+from __future__ import annotations
+
+import ast
+
+from ...interpreter.interpreter import HandlerTable
+from .calls import annotate_call
+from .items import annotate_attribute, annotate_subscript
+from .operators import annotate_binary, annotate_compare, annotate_unary
+from .sums import annotate_sum, check_assigned_sum, check_item_write
+
+
+def register(handlers: HandlerTable) -> None:
+    handlers.dtype_annotators.update(
+        {
+            ast.Attribute: annotate_attribute,
+            ast.Subscript: annotate_subscript,
+            ast.Compare: annotate_compare,
+            ast.UnaryOp: annotate_unary,
+            ast.BinOp: annotate_binary,
+            ast.Call: annotate_call,
+            ast.AugAssign: annotate_sum,
+        }
+    )
+    handlers.assignment_listeners.append(check_assigned_sum)
+    handlers.item_write_listeners.append(check_item_write)

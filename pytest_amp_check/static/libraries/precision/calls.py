@@ -1,0 +1,147 @@
+"""Result dtypes of calls."""
+
+from __future__ import annotations
+
+import ast
+
+from ....protocol import events as e
+from ....protocol import kernels, torch_api
+from ....protocol.source_text import SourceText, find_access_path
+from ....protocol.tracked_objects import TrackedObject
+from ...interpreter.dtypes import (
+    ANGLES,
+    GUESSED_LOW,
+    NO_DTYPE_INFO,
+    NUMBER_INFO,
+    REGION,
+    ROUNDED,
+    WEIGHTED,
+    DtypeInfo,
+    is_low_method,
+    op_of_module,
+    result_dtype,
+)
+from ...interpreter.expressions.attributes import attribute_of
+from ...interpreter.interpreter import Interpreter
+from ...interpreter.values.value import Value
+from ..arguments import object_ref_of
+from .casts import CAST_METHODS, CONSTRUCTORS, apply_cast, apply_constructor
+from .dtype_info import (
+    NUMBER_BUILTINS,
+    REGION_TRAITS,
+    OpCall,
+    autocast_state,
+    dtype_info_of,
+    is_low_of_region,
+    is_tensor_dtype,
+    is_used_outside,
+    resolve_callee,
+)
+from .events import emit_once
+from .ops import apply_op, bounded_traits
+from .sums import check_in_place_sum
+
+
+def annotate_call(interp: Interpreter, node: ast.Call, value: Value) -> Value:
+    fact = _apply_call(interp, node)
+    check_in_place_sum(interp, node)
+    return value if fact is None else value.with_dtype_info(fact)
+
+
+def _apply_call(interp: Interpreter, node: ast.Call) -> DtypeInfo | None:
+    """Return the dtype info of a call, or None if the analysis of the callee provides the result."""
+    dotted = resolve_callee(interp, node.func)
+    args = [dtype_info_of(interp, arg) for arg in node.args]
+    keywords = {keyword.arg or "**": dtype_info_of(interp, keyword.value) for keyword in node.keywords}
+    if dotted is not None:
+        return _apply_function(interp, torch_api.canonical_name(dotted), args, keywords, node)
+    if isinstance(node.func, ast.Attribute):
+        receiver = dtype_info_of(interp, node.func.value)
+        return _apply_method(interp, OpCall(node.func.attr, receiver, [receiver, *args], keywords, node, node.args))
+    return _apply_other_call(interp, node, args, keywords)
+
+
+def _apply_function(
+    interp: Interpreter, dotted: str, args: list[DtypeInfo], keywords: dict[str, DtypeInfo], node: ast.Call
+) -> DtypeInfo:
+    """Return the dtype info of a torch function call, or no info for other functions."""
+    space, _, last = dotted.rpartition(".")
+    if dotted in NUMBER_BUILTINS or space == "math":
+        return NUMBER_INFO
+    if last in kernels.ATTENTION:
+        return _apply_attention(interp, args[:3], node)
+    if not dotted.startswith("torch.") or dotted.startswith(("torch.nn.utils", "torch.distributed")):
+        return NO_DTYPE_INFO
+    op = OpCall(last, args[0] if args else keywords.get("input", NO_DTYPE_INFO), args, keywords, node, node.args[1:])
+    if space in ("torch", "torch.special", "torch.linalg", "torch.fft"):
+        if last in CONSTRUCTORS or last.endswith("_like"):
+            return apply_constructor(interp, op)
+    elif not dotted.startswith("torch.nn.functional."):
+        return NO_DTYPE_INFO
+    return apply_op(interp, op)
+
+
+def _apply_attention(interp: Interpreter, given: list[DtypeInfo], node: ast.Call) -> DtypeInfo:
+    """Check attention of another package, which receives query, key and value, and return the dtype info."""
+    low = next(filter(is_low_of_region, given), None)
+    if low is not None and any(fact.dtype == "float32" for fact in given):
+        emit_once(interp, e.DtypeClash, node, low, how="attention", names={"call": SourceText(node, 60)})
+    return given[-1] if given else NO_DTYPE_INFO
+
+
+def _apply_method(interp: Interpreter, op: OpCall) -> DtypeInfo | None:
+    """Return the dtype info of a method call if the receiver may be a tensor. None if unknown."""
+    if is_tensor_dtype(op.first_info) or op.first_info.traits & {ANGLES, ROUNDED}:
+        return apply_op(interp, op)
+    if op.name in ("new_zeros", "new_ones", "new_full", "new_empty"):
+        return apply_constructor(interp, op)
+    if op.name in ("long", "int") and not op.node.args:
+        return DtypeInfo("int")
+    if op.name in CAST_METHODS:
+        return apply_cast(interp, op)
+    return (
+        apply_op(interp, op)
+        if is_low_method(op.name)
+        else _apply_other_call(interp, op.node, op.argument_infos[1:], op.keyword_infos)
+    )
+
+
+def _apply_other_call(
+    interp: Interpreter, node: ast.Call, args: list[DtypeInfo], keywords: dict[str, DtypeInfo]
+) -> DtypeInfo | None:
+    """Return the dtype info of a call of a module, a project function or an unknown callee. None if unknown."""
+    state = autocast_state(interp)
+    given = [*args, *keywords.values()]
+    if find_access_path(node.func) is None or (state.mode != "on" and not any(fact.is_low for fact in given)):
+        return None
+    module = object_ref_of(_callee_value(interp, node.func), "module")
+    if module is None:
+        return None
+    kind = str(module.tracked_object.attributes.kind)
+    if kind:
+        return _apply_module(interp, kind, args[0] if args else NO_DTYPE_INFO, module.tracked_object, node)
+    return DtypeInfo(state.dtype, frozenset({REGION, GUESSED_LOW})) if state.mode == "on" else None
+
+
+def _apply_module(interp: Interpreter, kind: str, given: DtypeInfo, module: TrackedObject, node: ast.Call) -> DtypeInfo:
+    """Return the dtype info of the output of a torch module."""
+    state = autocast_state(interp)
+    if kind in WEIGHTED and not module.attributes.low and is_used_outside(given, state):
+        emit_once(interp, e.DtypeClash, node, given, how="module", names={"call": SourceText(node.func)})
+        return NO_DTYPE_INFO
+    op = op_of_module(kind)
+    dtype = result_dtype(op, given, state)
+    kept = given.traits & REGION_TRAITS if dtype == given.dtype else frozenset()
+    return DtypeInfo(dtype, kept | {REGION, *bounded_traits(op)})
+
+
+def _callee_value(interp: Interpreter, func: ast.expr) -> Value | None:
+    """Return the evaluated value of a callee, or of an attribute of an evaluated receiver. None if unknown."""
+    known = interp.expression_values.get(func)
+    if known is not None or not isinstance(func, ast.Attribute):
+        return known
+    receiver = interp.expression_values.get(func.value)
+    found: list[Value] = []
+    if receiver is not None:
+        interp.without_events(lambda: found.append(attribute_of(interp, receiver, func.attr, func)))
+    return found[0] if found else None

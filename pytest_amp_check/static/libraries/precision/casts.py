@@ -1,0 +1,112 @@
+"""Casts and constructors of tensors, and dtype arguments."""
+
+from __future__ import annotations
+
+import ast
+
+from ....protocol import torch_api
+from ....protocol.source_text import find_access_path
+from ...interpreter.dtypes import (
+    BOUNDED,
+    GUESSED_LOW,
+    LOW_DTYPES,
+    NO_DTYPE_INFO,
+    POSITIONS,
+    REGION,
+    REGION_LEFT,
+    ROUNDED,
+    ZEROS,
+    DtypeInfo,
+)
+from ...interpreter.interpreter import Interpreter
+from ..syntax_queries import callee_of, constant_of_node, holder_of, keywords_of, last_name
+from .dtype_info import HALF_DTYPES, POSITION_TRAITS, OpCall, dtype_info_of, is_tensor_dtype, resolve_callee
+
+#: Constructors of tensors. The default dtype is float32, except for the last three.
+CONSTRUCTORS = frozenset(
+    "zeros ones empty rand randn full normal linspace logspace eye FloatTensor arange tensor as_tensor".split()
+)
+#: Methods that cast, with the target dtype, or "" if the dtype is an argument.
+CAST_METHODS = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "double": "float64"}
+CAST_METHODS.update(dict.fromkeys(("to", "type", "type_as"), ""))
+
+
+def apply_constructor(interp: Interpreter, op: OpCall) -> DtypeInfo:
+    """Return the dtype info of a tensor constructor."""
+    zeros = frozenset({ZEROS}) if op.name in ("zeros", "zeros_like", "new_zeros") else frozenset()
+    positions = frozenset({POSITIONS}) if op.name == "arange" and not _is_short_range(op.node) else frozenset()
+    if "dtype" in op.keyword_infos:
+        dtype = find_dtype_argument(interp, op.node)
+        if positions and dtype in HALF_DTYPES:
+            return DtypeInfo(dtype, frozenset({ROUNDED}), op.node)
+        return DtypeInfo(dtype, positions | zeros)
+    if op.name.endswith("_like") or op.name.startswith("new_"):
+        return (
+            op.argument_infos[0].restrict_traits(REGION, GUESSED_LOW, REGION_LEFT).with_traits(*zeros)
+            if op.argument_infos
+            else DtypeInfo("", zeros)
+        )
+    if op.name == "arange":
+        return DtypeInfo("int", positions)
+    if "set_default_dtype" in interp.state.frame.module.identifiers or op.name in ("tensor", "as_tensor"):
+        return NO_DTYPE_INFO
+    return DtypeInfo("float32", zeros)
+
+
+def _is_short_range(node: ast.Call) -> bool:
+    """Return True if all bounds are at most 256, so that every low dtype represents the positions exactly."""
+    bounds = map(constant_of_node, node.args)
+    return all(isinstance(bound, int) and bound <= 256 for bound in bounds)
+
+
+def find_dtype_argument(interp: Interpreter, node: ast.Call) -> str:
+    """Return the dtype of a ``dtype`` keyword argument, or ""."""
+    given = keywords_of(node).get("dtype")
+    return _resolve_dtype(interp, given) if given is not None else ""
+
+
+def _resolve_dtype(interp: Interpreter, node: ast.expr) -> str:
+    """Return the dtype of an expression such as ``torch.float16`` or ``x.dtype``, or ""."""
+    tensor = holder_of(node)
+    if tensor is not None and last_name(node) == "dtype":
+        fact = dtype_info_of(interp, tensor)
+        if is_tensor_dtype(fact):
+            return fact.dtype
+    name = resolve_callee(interp, node)
+    if name in ("torch.long", "torch.int64", "torch.int32", "torch.int"):
+        return "int"
+    return "bool" if name == "torch.bool" else torch_api.DTYPES.get(name or "", "")
+
+
+def apply_cast(interp: Interpreter, op: OpCall) -> DtypeInfo:
+    """Return the dtype info of ``x.float()``, ``x.to(...)`` or ``x.type_as(y)``."""
+    given, dtype = op.first_info, CAST_METHODS[op.name]
+    if op.name == "type_as":
+        dtype = op.argument_infos[1].dtype if len(op.argument_infos) > 1 else ""
+    elif not dtype:
+        dtype = _find_target_dtype(interp, op)
+    if not dtype:
+        return DtypeInfo("", given.traits & {POSITIONS})
+    low = dtype in LOW_DTYPES
+    if low and POSITIONS in given.traits:
+        return DtypeInfo(dtype, frozenset({ROUNDED}), op.node)
+    if low == given.is_low:
+        return given._replace(dtype=dtype)
+    return DtypeInfo(dtype, given.traits & (POSITION_TRAITS | {BOUNDED, ZEROS}), given.trait_node)
+
+
+def _find_target_dtype(interp: Interpreter, op: OpCall) -> str:
+    """Return the target dtype of ``to``: by name, by another tensor, or the old dtype for a plain move."""
+    named = [_resolve_dtype(interp, argument) for argument in (*op.node.args, *(k.value for k in op.node.keywords))]
+    others = [fact.dtype for fact in op.argument_infos[1:] if is_tensor_dtype(fact)]
+    moves = "dtype" not in op.keyword_infos and all(map(_is_device_argument, op.node.args))
+    return next(filter(None, (*named, *others)), op.first_info.dtype if moves else "")
+
+
+def _is_device_argument(node: ast.expr) -> bool:
+    """Return True if an argument of ``to`` is a device, by value or by name."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, (str, int))
+    last = (find_access_path(node) or "").rpartition(".")[2]
+    maker = callee_of(node)
+    return "device" in last or last == "rank" or (maker is not None and "device" in (find_access_path(maker) or ""))

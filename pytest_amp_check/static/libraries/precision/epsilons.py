@@ -1,0 +1,77 @@
+"""Small numbers and bounds that low precision cannot represent."""
+
+from __future__ import annotations
+
+import ast
+
+from ....protocol import events as e
+from ....protocol import torch_api
+from ....protocol.source_text import SourceText
+from ...interpreter.dtypes import GUESSED_LOW, DtypeInfo
+from ...interpreter.interpreter import Interpreter
+from ..arguments import literal_value
+from ..syntax_queries import keywords_of, operands_of
+from .dtype_info import OpCall, dtype_info_of
+from .events import emit_once
+
+#: Limits above which a number rounds to one in float16 and bfloat16: half a unit in the last place below one.
+_ONES = (1 - 2.0**-12, 1 - 2.0**-9)
+
+
+def _find_small_number(interp: Interpreter, node: ast.expr) -> float | None:
+    """Return the constant of an expression if between zero and one (exclusive), else None."""
+    number = (
+        literal_value(interp.expression_values.get(node))
+        if isinstance(node, (ast.Constant, ast.Name, ast.Attribute))
+        else None
+    )
+    return number if isinstance(number, float) and 0 < number < 1 else None
+
+
+def check_epsilons(interp: Interpreter, node: ast.expr, *, divides: bool) -> None:
+    """Check the numbers added to an operand that may underflow. ``divides`` means that the sum is a divisor."""
+    sides = operands_of(node, ast.Add)
+    for side, other in zip(sides, reversed(sides), strict=True):
+        fact = dtype_info_of(interp, side)
+        if fact.may_underflow:
+            check_epsilon(interp, fact, other, node, divides=divides)
+
+
+def check_epsilon(interp: Interpreter, fact: DtypeInfo, node: ast.expr, place: ast.AST, *, divides: bool) -> None:
+    number = _find_small_number(interp, node)
+    if number is not None:
+        names = {"sum": SourceText(place), "epsilon": SourceText(node)}
+        event = emit_once(interp, e.Epsilon, place, fact, value=number, how="added", divides=divides, names=names)
+        if event is not None and divides:
+            event.divides = True
+
+
+def check_clamp(interp: Interpreter, op: OpCall) -> None:
+    """Report clamp bounds that the low dtype of a tensor cannot represent."""
+    given = keywords_of(op.node)
+    for bound in (*op.other_arguments[:2], *(given[name] for name in ("min", "max") if name in given)):
+        number = literal_value(interp.expression_values.get(bound))
+        if isinstance(number, (int, float)) and torch_api.FLOAT16_MAX < abs(number) < float("inf"):
+            tensor = op.tensor_node
+            names = {"call": SourceText(op.node, 60), **({} if tensor is None else {"tensor": SourceText(tensor)})}
+            if op.first_info.dtype == "float16" and GUESSED_LOW not in op.first_info.traits:
+                interp.emit(e.Fill, op.node, value=float(number), eligible=True, bound=True, names=names)
+    upper = (
+        op.other_arguments[0]
+        if op.base_name == "clamp_max" and op.other_arguments
+        else given.get("max", op.other_arguments[1] if op.other_arguments[1:] else None)
+    )
+    number = literal_value(interp.expression_values.get(upper)) if upper is not None else None
+    if upper is not None and isinstance(number, float) and _ONES[op.first_info.dtype == "bfloat16"] < number < 1:
+        names = {"sum": SourceText(op.node, 60), "epsilon": SourceText(upper)}
+        emit_once(interp, e.Epsilon, op.node, op.first_info, value=number, how="to-one", divides=False, names=names)
+    if op.first_info.may_underflow and op.base_name != "clamp_max":
+        _check_clamp_minimum(interp, op)
+
+
+def _check_clamp_minimum(interp: Interpreter, op: OpCall) -> None:
+    bound = keywords_of(op.node).get("min", op.other_arguments[0] if op.other_arguments else None)
+    number = _find_small_number(interp, bound) if bound is not None else None
+    if bound is not None and number is not None:
+        names = {"sum": SourceText(op.node, 60), "epsilon": SourceText(bound)}
+        emit_once(interp, e.Epsilon, op.node, op.first_info, value=number, how="clamped", divides=False, names=names)

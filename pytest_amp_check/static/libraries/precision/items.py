@@ -1,0 +1,98 @@
+"""Dtypes of attributes, buffers and items."""
+
+from __future__ import annotations
+
+import ast
+
+from ....protocol.source_text import find_access_path
+from ...interpreter.dtypes import NO_DTYPE_INFO, NUMBER_INFO, POSITIONS, SCALAR, DtypeInfo
+from ...interpreter.interpreter import Interpreter
+from ...interpreter.values.value import Value
+from ..syntax_queries import constant_of_node, find_nodes, last_name
+from .dtype_info import dtype_info_of, evaluate_dtype_info
+
+
+class _ActiveRegistrations(set[ast.Call]):
+    """Buffer registrations under evaluation."""
+
+
+class _BufferRegistrations(dict[ast.AST, dict[str, list[ast.Call]]]):
+    """Calls that register buffers in constructors, by buffer name."""
+
+
+def annotate_attribute(interp: Interpreter, node: ast.Attribute, value: Value) -> Value:
+    if node.attr in ("T", "mT", "data", "H"):
+        return value.with_dtype_info(dtype_info_of(interp, node.value))
+    receiver = interp.expression_values.get(node.value)
+    if receiver is not None and receiver.kind == "tensor":
+        return value.with_dtype_info(NO_DTYPE_INFO)
+    if value.dtype_info is NO_DTYPE_INFO and isinstance(node.value, ast.Name):
+        return value.with_dtype_info(_find_buffer_info(interp, node.attr))
+    return value
+
+
+def _find_buffer_info(interp: Interpreter, name: str) -> DtypeInfo:
+    """Return the dtype info of a buffer that the constructor of the current class registers.
+
+    Only a buffer that holds positions has dtype info.
+    """
+    cls = interp.state.frame.cls
+    init = cls.methods.get("__init__") if cls is not None else None
+    if init is None or "register_buffer" not in interp.state.frame.module.identifiers:
+        return NO_DTYPE_INFO
+    registered, registering = interp.file_data(_BufferRegistrations), interp.file_data(_ActiveRegistrations)
+    if init.node not in registered:
+        registered[init.node] = _collect_registrations(init.node)
+    for call in registered[init.node].get(name, ()):
+        if call in registering:
+            # The buffer is registered again from its own value.
+            return NO_DTYPE_INFO
+        registering.add(call)
+        fact = evaluate_dtype_info(interp, _find_definition(call.args[1], init.node))
+        registering.discard(call)
+        return fact if POSITIONS in fact.traits else NO_DTYPE_INFO
+    return NO_DTYPE_INFO
+
+
+def _collect_registrations(init: ast.AST) -> dict[str, list[ast.Call]]:
+    registered: dict[str, list[ast.Call]] = {}
+    for call in find_nodes(init, ast.Call):
+        if len(call.args) > 1 and (find_access_path(call.func) or "").endswith(".register_buffer"):
+            name = constant_of_node(call.args[0])
+            if isinstance(name, str):
+                registered.setdefault(name, []).append(call)
+    return registered
+
+
+def annotate_subscript(interp: Interpreter, node: ast.Subscript, value: Value) -> Value:
+    if last_name(node.value) == "shape":
+        return value.with_dtype_info(NUMBER_INFO)
+    held = interp.expression_values.get(node.value)
+    if held is None or held.kind not in ("unknown", "tensor"):
+        return value
+    fact = dtype_info_of(interp, node.value)
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    if any(isinstance(part, ast.Slice) for part in parts):
+        return value.with_dtype_info(fact)
+    return value.with_dtype_info(
+        fact.part_info if any(_is_mask(interp, part) for part in parts) else fact.with_traits(SCALAR)
+    )
+
+
+def _is_mask(interp: Interpreter, index: ast.expr) -> bool:
+    """Return True if an index is a mask, which selects several elements."""
+    return isinstance(index, ast.Compare) or dtype_info_of(interp, index).dtype == "bool"
+
+
+def _find_definition(node: ast.expr, function: ast.AST) -> ast.expr:
+    """Return the expression that a function assigns to a variable, or the expression itself.
+
+    Subscripts are removed first.
+    """
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    if isinstance(node, ast.Name):
+        for statement in find_nodes(function, ast.Assign):
+            if any(find_access_path(target) == node.id for target in statement.targets):
+                return statement.value
+    return node

@@ -1,0 +1,81 @@
+"""Result dtypes of matrix products, and writes of one tensor into another."""
+
+from __future__ import annotations
+
+import ast
+
+from ....protocol import events as e
+from ....protocol.source_text import SourceText
+from ...interpreter.dtypes import ANGLES, NO_DTYPE_INFO, POSITIONS, REGION, DtypeInfo, promote_dtypes
+from ...interpreter.interpreter import Interpreter
+from .dtype_info import HALF_DTYPES, OpCall, autocast_state, is_low_of_region, is_used_outside
+from .events import emit_once
+
+INDEXED_WRITES = {
+    # Method -> position of the written tensor, and the parameter name.
+    "index_add_": (2, "source"),
+    "index_copy_": (2, "source"),
+    "index_add": (2, "source"),
+    "scatter_": (2, "src"),
+    "scatter_add_": (2, "src"),
+    "masked_scatter_": (1, "source"),
+    "index_put_": (1, "values"),
+}
+#: In-place matmuls, for which no region casts the operands.
+IN_PLACE_MATMULS = frozenset(("addmm_", "baddbmm_", "addbmm_", "addmv_"))
+#: Matmuls whose ``out=`` tensor must have the dtype of the result.
+_WITH_OUT = frozenset(("mm", "matmul", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv"))
+
+
+def join_parts(interp: Interpreter, parts: list[DtypeInfo], node: ast.AST) -> DtypeInfo:
+    made = parts[0]
+    state = autocast_state(interp)
+    if state.mode == "on" and state.device == "cpu" and HALF_DTYPES.issubset(fact.dtype for fact in parts):
+        # Only on the CPU, these ops are on autocast's list, and autocast fails for a mix of float16 and bfloat16.
+        emit_once(interp, e.DtypeClash, node, made, how="mixed")
+        return NO_DTYPE_INFO
+    for part in parts[1:]:
+        dtype = promote_dtypes(made, part)
+        place = made.trait_node if made.trait_node is part.trait_node else None
+        made = DtypeInfo(dtype, made.traits & part.traits, place)
+    return made
+
+
+def apply_matmul(interp: Interpreter, op: str, operands: list[DtypeInfo], node: ast.AST) -> DtypeInfo:
+    state = autocast_state(interp)
+    if state.mode == "on":
+        outer = op == "einsum" and state.device == "cpu"
+        # Positions are rounded here at the latest, when cast to the dtype of the other tensor (frequencies or
+        # activations).
+        if not outer and any(POSITIONS in fact.traits and fact.dtype in ("float32", "") for fact in operands):
+            return DtypeInfo(state.dtype, frozenset({REGION, ANGLES}), node)
+        return DtypeInfo(state.dtype, frozenset({REGION}))
+    dtypes = {fact.dtype for fact in operands}
+    low = next((fact for fact in operands if is_used_outside(fact, state)), None)
+    if low is not None and "float32" in dtypes:
+        emit_once(interp, e.DtypeClash, node, low, how="matmul", names={"call": SourceText(node)})
+    known = state.mode == "off" and operands and "" not in dtypes
+    return DtypeInfo(operands[0].dtype) if known else NO_DTYPE_INFO
+
+
+def apply_indexed_write(interp: Interpreter, op: OpCall) -> DtypeInfo:
+    place, word = INDEXED_WRITES[op.name]
+    # The buffer is the first argument.
+    source = (
+        op.argument_infos[place + 1]
+        if len(op.argument_infos) > place + 1
+        else op.keyword_infos.get(word, NO_DTYPE_INFO)
+    )
+    if op.first_info.dtype == "float32" and is_low_of_region(source):
+        emit_once(interp, e.DtypeClash, op.node, source, how="write", names={"target": SourceText(op.node.func)})
+    return op.first_info
+
+
+def apply_product_write(interp: Interpreter, op: OpCall) -> DtypeInfo:
+    """Check a product that is added in place or written to ``out=``, and return the dtype info of the target."""
+    adds = op.name in IN_PLACE_MATMULS
+    target, factors = (op.first_info, op.argument_infos[1:]) if adds else (op.keyword_infos["out"], op.argument_infos)
+    low = next(filter(is_low_of_region, factors), None)
+    if low is not None and target.dtype == "float32" and (adds or op.name in _WITH_OUT):
+        emit_once(interp, e.DtypeClash, op.node, low, how="in-place" if adds else "out")
+    return target

@@ -1,0 +1,134 @@
+"""Result dtypes of operators, and products that are scaled too late."""
+
+from __future__ import annotations
+
+import ast
+from itertools import combinations
+
+from ....protocol import events as e
+from ....protocol.source_text import SourceText
+from ...interpreter.dtypes import (
+    BOUNDED,
+    COMPLEMENT,
+    GUESSED_LOW,
+    NEGATED,
+    NO_DTYPE_INFO,
+    NUMBER,
+    REGION,
+    REGION_LEFT,
+    SCALAR,
+    SQUARE,
+    DtypeInfo,
+    promote_dtypes,
+    result_dtype,
+)
+from ...interpreter.interpreter import Interpreter
+from ...interpreter.values.value import Value
+from ...project.module import is_product
+from ...project.syntax import is_same_syntax
+from ..syntax_queries import callee_of, constant_of_node, last_name, receiver_of
+from .dtype_info import POSITION_TRAITS, PROBABILITIES, REGION_TRAITS, autocast_state, dtype_info_of, is_tensor_dtype
+from .epsilons import check_epsilons
+from .events import emit_once
+from .matmuls import apply_matmul
+
+_LINEAR = frozenset((ast.Mult, ast.Div, ast.Add, ast.Sub))
+
+
+def annotate_compare(interp: Interpreter, node: ast.Compare, value: Value) -> Value:
+    known = any(is_tensor_dtype(dtype_info_of(interp, side)) for side in (node.left, *node.comparators))
+    return value.with_dtype_info(DtypeInfo("bool")) if known else value
+
+
+def annotate_unary(interp: Interpreter, node: ast.UnaryOp, value: Value) -> Value:
+    fact = dtype_info_of(interp, node.operand)
+    kind = type(node.op)
+    if kind is ast.USub:
+        negated = fact.traits & PROBABILITIES
+        fact = fact.restrict_traits(REGION, GUESSED_LOW, REGION_LEFT, BOUNDED).with_traits(
+            *([NEGATED] if negated else [])
+        )
+    return value.with_dtype_info(fact if kind in (ast.USub, ast.Invert) else NO_DTYPE_INFO)
+
+
+def annotate_binary(interp: Interpreter, node: ast.BinOp, value: Value) -> Value:
+    kind = type(node.op)
+    if kind is ast.Add:
+        check_epsilons(interp, node, divides=False)
+    elif kind is ast.Div:
+        check_epsilons(interp, node.right, divides=True)
+    sides = (node.left, node.right)
+    if kind in (ast.Mult, ast.Div):
+        _check_scaled_late(interp, node, *(sides if is_product(node.left) else reversed(sides)))
+    return value.with_dtype_info(
+        apply_operator(interp, kind, dtype_info_of(interp, node.left), dtype_info_of(interp, node.right), node, sides)
+    )
+
+
+#: Methods that transpose the keys in a batched product of queries and keys. Similarities of two lists use ``T``.
+_TURNS = frozenset("transpose permute mT swapaxes adjoint".split())
+
+
+def _check_scaled_late(interp: Interpreter, node: ast.BinOp, product: ast.expr, scale_node: ast.expr) -> None:
+    """Report a float16 product of queries and keys that is scaled only after the product may have overflowed."""
+    fact = dtype_info_of(interp, product)
+    if (
+        not is_product(product)
+        or not (fact.may_underflow and REGION in fact.traits)
+        or is_tensor_dtype(dtype_info_of(interp, scale_node))
+    ):
+        return
+    if isinstance(product, ast.BinOp):
+        factors = [product.left, product.right]
+    else:
+        factors = [part for part in (receiver_of(product), *getattr(product, "args", ())) if part is not None]
+    if isinstance(product, ast.Call) and last_name(product.func) == "einsum":
+        late = not any(is_same_syntax(*pair) for pair in combinations(factors, 2))
+    else:
+        late = any(last_name(callee_of(factor) or factor) in _TURNS for factor in factors)
+    if late:
+        emit_once(
+            interp, e.LateScale, node, fact, names={"call": SourceText(node, 60), "product": SourceText(product, 60)}
+        )
+
+
+def apply_operator(
+    interp: Interpreter,
+    op: type[ast.operator],
+    left: DtypeInfo,
+    right: DtypeInfo,
+    node: ast.AST,
+    sides: tuple[ast.expr, ast.expr],
+) -> DtypeInfo:
+    """Return the dtype info of an operator's result."""
+    if op is ast.MatMult:
+        return apply_matmul(interp, "matmul", [left, right], node)
+    kept = (left.traits | right.traits) & REGION_TRAITS
+    if all(SCALAR in fact.traits or fact.dtype == NUMBER for fact in (left, right)):
+        kept |= {SCALAR}
+    if op is ast.Pow:
+        if constant_of_node(sides[1]) == 2 and BOUNDED not in left.traits:
+            kept |= {SQUARE}
+        return DtypeInfo(result_dtype("pow", right if left.dtype == NUMBER else left, autocast_state(interp)), kept)
+    if op is ast.Div and left.dtype == NUMBER and right.dtype != NUMBER:
+        return DtypeInfo(result_dtype("reciprocal", right, autocast_state(interp)), kept)
+    if op is ast.Sub and left.dtype == NUMBER and right.traits & PROBABILITIES:
+        kept |= {COMPLEMENT}
+    return _apply_linear_operator(op, left, right, kept, sides)
+
+
+def _apply_linear_operator(
+    op: type[ast.operator], left: DtypeInfo, right: DtypeInfo, kept: frozenset[str], sides: tuple[ast.expr, ast.expr]
+) -> DtypeInfo:
+    """Return the dtype info of an elementwise operator, with the traits that the operator preserves."""
+    place = None
+    for one in (left, right):
+        if op in _LINEAR and one.traits & POSITION_TRAITS:
+            kept |= one.traits & POSITION_TRAITS
+            place = one.trait_node
+    both, number = left.traits & right.traits, NUMBER in (left.dtype, right.dtype)
+    if BOUNDED in (left.traits | right.traits if number else both):
+        kept |= {BOUNDED}
+    elif op is ast.Mult and is_same_syntax(*sides):
+        kept |= {SQUARE}
+    return DtypeInfo(promote_dtypes(left, right), kept, place)

@@ -1,0 +1,227 @@
+"""Result dtypes of ops, and ops that fail or lose range in low precision."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from ....protocol import events as e
+from ....protocol import kernels
+from ....protocol.source_text import SourceText
+from ...interpreter.dtypes import (
+    ANGLES,
+    BOUNDED,
+    COMPLEMENT,
+    EXP,
+    EXP_SUM,
+    GUESSED_LOW,
+    INTEGERS,
+    KEEP_TRAITS,
+    NEGATED,
+    NO_DTYPE_INFO,
+    NUMBER,
+    NUMBER_INFO,
+    POSITIONS,
+    REGION,
+    ROUNDED,
+    SCALAR,
+    SIGMOID,
+    SOFTMAX,
+    SQUARE,
+    DtypeInfo,
+    is_low,
+    result_dtype,
+)
+from ...interpreter.interpreter import Interpreter
+from ..syntax_queries import constant_of_node, elements_of, find_nodes, first_argument, keywords_of, receiver_of
+from .casts import CAST_METHODS, apply_cast, find_dtype_argument
+from .dtype_info import PROBABILITIES, REGION_TRAITS, OpCall, autocast_state, dtype_info_of
+from .epsilons import check_clamp, check_epsilon
+from .events import emit_once
+from .matmuls import (
+    IN_PLACE_MATMULS,
+    INDEXED_WRITES,
+    apply_indexed_write,
+    apply_matmul,
+    apply_product_write,
+    join_parts,
+)
+from .operators import apply_operator
+
+_LOGS = frozenset(("log", "log2", "log10"))
+#: Label of the better formula for a logarithm, by the trait of the argument. The first matching trait decides.
+_LOGS_OF = {EXP_SUM: "logsumexp", COMPLEMENT: "log-complement", SIGMOID: "log-sigmoid", SOFTMAX: "log-softmax"}
+#: Reductions, which return a single number without a ``dim`` argument.
+_REDUCTIONS = frozenset("mean sum max min amax amin std var norm prod median logsumexp".split())
+_CLAMPS = frozenset(("clamp", "clip", "clamp_min", "clamp_max"))
+_BOUNDED = frozenset("sigmoid softmax tanh normalize sin cos hardsigmoid erf cosine_similarity".split())
+_OPERATORS: dict[str, type[ast.operator]] = {
+    "add": ast.Add,
+    "sub": ast.Sub,
+    "mul": ast.Mult,
+    "div": ast.Div,
+    "true_divide": ast.Div,
+    "pow": ast.Pow,
+}
+
+
+def bounded_traits(op: str) -> tuple[str, ...]:
+    """Return the traits of an op whose result has a magnitude of about one at most."""
+    return () if op not in _BOUNDED else (BOUNDED, op) if op in PROBABILITIES else (BOUNDED,)
+
+
+def apply_op(interp: Interpreter, op: OpCall) -> DtypeInfo:
+    """Return the dtype info of an op's result."""
+    if op.name in kernels.NAMES:
+        _check_kernel(interp, op)
+    act = _OPS.get(op.name)
+    made = act(interp, op) if act is not None else None
+    if made is not None:
+        return made
+    if "out" in op.keyword_infos:
+        return apply_product_write(interp, op)
+    if is_low(op.name, autocast_state(interp).device):
+        return apply_matmul(interp, op.name, [fact for fact in op.argument_infos if fact.dtype != NUMBER], op.node)
+    act = _ELEMENTWISE.get(op.name)
+    made = act(interp, op) if act is not None else None
+    return _apply_elementwise(interp, op) if made is None else made
+
+
+def _check_kernel(interp: Interpreter, op: OpCall) -> None:
+    """Report an op that may lack a kernel for the input dtype, or for a dtype that a region produces internally."""
+    state = autocast_state(interp)
+    how = kernels.find_refusal(op.name, op.first_info.dtype, state.device)
+    low = (
+        op.first_info
+        if op.first_info.is_low
+        else DtypeInfo(state.dtype)
+        if how == kernels.INNER and state.mode == "on"
+        else NO_DTYPE_INFO
+    )
+    if not how or not low.is_low or (how == kernels.LENGTHS and _has_length(op.node)):
+        return
+    emit_once(interp, e.LowOp, op.node, low, how=how, names={"call": SourceText(op.node, 60)})
+
+
+def _has_length(node: ast.Call) -> bool:
+    """Return True if an FFT has a length argument that is a power of two or unknown."""
+    asked = keywords_of(node).get("n", node.args[1] if len(node.args) > 1 else None)
+    length = constant_of_node(asked)
+    return asked is not None and not (isinstance(length, int) and length & (length - 1))
+
+
+def _apply_numpy(interp: Interpreter, op: OpCall) -> DtypeInfo:
+    if op.first_info.dtype == "bfloat16" and REGION in op.first_info.traits and GUESSED_LOW not in op.first_info.traits:
+        emit_once(interp, e.DtypeClash, op.node, op.first_info, how="numpy", names={"call": SourceText(op.node.func)})
+    return NO_DTYPE_INFO
+
+
+def _apply_index_cast(interp: Interpreter, op: OpCall) -> DtypeInfo:
+    if ROUNDED in op.first_info.traits:
+        emit_once(interp, e.LowPositions, op.first_info.trait_node, op.first_info, how="index")
+    return DtypeInfo("int")
+
+
+def _apply_cumsum(interp: Interpreter, op: OpCall) -> DtypeInfo | None:
+    """Return integer positions for the running sum of integers, or None for other dtypes."""
+    return DtypeInfo("int", frozenset({POSITIONS})) if op.first_info.dtype in INTEGERS else None
+
+
+def _apply_sin_cos(interp: Interpreter, op: OpCall) -> None:
+    if op.first_info.traits & {ANGLES, ROUNDED}:
+        how = "angles" if ANGLES in op.first_info.traits else "cast"
+        emit_once(interp, e.LowPositions, op.first_info.trait_node, op.first_info, how=how)
+
+
+def _apply_concatenation(interp: Interpreter, op: OpCall) -> DtypeInfo | None:
+    parts = elements_of(first_argument(op.node))
+    return join_parts(interp, [dtype_info_of(interp, part) for part in parts], op.node) if parts else None
+
+
+def _apply_operator_function(interp: Interpreter, op: OpCall) -> DtypeInfo | None:
+    """Return the dtype info of a method or function equivalent to an operator. None if an operand is missing."""
+    if len(op.argument_infos) < 2 or not op.other_arguments:
+        return None
+    if op.name == "add" and op.first_info.may_underflow:
+        check_epsilon(interp, op.first_info, op.other_arguments[0], op.node, divides=False)
+    sides = (op.tensor_node or op.node.args[0], op.other_arguments[0])
+    return apply_operator(interp, _OPERATORS[op.name], op.first_info, op.argument_infos[1], op.node, sides)
+
+
+def _apply_elementwise(interp: Interpreter, op: OpCall) -> DtypeInfo:
+    first = op.first_info
+    if first.is_low and op.base_name in _CLAMPS:
+        check_clamp(interp, op)
+    if "dtype" in op.keyword_infos:
+        return DtypeInfo(find_dtype_argument(interp, op.node))
+    state = autocast_state(interp)
+    dtype = result_dtype(op.name, first, state)
+    if op.name.startswith("new_") or op.base_name.endswith("_like"):
+        return DtypeInfo(dtype)
+    if op.name in KEEP_TRAITS:
+        return DtypeInfo(dtype, first.traits, first.trait_node)
+    fact = DtypeInfo(dtype, first.traits & (REGION_TRAITS | {SCALAR}))
+    if op.name in _REDUCTIONS and not op.other_arguments and not op.keyword_infos:
+        fact = fact.with_traits(SCALAR)
+    _check_fragile_math(interp, op, fact)
+    if dtype not in ("", first.dtype) and dtype == state.dtype:
+        fact = DtypeInfo(dtype, frozenset({REGION}))
+    return fact.with_traits(*_result_traits(op))
+
+
+def _result_traits(op: OpCall) -> tuple[str, ...]:
+    """Return the traits of an op's result."""
+    bounded = BOUNDED in op.first_info.traits
+    if op.base_name == "exp":
+        return () if _may_subtract_max(op.node) else (EXP,)
+    if op.base_name == "sum" and EXP in op.first_info.traits:
+        return (EXP_SUM,)
+    if op.base_name == "square" and not bounded:
+        return (SQUARE,)
+    return (BOUNDED,) if bounded and op.base_name in ("abs", "relu", "mean", "clamp") else bounded_traits(op.base_name)
+
+
+def _check_fragile_math(interp: Interpreter, op: OpCall, made: DtypeInfo) -> None:
+    """Report an op that overflows or cancels in low precision."""
+    how = _find_overflow(op, made) if op.first_info.may_underflow or made.may_underflow else ""
+    if op.first_info.is_low and op.name in _LOGS:
+        how = next((named for trait, named in _LOGS_OF.items() if trait in op.first_info.traits), "")
+    elif op.first_info.is_low and op.name == "log1p" and NEGATED in op.first_info.traits:
+        how = "log-complement"
+    if how:
+        emit_once(interp, e.FragileMath, op.node, op.first_info, how=how, names={"call": SourceText(op.node, 60)})
+
+
+def _find_overflow(op: OpCall, made: DtypeInfo) -> str:
+    """Return the label of a sum of squares that may exceed the range of float16, or ""."""
+    if op.name in ("mean", "sum") and op.first_info.may_underflow and SQUARE in op.first_info.traits:
+        return "squares"
+    return "variance" if op.name == "var" and made.may_underflow and BOUNDED not in op.first_info.traits else ""
+
+
+def _may_subtract_max(node: ast.Call) -> bool:
+    """Return True if the argument of an exponential has a difference or negation, which may subtract the maximum."""
+    argument = first_argument(node) or receiver_of(node)
+    if argument is None:
+        return False
+    negations = (type(part.op) is ast.USub for part in find_nodes(argument, ast.UnaryOp))
+    return any(negations) or any(type(part.op) is ast.Sub for part in find_nodes(argument, ast.BinOp))
+
+
+_OPS: dict[str, Callable[[Interpreter, OpCall], DtypeInfo | None]] = {
+    **dict.fromkeys(CAST_METHODS, apply_cast),
+    **dict.fromkeys(("item", "tolist", "size", "dim", "numel"), lambda interp, op: NUMBER_INFO),
+    "numpy": _apply_numpy,
+    **dict.fromkeys(INDEXED_WRITES, apply_indexed_write),
+    **dict.fromkeys(("long", "int"), _apply_index_cast),
+    **dict.fromkeys(("argmax", "argmin", "nonzero", "argsort"), lambda interp, op: DtypeInfo("int")),
+    "cumsum": _apply_cumsum,
+    **dict.fromkeys("isnan isinf isfinite eq ne gt lt ge le".split(), lambda interp, op: DtypeInfo("bool")),
+    **dict.fromkeys(IN_PLACE_MATMULS, apply_product_write),
+}
+#: Ops that are neither matmuls nor accept ``out=``.
+_ELEMENTWISE: dict[str, Callable[[Interpreter, OpCall], DtypeInfo | None]] = {
+    **dict.fromkeys(("sin", "cos"), _apply_sin_cos),
+    **dict.fromkeys(("cat", "stack"), _apply_concatenation),
+    **dict.fromkeys(_OPERATORS, _apply_operator_function),
+}

@@ -1,0 +1,134 @@
+"""Sums over the iterations of a loop, and writes to items."""
+
+from __future__ import annotations
+
+import ast
+
+from ....protocol import events as e
+from ....protocol.source_text import SourceText, find_access_path
+from ...interpreter.dtypes import GUESSED_LOW, INTEGERS, NUMBER, REGION_LEFT, SCALAR, ZEROS, DtypeInfo
+from ...interpreter.interpreter import Interpreter
+from ...interpreter.values.value import Value
+from ..syntax_queries import callee_of, constant_of_node, find_nodes, last_name, operands_of, receiver_of
+from .dtype_info import dtype_info_of, is_low_of_region, mark_left_region
+from .events import emit_once
+from .operators import apply_operator
+
+
+def check_assigned_sum(interp: Interpreter, node: ast.Assign) -> None:
+    """Check ``total = total + x``, and the moving average ``mean = a * mean + b * x``."""
+    sides = operands_of(node.value, ast.Add)
+    name = find_access_path(node.targets[0]) if sides and len(node.targets) == 1 else None
+    if name is None:
+        return
+    for old, new in zip(sides, reversed(sides), strict=True):
+        before = next((part for part in operands_of(old, ast.Mult) or [old] if find_access_path(part) == name), None)
+        if before is not None:
+            _check_running_sum(interp, before, new, node, in_place=False)
+            return
+
+
+def check_in_place_sum(interp: Interpreter, node: ast.Call) -> None:
+    """Check ``total.add_(x)``, ``mean.mul_(a).add_(x, alpha=b)`` and ``mean.lerp_(x, b)``."""
+    name = last_name(node.func)
+    target = receiver_of(node) if name in ("add_", "lerp_") else None
+    if target is None or not node.args:
+        return
+    decayed = receiver_of(target)
+    if decayed is not None and name == "add_" and last_name(callee_of(target)) == "mul_":
+        target = decayed
+    _check_running_sum(interp, target, node.args[0], node, in_place=True)
+
+
+def _check_running_sum(
+    interp: Interpreter, target: ast.expr, added: ast.expr, node: ast.AST, *, in_place: bool
+) -> None:
+    """Report a sum over the iterations of a loop that is kept in low precision.
+
+    The variable must be zero before the loop, and the summand must be computed in each iteration. A region in the
+    iteration makes the summand low. If the zeros are already low, the summand may be computed anywhere.
+    """
+    name, known = find_access_path(target), interp.expression_values.get(target)
+    if name is None or known is None or not interp.state.loops:
+        return
+    before = known.dtype_info
+    starts = before.dtype == NUMBER or (before.is_low and ZEROS in before.traits)
+    index = interp.expression_values.get(target.slice) if isinstance(target, ast.Subscript) else None
+    indexed_loops = frozenset[int]() if index is None else index.loops or index.varying_loops()
+    if not starts or not _is_made_each_iteration(interp, added, name, before, indexed_loops):
+        return
+    fact = dtype_info_of(interp, added)
+    if GUESSED_LOW in fact.traits and _is_named_output(added):
+        return
+    if fact.is_low and REGION_LEFT in fact.traits:
+        before = fact
+    elif not in_place or not before.is_low or fact.dtype == NUMBER:
+        return
+    emit_once(interp, e.LowSum, node, before, names={"sum": SourceText(target)})
+
+
+def _is_named_output(added: ast.expr) -> bool:
+    """Return True if a value is a named entry of a model output.
+
+    Such an entry is a loss or a count as often as a value that autocast casts.
+    """
+    while isinstance(added, ast.Call) and (held := receiver_of(added)) is not None:
+        added = held
+    match added:
+        case ast.Attribute() | ast.Subscript(slice=ast.Constant(value=str())):
+            return True
+    return False
+
+
+def _is_made_each_iteration(
+    interp: Interpreter, added: ast.expr, name: str, before: DtypeInfo, indexed_loops: frozenset[int]
+) -> bool:
+    """Return True if a summand is recomputed in the iterations of a loop inside the sum's scope, and not from the sum.
+
+    Loops in ``indexed_loops`` select the element to add to, so iterations of these loops do not accumulate.
+    """
+    parts: list[ast.expr] = [*find_nodes(added, ast.Name), *find_nodes(added, ast.Attribute)]
+    loops = [loop for loop in interp.state.loops if loop.key not in before.assigned_loops | indexed_loops]
+    since = {loop.key for loop in loops if not _has_few_iterations(loop.node)}
+    values = [value for part in parts if (value := interp.expression_values.get(part)) is not None]
+    made = [
+        value.dtype_info.assigned_loops | (value.loops if value.kind == "tensor" else frozenset()) for value in values
+    ]
+    return name not in map(find_access_path, parts) and any(since & loops for loops in made)
+
+
+def annotate_sum(interp: Interpreter, node: ast.AugAssign, value: Value) -> Value:
+    before, kind = dtype_info_of(interp, node.target), type(node.op)
+    after = apply_operator(interp, kind, before, dtype_info_of(interp, node.value), node, (node.target, node.value))
+    if kind is ast.Add:
+        _check_running_sum(interp, node.target, node.value, node, in_place=True)
+    return value.with_dtype_info(after._replace(assigned_loops=before.assigned_loops))
+
+
+def check_item_write(interp: Interpreter, receiver: Value, index: Value, target: ast.Subscript, value: Value) -> None:
+    """Check ``buffer[index] = x``. With index tensors this is ``index_put_``, which does not cast."""
+    buffer, place, fact = (
+        dtype_info_of(interp, target.value),
+        dtype_info_of(interp, target.slice),
+        mark_left_region(interp, value.dtype_info),
+    )
+    masks = place.dtype in INTEGERS or isinstance(target.slice, ast.Compare)
+    # A single number is written like a fill, which casts.
+    if not masks or SCALAR in fact.traits:
+        return
+    names = {"target": SourceText(target)}
+    if buffer.dtype == "float32" and is_low_of_region(fact):
+        emit_once(interp, e.DtypeClash, target, fact, how="write", names=names)
+    elif is_low_of_region(buffer) and fact.dtype == "float32":
+        emit_once(interp, e.DtypeClash, target, buffer, how="write-wide", names=names)
+
+
+def _has_few_iterations(loop: ast.AST | None) -> bool:
+    """Return True if a loop is known to have fewer than 64 iterations."""
+    if not isinstance(loop, (ast.For, ast.AsyncFor)):
+        return not isinstance(loop, ast.While)
+    over = loop.iter
+    if isinstance(over, ast.Call) and find_access_path(over.func) == "range" and len(over.args) == 1:
+        turns = constant_of_node(over.args[0])
+        return isinstance(turns, int) and turns < 64
+    return isinstance(over, (ast.Tuple, ast.List))

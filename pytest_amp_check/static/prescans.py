@@ -1,0 +1,108 @@
+"""Prescans of files, and the choice of the files to analyze."""
+
+from __future__ import annotations
+
+import os
+
+from ..protocol.fast_namedtuple import NamedTuple
+from .deep_stack import with_deep_stack
+from .processes import run_in_processes, shared_arguments
+from .project.project import Project
+from .settings import Settings
+from .sources import patterns, prefilter, source_files
+from .sources.prefilter import Prescan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .cache import Cache
+
+
+#: Number of files that a process prescans at once.
+PRESCAN_CHUNK = 100
+
+
+def prescan_changed_files(files: list[str], jobs: int, store: Cache | None, largest: int) -> _PrescanResults:
+    """Prescan every file that changed since the last run."""
+    scan = _PrescanResults([], [])
+    fresh = files
+    if store is not None:
+        known = {path: store.find_prescan(path) for path in files}
+        scan.prescans.extend(filter(None, known.values()))
+        fresh = [path for path, look in known.items() if look is None]
+    chunks = [fresh[start : start + PRESCAN_CHUNK] for start in range(0, len(fresh), PRESCAN_CHUNK)]
+    for found in run_in_processes(_prescan_chunk, chunks, jobs, largest):
+        scan.prescans.extend(found.prescans)
+        scan.unreadable_files.extend(found.unreadable_files)
+        if store is not None:
+            for look in found.prescans:
+                store.add_prescan(look)
+    return scan
+
+
+def prescan_importing_files(
+    seen: list[Prescan], named: frozenset[str], project: Project, settings: Settings
+) -> list[Prescan]:
+    """Prescan the files that import a named file, and add the surroundings of the named files to the project."""
+    relevant_paths = [look.path for look in seen if look.path in named and _may_have_mistake(look, settings.largest)]
+    if not relevant_paths:
+        return []
+    from .importing_files import ImportingFiles
+
+    importing = ImportingFiles(relevant_paths, settings.exclude, settings.largest, gitignore=settings.gitignore)
+    project.add_surroundings(importing.relevant_code(), importing.files, is_complete=importing.is_complete)
+    users = importing.find_importing_files([path for path in relevant_paths if path.endswith(".py")], project)
+    return prescan_changed_files(users, 1, None, settings.largest).prescans
+
+
+def _may_have_mistake(prescan: Prescan, largest: int) -> bool:
+    """Return True if a file may hold a mistake, alone or through the files that import it."""
+    if prescan.may_have_findings or not prescan.path.endswith(".py"):
+        return prescan.may_have_findings and prescan.path.endswith(source_files.PROGRAMS)
+    return patterns.may_affect_importer(source_files.load_or_nothing(prescan.path, largest))
+
+
+def files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
+    """Return the files to analyze: files that may hold a mistake, alone or together with such a file."""
+    todo: list[Prescan] = []
+    others: list[Prescan] = []
+    for look in seen:
+        (todo if look.may_have_findings else others).append(look)
+    # A base class may call methods that a subclass defines; this file may save objects that another file trains.
+    classes = set[bytes]().union(*(look.class_names or () for look in todo))
+    training = {os.path.abspath(look.path) for look in todo if look.path.endswith(".py")}
+    stems = {os.fsencode(source_files.import_stem(path)) for path in training}
+    parts = {os.path.abspath(look.path) for look in others if look.does_training_part and look.path.endswith(".py")}
+
+    def takes_part(prescan: Prescan) -> bool:
+        if not classes.isdisjoint(prescan.base_names or ()):
+            return True
+        # Few files share a name, so this test is rare.
+        if stems.isdisjoint(prescan.imported_names or ()):
+            return False
+        imported = project.static_imports(prescan.path)
+        # A file that trains nothing may connect a file that trains with a file that saves.
+        return not training.isdisjoint(imported) and (prescan.does_training_part or not parts.isdisjoint(imported))
+
+    return todo + [look for look in others if takes_part(look)]
+
+
+class _PrescanResults(NamedTuple):
+    """Results of prescans, and unreadable files: path, line and reason."""
+
+    prescans: list[Prescan]
+    unreadable_files: list[tuple[str, int, str]]
+
+
+def _prescan_chunk(paths: list[str]) -> _PrescanResults:
+    return with_deep_stack(lambda: _prescan_files(paths))
+
+
+def _prescan_files(paths: list[str]) -> _PrescanResults:
+    largest: int = shared_arguments()
+    scan = _PrescanResults([], [])
+    for path in paths:
+        try:
+            scan.prescans.append(prefilter.prescan_file(path, largest=largest))
+        except source_files.Unreadable as error:
+            scan.unreadable_files.append((path, error.line, str(error)))
+    return scan

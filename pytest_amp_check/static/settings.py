@@ -1,0 +1,101 @@
+"""Settings of a check."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+from ..protocol.byte_sizes import LARGEST_FILE
+from ..protocol.rules import RULES
+from .project.project import Project
+from .sources import source_files
+
+
+class Settings:
+    """Settings of a check: findings to report, and options of the analysis.
+
+    select            codes, already resolved (:mod:`pytest_amp_check.protocol.selection`)
+    exclude           patterns of excluded files; with ``force_exclude`` also for files that the user names
+    nearer            settings of nested folders, by real path; :func:`check_paths` adds the settings that it finds
+    gitignore         if True, files that git ignores are skipped in a folder
+    suppress          if True, comments suppress findings
+    helpers           effects of unanalyzed wrappers (:mod:`~..protocol.declared_wrappers`), by dotted name
+    torch             oldest torch version in use; None means that the project's own files say so
+    devices           device types on which the code runs, if known
+    largest           maximum size of a parsed file in bytes of code, 0 for no limit
+    """
+
+    __slots__ = (
+        "devices",
+        "exclude",
+        "force_exclude",
+        "gitignore",
+        "helpers",
+        "largest",
+        "nearer",
+        "per_file_ignores",
+        "select",
+        "severity",
+        "suppress",
+        "torch",
+    )
+
+    def __init__(
+        self,
+        select: frozenset[str] | None = None,
+        per_file_ignores: tuple[tuple[str, frozenset[str]], ...] = (),
+        severity: Mapping[str, str] | None = None,
+        exclude: tuple[str, ...] = (),
+        *,
+        force_exclude: bool = False,
+        gitignore: bool = True,
+        suppress: bool = True,
+        helpers: Mapping[str, tuple[str, ...]] | None = None,
+        torch: tuple[int, int] | None = None,
+        devices: tuple[str, ...] = (),
+        largest: int = LARGEST_FILE,
+    ) -> None:
+        self.select = (
+            frozenset(code for code, rule in RULES.items() if rule.on_by_default) if select is None else select
+        )
+        self.per_file_ignores = per_file_ignores
+        self.severity = dict(severity or {})
+        self.exclude = exclude
+        self.force_exclude = force_exclude
+        self.nearer: dict[str, Settings] = {}
+        self.gitignore = gitignore
+        self.suppress = suppress
+        self.helpers = dict(helpers or {})
+        self.torch = torch
+        self.devices = devices
+        self.largest = largest
+
+    def for_file(self, path: str) -> Settings:
+        """Return the settings for a file: the settings of the nearest folder that has its own settings."""
+        if not self.nearer:
+            return self
+        folders = source_files.folders_upward(os.path.dirname(os.path.realpath(path)))
+        return next((self.nearer[folder] for folder in folders if folder in self.nearer), self)
+
+    def __repr__(self) -> str:
+        # The nearest folder around all files has these same settings.
+        nearer = [(folder, own.describe()) for folder, own in sorted(self.nearer.items())]
+        return f"Settings{(*self.describe(), *nearer)}"
+
+    def describe(self) -> tuple[object, ...]:
+        ignores = [(pattern, sorted(codes)) for pattern, codes in self.per_file_ignores]
+        more = (self.suppress, self.torch, self.analysis_options())
+        return sorted(self.select), ignores, sorted(self.severity.items()), more
+
+    def analysis_options(self) -> tuple[object, ...]:
+        """Return the settings that change the analysis, not only the reported findings."""
+        return sorted(self.helpers.items()), self.devices, self.largest
+
+    def configure_project(self, project: Project) -> Project:
+        """Set the analysis options of a project, and return the project."""
+        project.declared_wrappers, project.devices = self.helpers, self.devices
+        return project
+
+
+#: Function from the real path of a folder to the settings of that folder, or None.
+Nearer = Callable[[str], Settings | None]
