@@ -645,3 +645,42 @@ with torch.autocast("cpu", enabled=False):
     assert [(f.code, f.line) for f in made.findings] == [("AMP101", wrong[: wrong.index("# AMP101")].count("\n") + 1)]
     right = SETUP + source.replace('with torch.autocast("cpu", enabled=False):', "if True:")
     assert not run(right, tmp_path / "right.py").findings
+
+
+LOGGED = """
+logs = []
+model = nn.Linear(16, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+for _ in range(4):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = model(torch.randn(8, 16)).float().square().mean()
+    scaler.scale(loss).backward()
+    {before}
+    scaler.unscale_(optimizer)
+    {after}
+    scaler.step(optimizer)
+    scaler.update()
+    {end}
+"""
+READS = (
+    "logs.extend(p.grad.norm().item() for p in model.parameters())",
+    "norm = model.weight.grad.data.norm(2); logs.append(norm.item() ** 2)",
+    "logs.append(float(model.weight.grad.abs().mean()))",
+    "logs.append(model.weight.grad.cpu().numpy().copy())",
+)
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_scaled_gradient_that_is_logged_is_named(read: str, tmp_path: Path) -> None:
+    wrong = SETUP + LOGGED.format(before=f"{read}  # AMP202", after="", end="")
+    made = run(wrong, tmp_path / "wrong.py")
+    assert [(f.code, f.line) for f in made.findings] == [("AMP202", wrong[: wrong.index("# AMP202")].count("\n") + 1)]
+    for right in (
+        LOGGED.format(before="", after=read, end=""),
+        # A program that reads the scale may divide by it later.
+        LOGGED.format(before=read, after="", end="logs.append(scaler.get_scale())"),
+        LOGGED.format(before="logs.append(model.weight.grad.isfinite().sum().item())", after="", end=read),
+    ):
+        assert not run(SETUP + right, tmp_path / "right.py").findings

@@ -30,7 +30,7 @@ class WeightListener(Listener):
         self._written_ids: set[int] = set()
         #: Ids of modules whose weights were cast in this region while gradients were disabled.
         self._cast_detached: set[int] = set()
-        #: The modules called in enabled regions since the outermost region was entered. Next: the outermost running one.
+        #: The modules called in enabled regions since the outermost region was entered. Next: the running one.
         self._called_modules: dict[int, torch.nn.Module] = {}
         self._running_module: torch.nn.Module | None = None
         #: Storage of a weight of these modules to the weight. None: must be computed again.

@@ -198,6 +198,8 @@ def _wrap_number_taken(name: str) -> Callable[[Any], Any]:
                 for recorder in recorders:
                     if not recorder.recording.backward_depth:
                         recorder.clipping_listener.record_number_taken()
+                        if shows_size and args[0].is_floating_point():
+                            recorder.clipping_listener.record_size_read(args[0])
                     elif shows_size and args[0].is_floating_point():
                         recorder.gradients.record_number_in_hook()
             return original(*args, **kwargs)
