@@ -20,7 +20,6 @@ from ..tracked import TrackedOptimizer
 from .gradients import GradientListener
 from .listener import Listener, listener_method
 
-
 #: Largest number of remembered norms, which are single numbers.
 MOST = 512
 
