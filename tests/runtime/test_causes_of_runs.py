@@ -535,6 +535,14 @@ WRITES = (
     "w.view(-1).mul_(0.5)",
     "w[0].fill_(1.0)",
     "nn.init.normal_(w)",
+    "torch.clamp_(w, -0.1, 0.1)",
+    "torch.add(w, 0.1, out=w)",
+    "torch.mul(w, 0.9, out=w.data)",
+    "w.set_(torch.randn(8, 8))",
+    "w.data = w * 0.9",
+    "torch._foreach_mul_([torch.randn(3), w], 0.9)",
+    "torch._foreach_copy_([w.data], [w * 0.5])",
+    "torch.nn.utils.vector_to_parameters(torch.randn(64), iter([w]))",
 )
 
 
@@ -556,3 +564,123 @@ with torch.autocast("cpu", dtype=torch.bfloat16):
     # A copy has other memory.
     right = SETUP + body.format(write=write).replace("w = model.weight", "w = model.weight.clone()")
     assert "AMP101" not in [finding.code for finding in run(right, tmp_path / "right.py").findings]
+
+
+FRESH = {
+    "a weight without gradients": """
+teacher = nn.Linear(8, 8).requires_grad_(False)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    teacher(x)
+    teacher.weight.lerp_(model.weight.detach(), 0.1)
+    seen = teacher(x)
+""",
+    "a weight in low precision": """
+model = model.bfloat16()
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    model(x)
+    model.weight.data.mul_(0.5)
+    seen = model(x)
+""",
+    "a weight before its first use": """
+other = nn.Linear(8, 8)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    model(x)
+    with torch.no_grad():
+        other.weight.copy_(model.weight)
+    seen = other(x)
+""",
+    "a weight set by its first forward": """
+class Late(nn.Linear):
+    is_ready = False
+
+    def forward(self, x):
+        if not self.is_ready:
+            self.is_ready = True
+            self.weight.data.copy_(torch.eye(8))
+        return super().forward(x)
+
+
+model = Late(8, 8)
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    model(x)
+    seen = model(x)
+""",
+    "a new parameter": """
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    model(x)
+    model.load_state_dict({key: value * 0.5 for key, value in model.state_dict().items()}, assign=True)
+    seen = model(x)
+""",
+}
+
+
+@pytest.mark.parametrize("program", FRESH.values(), ids=FRESH)
+def test_a_write_that_leaves_no_outdated_copy_is_right(program: str, tmp_path: Path) -> None:
+    source = SETUP + "model = nn.Linear(8, 8)\nx = torch.randn(2, 8)\n" + program
+    source += """
+with torch.autocast("cpu", dtype=torch.bfloat16):
+    assert torch.equal(seen, (other if "other" in globals() else teacher if "teacher" in globals() else model)(x))
+"""
+    assert not run(source, tmp_path / "right.py").findings
+
+
+def test_a_step_between_forwards_that_enter_their_own_regions_is_named(tmp_path: Path) -> None:
+    source = """
+class Net(nn.Linear):
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return super().forward(x)
+
+
+model = Net(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with torch.autocast("cpu", enabled=False):
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(2, 8)).float().sum().backward()
+        optimizer.step()  # AMP101
+"""
+    wrong = SETUP + source
+    made = run(wrong, tmp_path / "wrong.py")
+    assert [(f.code, f.line) for f in made.findings] == [("AMP101", wrong[: wrong.index("# AMP101")].count("\n") + 1)]
+    right = SETUP + source.replace('with torch.autocast("cpu", enabled=False):', "if True:")
+    assert not run(right, tmp_path / "right.py").findings
+
+
+LOGGED = """
+logs = []
+model = nn.Linear(16, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+for _ in range(4):
+    optimizer.zero_grad()
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = model(torch.randn(8, 16)).float().square().mean()
+    scaler.scale(loss).backward()
+    {before}
+    scaler.unscale_(optimizer)
+    {after}
+    scaler.step(optimizer)
+    scaler.update()
+    {end}
+"""
+READS = (
+    "logs.extend(p.grad.norm().item() for p in model.parameters())",
+    "norm = model.weight.grad.data.norm(2); logs.append(norm.item() ** 2)",
+    "logs.append(float(model.weight.grad.abs().mean()))",
+    "logs.append(model.weight.grad.cpu().numpy().copy())",
+)
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_scaled_gradient_that_is_logged_is_named(read: str, tmp_path: Path) -> None:
+    wrong = SETUP + LOGGED.format(before=f"{read}  # AMP202", after="", end="")
+    made = run(wrong, tmp_path / "wrong.py")
+    assert [(f.code, f.line) for f in made.findings] == [("AMP202", wrong[: wrong.index("# AMP202")].count("\n") + 1)]
+    for right in (
+        LOGGED.format(before="", after=read, end=""),
+        # A program that reads the scale may divide by it later.
+        LOGGED.format(before=read, after="", end="logs.append(scaler.get_scale())"),
+        LOGGED.format(before="logs.append(model.weight.grad.isfinite().sum().item())", after="", end=read),
+    ):
+        assert not run(SETUP + right, tmp_path / "right.py").findings

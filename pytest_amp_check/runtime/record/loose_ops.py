@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any
 
@@ -29,8 +29,11 @@ class LooseOps(TorchFunctionMode):
     Nothing is reported while a module or a backward pass runs.
     """
 
-    def __init__(self, on_op: Seen, on_result: Ended) -> None:
+    def __init__(
+        self, on_op: Seen, on_result: Ended, on_overwritten: Callable[[Iterable[torch.Tensor]], object]
+    ) -> None:
         super().__init__()
+        self._on_overwritten = on_overwritten
         self._on_op = on_op
         self._on_result = on_result
         self._remaining_ops = 0
@@ -61,9 +64,13 @@ class LooseOps(TorchFunctionMode):
     def _call_op(self, func: Any, args: Any, kwargs: Any) -> Any:
         self._running_ops += 1
         try:
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
         finally:
             self._running_ops -= 1
+        out = kwargs.get("out")
+        if out is not None:
+            self._on_overwritten((out,) if isinstance(out, torch.Tensor) else out)
+        return result
 
     def may_report(self) -> bool:
         """Count one more op, and return True if the op may be reported. For callers that replace the paused mode."""

@@ -55,6 +55,11 @@ class RegionSpans:
     def __bool__(self) -> bool:
         return bool(self._open_spans or self._closed_spans)
 
+    @property
+    def is_casting(self) -> bool:
+        """True if the innermost open region is enabled."""
+        return bool(self._open_spans) and self._open_spans[-1][1]
+
     def enter(self, *, enabled: bool) -> None:
         self._open_spans.append((number(), enabled))
 

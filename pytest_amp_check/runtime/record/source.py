@@ -6,6 +6,7 @@ import ast
 import contextlib
 import linecache
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -17,6 +18,10 @@ from ...protocol.source_text import SourceText, find_access_path
 
 #: Largest number of assignments through which a variable is followed.
 FOLLOWED = 4
+
+
+#: A value of a loss scale: a name or attribute, but neither the method that scales a loss nor the initial scale.
+_SCALE_VALUE = re.compile(r"(?<!init)_scale\b|\bscale\b(?!\s*\()")
 
 
 class SiteText:
@@ -382,6 +387,23 @@ def mentions_scale(site: Site) -> bool:
     function = _enclosing_function(site)
     first, last = (function.lineno, function.end_lineno) if function is not None else (1, len(lines))
     return any("get_scale" in line for line in lines[first - 1 : last])
+
+
+def uses_scale(site: Site) -> bool:
+    """Return True if the function around a location has a value of a loss scale, apart from the calls of a scaler."""
+    lines = linecache.getlines(site.path)
+    function = _enclosing_function(site)
+    first, last = (function.lineno, function.end_lineno) if function is not None else (1, len(lines))
+    return any(_SCALE_VALUE.search(line) for line in lines[first - 1 : last])
+
+
+def reads_gradient(site: Site) -> bool:
+    """Return True if a call computes with a ``grad`` attribute, as ``p.grad.norm().item()`` does."""
+    node = _parse_site(site)
+    called = {id(each.func) for each in ast.walk(node) if isinstance(each, ast.Call)} if node is not None else set()
+    return node is not None and any(
+        isinstance(each, ast.Attribute) and each.attr == "grad" and id(each) not in called for each in ast.walk(node)
+    )
 
 
 def chooses_autocast(site: Site) -> bool:

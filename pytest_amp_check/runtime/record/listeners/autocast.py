@@ -86,6 +86,8 @@ class AutocastListener(Listener):
                 names=self.recording.query_source(site, _decorator_names if is_decorator else _enter_names),
             )
         )
+        if enabled:
+            self._weights.note_region()
 
     @call_listener_method
     def record_exit(self, region: Any, error: object) -> None:

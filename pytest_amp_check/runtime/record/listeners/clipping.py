@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,10 +16,13 @@ from ..deferred_values import ONE, ScaledValue
 from ..graph import detach_tensor, is_number, plain_number
 from ..recording import Recording
 from ..sharding import are_shards
-from ..source import SiteText, is_in_try, mentions_scale, refusal_text
+from ..source import SiteText, is_in_try, mentions_scale, reads_gradient, reads_no_size, refusal_text, uses_scale
 from ..tracked import TrackedOptimizer
 from .gradients import GradientListener
 from .listener import Listener, listener_method
+
+#: Largest number of remembered norms, which are single numbers.
+MOST = 512
 
 
 class ClippingListener(Listener):
@@ -29,6 +33,8 @@ class ClippingListener(Listener):
         self._gradients = gradients
         #: Location of a check that raises for non-finite gradients, to the backward pass of its last report.
         self._checked_backwards: dict[Site, Event | None] = {}
+        #: The latest norms of scaled gradients.
+        self._norms: deque[torch.Tensor] = deque(maxlen=MOST)
 
     @listener_method
     def record_clip(
@@ -85,6 +91,41 @@ class ClippingListener(Listener):
         if owners and not self.recording.query_source(site, mentions_scale):
             names = {"params": "the gradients", "call": SiteText(site)}
             self.recording.emit(e.GradRead(site, owners=tuple(sorted(owners)), names=names))
+
+    def note_norm(self, norm: Any, tensor: Any) -> None:
+        """Note a norm that the program has computed, if the norm is of a scaled gradient."""
+        if self.recording.watches_tensors and isinstance(tensor, torch.Tensor) and isinstance(norm, torch.Tensor):
+            self._note_norm_of_gradient(norm, tensor)
+
+    @listener_method
+    def _note_norm_of_gradient(self, norm: torch.Tensor, tensor: torch.Tensor) -> None:
+        if self._gradients.owners_of(tensor):
+            self._norms.append(norm)
+
+    @listener_method
+    def record_size_read(self, tensor: torch.Tensor) -> None:
+        """Record a number that the program reads from a scaled gradient, as for a log.
+
+        A program that reads the scale may divide the number later. The first step does not show if it reads the scale.
+        """
+        optimizers = [tracked for tracked in self.registry.optimizers.values() if tracked.is_used or tracked.is_scaled]
+        if not self.recording.steps.total or not any(tracked.is_scaled for tracked in optimizers):
+            return
+        if any(scaler.has_read_scale for scaler in self.registry.scalers.values()):
+            return
+        site = self.sites.current_site()
+        if self.recording.query_source(site, uses_scale) or self.recording.query_source(site, reads_no_size):
+            return
+        keys = self._gradients.owners_of(tensor)
+        are_all_scaled = all(tracked.is_scaled for tracked in optimizers)
+        is_computed = any(tensor is norm for norm in self._norms) or self.recording.query_source(site, reads_gradient)
+        if not keys and are_all_scaled and is_computed:
+            keys = tuple(tracked.tracked_object.key for tracked in optimizers)
+        scaled_keys = tuple(tracked.tracked_object.key for tracked in optimizers if tracked.is_scaled)
+        owners = tuple(key for key in keys if key in scaled_keys)
+        if owners:
+            names = {"params": "the gradients", "call": SiteText(site)}
+            self.recording.emit(e.GradRead(site, owners=owners, names=names))
 
     @listener_method
     def record_norm(self, norm: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from types import CodeType, FrameType
 from typing import Any
 
@@ -42,15 +43,16 @@ class GradientListener(Listener):
         self._hook_sites: dict[int, Site] = {}
 
     @listener_method
-    def record_change(self, tensor: torch.Tensor, effect: str, operand: Any) -> None:
-        """Record a tensor that is about to change in place.
+    def record_change(self, tensor: torch.Tensor, effect: str, operand: Any, others: Sequence[Any] = ()) -> None:
+        """Record a tensor that is about to change in place, together with ``others``.
 
         ``effect`` is the op's effect on gradients in the table of ops.
         """
         if self.recording.backward_depth:
             self._record_change_in_hook(tensor, effect, operand)
             return
-        weight = self._weights.find_weight(tensor) if self.regions else None
+        weights = map(self._weights.find_weight, (tensor, *others)) if self.regions else ()
+        weight = next((each for each in weights if each is not None), None)
         if weight is not None:
             self._weights.note_written([weight])
             return

@@ -29,6 +29,7 @@ from ..tape import Slot, Tape, TapedCall, user_frame
 from ..tracked import TrackedOptimizer, TrackedScaler
 from .listener import Listener, listener_method
 from .overflows import OverflowListener
+from .weights import WeightListener
 
 if TYPE_CHECKING:
     from ..tracked import BackwardPass
@@ -117,7 +118,7 @@ Explain = Callable[[NonFiniteRecord], NonFiniteCause | None]
 class NonFiniteListener(Listener):
     """A listener that checks loss and gradients of each backward pass, and explains non-finite values."""
 
-    def __init__(self, recording: Recording, overflows: OverflowListener) -> None:
+    def __init__(self, recording: Recording, overflows: OverflowListener, weights: WeightListener) -> None:
         super().__init__(recording)
         self._overflows = overflows
         #: Set by the creator of the recording. None disables the watch.
@@ -125,7 +126,9 @@ class NonFiniteListener(Listener):
         self._tape = Tape()
         #: Gradients that ``torch.autograd.grad`` returned to the program.
         self.derivatives = Derivatives()
-        self._loose_ops = recording.loose_ops = LooseOps(self._record_op, self._tape.end_call)
+        self._loose_ops = recording.loose_ops = LooseOps(
+            self._record_op, self._tape.end_call, weights.record_overwritten
+        )
         self._compiled_count = compiled_code_count()
         self._running_backward: TapedBackward | None = None
         self._last_backward: TapedBackward | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -30,9 +30,10 @@ class WeightListener(Listener):
         self._written_ids: set[int] = set()
         #: Ids of modules whose weights were cast in this region while gradients were disabled.
         self._cast_detached: set[int] = set()
-        #: The modules called since the outermost region was entered; and storage -> weight of these modules. None: must
-        #: be computed again.
+        #: The modules called in enabled regions since the outermost region was entered. Next: the running one.
         self._called_modules: dict[int, torch.nn.Module] = {}
+        self._running_module: torch.nn.Module | None = None
+        #: Storage of a weight of these modules to the weight. None: must be computed again.
         self._weights_by_storage: dict[int, torch.Tensor] | None = None
         #: The listener for low-precision parameters and their training.
         self.low_precision = LowPrecisionListener(recording)
@@ -44,46 +45,59 @@ class WeightListener(Listener):
         """Record new values of a parameter, or of all parameters of a module."""
         if self.regions and not self.recording.backward_depth:
             params = list(target.parameters()) if isinstance(target, torch.nn.Module) else [target]
-            if any(self.is_weight(p) for p in params):
-                self.note_written(params)
-
-    def is_weight(self, tensor: torch.Tensor) -> bool:
-        """Return True if a tensor is a parameter of a module or of an optimizer."""
-        return isinstance(tensor, torch.nn.Parameter) or id(tensor) in self.registry.owner_keys
+            cached_ids = {id(p) for p in _iter_castable(self._called_modules.values())}
+            self.note_written([p for p in params if id(p) in cached_ids])
 
     def note_call(self, module: torch.nn.Module) -> None:
         """Note that a module is called from outside of modules."""
-        if self.regions and id(module) not in self._called_modules:
+        self._running_module = module
+
+    def note_call_end(self, module: torch.nn.Module) -> None:
+        """Note that the call has ended. In an enabled region the weights were cast and cached in the call."""
+        self._running_module = None
+        if self.regions.spans.is_casting:
+            self._note_cast(module)
+
+    def note_region(self) -> None:
+        """Note that an enabled region is entered, possibly by the running module."""
+        if self._running_module is not None:
+            self._note_cast(self._running_module)
+            if self._forward_hook is not None:
+                self._emit_outdated(self._running_module)
+
+    def _note_cast(self, module: torch.nn.Module) -> None:
+        if id(module) not in self._called_modules:
             self._called_modules[id(module)] = module
             self._weights_by_storage = None
 
     def find_weight(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return the parameter that a tensor is, or with which it shares memory, as ``p.data`` does. Else None."""
-        return tensor if self.is_weight(tensor) else self._find_called_weight(tensor)
+        """Return the weight of a called module that a tensor is, or with which it shares memory as ``p.data`` does.
 
-    @listener_method
-    def record_fill(self, tensor: torch.Tensor) -> None:
-        """Record a tensor that ``torch.nn.init`` fills. A module that is constructed has no cached casts yet."""
-        weight = self._find_called_weight(tensor) if self.regions and not self.recording.backward_depth else None
-        if weight is not None:
-            self.note_written([weight])
-
-    def _find_called_weight(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """Return the parameter of a called module with which a tensor shares memory, or None."""
+        Return None for other tensors. The cache has no copies of weights that were not used in the region.
+        """
         if tensor.grad_fn is not None or not self._called_modules or not can_observe(tensor):
             return None
         if self._weights_by_storage is None:
             self._weights_by_storage = {
                 int(p.untyped_storage()._cdata): p
-                for module in self._called_modules.values()
-                for p in module.parameters()
+                for p in _iter_castable(self._called_modules.values())
                 if can_observe(p)
             }
         return self._weights_by_storage.get(int(tensor.untyped_storage()._cdata))
 
+    @listener_method
+    def record_overwritten(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Record tensors that a call has filled, for example as its ``out`` argument."""
+        if self.regions and not self.recording.backward_depth:
+            weights = [self.find_weight(tensor) for tensor in tensors]
+            self.note_written([weight for weight in weights if weight is not None])
+
     def note_written(self, params: Iterable[torch.Tensor]) -> None:
         """Note that the program writes parameters inside a region."""
-        self._written_ids.update(id(p) for p in params)
+        written_ids = [id(p) for p in params]
+        if not written_ids:
+            return
+        self._written_ids.update(written_ids)
         site = self.sites.current_site()
         self.recording.emit(e.ParamWrite(site, names={"call": SiteText(site)}))
         self.watch_forwards()
@@ -91,7 +105,9 @@ class WeightListener(Listener):
     def note_step(self, params: Iterable[torch.Tensor]) -> None:
         """Note that an optimizer has stepped parameters."""
         if self.regions:
-            self._written_ids.update(id(p) for p in params)
+            running = () if self._running_module is None else (self._running_module,)
+            cached_ids = {id(p) for p in _iter_castable((*self._called_modules.values(), *running))}
+            self._written_ids.update(id(p) for p in params if id(p) in cached_ids)
             self.watch_forwards()
 
     def watch_forwards(self) -> None:
@@ -128,6 +144,12 @@ class WeightListener(Listener):
             return
         if KEEPS_DETACHED:
             self._find_detached(module)
+        # A forward may enter the region that casts its weights.
+        if self.regions.spans.is_casting:
+            self._emit_outdated(module)
+
+    def _emit_outdated(self, module: torch.nn.Module) -> None:
+        """Record a forward with outdated copies of weights, if the program has written the weights of the module."""
         if not any(id(p) in self._written_ids for p in module.parameters()):
             return
         self.unwatch_forwards()
@@ -142,3 +164,11 @@ class WeightListener(Listener):
             self._cast_detached.clear()
             site = self.sites.current_site()
             self.recording.emit(e.Forward(site, cached=False, poisoned=True, names={"module": SiteText(site)}))
+
+
+def _iter_castable(modules: Iterable[torch.nn.Module]) -> Iterator[torch.Tensor]:
+    """Yield the parameters of modules whose casts autocast caches: trained ones in float32."""
+    for module in modules:
+        for p in module.parameters():
+            if p.requires_grad and p.is_leaf and p.dtype is torch.float32:
+                yield p

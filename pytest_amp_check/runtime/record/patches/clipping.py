@@ -21,6 +21,8 @@ def patches() -> list[Patch]:
     if not hasattr(clip_grad, "_get_total_norm"):
         # Before torch 2.6 the norm is computed where it is used, and only this function is called in between.
         rows.append(Patch(clip_grad, "_has_foreach_support", on_call=_notify_multiplication))
+    for owner, name in ((torch.Tensor, "norm"), (torch, "norm"), (torch.linalg, "norm"), (torch.linalg, "vector_norm")):
+        rows.append(Patch(owner, name, on_return=_notify_own_norm, only_user_calls=True, may_be_compiled=True))
     fully = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
     if fully is not None:
         rows.append(Patch(fully.FullyShardedDataParallel, "clip_grad_norm_", on_call=_notify_sharded_clip))
@@ -39,6 +41,10 @@ def _notify_grouping(recorder: Recorder, *args: Any, **kwargs: Any) -> None:
         recorder.clipping_listener.record_norm_read(frame.f_locals.get("tensors"))
     elif outer is None or name == "_get_total_norm":
         _notify_clip(recorder, outer or frame)
+
+
+def _notify_own_norm(recorder: Recorder, norm: Any, tensor: Any = None, *args: Any, **kwargs: Any) -> None:
+    recorder.clipping_listener.note_norm(norm, tensor)
 
 
 def _notify_multiplication(recorder: Recorder, *args: Any, **kwargs: Any) -> None:

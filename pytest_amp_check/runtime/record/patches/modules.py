@@ -38,7 +38,7 @@ def _initializations() -> list[str]:
 
 
 def _notify_initialization(recorder: Recorder, tensor: Any, *args: Any, **kwargs: Any) -> None:
-    recorder.weights.record_fill(tensor)
+    recorder.weights.record_overwritten((tensor,))
 
 
 def _wrap_call(original: Any) -> Any:
@@ -68,6 +68,7 @@ def _call_outermost(original: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     finally:
         THREAD.in_module = False
     for recorder, call in zip(recorders, calls, strict=True):
+        recorder.weights.note_call_end(module)
         recorder.nonfinite.record_module_end(call, result)
     return result
 

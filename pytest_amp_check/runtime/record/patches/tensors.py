@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +25,7 @@ TWO_OPERANDS = frozenset({"addcmul_", "addcdiv_"})
 _NONE: Any = object()
 #: Methods that can form a running sum, with the sign of the term.
 ADDING = {"add_": 1.0, "__iadd__": 1.0, "sub_": -1.0, "__isub__": -1.0}
+_VECTOR_CODE = torch.nn.utils.vector_to_parameters.__code__
 #: Methods of tensors through which a program reads their values.
 NUMBERS = ("item", "__bool__", "__float__", "__int__", "numpy", "__array__")
 
@@ -31,6 +33,9 @@ NUMBERS = ("item", "__bool__", "__float__", "__int__", "numpy", "__array__")
 def patches() -> list[Patch]:
     return [
         *(Patch(torch.Tensor, name, make_wrapper=_wrap_in_place(name, effect)) for name, effect in IN_PLACE.items()),
+        # Many in-place methods are also functions.
+        *(Patch(torch, name, make_wrapper=_wrap_in_place(name, effect)) for name, effect in IN_PLACE.items()),
+        Patch(torch.Tensor, "set_", on_call=_notify_new_storage, only_user_calls=True, may_be_compiled=True),
         *(Patch(torch, name, make_wrapper=_wrap_foreach_in_place(effect)) for name, effect in FOREACH_IN_PLACE.items()),
         *(Patch(torch.Tensor, name, make_wrapper=_wrap_number_taken(name)) for name in NUMBERS),
         Patch(torch.Tensor, "grad", make_wrapper=_patch_grad),
@@ -38,8 +43,10 @@ def patches() -> list[Patch]:
     ]
 
 
-def _notify_change(tensor: Any, effect: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Report a tensor that a patched function is about to change in place."""
+def _notify_change(
+    tensor: Any, effect: str, args: tuple[Any, ...], kwargs: dict[str, Any], others: Sequence[Any] = ()
+) -> None:
+    """Report a tensor that a patched function is about to change in place, possibly together with others."""
     if is_watching() and not torch.compiler.is_compiling() and not is_called_by_torch(3):
         if kwargs.get("rounding_mode"):
             effect = "edit"
@@ -48,7 +55,7 @@ def _notify_change(tensor: Any, effect: str, args: tuple[Any, ...], kwargs: dict
         operand = operands[0 if effect == "replace" else -1] if operands else None
         recorders: tuple[Recorder, ...] = THREAD.active_recorders
         for recorder in recorders:
-            recorder.gradients.record_change(tensor, effect, operand)
+            recorder.gradients.record_change(tensor, effect, operand, others)
             if recorder.followers.after_skip is not None:
                 recorder.followers.record_change(tensor, effect, operands)
 
@@ -164,14 +171,14 @@ def _notify_addition(tensor: Any, term: Any, factor: float) -> None:
 
 
 def _wrap_foreach_in_place(effect: str) -> Callable[[Any], Any]:
-    """Return a wrapper of a foreach function. Only the first tensor is reported, for all tensors."""
+    """Return a wrapper of a foreach function. Gradients are reported by the first tensor, for all tensors."""
 
     def wrap_foreach(original: Any) -> Any:
         def patched_change(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             for tensor in tensors[:1] if watching else ():
                 # The source of a copy is a list, too.
                 operands = (next(iter(args[0]), None),) if effect == "replace" and args else args
-                _notify_change(tensor, effect, operands, kwargs)
+                _notify_change(tensor, effect, operands, kwargs, tensors[1:])
             return original(tensors, *args, **kwargs)
 
         return patched_change
@@ -191,6 +198,8 @@ def _wrap_number_taken(name: str) -> Callable[[Any], Any]:
                 for recorder in recorders:
                     if not recorder.recording.backward_depth:
                         recorder.clipping_listener.record_number_taken()
+                        if shows_size and args[0].is_floating_point():
+                            recorder.clipping_listener.record_size_read(args[0])
                     elif shows_size and args[0].is_floating_point():
                         recorder.gradients.record_number_in_hook()
             return original(*args, **kwargs)
@@ -226,10 +235,17 @@ def _patch_grad(original: Any) -> Any:
     return _SlotProperty("grad", operator.attrgetter("_grad"), set_grad, original.__delete__)
 
 
+def _notify_new_storage(recorder: Recorder, tensor: Any, source: Any = None, *args: Any, **kwargs: Any) -> None:
+    recorder.weights.record_write(tensor)
+    if isinstance(source, torch.Tensor):
+        recorder.gradients.record_data_assignment(tensor, source)
+
+
 def _patch_data(original: Any) -> Any:
     def set_data(self: Any, value: Any) -> None:
         recorders: tuple[Recorder, ...] = THREAD.active_recorders
-        if recorders and not is_called_by_torch():
+        # ``vector_to_parameters`` assigns new values. Other code of torch moves or casts the values of parameters.
+        if recorders and (not is_called_by_torch() or sys._getframe(1).f_code is _VECTOR_CODE):
             for recorder in recorders:
                 recorder.weights.record_write(self)
                 recorder.gradients.record_data_assignment(self, value)
