@@ -250,6 +250,8 @@ class AutocastNew(Event):
     callable: str
     #: Number of surplus arguments.
     excess: int = 0
+    #: Source texts of a comparison that always fails and decides an argument, and of the compared device.
+    failed_comparison: Mapping[str, str] | None = None
 
 
 class AutocastEnter(Event):
@@ -645,6 +647,9 @@ class Loss(Event):
     low_precision: str = ""
     #: Severity if a framework runs the loss under autocast.
     ambient: str | None = None
+    #: The forward of a module computes the loss, in a region for ``device`` ("" without one).
+    in_forward: bool = False
+    device: str = ""
 
 
 class ParamWrite(Event):
@@ -942,6 +947,8 @@ class OptimizerAttributes:
 
     #: Modules whose parameters the optimizer owns, None if unknown.
     owns: frozenset[int] | None = None
+    #: Modules whose parameters a constructor received that is not analyzed.
+    given_modules: frozenset[int] = frozenset()
     #: Other optimizers that own some of the parameters.
     shares: set[int] | None = None
     #: Stands for several optimizers. None if it is one.
@@ -1152,6 +1159,8 @@ class ProgramAttributes:
         #: Modules that optimizers train, and those of them that a live scaler steps (None if not known apart).
         self.trained_modules: set[int] = set()
         self.scaled_modules: set[int] | None = None
+        #: Those that only optimizers of unknown classes train. Such an optimizer may keep float32 copies.
+        self.trained_by_unknown: set[int] = set()
         #: The program, or code that may run it, enters autocast.
         self.enters_autocast = True
         #: Another part of the program averages gradients over microbatches.

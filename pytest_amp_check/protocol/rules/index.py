@@ -32,7 +32,7 @@ INDEX: tuple[Listing, ...] = (
     (
         ("AMP104", "loss-outside-autocast", "autocast", "warning", "both", True, ""),
         ("autocast",),
-        (),
+        ("Loss",),
         (),
         ("loss@outside", "loss@outside-bf16"),
     ),
@@ -54,6 +54,7 @@ INDEX: tuple[Listing, ...] = (
             "autocast:not-a-device",
             "autocast:unknown-device",
             "autocast:indexed-device",
+            "autocast:device-compared",
             "autocast:bool-dtype",
             "autocast:string-dtype",
             "autocast:unsupported-dtype",
@@ -377,6 +378,7 @@ INDEX: tuple[Listing, ...] = (
         (
             "cast:trained",
             "cast:trained-scaled",
+            "cast:trained-by-unknown",
             "cast:returned",
             "made:trained",
             "made:trained-scaled",
