@@ -353,6 +353,8 @@ class ScalerNew(Event):
     off_in_float16: bool = False
     #: The call by which the same class shards a module.
     sharding: str = ""
+    #: Source text of the condition for bfloat16 under which alone the scaler is constructed.
+    bf16_condition: str = ""
 
 
 class OptimizerNew(Event):

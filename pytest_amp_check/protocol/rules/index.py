@@ -400,9 +400,9 @@ INDEX: tuple[Listing, ...] = (
     (
         ("AMP503", "scaler-with-bf16", "numerics", "info", "both", True, ""),
         ("scaler",),
-        ("Scale",),
+        ("Scale", "ScalerNew"),
         (),
-        ("scale:bf16",),
+        ("scale:bf16", "scaler:made-for-bf16"),
     ),
     (
         ("AMP504", "bce-under-autocast", "numerics", "error", "both", True, ""),

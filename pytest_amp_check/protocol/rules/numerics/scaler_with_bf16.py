@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ...events import AutocastEnter, Program, Scale
+from ...events import AutocastEnter, Program, ScalerNew, Scale
 from ...rule import BOTH, INFO, Labels, Rule, ViolationKind
 from ...torch_api import BFLOAT16_OR_FLOAT32
 
@@ -31,18 +31,26 @@ def _is_enabled_with_bf16(event: Scale, program: Program) -> bool:
     )
 
 
+def _check_made_for_bf16(event: ScalerNew, program: Program) -> Labels:
+    if event.bf16_condition and event.arguments.get("enabled") is not False:
+        yield "scaler:made-for-bf16", {"test": event.bf16_condition}
+
+
 RULE = Rule(
     "AMP503",
     "scaler-with-bf16",
     INFO,
     "A GradScaler has nothing to do in a bfloat16 training.",
     detected_by=BOTH,
-    event_checks={Scale: _check_scaled_bf16},
+    event_checks={Scale: _check_scaled_bf16, ScalerNew: _check_made_for_bf16},
     prescan_words=("scaler",),
     violations={
         "scale:bf16": ViolationKind(
             "`{scaler}` scales a bfloat16 loss, which needs no scaling: drop the scaler, or construct it with"
             " `enabled=(dtype == torch.float16)`"
+        ),
+        "scaler:made-for-bf16": ViolationKind(
+            "`{call}` is constructed if `{test}`, but bfloat16 needs no scaling: construct the scaler for float16 only"
         ),
     },
     rationale="""\
