@@ -156,6 +156,11 @@ def _are_exclusive(some: set[tuple[int, bool]], others: set[tuple[int, bool]]) -
     return any((key, not truth) in others for key, truth in some)
 
 
+def _decided(guards: e.Guards) -> list[tuple[int, bool]]:
+    """Return the predicates of which an event needs one truth. Beside a disjunction, an event may need either."""
+    return [(key, truth) for key, truth in guards if (key, not truth) not in guards]
+
+
 class _StateInterner:
     """Numbered core states. Numbers are compared and looked up much faster than states."""
 
@@ -895,8 +900,8 @@ class _GraphChecker(Checker):
             return False
         scalers = {key for key, tracked_object in enumerate(self.program.objects) if tracked_object.role == "scaler"}
         events = (node.event for node in self.graph.nodes if node.event is not None)
-        others = {guard for other in events if other.subject in scalers for guard in other.guards}
-        return any((key, not truth) in others for key, truth in event.guards)
+        others = {guard for other in events if other.subject in scalers for guard in _decided(other.guards)}
+        return any((key, not truth) in others for key, truth in _decided(event.guards))
 
     def _find_skip(self, here: Here, since: int) -> tuple[str, Site] | None:
         """Return the latest statement on a path since an event that skips the rest of an iteration, or None."""

@@ -220,6 +220,27 @@ for _name, _ending, _mark in (("program", "loss.backward()", "  # AMP110"), ("mo
     """
 
 
+# A scaler that is constructed for bfloat16 only.
+for _name, _test, _mark in (
+    ("equal", 'args.precision == "bf16"', "  # AMP503"),
+    ("equal, the other way round", '"bfloat16" == args.precision', "  # AMP503"),
+    ("one of two conditions", 'args.cuda and args.precision == "bf16"', "  # AMP503"),
+    ("either precision", 'args.precision == "bf16" or args.precision == "fp16"', ""),
+    ("not equal", 'args.precision != "bf16"', ""),
+    ("float16", 'args.precision == "fp16"', ""),
+):
+    CASES[f"scaler under a condition: {_name}"] = f"""
+    === train.py
+    import torch
+
+    def main(args, model, loader):
+        scaler = None
+        if {_test}:
+            scaler = torch.amp.GradScaler("cuda"){_mark}
+        return scaler
+    """
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_real_mistake(name: str, tmp_path: Path) -> None:
     write(tmp_path, CASES[name])

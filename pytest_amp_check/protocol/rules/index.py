@@ -400,8 +400,8 @@ INDEX: tuple[Listing, ...] = (
     (
         ("AMP503", "scaler-with-bf16", "numerics", "info", "both", True, ""),
         ("scaler",),
-        ("Scale", "ScalerNew"),
-        (),
+        ("Scale",),
+        ("ScalerNew",),
         ("scale:bf16", "scaler:made-for-bf16"),
     ),
     (

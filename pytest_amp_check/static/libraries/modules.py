@@ -479,9 +479,13 @@ def _has_items(outcome: SequenceValue | MappingValue) -> bool:
 
 
 def _copy_region(outcome: Value, part: TensorValue) -> None:
-    """Copy the low dtype of a forward that enters autocast itself, if no region surrounds the forward."""
-    if isinstance(outcome, TensorValue) and not part.low_dtype and outcome.low_dtype in ("float16", "bfloat16"):
-        part.low_dtype = outcome.low_dtype
+    """Copy the low dtype of a forward that enters autocast itself, if no region surrounds the forward.
+
+    Both the region and the flow of dtypes must say so: a float32 operand widens the result.
+    """
+    dtype = outcome.dtype_info.dtype
+    if dtype in ("float16", "bfloat16") and isinstance(outcome, TensorValue) and outcome.low_dtype == dtype:
+        part.low_dtype = part.low_dtype or dtype
 
 
 def _copy_reductions(outcome: Value, made: TensorValue) -> Value:

@@ -195,8 +195,9 @@ def scale_value(interp: Interpreter, scaler: ObjectRef, value: Value | None, nod
     return made
 
 
-#: A condition that holds for bfloat16 only.
-_ASKS_FOR_BF16 = re.compile(r"== (['\"])(?:bf16|bfloat16)(?:-mixed)?\1$")
+#: A condition that holds for bfloat16 only, and the text that it compares.
+_BF16_TEXT = r"(?:'bf(?:loat)?16(?:-mixed)?'|\"bf(?:loat)?16(?:-mixed)?\")"
+_ASKS_FOR_BF16 = re.compile(rf"== {_BF16_TEXT}$|^{_BF16_TEXT} == ")
 
 
 def _find_bf16_condition(interp: Interpreter) -> str:

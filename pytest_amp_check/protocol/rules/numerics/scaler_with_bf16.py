@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ...events import AutocastEnter, Program, ScalerNew, Scale
-from ...rule import BOTH, INFO, Labels, Rule, ViolationKind
+from ...events import AutocastEnter, Program, Scale, ScalerNew
+from ...rule import BOTH, INFO, Labels, Rule, Verdicts, ViolationKind
 from ...torch_api import BFLOAT16_OR_FLOAT32
 
 
@@ -31,9 +31,10 @@ def _is_enabled_with_bf16(event: Scale, program: Program) -> bool:
     )
 
 
-def _check_made_for_bf16(event: ScalerNew, program: Program) -> Labels:
-    if event.bf16_condition and event.arguments.get("enabled") is not False:
-        yield "scaler:made-for-bf16", {"test": event.bf16_condition}
+def _check_made_for_bf16(program: Program) -> Verdicts:
+    for event in program.iter_events():
+        if isinstance(event, ScalerNew) and event.bf16_condition and event.arguments.get("enabled") is not False:
+            yield "scaler:made-for-bf16", event, {"test": event.bf16_condition}, ()
 
 
 RULE = Rule(
@@ -42,7 +43,8 @@ RULE = Rule(
     INFO,
     "A GradScaler has nothing to do in a bfloat16 training.",
     detected_by=BOTH,
-    event_checks={Scale: _check_scaled_bf16, ScalerNew: _check_made_for_bf16},
+    event_checks={Scale: _check_scaled_bf16},
+    program_checks={ScalerNew: _check_made_for_bf16},
     prescan_words=("scaler",),
     violations={
         "scale:bf16": ViolationKind(
