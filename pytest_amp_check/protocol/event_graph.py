@@ -113,6 +113,8 @@ class ProgramAttributes:
         #: Modules that optimizers train, and those of them that a live scaler steps (None if not known apart).
         self.trained_modules: set[int] = set()
         self.scaled_modules: set[int] | None = None
+        #: Those that only optimizers of unknown classes train. Such an optimizer may keep float32 copies.
+        self.trained_by_unknown: set[int] = set()
         #: The program, or code that may run it, enters autocast.
         self.enters_autocast = True
         #: Another part of the program averages gradients over microbatches.

@@ -227,8 +227,8 @@ class _GraphChecker(GraphExplorer):
             return False
         scalers = {key for key, tracked_object in enumerate(self.program.objects) if tracked_object.role == "scaler"}
         events = (node.event for node in self.graph.nodes if node.event is not None)
-        others = {guard for other in events if other.subject in scalers for guard in other.guards}
-        return any((key, not truth) in others for key, truth in event.guards)
+        others = {guard for other in events if other.subject in scalers for guard in _decided(other.guards)}
+        return any((key, not truth) in others for key, truth in _decided(event.guards))
 
     def _find_skip(self, here: Here, since: int) -> tuple[str, Site] | None:
         """Return the latest statement on a path since an event that skips the rest of an iteration, or None."""
@@ -270,6 +270,11 @@ class _GraphChecker(GraphExplorer):
                 answers.setdefault(*taken_edges[0])
             point = before
         return answers
+
+
+def _decided(guards: e.Guards) -> list[tuple[int, bool]]:
+    """Return the predicates of which an event needs one truth. Beside a disjunction, an event may need either."""
+    return [(key, truth) for key, truth in guards if (key, not truth) not in guards]
 
 
 def _are_test_calls(site: Site, other: Site) -> bool:

@@ -37,6 +37,8 @@ class OptimizerAttributes:
 
     #: Modules whose parameters the optimizer owns, None if unknown.
     owns: frozenset[int] | None = None
+    #: Modules whose parameters a constructor received that is not analyzed.
+    given_modules: frozenset[int] = frozenset()
     #: Other optimizers that own some of the parameters.
     shares: set[int] | None = None
     #: Stands for several optimizers. None if it is one.

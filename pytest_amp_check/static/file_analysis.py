@@ -178,14 +178,18 @@ def analyze(
             mark_bare_scales(program, lambda: import_reach.iterate_autocast_entries(project, path, parsed))
         findings = check(program)
         joined = [graph.entry_point for graph in program.graphs if graph.was_widened]
-        inside = {function for entry in joined for function in reached[entry] if function[0] == path} - reached.keys()
+        inside = {
+            function for entry in joined for function in reached[entry] if function[0] == path and function != entry
+        }
         if inside:
-            # The joined states of the caller may hide a violation in a function.
+            # The joined states of the caller may hide a violation in a function, also in one analyzed before.
             separate_program = Program()
             separate_program.attributes = program.attributes.copy()
             own_reached = analyze_functions(module, separate_program, project, inside)
             summarize_program(separate_program, lambda: import_reach.is_near_float16(project, path, parsed))
-            findings = [*findings, *check_without_callers(separate_program)]
+            again = own_reached.keys() & reached.keys()
+            findings = [finding for finding in findings if not finding.entries or finding.entries.keys() - again]
+            findings += check_without_callers(separate_program)
             for entry in joined:
                 reached[entry] -= own_reached.keys()
             reached.update(own_reached)

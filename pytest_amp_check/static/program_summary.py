@@ -65,7 +65,9 @@ def summarize_program(program: Program, near_float16: Callable[[], bool]) -> Non
     # A class that wraps an optimizer and steps it may keep float32 copies of the parameters.
     bare = [tracked_object for tracked_object in stepped if not tracked_object.attributes.wrapped]
     trained = _with_submodules(program, _owned_modules(bare) - frozen)
-    program.attributes.trained_modules = {*trained, *by_trainer} - frozen
+    by_unknown = _with_submodules(program, _given_modules(bare) - frozen) - trained
+    program.attributes.trained_by_unknown = set(by_unknown - frozen - by_trainer.keys())
+    program.attributes.trained_modules = {*trained, *by_trainer, *by_unknown} - frozen
     if events[e.ModuleCast]:
         _mark_casts(program)
     _mark_states(program, events, live)
@@ -202,6 +204,11 @@ def _owned_modules(optimizers: Iterable[TrackedObject]) -> frozenset[int]:
     return frozenset().union(*(optimizer.attributes.owns or () for optimizer in optimizers))
 
 
+def _given_modules(optimizers: Iterable[TrackedObject]) -> frozenset[int]:
+    """Return the modules whose parameters the unanalyzed constructors of the optimizers received."""
+    return frozenset().union(*(optimizer.attributes.given_modules for optimizer in optimizers))
+
+
 def _with_submodules(program: Program, modules: Iterable[int]) -> frozenset[int]:
     """Return modules with their original submodules, as far as the submodules are in low precision."""
     found, todo = set(modules), list(modules)
@@ -241,7 +248,11 @@ def _mark_casts(program: Program) -> None:
             trained = event.born or event.how == "trainer" or event.site.function.endswith("__init__")
             if not trained and event.subject is not None:
                 optimizers = (optimizer for optimizer in stepped if not _is_exclusive(made.get(optimizer.key), event))
-                of_module = {optimizer.key for optimizer in optimizers if event.subject in _owned_modules([optimizer])}
+                of_module = {
+                    optimizer.key
+                    for optimizer in optimizers
+                    if event.subject in _owned_modules([optimizer]) | _given_modules([optimizer])
+                }
                 ends = _find_steps_and_returns(graph, index, of_module) if of_module else None
                 trained = ends is not None and ends.is_stepped
                 event.returns = (

@@ -113,7 +113,8 @@ FLAGS: list[tuple[str, bool | None]] = [
     ("flag = round(amount) == 2", None),
     ("flag = bool(amount)", None),
     ("flag = functools.partial(bool, 1)()", True),
-    ("flag = next(iter([False]))", None),
+    ("flag = next(iter([False]))", False),
+    ("flag = next(iter([False, amount]))", None),
 ]
 
 

@@ -459,6 +459,65 @@ def test_a_violation_in_a_function_is_found_where_the_states_of_its_caller_are_j
     assert found(tmp_path) == marks(tmp_path) | too_large
 
 
+#: A subclass whose inherited ``fit`` is too large for an analysis of all its states.
+SUBCLASS = """\
+import torch
+from base import Base
+
+class Trainer(Base):
+    def __init__(self, net, args):
+        super().__init__(net, args)
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def train_batch(self, images):
+        if self.args.left and self.args.up:
+            raise ValueError
+        if not self.args.left and self.args.right:
+            raise ValueError
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = self.net(images).mean()
+        self.scaler.scale(loss).backward()
+        if self.args.test:
+            self.opt.zero_grad()
+        {step}
+"""
+BASE = """\
+import torch
+
+class Base:
+    def __init__(self, net, args):
+        self.net = net
+        self.args = args
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def train_batch(self, images):
+        raise NotImplementedError
+
+    def fit(self, batches):
+{stages}
+        for images in batches:
+            self.train_batch(images)
+            self.opt.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    "step", ["self.opt.step()  # AMP204", "self.scaler.step(self.opt)\n        self.scaler.update()"]
+)
+def test_a_violation_in_a_method_is_found_where_the_states_of_an_inherited_caller_are_joined(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_amp_check.protocol.graph_checker.LIMIT", 100)
+    monkeypatch.setattr("pytest_amp_check.protocol.graph_checker.MOST_SPENT", 10)
+    stages = "\n".join(
+        f"        if self.args.stage{each}:\n            self.opt.zero_grad()\n            self.net.prepare({each})"
+        for each in range(40)
+    )
+    (tmp_path / "base.py").write_text(BASE.replace("{stages}", stages), encoding="utf-8")
+    (tmp_path / "train.py").write_text(SUBCLASS.replace("{step}", step), encoding="utf-8")
+    assert {each for each in found(tmp_path) if each[2] != "AMP903"} == marks(tmp_path)
+
+
 WRAPPER = """
     === main.py
     import torch

@@ -24,6 +24,8 @@ class AutocastNew(Event):
     callable: str
     #: Number of surplus arguments.
     excess: int = 0
+    #: Source texts of a comparison that always fails and decides an argument, and of the compared device.
+    failed_comparison: Mapping[str, str] | None = None
 
 
 class AutocastEnter(Event):

@@ -32,6 +32,8 @@ class ScalerNew(Event):
     off_in_float16: bool = False
     #: The call by which the same class shards a module.
     sharding: str = ""
+    #: Source text of the condition for bfloat16 under which alone the scaler is constructed.
+    bf16_condition: str = ""
 
 
 class Scale(ScaledLoss):
@@ -178,6 +180,9 @@ class Loss(Event):
     low_precision: str = ""
     #: Severity if a framework runs the loss under autocast.
     ambient: str | None = None
+    #: The forward of a module computes the loss, in a region for ``device`` ("" without one).
+    in_forward: bool = False
+    device: str = ""
 
 
 class Penalty(Event):

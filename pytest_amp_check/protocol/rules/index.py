@@ -32,7 +32,7 @@ INDEX: tuple[Listing, ...] = (
     (
         ("AMP104", "loss-outside-autocast", "autocast", "warning", "both", True, ""),
         ("autocast",),
-        (),
+        ("Loss",),
         (),
         ("loss@outside", "loss@outside-bf16"),
     ),
@@ -54,6 +54,7 @@ INDEX: tuple[Listing, ...] = (
             "autocast:not-a-device",
             "autocast:unknown-device",
             "autocast:indexed-device",
+            "autocast:device-compared",
             "autocast:bool-dtype",
             "autocast:string-dtype",
             "autocast:unsupported-dtype",
@@ -377,6 +378,7 @@ INDEX: tuple[Listing, ...] = (
         (
             "cast:trained",
             "cast:trained-scaled",
+            "cast:trained-by-unknown",
             "cast:returned",
             "made:trained",
             "made:trained-scaled",
@@ -399,8 +401,8 @@ INDEX: tuple[Listing, ...] = (
         ("AMP503", "scaler-with-bf16", "numerics", "info", "both", True, ""),
         ("scaler",),
         ("Scale",),
-        (),
-        ("scale:bf16",),
+        ("ScalerNew",),
+        ("scale:bf16", "scaler:made-for-bf16"),
     ),
     (
         ("AMP504", "bce-under-autocast", "numerics", "error", "both", True, ""),

@@ -351,7 +351,18 @@ def _iterates_microbatches(bounds: list[Value]) -> bool:
     return step is UNKNOWN or (isinstance(step, int) and step > 1)
 
 
+def _iterate_constants(interp: Interpreter, value: SequenceValue, node: ast.AST) -> Value:
+    """Return what a loop over constants assigns, such as the keys of a dict: known if there is only one."""
+    if len(value.items) == 1 and not value.is_open and not isinstance(value.items[0].value, tuple):
+        return value.items[0]
+    made = interp.fresh_unknown(node, "element")
+    made.is_loop_element = True
+    made.is_from_gradient = value.is_from_gradient
+    return made
+
+
 def register(handlers: HandlerTable) -> None:
+    handlers.loop_elements["sequence"] = _iterate_constants
     functions: dict[str, Callable[[Interpreter, Args, Keywords, ast.AST], Value | None]] = {
         "super": _call_super,
         "range": _call_range,

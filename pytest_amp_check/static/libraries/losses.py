@@ -80,6 +80,10 @@ _CHANGES: dict[str, tuple[tuple[str, object], ...]] = {
 _MEAN = Const("mean")
 
 
+#: Loss that must not run in a region.
+_BANNED = "binary_cross_entropy"
+
+
 def compute_loss(
     interp: Interpreter,
     args: Args,
@@ -90,7 +94,7 @@ def compute_loss(
     promotes: bool,
     reduction: object = None,
 ) -> Value:
-    interp.emit(
+    event = interp.emit(
         e.Loss,
         node,
         function=kind or None,
@@ -98,6 +102,8 @@ def compute_loss(
         ambient=None if interp.state.open_regions else interp.state.ambient_autocast,
         names={"call": expression_text(node), "loss": first_argument_text(node)},
     )
+    if event is not None and interp.state.forward_depth:
+        _emit_in_forward(interp, event)
     parts = find_tensors(args, keywords)
     made = compute_tensor(interp, parts) if parts else _make_unknown_loss(interp, [*args, *keywords.values()])
     if interp.state.no_grad:
@@ -109,6 +115,18 @@ def compute_loss(
     made.is_sample_mean = reductions == {"mean"}
     made.has_unknown_reduction = False
     return made
+
+
+def _emit_in_forward(interp: Interpreter, event: e.Loss) -> None:
+    """Emit a loss that the forward of a module computes. The forward itself emits no events."""
+    regions = interp.state.open_regions
+    region = regions[-1] if regions and regions[-1].enabled is not False else None
+    is_banned = region is not None and event.function == _BANNED
+    if not (is_banned or event.low_precision):
+        return
+    event.in_forward, event.device = True, "" if region is None else region.device or "cuda"
+    event.guessed = bool(interp.state.path_condition) or (region is not None and region.enabled is not True)
+    interp.detached_events.setdefault((e.Loss, event.site.call_key), event)
 
 
 def find_reduction(keywords: Keywords) -> object:

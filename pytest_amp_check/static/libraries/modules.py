@@ -9,7 +9,14 @@ from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.fast_namedtuple import NamedTuple
 from ...protocol.tracked_objects import TrackedObject
-from ..interpreter.classes import BINDABLE_METHODS, decorator_contexts, defining_frame, has_plain_forward, method_of
+from ..interpreter.classes import (
+    BINDABLE_METHODS,
+    decorator_contexts,
+    defining_frame,
+    has_plain_forward,
+    lineage_of,
+    method_of,
+)
 from ..interpreter.functions import inline_call
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.source_text import expression_text, receiver_text
@@ -52,10 +59,6 @@ from .syntax_queries import callee_of, first_argument, keywords_of, last_name
 #: Handler of a module method. A handler returns None if the method runs the module.
 Method = Callable[["Interpreter", "_MethodCall"], Value | None]
 
-#: Names of loss functions in a forward that computes the loss itself.
-LOSSES = frozenset(
-    "binary_cross_entropy BCELoss cross_entropy CrossEntropyLoss mse_loss MSELoss l1_loss nll_loss".split()
-)
 #: Methods that return a tensor of the same shape and keep float32.
 ELEMENTWISE = frozenset(
     "abs clamp clamp_max clamp_min exp log log1p neg reciprocal sigmoid softplus sqrt square".split()
@@ -146,16 +149,38 @@ def _call_module_instance(
     tracked_object = receiver.tracked_object
     assert tracked_object is not None
     made = run_forward(interp, tracked_object, args, keywords, node, read=has_plain_forward(interp, receiver.cls))
+    for method in _possible_forwards(interp, receiver):
+        if method not in interp.active_functions:
+            outcome = _run_forward_method(interp, method, receiver, args, keywords, node)
+            telling = _may_compute_loss(interp, method, [*args, *keywords.values()])
+            if outcome is not None:
+                return _copy_reductions(outcome, made) if telling else _copy_dtypes(outcome, made)
+    return made
+
+
+def _possible_forwards(interp: Interpreter, receiver: Instance) -> list[Function]:
+    """Return the forward of a module, or the methods that the class assigns to ``self.forward``."""
+    assigned = [pair for owner in lineage_of(interp, receiver.cls) for pair in owner.assignments.get("forward", ())]
+    names = dict.fromkeys(last_name(expression) for _, expression in assigned)
+    found = [method for name in names if (method := method_of(interp, receiver.cls, name)) is not None]
+    # The largest forward is the one that trains: the others leave parts out, as for inference.
+    found.sort(key=lambda method: len(method.used_names), reverse=True)
     method = method_of(interp, receiver.cls, "forward")
-    if method is None or method in interp.active_functions:
-        return made
-    telling = _may_compute_loss(interp, method, [*args, *keywords.values()])
-    casts = "autocast" in method.used_names and not (
-        interp.state.open_regions or interp.state.possible_regions or interp.state.no_grad
-    )
+    return found if method is None else [method, *found]
+
+
+def _run_forward_method(
+    interp: Interpreter, method: Function, receiver: Instance, args: Args, keywords: Keywords, node: ast.AST
+) -> Value | None:
+    """Analyze the forward of a module and return the result, or None if the forward cannot change a loss."""
+    tracked_object = receiver.tracked_object
+    assert tracked_object is not None
+    enters = "autocast" in method.used_names or _unknown_callees(interp, tracked_object, read=True) is AUTOCAST_CALLEES
+    casts = enters and not (interp.state.open_regions or interp.state.possible_regions or interp.state.no_grad)
     here = interp.state.frame.function or interp.state.frame.module
+    telling = _may_compute_loss(interp, method, [*args, *keywords.values()])
     if not (telling or casts or (here.may_lose_precision and in_region(interp))):
-        return made
+        return None
     outcome: list[Value] = []
     inner = FunctionValue(method, defining_frame(interp, method), receiver)
 
@@ -167,13 +192,13 @@ def _call_module_instance(
     casting.append(tracked_object)
     interp.dry_run(inline_forward)
     casting.pop()
-    return _copy_reductions(outcome[0], made) if telling else _copy_dtypes(outcome[0], made)
+    return outcome[0]
 
 
 def _may_compute_loss(interp: Interpreter, method: Function, given: list[Value]) -> bool:
     """Return True if a forward may compute a loss (by names or arguments), or may lose precision in a region."""
     compares = len(given) > 1 and any(tensors_in(v) or v.is_call_result for v in given)
-    return compares or bool(method.used_names & LOSSES) or (method.may_lose_precision and in_region(interp))
+    return compares or method.may_compute_loss or (method.may_lose_precision and in_region(interp))
 
 
 def call_module_method(
@@ -431,12 +456,28 @@ def _call_register_comm_hook(
 
 def _copy_dtypes(outcome: Value, made: TensorValue) -> Value:
     """Return the output of a module with the dtype info of the analyzed forward."""
-    if not isinstance(outcome, SequenceValue) or outcome.is_open or len(outcome.items) < 2:
-        return made.with_dtype_info(outcome.dtype_info)
-    parts = [made.copy() for _ in outcome.items]
-    for part, item in zip(parts, outcome.items, strict=True):
-        part.has_unknown_reduction, part.dtype_info = True, item.dtype_info
-    return SequenceValue(list(parts))
+    if isinstance(outcome, (SequenceValue, MappingValue)) and not outcome.is_open and _has_items(outcome):
+        several = made.copy()
+        several.has_unknown_reduction = True
+        return map_items(outcome, lambda item: _copy_dtypes(item, several))
+    part = made.copy()
+    part.dtype_info = outcome.dtype_info
+    _copy_region(outcome, part)
+    return part
+
+
+def _has_items(outcome: SequenceValue | MappingValue) -> bool:
+    return len(outcome.items) > 1 or isinstance(outcome, MappingValue)
+
+
+def _copy_region(outcome: Value, part: TensorValue) -> None:
+    """Copy the low dtype of a forward that enters autocast itself, if no region surrounds the forward.
+
+    Both the region and the flow of dtypes must say so: a float32 operand widens the result.
+    """
+    dtype = outcome.dtype_info.dtype
+    if dtype in ("float16", "bfloat16") and isinstance(outcome, TensorValue) and outcome.low_dtype == dtype:
+        part.low_dtype = part.low_dtype or dtype
 
 
 def _copy_reductions(outcome: Value, made: TensorValue) -> Value:
@@ -447,6 +488,7 @@ def _copy_reductions(outcome: Value, made: TensorValue) -> Value:
         return map_items(outcome, lambda item: _copy_reductions(item, made))
     part = made.copy()
     part.dtype_info = outcome.dtype_info
+    _copy_region(outcome, part)
     if isinstance(outcome, TensorValue):
         part.is_divided, part.is_loss, part.has_unknown_reduction = (
             outcome.is_divided,

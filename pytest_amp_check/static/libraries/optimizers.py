@@ -29,6 +29,28 @@ from .overhead import writes_needless_zeros
 from .syntax_queries import first_argument_text
 
 
+class _GivenModules(dict[int, frozenset[int]]):
+    """Modules whose parameters unanalyzed code received, by the key of the result."""
+
+
+def note_given_parameters(interp: Interpreter, made: Value, given: list[Value]) -> None:
+    """Record the modules whose parameters a call of unanalyzed code receives. The result may be an optimizer."""
+    known = [modules for value in given if (modules := modules_of_params(value)) is not None]
+    if known and isinstance(made, UnknownValue):
+        interp.file_data(_GivenModules)[made.key] = frozenset[int]().union(*known)
+
+
+def _track_used_optimizer(interp: Interpreter, value: UnknownValue, text: str, node: ast.AST) -> TrackedObject:
+    """Return the optimizer for an unknown value that is used as an optimizer."""
+    used = interp.tracked_object(("used", value.key), "optimizer", text, interp.site_of(node))
+    used.attributes.given_modules = interp.file_data(_GivenModules).get(value.key, frozenset())
+    return used
+
+
+def _recognize_optimizer(interp: Interpreter, role: str, value: UnknownValue, text: str, node: ast.AST) -> Value:
+    return ObjectRef(_track_used_optimizer(interp, value, text, node), recognized_from=value)
+
+
 def act_on_optimizers(
     interp: Interpreter, value: Value, node: ast.AST, act: Callable[[int, dict[str, object]], object]
 ) -> None:
@@ -62,7 +84,7 @@ def find_optimizer(interp: Interpreter, value: Value, node: ast.AST) -> TrackedO
             made.attributes.hooked = True
         return made
     if isinstance(value, UnknownValue):
-        return interp.tracked_object(("used", value.key), "optimizer", value.text, interp.site_of(node))
+        return _track_used_optimizer(interp, value, value.text, node)
     return None
 
 
@@ -215,6 +237,7 @@ def _get_optimizer_attribute(interp: Interpreter, receiver: ObjectRef, name: str
 
 
 def register(handlers: HandlerTable) -> None:
+    handlers.recognizers["optimizer"] = _recognize_optimizer
     handlers.inherited_methods.append(_call_inherited_zero_grad)
     handlers.torch_roles[torch_api.OPTIMIZER] = _make_torch_optimizer
     handlers.constructors[torch_api.OPTIMIZER] = _make_subclass_optimizer

@@ -20,6 +20,7 @@ from ..interpreter.values.objects import ObjectRef
 from ..interpreter.values.value import Value
 from ..project.module import Class
 from .arguments import bind_arguments, keyword_text, literal_value, to_attribute_value
+from .device_comparisons import comparison_texts, find_failed_comparison
 from .devices import device_types_of
 
 
@@ -35,7 +36,16 @@ def make_autocast(
     if not open_ended:
         names = {"context": expression_text(node), "call": expression_text(node)}
         excess = max(0, len(args) - len(entry.parameters))
-        interp.emit(e.AutocastNew, node, callable=entry.name, arguments=arguments, excess=excess, names=names)
+        failed = find_failed_comparison(interp, bound, node)
+        interp.emit(
+            e.AutocastNew,
+            node,
+            callable=entry.name,
+            arguments=arguments,
+            excess=excess,
+            failed_comparison=None if failed is None else comparison_texts(*failed),
+            names=names,
+        )
     enabled = enabled_condition(interp, bound, node, open_ended=open_ended)
     types = device_types_of(bound.get("device_type"))
     used = interp.project.devices

@@ -10,7 +10,7 @@ from ...protocol import events as e
 from ...protocol import torch_api
 from ...protocol.events import Symbol
 from ..interpreter.classes import find_own_method
-from ..interpreter.conditions import literals, negate
+from ..interpreter.conditions import implied_literals, literals, negate
 from ..interpreter.formulas import is_none
 from ..interpreter.functions import inline_call
 from ..interpreter.identity import structural_unknown
@@ -186,6 +186,18 @@ def scale_value(interp: Interpreter, scaler: ObjectRef, value: Value | None, nod
     return made
 
 
+#: A condition that holds for bfloat16 only, and the text that it compares.
+_BF16_TEXT = r"(?:'bf(?:loat)?16(?:-mixed)?'|\"bf(?:loat)?16(?:-mixed)?\")"
+_ASKS_FOR_BF16 = re.compile(rf"== {_BF16_TEXT}$|^{_BF16_TEXT} == ")
+
+
+def _find_bf16_condition(interp: Interpreter) -> str:
+    """Return the source text of a condition for bfloat16 that holds on every path to the current node, or ""."""
+    required = [pair for formula in interp.state.path_condition for pair in implied_literals(formula)]
+    texts = [str(interp.graph.predicates[key].text) for key, truth in required if truth]
+    return next(filter(_ASKS_FOR_BF16.search, texts), "")
+
+
 def _make_scaler(
     interp: Interpreter, entry: torch_api.ApiEntry, args: Args, keywords: Keywords, node: ast.AST
 ) -> Value:
@@ -208,6 +220,7 @@ def _make_scaler(
         arguments=arguments,
         excess=max(0, len(args) - len(entry.parameters)),
         sharding="" if entry.attributes.get("sharded") else find_sharding_in_class(interp),
+        bf16_condition=_find_bf16_condition(interp),
         names={"call": expression_text(node), "scaler": tracked_object.name},
     )
     return ObjectRef(tracked_object, enabled)

@@ -56,6 +56,7 @@ from .losses import (
     run_backward,
 )
 from .modules import make_torch_module
+from .optimizers import note_given_parameters
 from .sharding import is_local_norm
 from .syntax_queries import first_argument_text
 
@@ -163,8 +164,11 @@ def _call_unanalyzed(interp: Interpreter, name: str, args: Args, keywords: Keywo
         )
     if owners is not None and not harmless and about:
         escape(interp, object_refs(interp, owners), node, about)
-    of_gradients = _call_on_gradients(interp, name, args, given, node)
-    return of_gradients or _make_unknown_result(interp, name, args, keywords, node)
+    made = _call_on_gradients(interp, name, args, given, node)
+    if made is None:
+        made = _make_unknown_result(interp, name, args, keywords, node)
+        note_given_parameters(interp, made, given)
+    return made
 
 
 def _make_result_tensor(interp: Interpreter, name: str, tensors: list[TensorValue], given: list[Value]) -> TensorValue:

@@ -12,9 +12,9 @@ from ..sources import code_blocks, source_files
 from ..sources.patterns import MANUAL_LOW_WORDS
 from ..sources.tokens import refuse_dense
 from .project import Project, package_top
-from .region_entry import AutocastEntries, may_use_float16
+from .region_entry import AutocastEntries, may_use_float16, trains_own_modules
 from .region_entry import find_autocast_entries as entering_in
-from .syntax import tail_name, walk
+from .syntax import walk
 
 #: Maximum number of direct and indirect imports of a named file that are searched for autocast entries.
 MAX_REACHED_FILES = 400
@@ -42,6 +42,8 @@ def iterate_autocast_entries(project: Project, path: str, tree: ast.Module) -> I
     near = sorted(below | above)
     for other in (*near, *sorted(others.difference(near))):
         known = _autocast_entries_of(project, other)
+        if known.trains_itself and other not in below | above:
+            continue  # another program: it passes its modules to nobody
         found = AutocastEntries(
             found.names | known.names if other in below else found.names,
             found.modules | known.modules,
@@ -106,7 +108,7 @@ def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
         project.float16_by_path[start] = may_use_float16(tree)
     if project.float16_by_path.get(start):
         return True
-    if _trains_own_modules(tree):
+    if trains_own_modules(walk(tree)):
         return False
     others = project.float16_files - {start}
     project.depends_on_all = project.depends_on_all or project.is_complete()
@@ -135,14 +137,6 @@ def _only_reexports(path: str) -> bool:
     if os.path.basename(path) != "__init__.py":
         return False
     return re.search(rb"^[ \t]*(?:class|def)\s", source_files.load_or_nothing(path), re.MULTILINE) is None
-
-
-def _trains_own_modules(tree: ast.Module) -> bool:
-    """Return True if a file defines modules and runs backward itself."""
-    nodes = walk(tree)
-    return any(isinstance(node, ast.FunctionDef) and node.name == "forward" for node in nodes) and any(
-        isinstance(node, ast.Call) and tail_name(node.func) == "backward" for node in nodes
-    )
 
 
 def _is_in_reach(other: str, start: str) -> bool:

@@ -58,6 +58,7 @@ class Function:
         "is_context_manager",
         "is_entry_point",
         "is_generator",
+        "may_compute_loss",
         "may_lose_precision",
         "may_save_checkpoint",
         "module",
@@ -80,6 +81,8 @@ class Function:
         self.has_scaler_siblings = False
         #: True if the function writes a checkpoint.
         self.may_save_checkpoint = False
+        #: True if the function computes a loss, itself or through functions of the file.
+        self.may_compute_loss = False
         #: True if the function may compute something that low precision spoils.
         self.may_lose_precision = False
         self.used_names: frozenset[str] = frozenset()
@@ -478,9 +481,15 @@ class Module:
         words = set(filter(None, map(tail_name, sources)))
         if _is_large(value) and any(isinstance(target, ast.Subscript) for target in node.targets):
             scope.used_names.add(FILLING)
+        if isinstance(value, ast.Lambda):
+            words = {tail_name(part.func) for part in walk(value.body) if isinstance(part, ast.Call)} - {""}
+        stored = words if isinstance(value, (ast.Lambda, ast.Name, ast.Attribute)) else set[str]()
         for target in node.targets:
             if words and isinstance(target, ast.Name):
                 self.aliases.setdefault(target.id, set()).update(words)
+            elif stored and isinstance(target, ast.Attribute) and target.attr not in stored:
+                # A function in an attribute: ``self.loss = lambda x, y: bce(x, y)`` or ``self.forward = self.run``.
+                self.aliases.setdefault(target.attr, set()).update(stored)
 
     def _note_counting(self, node: ast.AugAssign | ast.BinOp, scope: _Scope) -> None:
         if isinstance(node, ast.AugAssign) or isinstance(node.op, ast.Mod):

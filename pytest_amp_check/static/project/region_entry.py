@@ -37,12 +37,14 @@ class AutocastEntries(NamedTuple):
     modules             such classes with a forward, and policies that make a model enter autocast
     called_in_regions   names of calls inside regions; "x." for a call of an attribute of x
     is_everywhere       a region may cover all code
+    trains_itself       the file defines modules and runs backward: it is a program of its own
     """
 
     names: frozenset[str] = frozenset()
     modules: frozenset[str] = frozenset()
     called_in_regions: frozenset[str] = frozenset()
     is_everywhere: bool = False
+    trains_itself: bool = False
 
 
 def enters_autocast(node: ast.AST) -> bool:
@@ -145,7 +147,18 @@ def find_autocast_entries(tree: ast.Module) -> AutocastEntries:
         # Any model created there, and any of its parts.
         casting.add("")
     return AutocastEntries(
-        frozenset(found), frozenset(casting), frozenset(called_in_regions), _enters_globally(tree, nodes)
+        frozenset(found),
+        frozenset(casting),
+        frozenset(called_in_regions),
+        _enters_globally(tree, nodes),
+        trains_own_modules(nodes),
+    )
+
+
+def trains_own_modules(nodes: list[ast.AST]) -> bool:
+    """Return True if a file defines modules and runs backward itself. ``nodes`` are all nodes of the file."""
+    return any(isinstance(node, ast.FunctionDef) and node.name == "forward" for node in nodes) and any(
+        isinstance(node, ast.Call) and tail_name(node.func) == "backward" for node in nodes
     )
 
 

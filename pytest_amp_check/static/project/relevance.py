@@ -41,6 +41,10 @@ TRAINING_NAMES = frameworks.BACKWARD_METHODS | {
     "unscale_",
     "zero_grad",
 }
+#: Names of loss functions in a forward that computes the loss itself.
+LOSSES = frozenset(
+    "binary_cross_entropy BCELoss cross_entropy CrossEntropyLoss mse_loss MSELoss l1_loss nll_loss".split()
+)
 #: Losses that must not run in a function that a framework runs under autocast.
 BANNED_LOSSES = frozenset({"binary_cross_entropy", "BCELoss"})
 
@@ -168,6 +172,7 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
         f: everywhere | _add_called_bits(_own_bits(f.used_names, bits), _combine_bits(f.used_names, found))
         for f in module.functions.values()
     }
+    losses = LOSSES | _users_of(used, LOSSES) if trains or module.may_lose_precision else LOSSES
     # One method may do without the scaler the work that another method does with the scaler.
     scaling = {function.cls for function in does if trains and does[function] & _AMP} - {None}
     # A file that trains nothing passes its optimizer to other files that train and save.
@@ -179,6 +184,7 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
             _may_violate(does[function]) or connecting or _is_run_by_a_trainer(module, function, does[function])
         )
         function.has_scaler_siblings = function.cls in scaling and bool(part)
+        function.may_compute_loss = not losses.isdisjoint(function.used_names)
         function.may_save_checkpoint = function.used_names >= _SAVING_NAMES
         function.may_lose_precision = (
             small or not FRAGILE_NAMES.isdisjoint(function.used_names) or function.cls in keeping

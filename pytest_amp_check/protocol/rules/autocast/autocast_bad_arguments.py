@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ...event_graph import Program
 from ...events import AutocastNew, Symbol
 from ...fix import SAFE
-from ...rule import BOTH, ERROR, INFO, Labels, Rule, ViolationKind
+from ...rule import BOTH, ERROR, INFO, WARNING, Labels, Rule, ViolationKind
 from ...torch_api import AUTOCAST_DEVICES, DTYPES, find_entry
 
 #: Device types of torch or its users without autocast. A name missing here may be a vendor's own back end.
@@ -30,6 +30,8 @@ def _check_arguments(event: AutocastNew, program: Program) -> Labels:
         if name not in entry.parameters and not name.startswith("*"):
             yield "autocast:unknown-argument", {"argument": name, "known": ", ".join(entry.parameters)}
     device = entry.attributes.get("device")
+    if event.failed_comparison is not None:
+        yield "autocast:device-compared", event.failed_comparison
     if device is None:
         # A star may pass any argument, so an absent device is not certainly missing.
         if "device_type" in arguments:
@@ -120,6 +122,11 @@ RULE = Rule(
         "autocast:indexed-device": ViolationKind(
             "`{call}` is given {device}, whose index skips torch's checks for CUDA and bfloat16: pass {kind}", INFO
         ),
+        "autocast:device-compared": ViolationKind(
+            "`{call}` never runs on CUDA, because `{test}` compares a torch.device with a string, which is never "
+            "equal: compare `{device}.type`",
+            WARNING,
+        ),
         "autocast:bool-dtype": ViolationKind(
             "`{call}` is given {value} as its dtype, which fails when the region is entered: write `enabled={enabled}`"
         ),
@@ -150,7 +157,8 @@ RULE = Rule(
 `torch.cuda.amp.autocast(enabled, dtype, cache_enabled)` had no device and began with `enabled`. A migration that only
 changes the name therefore moves `True` into the device or the dtype. A wrong device raises at once; a wrong dtype or
 `enabled` raises when the region is entered. A dtype that the device does not support does not raise: autocast warns and
-switches itself off. `dtype=torch.float32` on CUDA is legal, and forces the listed ops into float32.
+switches itself off. `dtype=torch.float32` on CUDA is legal, and forces the listed ops into float32. A torch.device
+never equals a string, so `device == "cuda"` chooses the CPU, or `enabled=False`, on every machine.
 """,
     harm="""\
 `autocast(device)` raises ValueError, `autocast("gpu")` RuntimeError, `autocast(True)` ValueError, `autocast("cuda",

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from ...events import Forward
-from ...rule import BOTH, INFO, WARNING, Cause, Rule, ViolationKind
+from ...event_graph import Program
+from ...events import Forward, Loss
+from ...rule import BOTH, INFO, WARNING, Cause, Labels, Rule, ViolationKind
+
+
+def _check_loss_in_forward(event: Loss, program: Program) -> Labels:
+    if event.in_forward and event.low_precision:
+        yield "loss@outside-bf16" if event.low_precision == "bfloat16" else "loss@outside", {}
+
 
 RULE = Rule(
     "AMP104",
@@ -11,6 +18,7 @@ RULE = Rule(
     WARNING,
     "The loss is computed outside autocast from a low-precision output.",
     detected_by=BOTH,
+    event_checks={Loss: _check_loss_in_forward},
     prescan_words=("autocast",),
     violations={
         "loss@outside": ViolationKind(

@@ -7,10 +7,12 @@ from ...events import AutocastEnter, Loss
 from ...rule import BOTH, ERROR, WARNING, Labels, Rule, ViolationKind
 
 
-def _check_framework_bce(event: Loss, program: Program) -> Labels:
+def _check_surrounding_region(event: Loss, program: Program) -> Labels:
     severity = event.ambient
     if severity is not None and event.function == "binary_cross_entropy":
         yield "bce@framework", {"severity": severity}
+    if event.in_forward and event.device and event.function == "binary_cross_entropy":
+        yield "bce@region-cpu" if event.device in ("cpu", "mps") else "bce@region", {}
 
 
 RULE = Rule(
@@ -19,7 +21,7 @@ RULE = Rule(
     ERROR,
     "binary_cross_entropy or BCELoss runs inside an autocast region.",
     detected_by=BOTH,
-    event_checks={Loss: _check_framework_bce},
+    event_checks={Loss: _check_surrounding_region},
     prescan_words=("autocast", "LightningModule binary_cross_entropy(", "LightningModule BCELoss("),
     violations={
         "bce@region": ViolationKind(

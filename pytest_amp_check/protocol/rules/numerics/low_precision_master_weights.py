@@ -22,7 +22,10 @@ def _check_trained_casts(program: Program) -> Verdicts:
                     yield "cast:returned", event, {"dtype": event.dtype}, ()
                 continue  # a cast for inference, of a module that other code trains
             dtype, how = event.dtype, event.how
-            if dtype == "float16" and event.subject in scaled:
+            by_unknown = event.subject in program.attributes.trained_by_unknown
+            if by_unknown and dtype in ("float16", "bfloat16") and how != "checkpoint":
+                yield "cast:trained-by-unknown", event, {"dtype": dtype}, ()
+            elif dtype == "float16" and event.subject in scaled:
                 yield f"{how}:trained-scaled", event, {"dtype": dtype}, ()
             elif dtype in ("float16", "bfloat16"):
                 refused = _REFUSED if dtype == "bfloat16" and event.subject in scaled else ""
@@ -50,6 +53,11 @@ RULE = Rule(
             "`{call}` stores trained parameters in {dtype}, whose gradients GradScaler refuses to unscale: keep them "
             "in float32 and let autocast choose the dtypes",
             ERROR,
+        ),
+        "cast:trained-by-unknown": ViolationKind(
+            "`{call}` stores trained parameters in {dtype}, where small updates round to nothing, unless the optimizer "
+            "keeps float32 copies: keep them in float32 and let autocast choose the dtypes",
+            certainty=Certainty(is_possible=True),
         ),
         "cast:returned": ViolationKind(
             "`{call}` rounds trained parameters to {dtype}, and the cast back does not restore them: cast a copy, or "

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ...event_graph import Program
-from ...events import AutocastEnter, Scale
-from ...rule import BOTH, INFO, Labels, Rule, ViolationKind
+from ...events import AutocastEnter, Scale, ScalerNew
+from ...rule import BOTH, INFO, Labels, Rule, Verdicts, ViolationKind
 from ...torch_api import BFLOAT16_OR_FLOAT32
 
 
@@ -32,6 +32,12 @@ def _is_enabled_with_bf16(event: Scale, program: Program) -> bool:
     )
 
 
+def _check_made_for_bf16(program: Program) -> Verdicts:
+    for event in program.iter_events():
+        if isinstance(event, ScalerNew) and event.bf16_condition and event.arguments.get("enabled") is not False:
+            yield "scaler:made-for-bf16", event, {"test": event.bf16_condition}, ()
+
+
 RULE = Rule(
     "AMP503",
     "scaler-with-bf16",
@@ -39,11 +45,15 @@ RULE = Rule(
     "A GradScaler has nothing to do in a bfloat16 training.",
     detected_by=BOTH,
     event_checks={Scale: _check_scaled_bf16},
+    program_checks={ScalerNew: _check_made_for_bf16},
     prescan_words=("scaler",),
     violations={
         "scale:bf16": ViolationKind(
             "`{scaler}` scales a bfloat16 loss, which needs no scaling: drop the scaler, or construct it with"
             " `enabled=(dtype == torch.float16)`"
+        ),
+        "scaler:made-for-bf16": ViolationKind(
+            "`{call}` is constructed if `{test}`, but bfloat16 needs no scaling: construct the scaler for float16 only"
         ),
     },
     rationale="""\

@@ -1,0 +1,247 @@
+"""Mistakes of real projects in many shapes: each with the right program beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trees import found, marks, write
+
+CASES: dict[str, str] = {}
+
+# An optimizer of a package that is not read trains parameters in a low dtype.
+for _name, _choice in (
+    ("alone", "bnb.optim.AdamW8bit(model.parameters())"),
+    ("of two", "(bnb.optim.AdamW8bit if args.small else torch.optim.AdamW)(model.parameters())"),
+    ("in a group", 'bnb.optim.AdamW8bit([{"params": model.parameters(), "lr": 1e-3}])'),
+):
+    for _cast, _mark in (
+        ("to(torch.float16)", "  # AMP501"),
+        ("to(device, dtype=torch.bfloat16)", "  # AMP501"),
+        ("to(device)", ""),
+        ("requires_grad_(False).to(torch.float16)", ""),
+    ):
+        CASES[f"optimizer of another package {_name}: {_cast}"] = f"""
+        === train.py
+        import bitsandbytes as bnb
+        import torch
+        from torch import nn
+
+        def main(args, device, loader):
+            model = nn.Linear(8, 8)
+            model = model.{_cast}{_mark}
+            optimizer = {_choice}
+            for x, y in loader:
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    loss = nn.functional.mse_loss(model(x), y)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        """
+
+# A device compared with a text.
+for _name, _lines, _argument, _mark in (
+    ("in a variable", 'kind = "cuda" if device == "cuda" else "cpu"', "kind", "  # AMP106"),
+    ("in the call", "pass", '"cuda" if device == "cuda" else "cpu"', "  # AMP106"),
+    ("by name", "pass", 'device_type="cuda" if "cuda" == device else "cpu"', "  # AMP106"),
+    ("as a switch", "pass", '"cuda", enabled=device == "cuda"', "  # AMP106"),
+    ("by its type", 'kind = "cuda" if device.type == "cuda" else "cpu"', "kind", ""),
+    ("as a text", 'kind = "cuda" if str(device) == "cuda" else "cpu"', "kind", ""),
+    ("as another switch", "pin = device == 'cuda'", '"cuda"', ""),
+):
+    CASES[f"device compared {_name}"] = f"""
+    === train.py
+    import torch
+    from torch import nn
+
+    def epoch(model, device, loader):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for x, y in loader:
+            {_lines}
+            with torch.autocast({_argument}, dtype=torch.bfloat16):{_mark}
+                loss = nn.functional.mse_loss(model(x), y)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def main(args, loader):
+        epoch(nn.Linear(2, 2), torch.device(args.device), loader)
+    """
+CASES["device compared in an if"] = """
+=== train.py
+import torch
+
+def main(args, model, x):
+    device = torch.device(args.device)
+    if device == "cuda":
+        kind = "cuda"
+    else:
+        kind = "cpu"
+    with torch.autocast(kind):  # AMP106
+        return model(x)
+"""
+CASES["device of the CPU compared"] = """
+=== train.py
+import torch
+
+def main(model, x):
+    device = torch.device("cpu")
+    with torch.autocast("cuda" if device == "cuda" else "cpu"):
+        return model(x)
+"""
+
+
+# A banned loss in the forward of a module that its caller runs under autocast.
+for _name, _members, _call in (
+    ("forward", "def forward(self, x, y):\n                return self.run(x, y)", "pass"),
+    ("assigned forward", "pass", "self.forward = self.run"),
+    ("one of two forwards", "def other(self, x, y):\n                return x", "self.forward = self.other"),
+):
+    for _loss, _mark in (
+        ("F.binary_cross_entropy(x, y)", "  # AMP504"),
+        ("F.binary_cross_entropy_with_logits(x, y)", ""),
+    ):
+        CASES[f"loss in a model, {_name}: {_loss}"] = f"""
+        === train.py
+        import torch
+        import torch.nn.functional as F
+        from torch import nn
+
+        def criterion(x, y):
+            return {_loss}{_mark}
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(2, 2)
+                self.loss = lambda x, y: criterion(x, y)
+                {_call}
+
+            def train(self, mode=True):
+                super().train(mode)
+                self.forward = self.run
+                return self
+
+            {_members}
+
+            def run(self, x, y):
+                return {{"loss": self.loss(self.layer(x), y)}}
+
+        def main(loader):
+            model = Net()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for x, y in loader:
+                with torch.autocast("cuda", dtype=torch.bfloat16):
+                    loss = model(x, y)["loss"]
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        """
+
+# A region inside a part of the model, and a loss outside of every region.
+for _name, _returned, _taken in (
+    ("alone", "out", "out"),
+    ("in a dict", '{"logits": out}', 'out["logits"]'),
+    ("in a tuple", "(out, x)", "out[0]"),
+    ("in a dict of dicts", '{8: {"logits": out, "seen": x}}', 'out[8].get("logits")'),
+):
+    for _region, _cast, _mark in (
+        ('torch.autocast("cuda", dtype=torch.float16)', "", "  # AMP104"),
+        ('torch.autocast("cuda", dtype=torch.float16)', ".float()", ""),
+        ('torch.autocast("cuda", enabled=False)', "", ""),
+    ):
+        CASES[f"region in a part, output {_name}: {_region}{_cast}"] = f"""
+        === train.py
+        import torch
+        import torch.nn.functional as F
+        from torch import nn
+
+        class Head(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(2, 2)
+
+            def forward(self, x):
+                with {_region}:
+                    return self.layer(x)
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.head = Head()
+
+            def forward(self, x):
+                out = self.head(x){_cast}
+                return {_returned}
+
+        class Loss(nn.Module):
+            def forward(self, out, y):
+                return F.cross_entropy({_taken}, y){_mark}
+
+        def main(loader):
+            model, criterion = Net(), Loss()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for x, y in loader:
+                loss = criterion(model(x), y)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        """
+
+# A program beside this one says nothing about its model; a file with models does.
+for _name, _ending, _mark in (("program", "loss.backward()", "  # AMP110"), ("model", "return loss", "")):
+    CASES[f"model of an unknown class beside a {_name}"] = f"""
+    === train.py
+    import torch
+    from torch import nn
+
+    def main(model, loader):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cuda")
+        for x, y in loader:
+            loss = nn.functional.mse_loss(model(x), y){_mark}
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+    === other.py
+    import torch
+    from torch import nn
+
+    class Other(nn.Module):
+        def forward(self, x):
+            with torch.autocast("cuda", dtype=torch.float16):
+                return x * 2
+
+    def use(x):
+        loss = Other()(x).mean()
+        {_ending}
+    """
+
+
+# A scaler that is constructed for bfloat16 only.
+for _name, _test, _mark in (
+    ("equal", 'args.precision == "bf16"', "  # AMP503"),
+    ("equal, the other way round", '"bfloat16" == args.precision', "  # AMP503"),
+    ("one of two conditions", 'args.cuda and args.precision == "bf16"', "  # AMP503"),
+    ("either precision", 'args.precision == "bf16" or args.precision == "fp16"', ""),
+    ("not equal", 'args.precision != "bf16"', ""),
+    ("float16", 'args.precision == "fp16"', ""),
+):
+    CASES[f"scaler under a condition: {_name}"] = f"""
+    === train.py
+    import torch
+
+    def main(args, model, loader):
+        scaler = None
+        if {_test}:
+            scaler = torch.amp.GradScaler("cuda"){_mark}
+        return scaler
+    """
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_real_mistake(name: str, tmp_path: Path) -> None:
+    write(tmp_path, CASES[name])
+    assert found(tmp_path) == marks(tmp_path), CASES[name]
