@@ -507,8 +507,8 @@ class Base:
 def test_a_violation_in_a_method_is_found_where_the_states_of_an_inherited_caller_are_joined(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pytest_amp_check.protocol.graph_checker.LIMIT", 100)
-    monkeypatch.setattr("pytest_amp_check.protocol.graph_checker.MOST_SPENT", 10)
+    monkeypatch.setattr("pytest_amp_check.protocol.graph_exploration.LIMIT", 100)
+    monkeypatch.setattr("pytest_amp_check.protocol.graph_exploration.MOST_SPENT", 10)
     stages = "\n".join(
         f"        if self.args.stage{each}:\n            self.opt.zero_grad()\n            self.net.prepare({each})"
         for each in range(40)
