@@ -864,9 +864,12 @@ def test_a_run_does_not_keep_what_it_saw_alive() -> None:
         with half():
             loss = model(x).float().mean()
         scaler.scale(loss).backward()
+        gradient = next(model.parameters()).grad
+        assert gradient is not None
+        norm = gradient.norm()
         scaler.step(optimizer)
         scaler.update()
-        return [weakref.ref(thing) for thing in (model, *model.parameters(), optimizer, scaler, loss)]
+        return [weakref.ref(thing) for thing in (model, *model.parameters(), optimizer, scaler, loss, norm)]
 
     seen: list[weakref.ref[Any]] = []
     with record() as run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -33,8 +34,8 @@ class ClippingListener(Listener):
         self._gradients = gradients
         #: Location of a check that raises for non-finite gradients, to the backward pass of its last report.
         self._checked_backwards: dict[Site, Event | None] = {}
-        #: The latest norms of scaled gradients.
-        self._norms: deque[torch.Tensor] = deque(maxlen=MOST)
+        #: The latest norms of scaled gradients. A strong reference would keep the graph of a gradient alive.
+        self._norm_refs: deque[weakref.ref[torch.Tensor]] = deque(maxlen=MOST)
 
     @listener_method
     def record_clip(
@@ -100,7 +101,7 @@ class ClippingListener(Listener):
     @listener_method
     def _note_norm_of_gradient(self, norm: torch.Tensor, tensor: torch.Tensor) -> None:
         if self._gradients.owners_of(tensor):
-            self._norms.append(norm)
+            self._norm_refs.append(weakref.ref(norm))
 
     @listener_method
     def record_size_read(self, tensor: torch.Tensor) -> None:
@@ -118,7 +119,9 @@ class ClippingListener(Listener):
             return
         keys = self._gradients.owners_of(tensor)
         are_all_scaled = all(tracked.is_scaled for tracked in optimizers)
-        is_computed = any(tensor is norm for norm in self._norms) or self.recording.query_source(site, reads_gradient)
+        is_computed = any(tensor is norm_ref() for norm_ref in self._norm_refs) or self.recording.query_source(
+            site, reads_gradient
+        )
         if not keys and are_all_scaled and is_computed:
             keys = tuple(tracked.tracked_object.key for tracked in optimizers)
         scaled_keys = tuple(tracked.tracked_object.key for tracked in optimizers if tracked.is_scaled)
