@@ -32,6 +32,7 @@ with incomplete_tables():
 
     from pytest_amp_check.frontends.explanations import catalogue_markdown
     from pytest_amp_check.frontends.options import TOPICS, Option
+    from pytest_amp_check.frontends.options.schema import make_schema
     from pytest_amp_check.frontends.rule_text import rule_markdown
     from pytest_amp_check.protocol import finding, rules
     from pytest_amp_check.protocol.rule import Listing, Rule
@@ -50,6 +51,7 @@ PACKAGE = ROOT / "pytest_amp_check"
 PAGES = ROOT / finding.PAGES
 MESSAGES = PAGES.parent / "messages.md"
 OPTIONS_PAGE = PAGES.parent / "options.md"
+SCHEMA = PAGES.parent / "amp-check.schema.json"
 RUFF = PAGES.parent / "ruff.md"
 INDEX = PACKAGE / "protocol" / "rules" / "index.py"
 #: The argument of the first command, and the finding that the first screen shows in full.
@@ -127,9 +129,10 @@ def literal(value: object, indent: int) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Return by path the page of each rule, and the pages of messages, options and the comparison with ruff."""
+    """Return by path the page of each rule, other generated pages, and the schema of the configuration."""
     found = {PAGES / f"{rule.code}.md": rule_markdown(rule, negative_examples(rule)) for rule, _ in written().values()}
-    return {**found, MESSAGES: catalogue_markdown(), OPTIONS_PAGE: options_page(), RUFF: beside_ruff.page()}
+    found |= {MESSAGES: catalogue_markdown(), OPTIONS_PAGE: options_page(), RUFF: beside_ruff.page()}
+    return {**found, SCHEMA: json.dumps(make_schema(), indent=2) + "\n"}
 
 
 def stale_pages() -> list[Path]:
@@ -202,12 +205,20 @@ OPTIONS_HEAD = """\
 # Options
 
 Each is asked for where it counts most first: the command line, `--config KEY=VALUE`, the environment variable, pytest's
-own configuration, the configuration file, the default. What begins with `extend-` is taken from all of these together.
-The configuration file is the nearest `.amp-check.toml`, `amp-check.toml` or `pyproject.toml` with a table
-`[tool.amp-check]`, from the checked files upwards; the first two hold the keys alone. Relative paths and patterns count
-from the folder of the file they stand in, elsewhere from the working folder. In a variable, flags are `1` or `0`, lists
-are separated by commas, paths as in `PATH`, and mappings by `;`. Every flag that switches something on has a
-`--no-` form. Unknown keys, values, and names of variables that are nearly right are errors.
+own configuration, the configuration file, the files that it extends, the default. What begins with `extend-` is taken
+from all of these together. The configuration file is the nearest `.amp-check.toml`, `amp-check.toml` or
+`pyproject.toml` with a table `[tool.amp-check]`, from the checked files upwards; the first two hold the keys alone.
+Relative paths and patterns count from the folder of the file they stand in, elsewhere from the working folder. In a
+variable, flags are `1` or `0`, lists are separated by commas, paths as in `PATH`, and mappings by `;`. Every flag that
+switches something on has a `--no-` form. Unknown keys, values, and names of variables that are nearly right are errors.
+
+`extend = "../amp-check.toml"` takes the options of another file that this one does not set. That file may extend a
+third one; its own relative paths count from its own folder. `amp-check check --show-settings` lists the value and the
+origin of every option, with `--output-format json` as JSON.
+
+[amp-check.schema.json](amp-check.schema.json) is a JSON schema of the keys. `validate-pyproject` finds it in the
+installed package. An editor with the Taplo or Even Better TOML extension reads it by `#:schema` and the path of the
+file in the first line of `amp-check.toml`.
 """
 
 
