@@ -32,6 +32,7 @@ with incomplete_tables():
 
     from pytest_amp_check.frontends.explanations import catalogue_markdown
     from pytest_amp_check.frontends.options import TOPICS, Option
+    from pytest_amp_check.frontends.options.agents import VARIABLES as AGENT_VARIABLES
     from pytest_amp_check.frontends.options.schema import make_schema
     from pytest_amp_check.frontends.rule_text import rule_markdown
     from pytest_amp_check.protocol import finding, rules
@@ -51,6 +52,7 @@ PACKAGE = ROOT / "pytest_amp_check"
 PAGES = ROOT / finding.PAGES
 MESSAGES = PAGES.parent / "messages.md"
 OPTIONS_PAGE = PAGES.parent / "options.md"
+LLMS = PAGES.parent / "llms.txt"
 SCHEMA = PAGES.parent / "amp-check.schema.json"
 RUFF = PAGES.parent / "ruff.md"
 INDEX = PACKAGE / "protocol" / "rules" / "index.py"
@@ -132,7 +134,42 @@ def pages() -> dict[Path, str]:
     """Return by path the page of each rule, other generated pages, and the schema of the configuration."""
     found = {PAGES / f"{rule.code}.md": rule_markdown(rule, negative_examples(rule)) for rule, _ in written().values()}
     found |= {MESSAGES: catalogue_markdown(), OPTIONS_PAGE: options_page(), RUFF: beside_ruff.page()}
-    return {**found, SCHEMA: json.dumps(make_schema(), indent=2) + "\n"}
+    texts = {path.relative_to(PAGES.parent).as_posix(): text for path, text in found.items()}
+    return {**found, SCHEMA: json.dumps(make_schema(), indent=2) + "\n", LLMS: language_model_index(texts)}
+
+
+def language_model_index(made: dict[str, str]) -> str:
+    """Return the index of the documentation for language models: each page and each rule with its first sentence.
+
+    ``made`` are the texts of generated pages, by path from docs.
+    """
+    listed = re.findall(
+        r"^ +- ([^:]+): ([\w/.]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    lines = [LLMS_HEAD, "## Documentation\n"]
+    for title, name in listed:
+        text = made.get(name) or (PAGES.parent / name).read_text(encoding="utf-8")
+        lines.append(f"- [{title}]({name}): {first_sentence(text)}")
+    lines.append("\n## Rules\n")
+    lines += [f"- [{rule.code} {rule.name}](rules/{rule.code}.md): {rule.summary}" for rule, _ in written().values()]
+    return "\n".join(lines) + "\n"
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a page below its title, without line ends."""
+    paragraph = next(part for part in text.split("\n\n") if part[0].isalnum() or part[0] in "`*[")
+    return re.split(r"(?<=[.:])\s", " ".join(paragraph.split()), maxsplit=1)[0]
+
+
+LLMS_HEAD = """\
+# pytest-amp-check
+
+> Finds the mistakes that PyTorch mixed-precision training code makes silently: wrong orders of autocast and GradScaler
+> calls, in source (`amp-check check`) and in real training steps (`amp-check run`, a pytest fixture).
+
+For programs: `amp-check check --output-format agent PATH` prints one line for each finding with the edits of its fix,
+`amp-check explain CODE` explains a rule, and `amp-check mcp` serves both to an agent.
+"""
 
 
 def stale_pages() -> list[Path]:
@@ -144,7 +181,8 @@ def stale_pages() -> list[Path]:
 
 def example_output() -> str:
     """Return the output of the first command of the README, byte for byte."""
-    settings = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "PYTHONSAFEPATH")}
+    unwanted = ("FORCE_COLOR", "PYTHONSAFEPATH", *AGENT_VARIABLES)
+    settings = {name: value for name, value in os.environ.items() if name not in unwanted}
     command = [sys.executable, "-m", "pytest_amp_check", "check", EXAMPLE]
     done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, encoding="utf-8", check=False)
     if done.returncode != 1:
@@ -204,9 +242,9 @@ def _option_section(option: Option) -> str:
 OPTIONS_HEAD = """\
 # Options
 
-Each is asked for where it counts most first: the command line, `--config KEY=VALUE`, the environment variable, pytest's
-own configuration, the configuration file, the files that it extends, the default. What begins with `extend-` is taken
-from all of these together. The configuration file is the nearest `.amp-check.toml`, `amp-check.toml` or
+This page lists every option with all ways to set it. The first of these that sets an option decides: the command line,
+`--config KEY=VALUE`, the environment variable, pytest's own configuration, the configuration file, the files that it
+extends, the default. What begins with `extend-` is taken from all of these together. The configuration file is the nearest `.amp-check.toml`, `amp-check.toml` or
 `pyproject.toml` with a table `[tool.amp-check]`, from the checked files upwards; the first two hold the keys alone.
 Relative paths and patterns count from the folder of the file they stand in, elsewhere from the working folder. In a
 variable, flags are `1` or `0`, lists are separated by commas, paths as in `PATH`, and mappings by `;`. Every flag that

@@ -284,6 +284,11 @@ def _make_parser() -> ArgumentParser:
         help="serve an editor: the language server protocol over standard input and output",
         epilog="needs the extra: pip install 'pytest-amp-check[server]'",
     )
+    commands.add_parser(
+        "mcp",
+        help="serve a coding agent: the model context protocol over standard input and output",
+        epilog="needs the extra: pip install 'pytest-amp-check[mcp]'",
+    )
     return parser
 
 
@@ -727,6 +732,18 @@ def _run_server(namespace: Any) -> int:
     return CLEAN
 
 
+def _run_mcp(namespace: Any) -> int:
+    try:
+        from . import mcp_server
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "mcp":
+            raise
+        raise InputFailure("amp-check mcp needs the package mcp: pip install 'pytest-amp-check[mcp]'") from None
+    signals.restore_defaults()
+    mcp_server.serve_agent()
+    return CLEAN
+
+
 def _run_completion(namespace: Any) -> int:
     from . import completion
 
@@ -746,4 +763,5 @@ COMMANDS: dict[str, Callable[[Any], int]] = {
     "version": _run_version,
     "completion": _run_completion,
     "server": _run_server,
+    "mcp": _run_mcp,
 }

@@ -215,13 +215,13 @@ def test_help_names_every_command_and_what_it_is_for(capsys: pytest.CaptureFixtu
     assert amp_check(capsys) == (0, out, "")
     assert out.startswith("usage: amp-check [-h] [--version] COMMAND ...\n")
     listed = [line.split()[0] for line in out.splitlines() if line.startswith("    ") and not line.startswith("     ")]
-    assert listed == ["check", "run", "explain", "rules", "clean", "version", "completion", "server"]
+    assert listed == ["check", "run", "explain", "rules", "clean", "version", "completion", "server", "mcp"]
     assert all(len(line) <= 96 for line in out.splitlines())
     for command in listed:
         code, out, err = amp_check(capsys, command, "--help")
         assert (code, err) == (0, "")
         assert out.startswith(f"usage: amp-check {command} [")
-    assert "server" in out
+    assert "pytest-amp-check[mcp]" in out
 
 
 def test_help_of_check_lists_topics_values_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:

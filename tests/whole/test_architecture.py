@@ -170,6 +170,8 @@ def may(name: str, found: Import) -> bool:
             )
         if top == "rich":
             return file == "output.py"
+        if top == "mcp":
+            return file == "mcp_server.py"
         if top == "shtab":
             return file == "completion.py" and found.lazy
         return standard or (top == "pytest" and file in ("plugin.py", "fixtures.py", "recording.py"))

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Color modes.
 AUTO, ALWAYS, NEVER = "auto", "always", "never"
+#: Output format that coding agents get without asking.
+AGENT = "agent"
 #: Values of ``only``: the analyzer and the recorder of --amp-check.
 STATIC, RUNTIME = "static", "runtime"
 DEVICES = ("auto", "cpu", "cuda", "emulate")
