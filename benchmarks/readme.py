@@ -244,11 +244,13 @@ OPTIONS_HEAD = """\
 
 This page lists every option with all ways to set it. The first of these that sets an option decides: the command line,
 `--config KEY=VALUE`, the environment variable, pytest's own configuration, the configuration file, the files that it
-extends, the default. What begins with `extend-` is taken from all of these together. The configuration file is the nearest `.amp-check.toml`, `amp-check.toml` or
-`pyproject.toml` with a table `[tool.amp-check]`, from the checked files upwards; the first two hold the keys alone.
-Relative paths and patterns count from the folder of the file they stand in, elsewhere from the working folder. In a
-variable, flags are `1` or `0`, lists are separated by commas, paths as in `PATH`, and mappings by `;`. Every flag that
-switches something on has a `--no-` form. Unknown keys, values, and names of variables that are nearly right are errors.
+extends, the default. What begins with `extend-` is taken from all of these together.
+
+The configuration file is the nearest `.amp-check.toml`, `amp-check.toml` or `pyproject.toml` with a table
+`[tool.amp-check]`, from the checked files upwards; the first two hold the keys alone. Relative paths and patterns count
+from the folder of the file they stand in, elsewhere from the working folder. In a variable, flags are `1` or `0`, lists
+are separated by commas, paths as in `PATH`, and mappings by `;`. Every flag that switches something on has a `--no-`
+form. Unknown keys, values, and names of variables that are nearly right are errors.
 
 `extend = "../amp-check.toml"` takes the options of another file that this one does not set. That file may extend a
 third one; its own relative paths count from its own folder. `amp-check check --show-settings` lists the value and the
