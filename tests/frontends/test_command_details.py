@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -198,6 +199,17 @@ def test_pages_of_several_messages_follow_each_other(capsys: pytest.CaptureFixtu
     titles = [line for line in out.splitlines() if line.startswith("# ")]
     assert sorted(titles) == [f"# {first}", f"# {second}"]
     assert f"\n\n{titles[1]}\n" in out
+
+
+def test_an_explanation_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = amp_check(capsys, "explain", "ALL")
+    assert code == 0
+    pages = re.split(r"^(?=# AMP\d{3} )", out, flags=re.MULTILINE)[1:]
+    assert len(pages) == len(RULES)
+    assert {page.split()[1]: len(page.splitlines()) for page in pages if len(page.splitlines()) > 41} == {}
+    code, family, _ = amp_check(capsys, "explain", "amp2")
+    assert code == 0
+    assert family.strip() == "".join(page for page in pages if page.startswith("# AMP2")).strip()
 
 
 @pytest.mark.parametrize("command", ["check", "explain", "rules", "completion", "run"])
