@@ -40,9 +40,11 @@ with incomplete_tables():
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
+README_ZH = ROOT / "README.zh.md"
 #: The documents, with the parts that are generated here.
 DOCUMENTS = {
     README: ("output",),
+    README_ZH: ("output",),
     ROOT / "docs" / "how.md": ("modules",),
     ROOT / "docs" / "checking.md": ("whole output",),
     ROOT / "docs" / "gpu.md": ("claims",),
