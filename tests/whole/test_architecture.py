@@ -148,7 +148,9 @@ def may(name: str, found: Import) -> bool:
             room, wanted = [*name.split("/")[1:-1], ""][0], rest.split(".")[1]
             return wanted in RUNTIME_ROOMS.get(room, ())
         writes = file == "exports.py" and found.lazy and top in ("pandas", "wandb")
-        return standard or folder == "protocol" or top == "torch" or writes
+        # The columns of code objects before Python 3.11.
+        locates = file == "instructions.py" and found.lazy and top == "executing"
+        return standard or folder == "protocol" or top == "torch" or writes or locates
     if where == "frontends/server":
         # Loaded for one command only.
         return standard or (own and folder != "runtime") or top in ("lsprotocol", "pygls")
