@@ -324,7 +324,7 @@ def test_the_page_of_a_check_has_what_the_terminal_shows(capsys: pytest.CaptureF
     assert row.split("|")[1].strip().split("(")[0] in page
     assert '<summary>Trace</summary><ol><li><span class="path">a.py:' in page
     assert (
-        'class="help"><span class="t-dim">  help: </span><span class="t-command">amp-check explain AMP201</span>'
+        'class="help"><span class="t-dim">  more: </span><span class="t-command">amp-check explain AMP201</span>'
         in page
     )
 

@@ -330,7 +330,7 @@ def test_full() -> None:
     assert shown("full", findings()) == (
         "b/c d.py:7:3: AMP503 [info] scaler-with-bf16: useless\n"
         "  only on some paths, if x\n"
-        "  help: amp-check explain AMP503\n"
+        "  more: amp-check explain AMP503\n"
         "\n"
         "a.py:2:1: AMP201 [*] [error] clip-before-unscale: scaled: unscale\n"
         "  |\n"
@@ -342,7 +342,7 @@ def test_full() -> None:
         "    1. a.py:1: scales\n"
         "         é = scale(x)\n"
         "  fix: Unscale first (--fix)\n"
-        "  help: amp-check explain AMP201\n"
+        "  more: amp-check explain AMP201\n"
         "\n"
         "Found 2.\n"
     )

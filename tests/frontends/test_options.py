@@ -695,7 +695,7 @@ def test_brackets_in_the_name_of_a_folder_are_no_pattern(tmp_path: Path) -> None
         ("jobs = true", "jobs in [tool.amp-check] of {path} must be a whole number from 1, such as 4"),
         ("report = true", "report in [tool.amp-check] of {path} must be the path of a file, such as"),
         ("report = ''", "report in [tool.amp-check] of {path} must be the path of a file, such as"),
-        ("output-format = 'xml'", "must be one of full, concise, grouped, json, json-lines, junit, github, "),
+        ("output-format = 'xml'", "must be one of full, concise, grouped, agent, json, json-lines, junit, "),
         ("output-format = ['json']", 'sarif, such as "concise"'),
         (
             "severity = {AMP201 = 'fatal'}",
