@@ -179,6 +179,127 @@ for _counter, _step in (("progress.step", "progress.step += 1"), ("run.state.ste
                 {_step}
         """
 
+# A counter that starts anew with each window, in another method than backward. Other code may switch windows off.
+for _count in (
+    "self.count = (self.count + 1) % self.window\n                if self.count != 0:\n                    return",
+    "self.count = self.count + 1\n                if self.count % self.window:\n                    return",
+    (
+        "if self.window > 1:\n                    self.count = (self.count + 1) % self.window\n"
+        "                    if self.count != 0:\n                        return"
+    ),
+):
+    for _divide in ("pass", "loss = loss / self.window"):
+        CASES[f"window counted by a method: {_count} {_divide}"] = f"""
+        === train.py
+        import torch
+        from torch import nn
+
+        class Agent:
+            def __init__(self, net, window):
+                self.net, self.window, self.count = net, window, 0
+                self.optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+                self.scaler = torch.amp.GradScaler("cuda")
+
+            def backward(self, loss):
+                {_divide}
+                self.scaler.scale(loss).backward(){"  # AMP301" if _divide == "pass" else ""}
+
+            def update(self):
+                {_count}
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+                self.optimizer.zero_grad()
+
+            def train_batch(self, x, y):
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = nn.functional.mse_loss(self.net(x), y)
+                self.backward(loss)
+                self.update()
+        """
+
+# A static method that the class, and not an instance, hands out.
+for _unscale, _mark in (("pass", "  # AMP201"), ("scaler.unscale_(optimizer)", "")):
+    CASES[f"a static method with another name: {_unscale}"] = f"""
+    === train.py
+    import torch
+    from torch import nn
+
+    class Tool:
+        @staticmethod
+        def enlarge(scaler, loss):
+            return scaler.scale(loss)
+
+    def train(net, optimizer, loader):
+        scaler = torch.amp.GradScaler("cuda")
+        enlarge = Tool.enlarge
+        for x, y in loader:
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = nn.functional.mse_loss(net(x), y)
+            enlarge(scaler, loss).backward()
+            {_unscale}
+            nn.utils.clip_grad_norm_(net.parameters(), 1.0){_mark}
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    """
+
+# A hook that bounds gradients by a function with another name.
+for _imported, _name, _mark in (
+    ("clamp as bound", "bound", "  # AMP202"),
+    ("clip as limit", "limit", "  # AMP202"),
+    ("abs as bare", "bare", ""),
+):
+    CASES[f"a hook with an imported name: {_imported}"] = f"""
+    === train.py
+    import torch
+    from torch import nn
+
+    def train(net, optimizer, loader):
+        scaler = torch.amp.GradScaler("cuda")
+        def hook(grad):{_mark}
+            from torch import {_imported}
+            return {_name}(grad, -1.0, 1.0)
+        for p in net.parameters():
+            p.register_hook(hook)
+        for x, y in loader:
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = nn.functional.mse_loss(net(x), y)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    """
+
+# A loop in a file without a word of mixed precision steps what an engine in another file has scaled.
+for _step, _mark in (("engine.optimizer.step()", "  # AMP204"), ("engine.scaler.step(engine.optimizer)", "")):
+    CASES[f"the loop of another file: {_step}"] = f"""
+    === engine.py
+    import torch
+    from torch import nn
+
+    class Engine:
+        def __init__(self, net):
+            self.net = net
+            self.optimizer = torch.optim.AdamW(net.parameters())
+            self.scaler = torch.amp.GradScaler("cuda")
+
+        def backward(self, x, y):
+            with torch.autocast("cuda", dtype=torch.float16):
+                loss = nn.functional.mse_loss(self.net(x), y)
+            self.scaler.scale(loss).backward()
+
+    === main.py
+    from engine import Engine
+
+    def main(net, loader):
+        engine = Engine(net)
+        for x, y in loader:
+            engine.optimizer.zero_grad()
+            engine.backward(x, y)
+            {_step}{_mark}
+            engine.scaler.update()
+    """
+
 # A clip of scaled gradients before a step without the scaler: two mistakes.
 for _unscale, _mark in (("pass", "  # AMP201"), ("scaler.unscale_(optimizer)", "")):
     CASES[f"clip before a step without the scaler: {_unscale}"] = f"""

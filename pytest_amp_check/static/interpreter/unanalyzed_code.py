@@ -126,7 +126,8 @@ def escape(
         ]
         trainers = {t.role for t in direct} >= {"scaler", "optimizer"}
         trains = tuple(t.key for t in direct) if trainers else ()
-        about = e.MATTERS if trainers else effects
+        # A callback that receives the scaler itself works with it.
+        about = e.MATTERS if trainers or (notifies and direct) else effects
         interp.emit(e.Handoff, node, things=object_keys, trains=trains, about=about, notifies=notifies)
     if "no_sync" in interp.module.identifiers and any(_has_gradients(value) for value in arguments):
         interp.emit(e.GradAverage, node)
