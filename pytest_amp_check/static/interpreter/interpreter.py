@@ -245,7 +245,7 @@ class Interpreter:
                 forgotten &= ~lasting_mask
             self.builder.nodes[head].forgotten_predicates |= forgotten
 
-    def without_events(self, act: Callable[[], None]) -> None:
+    def without_events(self, act: Callable[[], object]) -> None:
         """Run ``act`` for the values and the effect on objects, without recording events."""
         state, builder = self.state, self.builder
         self.builder = GraphBuilder([])
