@@ -93,7 +93,7 @@ class Cache:
         self._changed_paths: set[str] = set()
         self.may_have_moved = True
         self._new_layout = ""
-        self._new_flags: list[bool] = []
+        self._new_flags: list[Any] = []
         self._is_dirty = False
 
     def _maker_key(self) -> str:
@@ -158,7 +158,12 @@ class Cache:
         listed = repr((tops, list(self._display_paths))).encode("utf-8", "backslashreplace")
         self._new_layout = source_files.content_digest(listed)
         self.may_have_moved = self._has_single_files or self._new_layout != self._old_layout
-        self._new_flags = [bool(project.float16_files), project.has_lightning16, project.may_resume]
+        self._new_flags = [
+            bool(project.float16_files),
+            project.has_lightning16,
+            project.may_resume,
+            sorted(project.low_model_packages),
+        ]
         self._changed_paths = {path for path, row in self._old_rows.items() if self._has_changed(path, row)}
         self._changed_paths.update(
             path for path in self._display_paths if path not in self._old_rows or path not in self._new_rows
@@ -403,6 +408,9 @@ def _encode_prescan(prescan: Prescan) -> list[Any]:
         prescan.has_lightning16,
         prescan.may_resume,
         prescan.does_training_part,
+        prescan.has_fragile_math,
+        prescan.computes_tensors,
+        prescan.chooses_model_dtype,
     ]
     names = [
         None if n is None else sorted(x.decode("latin-1") for x in n) for n in (prescan.class_names, prescan.base_names)
@@ -412,11 +420,14 @@ def _encode_prescan(prescan: Prescan) -> list[Any]:
 
 
 def _decode_prescan(path: str, row: list[Any]) -> Prescan:
-    _, digest, size, speaks, autocast, float16, lightning16, resumes, part, classes, bases, imports = row
+    _, digest, size, speaks, autocast, float16, lightning16, resumes, part, *rest = row
+    fragile, tensors, chooses, classes, bases, imports = rest
     facts = (parse_bool(autocast), parse_bool(float16), parse_bool(lightning16), parse_bool(resumes))
     prescan = Prescan(path, int(size), facts, may_have_findings=parse_bool(speaks))
     prescan.digest = parse_text(digest)
     prescan.does_training_part = parse_bool(part)
+    prescan.has_fragile_math, prescan.computes_tensors = parse_bool(fragile), parse_bool(tensors)
+    prescan.chooses_model_dtype = parse_bool(chooses)
     prescan.class_names, prescan.base_names, prescan.imported_names = (
         _decode_names(classes),
         _decode_names(bases),

@@ -23,10 +23,12 @@ class Settings:
     helpers           effects of unanalyzed wrappers (:mod:`~..protocol.declared_wrappers`), by dotted name
     torch             oldest torch version in use; None means that the project's own files say so
     devices           device types on which the code runs, if known
+    assumed_dtype     assumed dtype of floating-point inputs and weights, "" to judge by evidence in the project
     largest           maximum size of a parsed file in bytes of code, 0 for no limit
     """
 
     __slots__ = (
+        "assumed_dtype",
         "devices",
         "exclude",
         "force_exclude",
@@ -56,6 +58,7 @@ class Settings:
         helpers: Mapping[str, tuple[str, ...]] | None = None,
         torch: tuple[int, int] | None = None,
         devices: tuple[str, ...] = (),
+        assumed_dtype: str = "",
         largest: int = LARGEST_FILE,
     ) -> None:
         self.select = (
@@ -72,6 +75,7 @@ class Settings:
         self.helpers = dict(helpers or {})
         self.torch = torch
         self.devices = devices
+        self.assumed_dtype = assumed_dtype
         self.largest = largest
 
     def exclusion_test(self) -> source_files.ExclusionTest:
@@ -97,11 +101,12 @@ class Settings:
 
     def analysis_options(self) -> tuple[object, ...]:
         """Return the settings that change the analysis, not only the reported findings."""
-        return sorted(self.helpers.items()), self.devices, self.largest
+        return sorted(self.helpers.items()), self.devices, self.assumed_dtype, self.largest
 
     def configure_project(self, project: Project) -> Project:
         """Set the analysis options of a project, and return the project."""
         project.declared_wrappers, project.devices = self.helpers, self.devices
+        project.assumed_dtype = self.assumed_dtype
         return project
 
 

@@ -136,6 +136,7 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
         lambda base: {"lib.finish": ("steps", "updates"), "lib.clip": ("clips",)},
     ),
     "torch-version": (["2.4.1"], ["2.4"], '"2.4"', lambda base: (2, 4)),
+    "assume-precision": (["bf16"], ["bfloat16"], '"bfloat16"', lambda base: "bfloat16"),
     "devices": (["cuda,cpu"], ["cuda cpu"], '["cuda", "cpu"]', lambda base: ("cuda", "cpu")),
     "max-file-size": (["2.5MB"], ["2500000"], '"2.5 MB"', lambda base: 2_500_000),
     "only": (["static"], ["static"], '"static"', lambda base: "static"),

@@ -75,6 +75,7 @@ OF_OTHERS = {
     "edit@scaled-framework",
     "read@scaled-framework",
     "clip@scaled-by-hand",
+    "clip@scaled-callback",
     "clip@copies",
     "clip@stepped",
     "step@raw-framework",

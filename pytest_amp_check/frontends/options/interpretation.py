@@ -61,6 +61,7 @@ def make_settings(options: Options) -> Settings:
         helpers=options.helpers,
         torch=options.torch_version,
         devices=options.devices,
+        assumed_dtype=options.assume_precision or "",
         largest=options.max_file_size,
     )
 

@@ -267,6 +267,17 @@ TOPICS: dict[str, tuple[Option, ...]] = {
             ini="amp_devices",
         ),
         Option(
+            "assume-precision",
+            DTYPE,
+            None,
+            "analyze modules and functions as if their floating-point inputs and weights had this dtype: float16 or "
+            "bfloat16",
+            metavar="DTYPE",
+            flag="--assume-precision",
+            run_flag="",
+            ini="amp_assume_precision",
+        ),
+        Option(
             "helpers",
             HELPERS,
             {},
@@ -718,6 +729,7 @@ class Options:
     helpers: dict[str, tuple[str, ...]]
     torch_version: tuple[int, int] | None
     devices: tuple[str, ...]
+    assume_precision: str | None
     max_file_size: int
     only: str | None
     device: str

@@ -125,6 +125,7 @@ INDEX: tuple[Listing, ...] = (
         (),
         (
             "clip@scaled",
+            "clip@scaled-callback",
             "clip@scaled-by-hand",
             "clip@stepped",
             "clip:beside",
@@ -436,6 +437,8 @@ INDEX: tuple[Listing, ...] = (
             "fragile:log-complement",
             "fragile:logsumexp",
             "fragile:squares",
+            "fragile:moments",
+            "fragile:log-ratio",
             "fragile:variance",
         ),
     ),

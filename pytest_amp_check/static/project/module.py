@@ -281,6 +281,19 @@ class Class:
                     self._assignments.setdefault(left.attr, []).append((method, right))
                     if method.name != "__init__":
                         self._changed_attributes.add(left.attr)
+                        if _counts_up(left.attr, right):
+                            self._counter_attributes.add(left.attr)
+
+
+def _counts_up(name: str, value: ast.expr) -> bool:
+    """Return True for a sum with the attribute itself, or the remainder of such a sum: ``(self.n + 1) % k``."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mod):
+        value = value.left
+    return (
+        isinstance(value, ast.BinOp)
+        and isinstance(value.op, ast.Add)
+        and any(isinstance(side, ast.Attribute) and side.attr == name for side in (value.left, value.right))
+    )
 
 
 def _is_number(node: ast.expr) -> bool:
