@@ -33,10 +33,11 @@ _LIST = r"(?:\s*\[([^\]#]*)\]?|\s*(?::\s*)?(AMP[0-9]+(?:[,\s]+AMP[0-9]+)*)\b)?"
 _PRAGMA = _HASH + r"amp:\s*ignore(-file)?(?![\w-]|\s*[({<=])" + _LIST
 _RANGE = _HASH + r"amp:\s*(disable|enable)\s*\[([^\]#]*)\]"
 _OTHER_FORM = _HASH + r"(amp|(?:pytest-)?amp-check):\s*([a-z]+(?:-[a-z]+)*)\s*([^#]*)"
-#: Other spellings of the tool or the word. Prose has no code behind such words.
+#: Other spellings of the tool or the word. Prose has no code behind such words, and without a colon no brackets.
 _MISSPELLED = (
-    "(?i)" + _HASH + r"(?:pytest[-_ ]?)?amp(?:[-_ ]?check)?\s*(?::\s*)?(ignor[\w-]*|noqa|disable|enable)"
-    r"\s*(?:[\[({<=:]\s*)?(amp\d[^#]*)"
+    "(?i)" + _HASH + r"(?:pytest[-_ ]?)?amp(?:[-_ ]?check)?\s*"
+    r"(?::\s*(ignor[\w-]*|noqa|disable|enable)\s*(?:[\[({<=:]\s*)?|(ignor[\w-]*|noqa|disable|enable)\s*[\[({<]\s*)"
+    r"(amp\d[^#]*)"
 )
 _VERBS = ("ignor", "noqa", "disable", "enable")
 _LISTING = r"(?i)noqa\s*[:\[\s]([^\n]*)"
@@ -314,14 +315,15 @@ def _find_malformed(comment: str, line: int, column: int) -> MalformedComment | 
         end = column + match.start(3) + len(rest.rstrip())
         return MalformedComment(line, column + match.start(), end, f"`# amp: {form}[{codes}]`")
     for match in re.finditer(_MISSPELLED, comment):
-        verb, rest = match.groups()
+        with_colon, without_colon, rest = match.groups()
+        verb = with_colon or without_colon
         if re.match(_OTHER_FORM, match.group()) is not None and verb.islower() and "_" not in verb:
             # The loop above has decided.
             continue
         codes = ", ".join(re.findall(r"AMP\d+", rest.upper()))
         form = verb.lower() if verb.lower() in ("disable", "enable") else "ignore"
         form = "ignore-file" if "file" in verb.lower() else form
-        end = column + match.start(2) + len(rest.rstrip())
+        end = column + match.start(3) + len(rest.rstrip())
         return MalformedComment(line, column + match.start(), end, f"`# amp: {form}[{codes}]`")
     return None
 
