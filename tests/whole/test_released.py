@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
@@ -110,21 +109,17 @@ def test_the_placeholder_stands_where_the_release_checklist_says() -> None:
 
 
 def test_the_readme_on_pypi_has_absolute_links() -> None:
-    pytest.importorskip("hatchling")
-    hook = runpy.run_path(str(ROOT / "hatch_build.py"))
-    repository = "https://host/owner/name"
-    assert hook["make_links_absolute"](
-        "![a b](docs/a.svg) [c](docs/c.md#d), [e](#e), [f](https://f), [g](g.md)", repository
-    ) == (
-        f"![a b]({repository}/raw/HEAD/docs/a.svg) [c]({repository}/blob/HEAD/docs/c.md#d), [e](#e), [f](https://f), "
-        f"[g]({repository}/blob/HEAD/g.md)"
+    pytest.importorskip("hatch_fancy_pypi_readme")
+    done = subprocess.run(
+        [sys.executable, "-m", "hatch_fancy_pypi_readme"], cwd=ROOT, capture_output=True, encoding="utf-8", check=True
     )
-    metadata: dict[str, Any] = {"urls": {"Repository": repository}}
-    hook["ReadmeHook"](str(ROOT), {}).update(metadata)
-    text = metadata["readme"]["text"]
-    targets = re.findall(r"\]\(([^)]+)\)", text)
-    assert len(targets) > 20
-    assert [target for target in targets if not target.startswith(("https://", "#"))] == []
+    (repository,) = re.findall(r'^Repository = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    links = re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", done.stdout)
+    there = re.findall(r"(!?)\[[^\]]*\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(links) == len(there) > 20
+    for (image, target), (_, source) in zip(links, there, strict=True):
+        relative = not source.startswith(("https://", "#"))
+        assert target == (f"{repository}/{'raw' if image else 'blob'}/HEAD/{source}" if relative else source)
 
 
 class TestChineseReadme:
