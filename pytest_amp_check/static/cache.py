@@ -11,6 +11,7 @@ times. ``--no-cache`` ignores every cache. The cache never writes through a link
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from time import time_ns
@@ -92,7 +93,7 @@ class Cache:
         self._changed_paths: set[str] = set()
         self.may_have_moved = True
         self._new_layout = ""
-        self._new_flags: list[bool] = []
+        self._new_flags: list[Any] = []
         self._is_dirty = False
 
     def _maker_key(self) -> str:
@@ -157,7 +158,12 @@ class Cache:
         listed = repr((tops, list(self._display_paths))).encode("utf-8", "backslashreplace")
         self._new_layout = source_files.content_digest(listed)
         self.may_have_moved = self._has_single_files or self._new_layout != self._old_layout
-        self._new_flags = [bool(project.float16_files), project.has_lightning16, project.may_resume]
+        self._new_flags = [
+            bool(project.float16_files),
+            project.has_lightning16,
+            project.may_resume,
+            sorted(project.low_model_packages),
+        ]
         self._changed_paths = {path for path, row in self._old_rows.items() if self._has_changed(path, row)}
         self._changed_paths.update(
             path for path in self._display_paths if path not in self._old_rows or path not in self._new_rows
@@ -320,6 +326,34 @@ def refuse_foreign(directory: str) -> None:
         )
 
 
+def remove_cache(directory: str) -> int | None:
+    """Remove a cache directory, and return the size of its files in bytes, or None if there is no such directory.
+
+    Files that no cache writes stay, with the directory. Raise :class:`InputError` for a directory that is no cache.
+    """
+    if os.path.islink(directory):
+        raise InputError(f"`{directory}` is a symbolic link, which no cache is: remove it by hand")
+    if not os.path.isdir(directory):
+        return None
+    refuse_foreign(directory)
+    with os.scandir(directory) as scan:
+        entries = [entry for entry in scan if _is_ours(entry.name) or entry.name in (TAG, UNTRACKED)]
+    if not entries:
+        raise InputError(f"`{directory}` is empty, so it is no cache of amp-check: remove it by hand")
+    size = 0
+    # The tag goes last: a directory that is left in between is still known as a cache.
+    for entry in sorted(entries, key=lambda entry: (entry.name == TAG, entry.name)):
+        size += entry.stat(follow_symlinks=False).st_size
+        os.remove(entry.path)
+    try:
+        os.rmdir(directory)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise
+        raise InputError(f"`{directory}` holds files that no cache of amp-check has: the rest was removed") from None
+    return size
+
+
 class _PathRestorer:
     """Mapping from the absolute paths in the cache to the paths of this run; ValueError for other paths."""
 
@@ -374,6 +408,9 @@ def _encode_prescan(prescan: Prescan) -> list[Any]:
         prescan.has_lightning16,
         prescan.may_resume,
         prescan.does_training_part,
+        prescan.has_fragile_math,
+        prescan.computes_tensors,
+        prescan.chooses_model_dtype,
     ]
     names = [
         None if n is None else sorted(x.decode("latin-1") for x in n) for n in (prescan.class_names, prescan.base_names)
@@ -383,11 +420,14 @@ def _encode_prescan(prescan: Prescan) -> list[Any]:
 
 
 def _decode_prescan(path: str, row: list[Any]) -> Prescan:
-    _, digest, size, speaks, autocast, float16, lightning16, resumes, part, classes, bases, imports = row
+    _, digest, size, speaks, autocast, float16, lightning16, resumes, part, *rest = row
+    fragile, tensors, chooses, classes, bases, imports = rest
     facts = (parse_bool(autocast), parse_bool(float16), parse_bool(lightning16), parse_bool(resumes))
     prescan = Prescan(path, int(size), facts, may_have_findings=parse_bool(speaks))
     prescan.digest = parse_text(digest)
     prescan.does_training_part = parse_bool(part)
+    prescan.has_fragile_math, prescan.computes_tensors = parse_bool(fragile), parse_bool(tensors)
+    prescan.chooses_model_dtype = parse_bool(chooses)
     prescan.class_names, prescan.base_names, prescan.imported_names = (
         _decode_names(classes),
         _decode_names(bases),

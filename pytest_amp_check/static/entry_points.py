@@ -170,6 +170,39 @@ def analyze_functions(
     return reached
 
 
+def analyze_as_low(module: Module, program: Program, project: Project, dtype: str, *, in_region: bool) -> None:
+    """Add the graphs of the functions of one file to a program, as if the tensors that they receive had a low dtype.
+
+    ``in_region`` also assumes a region of this dtype around the functions, else weights of this dtype.
+
+    A function that another function of the file calls is analyzed only at the call.
+    """
+    interp = Interpreter(HANDLERS, module, program, {}, project)
+    interp.assumed_dtype, interp.assumes_region = dtype, in_region
+    module.may_lose_precision = True
+    for function in module.functions.values():
+        function.may_lose_precision = True
+    try:
+        interp.execute_block([each for each in module.tree.body if not _runs_script(each)])
+        interp.is_fully_bound = True
+        _close_graph(interp, (module.path, 0), {})
+        for function in sorted(module.functions.values(), key=_is_helper):
+            if (function.node, None) in interp.analyzed_functions or isinstance(function.node, ast.Lambda):
+                continue
+            if interp.earlier_statements + interp.statement_count > FILE_BUDGET:
+                break
+            if precision.may_get_low_tensors(interp, function):
+                _analyze_function(interp, function, function.cls)
+                _close_graph(interp, (module.path, function.node.lineno), {})
+    finally:
+        interp.release_references()
+
+
+def _is_helper(function: Function) -> bool:
+    """Return True for a function that other functions are likely to call."""
+    return function.name not in ("forward", "__call__")
+
+
 def _runs_script(statement: ast.stmt) -> bool:
     """Return True for a call on its own, and for the part of a file that only runs as a script."""
     return isinstance(statement, ast.Expr) or (isinstance(statement, ast.If) and is_main_guard(statement.test))
@@ -318,6 +351,8 @@ def _analyze_function(interp: Interpreter, function: Function, cls: Class | None
     loop = Loop(interp.call_keys.setdefault(function.node, -len(interp.call_keys) - 2), 0)
     interp.state.loops.append(loop)
     bind_unknown_arguments(interp, frame, function)
+    if interp.assumed_dtype:
+        precision.assume_parameters(interp, frame, function)
     wrappers = defined.wrappers if defined is not None else decorator_contexts(interp, function)
     head = interp.builder.add_node()
     interp.builder.add_edge(interp.state.current_node, head)

@@ -83,7 +83,18 @@ def files_to_analyze(seen: list[Prescan], project: Project) -> list[Prescan]:
         # A file that trains nothing may connect a file that trains with a file that saves.
         return not training.isdisjoint(imported) and (prescan.does_training_part or not parts.isdisjoint(imported))
 
-    return todo + [look for look in others if takes_part(look)]
+    found = todo + [look for look in others if takes_part(look)]
+    analyzed = {look.path for look in found}
+    assumed = [look for look in seen if look.path not in analyzed and _may_suffer_from_chosen_dtype(look, project)]
+    project.assumed_files = frozenset(look.path for look in assumed)
+    return found + assumed
+
+
+def _may_suffer_from_chosen_dtype(prescan: Prescan, project: Project) -> bool:
+    """Return True if the dtype of the inputs of a file, which its users choose, may spoil the results."""
+    if project.assumed_dtype:
+        return prescan.computes_tensors
+    return prescan.has_fragile_math and bool(project.float16_files or project.low_model_packages)
 
 
 class _PrescanResults(NamedTuple):

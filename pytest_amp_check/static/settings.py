@@ -16,21 +16,25 @@ class Settings:
 
     select            codes, already resolved (:mod:`pytest_amp_check.protocol.selection`)
     exclude           patterns of excluded files; with ``force_exclude`` also for files that the user names
+    include           patterns of the files to find in folders, () for all
     nearer            settings of nested folders, by real path; :func:`check_paths` adds the settings that it finds
     gitignore         if True, files that git ignores are skipped in a folder
     suppress          if True, comments suppress findings
     helpers           effects of unanalyzed wrappers (:mod:`~..protocol.declared_wrappers`), by dotted name
     torch             oldest torch version in use; None means that the project's own files say so
     devices           device types on which the code runs, if known
+    assumed_dtype     assumed dtype of floating-point inputs and weights, "" to judge by evidence in the project
     largest           maximum size of a parsed file in bytes of code, 0 for no limit
     """
 
     __slots__ = (
+        "assumed_dtype",
         "devices",
         "exclude",
         "force_exclude",
         "gitignore",
         "helpers",
+        "include",
         "largest",
         "nearer",
         "per_file_ignores",
@@ -47,12 +51,14 @@ class Settings:
         severity: Mapping[str, str] | None = None,
         exclude: tuple[str, ...] = (),
         *,
+        include: tuple[str, ...] = (),
         force_exclude: bool = False,
         gitignore: bool = True,
         suppress: bool = True,
         helpers: Mapping[str, tuple[str, ...]] | None = None,
         torch: tuple[int, int] | None = None,
         devices: tuple[str, ...] = (),
+        assumed_dtype: str = "",
         largest: int = LARGEST_FILE,
     ) -> None:
         self.select = (
@@ -61,6 +67,7 @@ class Settings:
         self.per_file_ignores = per_file_ignores
         self.severity = dict(severity or {})
         self.exclude = exclude
+        self.include = include
         self.force_exclude = force_exclude
         self.nearer: dict[str, Settings] = {}
         self.gitignore = gitignore
@@ -68,7 +75,12 @@ class Settings:
         self.helpers = dict(helpers or {})
         self.torch = torch
         self.devices = devices
+        self.assumed_dtype = assumed_dtype
         self.largest = largest
+
+    def exclusion_test(self) -> source_files.ExclusionTest:
+        """Return the test for paths that ``exclude`` and ``include`` leave out."""
+        return source_files.exclusion_test(self.exclude, self.include)
 
     def for_file(self, path: str) -> Settings:
         """Return the settings for a file: the settings of the nearest folder that has its own settings."""
@@ -89,11 +101,12 @@ class Settings:
 
     def analysis_options(self) -> tuple[object, ...]:
         """Return the settings that change the analysis, not only the reported findings."""
-        return sorted(self.helpers.items()), self.devices, self.largest
+        return sorted(self.helpers.items()), self.devices, self.assumed_dtype, self.largest
 
     def configure_project(self, project: Project) -> Project:
         """Set the analysis options of a project, and return the project."""
         project.declared_wrappers, project.devices = self.helpers, self.devices
+        project.assumed_dtype = self.assumed_dtype
         return project
 
 

@@ -126,7 +126,7 @@ def test_standard_input_finds_the_configuration_of_the_file_it_stands_for() -> N
         (("check", "--stdin-filename", "x.py"), "--stdin-filename names standard input: give - as the path"),
         (
             ("check", "--statistics", "--output-format", "sarif"),
-            "--statistics counts as full, concise or json, not as sarif",
+            "--statistics counts as full, concise, agent or json, not as sarif",
         ),
         (("train.py",), "'train.py' is not a command: to check it, run amp-check check train.py"),
         (("chek", "train.py"), "'chek' is not a command: did you mean 'check'?"),

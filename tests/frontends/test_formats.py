@@ -499,4 +499,4 @@ def test_a_format_is_one_row_of_the_table(
     assert main(["check", "--output-format", "codes", str(script)]) == 1
     assert capsys.readouterr().out == "AMP201\n"
     assert main(["check", "--output-format", "codes", "--statistics", str(script)]) == 2
-    assert "counts as full, concise or json, not as codes" in capsys.readouterr().err
+    assert "counts as full, concise, agent or json, not as codes" in capsys.readouterr().err

@@ -54,12 +54,14 @@ def make_settings(options: Options) -> Settings:
         per_file_ignores=tuple(ignores),
         severity=severity,
         exclude=options.exclude + options.extend_exclude,
+        include=options.include,
         force_exclude=options.force_exclude,
         gitignore=options.respect_gitignore,
         suppress=not options.ignore_noqa,
         helpers=options.helpers,
         torch=options.torch_version,
         devices=options.devices,
+        assumed_dtype=options.assume_precision or "",
         largest=options.max_file_size,
     )
 

@@ -39,6 +39,8 @@ class Fill(Event):
     value: float
     #: The filled tensor may be float16. Guessed: other code enters autocast.
     eligible: bool
+    #: Only code of the same package, which neither imports this file nor is imported, may compute in float16.
+    distant: bool = False
     #: The value is a clamp bound.
     bound: bool = False
 
@@ -56,6 +58,8 @@ class FragileMath(LowPrecisionEffect):
     """An expression that overflows or cancels."""
 
     how: str
+    #: A mean of each vector, by which a normalization divides the vector.
+    of_each: bool = False
 
 
 class LowSum(LowPrecisionEffect):

@@ -437,6 +437,8 @@ INDEX: tuple[Listing, ...] = (
             "fragile:log-complement",
             "fragile:logsumexp",
             "fragile:squares",
+            "fragile:moments",
+            "fragile:log-ratio",
             "fragile:variance",
         ),
     ),

@@ -152,6 +152,7 @@ class _FileFixer:
             helpers=settings.helpers,
             torch=settings.torch,
             devices=settings.devices,
+            assumed_dtype=settings.assumed_dtype,
             largest=settings.largest,
         )
         #: Identities of the findings in this file from the analysis of all files, and the number of findings by code.

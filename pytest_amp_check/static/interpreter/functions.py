@@ -227,7 +227,7 @@ def _unanalyzed_value(interp: Interpreter, func: FunctionValue, node: ast.AST, *
             ("abstract", id(function.node)), SourceText(node.func) if isinstance(node, ast.Call) else function.name
         )
     matters = function.used_names if interp.module.may_train else function.context_names
-    spoilt = function.may_lose_precision and in_region(interp)
+    spoilt = function.may_lose_precision and (bool(interp.assumed_dtype) or in_region(interp))
     if not (matters or spoilt or always or func.wrappers or _is_worth_inlining(interp, function)):
         _mark_reached(interp, function)
     elif (

@@ -203,6 +203,10 @@ class Interpreter:
         self.expression_values: dict[ast.AST, Value] = {}
         #: Events without a node in the current graph, by location and kind. They join the graph when it is complete.
         self.detached_events: dict[tuple[object, ...], Event] = {}
+        #: Dtype that inputs are assumed to have, or "": inputs of a model in this dtype, or values in a region of this
+        #: dtype.
+        self.assumed_dtype = ""
+        self.assumes_region = False
         #: Calls that the analysis visited; None if no consumer asks for them.
         self.visited_calls: VisitedCalls | None = None
         self.begin_graph("<module>")

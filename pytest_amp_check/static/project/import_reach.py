@@ -132,6 +132,22 @@ def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
     return users == 1 and any(_may_use_float16(project, other) for other in sorted(beside))
 
 
+def chooses_model_dtype(project: Project, path: str) -> bool:
+    """Return True if the users of the package of a file choose the dtype of a model."""
+    return package_top(os.path.dirname(os.path.abspath(path))) in project.low_model_packages
+
+
+def is_package_near_float16(project: Project, path: str) -> bool:
+    """Return True if a file of the same package may compute in float16.
+
+    A registry or a configuration may connect two files of a package that do not import each other.
+    """
+    top = package_top(os.path.dirname(os.path.abspath(path)))
+    project.depends_on_all = True
+    near = (other for other in sorted(project.float16_files) if package_top(os.path.dirname(other)) == top)
+    return any(_may_use_float16(project, other) for other in near)
+
+
 def _only_reexports(path: str) -> bool:
     """Return True if a file only re-exports imports and does not use them."""
     if os.path.basename(path) != "__init__.py":

@@ -65,6 +65,8 @@ class Project:
         "_modules",
         "_roots",
         "_trainer_exports",
+        "assumed_dtype",
+        "assumed_files",
         "autocast_files",
         "declared_wrappers",
         "dependencies",
@@ -79,6 +81,7 @@ class Project:
         "importers",
         "imports_below",
         "largest",
+        "low_model_packages",
         "members",
     )
 
@@ -90,6 +93,12 @@ class Project:
         self.declared_wrappers: Mapping[str, tuple[str, ...]] = {}
         #: Device types that the project runs on, from the configuration.
         self.devices: tuple[str, ...] = ()
+        #: Dtype that the configuration assumes for floating-point inputs and weights, or "".
+        self.assumed_dtype = ""
+        #: Files that are analyzed only under the assumption that their inputs are in low precision.
+        self.assumed_files: frozenset[str] = frozenset()
+        #: Top directories of the packages whose users choose the dtype of a model.
+        self.low_model_packages: set[str] = set()
         #: Maximum size, in bytes of code, of a file that is parsed and searched.
         self.largest = largest
         load = partial(source_files.load_or_nothing, largest=largest)
@@ -134,6 +143,8 @@ class Project:
             self.autocast_files.add(path)
         if prescan.may_use_float16:
             self.float16_files.add(os.path.abspath(path))
+        if prescan.chooses_model_dtype and not os.path.basename(path).startswith("test_"):
+            self.low_model_packages.add(package_top(os.path.dirname(os.path.abspath(path))))
         self.has_lightning16 = self.has_lightning16 or prescan.has_lightning16
         self._may_resume = self._may_resume or prescan.may_resume
 

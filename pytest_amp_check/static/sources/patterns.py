@@ -74,6 +74,21 @@ class Code:
         return b"'16-mixed" in data or b'"16-mixed' in data or re.search(_LIGHTNING16, data) is not None
 
     @property
+    def computes_tensors(self) -> bool:
+        """True if the code may compute with tensors."""
+        return b"torch" in self.data and b"def " in self.data
+
+    @property
+    def chooses_model_dtype(self) -> bool:
+        """True if the code lets its user choose a low dtype for the weights of a model."""
+        return re.search(_MODEL_DTYPE, self.data) is not None
+
+    @property
+    def has_fragile_math(self) -> bool:
+        """True if the code has an expression that low precision may spoil for any tensor of its arguments."""
+        return b"torch" in self.data and any(map(_is_fragile_line, self.data.split(b"\n")))
+
+    @property
     def may_resume(self) -> bool:
         """True if the code may load the state of an optimizer."""
         return b"load_state_dict" in self.data and _loads_optimizer_state(self.data)
@@ -368,6 +383,13 @@ _SIGN = rb"[-'\"(\s]*(?:float\([-'\"(\s]*)?"
 _FILL_FUNCTIONS = (b"masked_fill", b"index_fill", b"full_like", b".fill_(", b"where(")
 #: Each fill function contains one of these words.
 _FILL_WORDS = (b"fill", b"where(", b"full_like")
+#: Dtype of a model as an argument of a loader, a precision of Lightning that casts the model, an engine of DeepSpeed,
+#: and a policy of FSDP2. A cast of a model is no sign, because most are for inference.
+_MODEL_DTYPE = rb"torch_dtype\s*=|16-true[\"']|deepspeed\.initialize\(|MixedPrecisionPolicy\("
+#: A square: ``x * x``, ``x**2``, ``x.pow(2)`` or ``x.square()``.
+_SQUARE = rb"(?:\b([\w.]+) ?\* ?\1\b|\*\* ?2\b|pow\([^()]*\b2\)|square\()"
+#: A difference of log-probabilities.
+_LOG_RATIO = rb"log_?p\w*\)?(?:\[[^\]]*\]|\.\w+\(\))* - [\w.(]*log_?p"
 #: Text before a number that is assigned to items.
 _ITEMS = b"] = "
 #: Maximum distance, in bytes, between the name of a call and its bracket.
@@ -403,6 +425,18 @@ def _fills_large_number(code: Code) -> bool:
                     return True
             position = data.find(word, position + 1)
     return False
+
+
+def _is_fragile_line(line: bytes) -> bool:
+    """Return True if a line may average squares, or subtract squares or log-probabilities."""
+    if b"mean(" in line and re.search(_SQUARE, line):
+        return True
+    before, dash, _ = line.partition(b" - ")
+    if not dash:
+        return False
+    return (b"(" in before and re.search(_SQUARE, before) is not None) or (
+        b"log" in before and re.search(_LOG_RATIO, line) is not None
+    )
 
 
 def _names_old_clip(code: Code) -> bool:

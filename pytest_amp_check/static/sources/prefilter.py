@@ -17,6 +17,9 @@ class Prescan:
     class_names          classes that the file defines, for a file to analyze
     base_names           names of base classes: another file takes part if it derives from a class of an analyzed file
     imported_names       names of imports: another file takes part if it imports an analyzed file
+    chooses_model_dtype  the file lets its user choose a low dtype for the weights of a model
+    has_fragile_math     the file has an expression that low-precision inputs may spoil, with no region in sight
+    computes_tensors     the file computes with tensors
     does_training_part   the file may leave the training to another file and still hold a mistake
     digest               digest of the content
 
@@ -25,9 +28,12 @@ class Prescan:
 
     __slots__ = (
         "base_names",
+        "chooses_model_dtype",
         "class_names",
+        "computes_tensors",
         "digest",
         "does_training_part",
+        "has_fragile_math",
         "has_lightning16",
         "imported_names",
         "may_enter_autocast",
@@ -47,6 +53,7 @@ class Prescan:
         self.base_names: set[bytes] | None = None
         self.imported_names: set[bytes] | None = None
         self.does_training_part = False
+        self.has_fragile_math = self.computes_tensors = self.chooses_model_dtype = False
         self.digest = ""
 
 
@@ -68,5 +75,8 @@ def prescan_file(path: str, *, largest: int) -> Prescan:
     else:
         seen.base_names, seen.imported_names = code.base_names(), code.imported_names()
         seen.does_training_part = code.does_training_part
+    if path.endswith(".py"):
+        seen.has_fragile_math, seen.computes_tensors = code.has_fragile_math, code.computes_tensors
+        seen.chooses_model_dtype = code.chooses_model_dtype
     seen.digest = source_files.content_digest(data)
     return seen

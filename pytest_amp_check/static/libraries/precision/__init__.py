@@ -5,10 +5,13 @@ from __future__ import annotations
 import ast
 
 from ...interpreter.interpreter import HandlerTable
+from .assumed import assume_parameters, may_get_low_tensors
 from .calls import annotate_call
 from .items import annotate_attribute, annotate_subscript
 from .operators import annotate_binary, annotate_compare, annotate_unary
 from .sums import annotate_sum, check_assigned_sum, check_item_write
+
+__all__ = ["assume_parameters", "may_get_low_tensors", "register"]
 
 
 def register(handlers: HandlerTable) -> None:

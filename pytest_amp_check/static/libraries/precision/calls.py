@@ -11,10 +11,13 @@ from ....protocol.tracked_objects import TrackedObject
 from ...interpreter.dtypes import (
     ANGLES,
     GUESSED_LOW,
+    INTEGERS,
+    MEAN_SQUARE,
     NO_DTYPE_INFO,
     NUMBER_INFO,
     REGION,
     ROUNDED,
+    SQUARE,
     WEIGHTED,
     DtypeInfo,
     is_low_method,
@@ -24,7 +27,7 @@ from ...interpreter.dtypes import (
 from ...interpreter.expressions.attributes import attribute_of
 from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.value import Value
-from ..arguments import object_ref_of
+from ..arguments import object_ref_of, tracked_object_of
 from .casts import CAST_METHODS, CONSTRUCTORS, apply_cast, apply_constructor
 from .dtype_info import (
     NUMBER_BUILTINS,
@@ -38,7 +41,7 @@ from .dtype_info import (
     resolve_callee,
 )
 from .events import emit_once
-from .ops import apply_op, bounded_traits
+from .ops import apply_op, bounded_traits, mean_traits
 from .sums import check_in_place_sum
 
 
@@ -112,6 +115,8 @@ def _apply_other_call(
     """Return the dtype info of a call of a module, a project function or an unknown callee. None if unknown."""
     state = autocast_state(interp)
     given = [*args, *keywords.values()]
+    if interp.assumed_dtype:
+        return _apply_assumed_call(interp, node, args)
     if find_access_path(node.func) is None or (state.mode != "on" and not any(fact.is_low for fact in given)):
         return None
     module = object_ref_of(_callee_value(interp, node.func), "module")
@@ -120,7 +125,25 @@ def _apply_other_call(
     kind = str(module.tracked_object.attributes.kind)
     if kind:
         return _apply_module(interp, kind, args[0] if args else NO_DTYPE_INFO, module.tracked_object, node)
-    return DtypeInfo(state.dtype, frozenset({REGION, GUESSED_LOW})) if state.mode == "on" else None
+    if state.mode != "on":
+        return None
+    squares = (MEAN_SQUARE,) if args and SQUARE in args[0].traits else ()
+    return DtypeInfo(state.dtype, frozenset((REGION, GUESSED_LOW, *squares)))
+
+
+def _apply_assumed_call(interp: Interpreter, node: ast.Call, args: list[DtypeInfo]) -> DtypeInfo | None:
+    """Return the dtype info of the output of a layer that computes in the assumed dtype. None for another callee."""
+    module = tracked_object_of(_callee_value(interp, node.func))
+    if find_access_path(node.func) is None or module is None or module.role != "module" or not args:
+        return None
+    kind, first = str(module.attributes.kind), args[0]
+    if kind and interp.assumes_region:
+        return _apply_module(interp, kind, first, module, node)
+    dtype = result_dtype(op_of_module(kind), first, autocast_state(interp)) if kind else ""
+    if first.dtype == "float32" or (first.dtype in INTEGERS and kind):
+        return DtypeInfo(dtype)
+    squares = (MEAN_SQUARE,) if SQUARE in first.traits else ()
+    return DtypeInfo(interp.assumed_dtype, frozenset((GUESSED_LOW, *squares, *bounded_traits(op_of_module(kind)))))
 
 
 def _apply_module(interp: Interpreter, kind: str, given: DtypeInfo, module: TrackedObject, node: ast.Call) -> DtypeInfo:
@@ -132,7 +155,7 @@ def _apply_module(interp: Interpreter, kind: str, given: DtypeInfo, module: Trac
     op = op_of_module(kind)
     dtype = result_dtype(op, given, state)
     kept = given.traits & REGION_TRAITS if dtype == given.dtype else frozenset()
-    return DtypeInfo(dtype, kept | {REGION, *bounded_traits(op)})
+    return DtypeInfo(dtype, kept | {REGION, *bounded_traits(op), *mean_traits(op, given)})
 
 
 def _callee_value(interp: Interpreter, func: ast.expr) -> Value | None:

@@ -51,6 +51,9 @@ def apply_matmul(interp: Interpreter, op: str, operands: list[DtypeInfo], node: 
             return DtypeInfo(state.dtype, frozenset({REGION, ANGLES}), node)
         return DtypeInfo(state.dtype, frozenset({REGION}))
     dtypes = {fact.dtype for fact in operands}
+    if interp.assumed_dtype and "float32" not in dtypes and any(fact.is_low for fact in operands):
+        # The weights have the assumed dtype as well, because a product has operands of one dtype.
+        return DtypeInfo(next(fact.dtype for fact in operands if fact.is_low))
     low = next((fact for fact in operands if is_used_outside(fact, state)), None)
     if low is not None and "float32" in dtypes:
         emit_once(interp, e.DtypeClash, node, low, how="matmul", names={"call": SourceText(node)})

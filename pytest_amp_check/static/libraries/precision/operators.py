@@ -11,6 +11,7 @@ from ...interpreter.dtypes import (
     BOUNDED,
     COMPLEMENT,
     GUESSED_LOW,
+    MEAN_SQUARE,
     NEGATED,
     NO_DTYPE_INFO,
     NUMBER,
@@ -30,6 +31,7 @@ from ..syntax_queries import callee_of, constant_of_node, last_name, receiver_of
 from .dtype_info import POSITION_TRAITS, PROBABILITIES, REGION_TRAITS, autocast_state, dtype_info_of, is_tensor_dtype
 from .epsilons import check_epsilons
 from .events import emit_once
+from .fragile import check_difference
 from .matmuls import apply_matmul
 
 _LINEAR = frozenset((ast.Mult, ast.Div, ast.Add, ast.Sub))
@@ -114,6 +116,8 @@ def apply_operator(
         return DtypeInfo(result_dtype("reciprocal", right, autocast_state(interp)), kept)
     if op is ast.Sub and left.dtype == NUMBER and right.traits & PROBABILITIES:
         kept |= {COMPLEMENT}
+    if op is ast.Sub:
+        check_difference(interp, left, right, node)
     return _apply_linear_operator(op, left, right, kept, sides)
 
 
@@ -131,4 +135,6 @@ def _apply_linear_operator(
         kept |= {BOUNDED}
     elif op is ast.Mult and is_same_syntax(*sides):
         kept |= {SQUARE}
+    elif number and op in (ast.Mult, ast.Div):
+        kept |= (left.traits | right.traits) & {MEAN_SQUARE}
     return DtypeInfo(promote_dtypes(left, right), kept, place)

@@ -17,6 +17,8 @@ from ...interpreter.dtypes import (
     GUESSED_LOW,
     INTEGERS,
     KEEP_TRAITS,
+    LOG_PROBABILITY,
+    MEAN_SQUARE,
     NEGATED,
     NO_DTYPE_INFO,
     NUMBER,
@@ -55,6 +57,8 @@ _LOGS_OF = {EXP_SUM: "logsumexp", COMPLEMENT: "log-complement", SIGMOID: "log-si
 _REDUCTIONS = frozenset("mean sum max min amax amin std var norm prod median logsumexp".split())
 _CLAMPS = frozenset(("clamp", "clip", "clamp_min", "clamp_max"))
 _BOUNDED = frozenset("sigmoid softmax tanh normalize sin cos hardsigmoid erf cosine_similarity".split())
+#: Prefixes of ops that average neighbouring values, or all values.
+_MEANS = ("mean", "avg_pool", "adaptive_avg_pool", "conv", "nanmean")
 _OPERATORS: dict[str, type[ast.operator]] = {
     "add": ast.Add,
     "sub": ast.Sub,
@@ -63,6 +67,11 @@ _OPERATORS: dict[str, type[ast.operator]] = {
     "true_divide": ast.Div,
     "pow": ast.Pow,
 }
+
+
+def mean_traits(op: str, given: DtypeInfo) -> tuple[str, ...]:
+    """Return the traits of a weighted mean, which keeps that its values are squares."""
+    return (MEAN_SQUARE,) if op.startswith(_MEANS) and SQUARE in given.traits else ()
 
 
 def bounded_traits(op: str) -> tuple[str, ...]:
@@ -81,7 +90,8 @@ def apply_op(interp: Interpreter, op: OpCall) -> DtypeInfo:
     if "out" in op.keyword_infos:
         return apply_product_write(interp, op)
     if is_low(op.name, autocast_state(interp).device):
-        return apply_matmul(interp, op.name, [fact for fact in op.argument_infos if fact.dtype != NUMBER], op.node)
+        made = apply_matmul(interp, op.name, [fact for fact in op.argument_infos if fact.dtype != NUMBER], op.node)
+        return made.with_traits(*mean_traits(op.name, op.first_info))
     act = _ELEMENTWISE.get(op.name)
     made = act(interp, op) if act is not None else None
     return _apply_elementwise(interp, op) if made is None else made
@@ -178,6 +188,11 @@ def _result_traits(op: OpCall) -> tuple[str, ...]:
         return (EXP_SUM,)
     if op.base_name == "square" and not bounded:
         return (SQUARE,)
+    if op.base_name in _LOGS or op.base_name in ("log_softmax", "logsigmoid"):
+        return (LOG_PROBABILITY,)
+    means = mean_traits(op.base_name, op.first_info)
+    if means:
+        return means
     return (BOUNDED,) if bounded and op.base_name in ("abs", "relu", "mean", "clamp") else bounded_traits(op.base_name)
 
 
@@ -189,7 +204,9 @@ def _check_fragile_math(interp: Interpreter, op: OpCall, made: DtypeInfo) -> Non
     elif op.first_info.is_low and op.name == "log1p" and NEGATED in op.first_info.traits:
         how = "log-complement"
     if how:
-        emit_once(interp, e.FragileMath, op.node, op.first_info, how=how, names={"call": SourceText(op.node, 60)})
+        of_each = op.name == "mean" and "keepdim" in op.keyword_infos
+        names = {"call": SourceText(op.node, 60)}
+        emit_once(interp, e.FragileMath, op.node, op.first_info, how=how, of_each=of_each, names=names)
 
 
 def _find_overflow(op: OpCall, made: DtypeInfo) -> str:

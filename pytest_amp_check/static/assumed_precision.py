@@ -1,0 +1,72 @@
+"""Findings in code whose precision its users choose: a caller, a configuration or a framework decides the dtype.
+
+The functions of a file are analyzed once more as if the tensors that they receive, and the weights of their modules,
+were in low precision. With the option ``assume-precision``, all effects of low precision are reported. Without the
+option, only overflows and cancellations that spoil the result for ordinary values are reported, as possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ..protocol import events as e
+from ..protocol.event_graph import Program
+from ..protocol.finding import INFO, Finding
+from ..protocol.findings_builder import check_event
+from .entry_points import analyze_as_low
+from .interpreter.dtypes import HALF
+from .project.import_reach import chooses_model_dtype
+from .project.module import Module
+from .project.project import Project
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..protocol.sites import Site
+
+#: Kinds of effects that the dtype of inputs decides.
+_KINDS = (e.FragileMath, e.Epsilon, e.LowSum, e.LowPositions, e.Fill, e.LowOp)
+#: Effects on values of ordinary size that are reported without the option.
+_CANCELLATIONS = frozenset(("moments", "log-ratio"))
+
+
+def find_assumed_effects(
+    module: Module, project: Project, known: Iterable[Finding], is_evident: Callable[[], bool]
+) -> list[Finding]:
+    """Return the findings of a file under the assumption that its inputs are in low precision.
+
+    ``known`` are the findings without the assumption. ``is_evident`` returns True if a region may be around the code.
+    """
+    dtype = project.assumed_dtype
+    in_region = not dtype and not chooses_model_dtype(project, module.path)
+    program = Program()
+    analyze_as_low(module, program, project, dtype or HALF, in_region=in_region)
+    reported = {(finding.code, finding.site.path, finding.site.line) for finding in known}
+    found: dict[tuple[str, str, int], Finding] = {}
+    for graph in program.graphs:
+        for node in graph.nodes:
+            if not isinstance(node.event, _KINDS) or not _is_own_code(node.event.site, module):
+                continue
+            if not (dtype or _is_common_harm(node.event)):
+                continue
+            for finding in check_event(node.event, program):
+                key = (finding.code, finding.site.path, finding.site.line)
+                if key not in reported:
+                    found.setdefault(key, finding)
+    if in_region and found and not is_evident():
+        return []
+    for finding in found.values():
+        finding.certain = False
+        finding.condition = f"if the inputs are {dtype or 'in low precision'}"
+        if not dtype:
+            finding.severity = INFO
+    return list(found.values())
+
+
+def _is_common_harm(event: e.Event) -> bool:
+    """Return True for an effect on ordinary values: a norm of each vector overflows, or a difference cancels."""
+    return isinstance(event, e.FragileMath) and (event.of_each or event.how in _CANCELLATIONS)
+
+
+def _is_own_code(site: Site, module: Module) -> bool:
+    """Return True for code of the file itself. A test chooses the dtype of its own inputs."""
+    return site.path == module.path and not site.is_in_test()

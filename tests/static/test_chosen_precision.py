@@ -1,0 +1,166 @@
+"""Code whose precision its user chooses: the option ``assume-precision``, and evidence in the project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_amp_check.frontends.cli import main
+from pytest_amp_check.static.engine import check_paths, check_source
+from pytest_amp_check.static.settings import Settings
+
+HEAD = """\
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+"""
+LOADS = "from transformers import AutoModel\nmodel = AutoModel.from_pretrained('x', torch_dtype='auto')\n"
+REGION = "import torch\nwith torch.autocast('cuda', dtype=torch.float16):\n    y = model(x)\n"
+
+
+def said(body: str, dtype: str = "") -> list[tuple[str, int, str]]:
+    """Return code, line (from 1 in the body) and severity of each finding."""
+    findings = check_source(HEAD + body, "layers.py", Settings(assumed_dtype=dtype))
+    assert not any(finding.certain for finding in findings)
+    return [(f.code, f.line - HEAD.count("\n"), f.severity) for f in findings]
+
+
+def forward(*statements: str, more: str = "") -> str:
+    return f"class Layer(nn.Module):\n{more}    def forward(self, x):\n" + "".join(f"        {s}\n" for s in statements)
+
+
+def found_in(tmp_path: Path, other: str, body: str) -> list[tuple[str, int, str]]:
+    (tmp_path / "__init__.py").touch()
+    (tmp_path / "use.py").write_text(other)
+    (tmp_path / "layers.py").write_text(HEAD + body)
+    findings = check_paths([str(tmp_path)]).findings
+    return [(f.code, f.line - HEAD.count("\n"), f.severity) for f in findings if f.filename.endswith("layers.py")]
+
+
+NORM = "return x * torch.rsqrt({} + 1e-5)"
+
+
+@pytest.mark.parametrize(
+    ("mean", "found"),
+    [
+        ("torch.mean(x * x, dim=-1, keepdim=True)", True),
+        ("x.pow(2).mean(-1, keepdim=True)", True),
+        ("torch.mean(x ** 2, -1, keepdim=True)", True),
+        ("x.square().mean(-1, keepdim=True)", True),
+        ("x.float().pow(2).mean(-1, keepdim=True)", False),
+        ("x.pow(2).float().mean(-1, keepdim=True)", False),
+        ("torch.mean(x.to(torch.float32) ** 2, -1, keepdim=True)", False),
+        ("x.tanh().square().mean(-1, keepdim=True)", False),
+        ("x.abs().mean(-1, keepdim=True)", False),
+    ],
+)
+def test_means_of_squares_overflow_in_float16(mean: str, found: bool) -> None:
+    expected = [("AMP507", 3, "warning")] if found else []
+    assert said(forward(NORM.format(mean)), "float16") == expected
+    assert said(forward(NORM.format(mean)), "bfloat16") == []
+    assert said(forward(NORM.format(mean))) == []
+
+
+def test_a_cast_at_the_only_call_counts() -> None:
+    helper = "    def norm(self, x):\n        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)\n"
+    assert said(forward("return self.norm(x.float()).type_as(x)", more=helper), "float16") == []
+    assert said(forward("return self.norm(x)", more=helper), "float16") == [("AMP507", 3, "warning")]
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("return (x * x).mean(1, keepdim=True) - m * m", True),
+        ("return x.pow(2).mean(1) - x.mean(1).pow(2)", True),
+        ("return torch.mean(x ** 2, 1) - torch.mean(x, 1) ** 2", True),
+        ("return F.avg_pool2d(x * x, 3) - m.square()", True),
+        ("return self.window(x * x) - m * m", True),
+        ("return F.conv2d(x * x, w) - m ** 2", True),
+        ("x = x.float(); return F.avg_pool2d(x * x, 3) - m.float().square()", False),
+        ("return (x * x).mean(1, keepdim=True) - m", False),
+        ("return (x - m).abs().mean(1) - m * m", False),
+    ],
+)
+def test_differences_of_moments_cancel(statement: str, found: bool) -> None:
+    more = "    def __init__(self, w):\n        super().__init__()\n        self.window = nn.AvgPool2d(3)\n"
+    findings = said(forward("m = x.mean(1)", statement, more=more), "bfloat16")
+    assert [code for code, *_ in findings] == (["AMP507"] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        ("def kl(log_probs: torch.Tensor, base_log_probs: torch.Tensor):\n    return log_probs - base_log_probs", True),
+        ("def kl(p: torch.Tensor, q: torch.Tensor):\n    return F.log_softmax(p, -1) - torch.log_softmax(q, -1)", True),
+        ("def kl(p: torch.Tensor, q: torch.Tensor):\n    return (p.log_softmax(-1) - q.log_softmax(-1)).exp()", True),
+        (
+            "def kl(log_probs: torch.Tensor, base: torch.Tensor):\n    return log_probs.float() - base.float()",
+            False,
+        ),
+        (
+            "def kl(p: torch.Tensor, q: torch.Tensor):\n    return p.float().log_softmax(1) - q.float().log_softmax(1)",
+            False,
+        ),
+        ("def kl(log_probs: torch.Tensor, scale: float):\n    return log_probs - scale", False),
+        ("def kl(log_probs: list, base_log_probs: list):\n    return log_probs - base_log_probs", False),
+    ],
+)
+def test_differences_of_log_probabilities_cancel(function: str, found: bool) -> None:
+    assert [(code, line) for code, line, _ in said(function + "\n", "bfloat16")] == ([("AMP507", 2)] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("other", "found"),
+    [
+        (LOADS, True),
+        ("fabric = L.Fabric(precision='bf16-true')\n", True),
+        ("import deepspeed\nengine, *_ = deepspeed.initialize(model=model)\n", True),
+        ("x = 1\n", False),
+        ("import torch\nmodel = torch.load('x').cuda()\n", False),
+    ],
+)
+def test_evidence_gives_notes(tmp_path: Path, other: str, found: bool) -> None:
+    body = forward(NORM.format("torch.mean(x ** 2, -1, keepdim=True)"))
+    assert found_in(tmp_path, other, body) == ([("AMP507", 3, "info")] if found else [])
+
+
+def test_a_region_computes_powers_in_float32_but_products_in_float16(tmp_path: Path) -> None:
+    body = forward("a = (x * x).mean(-1, keepdim=True)", "b = (x ** 2).mean(-1, keepdim=True)", "return a + b")
+    assert found_in(tmp_path, REGION, body) == [("AMP507", 3, "info")]
+
+
+def test_a_loss_and_an_epsilon_need_the_option(tmp_path: Path) -> None:
+    body = forward("return x / (x.norm() + 1e-8) + (x * x).mean()")
+    assert found_in(tmp_path, LOADS, body) == []
+    assert [code for code, *_ in said(body, "float16")] == ["AMP505", "AMP507"]
+
+
+def test_a_decorator_that_casts_counts() -> None:
+    body = forward(NORM.format("torch.mean(x * x, -1, keepdim=True)")).replace(
+        "    def", "    @torch.amp.custom_fwd(device_type='cuda', cast_inputs=torch.float32)\n    def"
+    )
+    assert said(body, "float16") == []
+
+
+def test_a_test_chooses_its_own_dtypes(tmp_path: Path) -> None:
+    (tmp_path / "use.py").write_text(LOADS)
+    (tmp_path / "test_layers.py").write_text(HEAD + forward(NORM.format("torch.mean(x * x, -1, keepdim=True)")))
+    assert check_paths([str(tmp_path)]).findings == []
+
+
+def test_the_option_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "layers.py").write_text(HEAD + forward(NORM.format("torch.mean(x * x, -1, keepdim=True)")))
+    words = ["check", "--isolated", "--no-cache", "--output-format", "concise", str(tmp_path)]
+    assert main(words) == 0
+    assert main([*words, "--assume-precision", "fp16"]) == 1
+    assert "AMP507" in capsys.readouterr().out
+
+
+def test_the_cache_knows_the_option(tmp_path: Path) -> None:
+    (tmp_path / "layers.py").write_text(HEAD + forward(NORM.format("torch.mean(x * x, -1, keepdim=True)")))
+    cache = str(tmp_path / ".amp_check_cache")
+    for dtype, number in (("", 0), ("float16", 1), ("bfloat16", 0), ("float16", 1)):
+        found = check_paths([str(tmp_path)], Settings(assumed_dtype=dtype), cache=cache).findings
+        assert len(found) == number
