@@ -467,7 +467,7 @@ class Module:
                             note(self, child, scope)
                         stack.append(child)
         for scope in scopes:
-            if _SIGNATURE_NAMES <= scope.used_names and not _calls_parameters(scope.node):
+            if scope.used_names >= _SIGNATURE_NAMES and not _calls_parameters(scope.node):
                 scope.used_names.discard("parameters")
         self._add_aliases([each.used_names for each in scopes])
         self.used_names = frozenset(whole.used_names)
