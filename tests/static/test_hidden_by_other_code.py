@@ -300,6 +300,42 @@ for _step, _mark in (("engine.optimizer.step()", "  # AMP204"), ("engine.scaler.
             engine.scaler.update()
     """
 
+# A checkpoint without the scaler is right where no scaler is used.
+for _flag, _scaler in (
+    ("not args.amp", "torch.amp.GradScaler('cuda') if args.amp else None"),
+    ("not args.amp", "torch.amp.GradScaler('cuda', enabled=args.amp)"),
+    ("args.plain", "None if args.plain else torch.amp.GradScaler('cuda')"),
+):
+    for _writes, _mark in ((f"if {_flag}:", ""), ("if args.best:", "  # AMP401")):
+        CASES[f"a checkpoint of plain training: {_flag} {_scaler} {_writes}"] = f"""
+        === train.py
+        import torch
+        from torch import nn
+
+        def main(net, loader, args):
+            optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+            scaler = {_scaler}
+            if args.resume:
+                state = torch.load(args.resume)
+                optimizer.load_state_dict(state["optimizer"])
+                scaler.load_state_dict(state["scaler"])
+            for x, y in loader:
+                with torch.autocast("cuda", dtype=torch.float16):
+                    loss = nn.functional.mse_loss(net(x), y)
+                optimizer.zero_grad()
+                if {_flag}:
+                    loss.backward()
+                    optimizer.step()
+                else:
+                    scaler.scale(loss).backward()
+                    scaler.step(optimizer)
+                    scaler.update()
+            {_writes}
+                torch.save(dict(net=net.state_dict(), optimizer=optimizer.state_dict()), "a"){_mark}
+            else:
+                torch.save(dict(optimizer=optimizer.state_dict(), scaler=scaler.state_dict()), "a")
+        """
+
 # A clip of scaled gradients before a step without the scaler: two mistakes.
 for _unscale, _mark in (("pass", "  # AMP201"), ("scaler.unscale_(optimizer)", "")):
     CASES[f"clip before a step without the scaler: {_unscale}"] = f"""
