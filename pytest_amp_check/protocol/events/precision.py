@@ -67,6 +67,8 @@ class LowSum(LowPrecisionEffect):
 
     #: Further additions no longer change the sum.
     stands: bool = False
+    #: A moving average of weights.
+    average: bool = False
 
 
 class LowPositions(LowPrecisionEffect):
