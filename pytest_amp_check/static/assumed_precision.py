@@ -18,6 +18,7 @@ from .interpreter.dtypes import HALF
 from .project.import_reach import chooses_model_dtype
 from .project.module import Module
 from .project.project import Project
+from .sources.patterns import Code
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 #: Kinds of effects that the dtype of inputs decides.
 _KINDS = (e.FragileMath, e.Epsilon, e.LowSum, e.LowPositions, e.Fill, e.LowOp)
 #: Effects on values of ordinary size that are reported without the option.
-_CANCELLATIONS = frozenset(("moments", "log-ratio"))
+_CANCELLATIONS = frozenset(("moments", "log-ratio", "ranking"))
 
 
 def find_assumed_effects(
@@ -37,7 +38,7 @@ def find_assumed_effects(
     ``known`` are the findings without the assumption. ``is_evident`` returns True if a region may be around the code.
     """
     dtype = project.assumed_dtype
-    in_region = not dtype and not chooses_model_dtype(project, module.path)
+    in_region = not (dtype or Code(module.text.encode()).casts_model or chooses_model_dtype(project, module.path))
     program = Program()
     analyze_as_low(module, program, project, dtype or HALF, in_region=in_region)
     reported = {(finding.code, finding.site.path, finding.site.line) for finding in known}
@@ -64,6 +65,8 @@ def find_assumed_effects(
 
 def _is_common_harm(event: e.Event) -> bool:
     """Return True for an effect on ordinary values: a norm of each vector overflows, or a difference cancels."""
+    if isinstance(event, e.LowPositions):
+        return event.how in ("cast", "angles")
     return isinstance(event, e.FragileMath) and (event.of_each or event.how in _CANCELLATIONS)
 
 

@@ -32,6 +32,7 @@ from .interpreter.visited_calls import VisitedCalls
 from .libraries import (
     apex,
     autograd_functions,
+    averages,
     builtin_calls,
     checkpoints,
     compiled,
@@ -93,6 +94,7 @@ LIBRARIES = (
     regions,
     devices,
     autograd_functions,
+    averages,
     modules,
     low_parameters,
     transformers_loss,

@@ -177,11 +177,7 @@ def analyze(
     calls = collect_calls(module) if collects_calls else []
     try:
         reached = {} if path in project.assumed_files else analyze_module(module, program, project, visited_calls)
-        near_float16 = (
-            lambda: import_reach.is_near_float16(project, path, parsed),
-            lambda: import_reach.is_package_near_float16(project, path),
-        )
-        summarize_program(program, *near_float16)
+        summarize_program(program, lambda: import_reach.is_near_float16(project, path, parsed))
         if not may_be_in_region:
             mark_bare_scales(program, lambda: import_reach.iterate_autocast_entries(project, path, parsed))
         findings = check(program)
@@ -194,7 +190,7 @@ def analyze(
             separate_program = Program()
             separate_program.attributes = program.attributes.copy()
             own_reached = analyze_functions(module, separate_program, project, inside)
-            summarize_program(separate_program, *near_float16)
+            summarize_program(separate_program, lambda: import_reach.is_near_float16(project, path, parsed))
             again = own_reached.keys() & reached.keys()
             findings = [finding for finding in findings if not finding.entries or finding.entries.keys() - again]
             findings += check_without_callers(separate_program)
@@ -202,7 +198,9 @@ def analyze(
                 reached[entry] -= own_reached.keys()
             reached.update(own_reached)
         if not program.attributes.fragment and (project.assumed_dtype or Code(text.encode()).has_fragile_math):
-            findings += find_assumed_effects(module, project, findings, near_float16[1])
+            findings += find_assumed_effects(
+                module, project, findings, lambda: import_reach.is_package_near_float16(project, path)
+            )
     finally:
         # Release here, on the deep stack: from Python 3.13 on, freeing a deep tree needs as much stack as parsing the
         # tree.

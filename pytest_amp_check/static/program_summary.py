@@ -40,14 +40,8 @@ class _EventsByKind:
         return self._events[kind]  # type: ignore[return-value]
 
 
-def summarize_program(
-    program: Program, near_float16: Callable[[], bool], package_near_float16: Callable[[], bool]
-) -> None:
-    """Set the attributes of the program for the rules.
-
-    ``near_float16`` and ``package_near_float16`` return True if float16 may be in use around the file, or only in its
-    package.
-    """
+def summarize_program(program: Program, near_float16: Callable[[], bool]) -> None:
+    """Set the attributes of the program for the rules; ``near_float16`` returns True if float16 may be in use."""
     events = _EventsByKind(program.graphs)
     stepped = _stepped_optimizers(program, events)
     scaled = [event for event in (*events[e.Scale], *events[e.ScalerStep]) if event.subject is not None]
@@ -79,9 +73,8 @@ def summarize_program(
     _mark_states(program, events, live)
     filled = [event for event in events[e.Fill] if event.eligible]
     if filled and not near_float16():
-        is_distant = package_near_float16()
         for event in filled:
-            event.eligible, event.distant = is_distant, is_distant
+            event.eligible = False
     is_without_scaler = any(tracked_object.attributes.constructed for tracked_object in stepped) and not scalers
     for graph in program.graphs:
         _mark_without_scaler(

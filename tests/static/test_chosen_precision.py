@@ -164,3 +164,55 @@ def test_the_cache_knows_the_option(tmp_path: Path) -> None:
     for dtype, number in (("", 0), ("float16", 1), ("bfloat16", 0), ("float16", 1)):
         found = check_paths([str(tmp_path)], Settings(assumed_dtype=dtype), cache=cache).findings
         assert len(found) == number
+
+
+ROTARY = """\
+class Rotary(nn.Module):
+    def __init__(self, dim=32):
+        super().__init__()
+        self.register_buffer("inv_freq", 1.0 / 10000 ** (torch.arange(0, dim, 2).float() / dim))
+
+    def forward(self, x, position_ids):
+        {}
+        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+
+
+model = Rotary().to(torch.bfloat16)
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ('angles = torch.einsum("i,j->ij", position_ids.type_as(self.inv_freq), self.inv_freq)', True),
+        ("angles = torch.outer(torch.arange(len(x), dtype=self.inv_freq.dtype), self.inv_freq)", True),
+        ("angles = position_ids.to(self.inv_freq)[:, None] * self.inv_freq[None]", True),
+        ('angles = torch.einsum("i,j->ij", position_ids.float(), self.inv_freq.float())', False),
+        ("angles = torch.outer(torch.arange(len(x), dtype=torch.float32), self.inv_freq.float())", False),
+        ("t = position_ids.to(self.inv_freq.dtype); angles = x * self.inv_freq", False),
+    ],
+)
+def test_positions_in_the_dtype_of_a_cast_buffer(statement: str, found: bool) -> None:
+    assert said(ROTARY.format(statement)) == ([("AMP509", 7, "info")] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("scores", "found"),
+    [
+        ("F.softmax(self.gate(x).float(), dim=-1).to(x.dtype)", True),
+        ("torch.sigmoid(self.gate(x).float()).type_as(x)", True),
+        ("F.softmax(self.gate(x).float(), dim=-1)", False),
+        ("F.softmax(self.gate(x).float(), dim=-1).to(torch.float32)", False),
+    ],
+)
+def test_probabilities_are_ranked_before_their_cast(scores: str, found: bool) -> None:
+    more = "    def __init__(self):\n        super().__init__()\n        self.gate = nn.Linear(8, 4)\n"
+    body = forward(f"scores = {scores}", "return torch.topk(scores, 2, dim=-1)", more=more)
+    assert said(body, "bfloat16") == ([("AMP507", 7, "warning")] if found else [])
+
+
+def test_a_zero_vector_is_normalized(tmp_path: Path) -> None:
+    assert said(forward("return F.normalize(x, dim=-1)"), "float16") == [("AMP505", 3, "warning")]
+    assert said(forward("return F.normalize(x, dim=-1, eps=1e-4)"), "float16") == []
+    assert said(forward("return F.normalize(x.float(), dim=-1)"), "float16") == []
+    assert said(forward("return F.normalize(x, dim=-1)"), "bfloat16") == []

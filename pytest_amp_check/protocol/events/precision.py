@@ -39,8 +39,6 @@ class Fill(Event):
     value: float
     #: The filled tensor may be float16. Guessed: other code enters autocast.
     eligible: bool
-    #: Only code of the same package, which neither imports this file nor is imported, may compute in float16.
-    distant: bool = False
     #: The value is a clamp bound.
     bound: bool = False
 
@@ -67,6 +65,8 @@ class LowSum(LowPrecisionEffect):
 
     #: Further additions no longer change the sum.
     stands: bool = False
+    #: A moving average of weights.
+    average: bool = False
 
 
 class LowPositions(LowPrecisionEffect):

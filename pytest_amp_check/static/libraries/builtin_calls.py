@@ -98,7 +98,9 @@ def _make_counter(interp: Interpreter, name: str, args: Args, start: Value) -> U
 
 
 def _call_zip(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value:
-    if any(isinstance(a, GeneratorValue) and a.yield_predicates for a in args):
+    # The items of micro-batches belong to the iterations of the loop over them, so only the loop evaluates the items.
+    splits = bool(args) and all(a.microbatches for a in args)
+    if splits or any(isinstance(a, GeneratorValue) and a.yield_predicates for a in args):
         turns = interp.fresh_unknown(node, "zip")
         turns.iterable_kind = "zip"
         turns.microbatches = any(a.microbatches for a in args)

@@ -84,6 +84,9 @@ def _call_unknown_method(
         _track_loss(interp, result, receiver, name, args, node)
         result.is_sample_mean = result.is_sample_mean or (name == "mean" and averages_samples(args, keywords))
         result.is_data_size = name in DATA_SIZE_NAMES or name == "mean" or receiver.is_data_size
+        if name in DATA_SIZE_NAMES and receiver.loops:
+            # The amount of data of an outer loop is the same in each iteration of an inner loop.
+            result.loops = receiver.loops
     if name in ("get", "pop") and args and isinstance(result, UnknownValue):
         result.item_origin = item_origin_of(receiver, args[0])
     return result

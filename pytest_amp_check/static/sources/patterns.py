@@ -84,9 +84,18 @@ class Code:
         return re.search(_MODEL_DTYPE, self.data) is not None
 
     @property
+    def casts_model(self) -> bool:
+        """True if the code casts a model to a low dtype."""
+        return re.search(_MODEL_CAST, self.data) is not None
+
+    @property
     def has_fragile_math(self) -> bool:
         """True if the code has an expression that low precision may spoil for any tensor of its arguments."""
-        return b"torch" in self.data and any(map(_is_fragile_line, self.data.split(b"\n")))
+        if b"torch" not in self.data:
+            return False
+        return any(map(_is_fragile_line, self.data.split(b"\n"))) or (
+            b"topk(" in self.data and re.search(rb"softmax\([^\n]*\)\.(?:to|type_as)\(", self.data) is not None
+        )
 
     @property
     def may_resume(self) -> bool:
@@ -386,8 +395,15 @@ _FILL_WORDS = (b"fill", b"where(", b"full_like")
 #: Dtype of a model as an argument of a loader, a precision of Lightning that casts the model, an engine of DeepSpeed,
 #: and a policy of FSDP2. A cast of a model is no sign, because most are for inference.
 _MODEL_DTYPE = rb"torch_dtype\s*=|16-true[\"']|deepspeed\.initialize\(|MixedPrecisionPolicy\("
+#: A copy of weights that is cast to a low dtype, or an attribute that is.
+_LOW_COPY = (
+    rb"(?:self\.\w+|deepcopy\([^\n]*\)|clone\(\))\.(?:half\(\)|bfloat16\(\)|to\([^()\n]*torch\.(?:b?float16|half))"
+)
+_MODEL_CAST = rb"model\w*(?:\s*=[^\n]*\))?\.(?:(?:half|bfloat16)\(\)|to\((?:dtype=)?torch\.(?:b?float16|half))"
 #: A square: ``x * x``, ``x**2``, ``x.pow(2)`` or ``x.square()``.
 _SQUARE = rb"(?:\b([\w.]+) ?\* ?\1\b|\*\* ?2\b|pow\([^()]*\b2\)|square\()"
+#: Positions in the dtype of a buffer of frequencies.
+_ROUNDED_POSITIONS = rb"(?:dtype\s*=\s*|type_as\(|\.to\()self\.\w*freq"
 #: A difference of log-probabilities.
 _LOG_RATIO = rb"log_?p\w*\)?(?:\[[^\]]*\]|\.\w+\(\))* - [\w.(]*log_?p"
 #: Text before a number that is assigned to items.
@@ -431,12 +447,22 @@ def _is_fragile_line(line: bytes) -> bool:
     """Return True if a line may average squares, or subtract squares or log-probabilities."""
     if b"mean(" in line and re.search(_SQUARE, line):
         return True
+    if b"freq" in line and re.search(_ROUNDED_POSITIONS, line):
+        return True
     before, dash, _ = line.partition(b" - ")
     if not dash:
         return False
     return (b"(" in before and re.search(_SQUARE, before) is not None) or (
         b"log" in before and re.search(_LOG_RATIO, line) is not None
     )
+
+
+def _may_average_low_copy(data: bytes) -> bool:
+    """Return True if a class may keep a copy of weights in a low dtype and average it."""
+    if not (b"deepcopy" in data or b"clone" in data) or b"self." not in data:
+        return False
+    decays = b"lerp_" in data or b"mul_" in data or b"*=" in data or b"decay" in data
+    return decays and re.search(_LOW_COPY, data) is not None
 
 
 def _names_old_clip(code: Code) -> bool:
@@ -456,6 +482,7 @@ CLOSER_SEARCHES: dict[str, tuple[tuple[bytes, ...], Callable[[Code], bool]]] = {
     "autocast": ((b"autocast",), lambda code: _uses_autocast(code.data)),
     "scaler": ((b"cale",), lambda code: _uses_scaler(code.data)),
     "clip_grad_norm": ((b"clip_grad",), _names_old_clip),
+    "low average": ((b"half", b"float16"), lambda code: _may_average_low_copy(code.data)),
     "low-precision weights": ((b"parameters(", b"Trainer"), Code.may_cast_trained_module),
     # A mistake if any file of the project trains in float16.
     "large fill": ((*_FILL_WORDS, _ITEMS), _fills_large_number),

@@ -43,6 +43,10 @@ RULE = Rule(
             "`{sum}` keeps a float16 tensor above {value}, which is 0 in float16: cast the tensor with `.float()` "
             "first, or use a bound of 1e-6 to 1e-4"
         ),
+        "epsilon:normalized": ViolationKind(
+            "`{sum}` divides by a float16 norm of at least {value}, which is 0 in float16, so a zero vector becomes "
+            "NaN: pass `eps=1e-4`, or normalize `.float()`"
+        ),
         "epsilon:to-one": ViolationKind(
             "`{sum}` keeps a {dtype} tensor below {value}, which rounds to 1, so one minus it can be 0: cast the "
             "tensor with `.float()` first"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...event_graph import Program
 from ...events import Fill
 from ...fix import SAFE
-from ...rule import ERROR, INFO, STATIC, WARNING, Labels, Rule, ViolationKind
+from ...rule import ERROR, STATIC, WARNING, Labels, Rule, ViolationKind
 from ...torch_api import FLOAT16_MAX
 
 
@@ -18,7 +18,7 @@ def _check_fill(event: Fill, program: Program) -> Labels:
         guessed = event.guessed
         if guessed and event.site.is_in_test():
             return
-        severity = INFO if event.distant else WARNING if guessed else ERROR
+        severity = WARNING if guessed else ERROR
         yield label, {"value": f"{value:g}", "limit": "min" if value < 0 else "max", "severity": severity}
 
 

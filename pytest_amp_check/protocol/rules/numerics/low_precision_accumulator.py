@@ -13,6 +13,9 @@ def _check_low_sum(event: LowSum, program: Program) -> Labels:
     if event.stands:
         yield "sum:still", values
         return
+    if event.average:
+        yield "sum:average", values
+        return
     yield "sum:low", {**values, "severity": INFO} if event.guessed else values
 
 
@@ -23,11 +26,15 @@ RULE = Rule(
     "A running sum is kept in float16 or bfloat16.",
     detected_by=BOTH,
     event_checks={LowSum: _check_low_sum},
-    prescan_words=("autocast",),
+    prescan_words=("autocast", "low average"),
     violations={
         "sum:low": ViolationKind(
             "`{sum}` sums over the iterations in {dtype}, which soon stops growing: keep the sum in float32, or"
             " add the tensor's `.item()`"
+        ),
+        "sum:average": ViolationKind(
+            "`{sum}` keeps a moving average of weights in {dtype}, where the small updates round to nothing: keep the "
+            "average in float32, and cast a copy for evaluation"
         ),
         "sum:still": ViolationKind(
             "`{sum}` no longer changes, because the added values are too small for {dtype}: keep it in float32, and "
@@ -38,7 +45,8 @@ RULE = Rule(
 A sum stops growing when the added value is smaller than half the gap to the next number. This is one part in 2048 in
 float16, and one in 256 in bfloat16. A sum over the batches of an epoch, started at a Python zero, takes the dtype of
 the added values. Low-precision values from autocast keep the sum in low precision. A moving average behaves the same. A
-low-precision tensor keeps its dtype when float32 values are added in place.
+low-precision tensor keeps its dtype when float32 values are added in place. A copy of the weights that is cast and then
+averaged over the steps hardly moves.
 """,
     harm="""\
 Ten thousand times 1 added up to 2048 in float16 and to 256 in bfloat16. A moving average with a decay of 0.9999 of a

@@ -7,7 +7,7 @@ import re
 
 from ....protocol import torch_api
 from ...interpreter.classes import role_of
-from ...interpreter.dtypes import LOG_PROBABILITY, DtypeInfo
+from ...interpreter.dtypes import LOG_PROBABILITY, POSITIONS, DtypeInfo
 from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.definitions import Frame
 from ...project.module import Function
@@ -20,6 +20,7 @@ _OF_INTEGERS = re.compile(
     r"(?:^|_)(?:ids?|idx|ind(?:ex|ices)|masks?|labels?|targets?|len(?:gth)?s?|pos(?:itions?)?|steps?|size|num|n|dim"
     r"|shape|dtype|device|eps|config|cfg|args|kwargs|self|cls|name|key|mode|training|k)$"
 )
+_OF_POSITIONS = re.compile(r"(?:^|_)pos(?:itions?)?(?:_?ids?)?$")
 _LOG_PROBABILITIES = re.compile(r"log_?p(?:rob)?s?(?:_|$)", re.IGNORECASE)
 
 
@@ -31,6 +32,9 @@ def assume_parameters(interp: Interpreter, frame: Frame, function: Function) -> 
     optional = {parameter.arg for parameter in function.parameters()[len(function.parameters()) - len(spec.defaults) :]}
     for parameter in (*function.parameters(), *spec.kwonlyargs):
         value = frame.vars.get(parameter.arg)
+        if value is not None and value.kind == "unknown" and _OF_POSITIONS.search(parameter.arg):
+            frame.vars[parameter.arg] = value.with_dtype_info(DtypeInfo("int", frozenset({POSITIONS})))
+            continue
         if value is not None and value.kind == "unknown" and _may_be_floating(parameter, optional):
             # A region computes log-probabilities in float32.
             is_low_log = not interp.assumes_region and _LOG_PROBABILITIES.search(parameter.arg)

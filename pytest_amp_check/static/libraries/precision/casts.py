@@ -8,6 +8,7 @@ from ....protocol import torch_api
 from ....protocol.source_text import find_access_path
 from ...interpreter.dtypes import (
     BOUNDED,
+    CAST,
     GUESSED_LOW,
     LOW_DTYPES,
     NO_DTYPE_INFO,
@@ -15,12 +16,13 @@ from ...interpreter.dtypes import (
     REGION,
     REGION_LEFT,
     ROUNDED,
+    ROUNDED_PROBABILITY,
     ZEROS,
     DtypeInfo,
 )
 from ...interpreter.interpreter import Interpreter
 from ..syntax_queries import callee_of, constant_of_node, holder_of, keywords_of, last_name
-from .dtype_info import HALF_DTYPES, POSITION_TRAITS, OpCall, dtype_info_of, is_tensor_dtype, resolve_callee
+from .dtype_info import POSITION_TRAITS, PROBABILITIES, OpCall, dtype_info_of, is_tensor_dtype, resolve_callee
 
 #: Constructors of tensors. The default dtype is float32, except for the last three.
 CONSTRUCTORS = frozenset(
@@ -37,7 +39,7 @@ def apply_constructor(interp: Interpreter, op: OpCall) -> DtypeInfo:
     positions = frozenset({POSITIONS}) if op.name == "arange" and not _is_short_range(op.node) else frozenset()
     if "dtype" in op.keyword_infos:
         dtype = find_dtype_argument(interp, op.node)
-        if positions and dtype in HALF_DTYPES:
+        if positions and dtype in LOW_DTYPES:
             return DtypeInfo(dtype, frozenset({ROUNDED}), op.node)
         return DtypeInfo(dtype, positions | zeros)
     if op.name.endswith("_like") or op.name.startswith("new_"):
@@ -92,7 +94,10 @@ def apply_cast(interp: Interpreter, op: OpCall) -> DtypeInfo:
         return DtypeInfo(dtype, frozenset({ROUNDED}), op.node)
     if low == given.is_low:
         return given._replace(dtype=dtype)
-    return DtypeInfo(dtype, given.traits & (POSITION_TRAITS | {BOUNDED, ZEROS}), given.trait_node)
+    made = DtypeInfo(dtype, given.traits & (POSITION_TRAITS | {BOUNDED, ZEROS}), given.trait_node)
+    if not low:
+        return made
+    return made.with_traits(CAST, *([ROUNDED_PROBABILITY] if given.traits & PROBABILITIES else []))
 
 
 def _find_target_dtype(interp: Interpreter, op: OpCall) -> str:

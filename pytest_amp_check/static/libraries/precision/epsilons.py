@@ -7,15 +7,18 @@ import ast
 from ....protocol import events as e
 from ....protocol import torch_api
 from ....protocol.source_text import SourceText
-from ...interpreter.dtypes import GUESSED_LOW, DtypeInfo
+from ...interpreter.dtypes import GUESSED_LOW, DtypeInfo, result_dtype
 from ...interpreter.interpreter import Interpreter
 from ..arguments import literal_value
 from ..syntax_queries import keywords_of, operands_of
-from .dtype_info import OpCall, dtype_info_of
+from .dtype_info import OpCall, autocast_state, dtype_info_of
 from .events import emit_once
 
 #: Limits above which a number rounds to one in float16 and bfloat16: half a unit in the last place below one.
 _ONES = (1 - 2.0**-12, 1 - 2.0**-9)
+
+#: Default ``eps`` of ``torch.nn.functional.normalize``.
+_NORMALIZE_EPSILON = 1e-12
 
 
 def _find_small_number(interp: Interpreter, node: ast.expr) -> float | None:
@@ -67,6 +70,17 @@ def check_clamp(interp: Interpreter, op: OpCall) -> None:
         emit_once(interp, e.Epsilon, op.node, op.first_info, value=number, how="to-one", divides=False, names=names)
     if op.first_info.may_underflow and op.base_name != "clamp_max":
         _check_clamp_minimum(interp, op)
+
+
+def check_normalization(interp: Interpreter, op: OpCall) -> None:
+    """Report the smallest divisor of ``normalize`` if the norm is computed in float16, where the divisor is zero."""
+    if not op.first_info.may_underflow or result_dtype(op.name, op.first_info, autocast_state(interp)) == "float32":
+        return
+    bound = keywords_of(op.node).get("eps", op.other_arguments[2] if len(op.other_arguments) > 2 else None)
+    number = _NORMALIZE_EPSILON if bound is None else _find_small_number(interp, bound)
+    if number is not None:
+        names = {"sum": SourceText(op.node, 60)}
+        emit_once(interp, e.Epsilon, op.node, op.first_info, value=number, how="normalized", divides=True, names=names)
 
 
 def _check_clamp_minimum(interp: Interpreter, op: OpCall) -> None:

@@ -1,4 +1,4 @@
-"""Differences of values that low precision rounds to nearly the same number."""
+"""Differences of nearly equal values, and numbers that are scaled or compared after rounding."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import ast
 
 from ....protocol import events as e
 from ....protocol.source_text import SourceText
-from ...interpreter.dtypes import LOG_PROBABILITY, MEAN_SQUARE, SQUARE, DtypeInfo
+from ...interpreter.dtypes import CAST, LOG_PROBABILITY, MEAN_SQUARE, ROUNDED_PROBABILITY, SQUARE, DtypeInfo
 from ...interpreter.interpreter import Interpreter
+from ..arguments import literal_value
+from .dtype_info import OpCall, dtype_info_of
 from .events import emit_once
+
+#: Integers that bfloat16 represents exactly.
+_EXACT = 256
 
 
 def check_difference(interp: Interpreter, left: DtypeInfo, right: DtypeInfo, node: ast.AST) -> None:
@@ -20,3 +25,25 @@ def check_difference(interp: Interpreter, left: DtypeInfo, right: DtypeInfo, nod
     else:
         return
     emit_once(interp, e.FragileMath, node, low, how=how, names={"call": SourceText(node, 60)})
+
+
+def check_late_factor(interp: Interpreter, node: ast.BinOp) -> None:
+    """Report a number that is rounded to bfloat16 and then scaled to a range with more integers than bfloat16 has.
+
+    Powers of two scale exactly.
+    """
+    for side, factor in ((node.left, node.right), (node.right, node.left)):
+        fact = dtype_info_of(interp, side)
+        number = literal_value(interp.expression_values.get(factor))
+        if CAST not in fact.traits or fact.dtype == "float16" or not isinstance(number, (int, float)):
+            continue
+        if _EXACT < number < float("inf") and (number != int(number) or int(number) & (int(number) - 1)):
+            names = {"call": SourceText(node, 60)}
+            emit_once(interp, e.LowPositions, node, fact, how="scaled", names=names)
+
+
+def check_ranking(interp: Interpreter, op: OpCall) -> None:
+    """Report a choice of the largest probabilities after their cast to a low dtype."""
+    if ROUNDED_PROBABILITY in op.first_info.traits and op.first_info.is_low:
+        names = {"call": SourceText(op.node, 60)}
+        emit_once(interp, e.FragileMath, op.node, op.first_info, how="ranking", names=names)

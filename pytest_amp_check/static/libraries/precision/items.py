@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 
 from ....protocol.source_text import find_access_path
-from ...interpreter.dtypes import NO_DTYPE_INFO, NUMBER_INFO, POSITIONS, SCALAR, DtypeInfo
+from ...interpreter.dtypes import INTEGERS, NO_DTYPE_INFO, NUMBER_INFO, POSITIONS, SCALAR, DtypeInfo
 from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.value import Value
 from ..syntax_queries import constant_of_node, find_nodes, last_name
@@ -50,6 +50,9 @@ def _find_buffer_info(interp: Interpreter, name: str) -> DtypeInfo:
         registering.add(call)
         fact = evaluate_dtype_info(interp, _find_definition(call.args[1], init.node))
         registering.discard(call)
+        if interp.assumed_dtype and not interp.assumes_region and fact.dtype not in INTEGERS:
+            # A cast of the model casts its buffers.
+            return DtypeInfo(interp.assumed_dtype)
         return fact if POSITIONS in fact.traits else NO_DTYPE_INFO
     return NO_DTYPE_INFO
 

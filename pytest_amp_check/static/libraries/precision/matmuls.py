@@ -6,7 +6,7 @@ import ast
 
 from ....protocol import events as e
 from ....protocol.source_text import SourceText
-from ...interpreter.dtypes import ANGLES, NO_DTYPE_INFO, POSITIONS, REGION, DtypeInfo, promote_dtypes
+from ...interpreter.dtypes import ANGLES, NO_DTYPE_INFO, POSITIONS, REGION, ROUNDED, DtypeInfo, promote_dtypes
 from ...interpreter.interpreter import Interpreter
 from .dtype_info import HALF_DTYPES, OpCall, autocast_state, is_low_of_region, is_used_outside
 from .events import emit_once
@@ -53,7 +53,9 @@ def apply_matmul(interp: Interpreter, op: str, operands: list[DtypeInfo], node: 
     dtypes = {fact.dtype for fact in operands}
     if interp.assumed_dtype and "float32" not in dtypes and any(fact.is_low for fact in operands):
         # The weights have the assumed dtype as well, because a product has operands of one dtype.
-        return DtypeInfo(next(fact.dtype for fact in operands if fact.is_low))
+        dtype = next(fact.dtype for fact in operands if fact.is_low)
+        rounded = next((fact for fact in operands if fact.traits & {ROUNDED, ANGLES}), NO_DTYPE_INFO)
+        return DtypeInfo(dtype, rounded.traits & {ROUNDED, ANGLES}, rounded.trait_node)
     low = next((fact for fact in operands if is_used_outside(fact, state)), None)
     if low is not None and "float32" in dtypes:
         emit_once(interp, e.DtypeClash, node, low, how="matmul", names={"call": SourceText(node)})

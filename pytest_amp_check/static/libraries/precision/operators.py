@@ -15,6 +15,7 @@ from ...interpreter.dtypes import (
     NEGATED,
     NO_DTYPE_INFO,
     NUMBER,
+    POSITIONS,
     REGION,
     REGION_LEFT,
     SCALAR,
@@ -31,7 +32,7 @@ from ..syntax_queries import callee_of, constant_of_node, last_name, receiver_of
 from .dtype_info import POSITION_TRAITS, PROBABILITIES, REGION_TRAITS, autocast_state, dtype_info_of, is_tensor_dtype
 from .epsilons import check_epsilons
 from .events import emit_once
-from .fragile import check_difference
+from .fragile import check_difference, check_late_factor
 from .matmuls import apply_matmul
 
 _LINEAR = frozenset((ast.Mult, ast.Div, ast.Add, ast.Sub))
@@ -60,6 +61,8 @@ def annotate_binary(interp: Interpreter, node: ast.BinOp, value: Value) -> Value
     elif kind is ast.Div:
         check_epsilons(interp, node.right, divides=True)
     sides = (node.left, node.right)
+    if kind is ast.Mult:
+        check_late_factor(interp, node)
     if kind in (ast.Mult, ast.Div):
         _check_scaled_late(interp, node, *(sides if is_product(node.left) else reversed(sides)))
     return value.with_dtype_info(
@@ -126,7 +129,11 @@ def _apply_linear_operator(
 ) -> DtypeInfo:
     """Return the dtype info of an elementwise operator, with the traits that the operator preserves."""
     place = None
-    for one in (left, right):
+    # Positions that are divided by the last position are between zero and one.
+    is_share = op is ast.Div and POSITIONS in right.traits
+    if is_share:
+        kept -= POSITION_TRAITS
+    for one in () if is_share else (left, right):
         if op in _LINEAR and one.traits & POSITION_TRAITS:
             kept |= one.traits & POSITION_TRAITS
             place = one.trait_node

@@ -38,8 +38,9 @@ from ...interpreter.interpreter import Interpreter
 from ..syntax_queries import constant_of_node, elements_of, find_nodes, first_argument, keywords_of, receiver_of
 from .casts import CAST_METHODS, apply_cast, find_dtype_argument
 from .dtype_info import PROBABILITIES, REGION_TRAITS, OpCall, autocast_state, dtype_info_of
-from .epsilons import check_clamp, check_epsilon
+from .epsilons import check_clamp, check_epsilon, check_normalization
 from .events import emit_once
+from .fragile import check_ranking
 from .matmuls import (
     IN_PLACE_MATMULS,
     INDEXED_WRITES,
@@ -66,6 +67,7 @@ _OPERATORS: dict[str, type[ast.operator]] = {
     "div": ast.Div,
     "true_divide": ast.Div,
     "pow": ast.Pow,
+    "outer": ast.Mult,
 }
 
 
@@ -239,6 +241,8 @@ _OPS: dict[str, Callable[[Interpreter, OpCall], DtypeInfo | None]] = {
 #: Ops that are neither matmuls nor accept ``out=``.
 _ELEMENTWISE: dict[str, Callable[[Interpreter, OpCall], DtypeInfo | None]] = {
     **dict.fromkeys(("sin", "cos"), _apply_sin_cos),
+    "topk": check_ranking,
+    "normalize": check_normalization,
     **dict.fromkeys(("cat", "stack"), _apply_concatenation),
     **dict.fromkeys(_OPERATORS, _apply_operator_function),
 }

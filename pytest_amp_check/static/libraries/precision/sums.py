@@ -62,7 +62,7 @@ def _check_running_sum(
         return
     if fact.is_low and REGION_LEFT in fact.traits:
         before = fact
-    elif not in_place or not before.is_low or fact.dtype == NUMBER:
+    elif not before.is_low or fact.dtype == NUMBER or not (in_place or fact.is_low):
         return
     emit_once(interp, e.LowSum, node, before, names={"sum": SourceText(target)})
 
@@ -94,7 +94,16 @@ def _is_made_each_iteration(
     made = [
         value.dtype_info.assigned_loops | (value.loops if value.kind == "tensor" else frozenset()) for value in values
     ]
-    return name not in map(find_access_path, parts) and any(since & loops for loops in made)
+    # The items of a loop are few terms as often as many, unless the code chose a low dtype for their sum.
+    items = {target.id for loop in loops if before.is_low and loop.key in since for target in _loop_targets(loop.node)}
+    varies = any(since & loops for loops in made) or any(
+        isinstance(part, ast.Name) and part.id in items for part in parts
+    )
+    return name not in map(find_access_path, parts) and varies
+
+
+def _loop_targets(loop: ast.AST | None) -> list[ast.Name]:
+    return find_nodes(loop.target, ast.Name) if isinstance(loop, (ast.For, ast.AsyncFor)) else []
 
 
 def annotate_sum(interp: Interpreter, node: ast.AugAssign, value: Value) -> Value:

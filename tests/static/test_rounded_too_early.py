@@ -1,0 +1,134 @@
+"""Numbers that are rounded before they are scaled or summed, and averages of weights in low precision."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp_check.static.engine import check_source
+
+REGION = """\
+import torch
+from torch import nn
+from copy import deepcopy
+
+SCALE = 1000.0
+model = nn.Linear(8, 1)
+with torch.autocast("cuda", dtype=torch.bfloat16):
+    y = model(x)
+"""
+
+
+def said(body: str, code: str, head: str = REGION) -> list[tuple[int, str]]:
+    """Return line (from 1 in the body) and severity of each finding."""
+    findings = check_source(head + body, "train.py")
+    return [(f.line - head.count("\n"), f.severity) for f in findings if f.code == code]
+
+
+@pytest.mark.parametrize(
+    ("expression", "found"),
+    [
+        ("sigma.to(torch.bfloat16) * 1000", "warning"),
+        ("sigma.to(dtype=torch.bfloat16) * SCALE", "warning"),
+        ("SCALE * sigma.bfloat16()", "warning"),
+        ("(sigma * SCALE).to(torch.bfloat16)", ""),
+        ("sigma.float() * 1000", ""),
+        ("sigma.half() * 1000", ""),
+        ("sigma.to(torch.bfloat16) * 1024", ""),
+        ("sigma.to(torch.bfloat16) * 8.5", ""),
+        ("sigma.to(torch.bfloat16) * scale", ""),
+    ],
+)
+def test_a_step_is_scaled_before_it_is_rounded(expression: str, found: str) -> None:
+    assert said(f"t = {expression}\n", "AMP509") == ([(1, found)] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("start", "statement", "found"),
+    [
+        ("torch.zeros((), dtype=y.dtype)", "total = total + (a - b.to(a.dtype)).sum()", True),
+        ("torch.zeros((), dtype=y.dtype)", "total += (a - b.to(a.dtype)).sum()", True),
+        ("torch.zeros((), dtype=torch.float32)", "total = total + (a - b.to(a.dtype)).sum()", False),
+        ("torch.zeros((), dtype=y.dtype)", "total = a - b", False),
+        ("0.0", "total = total + (a - b.to(a.dtype)).sum()", False),
+    ],
+)
+def test_a_sum_over_the_parts_of_a_tensor(start: str, statement: str, found: bool) -> None:
+    body = f"total = {start}\nfor a, b in zip(y.split(1), old.split(1)):\n    {statement}\n"
+    assert said(body, "AMP508") == ([(3, "warning")] if found else [])
+
+
+UPDATES = """\
+    def update(self, model):
+        for name, value in self.ema.state_dict().items():
+            value *= 0.999
+            value += 0.001 * model.state_dict()[name]
+"""
+
+
+@pytest.mark.parametrize(
+    ("init", "update", "line"),
+    [
+        ("self.ema = deepcopy(model).half()", UPDATES, 3),
+        ("self.ema = deepcopy(model).eval()\n        self.ema.half()", UPDATES, 4),
+        ("self.ema = deepcopy(model).to('cpu', dtype=torch.bfloat16)", UPDATES, 3),
+        (
+            "self.ema = {k: v.detach().clone().bfloat16() for k, v in model.state_dict().items()}",
+            "    def step(self, new):\n        for k in new:\n            self.ema[k].lerp_(new[k], 0.1)\n",
+            3,
+        ),
+        (
+            "self.ema = {k: v.clone().half() for k, v in model.state_dict().items()}",
+            "    def step(self, new):\n        for k in new:\n            self.ema[k] = d * self.ema[k] + e * new[k]\n",
+            3,
+        ),
+        ("self.ema = deepcopy(model)", UPDATES, 0),
+        ("self.ema = deepcopy(model).float()", UPDATES, 0),
+        ("self.ema = deepcopy(model).half()", "    def forward(self, x):\n        return self.ema(x)\n", 0),
+        ("self.ema = deepcopy(model).half()\n        self.ema.float()", UPDATES, 0),
+        ("self.ema = deepcopy(model)\n        self.low = deepcopy(model).half()", UPDATES, 0),
+        ("self.ema = deepcopy(model)", UPDATES + "    def low(self):\n        return deepcopy(self.ema).half()\n", 0),
+    ],
+)
+def test_an_average_of_weights(init: str, update: str, line: int) -> None:
+    body = f"class Average:\n    def __init__(self, model):\n        {init}\n{update}"
+    head = "import torch\nfrom copy import deepcopy\n"
+    assert said(body, "AMP508", head) == ([(line, "warning")] if line else [])
+
+
+WINDOW = """\
+import torch
+from torch import nn
+
+model = nn.Linear(8, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def train(loader):
+    for batch, mask in loader:
+        optimizer.zero_grad()
+        {loop}:
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                loss = (model(x).float().squeeze(-1) - 1).square() * m
+            {loss}
+            loss.backward()
+        optimizer.step()
+"""
+ZIP = "for x, m in zip(batch.split(8), mask.split(8))"
+
+
+@pytest.mark.parametrize(
+    ("loop", "loss", "found"),
+    [
+        (ZIP, "loss = loss.sum() / m.sum()", True),
+        (ZIP, "loss = torch.sum(loss) / (m.sum() + 1e-8)", True),
+        (ZIP, "loss = loss.sum() / m.sum().clamp(min=1)", True),
+        ("for x, m in zip(batch.chunk(4), mask.chunk(4))", "loss = loss.sum() / m.sum()", True),
+        ("for i, (x, m) in enumerate(zip(batch.split(8), mask.split(8)))", "loss = loss.sum() / m.sum()", True),
+        (ZIP, "loss = loss.sum() / mask.sum()", False),
+        (ZIP, "loss = loss.sum() / m.sum() / 4", False),
+        (ZIP, "loss = loss.sum() / m.sum() * len(x) / len(batch)", False),
+    ],
+)
+def test_a_masked_mean_of_each_micro_batch(loop: str, loss: str, found: bool) -> None:
+    findings = check_source(WINDOW.format(loop=loop, loss=loss), "train.py")
+    assert [(f.code, f.line) for f in findings] == ([("AMP301", 15)] if found else [])
