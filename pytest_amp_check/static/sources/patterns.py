@@ -93,8 +93,7 @@ class Code:
         """True if the code has an expression that low precision may spoil for any tensor of its arguments."""
         if b"torch" not in self.data:
             return False
-        lines = self.data.split(b"\n")
-        return any(map(_is_fragile_line, lines)) or (b"topk(" in self.data and any(map(_rounds_scores, lines)))
+        return bool(fragile_lines(self.data))
 
     @property
     def may_resume(self) -> bool:
@@ -441,6 +440,18 @@ def _fills_large_number(code: Code) -> bool:
                     return True
             position = data.find(word, position + 1)
     return False
+
+
+def fragile_lines(data: bytes) -> list[int]:
+    """Return the numbers of the lines, from 1, with an expression that low precision may spoil for any tensor."""
+    ranks = b"topk(" in data
+    # Most lines are excluded here, without a call.
+    return [
+        number
+        for number, line in enumerate(data.split(b"\n"), 1)
+        if (b" - " in line or b"mean(" in line or b"freq" in line or b"softmax(" in line)
+        and (_is_fragile_line(line) or (ranks and _rounds_scores(line)))
+    ]
 
 
 def _is_fragile_line(line: bytes) -> bool:
