@@ -247,3 +247,27 @@ def test_numbers_that_float16_cannot_hold_overflow_in_received_tensors(body: str
 )
 def test_numbers_that_fit_or_wider_tensors_are_silent(body: str) -> None:
     assert said(body, "float16") == []
+
+
+@pytest.mark.parametrize(
+    ("constants", "expected"),
+    [
+        ("NEAR_INF = 1e20\n", [("AMP506", 4, "error")]),
+        ("NEAR_INF: float = 1e20  # of a mask\n", [("AMP506", 4, "error")]),
+        ("NEAR_INF = 6e4\n", []),
+        ("NEAR_INF = 1e20\nif small():\n    NEAR_INF = 6e4\n", []),
+        ("NEAR_INF = 1e20\nNEAR_INF = 6e4\n", []),
+        ("def NEAR_INF(dtype):\n    return 1e20\n", []),
+    ],
+)
+def test_a_constant_of_another_file_is_known(
+    constants: str, expected: list[tuple[str, int, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "__init__.py").touch()
+    (tmp_path / "constants.py").write_text(constants)
+    (tmp_path / "layers.py").write_text(
+        f"{HEAD}from .constants import NEAR_INF\n\n"
+        "def masked(scores, mask):\n    return scores.masked_fill(mask, -NEAR_INF)\n"
+    )
+    findings = check_paths([str(tmp_path)], Settings(assumed_dtype="float16")).findings
+    assert [(f.code, f.line - HEAD.count("\n"), f.severity) for f in findings] == expected

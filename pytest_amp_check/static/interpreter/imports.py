@@ -6,12 +6,12 @@ import ast
 import os
 
 from ...protocol import torch_api
-from ..project.module import ImportedName, Module
+from ..project.module import ImportedName, Module, number_marks
 from ..project.project import is_library_import
 from .interpreter import Interpreter
 from .source_text import names_in
 from .values.definitions import ExternalName, Frame, LazyImport, ModuleValue
-from .values.value import Value
+from .values.value import Const, Value
 
 BUILTINS = frozenset(
     "abs all any bool callable chain dict divmod enumerate exec exit filter float format getattr hasattr id int "
@@ -121,9 +121,21 @@ def _load_import(interp: Interpreter, frame: Frame, name: str) -> Value:
             _dotted_import(value.origin), version_fallback=value.version_fallback, is_of_project=True
         )
         found = _load_from_module(interp, value.origin, frame.module) if interp.module.may_train else None
+        if found is None and interp.assumed_dtype:
+            found = _imported_number(interp, value.origin, frame.module)
         if found is not None:
             frame.vars[name] = found
     return frame.vars[name]
+
+
+def _imported_number(interp: Interpreter, origin: ImportedName, importer: Module) -> Value | None:
+    """Return a number beyond float16 that another file of the project defines, such as the fill of a mask, or None."""
+    path = interp.project.find_import(origin.module, importer.path, origin.level) if origin.name else None
+    if path is None or not path.endswith(".py"):
+        return None
+    interp.project.dependencies.add(path)
+    number = interp.project.helper_exports.number_at(path, origin.name)
+    return Const(number) if number is not None and number_marks(number) else None
 
 
 def _load_from_module(interp: Interpreter, origin: ImportedName, importer: Module) -> Value | None:

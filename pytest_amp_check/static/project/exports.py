@@ -31,6 +31,8 @@ _TARGETS = re.compile(
 )
 
 
+#: Assignment of a number with a fraction or an exponent: other numbers are settings.
+_NUMBER = re.compile(rb"\w+(?:[ \t]*:[ \t]*\w+)?[ \t]*=[ \t]*(-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)[ \t]*(?:#[^\n]*)?")
 #: Head of a class at the left margin.
 _CLASS_HEAD = re.compile(rb"^class[ \t]+\w+[ \t]*(?:\([^()]*(?:\([^()]*\)[^()]*)*\))?", re.MULTILINE)
 
@@ -114,6 +116,13 @@ class Exports:
         """Return True if a file may import a name from another file."""
         names = self._names_of(path)
         return bool(names.star_imports) or name.encode() in names.imports
+
+    def number_at(self, path: str, name: str) -> float | None:
+        """Return the number that the only module-level statement for a name assigns, or None."""
+        names = self._names_of(path)
+        statements = names.statements_of(name.encode())
+        found = _NUMBER.fullmatch(statements[0].strip()) if len(statements) == 1 else None
+        return float(found[1]) if found is not None else None
 
     def _names_of(self, path: str) -> _FileNames:
         known = self._names_by_file.get(path)
@@ -255,6 +264,10 @@ class _FileNames:
             for target in [name] if name else _assigned_names(part):
                 defined.setdefault(target, []).append(len(self._statements))
             self._statements.append(part)
+
+    def statements_of(self, name: bytes) -> list[bytes]:
+        """Return the module-level statements that bind a name."""
+        return [self._statements[number] for number in self.statements_by_name.get(name, ())]
 
     def has_name(self, name: bytes) -> bool:
         """Return True if a name occurs anywhere in the file."""

@@ -445,7 +445,7 @@ class Module:
                         used_names.add(child.id)  # type: ignore[attr-defined]
                     elif kind is ast.Constant:
                         if type(child.value) in _NUMBERS and not 1 <= child.value <= FLOAT16_MAX:  # type: ignore[attr-defined]
-                            used_names.update(_number_marks(child.value))  # type: ignore[attr-defined]
+                            used_names.update(number_marks(child.value))  # type: ignore[attr-defined]
                         elif child.value in LOW_VALUES:  # type: ignore[attr-defined]
                             used_names.add(child.value)  # type: ignore[attr-defined]
                     elif kind is ast.Attribute:
@@ -613,7 +613,7 @@ def _is_large(node: ast.expr) -> bool:
     return isinstance(value, (int, float)) and value > FLOAT16_MAX
 
 
-def _number_marks(number: float) -> tuple[str, ...]:
+def number_marks(number: float) -> tuple[str, ...]:
     """Return the marks for a number that float16 cannot represent."""
     if abs(number) > FLOAT16_MAX:
         return (LARGE_NUMBER,)

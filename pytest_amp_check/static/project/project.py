@@ -57,7 +57,6 @@ class Project:
         "_files_by_stem",
         "_given_characters",
         "_given_modules",
-        "_helper_exports",
         "_import_cache",
         "_importable_names",
         "_imports_by_path",
@@ -77,6 +76,7 @@ class Project:
         "float16_by_path",
         "float16_files",
         "has_lightning16",
+        "helper_exports",
         "import_targets",
         "importers",
         "imports_below",
@@ -102,7 +102,7 @@ class Project:
         #: Maximum size, in bytes of code, of a file that is parsed and searched.
         self.largest = largest
         load = partial(source_files.load_or_nothing, largest=largest)
-        self._helper_exports, self._trainer_exports = Exports(load, AFFECTS_PROTOCOL), Exports(load, INHERITS_TRAINING)
+        self.helper_exports, self._trainer_exports = Exports(load, AFFECTS_PROTOCOL), Exports(load, INHERITS_TRAINING)
         self._may_resume = False
         #: Absolute path to path as the user wrote it.
         self.files: dict[str, str] = {}
@@ -278,12 +278,12 @@ class Project:
     def is_relevant_file(self, path: str) -> bool:
         """Return True if a file may affect the protocol of a file that imports it."""
         self.dependencies.add(path)
-        return self._helper_exports.is_relevant_file(path)
+        return self.helper_exports.is_relevant_file(path)
 
     def may_reexport(self, path: str, name: str) -> bool:
         """Return True if a file re-exports a name from another file that may affect the protocol."""
-        return self._helper_exports.may_reexport(path, name) and self._add_dependencies(
-            self._helper_exports.relevance_of_name(path, name, self._find_import)
+        return self.helper_exports.may_reexport(path, name) and self._add_dependencies(
+            self.helper_exports.relevance_of_name(path, name, self._find_import)
         )
 
     def _add_dependencies(self, file_result: NameRelevance) -> bool:
@@ -341,9 +341,7 @@ class Project:
         from .relevance import base_names, may_train
 
         whole = may_train(module)
-        asked, exports = (
-            (module.imports, self._helper_exports) if whole else (base_names(module), self._trainer_exports)
-        )
+        asked, exports = (module.imports, self.helper_exports) if whole else (base_names(module), self._trainer_exports)
         return frozenset(
             name
             for name, imported in module.imports.items()
