@@ -32,15 +32,19 @@ with incomplete_tables():
 
     from pytest_amp_check.frontends.explanations import catalogue_markdown
     from pytest_amp_check.frontends.options import TOPICS, Option
+    from pytest_amp_check.frontends.options.agents import VARIABLES as AGENT_VARIABLES
+    from pytest_amp_check.frontends.options.schema import make_schema
     from pytest_amp_check.frontends.rule_text import rule_markdown
     from pytest_amp_check.protocol import finding, rules
     from pytest_amp_check.protocol.rule import Listing, Rule
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
+README_ZH = ROOT / "README.zh.md"
 #: The documents, with the parts that are generated here.
 DOCUMENTS = {
     README: ("output",),
+    README_ZH: ("output",),
     ROOT / "docs" / "how.md": ("modules",),
     ROOT / "docs" / "checking.md": ("whole output",),
     ROOT / "docs" / "gpu.md": ("claims",),
@@ -50,6 +54,8 @@ PACKAGE = ROOT / "pytest_amp_check"
 PAGES = ROOT / finding.PAGES
 MESSAGES = PAGES.parent / "messages.md"
 OPTIONS_PAGE = PAGES.parent / "options.md"
+LLMS = PAGES.parent / "llms.txt"
+SCHEMA = PAGES.parent / "amp-check.schema.json"
 RUFF = PAGES.parent / "ruff.md"
 INDEX = PACKAGE / "protocol" / "rules" / "index.py"
 #: The argument of the first command, and the finding that the first screen shows in full.
@@ -127,9 +133,45 @@ def literal(value: object, indent: int) -> str:
 
 
 def pages() -> dict[Path, str]:
-    """Return by path the page of each rule, and the pages of messages, options and the comparison with ruff."""
+    """Return by path the page of each rule, other generated pages, and the schema of the configuration."""
     found = {PAGES / f"{rule.code}.md": rule_markdown(rule, negative_examples(rule)) for rule, _ in written().values()}
-    return {**found, MESSAGES: catalogue_markdown(), OPTIONS_PAGE: options_page(), RUFF: beside_ruff.page()}
+    found |= {MESSAGES: catalogue_markdown(), OPTIONS_PAGE: options_page(), RUFF: beside_ruff.page()}
+    texts = {path.relative_to(PAGES.parent).as_posix(): text for path, text in found.items()}
+    return {**found, SCHEMA: json.dumps(make_schema(), indent=2) + "\n", LLMS: language_model_index(texts)}
+
+
+def language_model_index(made: dict[str, str]) -> str:
+    """Return the index of the documentation for language models: each page and each rule with its first sentence.
+
+    ``made`` are the texts of generated pages, by path from docs.
+    """
+    listed = re.findall(
+        r"^ +- ([^:]+): ([\w/.]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    lines = [LLMS_HEAD, "## Documentation\n"]
+    for title, name in listed:
+        text = made.get(name) or (PAGES.parent / name).read_text(encoding="utf-8")
+        lines.append(f"- [{title}]({name}): {first_sentence(text)}")
+    lines.append("\n## Rules\n")
+    lines += [f"- [{rule.code} {rule.name}](rules/{rule.code}.md): {rule.summary}" for rule, _ in written().values()]
+    return "\n".join(lines) + "\n"
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a page below its title, without line ends."""
+    paragraph = next(part for part in text.split("\n\n") if part[0].isalnum() or part[0] in "`*[")
+    return re.split(r"(?<=[.:])\s", " ".join(paragraph.split()), maxsplit=1)[0]
+
+
+LLMS_HEAD = """\
+# pytest-amp-check
+
+> Finds the mistakes that PyTorch mixed-precision training code makes silently: wrong orders of autocast and GradScaler
+> calls, in source (`amp-check check`) and in real training steps (`amp-check run`, a pytest fixture).
+
+For programs: `amp-check check --output-format agent PATH` prints one line for each finding with the edits of its fix,
+`amp-check explain CODE` explains a rule, and `amp-check mcp` serves both to an agent.
+"""
 
 
 def stale_pages() -> list[Path]:
@@ -141,7 +183,8 @@ def stale_pages() -> list[Path]:
 
 def example_output() -> str:
     """Return the output of the first command of the README, byte for byte."""
-    settings = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "PYTHONSAFEPATH")}
+    unwanted = ("FORCE_COLOR", "PYTHONSAFEPATH", *AGENT_VARIABLES)
+    settings = {name: value for name, value in os.environ.items() if name not in unwanted}
     command = [sys.executable, "-m", "pytest_amp_check", "check", EXAMPLE]
     done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, encoding="utf-8", check=False)
     if done.returncode != 1:
@@ -201,13 +244,23 @@ def _option_section(option: Option) -> str:
 OPTIONS_HEAD = """\
 # Options
 
-Each is asked for where it counts most first: the command line, `--config KEY=VALUE`, the environment variable, pytest's
-own configuration, the configuration file, the default. What begins with `extend-` is taken from all of these together.
+This page lists every option with all ways to set it. The first of these that sets an option decides: the command line,
+`--config KEY=VALUE`, the environment variable, pytest's own configuration, the configuration file, the files that it
+extends, the default. What begins with `extend-` is taken from all of these together.
+
 The configuration file is the nearest `.amp-check.toml`, `amp-check.toml` or `pyproject.toml` with a table
 `[tool.amp-check]`, from the checked files upwards; the first two hold the keys alone. Relative paths and patterns count
 from the folder of the file they stand in, elsewhere from the working folder. In a variable, flags are `1` or `0`, lists
-are separated by commas, paths as in `PATH`, and mappings by `;`. Every flag that switches something on has a
-`--no-` form. Unknown keys, values, and names of variables that are nearly right are errors.
+are separated by commas, paths as in `PATH`, and mappings by `;`. Every flag that switches something on has a `--no-`
+form. Unknown keys, values, and names of variables that are nearly right are errors.
+
+`extend = "../amp-check.toml"` takes the options of another file that this one does not set. That file may extend a
+third one; its own relative paths count from its own folder. `amp-check check --show-settings` lists the value and the
+origin of every option, with `--output-format json` as JSON.
+
+[amp-check.schema.json](amp-check.schema.json) is a JSON schema of the keys. `validate-pyproject` finds it in the
+installed package. An editor with the Taplo or Even Better TOML extension reads it by `#:schema` and the path of the
+file in the first line of `amp-check.toml`.
 """
 
 

@@ -16,6 +16,7 @@ import pytest
 from _pytest.assertion.rewrite import AssertionRewritingHook
 from event_fields import fields_of
 
+from pytest_amp_check.frontends.options.agents import VARIABLES
 from pytest_amp_check.protocol import events, tracked_objects
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ def pytest_configure() -> None:
     # Before torch is loaded. Its threads keep processors busy while they wait for each other, and processors are few
     # and shared: training tests took six times as long, and proved nothing more.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    for name in VARIABLES:
+        # A coding agent that runs the tests must not change the output of the commands in them.
+        os.environ.pop(name, None)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # As in the background of a shell. Child processes of tests would inherit this, and some of them get Ctrl-C.
         signal.signal(signal.SIGINT, signal.default_int_handler)

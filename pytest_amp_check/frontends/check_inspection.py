@@ -12,7 +12,7 @@ from .source_lines import SourceLines
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import TextIO
+    from typing import Any, TextIO
 
 _NAMED = r"\s*(?:async\s+def|def|class)\s+(\w+)"
 #: Maximum number of lines between the first decorator of a function and the name.
@@ -20,13 +20,26 @@ DECORATED = 20
 
 
 def show_settings(options: table.Options, stream: TextIO) -> None:
-    """Write every option with the value as in TOML, and the source of the value."""
+    """Write every option with the value as in TOML, and the source of the value; as JSON for that output format."""
     import json
 
-    for option in table.OPTIONS:
-        value = getattr(options, option.name)
+    values = {option: _plain_value(option, getattr(options, option.name)) for option in table.OPTIONS}
+    if options.output_format == "json":
+        from .json_formats import dump_json
+
+        rows = {
+            option.key: {"value": value, "origin": options.origins[option.name]} for option, value in values.items()
+        }
+        stream.write(dump_json({"settings": rows, "files": options.configuration_files}))
+        return
+    for option, value in values.items():
         shown = "" if value is None else f" {json.dumps(value)}"
         stream.write(make_single_line(f"{option.key} ={shown}  # {options.origins[option.name]}") + "\n")
+
+
+def _plain_value(option: table.Option, value: Any) -> Any:
+    """Return a value as a configuration file has it."""
+    return ".".join(map(str, value)) if option.kind is table.VERSION and value is not None else value
 
 
 def show_files(paths: Iterable[str], stream: TextIO) -> None:

@@ -264,16 +264,30 @@ def _make_parser() -> ArgumentParser:
     )
     explain.add_argument("--all", dest="in_full", action="store_true", help="add measured harm, examples and sources")
     rules = commands.add_parser("rules", help="list the rules")
+    clean = commands.add_parser(
+        "clean",
+        help="remove the cache folder of a project",
+        usage="amp-check clean [PATH] [--cache-dir FOLDER]",
+        description="Removes the cache folder of amp-check check, and refuses a folder that is no such cache.",
+    )
+    clean.add_argument("path", nargs="?", default=os.curdir, metavar="PATH", help="folder of the project")
+    clean.add_argument("--cache-dir", metavar="FOLDER", help="cache folder, instead of the configured one")
+    version = commands.add_parser("version", help="show the version of amp-check")
     completion = commands.add_parser("completion", help="write a script that completes commands and flags in a shell")
     completion.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
-    for command in (explain, rules):
+    for command in (explain, rules, version):
         command.add_argument("--output-format", choices=("text", "json"), default="text", help="how it is shown")
-    for command in (check, recorded, explain, rules):
+    for command in (check, recorded, explain, rules, clean, version):
         command.set_defaults(parser=command)
     commands.add_parser(
         "server",
         help="serve an editor: the language server protocol over standard input and output",
         epilog="needs the extra: pip install 'pytest-amp-check[server]'",
+    )
+    commands.add_parser(
+        "mcp",
+        help="serve a coding agent: the model context protocol over standard input and output",
+        epilog="needs the extra: pip install 'pytest-amp-check[mcp]'",
     )
     return parser
 
@@ -364,14 +378,17 @@ def _watch_files(request: _CheckRequest) -> int:
     from . import watch_mode
 
     # An error at the start ends the command.
-    last = request.find_files(request.resolve_options())
+    options = request.resolve_options()
+    last, extended = request.find_files(options), options.configuration_files
 
     def list_files() -> list[str]:
-        nonlocal last
+        nonlocal last, extended
         # While a path is missing, for example between two saves, or settings are invalid, the last files are watched.
         with suppress(ConfigError, InputFailure):
-            last = request.find_files(request.resolve_options())
-        return [*last, *table.list_candidates(last or [os.curdir])]
+            options = request.resolve_options()
+            extended = options.configuration_files
+            last = request.find_files(options)
+        return [*last, *table.list_candidates(last or [os.curdir]), *extended]
 
     def check_again() -> None:
         try:
@@ -666,6 +683,43 @@ def _run_rules(namespace: Any) -> int:
     return CLEAN
 
 
+def _run_clean(namespace: Any) -> int:
+    from ..protocol.byte_sizes import format_size
+    from ..static import cache
+    from ..static.sources.source_files import InputError
+
+    if not os.path.isdir(namespace.path):
+        raise InputFailure(f"{namespace.path} is no folder: name the folder of a project")
+    given = {"cache_dir": None if namespace.cache_dir is None else [namespace.cache_dir], "cache": True}
+    options = table.resolve_options(given, start=namespace.path)
+    folder = write_guard.find_cache_folder(options, namespace.path)
+    assert folder is not None
+    try:
+        size = cache.remove_cache(folder)
+    except InputError as error:
+        raise InputFailure(str(error)) from None
+    shown = finding_text.relative_path(os.path.abspath(folder))
+    sys.stdout.write(
+        printable.make_single_line(
+            f"There is no cache at {shown}." if size is None else f"Removed {shown} ({format_size(size)})."
+        )
+        + "\n"
+    )
+    return CLEAN
+
+
+def _run_version(namespace: Any) -> int:
+    from .. import __version__
+
+    if namespace.output_format == "json":
+        from . import json_formats
+
+        sys.stdout.write(json_formats.dump_json({"name": "amp-check", "version": __version__}))
+    else:
+        sys.stdout.write(f"amp-check {__version__}\n")
+    return CLEAN
+
+
 def _run_server(namespace: Any) -> int:
     try:
         from .server import language_server
@@ -675,6 +729,18 @@ def _run_server(namespace: Any) -> int:
         raise InputFailure("the language server needs pygls: pip install 'pytest-amp-check[server]'") from None
     signals.restore_defaults()
     language_server.serve_editor()
+    return CLEAN
+
+
+def _run_mcp(namespace: Any) -> int:
+    try:
+        from . import mcp_server
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "mcp":
+            raise
+        raise InputFailure("amp-check mcp needs the package mcp: pip install 'pytest-amp-check[mcp]'") from None
+    signals.restore_defaults()
+    mcp_server.serve_agent()
     return CLEAN
 
 
@@ -693,6 +759,9 @@ COMMANDS: dict[str, Callable[[Any], int]] = {
     "run": _run_script,
     "explain": _run_explain,
     "rules": _run_rules,
+    "clean": _run_clean,
+    "version": _run_version,
     "completion": _run_completion,
     "server": _run_server,
+    "mcp": _run_mcp,
 }

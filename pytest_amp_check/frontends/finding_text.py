@@ -89,7 +89,7 @@ def format_full(findings: Iterable[Finding], sources: SourceLines, *, unsafe: bo
         else:
             lines += [
                 format_headline(first, unsafe=unsafe, message=_format_group_message(group)),
-                *_format_help(first),
+                *_format_help(first, remedy=""),
                 [],
             ]
     return lines
@@ -116,9 +116,9 @@ def format_grouped(findings: Iterable[Finding], *, unsafe: bool = False) -> list
 def finding_data(finding: Finding, sources: SourceLines) -> dict[str, Any]:
     """Return the display data of a finding beside the headline, as plain data for all detailed formats.
 
-    "frame" is the code frame as lines. "some" names the affected paths. "lead" introduces "events", each with "place",
-    the call in "called", the description in "text", and the line in "source". "help" are the lines about the fix and
-    further information.
+    "problem" is the message without the remedy. "frame" is the code frame as lines. "some" names the affected paths.
+    "lead" introduces "events", each with "place", the call in "called", the description in "text", and the line in
+    "source". "help" are the lines about the remedy, the fix and further information.
     """
     some, lead, events = "", "", []
     if not finding.certain:
@@ -144,7 +144,8 @@ def finding_data(finding: Finding, sources: SourceLines) -> dict[str, Any]:
         "some": some,
         "lead": lead,
         "events": events,
-        "help": _format_help(finding),
+        "problem": finding.problem,
+        "help": _format_help(finding, remedy=finding.remedy),
     }
 
 
@@ -160,7 +161,7 @@ def _make_event_data(site: Site, sources: SourceLines, called: str = "", text: s
 def format_finding(finding: Finding, sources: SourceLines, *, unsafe: bool = False) -> list[Line]:
     """Return a finding with the code frame, the trace, the fix, and the command for further information."""
     parts = finding_data(finding, sources)
-    lines = [format_headline(finding, unsafe=unsafe), *parts["frame"]]
+    lines = [format_headline(finding, unsafe=unsafe, message=finding.problem), *parts["frame"]]
     if parts["some"]:
         words = "only on some paths"
         lines.append([(f"  {words}", "dim"), (parts["some"].removeprefix(words), "")])
@@ -175,13 +176,13 @@ def format_finding(finding: Finding, sources: SourceLines, *, unsafe: bool = Fal
     return [*lines, *parts["help"]]
 
 
-def _format_help(finding: Finding) -> list[Line]:
-    """Return the lines about the fix of a finding, and about further information."""
-    lines: list[Line] = []
+def _format_help(finding: Finding, remedy: str) -> list[Line]:
+    """Return the lines about the remedy and the fix of a finding, and about further information."""
+    lines: list[Line] = [[("  help: ", "dim"), (make_printable(remedy), "")]] if remedy else []
     if finding.fix is not None:
         flags = f" ({FLAGS[finding.fix.applicability]})"
         lines.append([("  fix: ", "dim"), (make_printable(finding.fix.message), ""), (flags, "dim")])
-    return [*lines, [("  help: ", "dim"), (f"amp-check explain {finding.code}", "command")]]
+    return [*lines, [("  more: ", "dim"), (f"amp-check explain {finding.code}", "command")]]
 
 
 def _describe_caller(site: Site) -> str:

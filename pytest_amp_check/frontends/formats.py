@@ -80,12 +80,36 @@ def _write_grouped(shown: OutputData, stream: TextIO) -> None:
     _write_lines(shown, lambda: finding_text.format_grouped(shown.findings, unsafe=shown.include_unsafe), stream)
 
 
-def _write_lines(shown: OutputData, findings: Callable[[], list[Line]], stream: TextIO) -> None:
-    from . import output, summaries
+def _write_agent(shown: OutputData, stream: TextIO) -> None:
+    from . import agent_text, output
 
-    lines = findings() if shown.rule_counts is None else summaries.format_statistics(shown.rule_counts)
-    if shown.rule_counts is not None:
-        lines += summaries.format_passed_over(shown.passed_over)
+    lines = _format_counts(shown)
+    if lines is None:
+        lines = agent_text.format_agent(shown.findings, unsafe=shown.include_unsafe)
+    if shown.summary:
+        # Only other formats mark fixable findings.
+        sentences = [shown.summary, shown.fixable_sentence.removeprefix("[*] ")]
+        if shown.findings:
+            sentences.append("Explain a rule: amp-check explain CODE")
+        lines.append([(" ".join(filter(None, sentences)), "")])
+    output.write_lines(lines, stream, use_color=False)
+
+
+def _format_counts(shown: OutputData) -> list[Line] | None:
+    """Return the lines of the counts of each rule, or None if findings were requested."""
+    from . import summaries
+
+    if shown.rule_counts is None:
+        return None
+    return [*summaries.format_statistics(shown.rule_counts), *summaries.format_passed_over(shown.passed_over)]
+
+
+def _write_lines(shown: OutputData, findings: Callable[[], list[Line]], stream: TextIO) -> None:
+    from . import output
+
+    lines = _format_counts(shown)
+    if lines is None:
+        lines = findings()
     if shown.summary:
         lines.append([(shown.summary, "" if shown.findings else "good")])
     if shown.fixable_sentence:
@@ -164,6 +188,7 @@ FORMATS = {
     "full": OutputFormat(_write_full, can_count=True, shows_run=True),
     "concise": OutputFormat(_write_concise, can_count=True),
     "grouped": OutputFormat(_write_grouped),
+    "agent": OutputFormat(_write_agent, can_count=True, shows_edits=True),
     "json": OutputFormat(_write_json, can_count=True, shows_edits=True),
     "json-lines": OutputFormat(_write_json_lines, shows_edits=True),
     "junit": OutputFormat(_write_junit, shows_fixes=False),

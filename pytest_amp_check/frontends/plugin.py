@@ -335,7 +335,7 @@ class _CheckPlugin:
         return doctest is not None and isinstance(node, doctest.DoctestModule)
 
     def _is_excluded(self, path: Path, *, given: bool) -> bool:
-        """Return True if ``exclude`` matches a file, or if a folder without project sources contains the file."""
+        """Return True if the settings exclude a file, or if a folder without project sources contains the file."""
         from ..static.file_search import is_excluded
         from ..static.sources.source_files import SKIPPED_FOLDERS, is_excluded_below
 

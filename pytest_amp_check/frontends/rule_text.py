@@ -40,13 +40,14 @@ _SHORT = 3
 
 
 def rule_summary_markdown(rule: Rule, address: str) -> str:
-    """Return Markdown for a pop-up: summary and rationale of a rule, the fix, and the link to the page."""
+    """Return Markdown for a pop-up: the short text of a rule, and the link to the page."""
     more = f"[All about it]({address})" if address else f"All about it: `amp-check explain {rule.code}`"
     parts = [
         f"**{rule.code} {rule.name}** ({rule.severity})",
         rule.summary,
         _short_reason(rule),
-        f"**Fix:** {rule.fix_advice.strip()}",
+        _fence_code(_example_change(rule), "diff"),
+        f"**Fix:** {_short_fix(rule)}",
         more,
     ]
     return "\n\n".join(parts) + "\n"
@@ -92,6 +93,8 @@ def rule_markdown(rule: Rule, correct_programs: Sequence[tuple[str, str]] = ()) 
 _PAGE_WIDTH = 100
 #: Unchanged lines that a short page shows around a changed line.
 _CONTEXT = 2
+#: Most lines of a change on a short page, so that the page fits on a screen of 40 lines.
+_LONGEST_CHANGE = 18
 
 
 def short_rule_markdown(rule: Rule) -> str:
@@ -106,7 +109,7 @@ def short_rule_markdown(rule: Rule) -> str:
         "## Change",
         _fence_code(_example_change(rule), "diff"),
         "## Fix",
-        rule.fix_advice.strip().partition("\n\n")[0],
+        _short_fix(rule),
         f"Measured harm, whole examples, sources: `amp-check explain {rule.code} --all`",
     ]
     return "\n\n".join(parts) + "\n"
@@ -127,14 +130,22 @@ def _short_reason(rule: Rule) -> str:
     return " ".join(sentences[:_SHORT])
 
 
+def _short_fix(rule: Rule) -> str:
+    """Return the first paragraph about the fix."""
+    return rule.fix_advice.strip().partition("\n\n")[0]
+
+
 def _example_change(rule: Rule) -> str:
-    """Return the difference between the bad and the good example of a rule."""
+    """Return the difference between the bad and the good example of a rule, up to the height of a screen."""
     import difflib
 
     mark = f"  # {rule.code}"
     bad = [line.replace(mark, "") for line in rule.bad_example.splitlines()]
     changed = difflib.unified_diff(bad, rule.good_example.splitlines(), n=_CONTEXT, lineterm="")
-    return "\n".join("..." if line.startswith("@@") else line for line in list(changed)[3:]) + "\n"
+    lines = ["..." if line.startswith("@@") else line for line in list(changed)[3:]]
+    if len(lines) > _LONGEST_CHANGE:
+        lines[_LONGEST_CHANGE - 1 :] = ["..."]
+    return "\n".join(lines) + "\n"
 
 
 def _list_measured_harm(code: str) -> list[str]:

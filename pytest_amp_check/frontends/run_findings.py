@@ -70,7 +70,7 @@ def _copy_finding(finding: Finding, severity: str, folder: str) -> Finding:
         condition=finding.condition,
         witness=tuple(TraceStep(_strip_runner_frames(step.site, folder), step.text) for step in finding.witness),
     )
-    copy.ranks = finding.ranks
+    copy.ranks, copy.remedy = finding.ranks, finding.remedy
     return copy
 
 

@@ -345,6 +345,7 @@ FIRST: dict[str, tuple[Transition, ...]] = {
         *_CLIPS,
     ),
     RESTORE: _CLIPS,
+    STEP: (Transition("clip@scaled", frozenset({SCALED}), guard=_is_clipped, is_additional=True),),
     UPDATE: (
         Transition("unscale@window", frozenset({UNSCALED}), guard=_may_omit_step, next_grads=UNKNOWN),
         Transition(

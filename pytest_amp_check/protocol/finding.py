@@ -33,6 +33,8 @@ class Finding:
     depends on. ``entries`` are the entry points (path and line) whose analysis found the mistake, each with these
     calls.
 
+    ``message`` is the problem and the remedy in one text, and ``remedy`` the remedy alone, "" if there is none.
+
     ``label`` is the violation label, and ``names`` are the values of the message template. ``proven`` is True if a run
     shows the finding although the rule is off by default. ``fix`` is the fix, if requested and available. ``elsewhere``
     is the location of the mistake if the finding is reported at another location that takes part. ``ranks`` are the
@@ -53,6 +55,7 @@ class Finding:
         "names",
         "proven",
         "ranks",
+        "remedy",
         "severity",
         "site",
         "witness",
@@ -72,6 +75,7 @@ class Finding:
         label: str = "",
         names: dict[str, str] | None = None,
         proven: bool = False,
+        remedy: str = "",
     ) -> None:
         self.code = code
         self.name = name
@@ -84,6 +88,7 @@ class Finding:
         self.label = label
         self.names = names or {}
         self.proven = proven
+        self.remedy = remedy
         self.fix: Fix | None = None
         self.elsewhere: Site | None = None
         self.entries: dict[tuple[str, int], frozenset[Call]] = {}
@@ -102,6 +107,11 @@ class Finding:
     def cell(self) -> int | None:
         return self.site.cell
 
+    @property
+    def problem(self) -> str:
+        """Message without the remedy."""
+        return self.message.replace(f": {self.remedy}", "", 1) if self.remedy else self.message
+
     def order(self) -> tuple[str, int, int, int, str]:
         """Return the sort key of findings: file, cell, line, column, code."""
         return (self.site.path, self.site.cell or 0, self.site.line, self.site.column, self.code)
@@ -115,6 +125,7 @@ class Finding:
             "name": self.name,
             "severity": self.severity,
             "message": self.message,
+            "remedy": self.remedy or None,
             "filename": self.site.path,
             "cell": self.cell,
             "location": {"row": self.site.line, "column": self.site.column + 1},

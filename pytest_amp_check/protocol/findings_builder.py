@@ -62,7 +62,7 @@ def check_event(event: Event, program: Program) -> Iterator[Finding]:
 def describe_violation(event: Event, program: Program) -> str:
     """Return the message of the first violation of a single event, without the remedy. "" if there is none."""
     for label, values in event_violations(event, program):
-        return make_finding(label, event.site, [event], values, ()).message.rpartition(": ")[0]
+        return make_finding(label, event.site, [event], values, ()).problem
     return ""
 
 
@@ -81,7 +81,7 @@ def make_finding(
     for event in reversed(events):
         names.update((k, text) for k, v in event.names.items() if (text := str(v)))
     names.update(values)
-    message = _fill_template(kind.message.replace("{advice}", values.get("advice", "")), names)
+    message, remedy = fill_message(kind.message.replace("{advice}", values.get("advice", "")), names)
     severity = values.get("severity") or kind.severity or rule.severity
     finding = Finding(
         rule.code,
@@ -95,6 +95,7 @@ def make_finding(
         label=label,
         names=names,
         proven=kind.certainty.is_proven,
+        remedy=remedy,
     )
     calls = {event.site.call_key for event in events if not event.is_structural}
     finding.calls = frozenset(calls or {site.call_key})
@@ -150,6 +151,18 @@ def add_framework_advice(label: str, framework: str) -> tuple[str, dict[str, str
 class _DefaultNames(dict[str, str]):
     def __missing__(self, key: str) -> str:
         return DEFAULT_NAMES.get(key, key)
+
+
+def fill_message(template: str, names: Mapping[str, str]) -> tuple[str, str]:
+    """Return a message with the user's names, and the remedy alone. The remedy follows the first colon outside code."""
+    parts = template.split("`")
+    for number in range(0, len(parts), 2):
+        before, colon, after = parts[number].partition(": ")
+        if colon:
+            problem = _fill_template("`".join([*parts[:number], before]), names)
+            remedy = _fill_template("`".join([after, *parts[number + 1 :]]), names)
+            return f"{problem}: {remedy}", remedy
+    return _fill_template(template, names), ""
 
 
 def _fill_template(template: str, names: Mapping[str, str]) -> str:

@@ -185,7 +185,8 @@ class _GraphChecker(GraphExplorer):
             return None
         path = self.build_trace(label, here, violation.cause, violation.detected_at)
         if not self.knows_callers and (
-            kind.certainty.missing_method or any(map(self._has_scaled_alternative, (*involved, *path)))
+            kind.certainty.missing_method
+            or (not kind.any_precision and any(map(self._has_scaled_alternative, (*involved, *path))))
         ):
             return None
         partner = (

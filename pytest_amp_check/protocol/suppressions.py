@@ -29,11 +29,23 @@ UNUSED = "AMP902"
 _HASH = r"(?:^|(?<=\s))#+\s*"
 #: Codes without brackets also form a list. As the reason of a blanket suppression, the codes would suppress far more.
 _LIST = r"(?:\s*\[([^\]#]*)\]?|\s*(?::\s*)?(AMP[0-9]+(?:[,\s]+AMP[0-9]+)*)\b)?"
-_PRAGMA = _HASH + r"amp:\s*ignore(-file)?(?![\w-]|\s*\()" + _LIST
+#: A list in other brackets is another form: as the reason of a blanket suppression, it would suppress far more.
+_PRAGMA = _HASH + r"amp:\s*ignore(-file)?(?![\w-]|\s*[({<=])" + _LIST
 _RANGE = _HASH + r"amp:\s*(disable|enable)\s*\[([^\]#]*)\]"
 _OTHER_FORM = _HASH + r"(amp|(?:pytest-)?amp-check):\s*([a-z]+(?:-[a-z]+)*)\s*([^#]*)"
-_LISTING = r"(?i)noqa\s*:([^\n]*)"
-_NOQA = "(?i)" + _HASH + r"noqa(?![\w-])(?:(\s*:)\s*([A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*\b)?)?"
+#: Other spellings of the tool or the word. Prose has no code behind such words, and without a colon no brackets.
+_MISSPELLED = (
+    "(?i)" + _HASH + r"(?:pytest[-_ ]?)?amp(?:[-_ ]?check)?\s*"
+    r"(?::\s*(ignor[\w-]*|noqa|disable|enable)\s*(?:[\[({<=:]\s*)?|(ignor[\w-]*|noqa|disable|enable)\s*[\[({<]\s*)"
+    r"(amp\d[^#]*)"
+)
+_VERBS = ("ignor", "noqa", "disable", "enable")
+_LISTING = r"(?i)noqa\s*[:\[\s]([^\n]*)"
+#: Other tools take ``noqa[AMP201]`` and ``noqa AMP201`` for a blanket suppression. Here the code is meant.
+_NOQA = (
+    "(?i)" + _HASH + r"noqa(?![\w-])"
+    r"(?:(\s*:|\s*\[(?=\s*AMP[0-9])|(?=\s+AMP[0-9]))\s*([A-Z]+[0-9]+(?:[,\s]+[A-Z]+[0-9]+)*\b)?)?"
+)
 
 
 class MalformedComment(NamedTuple):
@@ -145,7 +157,7 @@ class Suppressions:
     @staticmethod
     def has_own_comment(text: str) -> bool:
         """Return True if a text may contain a comment only for this tool."""
-        if "amp:" in text or "amp-check:" in text:
+        if "amp:" in text or "amp-check:" in text or _has_misspelled(text):
             return True
         # Text behind the first match in a line is also behind the other matches.
         return "AMP" in text and any("amp" in said.lower() for said in re.findall(_LISTING, text))
@@ -265,8 +277,23 @@ def _may_suppress(text: str) -> bool:
     for name in ("amp:", "amp-check:"):
         if name in text and any(name in line.partition("#")[2] for line in text.split("\n")):
             return True  # not only ``if args.amp:``
+    if _has_misspelled(text):
+        return True
     said = (line.partition("#") for line in text.split("\n") if "noqa" in line.lower())
     return any(next(_parse_comment(mark + comment, 0, 0), None) is not None for _, mark, comment in said)
+
+
+def _has_misspelled(text: str) -> bool:
+    """Return True if a text may contain a suppression for this tool in another spelling."""
+    lower = text.lower()
+    if not any(verb in lower for verb in _VERBS):
+        return False
+    comments = (line.partition("#")[2] for line in lower.split("\n") if "amp" in line)
+    return any(
+        re.search(_MISSPELLED, f"#{comment}") is not None
+        for comment in comments
+        if any(verb in comment for verb in _VERBS)
+    )
 
 
 def _find_malformed(comment: str, line: int, column: int) -> MalformedComment | None:
@@ -276,15 +303,26 @@ def _find_malformed(comment: str, line: int, column: int) -> MalformedComment | 
     """
     for match in re.finditer(_OTHER_FORM, comment):
         tool, verb, rest = match.groups()
-        if tool == "amp" and verb in ("ignore", "ignore-file") and rest[:1] != "(":
+        if tool == "amp" and verb in ("ignore", "ignore-file") and rest[:1] not in tuple("({<="):
             continue
         if tool == "amp" and verb in ("disable", "enable") and rest[:1] == "[" and "]" in rest:
             continue
         known = verb.startswith("ignor") or verb in ("noqa", "disable", "enable")
-        if not (re.match(r"$|[\[(:]|AMP\d", rest) if known else re.match(r"[\[(]\s*AMP\d", rest)):
+        if not (re.match(r"$|[\[(:]|[{<=]?\s*AMP\d", rest) if known else re.match(r"[\[(]\s*AMP\d", rest)):
             continue
         codes = ", ".join(re.findall(r"AMP\d+", rest)) or "CODE"
         form = verb if verb in ("ignore-file", "disable", "enable") else "ignore"
+        end = column + match.start(3) + len(rest.rstrip())
+        return MalformedComment(line, column + match.start(), end, f"`# amp: {form}[{codes}]`")
+    for match in re.finditer(_MISSPELLED, comment):
+        with_colon, without_colon, rest = match.groups()
+        verb = with_colon or without_colon
+        if re.match(_OTHER_FORM, match.group()) is not None and verb.islower() and "_" not in verb:
+            # The loop above has decided.
+            continue
+        codes = ", ".join(re.findall(r"AMP\d+", rest.upper()))
+        form = verb.lower() if verb.lower() in ("disable", "enable") else "ignore"
+        form = "ignore-file" if "file" in verb.lower() else form
         end = column + match.start(3) + len(rest.rstrip())
         return MalformedComment(line, column + match.start(), end, f"`# amp: {form}[{codes}]`")
     return None

@@ -60,7 +60,8 @@ def _record_steps(replay: Replay, recording: record) -> Run:
             # Before Python 3.11 exceptions have no notes.
             getattr(error, "add_note", str)("\n".join(finding_lines(finding)))
         error.__traceback__ = drop_own_frames(error.__traceback__)
-        raise
+        # Before Python 3.11 a `raise` without the exception restores the whole traceback.
+        raise error  # noqa: TRY201
     return run
 
 

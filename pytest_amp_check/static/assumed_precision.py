@@ -7,6 +7,7 @@ option, only overflows and cancellations that spoil the result for ordinary valu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 from ..protocol import events as e
@@ -16,9 +17,9 @@ from ..protocol.findings_builder import check_event
 from .entry_points import analyze_as_low
 from .interpreter.dtypes import HALF
 from .project.import_reach import chooses_model_dtype
-from .project.module import Module
+from .project.module import Class, Function, Module
 from .project.project import Project
-from .sources.patterns import Code
+from .sources.patterns import Code, fragile_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 #: Kinds of effects that the dtype of inputs decides.
 _KINDS = (e.FragileMath, e.Epsilon, e.LowSum, e.LowPositions, e.Fill, e.LowOp)
+_WORDS = re.compile(r"\w+")
 #: Effects on values of ordinary size that are reported without the option.
 _CANCELLATIONS = frozenset(("moments", "log-ratio", "ranking"))
 
@@ -40,7 +42,8 @@ def find_assumed_effects(
     dtype = project.assumed_dtype
     in_region = not (dtype or Code(module.text.encode()).casts_model or chooses_model_dtype(project, module.path))
     program = Program()
-    analyze_as_low(module, program, project, dtype or HALF, in_region=in_region)
+    functions = None if dtype else _functions_around(module, fragile_lines(module.text.encode()))
+    analyze_as_low(module, program, project, dtype or HALF, in_region=in_region, functions=functions)
     reported = {(finding.code, finding.site.path, finding.site.line) for finding in known}
     found: dict[tuple[str, str, int], Finding] = {}
     for graph in program.graphs:
@@ -61,6 +64,33 @@ def find_assumed_effects(
         if not dtype:
             finding.severity = INFO
     return list(found.values())
+
+
+def _functions_around(module: Module, lines: list[int]) -> set[Function]:
+    """Return the functions with one of the lines, all methods of their classes, and the callers of these.
+
+    A caller is a function or a class whose code contains the name.
+    """
+    text = module.text.split("\n")
+    groups: dict[object, list[Function]] = {}
+    for function in module.functions.values():
+        groups.setdefault(function.cls or function, []).append(function)
+    words: dict[object, set[str]] = {}
+    todo: list[object] = []
+    for group, functions in groups.items():
+        spans = [(each.node.lineno, each.node.end_lineno or each.node.lineno) for each in functions]
+        words[group] = {word for first, last in spans for row in text[first - 1 : last] for word in _WORDS.findall(row)}
+        if any(first <= line <= last for first, last in spans for line in lines):
+            todo.append(group)
+    found = set(todo)
+    while todo:
+        group = todo.pop()
+        names = {group.name} if isinstance(group, Class) else {each.name for each in groups[group]}
+        for other, used in words.items():
+            if other not in found and not names.isdisjoint(used):
+                found.add(other)
+                todo.append(other)
+    return {function for group in found for function in groups[group]}
 
 
 def _is_common_harm(event: e.Event) -> bool:

@@ -11,6 +11,7 @@ times. ``--no-cache`` ignores every cache. The cache never writes through a link
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from time import time_ns
@@ -323,6 +324,34 @@ def refuse_foreign(directory: str) -> None:
             f"`{directory}` holds something else than a cache of amp-check: name another folder by --cache-dir, or "
             "give --no-cache"
         )
+
+
+def remove_cache(directory: str) -> int | None:
+    """Remove a cache directory, and return the size of its files in bytes, or None if there is no such directory.
+
+    Files that no cache writes stay, with the directory. Raise :class:`InputError` for a directory that is no cache.
+    """
+    if os.path.islink(directory):
+        raise InputError(f"`{directory}` is a symbolic link, which no cache is: remove it by hand")
+    if not os.path.isdir(directory):
+        return None
+    refuse_foreign(directory)
+    with os.scandir(directory) as scan:
+        entries = [entry for entry in scan if _is_ours(entry.name) or entry.name in (TAG, UNTRACKED)]
+    if not entries:
+        raise InputError(f"`{directory}` is empty, so it is no cache of amp-check: remove it by hand")
+    size = 0
+    # The tag goes last: a directory that is left in between is still known as a cache.
+    for entry in sorted(entries, key=lambda entry: (entry.name == TAG, entry.name)):
+        size += entry.stat(follow_symlinks=False).st_size
+        os.remove(entry.path)
+    try:
+        os.rmdir(directory)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:
+            raise
+        raise InputError(f"`{directory}` holds files that no cache of amp-check has: the rest was removed") from None
+    return size
 
 
 class _PathRestorer:

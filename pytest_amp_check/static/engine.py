@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 WORTH_PROCESSES = 1_000_000
 #: Reasons for skipped files, as phrases after the number of files.
 NO_AMP_REASON = "holding nothing of mixed precision"
-EXCLUDED_REASON = "left out by `exclude`"
+EXCLUDED_REASON = "left out by `exclude` or `include`"
 GIT_IGNORED_REASON = "ignored by git"
 CIRCULAR_LINKS_REASON = "symbolic links that lead in a circle"
 

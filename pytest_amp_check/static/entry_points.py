@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Collection
+from collections.abc import Collection, Container
 
 from ..protocol import events as e
 from ..protocol import frameworks as frameworks_table
@@ -172,10 +172,19 @@ def analyze_functions(
     return reached
 
 
-def analyze_as_low(module: Module, program: Program, project: Project, dtype: str, *, in_region: bool) -> None:
+def analyze_as_low(
+    module: Module,
+    program: Program,
+    project: Project,
+    dtype: str,
+    *,
+    in_region: bool,
+    functions: Container[Function] | None = None,
+) -> None:
     """Add the graphs of the functions of one file to a program, as if the tensors that they receive had a low dtype.
 
-    ``in_region`` also assumes a region of this dtype around the functions, else weights of this dtype.
+    ``in_region`` also assumes a region of this dtype around the functions, else weights of this dtype. ``functions``
+    are the functions to analyze by themselves; None stands for all.
 
     A function that another function of the file calls is analyzed only at the call.
     """
@@ -190,6 +199,8 @@ def analyze_as_low(module: Module, program: Program, project: Project, dtype: st
         _close_graph(interp, (module.path, 0), {})
         for function in sorted(module.functions.values(), key=_is_helper):
             if (function.node, None) in interp.analyzed_functions or isinstance(function.node, ast.Lambda):
+                continue
+            if functions is not None and function not in functions:
                 continue
             if interp.earlier_statements + interp.statement_count > FILE_BUDGET:
                 break

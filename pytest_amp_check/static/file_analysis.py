@@ -7,6 +7,7 @@ import warnings
 
 from ..protocol.event_graph import Program
 from ..protocol.finding import Finding
+from ..protocol.findings_builder import fill_message
 from ..protocol.rules import LABELS
 from ..protocol.sites import Site
 from ..protocol.suppressions import Suppressions
@@ -122,16 +123,18 @@ def _rejected_result(path: str, rejection: Rejection, text: str) -> AnalysisResu
     if rejection.python_version:
         running = f"{sys.version_info[0]}.{sys.version_info[1]}"
         rule, violation = LABELS["source:newer-python"]
-        message = violation.message.format(python=rejection.python_version, running=running)
+        message, remedy = fill_message(violation.message, {"python": rejection.python_version, "running": running})
         severity = violation.severity or rule.severity
-        found = Finding(rule.code, rule.name, severity, message, found.site, label="source:newer-python")
+        found = Finding(rule.code, rule.name, severity, message, found.site, label="source:newer-python", remedy=remedy)
     return AnalysisResult(path, [found], {}, has_own_comments=Suppressions.has_own_comment(text))
 
 
 def unreadable_finding(path: str, line: int, reason: str) -> Finding:
     rule, violation = LABELS["source:unreadable"]
-    message = violation.message.format(reason=reason)
-    return Finding(rule.code, rule.name, rule.severity, message, Site(path, line), label="source:unreadable")
+    message, remedy = fill_message(violation.message, {"reason": reason})
+    return Finding(
+        rule.code, rule.name, rule.severity, message, Site(path, line), label="source:unreadable", remedy=remedy
+    )
 
 
 def analyze(

@@ -19,7 +19,7 @@ def find_files(
 
     def exclusion_of_folder(folder: str) -> source_files.ExclusionTest | None:
         own = _settings_of_folder(folder, settings, nearer)
-        return source_files.exclusion_test(own.exclude) if own is not None else None
+        return own.exclusion_test() if own is not None else None
 
     def is_forced(path: str) -> bool:
         return is_excluded(path, settings, nearer, named=True)
@@ -30,12 +30,13 @@ def find_files(
         skipped,
         exclusion_of_folder if nearer is not None else None,
         is_forced,
+        include=settings.include,
         gitignore=settings.gitignore,
     )
 
 
 def is_excluded(path: str, settings: Settings, nearer: Nearer | None, *, named: bool, base: str = os.curdir) -> bool:
-    """Return True if ``exclude`` in the nearest settings excludes a file, also a file that the user named.
+    """Return True if the nearest settings exclude a file, also a file that the user named.
 
     The patterns do not apply to the folders above the settings, or above ``base`` if no folder has settings.
     """
@@ -45,7 +46,7 @@ def is_excluded(path: str, settings: Settings, nearer: Nearer | None, *, named: 
     own = settings.nearer.get(top, settings)
     if named and not own.force_exclude:
         return False
-    return source_files.is_excluded_below(real, top, source_files.exclusion_test(own.exclude))
+    return source_files.is_excluded_below(real, top, own.exclusion_test())
 
 
 def _settings_of_folder(folder: str, settings: Settings, nearer: Nearer | None) -> Settings | None:

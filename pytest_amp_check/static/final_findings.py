@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ..protocol import torch_api
 from ..protocol.finding import Finding
+from ..protocol.findings_builder import fill_message
 from ..protocol.rules import LABELS
 from ..protocol.sites import Site
 from ..protocol.suppressions import Suppressions
@@ -154,17 +155,22 @@ def suppress_findings(findings: list[Finding], text: str, path: str, settings: S
     rule, violation = LABELS["suppression:unused"]
     if rule.code in active:
         for line, column, end_column, words in suppressions.find_unused(active):
-            message = violation.message.format(reason=words)
+            message, remedy = fill_message(violation.message, {"reason": words})
             site = Site(path, line, column, line, end_column)
-            finding = Finding(rule.code, rule.name, rule.severity, message, site, label="suppression:unused")
+            finding = Finding(
+                rule.code, rule.name, rule.severity, message, site, label="suppression:unused", remedy=remedy
+            )
             finding.names["reason"] = words
             if not suppressions.suppresses_finding(finding):
                 kept.append(finding)
         malformed = LABELS["suppression:malformed"][1]
         for comment in suppressions.malformed_comments:
             site = Site(path, comment.line, comment.column, comment.line, comment.end_column)
-            message = malformed.message.format(remedy=comment.remedy)
-            kept.append(Finding(rule.code, rule.name, rule.severity, message, site, label="suppression:malformed"))
+            message, remedy = fill_message(malformed.message, {"remedy": comment.remedy})
+            found = Finding(
+                rule.code, rule.name, rule.severity, message, site, label="suppression:malformed", remedy=remedy
+            )
+            kept.append(found)
     return apply_settings(kept, path, settings)
 
 

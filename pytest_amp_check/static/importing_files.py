@@ -119,6 +119,7 @@ def move_to_named_file(finding: Finding, named: Collection[str]) -> Finding | No
     message = f"{finding.message} (the mistake is at {blamed}, and this line takes part in it)"
     made = Finding(finding.code, finding.name, finding.severity, message, site_in_named, certain=finding.certain)
     made.condition, made.label, made.names = finding.condition, finding.label, finding.names
+    made.remedy = finding.remedy
     made.witness = (
         finding.witness if blamed in trace_places else (*finding.witness, TraceStep(finding.site, "the mistake"))
     )

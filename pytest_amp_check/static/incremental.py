@@ -51,7 +51,7 @@ class IncrementalChecker:
         self._has_cache = UNANALYZED_CALL_CODE not in settings.select
         self._folder = folder if self._has_cache else None
         self.settings = settings
-        self._exclusion_test = source_files.exclusion_test(settings.exclude)
+        self._exclusion_test = settings.exclusion_test()
         self._known_files: list[str] | None = None
         self._folder_data: dict[str, Any] = {}
         self._file_data: dict[str, Any] = {}
@@ -118,7 +118,7 @@ class IncrementalChecker:
         if self._known_files is None:
             try:
                 self._known_files = source_files.find_sources(
-                    [folder], self.settings.exclude, gitignore=self.settings.gitignore
+                    [folder], self.settings.exclude, include=self.settings.include, gitignore=self.settings.gitignore
                 )
             except InputError:
                 # The folder was removed while it was open.

@@ -108,7 +108,7 @@ def encode_results(results: list[AnalysisResult], rename: Rename) -> list[Any]:
             for (path, line), calls in sorted(found.entries.items())
         ]
         fields = [found.code, found.severity, found.message, found.certain, found.condition]
-        return [*fields, encode_site(found.site), witness, entries, found.label, found.names]
+        return [*fields, encode_site(found.site), witness, entries, found.label, found.names, found.remedy]
 
     def encode_call(call: Call) -> list[Any]:
         return [rename(call[0]), call[1], call[2]]
@@ -152,7 +152,7 @@ def decode_results(path: str, written: Any, rename: Rename) -> list[AnalysisResu
         return Site(rename(path), *span, parse_text(function), outer, parse_number(cell) if cell is not None else None)
 
     def decode_finding(found: Any) -> Finding:
-        code, severity, message, certain, condition, encoded_site, witness, entries, label, names = found
+        code, severity, message, certain, condition, encoded_site, witness, entries, label, names, remedy = found
         if severity not in SEVERITIES or label not in labels:
             raise ValueError(severity, label)
         steps = tuple(TraceStep(decode_site(encoded), parse_text(said)) for encoded, said in witness)
@@ -163,6 +163,7 @@ def decode_results(path: str, written: Any, rename: Rename) -> list[AnalysisResu
             parse_text(message),
             decode_site(encoded_site),
             certain=parse_bool(certain),
+            remedy=parse_text(remedy),
         )
         made.condition, made.witness = parse_text(condition), steps
         made.label, made.names = parse_text(label), {parse_text(key): parse_text(said) for key, said in names.items()}

@@ -16,6 +16,7 @@ class Settings:
 
     select            codes, already resolved (:mod:`pytest_amp_check.protocol.selection`)
     exclude           patterns of excluded files; with ``force_exclude`` also for files that the user names
+    include           patterns of the files to find in folders, () for all
     nearer            settings of nested folders, by real path; :func:`check_paths` adds the settings that it finds
     gitignore         if True, files that git ignores are skipped in a folder
     suppress          if True, comments suppress findings
@@ -33,6 +34,7 @@ class Settings:
         "force_exclude",
         "gitignore",
         "helpers",
+        "include",
         "largest",
         "nearer",
         "per_file_ignores",
@@ -49,6 +51,7 @@ class Settings:
         severity: Mapping[str, str] | None = None,
         exclude: tuple[str, ...] = (),
         *,
+        include: tuple[str, ...] = (),
         force_exclude: bool = False,
         gitignore: bool = True,
         suppress: bool = True,
@@ -64,6 +67,7 @@ class Settings:
         self.per_file_ignores = per_file_ignores
         self.severity = dict(severity or {})
         self.exclude = exclude
+        self.include = include
         self.force_exclude = force_exclude
         self.nearer: dict[str, Settings] = {}
         self.gitignore = gitignore
@@ -73,6 +77,10 @@ class Settings:
         self.devices = devices
         self.assumed_dtype = assumed_dtype
         self.largest = largest
+
+    def exclusion_test(self) -> source_files.ExclusionTest:
+        """Return the test for paths that ``exclude`` and ``include`` leave out."""
+        return source_files.exclusion_test(self.exclude, self.include)
 
     def for_file(self, path: str) -> Settings:
         """Return the settings for a file: the settings of the nearest folder that has its own settings."""

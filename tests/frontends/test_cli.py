@@ -52,7 +52,7 @@ def test_a_bad_script_is_found_with_its_place_and_fails() -> None:
     assert done.stdout.startswith(f"train.py:{LINE}:")
     assert "AMP201 [*] [error] clip-before-unscale: " in done.stdout
     assert f"{LINE} |     torch.nn.utils.clip_grad_norm_(" in done.stdout
-    assert "  help: amp-check explain AMP201\n" in done.stdout
+    assert "  more: amp-check explain AMP201\n" in done.stdout
     assert done.stdout.endswith("\nFound 1 error in 1 file.\n[*] 1 fixable with --fix.\n")
 
 
@@ -126,7 +126,7 @@ def test_standard_input_finds_the_configuration_of_the_file_it_stands_for() -> N
         (("check", "--stdin-filename", "x.py"), "--stdin-filename names standard input: give - as the path"),
         (
             ("check", "--statistics", "--output-format", "sarif"),
-            "--statistics counts as full, concise or json, not as sarif",
+            "--statistics counts as full, concise, agent or json, not as sarif",
         ),
         (("train.py",), "'train.py' is not a command: to check it, run amp-check check train.py"),
         (("chek", "train.py"), "'chek' is not a command: did you mean 'check'?"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -200,6 +201,17 @@ def test_pages_of_several_messages_follow_each_other(capsys: pytest.CaptureFixtu
     assert f"\n\n{titles[1]}\n" in out
 
 
+def test_an_explanation_fits_a_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = amp_check(capsys, "explain", "ALL")
+    assert code == 0
+    pages = re.split(r"^(?=# AMP\d{3} )", out, flags=re.MULTILINE)[1:]
+    assert len(pages) == len(RULES)
+    assert {page.split()[1]: len(page.splitlines()) for page in pages if len(page.splitlines()) > 41} == {}
+    code, family, _ = amp_check(capsys, "explain", "amp2")
+    assert code == 0
+    assert family.strip() == "".join(page for page in pages if page.startswith("# AMP2")).strip()
+
+
 @pytest.mark.parametrize("command", ["check", "explain", "rules", "completion", "run"])
 def test_a_wrong_flag_shows_how_commands_are_used(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = amp_check(capsys, command, "--no-such-flag")
@@ -215,13 +227,13 @@ def test_help_names_every_command_and_what_it_is_for(capsys: pytest.CaptureFixtu
     assert amp_check(capsys) == (0, out, "")
     assert out.startswith("usage: amp-check [-h] [--version] COMMAND ...\n")
     listed = [line.split()[0] for line in out.splitlines() if line.startswith("    ") and not line.startswith("     ")]
-    assert listed == ["check", "run", "explain", "rules", "completion", "server"]
+    assert listed == ["check", "run", "explain", "rules", "clean", "version", "completion", "server", "mcp"]
     assert all(len(line) <= 96 for line in out.splitlines())
     for command in listed:
         code, out, err = amp_check(capsys, command, "--help")
         assert (code, err) == (0, "")
         assert out.startswith(f"usage: amp-check {command} [")
-    assert "server" in out
+    assert "pytest-amp-check[mcp]" in out
 
 
 def test_help_of_check_lists_topics_values_and_defaults(capsys: pytest.CaptureFixture[str]) -> None:
@@ -312,7 +324,7 @@ def test_the_page_of_a_check_has_what_the_terminal_shows(capsys: pytest.CaptureF
     assert row.split("|")[1].strip().split("(")[0] in page
     assert '<summary>Trace</summary><ol><li><span class="path">a.py:' in page
     assert (
-        'class="help"><span class="t-dim">  help: </span><span class="t-command">amp-check explain AMP201</span>'
+        'class="help"><span class="t-dim">  more: </span><span class="t-command">amp-check explain AMP201</span>'
         in page
     )
 

@@ -62,7 +62,7 @@ def test_full_shows_no_frame_for_findings_that_are_told_together() -> None:
     assert full(deprecated("train.py", 4), deprecated("train.py", 5)) == (
         "train.py:4:5: AMP901 [info] deprecated-amp-api: Deprecated AMP entry points are used in 2 places "
         "(lines 4, 5): use those of `torch.amp`\n"
-        "  help: amp-check explain AMP901\n"
+        "  more: amp-check explain AMP901\n"
         "\n"
     )
 
@@ -96,7 +96,7 @@ def test_full_shows_frame_marks_witness_and_the_next_command() -> None:
         "         scaler.scale(model(x)).backward()\n"
         "    2. train.py:5: the gradients are clipped\n"
         "         clip_grad_norm_(model.parameters(), 1.0)\n"
-        "  help: amp-check explain AMP201\n"
+        "  more: amp-check explain AMP201\n"
         "\n"
     )
 
@@ -181,12 +181,12 @@ def test_a_very_long_line_is_cut_around_the_mark() -> None:
 def test_a_place_beyond_the_text_still_has_one_mark(line: int, column: int, end_column: int) -> None:
     shown = full(finding(line=line, column=column, end_column=end_column))
     assert "^" in shown
-    assert "help: amp-check explain AMP201" in shown
+    assert "more: amp-check explain AMP201" in shown
 
 
 @pytest.mark.parametrize("line", [0, 8, 10_000])
 def test_a_line_that_is_not_there_has_no_frame(line: int) -> None:
-    assert full(finding(line=line)).split("\n")[1] == "  help: amp-check explain AMP201"
+    assert full(finding(line=line)).split("\n")[1] == "  more: amp-check explain AMP201"
 
 
 def test_control_characters_of_a_source_do_not_reach_the_terminal() -> None:
@@ -499,4 +499,21 @@ def test_a_format_is_one_row_of_the_table(
     assert main(["check", "--output-format", "codes", str(script)]) == 1
     assert capsys.readouterr().out == "AMP201\n"
     assert main(["check", "--output-format", "codes", "--statistics", str(script)]) == 2
-    assert "counts as full, concise or json, not as codes" in capsys.readouterr().err
+    assert "counts as full, concise, agent or json, not as codes" in capsys.readouterr().err
+
+
+def test_the_remedy_stands_once_beside_the_problem(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(RULES["AMP201"].bad_example)
+    assert main(["check", "--output-format", "json", str(path)]) == 1
+    (found,) = json.loads(capsys.readouterr().out)
+    remedy = "call `scaler.unscale_(optimizer)` before it"
+    assert found["remedy"] == remedy
+    assert found["message"].endswith(f" the loss scale: {remedy}")
+    assert main(["check", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert out.splitlines()[0].endswith("clips gradients that are still multiplied by the loss scale")
+    assert out.count(remedy) == 1
+    assert f"\n  help: {remedy}\n" in out
+    assert main(["check", "--output-format", "concise", str(path)]) == 1
+    assert capsys.readouterr().out.splitlines()[0].endswith(f" the loss scale: {remedy}")

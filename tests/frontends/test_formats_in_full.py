@@ -330,7 +330,7 @@ def test_full() -> None:
     assert shown("full", findings()) == (
         "b/c d.py:7:3: AMP503 [info] scaler-with-bf16: useless\n"
         "  only on some paths, if x\n"
-        "  help: amp-check explain AMP503\n"
+        "  more: amp-check explain AMP503\n"
         "\n"
         "a.py:2:1: AMP201 [*] [error] clip-before-unscale: scaled: unscale\n"
         "  |\n"
@@ -342,7 +342,7 @@ def test_full() -> None:
         "    1. a.py:1: scales\n"
         "         é = scale(x)\n"
         "  fix: Unscale first (--fix)\n"
-        "  help: amp-check explain AMP201\n"
+        "  more: amp-check explain AMP201\n"
         "\n"
         "Found 2.\n"
     )
@@ -352,9 +352,9 @@ def test_formats_say_what_they_hold() -> None:
     def those(name: str) -> list[str]:
         return [each for each, form in formats.FORMATS.items() if getattr(form, name)]
 
-    assert those("can_count") == ["full", "concise", "json"]
+    assert those("can_count") == ["full", "concise", "agent", "json"]
     assert those("shows_run") == ["full"]
-    assert those("shows_edits") == ["json", "json-lines", "rdjson", "sarif"]
+    assert those("shows_edits") == ["agent", "json", "json-lines", "rdjson", "sarif"]
     assert [name for name in formats.FORMATS if name not in those("shows_fixes")] == [
         "junit",
         "github",
@@ -362,4 +362,4 @@ def test_formats_say_what_they_hold() -> None:
         "azure",
         "pylint",
     ]
-    assert formats.list_counting_formats() == "full, concise or json"
+    assert formats.list_counting_formats() == "full, concise, agent or json"

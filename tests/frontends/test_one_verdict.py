@@ -93,7 +93,7 @@ def test_what_is_passed_over_is_counted_and_listed() -> None:
     done = amp_check(".", "--statistics", "--exclude", "third_party,old.py")
     lines = done.stdout.splitlines()
     assert "1  passed over, holding nothing of mixed precision: data.py" in lines
-    assert "2  passed over, left out by `exclude`: old.py, third_party" in lines
+    assert "2  passed over, left out by `exclude` or `include`: old.py, third_party" in lines
     assert "1  passed over, symbolic links that lead in a circle: circle.py" in lines
     counts = json.loads(amp_check(".", "--statistics", "--output-format", "json").stdout)
     assert {"code": "AMP903", "name": "unreadable-source", "severity": "error", "count": 1} in counts

@@ -66,6 +66,12 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
         '{"gen/*.py" = ["AMP201"], "old.py" = ["AMP901", "AMP902"]}',
         lambda base: {f"{base}/gen/*.py": ("AMP201",), "old.py": ("AMP901", "AMP902")},
     ),
+    "include": (
+        ["train*.py,src/*.py"],
+        ["train*.py src/*.py"],
+        '["train*.py", "src/*.py"]',
+        lambda base: ("train*.py", f"{base}/src/*.py"),
+    ),
     "exclude": (
         ["third_party,src/gen/*.py"],
         ["third_party src/gen/*.py"],
@@ -119,6 +125,8 @@ ROWS: dict[str, tuple[list[str], list[str], str, Callable[[str], Any]]] = {
     "verbose": ([], [], "", lambda base: True),
     "color": (["never"], [], "", lambda base: "never"),
     "config": (["ignore=['AMP901']"], [], "", lambda base: ("ignore=['AMP901']",)),
+    "extend": ([], ["base/amp-check.toml"], '"base/amp-check.toml"', lambda base: f"{base}/base/amp-check.toml"),
+    "required-version": ([], [">=0.1"], '">=0.1"', lambda base: ">=0.1"),
     "isolated": ([], [], "", lambda base: True),
     "paths": ([], ["src train.py"], '["src", "train.py"]', lambda base: (f"{base}/src", f"{base}/train.py")),
     "helpers": (
@@ -160,6 +168,8 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTEST_PLUGINS", "pytest_amp_check.frontends.plugin")
     (tmp_path / "src").mkdir()
     (tmp_path / "train.py").write_text("")
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "amp-check.toml").write_text("")
 
 
 def cli(*argv: str, start: str = ".") -> Options:
@@ -315,6 +325,13 @@ WRONG: dict[kinds.OptionKind, tuple[str | None, str, str, str]] = {
     kinds.HELPERS: ("a.b:clip", "did you mean 'clips'?", '{"a.b" = ["clip"]}', "did you mean 'clips'?"),
     TYPES: ("cudo", "did you mean 'cuda'?", '["cudo"]', "did you mean 'cuda'?"),
     kinds.VERSION: ("two", "must be a version of torch, not 'two'", "2.4", "must be a version of torch, such as"),
+    kinds.CONFIGURATION: ("", "must be the path of a file, not ''", "3", "must be the path of a file, such as"),
+    kinds.REQUIREMENT: (
+        "newest",
+        "must be versions of amp-check, not 'newest'",
+        "0.1",
+        "must be versions of amp-check, such as",
+    ),
     kinds.REVISION: ("-x", "must be a revision of git, not '-x'", "3", "must be a revision of git, such as"),
     kinds.SOURCES: (
         "jobs",
@@ -551,6 +568,7 @@ def test_pyproject_sets_it_for_both(option: Option, tmp_path: Path, pytester: py
     (tmp_path / "pyproject.toml").write_text(text)
     assert value(cli(start=str(tmp_path)), option) == expected(os.path.realpath(tmp_path))
     pytester.mkdir("src")
+    pytester.mkdir("base").joinpath("amp-check.toml").touch()
     pytester.path.joinpath("train.py").touch()
     pytester.path.joinpath("pyproject.toml").write_text(text)
     assert value(in_pytest(pytester), option) == expected(os.path.realpath(pytester.path))
@@ -678,7 +696,7 @@ def test_brackets_in_the_name_of_a_folder_are_no_pattern(tmp_path: Path) -> None
         ("jobs = true", "jobs in [tool.amp-check] of {path} must be a whole number from 1, such as 4"),
         ("report = true", "report in [tool.amp-check] of {path} must be the path of a file, such as"),
         ("report = ''", "report in [tool.amp-check] of {path} must be the path of a file, such as"),
-        ("output-format = 'xml'", "must be one of full, concise, grouped, json, json-lines, junit, github, "),
+        ("output-format = 'xml'", "must be one of full, concise, grouped, agent, json, json-lines, junit, "),
         ("output-format = ['json']", 'sarif, such as "concise"'),
         (
             "severity = {AMP201 = 'fatal'}",

@@ -103,7 +103,7 @@ def test_a_script_is_an_item_that_fails_with_its_findings(pytester: pytest.Pytes
             "train.py:*: AMP201 [[]error[]] clip-before-unscale: *",
             "*| *clip_grad_norm_(*",
             "   | *^^^^*",
-            "  help: amp-check explain AMP201",
+            "  more: amp-check explain AMP201",
             "*= amp-check =*",
             "1  AMP201  [[]error[]]  clip-before-unscale",
             "Found 1 error in 1 file.",

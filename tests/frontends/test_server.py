@@ -151,7 +151,8 @@ def test_the_page_of_a_rule_is_shown(tmp_path: Path) -> None:
         shown = editor.hover(address, 12, 24)
         assert shown.startswith("**AMP201 clip-before-unscale** (error)\n\nGradients are clipped while they are still ")
         assert "**Fix:** Call `scaler.unscale_(optimizer)` between backward and the clip" in shown
-        # The text fits a pop-up: examples and sources are on the linked page.
+        assert "\n+    scaler.unscale_(optimizer)\n" in shown
+        # The text fits a pop-up: whole examples and sources are on the linked page.
         assert len(shown) < 1500
         assert page_at(re.findall(r"\[All about it\]\((.*)\)", shown)[0]) == rule_markdown(RULES["AMP201"])
         assert editor.hover(address, 15, 4).startswith("**AMP401 ")

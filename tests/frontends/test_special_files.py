@@ -8,9 +8,11 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
+from samples import sample
 
 from pytest_amp_check.protocol import bounded_json
 from pytest_amp_check.protocol.regular_files import FileTooLarge, NotRegularFile, read_regular
@@ -114,8 +116,7 @@ def test_what_says_which_torch_is_asked_for(name: str, make: Make) -> None:
     assert amp_check("train.py", "--fix")[0] == 0
 
 
-@pytest.mark.parametrize("where", [".", "inner", "inner/deep"])
-@pytest.mark.parametrize("argv", [(".",), ("train.py",)], ids=["folder", "file"])
+@pytest.mark.parametrize(("where", "argv"), sample(product([".", "inner", "inner/deep"], [(".",), ("train.py",)]), 3))
 def test_an_ignore_file_that_is_a_pipe(where: str, argv: tuple[str, ...]) -> None:
     subprocess.run(["git", "init", "-q"], check=True)
     Path("pyproject.toml").write_text("[project]\nname = 'project'\n")

@@ -266,7 +266,7 @@ def test_a_fix_says_with_which_flags_it_is_made(applicability: str, flags: str) 
     shown = output.render_plain(
         finding_text.format_full([finding(applicability)], source_lines.SourceLines({"a.py": "x = 1\nclip()\n"}))
     )
-    assert shown[-3:] == [f"  fix: unscale first ({flags})\n", "  help: amp-check explain AMP201\n", "\n"]
+    assert shown[-3:] == [f"  fix: unscale first ({flags})\n", "  more: amp-check explain AMP201\n", "\n"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_amp_check import check_source
 from pytest_amp_check.protocol.finding import WARNING, Finding
 from pytest_amp_check.protocol.rule import STATIC, Rule
 from pytest_amp_check.protocol.rules import RULES
@@ -57,6 +58,8 @@ class TestComments:
             "# amp: ignore[AMP201]  # type: ignore[arg-type]",
             "# noqa: AMP201",
             "# noqa:AMP201",
+            "# noqa AMP201 it is meant",
+            "# noqa[AMP201]",
             "# NoQA : amp201",
             "# noqa: E501,AMP201",
             "# noqa: E501 AMP201",
@@ -86,6 +89,8 @@ class TestComments:
             "# noqa: this one is meant",
             "# noqa: clip-before-unscale",
             "# noqaAMP201",
+            "# noqa AMP202",
+            "# noqa[AMP202]",
             "# ruff: noqa",
             "# flake8: noqa: AMP201",
         ],
@@ -232,6 +237,8 @@ class TestUnused:
             ("# amp: ignore", ["no rule finds anything here"]),
             ("# amp: ignore[AMP2]", ["AMP2"]),
             ("# noqa: AMP201, E501", ["AMP201"]),
+            ("# noqa AMP201", ["AMP201"]),
+            ("# noqa[AMP201, AMP202]", ["AMP201; AMP202"]),
             ("# noqa: AMP999", ["AMP999 is no rule"]),
             ("# amp: ignore[AMP201] # noqa: AMP201", ["AMP201", "AMP201"]),
             ("# noqa: E501", []),
@@ -381,7 +388,21 @@ def test_where_a_comment_stands_is_told() -> None:
         ("# amp: noqa", "`# amp: ignore[CODE]`"),
         ("# amp: skip[AMP201]", "`# amp: ignore[AMP201]`"),
         ("# amp: disable", "`# amp: disable[CODE]`"),
-        ("# amp: disable=AMP201", None),
+        ("# amp: disable=AMP201", "`# amp: disable[AMP201]`"),
+        ("# amp: ignore {AMP201}", "`# amp: ignore[AMP201]`"),
+        ("# amp: ignore<AMP201>", "`# amp: ignore[AMP201]`"),
+        ("# amp: ignore=AMP201", "`# amp: ignore[AMP201]`"),
+        ("# AMP: ignore[AMP201]", "`# amp: ignore[AMP201]`"),
+        ("# amp: IGNORE[AMP201]", "`# amp: ignore[AMP201]`"),
+        ("# Amp: Disable[amp201, AMP2]", "`# amp: disable[AMP201, AMP2]`"),
+        ("# amp : ignore[AMP201]", "`# amp: ignore[AMP201]`"),
+        ("# amp ignore[AMP201]", "`# amp: ignore[AMP201]`"),
+        ("# amp: ignore_file[AMP2]", "`# amp: ignore-file[AMP2]`"),
+        ("# amp_check: ignore[AMP201]", "`# amp: ignore[AMP201]`"),
+        ("# ampcheck: noqa: AMP201", "`# amp: ignore[AMP201]`"),
+        ("# AMP: disabled for float32", None),
+        ("# AMP: ignore the scale (see AMP201)", None),
+        ("# amp: ignore[amp201]", None),
         ("# amp: disable: AMP201", "`# amp: disable[AMP201]`"),
         ("# amp-check: ignore[AMP201] reason", "`# amp: ignore[AMP201]`"),
         ("# pytest-amp-check: ignore-file[AMP201]", "`# amp: ignore-file[AMP201]`"),
@@ -402,6 +423,24 @@ def test_a_comment_in_another_form_silences_nothing_and_is_reported(comment: str
         assert silenced(text) == []
         (found,) = read.malformed_comments
         assert text[found.column : found.end_column] == comment
+
+
+def test_a_check_reports_the_comment_and_what_it_does_not_silence() -> None:
+    text = """\
+import torch
+
+def train(model, optimizer, batches, scaler=torch.amp.GradScaler("cuda")):
+    for batch in batches:
+        with torch.autocast("cuda"):
+            loss = model(batch)
+        scaler.scale(loss).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)  # AMP: ignore[AMP201]
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+"""
+    assert [(found.code, found.line) for found in check_source(text)] == [("AMP201", 8), ("AMP902", 8)]
+    assert check_source(text.replace("# AMP:", "# amp:")) == []
 
 
 def test_a_range_ends_with_its_own_list_or_the_file() -> None:

@@ -8,6 +8,7 @@ The programs come from ``runtime_programs``. Each proves its harm before its fin
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,6 +65,10 @@ def execute(source: str, path: Path, start: int = 1, raises: str = "") -> tuple[
     return run, names
 
 
+#: Programs whose finding depends on which of several calls in a line is meant.
+SEVERAL_CALLS_IN_A_LINE = ("a clip by hand, mul_ of grad.data by a number", "a clip by hand, all in one call")
+
+
 def cases(programs: tuple[Program, ...]) -> list[Any]:
     return [
         pytest.param(program, turns, start, id=f"{program.rows} {program.name}, {turns}{suffix}")
@@ -85,6 +90,8 @@ def test_a_mistake_is_named_on_its_line(program: Program, turns: int, start: int
     source = program.source(turns)
     if "get_total_norm" in source and not hasattr(torch.nn.utils, "get_total_norm"):
         pytest.skip("get_total_norm came with torch 2.6")
+    if start > 1 and program.name in SEVERAL_CALLS_IN_A_LINE and sys.version_info < (3, 11):
+        pytest.skip("before Python 3.11 columns are found in whole files only, and this test compiles a part")
     run, names = execute(source, tmp_path / "train.py", start, program.raises)
     if program.shows:
         assert eval(program.shows, names), f"the program does not do the harm: {program.shows}"  # noqa: S307

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from samples import reduced
 
 from pytest_amp_check.frontends.cli import main
 from pytest_amp_check.static import file_analysis
@@ -426,7 +427,7 @@ EDITS = st.lists(
 
 @pytest.mark.long
 @given(rounds=st.lists(EDITS, min_size=2, max_size=5), trusting=st.booleans())
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=reduced(40, 0.5), deadline=None, suppress_health_check=list(HealthCheck))
 def test_any_edits(
     tmp_path_factory: pytest.TempPathFactory, rounds: list[list[tuple[str, str | None]]], trusting: bool
 ) -> None:

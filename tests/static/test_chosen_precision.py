@@ -216,3 +216,34 @@ def test_a_zero_vector_is_normalized(tmp_path: Path) -> None:
     assert said(forward("return F.normalize(x, dim=-1, eps=1e-4)"), "float16") == []
     assert said(forward("return F.normalize(x.float(), dim=-1)"), "float16") == []
     assert said(forward("return F.normalize(x, dim=-1)"), "bfloat16") == []
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("def masked(scores, mask):\n    return scores.masked_fill(mask, -1e9)\n", 2),
+        ("def masked(scores, mask):\n    scores = scores.masked_fill_(mask == 0, value=-1e10)\n    return scores\n", 2),
+        ("LOW = -1e9\n\ndef masked(scores, mask):\n    return F.softmax(scores.masked_fill(mask, LOW), -1)\n", 4),
+        ("def masked(scores: torch.Tensor, mask):\n    scores[mask] = -1e9\n    return scores\n", 2),
+        (forward("x = x.masked_fill(x > 0, -1e9)", "return F.softmax(x, -1)"), 3),
+    ],
+)
+def test_numbers_that_float16_cannot_hold_overflow_in_received_tensors(body: str, line: int) -> None:
+    assert said(body, "float16") == [("AMP506", line, "error")]
+    assert said(body, "bfloat16") == []
+    assert said(body) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def masked(scores, mask):\n    return scores.masked_fill(mask, -1e4)\n",
+        "def masked(scores, mask):\n    return scores.masked_fill(mask, float('-inf'))\n",
+        "def masked(scores, mask):\n    return scores.masked_fill(mask, torch.finfo(scores.dtype).min)\n",
+        "def masked(scores, mask):\n    return scores.float().masked_fill(mask, -1e9)\n",
+        "def masked(scores, mask):\n    scores = scores.float()\n    scores[mask] = -1e9\n    return scores\n",
+        "def label(labels, mask):\n    return labels.masked_fill(mask, -100_000)\n",
+    ],
+)
+def test_numbers_that_fit_or_wider_tensors_are_silent(body: str) -> None:
+    assert said(body, "float16") == []

@@ -175,13 +175,15 @@ def test_a_comment_at_the_top_silences_the_file() -> None:
 
 
 @pytest.mark.parametrize(
-    "comment", ["# amp: on", "# ignore[AMP201]", "# amp ignore[AMP201]", "# type: ignore", "# noqa: E501"]
+    "comment", ["# amp: on", "# ignore[AMP201]", "# amp ignores AMP201", "# type: ignore", "# noqa: E501"]
 )
 def test_other_comments_silence_nothing(comment: str) -> None:
     assert found(at(SCRIPT, CLIP, comment)) == BOTH
 
 
-@pytest.mark.parametrize("comment", ["# amp: ignored", "# amp: ignore(AMP201)", "# amp-check: ignore[AMP201]"])
+@pytest.mark.parametrize(
+    "comment", ["# amp: ignored", "# amp: ignore(AMP201)", "# amp ignore[AMP201]", "# amp-check: ignore[AMP201]"]
+)
 def test_a_comment_in_another_form_silences_nothing_and_is_found(comment: str) -> None:
     assert found(at(SCRIPT, CLIP, comment)) == BOTH | {(CLIP, "AMP902")}
 

@@ -459,6 +459,59 @@ def test_a_violation_in_a_function_is_found_where_the_states_of_its_caller_are_j
     assert found(tmp_path) == marks(tmp_path) | too_large
 
 
+#: One file in which ``fit`` is too large, and a method that chooses between two precisions.
+WINDOW = """\
+import torch
+
+class Trainer:
+    def __init__(self, net, args):
+        self.net = net
+        self.args = args
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def fit(self, batches):
+{stages}
+        for batch in batches:
+            self.train_batch(batch, self.args.precision == "fp16")
+
+    def train_batch(self, batch, scaled):
+        {before}
+        for images in batch:
+            {inside}
+            with torch.autocast("cuda", dtype=torch.float16, enabled=scaled):
+                loss = self.net(images).mean() / len(batch)
+            if scaled:
+                self.scaler.scale(loss).backward()
+            else:
+                loss.backward()
+        if scaled:
+            self.scaler.step(self.opt)
+            self.scaler.update()
+        else:
+            self.opt.step()
+"""
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_mistake_of_any_precision_is_found_where_the_states_of_the_caller_are_joined(
+    inside: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The flag that chooses between two precisions does not excuse gradients that both lose."""
+    monkeypatch.setattr("pytest_amp_check.protocol.graph_exploration.LIMIT", 100)
+    monkeypatch.setattr("pytest_amp_check.protocol.graph_exploration.MOST_SPENT", 10)
+    stages = "\n".join(
+        f"        if self.args.stage{each}:\n            self.opt.zero_grad()\n            self.net.prepare({each})"
+        for each in range(40)
+    )
+    clear = "self.opt.zero_grad()"
+    text = WINDOW.replace("{stages}", stages).replace("{before}", "pass" if inside else clear)
+    (tmp_path / "main.py").write_text(
+        text.replace("{inside}", f"{clear}  # AMP304" if inside else "pass"), encoding="utf-8"
+    )
+    assert {one for one in found(tmp_path) if one[2] != "AMP903"} == marks(tmp_path)
+
+
 #: A subclass whose inherited ``fit`` is too large for an analysis of all its states.
 SUBCLASS = """\
 import torch

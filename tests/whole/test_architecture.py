@@ -148,7 +148,9 @@ def may(name: str, found: Import) -> bool:
             room, wanted = [*name.split("/")[1:-1], ""][0], rest.split(".")[1]
             return wanted in RUNTIME_ROOMS.get(room, ())
         writes = file == "exports.py" and found.lazy and top in ("pandas", "wandb")
-        return standard or folder == "protocol" or top == "torch" or writes
+        # The columns of code objects before Python 3.11.
+        locates = file == "instructions.py" and found.lazy and top == "executing"
+        return standard or folder == "protocol" or top == "torch" or writes or locates
     if where == "frontends/server":
         # Loaded for one command only.
         return standard or (own and folder != "runtime") or top in ("lsprotocol", "pygls")
@@ -158,9 +160,9 @@ def may(name: str, found: Import) -> bool:
         # Resolved options do not depend on a frontend. The effects on a check are requested lazily from the engine.
         if own:
             known = folder == "protocol" or rest.startswith(("frontends.options", "frontends.formats"))
-            return known or (found.lazy and folder == "static")
-        # The predecessor of tomllib before Python 3.11.
-        return standard or (top == "tomli" and file == "files.py" and found.lazy)
+            return known or (found.lazy and folder in ("static", "__version__"))
+        # The predecessor of tomllib before Python 3.11, and what reads versions.
+        return standard or ((top, file) in (("tomli", "files.py"), ("packaging", "versions.py")) and found.lazy)
     if where == "frontends":
         if own and rest.startswith("frontends.server"):
             return file == "cli.py" and found.lazy
@@ -170,6 +172,8 @@ def may(name: str, found: Import) -> bool:
             )
         if top == "rich":
             return file == "output.py"
+        if top == "mcp":
+            return file == "mcp_server.py"
         if top == "shtab":
             return file == "completion.py" and found.lazy
         return standard or (top == "pytest" and file in ("plugin.py", "fixtures.py", "recording.py"))

@@ -63,7 +63,9 @@ def test_what_is_made_from_the_code_is_up_to_date(
 
 def test_each_part_stands_in_one_document(blocks: dict[str, str]) -> None:
     assert set(blocks) == {"output", "whole output", "rules", "modules", "claims"}
-    assert sorted(blocks) == sorted(name for names in MAKER["DOCUMENTS"].values() for name in names)
+    # The README in Chinese repeats the output of the English one.
+    documents = {path: names for path, names in MAKER["DOCUMENTS"].items() if path.name != "README.zh.md"}
+    assert sorted(blocks) == sorted(name for names in documents.values() for name in names)
 
 
 def test_the_pages_of_the_rules_are_up_to_date() -> None:

@@ -70,6 +70,7 @@ MADE: dict[tuple[str, str], Sequence[str | bytes]] = {
 #: Expressions with a known limit of their input, with the reason.
 BOUNDED: dict[str | bytes, str] = {
     rb"(\w+) *(?::[^=\n]*)?$": "100 bytes before an assignment",
+    rb"model\w*(?:\s*=.*\))?$": "200 bytes before a cast",
     **{pattern: "1,000 characters of one line" for _, pattern in newer_syntax._STATEMENTS},
     newer_syntax._UNPARENTHESIZED.pattern: "1,000 characters of one line",
     r"invalid choice: '([^']*)' \(choose from (.*)\)$": "what argparse says of one argument",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 
 from ...protocol.regular_files import LARGEST_CONFIG, FileTooLarge, NotRegularFile, read_regular
-from .kinds import suggest_nearest
+from .kinds import InvalidValue, suggest_nearest
 from .table import BY_KEY, OPTIONS
 
 TYPE_CHECKING = False
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 TABLE = "[tool.amp-check]"
+#: Keys about the files themselves.
+EXTEND, REQUIRED = "extend", "required-version"
 #: Configuration files. The first file in a folder counts; all but the last contain only keys of this tool.
 FILES = (".amp-check.toml", "amp-check.toml", "pyproject.toml")
 
@@ -83,6 +86,47 @@ def read_table(path: str) -> dict[str, Any] | None:
     return None
 
 
+def load_extended(path: str, table: dict[str, Any], extended: str | None) -> list[tuple[str, dict[str, Any]]]:
+    """Return a configuration file and the files that it extends, the nearest first, each with its table.
+
+    ``extended`` is the file that the first one extends, or None. Raise ConfigError for a missing file and for a cycle.
+    """
+    layers = [(path, table)] if path else []
+    while extended is not None:
+        where = f"{EXTEND} in {display_name(path)}" if path else EXTEND
+        if any(os.path.realpath(extended) == os.path.realpath(known) for known, _ in layers):
+            chain = " extends ".join([*(known for known, _ in layers), extended])
+            raise ConfigError(f"{where} leads in a circle, {chain}: remove one of them")
+        found = read_table(extended)
+        if found is None:
+            what = f"has no table {TABLE}" if os.path.isfile(extended) else "does not exist"
+            raise ConfigError(f"{where} names {extended}, which {what}")
+        layers.append((extended, found))
+        path, extended = extended, find_extended(found, extended)
+    return layers
+
+
+def find_extended(table: dict[str, Any], path: str) -> str | None:
+    """Return the path of the file that a configuration file extends, or None."""
+    if EXTEND not in table:
+        return None
+    kind = BY_KEY[EXTEND].kind
+    try:
+        found: str = kind.from_toml(table[EXTEND], os.path.dirname(path))
+    except InvalidValue as error:
+        raise ConfigError(f"{EXTEND} in {display_name(path)} must be {error}, such as {kind.example}") from None
+    return found
+
+
+def refuse_other_version(versions: str, where: str) -> None:
+    """Raise ConfigError if a version specifier does not allow this version of amp-check."""
+    from ... import __version__
+    from .versions import allows_version
+
+    if not allows_version(versions, __version__):
+        raise ConfigError(f"{where} is {versions}, and this is amp-check {__version__}: install one of those versions")
+
+
 def _holds_null(value: Any) -> bool:
     """Return True if a string in a TOML value contains a null byte, at any depth."""
     if isinstance(value, dict):
@@ -117,6 +161,11 @@ def check_table(table: Any, path: str) -> dict[str, Any]:
     """Return the settings of a table. Raise ConfigError for a key that is no option of a file."""
     if not isinstance(table, dict):
         raise ConfigError(f"{display_name(path)} must be a table")
+    # First of all: another version may know other keys.
+    with suppress(InvalidValue):
+        if REQUIRED in table:
+            versions = BY_KEY[REQUIRED].kind.from_toml(table[REQUIRED], "")
+            refuse_other_version(versions, f"{REQUIRED} in {display_name(path)}")
     keys = tuple(option.key for option in OPTIONS if option.allowed_in_file)
     for key, value in table.items():
         if key in keys:

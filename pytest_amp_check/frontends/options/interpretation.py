@@ -54,6 +54,7 @@ def make_settings(options: Options) -> Settings:
         per_file_ignores=tuple(ignores),
         severity=severity,
         exclude=options.exclude + options.extend_exclude,
+        include=options.include,
         force_exclude=options.force_exclude,
         gitignore=options.respect_gitignore,
         suppress=not options.ignore_noqa,

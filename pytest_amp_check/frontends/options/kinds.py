@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Color modes.
 AUTO, ALWAYS, NEVER = "auto", "always", "never"
+#: Output format that coding agents get without asking.
+AGENT = "agent"
 #: Values of ``only``: the analyzer and the recorder of --amp-check.
 STATIC, RUNTIME = "static", "runtime"
 DEVICES = ("auto", "cpu", "cuda", "emulate")
@@ -230,6 +232,15 @@ def _parse_revision(value: Any) -> str:
     return value
 
 
+def _parse_requirement(value: Any) -> str:
+    from .versions import parse_versions
+
+    versions = parse_versions(value) if isinstance(value, str) else None
+    if versions is None:
+        raise InvalidValue("versions of amp-check")
+    return versions
+
+
 def _require_bool(value: Any, base: str) -> bool:
     if not isinstance(value, bool):
         raise InvalidValue("true or false")
@@ -306,6 +317,10 @@ TYPES = OptionKind(
     lambda v, b: _require_device_types(_require_strings(v)),
 )
 VERSION = OptionKind('"2.4"', "string", lambda v, b: _parse_version(v[-1]), lambda v, b: _parse_version(v))
+CONFIGURATION = OptionKind('"../amp-check.toml"', "string", lambda v, b: _parse_path(v[-1], b), _parse_path)
+REQUIREMENT = OptionKind(
+    '">=0.1,<1"', "string", lambda v, b: _parse_requirement(v[-1]), lambda v, b: _parse_requirement(v)
+)
 REVISION = OptionKind('"origin/main"', "string", lambda v, b: _parse_revision(v[-1]), lambda v, b: _parse_revision(v))
 SOURCES = OptionKind(
     '["amp-check.toml"]', "args", lambda v, b: tuple(v), lambda v, b: tuple(_require_strings(v)), separators="\n"

@@ -1,7 +1,8 @@
 """Resolution of option values: the source with the highest priority wins.
 
 The sources are the command line, ``--config KEY=VALUE``, an environment variable, pytest's configuration, the
-configuration file, and the default. Options that extend another option combine all sources.
+configuration file, the files that it extends, the variables of coding agents, and the default. Options that extend
+another option combine all sources.
 """
 
 from __future__ import annotations
@@ -9,9 +10,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 
-from .files import TABLE, ConfigError, check_table, display_name, find_nearest_file, parse_toml, read_table
+from .agents import find_agent_variable
+from .files import (
+    TABLE,
+    ConfigError,
+    check_table,
+    display_name,
+    find_nearest_file,
+    load_extended,
+    parse_toml,
+    read_table,
+    refuse_other_version,
+)
 from .flags import CLI, find_flag
-from .kinds import FLAG, InvalidValue, split_words
+from .kinds import AGENT, FLAG, FORMAT, InvalidValue, split_words
 from .table import BY_KEY, OPTIONS, VARIABLE, Option, Options
 
 TYPE_CHECKING = False
@@ -75,8 +87,17 @@ def resolve_options(
         lambda option: _from_table(option, overrides, os.getcwd(), f"--config {option.key}"),
         _from_variable,
         from_pytest,
-        lambda option: _from_table(option, table, options.project_folder, f"{option.key} in {display_name(path)}"),
     ]
+    files = len(places)
+    extend = BY_KEY["extend"]
+    extended = _find_sources(extend, [*places, _make_file_place(path, table)])[0].value
+    if isolated and extended is not None:
+        raise ConfigError(f"{extend.key} names {extended}, and --isolated reads no file: leave one of the two out")
+    layers = load_extended(path, table, extended)
+    options.configuration_files = tuple(file for file, _ in layers)
+    places += [_make_file_place(*layer) for layer in layers]
+    after_files = len(places)
+    places.append(_from_agent)
     sources = {option.name: _find_sources(option, places) for option in OPTIONS}
     for option in OPTIONS:
         found = sources[option.name]
@@ -86,8 +107,11 @@ def resolve_options(
         setattr(options, option.name, value)
         options.origins[option.name] = " and ".join(each.location for each in found)
     named = path in map(os.path.abspath, config)
-    by_file = (name for name, each in sources.items() if each[0].priority == len(places) - 1)
+    by_file = (name for name, each in sources.items() if files <= each[0].priority < after_files)
     options.set_by_file = frozenset(() if named else by_file)
+    for each in sources["required_version"]:
+        if each.value is not None and each.priority < files:
+            refuse_other_version(each.value, each.location)
     select, ignore = sources["select"][0].priority, sources["ignore"][0].priority
     options.insisted_select = _combine_values(
         [each.value for each in sources["extend_select"] if each.priority < ignore], ()
@@ -96,6 +120,19 @@ def resolve_options(
         # A selection of higher priority is exact: an ignore of lower priority must not reduce the selection.
         options.ignore = ()
     return options
+
+
+def _make_file_place(path: str, table: Mapping[str, Any]) -> Place:
+    """Return the source of the values of a configuration file. Relative paths count from its folder."""
+    return lambda option: _from_table(option, table, os.path.dirname(path), f"{option.key} in {display_name(path)}")
+
+
+def _from_agent(option: Option) -> _OptionSource | None:
+    """Return the output format for coding agents if one of them runs the command."""
+    if option.kind is not FORMAT:
+        return None
+    variable = find_agent_variable()
+    return None if variable is None else _OptionSource(f"the variable {variable} of a coding agent", AGENT)
 
 
 def _find_sources(option: Option, places: list[Place]) -> list[_OptionSource]:

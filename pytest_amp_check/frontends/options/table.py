@@ -7,6 +7,7 @@ from ...protocol.declared_wrappers import DOES
 from ...protocol.finding import SEVERITIES, WARNING
 from .kinds import (
     AUTO,
+    CONFIGURATION,
     COUNT,
     DEVICE,
     DTYPE,
@@ -21,6 +22,7 @@ from .kinds import (
     PATH,
     PATHS,
     PATTERNS,
+    REQUIREMENT,
     REVISION,
     SECONDS,
     SIZE,
@@ -176,6 +178,16 @@ TOPICS: dict[str, tuple[Option, ...]] = {
             ini="amp_check_paths",
         ),
         Option(
+            "include",
+            PATTERNS,
+            (),
+            "patterns of files to check in folders, instead of all Python files, notebooks and Markdown",
+            metavar="PATTERNS",
+            flag="--include",
+            run_flag="",
+            ini="amp_include",
+        ),
+        Option(
             "exclude",
             PATTERNS,
             (),
@@ -200,7 +212,7 @@ TOPICS: dict[str, tuple[Option, ...]] = {
             "force-exclude",
             FLAG,
             False,
-            "apply exclude also to files given on the command line",
+            "apply exclude and include also to files given on the command line",
             flag="--force-exclude",
             run_flag="",
         ),
@@ -547,12 +559,26 @@ TOPICS: dict[str, tuple[Option, ...]] = {
             flag="--config",
             allowed_in_file=False,
         ),
+        Option(
+            "extend",
+            CONFIGURATION,
+            None,
+            "configuration file with values for the options that this file does not set",
+            metavar="FILE",
+        ),
+        Option(
+            "required-version",
+            REQUIREMENT,
+            None,
+            "versions of amp-check that may use this configuration; other versions report an error",
+            metavar="VERSIONS",
+        ),
         Option("isolated", FLAG, False, "read no configuration file", flag="--isolated", allowed_in_file=False),
         Option(
             "show-settings",
             FLAG,
             False,
-            "list every option with its value and origin, and check nothing",
+            "list every option with its value and origin, also as JSON (--output-format), and check nothing",
             flag="--show-settings",
             run_flag="",
             allowed_in_file=False,
@@ -657,6 +683,7 @@ class Options:
     extend_select: tuple[str, ...]
     per_file_ignores: dict[str, tuple[str, ...]]
     extend_per_file_ignores: dict[str, tuple[str, ...]]
+    include: tuple[str, ...]
     exclude: tuple[str, ...]
     force_exclude: bool
     extend_exclude: tuple[str, ...]
@@ -695,6 +722,8 @@ class Options:
     verbose: bool
     color: str
     config: tuple[str, ...]
+    extend: str | None
+    required_version: str | None
     isolated: bool
     paths: tuple[str, ...]
     helpers: dict[str, tuple[str, ...]]
@@ -714,6 +743,8 @@ class Options:
     compare: str | None
     #: Folder of the configuration file, or "" without file.
     project_folder: str
+    #: Paths of the configuration file and of the files that it extends.
+    configuration_files: tuple[str, ...]
     #: Options set by a configuration file that was not named by --config: the file belongs to the checked code.
     set_by_file: frozenset[str]
     #: Words of extend_select with higher priority than ignore, which ignore does not remove.

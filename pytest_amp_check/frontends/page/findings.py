@@ -52,7 +52,7 @@ def _render_article(finding: Mapping[str, Any], violation: Mapping[str, Any] | N
         f'<article class="finding {severity}"><p class="severity">'
         f'<span aria-hidden="true">{html_parts.GLYPHS[severity]}</span> '
         f"<strong>{severity}</strong> {named} {html_parts.escape_text(finding['name'])}</p>"
-        f"<p>{html_parts.render_prose(finding['message'])}</p><p>{_render_location(finding)}</p>"
+        f"<p>{html_parts.render_prose(data.get('problem', finding['message']))}</p><p>{_render_location(finding)}</p>"
         f"{_render_frame(data['frame'], finding)}{some}"
         f"{_render_steps(violation)}{_render_events(data)}{_render_help(data['help'])}</article>"
     )

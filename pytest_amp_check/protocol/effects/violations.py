@@ -55,6 +55,8 @@ def apply_transition(
             label = "backward@stale-again"
         if label == "backward@unscaled" and _is_unscaled_early(checker, ctx, i):
             label = "backward@unscaled-early"
+        if label == "clip@scaled" and _may_be_unscaled_by_callback(checker, ctx, i):
+            label = "clip@scaled-callback"
         if label == "update@nothing" and _is_step_bypassed(checker, ctx, i):
             label = "update@left-out"
         is_exempt = EXCUSES.get(LABELS[label][1].exemption)
@@ -112,6 +114,20 @@ def _is_unscaled_early(checker: Checker, ctx: EventContext, i: int) -> bool:
         elif isinstance(event, e.Backward):
             return False
         elif isinstance(event, (e.ScalerStep, e.Step, e.ZeroGrad, e.OptimizerNew)):
+            return True
+    return False
+
+
+def _may_be_unscaled_by_callback(checker: Checker, ctx: EventContext, i: int) -> bool:
+    """Return True if callbacks that received the optimizer or its scaler ran between backward and the clip."""
+    things = {checker.optimizer_keys[i], ctx.state.optimizer_states[i].scaler_key}
+    is_before_clip = isinstance(ctx.event, e.Clip)
+    for index in checker.walk_back(ctx.point):
+        event = checker.event_at(index)
+        if isinstance(event, e.Backward):
+            return False
+        is_before_clip = is_before_clip or isinstance(event, e.Clip)
+        if is_before_clip and isinstance(event, e.Handoff) and event.notifies and not things.isdisjoint(event.things):
             return True
     return False
 

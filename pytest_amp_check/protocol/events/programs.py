@@ -44,6 +44,8 @@ class Handoff(Event):
     trains: Collection[int] = ()
     #: Possible effects of the code, from MATTERS.
     about: Collection[str] = MATTERS
+    #: Callbacks of the user are told what the program does, and may do anything.
+    notifies: bool = False
     #: Optimizers whose gradients are assigned from any source.
     given: Collection[int] = ()
 

@@ -125,6 +125,7 @@ INDEX: tuple[Listing, ...] = (
         (),
         (
             "clip@scaled",
+            "clip@scaled-callback",
             "clip@scaled-by-hand",
             "clip@stepped",
             "clip:beside",

@@ -13,6 +13,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from ...protocol.sites import Site
+from ..record.instructions import Span, instruction_span
 from ..record.sites import SiteFinder, is_inner, is_ours
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -114,7 +115,7 @@ class Frame:
         scope = self.scope
         if scope is None:
             return None
-        span = _instruction_span(self.python_frame.f_code, self.instruction, self.line)
+        span = instruction_span(self.python_frame.f_code, self.instruction, self.line)
         candidates = [
             node
             for node in ast.walk(scope.body)
@@ -229,23 +230,7 @@ def _code_of(value: object) -> CodeType | None:
     return code if isinstance(code, CodeType) else None
 
 
-_Span = tuple[int, int, int, int]
-
-
-def _instruction_span(code: CodeType, instruction: int, line: int) -> _Span | None:
-    """Return first line, column, last line and end column of an instruction; columns are in bytes. None if unknown."""
-    positions = getattr(code, "co_positions", None)
-    if positions is None:
-        return None
-    for number, (first, last, column, end) in enumerate(positions()):
-        if number == instruction // 2:
-            if first is None or last is None or column is None or end is None:
-                return None
-            return first, column, last, end
-    return None
-
-
-def _contains_span(node: ast.AST, span: _Span | None, line: int) -> bool:
+def _contains_span(node: ast.AST, span: Span | None, line: int) -> bool:
     assert isinstance(node, (ast.expr, ast.stmt))
     if span is None:
         return node.lineno <= line <= (node.end_lineno or node.lineno)

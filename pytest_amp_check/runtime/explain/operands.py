@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -83,12 +82,11 @@ def _find_called_object(raised: RaisedError, node: ast.Call, scope: Scope) -> An
     """Return the called object, also if its name can no longer be resolved, or MISSING.
 
     Since Python 3.12 a comprehension is part of its function (PEP 709), and its variables are gone after the exception.
-    The frame below the call then still holds a called module. Before 3.11 only the line of a call is known, so the
-    frame below may belong to another call in the same line. The frame also gives the object behind ``super()``.
+    The frame below the call then still holds a called module. The frame also gives the object behind ``super()``.
     """
     callee = resolve_expression(node.func, scope)
     inner_frames = raised.frames[raised.frames.index(raised.user_frame) + 1 :]
-    if callee is MISSING and inner_frames and _runs_module(inner_frames[0]) and sys.version_info >= (3, 11):
+    if callee is MISSING and inner_frames and _runs_module(inner_frames[0]):
         return inner_frames[0].python_frame.f_locals.get("self", MISSING)
     return callee
 

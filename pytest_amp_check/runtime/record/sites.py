@@ -17,6 +17,7 @@ import torch
 
 from ...protocol.frameworks import RUN_PACKAGES
 from ...protocol.sites import Site
+from .instructions import Span, instruction_span
 
 #: Largest number of calls that a location keeps of its call chain.
 DEPTH = 40
@@ -35,8 +36,6 @@ _INNER = (
     threading.__file__,
     os.path.dirname(concurrent.futures.__file__) + os.sep,
 )
-
-Span = tuple[int, int, int, int]
 
 
 class _InnerPathCache(dict[str, bool]):
@@ -135,7 +134,6 @@ class SiteFinder:
         #: Ids of code objects with offsets, innermost first, to the location. _kept_codes keeps the code objects alive.
         self._sites_by_calls: dict[tuple[int, ...], Site] = {}
         self._kept_codes: dict[int, CodeType] = {}
-        self._spans_by_code: dict[CodeType, list[tuple[int | None, int | None, int | None, int | None]]] = {}
 
     def show_from(self, outermost: FrameType | None) -> None:
         """Set the outermost visible frame, in which the recording began. Calls above the frame are hidden."""
@@ -211,23 +209,15 @@ class SiteFinder:
         assert caller is not None
         return caller
 
-    def _instruction_span(self, code: CodeType, lasti: int) -> Span:
-        positions = getattr(code, "co_positions", None)
-        if positions is not None:
-            spans = self._spans_by_code.get(code)
-            if spans is None:
-                spans = self._spans_by_code[code] = list(positions())
-            line, end_line, column, end_column = spans[lasti // 2]
-            if line is not None and end_line is not None and column is not None and end_column is not None:
-                # Columns of code objects count bytes, and columns of locations count characters.
-                return (
-                    line,
-                    _character_column(code, line, column),
-                    end_line,
-                    _character_column(code, end_line, end_column),
-                )
+    @staticmethod
+    def _instruction_span(code: CodeType, lasti: int) -> Span:
         line = _line_of(code, lasti)
-        return line, 0, line, 0
+        span = instruction_span(code, lasti, line)
+        if span is None:
+            return line, 0, line, 0
+        # Columns of code objects count bytes, and columns of locations count characters.
+        line, column, end_line, end_column = span
+        return line, _character_column(code, line, column), end_line, _character_column(code, end_line, end_column)
 
 
 def _qualified_name(code: CodeType) -> str:

@@ -88,12 +88,17 @@ def _parse_site(site: Site) -> ast.AST | None:
     if not lines:
         return None
     if (site.line, site.column) == (site.end_line, site.end_column):
-        # Before Python 3.11 only the line is known, so the whole line may be the call.
+        # Before Python 3.11 often only the line is known, so the whole line may be the call, or begin a block.
         text = lines[0].strip()
-    else:
-        lines[-1] = lines[-1][: site.end_column]
-        lines[0] = lines[0][site.column :]
-        text = "".join(lines).strip()
+        return _parse_code(text) or _parse_code(f"{text}\n    pass")
+    lines[-1] = lines[-1][: site.end_column]
+    lines[0] = lines[0][site.column :]
+    text = "".join(lines).strip()
+    return _parse_code(text)
+
+
+def _parse_code(text: str) -> ast.AST | None:
+    """Return the syntax node of an expression, of the value of an assignment or of another statement, or None."""
     with contextlib.suppress(SyntaxError, ValueError):
         return ast.parse(f"({text})", mode="eval").body
     with contextlib.suppress(SyntaxError, ValueError):

@@ -328,6 +328,9 @@ def _attribute_of_each(interp: Interpreter, receiver: UnionValue, name: str, nod
 def _class_attribute(interp: Interpreter, receiver: ClassValue, name: str, node: ast.AST) -> Value | None:
     if name not in receiver.cls.methods and _is_enum(interp, receiver.cls):
         return Const((receiver.cls.module.path, receiver.cls.name, name))
+    method = method_of(interp, receiver.cls, name)
+    if method is not None and "staticmethod" in method.decorator_names():
+        return FunctionValue(method, receiver.frame)
     setting = _setting_of_class(interp, receiver.cls, name)
     if setting is not None:
         return setting

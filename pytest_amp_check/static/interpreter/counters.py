@@ -8,6 +8,7 @@ from collections.abc import Callable
 from ...protocol.source_text import NegatedText, SourceText
 from .comparisons import ABOVE, BELOW, EQUAL, ItemCounts, RangeEnds, RangeSteps, record_comparison, record_window_end
 from .conditions import Formula, conjunction, disjunction, literals, negate
+from .enumerations import compare_members
 from .formulas import truth_of
 from .identity import structural_unknown
 from .interpreter import Interpreter
@@ -133,6 +134,9 @@ def equality_formula(interp: Interpreter, left: Value, right: Value, node: ast.C
         others = right.possible_dtypes
         same = [conjunction(one, others[dtype]) for dtype, one in left.possible_dtypes.items() if dtype in others]
         return interp.shorten_formula(disjunction(*same))
+    known = compare_members(interp, left, right)
+    if known is not None:
+        return known
     for value, other in ((left, right), (right, left)):
         if value.role == "device" and value.recognized_from is None and isinstance(other.value, str):
             # torch.device("cuda") == "cuda" is False.

@@ -16,10 +16,10 @@ from .expressions.assignments import assign_target, record_name
 from .imports import dotted_name, look_up
 from .interpreter import HandlerTable, Interpreter, first_result
 from .joins import join_heaps, join_values, join_variables
-from .name_effects import effects_of_body
+from .name_effects import effects_of_body, effects_on_objects
 from .source_text import TextTemplate
 from .tensors import in_region
-from .unanalyzed_code import call_unknown
+from .unanalyzed_code import call_unknown, reachable_objects
 from .values.containers import MappingValue, SequenceValue
 from .values.contexts import GradMode
 from .values.definitions import Args, Frame, FunctionValue, GeneratorContext, GeneratorValue, Instance, Keywords, Vars
@@ -74,7 +74,7 @@ def inline_call(
         args = [func.receiver, *args]
     instead = _unanalyzed_value(interp, func, node, always=always)
     if instead is not None:
-        effects = None if function.is_abstract() else effects_of_body(function)
+        effects = None if function.is_abstract() else _effects_on_arguments(interp, function, args, keywords)
         made = call_unknown(interp, instead, args, keywords, node, effects=effects)
         made.is_divided = made.is_divided or function.divides_by_argument()
         return made
@@ -91,6 +91,15 @@ def inline_call(
     frame.cls = function.cls
     frame.receiver = func.receiver
     return _tag_with_callee(function.name, execute_function(interp, frame, function, func.wrappers, node))
+
+
+def _effects_on_arguments(interp: Interpreter, function: Function, args: Args, keywords: Keywords) -> frozenset[str]:
+    """Return the effects of a function whose body is not analyzed on the scalers and optimizers that it receives."""
+    names = [parameter.arg for parameter in function.parameters()]
+    given = [*zip(names, args, strict=False), *keywords.items()]
+    holders = frozenset(name for name, value in given if reachable_objects(interp, [value]))
+    known = len(args) <= len(names) and keywords.keys() <= {*names, *(a.arg for a in function.node.args.kwonlyargs)}
+    return effects_on_objects(function, holders) if known and holders else effects_of_body(function)
 
 
 def _tag_with_callee(name: str, value: Value) -> Value:

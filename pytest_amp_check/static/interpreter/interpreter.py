@@ -17,7 +17,15 @@ from ...protocol.sites import Site
 from ...protocol.tracked_objects import TrackedObject
 from ..project.module import Class, Function, Module
 from ..project.project import Project
-from .conditions import Formula, PredicateTable, count_predicates, implied_literals, literals, mentions_key
+from .conditions import (
+    Formula,
+    PredicateTable,
+    conjunction,
+    count_predicates,
+    implied_literals,
+    literals,
+    mentions_key,
+)
 from .state import AbstractState, GraphBuilder
 from .values.definitions import Args, Frame, FunctionValue, Instance, Keywords, Vars
 from .values.value import EMPTY, UnknownValue, Value
@@ -241,7 +249,7 @@ class Interpreter:
                 forgotten &= ~lasting_mask
             self.builder.nodes[head].forgotten_predicates |= forgotten
 
-    def without_events(self, act: Callable[[], None]) -> None:
+    def without_events(self, act: Callable[[], object]) -> None:
         """Run ``act`` for the values and the effect on objects, without recording events."""
         state, builder = self.state, self.builder
         self.builder = GraphBuilder([])
@@ -252,7 +260,7 @@ class Interpreter:
         self.builder.discard_exits()
         self.state, self.builder = state, builder
 
-    def speculate(self, act: Callable[[], None]) -> None:
+    def speculate(self, act: Callable[[], object]) -> None:
         """Run ``act`` without recording events, and restore the state from before."""
         state, variables = self.state, self.state.frame.vars
         self.state = state.copy()
@@ -292,8 +300,11 @@ class Interpreter:
         self.expression_values[node] = value
         return value
 
-    def execute_block(self, statements: Items[ast.stmt]) -> None:
-        """Execute a block of statements. Stop if the next statement is unreachable."""
+    def execute_block(self, statements: Items[ast.stmt]) -> Formula:
+        """Execute a block of statements. Stop if the next statement is unreachable.
+
+        Return the condition under which the block ends, because no exit inside it was taken.
+        """
         state = self.state
         base, fallback_depth = len(state.path_condition), state.fallback_depth
         handlers = self.handlers.statements
@@ -306,8 +317,10 @@ class Interpreter:
             handler = handlers.get(type(statement))
             if handler is not None:
                 handler(self, statement)
+        condition = conjunction(*state.path_condition[base:])
         del state.path_condition[base:]
         state.fallback_depth = fallback_depth
+        return condition
 
     def call_value(self, func: Value, args: Args, keywords: Keywords, node: ast.AST) -> Value:
         """Return the result of a call of a value."""

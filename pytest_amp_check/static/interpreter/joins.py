@@ -79,7 +79,7 @@ def residual_condition(interp: Interpreter, formula: Formula) -> Formula:
 
 
 def run_branches(
-    interp: Interpreter, formula: Formula, run_then: Callable[[], None], run_else: Callable[[], None]
+    interp: Interpreter, formula: Formula, run_then: Callable[[], object], run_else: Callable[[], object]
 ) -> tuple[bool, bool]:
     """Execute two branches with separate variables, and join their states. Return True for each branch that ends.
 
@@ -97,7 +97,7 @@ def run_branches(
     yes, no = split_on(interp, formula)
     variables, heap, before = interp.state.frame.vars, interp.state.heap, len(interp.heap_writes)
 
-    def run_branch(node: int | None, condition: Formula, act: Callable[[], None]) -> tuple[int | None, Vars, Heap]:
+    def run_branch(node: int | None, condition: Formula, act: Callable[[], object]) -> tuple[int | None, Vars, Heap]:
         interp.state.frame.vars, interp.state.heap, interp.state.current_node = dict(variables), dict(heap), node
         interp.state.path_condition.append(condition)
         act()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from ...protocol import events as e
 from ..project.module import Function
 from ..project.syntax import tail_name, walk
+from .source_text import names_in
 
 #: Words of names, and the effect that each word suggests. This is the only list of such words.
 _EFFECT_BY_WORD: dict[str, str] = {
@@ -24,7 +25,13 @@ _TRAINING_WORDS = frozenset(
 )
 #: Words of code that has a step, an update or a scale unrelated to gradients.
 _UNRELATED_WORDS = frozenset("lr learning rate schedule scheduler sched ema log logger print save load".split())
+#: Syntax that gives an object another name.
+_BINDINGS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr, ast.withitem)
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+#: Names that tell a callback when the call happens, and nothing of what the callback does.
+_NOTIFICATION = re.compile(
+    r"_*((on_)?(before|after)_\w+|on_\w+_(start|begin|end)|on([A-Z]\w*)(Start|Begin|End)|on(Before|After)[A-Z]\w*)"
+)
 #: Cache of the effects of names: programs call few names, and call these often.
 _effects_by_name: dict[str, frozenset[str]] = {}
 
@@ -38,7 +45,14 @@ def effects_of_name(name: str) -> frozenset[str]:
     return known
 
 
+def is_notification(name: str) -> bool:
+    """Return True for the name of a callback's method that says only when it is called: ``on_backward_end``."""
+    return _NOTIFICATION.fullmatch(name.rpartition(".")[2]) is not None
+
+
 def _compute_name_effects(name: str) -> frozenset[str]:
+    if is_notification(name):
+        return frozenset()
     words = {word.lower() for word in _WORD.findall(name)}
     if words & _UNRELATED_WORDS:
         return frozenset()
@@ -60,26 +74,83 @@ def effects_of_body(function: Function) -> frozenset[str]:
 
 
 def _effects_of_calls(function: Function) -> Iterator[frozenset[str]]:
-    parameters = function.parameters()
-    parameter_names = {parameter.arg for parameter in parameters}
-    receiver = parameters[0].arg if parameters and function.cls is not None else None
-    methods = function.cls.methods if function.cls is not None else {}
+    parameter_names = {parameter.arg for parameter in function.parameters()}
     for node in walk(function.node):
         if not isinstance(node, ast.Call):
             continue
         name = tail_name(node.func)
-        if isinstance(node.func, ast.Attribute):
-            # A wrapper calls methods of the same name on the wrapped object: `self.optimizer.step()` in `step`.
-            on_receiver = isinstance(node.func.value, ast.Name) and node.func.value.id == receiver
-            called = [methods[name]] if on_receiver and name in methods else []
-        else:
-            called = [each for each in function.module.functions_by_name.get(name, ()) if each.cls is None]
+        called = _called_functions(function, node)
         if isinstance(node.func, ast.Name) and name in parameter_names:
             yield effects_of_name(function.name)
         elif called:
             yield from map(effects_of_body, called)
         elif not _switches_mode(node):
             yield effects_of_name(name)
+
+
+def effects_on_objects(function: Function, holders: frozenset[str]) -> frozenset[str]:
+    """Return the effects of a function body on objects that it receives in the parameters named ``holders``.
+
+    A step needs the object: a call on other objects, such as ``noise_scheduler.step(...)``, steps none of these. Other
+    effects reach the gradients through the model as well.
+    """
+    effects = effects_of_body(function)
+    if e.STEPS in effects and not _steps_holders(function, holders, set()):
+        return effects - {e.STEPS}
+    return effects
+
+
+def _steps_holders(function: Function, holders: frozenset[str], seen: set[tuple[Function, frozenset[str]]]) -> bool:
+    """Return True if a function may step what its parameters ``holders`` hold, itself or in functions it calls."""
+    if (function, holders) in seen:
+        return False
+    seen.add((function, holders))
+    names = set(holders)
+    nodes = walk(function.node)
+    bindings = [names_in(node) for node in nodes if isinstance(node, _BINDINGS)]
+    bindings += [names_in(node.target, node.iter) for node in nodes if isinstance(node, (ast.For, ast.comprehension))]
+    count = 0
+    while count != len(names):
+        count = len(names)
+        names.update(*(bound for bound in bindings if names & bound))
+    calls = [node for node in nodes if isinstance(node, ast.Call) and names & names_in(node)]
+    return any(_call_steps(function, node, names, seen) for node in calls)
+
+
+def _call_steps(
+    function: Function, node: ast.Call, names: set[str], seen: set[tuple[Function, frozenset[str]]]
+) -> bool:
+    """Return True if a call that mentions some names may step what they hold."""
+    called = _called_functions(function, node)
+    if not called:
+        return e.STEPS in effects_of_name(tail_name(node.func)) and not _switches_mode(node)
+    return any(_steps_holders(each, _receiving_parameters(each, node, names), seen) for each in called)
+
+
+def _receiving_parameters(function: Function, node: ast.Call, names: set[str]) -> frozenset[str]:
+    """Return the parameters of a called function that receive an argument with one of the names."""
+    parameters = [parameter.arg for parameter in function.parameters()]
+    if any(isinstance(argument, ast.Starred) for argument in node.args):
+        return frozenset(parameters)
+    given = [node.func] if function.cls is not None else []
+    received = {name for name, value in zip(parameters, [*given, *node.args], strict=False) if names & names_in(value)}
+    for keyword in node.keywords:
+        if names & names_in(keyword.value):
+            received |= {keyword.arg} if keyword.arg is not None else set(parameters)
+    return frozenset(received)
+
+
+def _called_functions(function: Function, node: ast.Call) -> list[Function]:
+    """Return the methods of the same class or the functions of the same file that a call may run."""
+    name = tail_name(node.func)
+    if not isinstance(node.func, ast.Attribute):
+        return [each for each in function.module.functions_by_name.get(name, ()) if each.cls is None]
+    # A wrapper calls methods of the same name on the wrapped object: `self.optimizer.step()` in `step`.
+    parameters = function.parameters()
+    receiver = parameters[0].arg if parameters and function.cls is not None else None
+    on_receiver = isinstance(node.func.value, ast.Name) and node.func.value.id == receiver
+    methods = function.cls.methods if function.cls is not None else {}
+    return [methods[name]] if on_receiver and name in methods else []
 
 
 def _switches_mode(node: ast.Call) -> bool:

@@ -9,7 +9,7 @@ from ...protocol import events as e
 from ...protocol.tracked_objects import TrackedObject
 from .identity import structural_unknown
 from .interpreter import HandlerTable, Interpreter
-from .name_effects import effects_of_name
+from .name_effects import effects_of_name, is_notification
 from .source_text import expression_text
 from .tensors import compute_tensor, provenance_here
 from .values.containers import MappingValue
@@ -50,7 +50,7 @@ def call_unknown(
     name = func.text if isinstance(func, UnknownValue) else ""
     if effects is None:
         effects = effects_of_name(name)
-    escape(interp, arguments, node, effects)
+    escape(interp, arguments, node, effects, notifies=is_notification(name))
     tensors = [t for value in arguments for t in tensors_in(value)]
     last = name.rpartition(".")[2]
     for listener in interp.handlers.escape_listeners:
@@ -108,7 +108,14 @@ def is_criterion(name: str) -> bool:
     return "loss" in name.lower() or "criter" in name.lower()
 
 
-def escape(interp: Interpreter, arguments: list[Value], node: ast.AST, effects: frozenset[str] = e.MATTERS) -> None:
+def escape(
+    interp: Interpreter,
+    arguments: list[Value],
+    node: ast.AST,
+    effects: frozenset[str] = e.MATTERS,
+    *,
+    notifies: bool = False,
+) -> None:
     """Emit the escape of scalers and optimizers into unanalyzed code, with the effects that the code may have."""
     interp.program.attributes.handed.update(value.key for value in arguments if isinstance(value, UnknownValue))
     object_keys = tuple(tracked_object.key for tracked_object in reachable_objects(interp, arguments))
@@ -119,7 +126,9 @@ def escape(interp: Interpreter, arguments: list[Value], node: ast.AST, effects: 
         ]
         trainers = {t.role for t in direct} >= {"scaler", "optimizer"}
         trains = tuple(t.key for t in direct) if trainers else ()
-        interp.emit(e.Handoff, node, things=object_keys, trains=trains, about=e.MATTERS if trainers else effects)
+        # A callback that receives the scaler itself works with it.
+        about = e.MATTERS if trainers or (notifies and direct) else effects
+        interp.emit(e.Handoff, node, things=object_keys, trains=trains, about=about, notifies=notifies)
     if "no_sync" in interp.module.identifiers and any(_has_gradients(value) for value in arguments):
         interp.emit(e.GradAverage, node)
 

@@ -11,7 +11,7 @@ from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.values.definitions import Args, FunctionValue, Keywords
 from ..interpreter.values.gradients import ParamsValue
 from ..interpreter.values.tensors import TensorValue
-from ..project.module import FunctionNode
+from ..project.module import Function
 from .arguments import first_or_named
 from .losses import find_owners, find_updating_optimizers
 from .syntax_queries import callee_of, find_nodes, first_argument, last_name, receiver_of
@@ -59,7 +59,7 @@ def _run_hooks(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> None:
         if hook.follows:
             interp.call_value(hook.function, [hook.params], {}, node)
             continue
-        is_bounding, guessed = _bounds_gradient(function.node)
+        is_bounding, guessed = _bounds_gradient(function)
         if is_bounding:
             names: dict[str, object] = {"call": "this hook", "params": "the gradients"}
             if owners is not None and len(owners) == 1:
@@ -68,21 +68,24 @@ def _run_hooks(interp: Interpreter, tensor: TensorValue, node: ast.AST) -> None:
             interp.emit_at(e.GradEdit(site, None, owners=owners, guessed=guessed, names=names))
 
 
-def _bounds_gradient(function: FunctionNode) -> tuple[bool, bool]:
+def _bounds_gradient(function: Function) -> tuple[bool, bool]:
     """Return True if a hook bounds the gradient argument, in place or in the returned gradient.
 
     The second result is True if only the name of a called function says so.
     """
-    given = next((argument.arg for argument in function.args.args), "")
-    made = [function.body] if isinstance(function, ast.Lambda) else []
-    made += [returned.value for returned in find_nodes(function, ast.Return) if returned.value is not None]
-    made += [line.value for line in find_nodes(function, ast.Expr) if last_name(callee_of(line.value)).endswith("_")]
+    body = function.node
+    given = next((argument.arg for argument in body.args.args), "")
+    made = [body.body] if isinstance(body, ast.Lambda) else []
+    made += [returned.value for returned in find_nodes(body, ast.Return) if returned.value is not None]
+    made += [line.value for line in find_nodes(body, ast.Expr) if last_name(callee_of(line.value)).endswith("_")]
     calls = [
         call
         for call in made
         if given in (last_name(receiver_of(call)), last_name(first_argument(call))) and "scale" not in ast.unparse(call)
     ]
     names = [last_name(callee_of(call)) for call in calls]
+    imports = function.module.imports
+    names = [(imports[name].name or name) if name in imports else name for name in names]
     is_known = any(name.removesuffix("_") in _BOUNDS for name in names)
     is_named = any(not _BOUNDS.isdisjoint(name.lower().split("_")) for name in names)
     return is_known or is_named, not is_known

@@ -281,6 +281,19 @@ class Class:
                     self._assignments.setdefault(left.attr, []).append((method, right))
                     if method.name != "__init__":
                         self._changed_attributes.add(left.attr)
+                        if _counts_up(left.attr, right):
+                            self._counter_attributes.add(left.attr)
+
+
+def _counts_up(name: str, value: ast.expr) -> bool:
+    """Return True for a sum with the attribute itself, or the remainder of such a sum: ``(self.n + 1) % k``."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mod):
+        value = value.left
+    return (
+        isinstance(value, ast.BinOp)
+        and isinstance(value.op, ast.Add)
+        and any(isinstance(side, ast.Attribute) and side.attr == name for side in (value.left, value.right))
+    )
 
 
 def _is_number(node: ast.expr) -> bool:
@@ -453,6 +466,9 @@ class Module:
                         if note is not None:
                             note(self, child, scope)
                         stack.append(child)
+        for scope in scopes:
+            if scope.used_names >= _SIGNATURE_NAMES and not _calls_parameters(scope.node):
+                scope.used_names.discard("parameters")
         self._add_aliases([each.used_names for each in scopes])
         self.used_names = frozenset(whole.used_names)
         self.identifiers = self.used_names.union(*found.values())
@@ -559,6 +575,15 @@ class Module:
         if line > len(self.lines):
             return offset
         return len(self.lines[line - 1].encode()[:offset].decode("utf-8", "ignore"))
+
+
+#: Names in code that reads the parameters of a function, which have the name of a module's parameters.
+_SIGNATURE_NAMES = frozenset({"parameters", "signature"})
+
+
+def _calls_parameters(node: ast.AST) -> bool:
+    """Return True if code calls the method ``parameters``: the attribute of a signature is no method."""
+    return any(isinstance(each, ast.Call) and tail_name(each.func) == "parameters" for each in walk(node))
 
 
 #: Kinds of node that are a scope with names of their own.

@@ -210,6 +210,9 @@ def _bits_by_name(module: Module, foreign: frozenset[str]) -> dict[str, int]:
         bits["clip_grad_norm_"] = _AMP
     if module.may_train:
         bits = dict.fromkeys(foreign, _OTHER_FILE) | bits
+    if foreign and module.identifiers >= {"backward", "step"}:
+        # The object of another file may hold the scaler of this training.
+        bits.update((name, _AMP) for name in module.identifiers if name == "scaler" or name.endswith("_scaler"))
     if scalers or module.identifiers & {"GradScaler", "ShardedGradScaler"}:
         bits["state_dict"] = bits["load_state_dict"] = _STATE
     elif foreign:

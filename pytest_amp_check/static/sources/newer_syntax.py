@@ -79,9 +79,10 @@ def _needed_versions(text: str, line: int, message: str) -> Iterator[Version]:
     yield from (version for version, known in _MESSAGES if known in message)
     lines = text.split("\n", line)
     written = lines[line - 1][:_LONGEST_LINE] if 0 < line <= len(lines) else ""
-    yield from (version for version, pattern in _STATEMENTS if re.match(pattern, written))
     if _UNPARENTHESIZED.match(written):
+        # Such a line may also have the older syntax of exception groups.
         yield 3, 14
+    yield from (version for version, pattern in _STATEMENTS if re.match(pattern, written))
     for prefix, first, last, newer in _string_spans(text):
         if first > line:
             return

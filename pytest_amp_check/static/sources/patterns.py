@@ -86,16 +86,14 @@ class Code:
     @property
     def casts_model(self) -> bool:
         """True if the code casts a model to a low dtype."""
-        return re.search(_MODEL_CAST, self.data) is not None
+        return any(map(_casts_model, self.data.split(b"\n")))
 
     @property
     def has_fragile_math(self) -> bool:
         """True if the code has an expression that low precision may spoil for any tensor of its arguments."""
         if b"torch" not in self.data:
             return False
-        return any(map(_is_fragile_line, self.data.split(b"\n"))) or (
-            b"topk(" in self.data and re.search(rb"softmax\([^\n]*\)\.(?:to|type_as)\(", self.data) is not None
-        )
+        return bool(fragile_lines(self.data))
 
     @property
     def may_resume(self) -> bool:
@@ -395,17 +393,18 @@ _FILL_WORDS = (b"fill", b"where(", b"full_like")
 #: Dtype of a model as an argument of a loader, a precision of Lightning that casts the model, an engine of DeepSpeed,
 #: and a policy of FSDP2. A cast of a model is no sign, because most are for inference.
 _MODEL_DTYPE = rb"torch_dtype\s*=|16-true[\"']|deepspeed\.initialize\(|MixedPrecisionPolicy\("
-#: A copy of weights that is cast to a low dtype, or an attribute that is.
-_LOW_COPY = (
-    rb"(?:self\.\w+|deepcopy\([^\n]*\)|clone\(\))\.(?:half\(\)|bfloat16\(\)|to\([^()\n]*torch\.(?:b?float16|half))"
-)
-_MODEL_CAST = rb"model\w*(?:\s*=[^\n]*\))?\.(?:(?:half|bfloat16)\(\)|to\((?:dtype=)?torch\.(?:b?float16|half))"
+#: A cast to a low dtype.
+_LOW_CAST = rb"\.(?:half\(\)|bfloat16\(\)|to\([^()\n]*torch\.(?:b?float16|half))"
+#: Code before a cast of a model, or of the value that a model gets.
+_CAST_OF_MODEL = rb"model\w*(?:\s*=.*\))?$"
+#: Number of bytes before a cast in which the model stands.
+_CAST_REACH = 200
 #: A square: ``x * x``, ``x**2``, ``x.pow(2)`` or ``x.square()``.
 _SQUARE = rb"(?:\b([\w.]+) ?\* ?\1\b|\*\* ?2\b|pow\([^()]*\b2\)|square\()"
 #: Positions in the dtype of a buffer of frequencies.
 _ROUNDED_POSITIONS = rb"(?:dtype\s*=\s*|type_as\(|\.to\()self\.\w*freq"
-#: A difference of log-probabilities.
-_LOG_RATIO = rb"log_?p\w*\)?(?:\[[^\]]*\]|\.\w+\(\))* - [\w.(]*log_?p"
+#: The second operand of a difference of log-probabilities.
+_LOG_OPERAND = rb"[\w.(]*log_?p"
 #: Text before a number that is assigned to items.
 _ITEMS = b"] = "
 #: Maximum distance, in bytes, between the name of a call and its bracket.
@@ -443,6 +442,18 @@ def _fills_large_number(code: Code) -> bool:
     return False
 
 
+def fragile_lines(data: bytes) -> list[int]:
+    """Return the numbers of the lines, from 1, with an expression that low precision may spoil for any tensor."""
+    ranks = b"topk(" in data
+    # Most lines are excluded here, without a call.
+    return [
+        number
+        for number, line in enumerate(data.split(b"\n"), 1)
+        if (b" - " in line or b"mean(" in line or b"freq" in line or b"softmax(" in line)
+        and (_is_fragile_line(line) or (ranks and _rounds_scores(line)))
+    ]
+
+
 def _is_fragile_line(line: bytes) -> bool:
     """Return True if a line may average squares, or subtract squares or log-probabilities."""
     if b"mean(" in line and re.search(_SQUARE, line):
@@ -453,8 +464,25 @@ def _is_fragile_line(line: bytes) -> bool:
     if not dash:
         return False
     return (b"(" in before and re.search(_SQUARE, before) is not None) or (
-        b"log" in before and re.search(_LOG_RATIO, line) is not None
+        b"log" in before and any(re.match(_LOG_OPERAND, part) for part in line.split(b" - ")[1:])
     )
+
+
+def _rounds_scores(line: bytes) -> bool:
+    """Return True if a line may cast the result of a softmax."""
+    return b"softmax(" in line and (b").to(" in line or b").type_as(" in line)
+
+
+def _casts_model(line: bytes) -> bool:
+    """Return True if a line casts a model to a low dtype: ``model.half()``, or ``model = Net().to(torch.half)``."""
+    cast = re.search(_LOW_CAST, line) if b"model" in line else None
+    return cast is not None and re.search(_CAST_OF_MODEL, line[: cast.start()][-_CAST_REACH:]) is not None
+
+
+def _casts_copy(line: bytes) -> bool:
+    """Return True if a line may cast an attribute or a copy to a low dtype."""
+    is_copied = b"self." in line or b"deepcopy(" in line or b"clone()" in line
+    return is_copied and re.search(_LOW_CAST, line) is not None
 
 
 def _may_average_low_copy(data: bytes) -> bool:
@@ -462,7 +490,7 @@ def _may_average_low_copy(data: bytes) -> bool:
     if not (b"deepcopy" in data or b"clone" in data) or b"self." not in data:
         return False
     decays = b"lerp_" in data or b"mul_" in data or b"*=" in data or b"decay" in data
-    return decays and re.search(_LOW_COPY, data) is not None
+    return decays and any(map(_casts_copy, data.split(b"\n")))
 
 
 def _names_old_clip(code: Code) -> bool:

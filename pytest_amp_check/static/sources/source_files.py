@@ -75,6 +75,7 @@ def find_sources(
     nearer: FolderExclusions | None = None,
     forced: Callable[[str], bool] | None = None,
     *,
+    include: Sequence[str] = (),
     gitignore: bool = True,
 ) -> list[str]:
     """Return the files to check, each once, as the user wrote the paths; files of a directory are sorted.
@@ -82,7 +83,8 @@ def find_sources(
     A file that the user names is always returned, and a directory that the user names is always walked. ``exclude``,
     git and the lists above apply to the entries below a directory. A pattern of ``exclude`` without a slash matches a
     file or directory of that name. A pattern with a slash matches the end of a path, and an absolute pattern the whole
-    path. A pattern after ``!`` includes paths that an earlier pattern matches.
+    path. A pattern after ``!`` includes paths that an earlier pattern matches. Files below a directory must match a
+    pattern of ``include``, if there is any.
 
     Symbolic links are followed, except to a directory around the walked directory. Three kinds of unreadable paths are
     returned as files, so that reading them reports the reason. These are directories that cannot be listed, circular
@@ -91,7 +93,7 @@ def find_sources(
     ``skipped`` collects the skipped paths. ``nearer`` gives the exclusions that replace ``exclude`` from a folder on.
     ``forced`` returns True for named files to skip. ``gitignore=False`` does not ask git.
     """
-    everywhere = exclusion_test(exclude)
+    everywhere = exclusion_test(exclude, include)
     skipped = skipped or SkippedPaths()
     found: list[str] = []
     seen: set[str] = set()
@@ -249,8 +251,26 @@ def import_stem(path: str) -> str:
     return name if name != "__init__" else os.path.basename(os.path.dirname(os.path.abspath(path)))
 
 
-def exclusion_test(patterns: Iterable[str]) -> ExclusionTest:
-    """Return a test of (name, absolute path) for excluded paths. The last matching pattern decides."""
+def exclusion_test(patterns: Iterable[str], include: Iterable[str] = ()) -> ExclusionTest:
+    """Return a test of (name, absolute path) for excluded paths. The last matching pattern decides.
+
+    With ``include``, files that match none of these patterns are excluded as well.
+    """
+    excluded = _exclude_patterns(patterns)
+    include = tuple(include)
+    if not include:
+        return excluded
+    omitted = _exclude_patterns(include)
+
+    def is_left_out(name: str, path: str) -> bool:
+        if excluded(name, path):
+            return True
+        return name.endswith(SUFFIXES) and not omitted(name, path) and not os.path.isdir(path)
+
+    return is_left_out
+
+
+def _exclude_patterns(patterns: Iterable[str]) -> ExclusionTest:
     # Adjacent patterns of the same kind become one expression.
     tests: list[tuple[bool, ExclusionTest]] = []
     for again, group in groupby(patterns, lambda pattern: pattern.startswith("!")):

@@ -15,8 +15,8 @@ RULE = Rule(
     prescan_words=(".step( backward(",),
     violations={
         "backward@averaged": ViolationKind(
-            "`{loss}` runs backward outside `no_sync()` in every micro-batch of a window, so the processes average "
-            "the gradients of `{module}` each time: enter `no_sync()` for all micro-batches but the last",
+            "`{loss}` runs backward outside `no_sync()` in each micro-batch, so gradients of `{module}` are averaged "
+            "every time: enter `no_sync()` for all micro-batches but the last",
             cause=Cause(Backward),
             trace_kinds=(Backward,),
             in_next_iteration=True,

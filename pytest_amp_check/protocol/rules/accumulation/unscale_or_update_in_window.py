@@ -27,8 +27,8 @@ RULE = Rule(
             in_next_iteration=True,
         ),
         "unscale@window-framework": ViolationKind(
-            "`{call}` unscales gradients before the accumulation window is complete, so {framework} takes scaled "
-            "gradients for unscaled ones: {advice}",
+            "`{call}` unscales before the window is complete, so {framework} takes later scaled gradients for "
+            "unscaled ones: {advice}",
             certainty=Certainty(is_possible=True),
         ),
         # The same message if no known condition delays the step.

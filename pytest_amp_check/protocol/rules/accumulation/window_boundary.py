@@ -45,7 +45,7 @@ RULE = Rule(
             cause=Cause(Clip),
             trace_kinds=(Backward,),
             in_next_iteration=True,
-            precedence=Precedence(yields_to=("clip@scaled", "clip@partly")),
+            precedence=Precedence(yields_to=("clip@scaled", "clip@scaled-callback", "clip@partly")),
             any_precision=True,
         ),
         "window:off-by-one": ViolationKind(

@@ -31,8 +31,8 @@ RULE = Rule(
             concerns_training=True,
         ),
         "gradient:in-region": ViolationKind(
-            "`{call}` with `create_graph` runs inside an autocast region, so the double backward of float32 islands is"
-            " computed in low precision: leave the region before the call",
+            "`{call}` with `create_graph` runs in an autocast region, so float32 islands get a low-precision double "
+            "backward: leave the region before the call",
             trace_kinds=(AutocastEnter,),
             any_precision=True,
             concerns_training=True,

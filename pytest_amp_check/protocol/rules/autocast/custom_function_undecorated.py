@@ -42,19 +42,19 @@ RULE = Rule(
             ERROR,
         ),
         "function:devices": ViolationKind(
-            "`custom_fwd` and `custom_bwd` of `{function}` name different device types, so the backward runs without "
-            "the autocast of the forward: give both the same device type"
+            "`custom_fwd` and `custom_bwd` of `{function}` name different devices, so its backward runs without that "
+            "autocast: give both the same device type"
         ),
         "function:foreign": ViolationKind(
-            "`{function}` passes low-precision and float32 tensors to `{call}`, and code outside of torch rarely "
-            "accepts this mix: decorate its `forward` with `torch.amp.custom_fwd(cast_inputs=torch.float32)` and its "
+            "`{call}` in `{function}` gets low-precision and float32 tensors, which few libraries outside of torch "
+            "accept: decorate its `forward` with `torch.amp.custom_fwd(cast_inputs=torch.float32)` and its "
             "`backward` with `torch.amp.custom_bwd`",
             INFO,
         ),
         "function:foreign-output": ViolationKind(
-            "`{function}` passes a possibly low-precision input and a float32 result tensor to `{call}`, and code "
-            "outside of torch rarely accepts this mix: decorate its `forward` with "
-            "`torch.amp.custom_fwd(cast_inputs=torch.float32)` and its `backward` with `torch.amp.custom_bwd`",
+            "`{call}` in `{function}` may get low-precision inputs and a float32 result tensor, which few libraries "
+            "accept: decorate its `forward` with `torch.amp.custom_fwd(cast_inputs=torch.float32)` and its "
+            "`backward` with `torch.amp.custom_bwd`",
             INFO,
         ),
     },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...event_graph import Program
-from ...events import Save
+from ...events import Backward, Save
 from ...fix import SAFE
 from ...rule import INFO, WARNING, Rule, Verdicts, ViolationKind
 
@@ -16,7 +16,7 @@ def _check_saves(program: Program) -> Verdicts:
     if any(event.scalers and not event.optimizers for event in saves):
         return  # a separate file holds the scaler's state
     for event in saves:
-        if event.open or event.scalers or event.whole_scalers:
+        if event.open or event.scalers or event.whole_scalers or _is_without_scaler(event, saves, program):
             continue
         remade = program.attributes.remade
         scalers = [x for x in event.scope_scalers if x not in remade]
@@ -24,6 +24,26 @@ def _check_saves(program: Program) -> Verdicts:
             names = {"optimizer": program.name_of(event.optimizers[0]), "scaler": program.name_of(scalers[0])}
             label = "save:no-scaler-object" if event.objects else "save:no-scaler"
             yield label if program.attributes.resumes else "save:no-scaler-unresumed", event, names, ()
+
+
+def _is_without_scaler(event: Save, saves: list[Save], program: Program) -> bool:
+    """Return True if a checkpoint is written only where no scaler is used.
+
+    Either the condition chooses a backward pass of unscaled losses, or a flag that switches a scaler on also decides
+    which of two checkpoints is written, and the other one holds the scaler's state.
+    """
+    guards = set(event.guards)
+    if not guards:
+        return False
+    opposite = {(key, not truth) for key, truth in guards}
+    backwards = [each for each in program.iter_events() if isinstance(each, Backward)]
+    scaled = [set(each.guards) for each in backwards if each.subject is not None]
+    plain = set[tuple[int, bool]]().union(*(each.guards for each in backwards if each.subject is None))
+    if scaled and any((key, not truth) in plain for key, truth in opposite.intersection(*scaled)):
+        return True
+    flags = {key for each in program.objects for key in each.attributes.enabling or ()}
+    flags &= {key for key, _ in opposite}
+    return any(other.scalers and any(key in flags for key, _ in opposite.intersection(other.guards)) for other in saves)
 
 
 RULE = Rule(

@@ -18,8 +18,8 @@ RULE = Rule(
             trace_kinds=(AutocastEnter,),
         ),
         "replicas@region": ViolationKind(
-            "`{module}` runs its replicas in threads that inherit autocast but not its dtype, so they run in float16 "
-            "although this region is bfloat16: enter autocast in the forward of the wrapped model",
+            "`{module}` runs replicas in threads without the dtype of this region, so they run in float16 instead of "
+            "bfloat16: enter autocast in the forward of the wrapped model",
             trace_kinds=(AutocastEnter,),
         ),
     },

@@ -21,8 +21,8 @@ RULE = Rule(
     prescan_words=("backward( isnan", "backward( isinf", "backward( isfinite"),
     violations={
         "left-out@rank": ViolationKind(
-            "`{call}` checks only this rank's batch; if this rank skips the backward, the other ranks wait for the "
-            "gradients of `{module}`: run every backward (the GradScaler skips bad steps), or `all_reduce` the check"
+            "`{call}` checks only this rank's batch, so after a skipped backward other ranks wait for gradients of "
+            "`{module}`: run every backward (the GradScaler skips bad steps), or `all_reduce` the check"
         ),
         # Reported when the recordings of several ranks are compared.
         "backward@ranks": ViolationKind(

@@ -31,8 +31,8 @@ RULE = Rule(
             "a step: use `torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler`"
         ),
         "step@shards-fused": ViolationKind(
-            "`{scaler}` does not share the infinities that the fused `{optimizer}` finds with other ranks, so ranks "
-            "disagree about skipping a step: construct the optimizer without `fused=True`"
+            "`{scaler}` shares no infinities of the fused `{optimizer}` between ranks, so ranks disagree about "
+            "skipping a step: construct the optimizer without `fused=True`"
         ),
         "new:beside-shards": ViolationKind(
             "`{call}` checks only the gradient shard of its rank, and `{sharding}` of this class shards the model: use "

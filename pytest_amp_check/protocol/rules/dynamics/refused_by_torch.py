@@ -53,8 +53,8 @@ RULE = Rule(
             "whenever backward is skipped"
         ),
         "raised:nothing-to-update": ViolationKind(
-            "`{call}` has no inf check to use, because no `unscale_()` or `step()` of `{scaler}` found a gradient "
-            "since the last update: put it under the condition of the step, and step through the scaler"
+            "`{call}` has no inf check to use, because `{scaler}` unscaled or stepped no gradient since the last "
+            "update: put it under the condition of the step, and step through the scaler"
         ),
         "raised:half-parameters": ViolationKind(
             "`{call}` refuses the float16 gradients of {parameters} of `{optimizer}`, created before the recording: "

@@ -59,7 +59,7 @@ RULE = Rule(
     event_checks={Update: _check_collapse},
     violations={
         "scale:below-one": ViolationKind(
-            "`{scaler}` has lowered its loss scale to {scale} after {skips} skipped steps in a row, so a lower scale "
+            "`{scaler}` lowered its loss scale to {scale} after {skips} skipped steps in a row, so a lower scale "
             "does not help{cause}: find the NaN or infinity in loss or inputs, or uncleared gradients"
         ),
         "scale:skips-in-a-row": ViolationKind(

@@ -45,6 +45,7 @@ RULE = Rule(
 float16 ends at 65504. `-1e9`, the usual attention mask, does not fit: depending on the function and the version, torch
 raises, or writes -inf. A softmax over a fully masked row is then NaN, and the NaN reaches every parameter. Attention
 scores are float16 under autocast for any dtype of the inputs, because autocast runs their matmul in low precision.
+With `assume-precision = "float16"` the tensors that a function receives count as float16 as well.
 """,
     harm="""\
 `masked_fill`, `fill_`, `index_fill`, `full_like`, `clamp` and `pad` with 1e9 raise `RuntimeError: value cannot be

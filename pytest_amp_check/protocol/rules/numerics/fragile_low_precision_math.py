@@ -48,8 +48,8 @@ RULE = Rule(
             "`{call}` averages squares, which overflow float16 from 256 on: square `.float()`, or use `mse_loss`"
         ),
         "fragile:moments": ViolationKind(
-            "`{call}` subtracts the square of a mean from a mean of squares, which are nearly equal in low precision, "
-            "so the variance may be negative: compute both on `.float()`"
+            "`{call}` subtracts the squared mean from the mean of squares in low precision, so the variance may be "
+            "negative: compute both on `.float()`"
         ),
         "fragile:log-ratio": ViolationKind(
             "`{call}` subtracts low-precision log-probabilities, whose rounding errors exceed the difference: compute "

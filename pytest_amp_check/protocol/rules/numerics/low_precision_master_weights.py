@@ -55,8 +55,8 @@ RULE = Rule(
             ERROR,
         ),
         "cast:trained-by-unknown": ViolationKind(
-            "`{call}` stores trained parameters in {dtype}, where small updates round to nothing, unless the optimizer "
-            "keeps float32 copies: keep them in float32 and let autocast choose the dtypes",
+            "`{call}` stores trained parameters in {dtype}, where small updates vanish unless the optimizer keeps "
+            "float32 copies: keep them in float32 and let autocast choose the dtypes",
             certainty=Certainty(is_possible=True),
         ),
         "cast:returned": ViolationKind(
@@ -88,8 +88,8 @@ RULE = Rule(
             certainty=Certainty(is_possible=True),
         ),
         "checkpoint:trained": ViolationKind(
-            '`{call}` with `{keyword}="auto"` stores trained parameters in the dtype of the checkpoint, which is low '
-            "for most large models: load them in float32 and let autocast choose the dtypes",
+            '`{call}` with `{keyword}="auto"` stores trained parameters in the dtype of the checkpoint, which is '
+            "often low: load them in float32 and let autocast choose the dtypes",
             certainty=Certainty(is_possible=True),
         ),
         "default:trained": ViolationKind(

@@ -22,12 +22,12 @@ RULE = Rule(
     prescan_words=("autocast",),
     violations={
         "size:weight": ViolationKind(
-            "`{call}` multiplies in low precision by a matrix with a side of {sizes}, so GPU Tensor Cores run slower "
-            "than with multiples of 8: pad it to {better}"
+            "`{call}` multiplies by a low-precision matrix with a side of {sizes}, slower on Tensor Cores than "
+            "multiples of 8: pad it to {better}"
         ),
         "size:rows": ViolationKind(
-            "`{call}` runs backward through low-precision products of {sizes} rows, so GPU Tensor Cores run slower "
-            "than with multiples of 8: use batches that give {better}"
+            "`{call}` runs backward through low-precision products of {sizes} rows, slower on Tensor Cores than "
+            "multiples of 8: use batches that give {better}"
         ),
     },
     rationale="""\

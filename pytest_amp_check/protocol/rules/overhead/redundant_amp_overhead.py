@@ -64,16 +64,16 @@ RULE = Rule(
             "each time: enter autocast once, around the loop"
         ),
         "cast:no-cache": ViolationKind(
-            "`{context}` caches no cast weights, so a loop that runs `{module}` casts its weights and keeps the "
-            "copies in every iteration: remove `cache_enabled=False`"
+            "`{context}` caches no cast weights, so each iteration casts the weights of `{module}` again and keeps "
+            "the copies: remove `cache_enabled=False`"
         ),
         "scale:told": ViolationKind(
             "`{call}()` copies the loss scale from the device in every step only to report it, and the program waits "
             "for the copy: report the scale once in many steps"
         ),
         "zero:zeros": ViolationKind(
-            "`{call}(set_to_none=False)` fills gradients with zeros, which keeps their memory during forward and "
-            "costs an addition in backward: leave `set_to_none` at its default"
+            "`{call}(set_to_none=False)` fills gradients with zeros, which costs memory in forward and an addition "
+            "in backward: leave `set_to_none` at its default"
         ),
     },
     rationale="""\

@@ -36,6 +36,15 @@ RULE = Rule(
             exemption="unscaled-where-live",
             sparing_kinds=(Unscale,),
         ),
+        "clip@scaled-callback": ViolationKind(
+            "`{call}` clips gradients that are still multiplied by the loss scale, unless a callback unscales them: "
+            "call `{scaler}.unscale_({optimizer})` before it",
+            cause=Cause(Clip, every=True),
+            trace_kinds=(Backward,),
+            certainty=Certainty(is_possible=True, missing_method="unscale_"),
+            exemption="unscaled-where-live",
+            sparing_kinds=(Unscale,),
+        ),
         "clip@scaled-by-hand": ViolationKind(
             "`{call}` clips gradients by a norm that is still multiplied by the loss scale: call "
             "`{scaler}.unscale_({optimizer})` before the norm is computed",

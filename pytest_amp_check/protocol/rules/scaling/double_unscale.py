@@ -19,14 +19,13 @@ RULE = Rule(
             trace_kinds=(Backward,),
         ),
         "unscale@divided": ViolationKind(
-            "Gradients of `{optimizer}` are divided by the loss scale by hand, and `{scaler}.unscale_({optimizer})` "
-            "divides them again: remove the division",
+            "Gradients of `{optimizer}` are divided by the loss scale by hand, and again by "
+            "`{scaler}.unscale_({optimizer})`: remove the division",
             cause=Cause(GradDivide),
         ),
         "step@borrowed": ViolationKind(
-            "Gradients of `{optimizer}` are divided by the loss scale twice, because `{scaler}` has unscaled another "
-            "optimizer with the same parameters: unscale and step the same object, and give each parameter to one "
-            "optimizer",
+            "Gradients of `{optimizer}` are unscaled twice, because `{scaler}` unscaled another optimizer of the "
+            "same parameters: unscale and step the same object, and give each parameter to one optimizer",
             trace_kinds=(Backward, Unscale, ScalerStep),
         ),
     },

@@ -20,8 +20,8 @@ RULE = Rule(
     event_checks={GradInvalid: _check_invalidated},
     violations={
         "grads:invalid": ViolationKind(
-            "Gradients of `{optimizer}` become NaN or infinite after `{scaler}.unscale_({optimizer})` has checked "
-            "them, so `{scaler}.step({optimizer})` applies them: keep gradients finite between unscale_ and step"
+            "Gradients of `{optimizer}` become NaN or infinite after `unscale_` has checked them, and the step "
+            "applies them: keep gradients finite between unscale_ and step"
         ),
     },
     rationale="""\

@@ -22,8 +22,8 @@ RULE = Rule(
             in_next_iteration=True,
         ),
         "new:per-step": ViolationKind(
-            "`{scaler}` is constructed in every call of `{function}`, which a loop calls for each step, so the scale "
-            "that it has found is lost: construct it once, before the loop",
+            "`{scaler}` is constructed in every call of `{function}`, once for each step, so the scale that it has "
+            "found is lost: construct it once, before the loop",
             certainty=Certainty(is_possible=True),
             needs_repeated_call=True,
         ),

@@ -37,8 +37,8 @@ RULE = Rule(
             exemption="finite",
         ),
         "plain-step@stepped": ViolationKind(
-            "`{optimizer}.step()` applies the gradients a second time after `{scaler}.step({optimizer})`, even if the "
-            "scaler skipped that step: remove it",
+            "`{optimizer}.step()` applies the gradients again after `{scaler}.step({optimizer})`, even if that step "
+            "was skipped: remove it",
             trace_kinds=(ScalerStep,),
         ),
         "plain-step:beside": ViolationKind(

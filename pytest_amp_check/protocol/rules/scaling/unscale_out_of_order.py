@@ -13,8 +13,8 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "backward@unscaled": ViolationKind(
-            "`{scaler}.unscale_({optimizer})` has no update before the next backward, so the scaler takes scaled "
-            "gradients for unscaled ones: call `{scaler}.update()` also where `{skip}` skips the step",
+            "`{scaler}.unscale_({optimizer})` has no update before the next backward, whose gradients then count as "
+            "unscaled: call `{scaler}.update()` also where `{skip}` skips the step",
             cause=Cause(Unscale),
             trace_kinds=(Unscale,),
             precedence=Precedence(yields_to=("unscale@window",)),
@@ -22,8 +22,8 @@ RULE = Rule(
             names_skip=True,
         ),
         "backward@unscaled-early": ViolationKind(
-            "`{scaler}.unscale_({optimizer})` runs before the backward pass, so the scaler takes the new scaled "
-            "gradients for unscaled ones: call it between backward and `{scaler}.step({optimizer})`",
+            "`{scaler}.unscale_({optimizer})` runs before the backward pass, so new scaled gradients count as "
+            "unscaled: call it between backward and `{scaler}.step({optimizer})`",
             cause=Cause(Unscale),
             trace_kinds=(Unscale,),
             precedence=Precedence(yields_to=("unscale@window",)),
@@ -37,8 +37,8 @@ RULE = Rule(
             precedence=Precedence(yields_where_detected=("unscale@window",)),
         ),
         "backward@unscaled-framework": ViolationKind(
-            "`{call}` unscales gradients, but the next backward runs before their step, so {framework} takes scaled "
-            "gradients for unscaled ones: {advice}"
+            "`{call}` unscales gradients, but a backward precedes their step, so {framework} takes scaled ones for "
+            "unscaled: {advice}"
         ),
         "unscale@unscaled": ViolationKind(
             "`{scaler}.unscale_({optimizer})` is called twice for one update, so torch raises: "

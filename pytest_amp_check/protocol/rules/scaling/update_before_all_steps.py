@@ -32,8 +32,8 @@ RULE = Rule(
             exemption="another-scaler",
         ),
         "update@new-scale": ViolationKind(
-            "`{scaler}.update()` sets a new scale while `{optimizer}` may hold gradients of the old scale (inside an "
-            "accumulation window): set the scale after a step, before the next backward",
+            "`{scaler}.update()` sets a new scale while `{optimizer}` may hold gradients of the old scale, inside a "
+            "window: set the scale after a step, before the next backward",
             INFO,
             trace_kinds=(Backward,),
         ),
@@ -46,8 +46,8 @@ RULE = Rule(
             certainty=Certainty(is_possible=True),
         ),
         "update@left-out": ViolationKind(
-            "`{scaler}.update()` also runs on paths that skip `{scaler}.step({optimizer})`, so torch raises because "
-            "no inf check was recorded: put it under the condition of the step, or call `unscale_` on those paths",
+            "`{scaler}.update()` also runs where `{scaler}.step({optimizer})` is skipped, and raises without a "
+            "recorded inf check: put it under the condition of the step, or call `unscale_` on those paths",
             trace_kinds=(Backward,),
         ),
         "update@nothing": ViolationKind(

@@ -83,6 +83,8 @@ class PatchSet:
         """Exchange the code of a function for code that calls the replacement."""
         original = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
         original.__kwdefaults__, original.__annotations__ = function.__kwdefaults__, function.__annotations__
+        # Torch's own error messages contain it. Before Python 3.11 it is not part of the code.
+        original.__qualname__ = function.__qualname__
         value = _make_notifier(original, patch, depth=3)
         self._swapped_code.append((function, function.__code__))
         # Signatures are read from __wrapped__.

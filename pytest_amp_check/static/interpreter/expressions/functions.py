@@ -44,11 +44,11 @@ def _report_yielded_region(interp: Interpreter, value: Value, node: ast.Yield | 
     A `with` block in this file that binds the autocast may enter it.
     """
     function, module = interp.state.frame.function, interp.state.frame.module
-    if function is None or not function.is_context_manager or interp.state.open_regions:
+    if function is None or not function.is_context_manager or interp.state.open_regions or node.value is None:
         return
-    regions = [option for option in value.alternatives() if option.role == "autocast"]
-    bound = re.search(rf"\bwith\b.{{0,200}}\b{function.name}\(.{{0,200}}\bas\b", module.text)
-    if regions and node.value is not None and bound is None:
+    if not any(option.role == "autocast" for option in value.alternatives()):
+        return
+    if re.search(rf"\bwith\b.{{0,200}}\b{function.name}\(.{{0,200}}\bas\b", module.text) is None:
         interp.emit(e.ScopeLost, node.value, None, how="handed-out", names={"context": expression_text(node.value)})
 
 

@@ -7,7 +7,7 @@ import ast
 from ....protocol.checks import ends_program
 from ....protocol.source_text import SourceText
 from ...project.syntax import walk
-from ..conditions import Formula, conjunction, negate
+from ..conditions import Formula, conjunction, disjunction, literals, negate
 from ..expressions.conditional import condition_formula, version_test_of
 from ..imports import look_up
 from ..interpreter import Interpreter
@@ -25,14 +25,28 @@ def execute_if(interp: Interpreter, node: ast.If) -> None:
         notify_required_condition(interp, node.test)
     is_fallback = interp.module.may_check_version and _is_version_test(interp, node.test)
     interp.state.fallback_depth += is_fallback
-    yes, no = run_branches(
-        interp, formula, lambda: interp.execute_block(node.body), lambda: interp.execute_block(node.orelse)
-    )
+    after_body: Formula = True
+    after_else: Formula = True
+
+    def run_body() -> None:
+        nonlocal after_body
+        after_body = interp.execute_block(node.body)
+
+    def run_else() -> None:
+        nonlocal after_else
+        after_else = interp.execute_block(node.orelse)
+
+    yes, no = run_branches(interp, formula, run_body, run_else)
     interp.state.fallback_depth -= is_fallback
     if not isinstance(formula, bool) and yes != no:
         # One branch ended: the code that follows runs under the condition of the other branch.
         interp.state.fallback_depth += is_fallback
         interp.state.path_condition.append(formula if yes else negate(formula))
+    elif yes and no:
+        # An exit inside a branch may wait for the end of a window: the code that follows waits as well.
+        for other, condition in ((negate(formula), after_body), (formula, after_else)):
+            if any(interp.graph.predicates[key].is_window_predicate for key, _ in literals(condition)):
+                interp.state.path_condition.append(interp.shorten_formula(disjunction(other, condition)))
 
 
 def _is_version_test(interp: Interpreter, test: ast.expr) -> bool:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
+from ....protocol.source_text import find_access_path
 from ...project.module import stored_names
+from ...project.syntax import root_name, statements_in
 from ..interpreter import Interpreter
 from ..joins import join_values
+from ..source_text import short_text
 from ..state import Loop
 from ..values.containers import UnionValue
 from ..values.contexts import NullContext
@@ -29,6 +32,8 @@ def havoc_loop_variables(interp: Interpreter, body: list[ast.stmt], loop: Loop, 
     iteration.
     """
     names, attributes = stored_names(body)
+    if attributes:
+        _store_foreign_counters(interp, body, names, loop)
     assigned = [name for name in names if name in interp.state.frame.vars]
     heap_keys = [key for key in interp.state.heap if key[1] in attributes] if attributes else []
     values = [*(interp.state.frame.vars[name] for name in assigned), *(interp.state.heap[key] for key in heap_keys)]
@@ -44,6 +49,26 @@ def havoc_loop_variables(interp: Interpreter, body: list[ast.stmt], loop: Loop, 
         interp.store_attribute(
             *heap_key, _havoc_value(interp, interp.state.heap[heap_key], after_heap.get(heap_key), heap_key[1], key)
         )
+
+
+def _store_foreign_counters(interp: Interpreter, body: list[ast.stmt], names: frozenset[str], loop: Loop) -> None:
+    """Store the counters that a loop keeps in attributes of unknown objects: ``state.step += 1``."""
+    for node in statements_in(body):
+        if not isinstance(node, ast.AugAssign) or not isinstance(node.op, ast.Add):
+            continue
+        target = node.target
+        if not isinstance(target, ast.Attribute) or find_access_path(target.value) is None:
+            continue
+        if root_name(target) not in interp.state.frame.vars.keys() - names:
+            continue
+        owner = interp.evaluate(target.value)
+        if not isinstance(owner, UnknownValue) or (owner.key, target.attr) in interp.state.heap:
+            continue
+        interp.last_serial += 1
+        key = ("carried", interp.last_serial, target.attr)
+        count = interp.unknown_value(key, short_text(target), frozenset((loop.key,)))
+        count.is_counter = isinstance(node.value, ast.Constant)
+        interp.store_attribute(owner.key, target.attr, count)
 
 
 def _havoc_value(interp: Interpreter, value: Value, after: Value | None, name: str, key: frozenset[int]) -> Value:

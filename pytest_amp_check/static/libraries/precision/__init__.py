@@ -6,6 +6,7 @@ import ast
 
 from ...interpreter.interpreter import HandlerTable
 from .assumed import assume_parameters, may_get_low_tensors
+from .assumed_fills import check_item_fill
 from .calls import annotate_call
 from .items import annotate_attribute, annotate_subscript
 from .operators import annotate_binary, annotate_compare, annotate_unary
@@ -27,4 +28,4 @@ def register(handlers: HandlerTable) -> None:
         }
     )
     handlers.assignment_listeners.append(check_assigned_sum)
-    handlers.item_write_listeners.append(check_item_write)
+    handlers.item_write_listeners += [check_item_write, check_item_fill]

@@ -12,6 +12,7 @@ from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.definitions import Frame
 from ...project.module import Function
 from ...project.syntax import tail_name, walk
+from ..losses import FILLS
 
 #: Annotations of tensors of any floating-point dtype.
 _FLOATING = frozenset(("Tensor", "FloatTensor"))
@@ -48,7 +49,9 @@ def may_get_low_tensors(interp: Interpreter, function: Function) -> bool:
         is_forward = role_of(interp, function.cls) == torch_api.MODULE and function.name != "__init__"
         return is_forward and not any(map(_chooses_dtype, function.cls.methods.values()))
     return not _chooses_dtype(function) and (
-        any(_is_tensor(parameter.annotation) for parameter in function.parameters()) or _names_torch(function)
+        any(_is_tensor(parameter.annotation) for parameter in function.parameters())
+        or _names_torch(function)
+        or not FILLS.isdisjoint(function.attributes_used())
     )
 
 

@@ -28,6 +28,7 @@ from ...interpreter.expressions.attributes import attribute_of
 from ...interpreter.interpreter import Interpreter
 from ...interpreter.values.value import Value
 from ..arguments import object_ref_of, tracked_object_of
+from .assumed_fills import check_fill
 from .casts import CAST_METHODS, CONSTRUCTORS, apply_cast, apply_constructor
 from .dtype_info import (
     NUMBER_BUILTINS,
@@ -48,6 +49,7 @@ from .sums import check_in_place_sum
 def annotate_call(interp: Interpreter, node: ast.Call, value: Value) -> Value:
     fact = _apply_call(interp, node)
     check_in_place_sum(interp, node)
+    check_fill(interp, node)
     return value if fact is None else value.with_dtype_info(fact)
 
 
