@@ -55,7 +55,10 @@ def _check_running_sum(
     starts = before.dtype == NUMBER or (before.is_low and ZEROS in before.traits)
     index = interp.expression_values.get(target.slice) if isinstance(target, ast.Subscript) else None
     indexed_loops = frozenset[int]() if index is None else index.loops or index.varying_loops()
-    if not starts or not _is_made_each_iteration(interp, added, name, before, indexed_loops):
+    if not starts:
+        return
+    is_made_anew = _is_made_each_iteration(interp, added, name, before, indexed_loops)
+    if not is_made_anew and not (before.is_low and _names_loop_item(interp, added, before)):
         return
     fact = dtype_info_of(interp, added)
     if GUESSED_LOW in fact.traits and _is_named_output(added):
@@ -64,6 +67,9 @@ def _check_running_sum(
         before = fact
     elif not before.is_low or fact.dtype == NUMBER or not (in_place or fact.is_low):
         return
+    if not is_made_anew:
+        # The items of a loop are few terms as often as many.
+        before = before.with_traits(GUESSED_LOW)
     emit_once(interp, e.LowSum, node, before, names={"sum": SourceText(target)})
 
 
@@ -94,16 +100,19 @@ def _is_made_each_iteration(
     made = [
         value.dtype_info.assigned_loops | (value.loops if value.kind == "tensor" else frozenset()) for value in values
     ]
-    # The items of a loop are few terms as often as many, unless the code chose a low dtype for their sum.
-    items = {target.id for loop in loops if before.is_low and loop.key in since for target in _loop_targets(loop.node)}
-    varies = any(since & loops for loops in made) or any(
-        isinstance(part, ast.Name) and part.id in items for part in parts
-    )
-    return name not in map(find_access_path, parts) and varies
+    return name not in map(find_access_path, parts) and any(since & loops for loops in made)
 
 
-def _loop_targets(loop: ast.AST | None) -> list[ast.Name]:
-    return find_nodes(loop.target, ast.Name) if isinstance(loop, (ast.For, ast.AsyncFor)) else []
+def _names_loop_item(interp: Interpreter, added: ast.expr, before: DtypeInfo) -> bool:
+    """Return True if a summand is computed from the variable of a loop inside the sum's scope."""
+    loops = [loop.node for loop in interp.state.loops if loop.key not in before.assigned_loops]
+    items = {
+        target.id
+        for loop in loops
+        if isinstance(loop, (ast.For, ast.AsyncFor)) and not _has_few_iterations(loop)
+        for target in find_nodes(loop.target, ast.Name)
+    }
+    return any(part.id in items for part in find_nodes(added, ast.Name))
 
 
 def annotate_sum(interp: Interpreter, node: ast.AugAssign, value: Value) -> Value:
