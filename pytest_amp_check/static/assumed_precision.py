@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 #: Kinds of effects that the dtype of inputs decides.
 _KINDS = (e.FragileMath, e.Epsilon, e.LowSum, e.LowPositions, e.Fill, e.LowOp)
 _WORDS = re.compile(r"\w+")
-#: Effects on values of ordinary size that are reported without the option.
-_CANCELLATIONS = frozenset(("moments", "log-ratio", "ranking"))
+#: Effects that are reported without the option. The first look at a file searches for no logarithms of complements.
+_COMMON_CANCELLATIONS = e.CANCELLATIONS - {"log-complement"}
 
 
 def find_assumed_effects(
@@ -97,7 +97,7 @@ def _is_common_harm(event: e.Event) -> bool:
     """Return True for an effect on ordinary values: a norm of each vector overflows, or a difference cancels."""
     if isinstance(event, e.LowPositions):
         return event.how in ("cast", "angles")
-    return isinstance(event, e.FragileMath) and (event.of_each or event.how in _CANCELLATIONS)
+    return isinstance(event, e.FragileMath) and (event.of_each or event.how in _COMMON_CANCELLATIONS)
 
 
 def _is_own_code(site: Site, module: Module) -> bool:

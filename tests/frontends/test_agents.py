@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm import run_command
 
 ROOT = Path(__file__).resolve().parents[2]
 #: AMP201 on line 8 has a safe fix.
@@ -43,8 +44,7 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def amp_check(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest_amp_check", *argv]
-    return subprocess.run(command, env=os.environ | env, capture_output=True, text=True, timeout=120)
+    return run_command(*argv, env=os.environ | env)
 
 
 def apply_edits(text: str, edits: Sequence[tuple[str, ...]]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm import run_command
 
 from pytest_amp_check import __version__
 from pytest_amp_check.frontends.options.files import parse_toml
@@ -42,8 +43,7 @@ def _project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def amp_check(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest_amp_check", *argv]
-    return subprocess.run(command, env=os.environ | env, capture_output=True, text=True, timeout=120)
+    return run_command(*argv, env=os.environ | env)
 
 
 def codes(*argv: str, **env: str) -> set[str]:

@@ -254,6 +254,9 @@ def test_numbers_that_fit_or_wider_tensors_are_silent(body: str) -> None:
     [
         ("NEAR_INF = 1e20\n", [("AMP506", 4, "error")]),
         ("NEAR_INF: float = 1e20  # of a mask\n", [("AMP506", 4, "error")]),
+        ("NEAR_INF = 1.0e5\n", [("AMP506", 4, "error")]),
+        ("NEAR_INF = 100000.0\n", [("AMP506", 4, "error")]),
+        ("NEAR_INF = 100000\n", []),
         ("NEAR_INF = 6e4\n", []),
         ("NEAR_INF = 1e20\nif small():\n    NEAR_INF = 6e4\n", []),
         ("NEAR_INF = 1e20\nNEAR_INF = 6e4\n", []),

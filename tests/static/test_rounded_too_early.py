@@ -84,6 +84,36 @@ UPDATES = """\
         ("self.ema = deepcopy(model)", UPDATES, 0),
         ("self.ema = deepcopy(model).float()", UPDATES, 0),
         ("self.ema = deepcopy(model).half()", "    def forward(self, x):\n        return self.ema(x)\n", 0),
+        # A teacher in low precision, and losses that are scaled.
+        (
+            "self.ema = deepcopy(model).half()",
+            (
+                "    def step(self, x):\n        loss = (self.ema(x) - x).pow(2).mean()\n        loss *= 0.5\n"
+                "        return loss\n"
+            ),
+            0,
+        ),
+        (
+            "self.ema = deepcopy(model).half()",
+            "    def step(self, x, w):\n        y = self.ema.encode(x)\n        return w * y + (1 - w) * x\n",
+            0,
+        ),
+        (
+            "self.ema = deepcopy(model).half()",
+            (
+                "    def step(self, new, d):\n        for e, p in zip(self.ema.parameters(), new.parameters()):\n"
+                "            e.data.mul_(d).add_(p.data, alpha=1 - d)\n"
+            ),
+            3,
+        ),
+        (
+            "self.ema = deepcopy(model).half()",
+            (
+                "    def step(self, new, d):\n        state = self.ema.state_dict()\n        for k, v in new.items():\n"
+                "            state[k] = d * state[k] + (1 - d) * v\n"
+            ),
+            3,
+        ),
         ("self.ema = deepcopy(model).half()\n        self.ema.float()", UPDATES, 0),
         ("self.ema = deepcopy(model)\n        self.low = deepcopy(model).half()", UPDATES, 0),
         ("self.ema = deepcopy(model)", UPDATES + "    def low(self):\n        return deepcopy(self.ema).half()\n", 0),

@@ -26,7 +26,9 @@ TORCH_NAMES = frozenset(
     for name in dir(cls)
 ) | {"forward", "setup_context", "main", "self", "cls", "args", "kwargs"}
 NEW = -1
-SHARED = (ast.expr_context, ast.operator, ast.boolop, ast.unaryop)
+#: Contexts and operators, of which Python has one for all trees. Before Python 3.11 the recorder's library for columns
+#: leaves attributes in them that lead to a whole tree.
+SHARED = (ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop)
 
 
 # From a tree back to a text, and from the findings back to the original lines.
@@ -67,14 +69,14 @@ def _read(text: str) -> list[Finding]:
 def copied(thing: Any, twins: dict[int, Any] | None = None) -> Any:
     """Copy a tree deeply. ``twins`` maps the id of each node and list to its copy. ``copy.deepcopy`` is slow."""
     made: Any
+    if isinstance(thing, SHARED):
+        return thing
     if isinstance(thing, ast.AST):
         # Python 3.13 warns about a node that is created without its fields.
         made = type(thing).__new__(type(thing))
         fields = made.__dict__
         for name, value in thing.__dict__.items():
-            # The same few contexts and operators are shared by all trees.
-            plain = not isinstance(value, (ast.AST, list)) or isinstance(value, SHARED)
-            fields[name] = value if plain else copied(value, twins)
+            fields[name] = copied(value, twins) if isinstance(value, (ast.AST, list)) else value
     elif isinstance(thing, list):
         made = [copied(part, twins) for part in thing]
     else:

@@ -49,6 +49,7 @@ from .gradients import (
     Undivided,
 )
 from .precision import (
+    CANCELLATIONS,
     DtypeClash,
     Epsilon,
     Fill,
@@ -108,6 +109,7 @@ from .steps import (
 )
 
 __all__ = [
+    "CANCELLATIONS",
     "CLEARS",
     "DIVIDES",
     "FEEDS",

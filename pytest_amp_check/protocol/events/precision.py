@@ -52,6 +52,10 @@ class Epsilon(LowPrecisionEffect):
     divides: bool = False
 
 
+#: Expressions whose result is mostly rounding error in every low dtype: differences and ties of nearly equal numbers.
+CANCELLATIONS = frozenset(("log-complement", "moments", "log-ratio", "ranking"))
+
+
 class FragileMath(LowPrecisionEffect):
     """An expression that overflows or cancels."""
 

@@ -12,7 +12,7 @@ from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..project.module import Class
 from ..project.syntax import walk
-from .syntax_queries import callee_of, find_nodes, last_name, receiver_of
+from .syntax_queries import find_nodes, last_name, receiver_of
 
 _CASTS = {"half": "float16", "bfloat16": "bfloat16"}
 _LOW = frozenset(_CASTS.values())
@@ -20,6 +20,13 @@ _LOW = frozenset(_CASTS.values())
 _COPIES = frozenset(("deepcopy", "clone"))
 #: In-place methods that decay an average.
 _DECAYS = frozenset(("mul_", "lerp_"))
+
+#: Methods that give the weights of a module, or another view of weights.
+_VIEWS = frozenset(
+    "parameters named_parameters buffers named_buffers state_dict items values detach view flatten".split()
+)
+#: Builtins that iterate over their arguments.
+_ITERATORS = frozenset("zip enumerate list tuple iter reversed sorted dict".split())
 
 
 def _report_low_averages(interp: Interpreter) -> None:
@@ -69,23 +76,62 @@ def _cast_dtype(interp: Interpreter, call: ast.Call) -> str:
 
 
 def _is_averaged(cls: Class, name: str) -> bool:
-    """Return True if a method updates an attribute as a moving average: decays it, and adds a share of new weights."""
-    return any(
-        any(_attribute_name(node) == name for node in find_nodes(method.node, ast.Attribute))
-        and any(map(_is_decay, walk(method.node)))
-        for method in cls.methods.values()
-        if method.name != "__init__"
-    )
+    """Return True if a method updates the weights in an attribute as a moving average: it decays them.
+
+    What a copied model computes is no weight: a teacher in low precision is not averaged.
+    """
+    for method in cls.methods.values():
+        if method.name != "__init__":
+            nodes = walk(method.node)
+            held = _find_holders(nodes, name)
+            if any(_is_decay(node, name, held) for node in nodes):
+                return True
+    return False
 
 
-def _is_decay(node: ast.AST) -> bool:
+def _find_holders(nodes: list[ast.AST], name: str) -> frozenset[str]:
+    """Return the variables of a method that hold the weights in an attribute, directly or as loop variables."""
+    bindings: list[tuple[list[ast.expr], ast.expr]] = []
+    for node in nodes:
+        match node:
+            case ast.Assign(targets=targets, value=value):
+                bindings.append((targets, value))
+            case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value):
+                bindings.append(([target], value))
+    held: frozenset[str] = frozenset()
+    while True:
+        bound = [target for targets, value in bindings if _holds_weights(value, name, held) for target in targets]
+        found = held.union(each.id for target in bound for each in walk(target) if isinstance(each, ast.Name))
+        if found == held:
+            return held
+        held = found
+
+
+def _holds_weights(node: ast.expr, name: str, held: frozenset[str]) -> bool:
+    """Return True if an expression holds the weights in an attribute, or one of the variables in ``held``."""
     match node:
-        case ast.AugAssign(op=ast.Mult()):
-            return True
-        case ast.Call():
-            return last_name(callee_of(node)) in _DECAYS
-        case ast.BinOp(left=ast.BinOp(op=ast.Mult()), op=ast.Add(), right=ast.BinOp(op=ast.Mult())):
-            return True
+        case ast.Name(id=variable):
+            return variable in held
+        case ast.Attribute(value=owner):
+            return _attribute_name(node) == name or _holds_weights(owner, name, held)
+        case ast.Subscript(value=owner):
+            return _holds_weights(owner, name, held)
+        case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in _VIEWS:
+            return _holds_weights(owner, name, held)
+        case ast.Call(func=ast.Name(id=function), args=args) if function in _ITERATORS:
+            return any(_holds_weights(arg, name, held) for arg in args)
+    return False
+
+
+def _is_decay(node: ast.AST, name: str, held: frozenset[str]) -> bool:
+    match node:
+        case ast.AugAssign(op=ast.Mult(), target=target):
+            return _holds_weights(target, name, held)
+        case ast.Call(func=ast.Attribute(value=owner, attr=method)) if method in _DECAYS:
+            return _holds_weights(owner, name, held)
+        case ast.BinOp(left=ast.BinOp(op=ast.Mult()) as left, op=ast.Add(), right=ast.BinOp(op=ast.Mult()) as right):
+            parts = (left.left, left.right, right.left, right.right)
+            return any(_holds_weights(part, name, held) for part in parts)
     return False
 
 

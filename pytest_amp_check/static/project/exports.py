@@ -32,7 +32,9 @@ _TARGETS = re.compile(
 
 
 #: Assignment of a number with a fraction or an exponent: other numbers are settings.
-_NUMBER = re.compile(rb"\w+(?:[ \t]*:[ \t]*\w+)?[ \t]*=[ \t]*(-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)[ \t]*(?:#[^\n]*)?")
+_NUMBER = re.compile(
+    rb"\w+(?:[ \t]*:[ \t]*\w+)?[ \t]*=[ \t]*(-?\d+(?:\.\d*(?:[eE][-+]?\d+)?|[eE][-+]?\d+))[ \t]*(?:#[^\n]*)?"
+)
 #: Head of a class at the left margin.
 _CLASS_HEAD = re.compile(rb"^class[ \t]+\w+[ \t]*(?:\([^()]*(?:\([^()]*\)[^()]*)*\))?", re.MULTILINE)
 

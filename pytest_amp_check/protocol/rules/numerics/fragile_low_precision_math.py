@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from ...event_graph import Program
-from ...events import FragileMath
+from ...events import CANCELLATIONS, FragileMath
 from ...fix import SAFE
 from ...rule import INFO, STATIC, WARNING, Labels, Rule, ViolationKind
-
-#: Differences of nearly equal numbers, which every low dtype spoils.
-_CANCELLATIONS = frozenset(("log-complement", "moments", "log-ratio", "ranking"))
 
 
 def _check_fragile_math(event: FragileMath, program: Program) -> Labels:
     how, dtype = event.how, event.dtype
     # bfloat16 does not overflow, but still cancels.
-    if dtype != "bfloat16" or how in _CANCELLATIONS:
-        doubt = event.guessed or (dtype == "half" and how not in _CANCELLATIONS)
+    if dtype != "bfloat16" or how in CANCELLATIONS:
+        doubt = event.guessed or (dtype == "half" and how not in CANCELLATIONS)
         yield f"fragile:{how}", {"severity": INFO} if doubt else {}
 
 
