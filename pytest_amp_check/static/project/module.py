@@ -51,6 +51,7 @@ class Function:
         "_attributes_filled",
         "_attributes_used",
         "_divides_by_argument",
+        "_stores_in_objects",
         "cls",
         "context_names",
         "effects",
@@ -90,6 +91,7 @@ class Function:
         #: Effects that the calls in the body suggest (:mod:`~..interpreter.name_effects`); None before the first use.
         self.effects: frozenset[str] | None = None
         self._divides_by_argument: bool | None = None
+        self._stores_in_objects: bool | None = None
         self._attributes_filled: frozenset[str] | None = None
         self._attributes_used: frozenset[str] | None = None
 
@@ -99,6 +101,15 @@ class Function:
             parameter_names = {parameter.arg for parameter in self.parameters()}
             self._divides_by_argument = any(_divisor_name(node) in parameter_names for node in walk(self.node))
         return self._divides_by_argument
+
+    def stores_in_objects(self) -> bool:
+        """Return True if the function assigns attributes or items, which exist after the call."""
+        if self._stores_in_objects is None:
+            self._stores_in_objects = any(
+                isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store)
+                for node in walk(self.node)
+            )
+        return self._stores_in_objects
 
     @property
     def qualified_name(self) -> str:
