@@ -618,10 +618,17 @@ def is_product(node: ast.expr) -> bool:
 
 
 def _is_large(node: ast.expr) -> bool:
-    """Return True if an expression is a number above the largest float16."""
+    """Return True if an expression is a number above the largest float16, or may be one: a negated constant's name."""
     number = node.operand if isinstance(node, ast.UnaryOp) else node
+    if number is not node and is_constant_name(tail_name(number)):
+        return True
     value = number.value if isinstance(number, ast.Constant) else None
     return isinstance(value, (int, float)) and value > FLOAT16_MAX
+
+
+def is_constant_name(name: str) -> bool:
+    """Return True for the name of a constant: ``NEAR_INF``."""
+    return len(name) > 2 and name.isupper()
 
 
 def number_marks(number: float) -> tuple[str, ...]:
