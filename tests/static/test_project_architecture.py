@@ -564,6 +564,24 @@ for _name, _body, _init, _mark in (
         "",
     ),
     ("divides by the window", "loss = model(inputs).mean() / self.args.gradient_accumulation_steps", "pass", ""),
+    (
+        "divides by a name of the window",
+        "k = max(1, self.args.gradient_accumulation_steps); loss = model(inputs).mean() * (1.0 / k)",
+        "pass",
+        "",
+    ),
+    (
+        "divides by an attribute",
+        "loss = model(inputs).mean() / self.k",
+        "self.k = self.args.gradient_accumulation_steps",
+        "",
+    ),
+    (
+        "only counts with the window",
+        "loss = model(inputs).mean()\n                self.done += 1.0 / self.args.gradient_accumulation_steps",
+        "self.buffered = self.args.gradient_accumulation_steps",
+        "  # AMP301",
+    ),
 ):
     CASES[f"a subclass of Trainer that {_name}"] = f"""
         === train.py
@@ -575,9 +593,41 @@ for _name, _body, _init, _mark in (
                 super().__init__(*args, **kwargs)
                 {_init}
 
-            def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):{_mark}
                 {_body}
-                return (loss, {{}}) if return_outputs else loss{_mark}
+                return (loss, {{}}) if return_outputs else loss
+        """
+
+# The Trainer stands two files away, and a base class overrides its step.
+for _name, _step, _mark in (
+    (
+        "runs the step of the Trainer",
+        "with self.watch():\n                    return super().training_step(*args)",
+        "  # AMP301",
+    ),
+    ("has a step of its own", "return self.run(*args)", ""),
+):
+    CASES[f"a base class of another file that {_name}"] = f"""
+        === base.py
+        from transformers import Trainer
+
+        class Base(Trainer):
+            pass
+        === tuning.py
+        from base import Base
+
+        class Tuning(Base):
+            def training_step(self, *args):
+                {_step}
+
+            def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+                return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        === distill.py
+        from tuning import Tuning
+
+        class Distill(Tuning):
+            def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):{_mark}
+                return (model(inputs) - self.teacher(inputs)).square().mean()
         """
 
 

@@ -39,6 +39,8 @@ from .values.value import NONE, Const, UnknownValue, Value
 
 #: Calls by which a class shows that it trains.
 _TRAINING_CALLS = frozenset({"backward", "unscale_", "zero_grad"})
+#: Methods by which a class takes part in the training of a base class.
+_TRAINING_METHODS = frozenset({"compute_loss", "training_step"})
 #: Methods of tracked objects that code may store for a later call.
 BINDABLE_METHODS = {
     "scaler": torch_api.SCALER_METHODS,
@@ -54,7 +56,8 @@ def base_value(interp: Interpreter, cls: Class, base: ast.expr) -> Value | None:
     if cls in interp.pending_classes:
         return None
     interp.pending_classes.add(cls)
-    outer, interp.loads_any_file = interp.loads_any_file, not cls.used_names.isdisjoint(_TRAINING_CALLS)
+    trains = not (cls.used_names.isdisjoint(_TRAINING_CALLS) and cls.methods.keys().isdisjoint(_TRAINING_METHODS))
+    outer, interp.loads_any_file = interp.loads_any_file, trains
     value = _evaluate_base(interp, cls, base.value if isinstance(base, ast.Subscript) else base)
     interp.loads_any_file = outer
     interp.pending_classes.discard(cls)

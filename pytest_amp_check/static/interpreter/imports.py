@@ -120,7 +120,8 @@ def _load_import(interp: Interpreter, frame: Frame, name: str) -> Value:
         frame.vars[name] = ExternalName(
             _dotted_import(value.origin), version_fallback=value.version_fallback, is_of_project=True
         )
-        found = _load_from_module(interp, value.origin, frame.module) if interp.module.may_train else None
+        is_read = interp.module.may_train or interp.loads_any_file
+        found = _load_from_module(interp, value.origin, frame.module) if is_read else None
         if found is None or isinstance(found, UnknownValue):
             found = _imported_number(interp, value.origin, frame.module) or found
         if found is not None:
