@@ -551,6 +551,53 @@ for _name, _made, _driver, _mark in (
             {_driver}
         """
 
+# The window is counted in a base class, and a subclass of another file makes the calls.
+for _count, _ends in (
+    ("self.seen = (self.seen + 1) % self.k", "self.seen == 0"),
+    ("self.seen += 1", "self.seen % self.k == 0"),
+):
+    for _base, _import in (
+        ("engine", "from engine import Engine"),
+        ("lib/parts/engine", "from lib.parts.engine import Engine"),
+    ):
+        for _divide, _mark in (("loss", "  # AMP301"), ("loss / self.k", "")):
+            for _clears, _clear_mark in (
+                ("self.finish()", ""),
+                ("self.finish()\n                self.forget()", "  # AMP304"),
+            ):
+                if _mark and _clear_mark:
+                    continue
+                CASES[f"{_count} in {_base}: {_divide}, {_clears}"] = f"""
+        === {_base}.py
+        import torch
+
+        class Engine:
+            def __init__(self, model, optimizer, k):
+                self.model, self.optimizer, self.k = model, optimizer, k
+                self.seen = 0
+
+            def run_backward(self, loss):
+                ({_divide}).backward(){_mark}
+
+            def finish(self):
+                {_count}
+                if {_ends}:
+                    self.optimizer.step()
+                    self.optimizer.zero_grad()
+
+            def forget(self):
+                self.optimizer.zero_grad(){_clear_mark}
+        === ranking.py
+        import torch
+        {_import}
+
+        class Ranking(Engine):
+            def train_on(self, x, y):
+                loss = torch.nn.functional.mse_loss(self.model(x), y)
+                self.run_backward(loss)
+                {_clears}
+        """
+
 # A loss of one's own in a subclass of transformers' Trainer.
 for _name, _body, _init, _mark in (
     ("ignores the window", "loss = model(inputs).mean()", "pass", "  # AMP301"),

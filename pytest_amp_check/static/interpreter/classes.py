@@ -161,7 +161,7 @@ def instance_of(interp: Interpreter, cls: Class, key: object, name: str, site: S
             tracked_object = interp.tracked_object(("instance", key), "module", name, site)
             tracked_object.attributes.read = has_plain_forward(interp, cls)
             tracked_object.attributes.casts = any(_may_cast(owner) for owner in lineage_of(interp, cls))
-        made = interp.instances[key] = Instance(cls, interp.last_serial, tracked_object)
+        made = interp.instances[key] = Instance(lineage_of(interp, cls), interp.last_serial, tracked_object)
         made.is_open = any(owner.is_open for owner in lineage_of(interp, cls))
     return made
 
@@ -385,7 +385,7 @@ def _instance_attribute(interp: Interpreter, receiver: Instance, name: str, node
         return as_mapping(interp, receiver)
     value = interp.state.heap.get((receiver.key, name))
     if value is not None:
-        if isinstance(value, UnknownValue) and name in receiver.cls.changed_attributes:
+        if isinstance(value, UnknownValue) and receiver.is_changed(name):
             value.loops |= interp.current_loops()
         return _unless_overwritten(interp, receiver, name, value)
     found = _find_in_class(interp, receiver, name, node)
