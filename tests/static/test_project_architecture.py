@@ -645,6 +645,22 @@ for _name, _body, _init, _mark in (
                 return (loss, {{}}) if return_outputs else loss
         """
 
+# The Trainer passes the window by name, so keywords receive it.
+for _name, _call, _mark in (
+    ("drops its keywords", "model(**inputs).mean()", "  # AMP301"),
+    ("passes its keywords on", "model(**inputs, **kwargs).mean()", ""),
+    ("asks its keywords", 'model(**inputs).sum() / kwargs["num_items_in_batch"]', ""),
+):
+    CASES[f"a loss that {_name}"] = f"""
+        === train.py
+        from transformers import Seq2SeqTrainer
+
+        class Translator(Seq2SeqTrainer):
+            def compute_loss(self, model, inputs, return_outputs=False, **kwargs):{_mark}
+                loss = {_call}
+                return (loss, {{}}) if return_outputs else loss
+        """
+
 # The Trainer stands two files away, and a base class overrides its step.
 for _name, _step, _mark in (
     (

@@ -291,7 +291,7 @@ INDEX: tuple[Listing, ...] = (
     ),
     (
         ("AMP301", "missing-accumulation-division", "accumulation", "warning", "static", True, "unsafe"),
-        (".step( backward(", "num_items_in_batch compute_loss("),
+        (".step( backward(", "num_items_in_batch compute_loss(", "Trainer compute_loss("),
         ("Undivided",),
         (),
         ("loss:ignores-window", "step@undivided", "step@undivided-vague"),

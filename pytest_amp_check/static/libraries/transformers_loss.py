@@ -22,8 +22,6 @@ _LOSS_FUNCTION = "compute_loss_func"
 
 def _report_undivided_losses(interp: Interpreter) -> None:
     """Report the methods of Trainer subclasses that compute a mean of their own."""
-    if WINDOW_ITEMS not in interp.module.text:
-        return
     for cls in interp.module.classes.values():
         method = cls.methods.get("compute_loss")
         if method is None or not _ignores_window(method) or not _derives_from_trainer(interp, cls):
@@ -101,11 +99,17 @@ def _loss_of(value: ast.expr) -> ast.expr:
 
 
 def _ignores_window(method: Function) -> bool:
-    """Return True if a method receives the number of tokens of the window, and neither uses nor passes it."""
-    if WINDOW_ITEMS not in {parameter.arg for parameter in (*method.parameters(), *method.node.args.kwonlyargs)}:
+    """Return True if a method receives the number of tokens of the window, and neither uses nor passes it.
+
+    The Trainer passes the number by name, so ``**kwargs`` may receive it.
+    """
+    given = method.node.args
+    names = {parameter.arg for parameter in (*method.parameters(), *given.kwonlyargs)}
+    received = WINDOW_ITEMS if WINDOW_ITEMS in names else given.kwarg.arg if given.kwarg is not None else ""
+    if not received:
         return False
     calls_base = any(tail_name(node.func) == "compute_loss" for node in walk(method.node) if isinstance(node, ast.Call))
-    return not calls_base and all(node.id != WINDOW_ITEMS for node in walk(method.node) if isinstance(node, ast.Name))
+    return not calls_base and all(node.id != received for node in walk(method.node) if isinstance(node, ast.Name))
 
 
 def _derives_from_trainer(interp: Interpreter, cls: Class) -> bool:
