@@ -624,6 +624,12 @@ for _name, _body, _init, _mark in (
         "",
     ),
     (
+        "only averages a metric",
+        "loss = model(inputs).mean(); self.log(self.accuracy(inputs) / self.args.gradient_accumulation_steps)",
+        "pass",
+        "  # AMP301",
+    ),
+    (
         "only counts with the window",
         "loss = model(inputs).mean()\n                self.done += 1.0 / self.args.gradient_accumulation_steps",
         "self.buffered = self.args.gradient_accumulation_steps",

@@ -45,7 +45,23 @@ def _may_divide(method: Function, lineage: list[Class]) -> bool:
     if any(each.name == "training_step" and not _calls_inherited(each) for each in own):
         return True
     counts = _names_computed_from_steps(own)
-    return any(_scales_by(node, counts) for node in walk(method.node))
+    return any(_scales_by(node, counts) for part in _parts_of_loss(method) for node in walk(part))
+
+
+def _parts_of_loss(method: Function) -> list[ast.AST]:
+    """Return the code from which a method computes what it returns: expressions, and augmented assignments."""
+    nodes = list(statements_in(method.body))
+    pairs: list[tuple[str, ast.AST]] = [
+        (tail_name(target), value) for node in nodes for target, value in assigned_pairs(node)
+    ]
+    pairs += [(tail_name(node.target), node) for node in nodes if isinstance(node, ast.AugAssign)]
+    found: list[ast.AST] = [node.value for node in nodes if isinstance(node, ast.Return) and node.value is not None]
+    names: set[str] = set()
+    for part in found:
+        new = {tail_name(each) for each in walk(part) if isinstance(each, (ast.Name, ast.Attribute))} - names
+        names |= new
+        found += [value for name, value in pairs if name in new]
+    return found
 
 
 def _calls_inherited(method: Function) -> bool:
