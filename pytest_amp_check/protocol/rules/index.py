@@ -125,6 +125,7 @@ INDEX: tuple[Listing, ...] = (
         (),
         (
             "clip@scaled",
+            "clip@scaled-in-window",
             "clip@scaled-callback",
             "clip@scaled-by-hand",
             "clip@stepped",
