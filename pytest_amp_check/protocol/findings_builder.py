@@ -24,6 +24,7 @@ DEFAULT_NAMES = {
     "window": "the step condition",
     "function": "this code",
     "skip": "the program",
+    "loop": "the loop that uses it",
 }
 
 

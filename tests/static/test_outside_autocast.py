@@ -433,3 +433,40 @@ def build(model, optimizer):
 """
     assert found(program(OUTSIDE, after=EVALUATE))
     assert found(program(OUTSIDE, after=EVALUATE + build)) == []
+
+
+#: A local function keeps the parts of a loss under names that only another file knows.
+KEPT = """
+import torch
+from keys import Keys
+
+
+def iterate(engine, batch, scaler, optimizer, network, criterion):
+    images, labels = engine.prepare(batch)
+    engine.output = {{Keys.IMAGE: images, Keys.LABEL: labels}}
+
+    def compute():
+        engine.output[Keys.PRED] = network(engine.output[Keys.IMAGE])
+        engine.fire(Keys.FORWARD_COMPLETED)
+        engine.output[Keys.ERROR] = engine.output[Keys.PRED] - engine.output[Keys.LABEL]
+        engine.fire(Keys.ERROR_COMPLETED)
+        engine.output[Keys.LOSS] = criterion(engine.output[Keys.ERROR])
+        engine.fire(Keys.LOSS_COMPLETED)
+
+    optimizer.zero_grad()
+{run}
+    scaler.scale(engine.output[Keys.LOSS]).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("run", "reported"),
+    [
+        ('    with torch.autocast("cuda"):\n        compute()', False),
+        ('    compute()\n    with torch.autocast("cuda"):\n        engine.validate()', True),
+    ],
+)
+def test_loss_that_a_local_function_keeps(run: str, reported: bool) -> None:
+    assert bool(found(KEPT.format(run=run))) is reported
