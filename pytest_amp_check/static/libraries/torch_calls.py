@@ -209,7 +209,7 @@ def _call_on_gradients(interp: Interpreter, name: str, args: Args, given: list[V
         for grad in gradients_in(value):
             effect = FOREACH_IN_PLACE.get(name.removeprefix("torch.")) if value is given[0] else None
             if effect is not None:
-                edit_grad(interp, grad, effect, args[1:], "p.grad", node)
+                edit_grad(interp, grad, effect, args[1:], node)
                 return NONE
             # A tensor of the size of a gradient (`zeros_like`, `sign`) does not depend on the scale.
             if not name.startswith("torch.distributed.") and not name.endswith((".sign", "_like")):

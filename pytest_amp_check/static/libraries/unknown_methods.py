@@ -230,7 +230,7 @@ def _call_scheduler_step(
     if args or keywords or not isinstance(receiver, UnknownValue) or receiver.scheduled_optimizer < 0:
         return None
     optimizer = interp.program.objects[receiver.scheduled_optimizer].name
-    names = {"scheduler": receiver_text(node), "call": expression_text(node), "optimizer": optimizer}
+    names = {"call": expression_text(node), "optimizer": optimizer}
     interp.emit(e.SchedulerStep, node, None, receiver.scheduled_optimizer, names=names)
     return interp.fresh_unknown(node, "step")
 
