@@ -189,7 +189,7 @@ def iterate_over(interp: Interpreter, args: Args, keywords: Keywords, node: ast.
 
 
 def _call_next(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
-    runs = bool(args) and isinstance(args[0], (GeneratorValue, SequenceValue))
+    runs = bool(args) and isinstance(args[0], (GeneratorValue, SequenceValue, ParamsValue))
     return element_of(interp, args[0], node) if runs else iterate_over(interp, args, keywords, node)
 
 
