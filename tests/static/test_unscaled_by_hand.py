@@ -93,3 +93,43 @@ def test_the_number_may_be_the_scale(number: str) -> None:
 )
 def test_the_gradients_stay_scaled(edit: str) -> None:
     assert labels(edit) == ["clip@scaled", "plain-step@scaled"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "print(scaler)",
+        "print(scaler.get_scale())",
+        "scaler.is_enabled()",
+        "scaler.state_dict()",
+        "scaler.get_growth_factor()",
+        "scaler.set_growth_interval(5)",
+        "scaler.a_method_of_a_later_version()",
+        "optimizer.state_dict()",
+        "optimizer.param_groups[0]['lr'] = 0.1",
+        "optimizer.a_method_of_a_later_version()",
+        "torch.cuda.synchronize()",
+        "logger.info(loss.item())",
+        "model.train()",
+        "scheduler.step()",
+    ],
+)
+def test_a_call_that_leaves_the_gradients_alone(call: str) -> None:
+    assert labels(call) == ["clip@scaled", "plain-step@scaled"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "scaler.unscale_(optimizer)",
+        "unscale(scaler, optimizer)",
+        "unscale(optimizer=optimizer, scaler=scaler)",
+        "manager.unscale(scaler, optimizer)",
+        "manager.unscale({'scaler': scaler, 'optimizer': optimizer})",
+        "unscale([scaler, optimizer])",
+        "unscale(*[scaler, optimizer])",
+        "unscale(**{'scaler': scaler, 'optimizer': optimizer})",
+    ],
+)
+def test_a_call_that_may_unscale(call: str) -> None:
+    assert "clip@scaled" not in labels(call)
