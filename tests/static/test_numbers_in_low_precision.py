@@ -196,3 +196,58 @@ EACH = "for p in model.parameters(): "
 def test_what_clears_gradients(statement: str, clears: bool) -> None:
     findings = check_source(UNCLEARED.format(statement=statement))
     assert [finding.code for finding in findings] == ([] if clears else ["AMP215"])
+
+
+#: A float32 and a float16 buffer beside the float16 output of a layer.
+WRITES = """\
+import torch
+from torch import nn
+
+model = nn.Linear(8, 8)
+buffer = torch.zeros(4, 8)
+low = torch.zeros(4, 8, dtype=torch.float16)
+mask = torch.ones(4, dtype=torch.bool)
+index = torch.tensor([0, 1])
+with torch.autocast("cuda", dtype=torch.float16):
+    out = model(x)
+    {statement}
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "clashes"),
+    [
+        ("buffer[mask] = out", True),
+        ("buffer[mask] = out + out", True),
+        ("buffer[mask] = out * 2", True),
+        ("buffer[mask] = 1 - out", True),
+        ("buffer[mask] = -out", True),
+        ("buffer[mask] = out / 2", True),
+        ("buffer[mask] = out @ out", True),
+        ("buffer[mask] = torch.relu(out)", True),
+        ("buffer[out > 0] = out", True),
+        ("buffer.index_put_((index,), out)", True),
+        ("buffer.index_copy_(0, index, out)", True),
+        ("buffer.index_add_(0, index, out)", True),
+        ("buffer.scatter_(0, index, out)", True),
+        ("buffer.masked_scatter_(mask, out)", True),
+        # Casts, and ops that autocast computes in float32.
+        ("buffer[mask] = out.float()", False),
+        ("buffer[mask] = (out + out).float()", False),
+        ("buffer[mask] = out.exp()", False),
+        # A single number is cast, like a number of Python.
+        ("buffer[mask] = 1.0", False),
+        ("buffer[mask] = out.max()", False),
+        ("buffer[mask] = out.sum() + out.sum()", False),
+        ("buffer[mask] = out.sum() * 2", False),
+        # Slices and copies cast.
+        ("buffer[0] = out", False),
+        ("buffer[:2] = out", False),
+        ("buffer.copy_(out)", False),
+        # The buffer has the dtype of the output.
+        ("low[mask] = out", False),
+    ],
+)
+def test_writes_to_a_buffer(statement: str, clashes: bool) -> None:
+    findings = check_source(WRITES.format(statement=statement))
+    assert [finding.label for finding in findings] == (["clash:write"] if clashes else [])
