@@ -66,6 +66,10 @@ def labels(statement: str, net: str, owner: str) -> list[str]:
         '[p for group in OWNER.param_groups for p in group["params"]]',
         "nn.ModuleList([NET]).parameters()",
         "nn.Sequential(NET).parameters()",
+        "nn.ModuleList([NET])[0].parameters()",
+        "nn.Sequential(NET)[0].parameters()",
+        "[p for part in (NET,) for p in part.parameters()]",
+        "dict(a=NET)['a'].parameters()",
     ],
 )
 @pytest.mark.parametrize("clip", ["nn.utils.clip_grad_norm_({}, 1.0)", "nn.utils.clip_grad_value_({}, clip_value=1.0)"])
