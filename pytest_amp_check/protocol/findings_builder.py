@@ -17,13 +17,13 @@ DEFAULT_NAMES = {
     "optimizer": "the optimizer",
     "loss": "the loss",
     "module": "the model",
-    "params": "the gradients",
     "context": "autocast",
     "call": "this call",
     "tensor": "x",
     "window": "the step condition",
     "function": "this code",
     "skip": "the program",
+    "loop": "the loop that uses it",
 }
 
 
