@@ -46,6 +46,15 @@ class Site:
         chain.reverse()
         return chain
 
+    def call_chain(self) -> tuple[Call, ...]:
+        """Return the keys of this call and of the calls that led to it, innermost first."""
+        chain: list[Call] = []
+        site: Site | None = self
+        while site is not None:
+            chain.append((site.path, site.line, site.column))
+            site = site.caller
+        return tuple(chain)
+
     def is_in_test(self) -> bool:
         """Return True if the location is in test code, or a test runs the code."""
         file = self.path.replace("\\", "/").rpartition("/")[2]

@@ -122,11 +122,16 @@ class PredicateTable:
         self._mask_by_loop: dict[int, int] = {}
         self._predicates_by_loop: dict[int, list[Predicate]] = {}
 
+    def find_predicate(self, question: object) -> Predicate | None:
+        """Return the predicate for ``question``, or None if nobody asked before."""
+        key = self.key_by_question.get(question)
+        return None if key is None else self.predicates[key]
+
     def predicate_for(self, question: object, text: object, site: Site | None, loops: frozenset[int]) -> Predicate:
         """Return the predicate for ``question``. Each iteration of ``loops`` may change its truth."""
-        key = self.key_by_question.get(question)
-        if key is not None:
-            return self.predicates[key]
+        known = self.find_predicate(question)
+        if known is not None:
+            return known
         made = Predicate(len(self.predicates), text, site)
         self.key_by_question[question] = made.key
         self._questions.append(question)

@@ -28,7 +28,11 @@ def structural_unknown(
             loops = varying if loops is EMPTY else loops | varying
         graded = graded or part.is_from_gradient
         readings += part.gradient_reads
-    made = interp.unknown_value((operation, *extra, tuple([part.identity_key(number) for part in parts])), text, loops)
+    if len(parts) == 1:
+        keys: tuple[object, ...] = (parts[0].identity_key(number),)
+    else:
+        keys = tuple([part.identity_key(number) for part in parts])
+    made = interp.unknown_value((operation, *extra, keys), text, loops)
     if readings:
         made.gradient_reads = tuple(dict.fromkeys((*made.gradient_reads, *readings)))
     made.is_from_gradient = graded

@@ -288,7 +288,13 @@ class Interpreter:
                 if isinstance(child, ast.expr):
                     self.evaluate(child)
             value = self.fresh_unknown(node)
-        return self.annotate_dtype(kind, node, value)
+        if self.module.may_lose_precision or self.state.frame.module.may_lose_precision:
+            # As in `annotate_dtype`, without a call for each expression.
+            annotate = self.handlers.dtype_annotators.get(kind)
+            if annotate is not None:
+                value = annotate(self, node, value)
+            self.expression_values[node] = value
+        return value
 
     def annotate_dtype(self, kind: type[ast.AST], node: ast.AST, value: Value) -> Value:
         """Add dtype info to the value of an expression, in code where low precision may cause a loss."""
@@ -343,20 +349,17 @@ class Interpreter:
     # Source locations.
 
     def site_of(self, node: ast.AST) -> Site:
-        line = getattr(node, "lineno", 1)
-        column = getattr(node, "col_offset", 0)
-        end_line = getattr(node, "end_lineno", None) or line
-        end_column = getattr(node, "end_col_offset", None)
-        module = self.state.frame.module
-        return Site(
-            module.path,
-            line,
-            module.character_column(line, column),
-            end_line,
-            module.character_column(end_line, column if end_column is None else end_column),
-            self.state.frame.name,
-            self.state.frame.caller,
-        )
+        line: int = getattr(node, "lineno", 1)
+        column: int = getattr(node, "col_offset", 0)
+        end_line: int = getattr(node, "end_lineno", None) or line
+        end_column: int | None = getattr(node, "end_col_offset", None)
+        if end_column is None:
+            end_column = column
+        frame = self.state.frame
+        module = frame.module
+        if not module.is_ascii:
+            column, end_column = module.character_column(line, column), module.character_column(end_line, end_column)
+        return Site(module.path, line, column, end_line, end_column, frame.name, frame.caller)
 
     # The graph.
 
@@ -428,12 +431,7 @@ class Interpreter:
 
     def location_key(self, node: ast.AST) -> tuple[object, ...]:
         """Return a key for an object created at a location: the syntax node and the chain of calls."""
-        chain: list[object] = [id(node)]
-        site = self.state.frame.caller
-        while site is not None:
-            chain.append((site.path, site.line, site.column))
-            site = site.caller
-        return tuple(chain)
+        return (id(node), *self.state.frame.call_chain)
 
     def unknown_value(
         self, key: object, text: object, loops: frozenset[int] = EMPTY, *, is_from_outside: bool = False
@@ -469,6 +467,9 @@ class Interpreter:
     def predicate_for(
         self, question: object, text: object, loops: frozenset[int], node: ast.AST | None = None
     ) -> Predicate:
+        known = self.predicates.find_predicate(question)
+        if known is not None:
+            return known
         return self.predicates.predicate_for(question, text, self.site_of(node) if node is not None else None, loops)
 
     def predicate_formula(

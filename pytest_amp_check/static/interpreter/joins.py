@@ -72,6 +72,8 @@ def split_on(interp: Interpreter, formula: Formula) -> tuple[int | None, int | N
 
 def residual_condition(interp: Interpreter, formula: Formula) -> Formula:
     """Return the part of a condition that the current path condition does not decide."""
+    if isinstance(formula, bool):
+        return formula
     return simplify_under(
         interp.shorten_formula(formula),
         dict(pair for each in interp.state.path_condition for pair in implied_literals(each)),

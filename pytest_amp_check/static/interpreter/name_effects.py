@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from ...protocol import events as e
 from ..project.module import Function
@@ -45,6 +46,7 @@ def effects_of_name(name: str) -> frozenset[str]:
     return known
 
 
+@lru_cache(maxsize=4096)
 def is_notification(name: str) -> bool:
     """Return True for the name of a callback's method that says only when it is called: ``on_backward_end``."""
     return _NOTIFICATION.fullmatch(name.rpartition(".")[2]) is not None

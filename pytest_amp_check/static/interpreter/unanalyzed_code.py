@@ -17,10 +17,12 @@ from .values.definitions import Args, Instance, Keywords
 from .values.gradients import GradValue, ParamsValue
 from .values.objects import ObjectRef
 from .values.tensors import TensorValue, tensors_in
-from .values.value import FORWARD, UnknownValue, Value, join_provenance
+from .values.value import FORWARD, ConditionValue, Const, UnknownValue, Value, join_provenance
 
 #: Maximum nesting depth of objects in the search for scalers and optimizers.
 MAX_SEARCH_DEPTH = 4
+#: Kinds of values that are no object and contain none.
+_PLAIN_KINDS = frozenset({Const, UnknownValue, ConditionValue})
 #: Calls that return another number or object each time.
 IMPURE = frozenset(
     "rand randn randint random uniform choice next time perf_counter pop popleft get_nowait sample "
@@ -138,7 +140,9 @@ def reachable_objects(interp: Interpreter, values: Iterable[Value]) -> list[Trac
     objects: dict[int, TrackedObject] = {}
     seen: set[int] = set()
     for value in values:
-        _collect_objects(interp, value, objects, seen, 0)
+        # Most values hold no other value.
+        if type(value) not in _PLAIN_KINDS:
+            _collect_objects(interp, value, objects, seen, 0)
     return list(objects.values())
 
 
@@ -154,7 +158,8 @@ def _collect_objects(
         inner = [item for _, item in interp.stored_attributes(value.key)]
     if depth < MAX_SEARCH_DEPTH:
         for item in inner:
-            _collect_objects(interp, item, objects, seen, depth + 1)
+            if type(item) not in _PLAIN_KINDS:
+                _collect_objects(interp, item, objects, seen, depth + 1)
 
 
 def open_passed_mappings(interp: Interpreter, receiver: Value, arguments: list[Value]) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from ...protocol.fast_namedtuple import NamedTuple
 from ..sources import patterns
-from ..sources.patterns import Code
+from ..sources.patterns import strip_docstrings
 
 #: Location of a name: absolute path of a file, and a name in the file.
 Place = tuple[str, bytes]
@@ -230,7 +230,7 @@ class _FileNames:
     )
 
     def __init__(self, data: bytes, criterion: RelevanceCriterion) -> None:
-        self._code = code = Code(data).without_docstrings.data
+        self._code = code = strip_docstrings(data)
         self._criterion = criterion
         self.is_relevant = criterion.is_match(code)
         self.imports: dict[bytes, list[tuple[bytes, bytes]]] = {}

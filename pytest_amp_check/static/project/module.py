@@ -171,6 +171,28 @@ class Function:
         return [*args.posonlyargs, *args.args]
 
 
+def may_make_instance(method: Function) -> bool:
+    """Return True if a class method uses its class for more than a method that makes no instance."""
+    cls, todo, seen = method.cls, [method], {method.name}
+    while todo:
+        current = todo.pop()
+        if "classmethod" not in current.decorator_names():
+            continue
+        me = next((parameter.arg for parameter in current.parameters()), "")
+        nodes = walk(current.node)
+        members = {id(n.value): n.attr for n in nodes if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)}
+        for node in nodes:
+            if not isinstance(node, ast.Name) or node.id != me:
+                continue
+            member = members.get(id(node))
+            if member is None:
+                return True
+            if cls is not None and member in cls.methods and member not in seen:
+                seen.add(member)
+                todo.append(cls.methods[member])
+    return False
+
+
 def _divisor_name(node: ast.AST) -> str:
     """Return the name by which a node divides, or ""."""
     match node:
@@ -360,12 +382,29 @@ def assigned_pairs(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 class _Scope(NamedTuple):
-    """Scope of a module, function or class: its node, and the names used inside."""
+    """Scope of a module, function or class: its node, and the names used inside.
+
+    ``members`` are the attributes of plain names, each as the name and the attribute.
+    """
 
     node: ast.AST
     cls: Class | None
     used_names: set[str]
     function: Function | None
+    members: set[tuple[str, str]]
+
+
+def _add_owners(scope: _Scope, classes: dict[str, Class]) -> None:
+    """Add the names whose attributes a scope uses, except classes of which the scope only uses a known method.
+
+    The name of a class stands for all methods, because the instance may be used anywhere. A method that calls itself
+    through the class gets no instance from that call: the analysis does not enter a function twice.
+    """
+    for name, attribute in scope.members:
+        cls = classes.get(name)
+        method = cls.methods.get(attribute) if cls is not None else None
+        if method is None or (method is not scope.function and may_make_instance(method)):
+            scope.used_names.add(name)
 
 
 class Module:
@@ -443,13 +482,13 @@ class Module:
 
     def _index_names(self, tree: ast.Module) -> None:
         """Find all functions and classes, their names and the roles of expressions, in one walk over the tree."""
-        whole = _Scope(tree, None, set(), None)
+        whole = _Scope(tree, None, set(), None, set())
         scopes: list[_Scope] = [whole]
         found: dict[Function | Class, set[str]] = {}
         # The most frequent kinds of node are tested here, the others by a table.
         roles = self._roles
         for scope in scopes:
-            used_names = scope.used_names
+            used_names, members = scope.used_names, scope.members
             stack = [scope.node]
             while stack:
                 node = stack.pop()
@@ -465,7 +504,10 @@ class Module:
                     elif kind is ast.Attribute:
                         used_names.add(child.attr)  # type: ignore[attr-defined]
                         roles.note_attribute(child)  # type: ignore[arg-type]
-                        stack.append(child)
+                        if type(child.value) is ast.Name:  # type: ignore[attr-defined]
+                            members.add((child.value.id, child.attr))  # type: ignore[attr-defined]
+                        else:
+                            stack.append(child)
                     elif kind is ast.Call:
                         roles.note_call(child)  # type: ignore[arg-type]
                         stack.append(child)
@@ -480,12 +522,18 @@ class Module:
                         if note is not None:
                             note(self, child, scope)
                         stack.append(child)
+        owners = frozenset(name for scope in scopes for name, _ in scope.members)
+        names = Counter(cls.name for cls in self.classes.values())
+        classes = {cls.name: cls for cls in self.classes.values() if names[cls.name] == 1}
         for scope in scopes:
+            _add_owners(scope, classes)
+        self._add_aliases([each.used_names for each in scopes])
+        for scope in scopes:
+            # After the aliases: the parameters of a signature may have another name.
             if scope.used_names >= _SIGNATURE_NAMES and not _calls_parameters(scope.node):
                 scope.used_names.discard("parameters")
-        self._add_aliases([each.used_names for each in scopes])
         self.used_names = frozenset(whole.used_names)
-        self.identifiers = self.used_names.union(*found.values())
+        self.identifiers = self.used_names.union(owners, *found.values())
         for holder, inner in found.items():
             holder.used_names = frozenset(inner)
 
@@ -493,7 +541,7 @@ class Module:
         """Create the function or class of a node and return its scope."""
         if isinstance(node, ast.ClassDef):
             cls = self.classes[node] = Class(node, self)
-            return _Scope(node, cls, set(), None)
+            return _Scope(node, cls, set(), None, set())
         assert isinstance(node, FunctionNode)
         function = self.functions[node] = Function(node, self, scope.cls if parent is scope.node else None)
         self.functions_by_name.setdefault(function.name, []).append(function)
@@ -501,7 +549,7 @@ class Module:
             scope.used_names.add(function.name)
         elif function.cls is not None:
             function.cls.methods.setdefault(function.name, function)
-        return _Scope(node, None, set(), function)
+        return _Scope(node, None, set(), function, set())
 
     def _note_assignment(self, node: ast.Assign, scope: _Scope) -> None:
         """Record aliases of a function or a class: ``ac = torch.autocast`` or ``ac = partial(autocast, "cuda")``."""

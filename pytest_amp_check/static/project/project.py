@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 
 from ...protocol import frameworks, torch_api
 from ...protocol.byte_sizes import LARGEST_FILE
@@ -457,6 +457,7 @@ def _importable_by_name(path: str, files: Collection[str]) -> Iterable[str]:
     return files if top == directory else [file for file in files if file.startswith(top + os.sep)]
 
 
+@lru_cache(maxsize=4096)
 def is_library_import(imported: ImportedName) -> bool:
     """Return True if an import refers to torch or to a framework with a library model."""
     name = f"{imported.module}.{imported.name}".rstrip(".")

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from ...protocol import frameworks, kernels
 from ...protocol.frameworks import FRAMEWORKS
-from ..sources.patterns import Code
+from ..sources.patterns import strip_docstrings
 from .module import COUNTING, FILLING, LARGE_NUMBER, SCALING, SMALL_NUMBER, Function, Module, is_constant_name
 from .syntax import root_name
 
@@ -137,7 +137,7 @@ def _does_part_of_training(module: Module) -> bool:
         return True
     if "state_dict" not in module.identifiers:
         return False
-    return _STATE_OF_TRAINING.search(Code(module.text.encode()).without_docstrings.data) is not None
+    return _STATE_OF_TRAINING.search(strip_docstrings(module.text.encode())) is not None
 
 
 def _trains_itself(module: Module) -> bool:

@@ -72,7 +72,12 @@ class RoleCollector:
 
     def _note_wrapper(self, node: ast.Call) -> None:
         """Record a scaler that is called with a loss and an optimizer: such a call does a whole step."""
-        owner = find_access_path(node.func)
+        func = node.func
+        last = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else "scaler"
+        # Most names end the search here, without the text of the whole path.
+        if "scaler" not in last.lower():
+            return
+        owner = find_access_path(func)
         if owner is None or "scaler" not in owner.rpartition(".")[2].lower():
             return
         given = [keyword.value for keyword in node.keywords if keyword.arg == "optimizer"] or node.args[1:2]

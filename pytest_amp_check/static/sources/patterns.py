@@ -7,7 +7,7 @@ one line, and the bracket directly behind the name of a method.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from ...protocol import rules
 
@@ -28,25 +28,35 @@ _WORD_BYTES = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ_abcdefghijklmnopqrstuvwxyz"
 
 
 class Code:
-    """Bytes of code, and the words of :data:`SEARCHED_WORDS` in the bytes."""
+    """Bytes of code, and what a search in the bytes shows."""
 
-    __slots__ = ("_bare_code", "_has_no_docstrings", "_may_enter_autocast", "data", "words_found")
+    __slots__ = ("_bare_code", "_has_no_docstrings", "_may_enter_autocast", "_searched_words", "_words_found", "data")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, searched_words: Iterable[bytes] | None = None) -> None:
         self.data = data
-        self.words_found = frozenset([word for word in SEARCHED_WORDS if word in data])
+        #: Words to search for: part of :data:`SEARCHED_WORDS`, None for all of them.
+        self._searched_words = searched_words
+        self._words_found: frozenset[bytes] | None = None
         self._bare_code: Code | None = None
         self._may_enter_autocast: bool | None = None
         #: True if the code is known to have no docstring.
         self._has_no_docstrings = False
 
     @property
+    def words_found(self) -> frozenset[bytes]:
+        """Words of :data:`SEARCHED_WORDS` in the code."""
+        if self._words_found is None:
+            words = SEARCHED_WORDS if self._searched_words is None else self._searched_words
+            self._words_found = frozenset([word for word in words if word in self.data])
+        return self._words_found
+
+    @property
     def without_docstrings(self) -> Code:
         """Same code without docstrings, whose examples are no code."""
         if self._bare_code is None and not self._has_no_docstrings:
-            data = _strip_docstrings(self.data)
+            data = strip_docstrings(self.data)
             self._has_no_docstrings = data is self.data
-            self._bare_code = None if self._has_no_docstrings else Code(data)
+            self._bare_code = None if self._has_no_docstrings else Code(data, self.words_found)
         return self._bare_code or self
 
     @property
@@ -93,7 +103,7 @@ class Code:
         """True if the code has an expression that low precision may spoil for any tensor of its arguments."""
         if b"torch" not in self.data:
             return False
-        return bool(fragile_lines(self.data))
+        return next(_iterate_fragile_lines(self.data), None) is not None
 
     @property
     def may_resume(self) -> bool:
@@ -254,7 +264,7 @@ def _loads_optimizer_state(data: bytes) -> bool:
 _QUOTES = b'"""'
 
 
-def _strip_docstrings(data: bytes) -> bytes:
+def strip_docstrings(data: bytes) -> bytes:
     """Return code without triple-quoted strings. Return all code if the start of such a string is ambiguous."""
     if b"'''" in data:
         return data
@@ -449,14 +459,31 @@ def _fills_large_number(code: Code) -> bool:
 
 def fragile_lines(data: bytes) -> list[int]:
     """Return the numbers of the lines, from 1, with an expression that low precision may spoil for any tensor."""
+    return [data.count(b"\n", 0, start) + 1 for start in _iterate_fragile_lines(data)]
+
+
+#: Words of fragile expressions. A fragile line has at least one of them.
+_FRAGILE_WORDS = (b" - ", b"mean(", b"freq", b"softmax(")
+
+
+def _iterate_fragile_lines(data: bytes) -> Iterator[int]:
+    """Yield the positions of the lines with an expression that low precision may spoil for any tensor."""
     ranks = b"topk(" in data
-    # Most lines are excluded here, without a call.
-    return [
-        number
-        for number, line in enumerate(data.split(b"\n"), 1)
-        if (b" - " in line or b"mean(" in line or b"freq" in line or b"softmax(" in line)
-        and (_is_fragile_line(line) or (ranks and _rounds_scores(line)))
-    ]
+    starts = {start for word in _FRAGILE_WORDS for start in _starts_of_lines_with(word, data)}
+    for start in sorted(starts):
+        end = data.find(b"\n", start)
+        line = data[start:] if end < 0 else data[start:end]
+        if _is_fragile_line(line) or (ranks and _rounds_scores(line)):
+            yield start
+
+
+def _starts_of_lines_with(word: bytes, data: bytes) -> Iterator[int]:
+    """Yield the positions of the lines that contain a word."""
+    position = data.find(word)
+    while position >= 0:
+        yield data.rfind(b"\n", 0, position) + 1
+        end = data.find(b"\n", position)
+        position = data.find(word, end) if end >= 0 else -1
 
 
 def _is_fragile_line(line: bytes) -> bool:

@@ -19,8 +19,10 @@ DATA_SIZE_NAMES = frozenset("shape size numel nelement len sum count_nonzero".sp
 
 
 def evaluate_attribute(interp: Interpreter, node: ast.Attribute) -> Value:
-    receiver = interp.evaluate(node.value)
-    return recognize_object(interp, attribute_of(interp, receiver, node.attr, node), node, node.attr)
+    value = attribute_of(interp, interp.evaluate(node.value), node.attr, node)
+    if node.attr not in interp.state.frame.module.role_names:
+        return value
+    return recognize_object(interp, value, node, node.attr)
 
 
 def attribute_of(interp: Interpreter, receiver: Value, name: str, node: ast.AST) -> Value:

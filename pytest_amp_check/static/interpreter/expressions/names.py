@@ -20,6 +20,8 @@ def evaluate_name(interp: Interpreter, node: ast.Name) -> Value:
     value = look_up(interp, node.id)
     if value is None:
         value = _evaluate_unbound(interp, node.id)
+    if node.id not in interp.state.frame.module.role_names:
+        return value
     return recognize_object(interp, value, node, node.id)
 
 
@@ -72,7 +74,10 @@ def _imported_object(interp: Interpreter, value: ExternalName, node: ast.expr) -
 
 def role_by_use(interp: Interpreter, node: ast.expr) -> str | None:
     """Return the role in which the file uses an expression (scaler, optimizer, module or function), or None."""
-    return interp.state.frame.module.role_by_text.get(find_access_path(node) or "")
+    module = interp.state.frame.module
+    if isinstance(node, (ast.Attribute, ast.Name)) and last_name(node) not in module.role_names:
+        return None
+    return module.role_by_text.get(find_access_path(node) or "")
 
 
 def is_used_as_optimizer(interp: Interpreter, target: ast.expr) -> bool:

@@ -248,6 +248,7 @@ class Frame:
     """Frame of a call under analysis: the variables of a function and its returns."""
 
     __slots__ = (
+        "call_chain",
         "caller",
         "cls",
         "function",
@@ -272,6 +273,8 @@ class Frame:
         self.function = function
         self.parent = parent
         self.caller = caller
+        #: Calls that led to this frame, the innermost first.
+        self.call_chain = () if caller is None else caller.call_chain()
         self.vars: Vars = {}
         self.receiver: Value | None = None
         self.cls: Class | None = None

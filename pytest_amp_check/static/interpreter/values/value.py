@@ -171,7 +171,7 @@ class TypedValue(Value):
         return made
 
     def with_dtype_info(self: Same, dtype_info: DtypeInfo) -> Same:  # noqa: PYI019
-        if dtype_info == self.dtype_info:
+        if dtype_info is self.dtype_info or dtype_info == self.dtype_info:
             return self
         made = self.copy()
         made.dtype_info = dtype_info
@@ -186,9 +186,13 @@ class Const(TypedValue):
     __slots__ = ("value",)
 
     def __init__(self, value: object) -> None:
-        super().__init__()
+        # As in `Value.__init__`, without a call: most expressions are constants and unknown values.
+        self.loops = EMPTY
+        self.is_divided = False
+        self.microbatches = False
         self.value = value
-        self.dtype_info = NUMBER_INFO if type(value) in (int, float) else NO_DTYPE_INFO
+        kind = type(value)
+        self.dtype_info = NUMBER_INFO if kind is int or kind is float else NO_DTYPE_INFO
 
     def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
         return ("const", repr(self.value))
@@ -273,7 +277,9 @@ class UnknownValue(TypedValue):
     def __init__(
         self, key: int, source_text: object, loops: frozenset[int] = EMPTY, *, is_from_outside: bool = False
     ) -> None:
-        super().__init__(loops)
+        self.loops = loops
+        self.is_divided = False
+        self.microbatches = False
         self.dtype_info = NO_DTYPE_INFO
         self.key = key
         self.source_text = source_text
@@ -329,7 +335,7 @@ class UnknownValue(TypedValue):
 
     def with_provenance(self, provenance: Provenance) -> UnknownValue:
         """Return the value with this provenance. The result is a copy if the value already has another provenance."""
-        if self.provenance == provenance:
+        if self.provenance is provenance or self.provenance == provenance:
             return self
         same = self.copy() if any(self.provenance) else self
         same.provenance = provenance
@@ -381,8 +387,7 @@ NONE = Const(None)
 
 def join_provenance(values: Iterable[Value]) -> Provenance:
     """Join the provenance of several values."""
-    provenances = [part.provenance for part in values]
-    known = [provenance for provenance in provenances if provenance is not NO_PROVENANCE and any(provenance)]
+    known = [provenance for part in values if (provenance := part.provenance) is not NO_PROVENANCE and any(provenance)]
     if len(known) < 2:
         return known[0] if known else NO_PROVENANCE
     callees, dtypes = (EMPTY.union(*sets) for sets in ([x.callees for x in known], [x.region_dtypes for x in known]))
