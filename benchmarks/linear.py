@@ -73,6 +73,13 @@ def chain(lines: int) -> str:
     return repeated(piece, lines)
 
 
+def twice(lines: int) -> str:
+    """Return functions of which each calls the one before it twice."""
+    calls = ((n, f"    part{n - 1}(s, o)\n" * 2) for n in range(1, lines // 4))
+    first = HEAD + ALONE + "scaler = torch.amp.GradScaler()\ndef part0(s, o):\n    s.step(o)\n    s.update()\n\n"
+    return first + "".join(f"def part{n}(s, o):\n{body}\n" for n, body in calls) + f"part{lines // 4 - 1}(scaler, o)\n"
+
+
 def methods(lines: int) -> str:
     """Return one class with very many methods."""
     body = "".join(
@@ -138,7 +145,7 @@ SHAPES: dict[str, Callable[[int], str]] = {
     **{
         each.__name__.replace("_", " "): each
         for each in (
-            *(called, called_by_all, chain, methods, switches, fills, branches),
+            *(called, called_by_all, chain, twice, methods, switches, fills, branches),
             *(assignments, table, nested, suppressed, modules),
         )
     },

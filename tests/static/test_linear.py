@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 import json
 import os
+import sys
+import threading
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -98,3 +101,28 @@ def test_a_cache_cannot_name_a_fault_that_no_rule_has(tmp_path: Path) -> None:
     kept.write_text(text)
     found = check_paths([str(tmp_path)], cache=str(cache)).findings
     assert [f.as_dict() for f in found] == [f.as_dict() for f in plain] != []
+
+
+def called(functions: int) -> int:
+    """Return the number of Python calls of the analysis of helpers of which each calls the one before it twice."""
+    first = "import torch\nscaler = torch.amp.GradScaler()\ndef f0(s, o):\n    s.step(o)\n    s.update()\n"
+    helpers = "".join(f"def f{n}(s, o):\n    f{n - 1}(s, o)\n    f{n - 1}(s, o)\n" for n in range(1, functions))
+    count = 0
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    threading.setprofile(profile)
+    sys.setprofile(profile)
+    try:
+        check_source(f"{first}{helpers}f{functions - 1}(scaler, optimizer)\n")
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return count
+
+
+def test_what_helpers_beyond_the_budget_step_is_searched_once() -> None:
+    check_source("import torch\nscaler.step(optimizer)\n")
+    assert called(60) <= 1.3 * called(30)

@@ -75,6 +75,31 @@ def test_a_loss_that_nothing_under_autocast_made(forward: str, after: str) -> No
     assert found(program(forward, after)) == [("info", False)]
 
 
+FILLED = """\
+import torch
+
+class Criterion:
+    def __call__(self, out, y):
+        parts = torch.zeros(2)
+        parts[0] = torch.nn.functional.mse_loss(out, y)
+        parts[1] += out.abs().mean()
+        return parts.sum()
+
+class Soft(torch.nn.Module):
+    def forward(self, out):
+        with torch.autocast("cuda", enabled=False):
+            return out.float().square()
+"""
+
+
+def test_a_tensor_that_is_filled_by_its_elements_comes_from_their_forward(tmp_path: Path) -> None:
+    outside = "criterion = losses.Criterion()\nloss = criterion(model(x), y)"
+    inside = "criterion = losses.Criterion()\nwith torch.autocast('cuda'):\n    loss = criterion(model(x), y)"
+    train = program(outside, imports="import losses")
+    assert found_among(tmp_path, train=train, losses=FILLED) == {"train.py"}
+    assert found_among(tmp_path, train=program(inside, imports="import losses"), losses=FILLED) == set()
+
+
 @pytest.mark.parametrize(
     "forward",
     [

@@ -95,15 +95,30 @@ def effects_on_objects(function: Function, holders: frozenset[str]) -> frozenset
     effects reach the gradients through the model as well.
     """
     effects = effects_of_body(function)
-    if e.STEPS in effects and not _steps_holders(function, holders, set()):
+    if e.STEPS in effects and not _may_step(function, holders):
         return effects - {e.STEPS}
     return effects
 
 
-def _steps_holders(function: Function, holders: frozenset[str], seen: set[tuple[Function, frozenset[str]]]) -> bool:
+def _may_step(function: Function, holders: frozenset[str]) -> bool:
     """Return True if a function may step what its parameters ``holders`` hold, itself or in functions it calls."""
+    known = function.steps_by_holders.get(holders)
+    if known is None:
+        seen: set[tuple[Function, frozenset[str]]] = set()
+        known = _steps_holders(function, holders, seen)
+        # Where a step was found, the search ended before it had seen all that the other functions call.
+        for each, names in seen if not known else {(function, holders)}:
+            each.steps_by_holders[names] = known
+    return known
+
+
+def _steps_holders(function: Function, holders: frozenset[str], seen: set[tuple[Function, frozenset[str]]]) -> bool:
+    """Search a function and the functions it calls for a step of ``holders``, each pair of the two once."""
     if (function, holders) in seen:
         return False
+    known = function.steps_by_holders.get(holders)
+    if known is not None:
+        return known
     seen.add((function, holders))
     names = set(holders)
     nodes = walk(function.node)

@@ -65,6 +65,7 @@ class Function:
         "module",
         "name",
         "node",
+        "steps_by_holders",
         "used_names",
     )
 
@@ -90,6 +91,8 @@ class Function:
         self.context_names: frozenset[str] = frozenset()
         #: Effects that the calls in the body suggest (:mod:`~..interpreter.name_effects`); None before the first use.
         self.effects: frozenset[str] | None = None
+        #: True for parameters that hold an object which the function may step; filled where its body stays unanalyzed.
+        self.steps_by_holders: dict[frozenset[str], bool] = {}
         self._divides_by_argument: bool | None = None
         self._stores_in_objects: bool | None = None
         self._attributes_filled: frozenset[str] | None = None

@@ -15,7 +15,7 @@ from ..values.definitions import Instance
 from ..values.gradients import GradValue, ParamsValue
 from ..values.objects import ObjectRef
 from ..values.tensors import TensorValue
-from ..values.value import NO_CONSTANT, NONE, Const, UnknownValue, Value
+from ..values.value import NO_CONSTANT, NONE, Const, UnknownValue, Value, join_provenance
 from .attributes import fields_of_record, item_heap_key
 from .literals import mapping_key
 from .names import is_used_as_optimizer
@@ -231,6 +231,10 @@ def _assign_item(interp: Interpreter, target: ast.Subscript, value: Value, is_ne
     heap_key = item_heap_key(interp, receiver, index)
     if heap_key is not None:
         interp.store_attribute(*heap_key, value)
+    if isinstance(receiver, UnknownValue) and receiver.is_new_float32 and isinstance(target.value, ast.Name):
+        # A tensor that is made empty and filled by its elements comes from where these were computed.
+        filled = receiver.with_provenance(join_provenance([receiver, value]))
+        interp.state.frame.vars[target.value.id] = filled
     for listener in interp.handlers.item_write_listeners:
         listener(interp, receiver, index, target, value)
 
