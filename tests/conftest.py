@@ -8,13 +8,13 @@ import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from _pytest.assertion.rewrite import AssertionRewritingHook
-from event_fields import fields_of
+from event_fields import fields_of, message_fields
 
 from pytest_amp_check.frontends.options.agents import VARIABLES
 from pytest_amp_check.protocol import events, tracked_objects
@@ -130,6 +130,12 @@ def check_field(event: events.Event, name: str) -> None:
     assert name in fields_of(kind), f"a {events.name_of_kind(kind)} event has no field {name!r}: declare it in {kind}"
 
 
+def check_names(names: Mapping[str, object]) -> None:
+    """Reject a name that no message uses. A message without its name would show a general word instead."""
+    unused = names.keys() - message_fields()
+    assert not unused, f"no message has a field for {sorted(unused)}"
+
+
 def check_attribute(name: str) -> None:
     """Reject an attribute that no role of a tracked object declares."""
     assert hasattr(tracked_objects.ObjectAttributes, name), (
@@ -147,9 +153,12 @@ def facts_are_declared() -> Iterator[None]:
             for name in fields:
                 check_field(self, name)
             event(self, *args, **fields)
+            check_names(self.names)
 
-        def set_field(self: events.Event, name: str, value: object) -> None:
+        def set_field(self: events.Event, name: str, value: Any) -> None:
             check_field(self, name)
+            if name == "names":
+                check_names(value)
             object.__setattr__(self, name, value)
 
         def made_attributes(self: tracked_objects.ObjectAttributes, **more: Any) -> None:

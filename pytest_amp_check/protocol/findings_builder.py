@@ -17,7 +17,6 @@ DEFAULT_NAMES = {
     "optimizer": "the optimizer",
     "loss": "the loss",
     "module": "the model",
-    "params": "the gradients",
     "context": "autocast",
     "call": "this call",
     "tensor": "x",

@@ -85,8 +85,8 @@ class ModuleAttributes:
     frozen: bool = False
     #: Some parameters are frozen.
     partly_frozen: bool = False
-    #: Precision of the Trainer that trains the module.
-    trainer: str | None = None
+    #: True if a Trainer trains the module in float16, False if in another precision, None without a Trainer.
+    trainer_float16: bool | None = None
     deepspeed: bool = False
     #: A parameter in float32, and one with dimensions.
     parameter: bool = False

@@ -57,8 +57,10 @@ def summarize_program(program: Program, near_float16: Callable[[], bool]) -> Non
     steps = _scalers_by_optimizer(program, events)
     of_live = {tracked_object.key for tracked_object in live}
     with_live_scaler = [key for key, by in steps.items() if not by.isdisjoint(of_live)]
-    by_trainer = {t.key: t.attributes.trainer for t in program.objects if t.attributes.trainer is not None}
-    in_float16 = {key for key, precision in by_trainer.items() if precision == "float16"}
+    by_trainer = {
+        t.key: t.attributes.trainer_float16 for t in program.objects if t.attributes.trainer_float16 is not None
+    }
+    in_float16 = {key for key, is_float16 in by_trainer.items() if is_float16}
     owned_by_scaled = _owned_modules(program.objects[key] for key in with_live_scaler)
     program.attributes.scaled_modules = {*_with_submodules(program, owned_by_scaled), *in_float16}
     frozen = {t.key for t in program.objects if t.attributes.frozen or t.attributes.partly_frozen}

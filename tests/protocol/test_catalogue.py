@@ -29,11 +29,16 @@ from pytest_amp_check.protocol.rules import LABELS, RULES, find_rule
 from pytest_amp_check.protocol.sites import Site
 
 # Names from analyzer and recorder. A rule's own check provides all other names in a message.
-NAMES = {"scaler", "optimizer", "call", "loss", "module", "params", "context", "window"}
+NAMES = {"scaler", "optimizer", "call", "loss", "module", "context", "window"}
 # If a framework scales, the checker adds its name, and advice about it.
 OF_FRAMEWORKS = {"framework", "advice"}
 # Additional names from the graph checker: of the path to a violation, and of counted loop iterations.
-OF_PATHS = {"window:left-over": {"left"}, "backward@unscaled": {"skip"}, "new:per-step": {"function"}}
+OF_PATHS = {
+    "window:left-over": {"left"},
+    "backward@unscaled": {"skip"},
+    "new:per-step": {"function"},
+    "new@used": {"loop"},
+}
 # Rules without a check in the protocol: the engine reports them for source files, with the reason.
 BY_ENGINE = {"AMP902", "AMP903", "AMP904"}
 FAMILIES = {

@@ -28,7 +28,6 @@ READER_NAMES = {
     "loss",
     "module",
     "optimizer",
-    "params",
     "python",
     "running",
     "function",

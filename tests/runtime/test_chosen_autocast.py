@@ -96,3 +96,11 @@ def test_a_file_beside_the_program_that_the_scaling_does_not_come_through_decide
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert codes(tmp_path, monkeypatch, beside="mixed = torch.is_autocast_enabled") == ["AMP110"]
+
+
+def test_a_file_beside_the_program_that_has_turned_a_region_off_decides(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    off = "mixed = False\nregion = torch.autocast('cpu', enabled=mixed)"
+    assert codes(tmp_path, monkeypatch, beside=off) == []
+    assert codes(tmp_path, monkeypatch, beside="region = torch.autocast('cpu', enabled=True)") == ["AMP110"]

@@ -1380,7 +1380,7 @@ descent.step()  # AMP204
         "sparse gradients",
         "S20",
         """
-words = nn.Embedding(10, 4, sparse=True)
+words = nn.Embedding(5000, 4, sparse=True)
 descent = torch.optim.SGD(words.parameters(), lr=0.01)
 for x, y in batches:
     descent.zero_grad()

@@ -124,3 +124,49 @@ def test_findings_stand_where_the_wrapper_is_called() -> None:
     row = source.split("\n")[finding.line - 1]
     assert row[finding.site.column : finding.site.end_column] == "finish(optimizer)"
     assert finding.message.startswith("`finish` clips gradients")
+
+
+#: Two optimizers. Only the gradients of the first are unscaled before the wrapper clips.
+TWO = """\
+import torch
+from torch import nn
+from tools.amp import finish
+
+first, second = nn.Linear(8, 1), nn.Linear(8, 1)
+optimizer = torch.optim.SGD(first.parameters(), lr=0.1)
+other = torch.optim.SGD(second.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+for x, y in loader:
+    optimizer.zero_grad()
+    other.zero_grad()
+    with torch.autocast("cuda"):
+        loss = nn.functional.mse_loss(first(x) + second(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    finish({given})
+    scaler.step(optimizer)
+    scaler.step(other)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "codes"),
+    [
+        ("first", []),
+        ("second", ["AMP201"]),
+        ("optimizer", []),
+        ("other", ["AMP201"]),
+        ("first.parameters()", []),
+        ("second.parameters()", ["AMP201"]),
+    ],
+)
+def test_a_wrapper_clips_only_the_gradients_of_its_argument(given: str, codes: list[str]) -> None:
+    options = Settings(helpers={"tools.amp.finish": ("clips",)})
+    assert [finding.code for finding in check_source(TWO.format(given=given), "train.py", options)] == codes
+
+
+def test_a_wrapper_that_clears_does_nothing_with_a_scaler() -> None:
+    step = f"{SCALED}; scaler.step(optimizer); finish(optimizer, scaler)"
+    assert found(step, "clears", "pass") == ["AMP206"]
+    assert found(f"{step}; scaler.update()", "clears", "pass") == []

@@ -8,6 +8,7 @@ from pytest_amp_check.static.engine import check_source
 
 PROGRAM = """\
 import math
+import os
 import sys
 import numpy as np
 import torch
@@ -62,6 +63,10 @@ def found(body: str, wrapped: str = DDP) -> list[int]:
         "if torch.isnan(loss):\n    return",
         "if torch.isnan(loss):\n    break",
         "if torch.isfinite(loss):\n    pass\nelse:\n    continue",
+        # One finding for a backward.
+        "if torch.isnan(loss):\n    continue\nif torch.isinf(loss):\n    continue",
+        # Nothing of the context managers named `join`.
+        "if torch.isnan(loss):\n    print(os.path.join('a', 'b'))\n    continue",
     ],
 )
 def test_one_rank_goes_on_without_backward(skip: str) -> None:
@@ -78,6 +83,11 @@ def test_one_rank_goes_on_without_backward(skip: str) -> None:
         (f"if skip and torch.isfinite(loss):\n    {BACKWARD}", 1),
         (f"if not torch.isnan(loss) and not torch.isinf(loss):\n    {BACKWARD}\nelse:\n    continue", 1),
         (f"loss = loss / 2\nif torch.isnan(loss):\n    continue\n{BACKWARD}", 2),
+        (f"loss = loss_of(out, y)\nif torch.isnan(loss):\n    continue\n{BACKWARD}", 2),
+        (f"if skip:\n    print(1)\nelse:\n    if torch.isnan(loss):\n        continue\n    {BACKWARD}", 4),
+        (f"try:\n    if torch.isnan(loss):\n        continue\n    {BACKWARD}\nfinally:\n    print(1)", 2),
+        (f"try:\n    print(1)\nfinally:\n    if torch.isnan(loss):\n        return\n    {BACKWARD}", 4),
+        (f"with a:\n    with b:\n        if torch.isnan(loss):\n            continue\n    print(1)\n{BACKWARD}", 3),
     ],
 )
 def test_where_it_is_asked_is_told(body: str, line: int) -> None:
@@ -102,6 +112,20 @@ def test_where_it_is_asked_is_told(body: str, line: int) -> None:
         f"for part in out:\n    if torch.isnan(part).any():\n        continue\n    print(part)\n{BACKWARD}",
         f"if skip:\n    if torch.isnan(loss):\n        continue\n    print(1)\nelse:\n    {BACKWARD}",
         f"with model.join():\n    if torch.isnan(loss):\n        continue\n    {BACKWARD}",
+        # A loss that is a number has at most one NaN.
+        f"if torch.isnan(loss).sum() > 1:\n    continue\n{BACKWARD}",
+        # Calls that may tell the other ranks, also in the block and on its last line.
+        f"if torch.isnan(loss):\n    broadcast_skip()\n    continue\n{BACKWARD}",
+        f"if torch.isnan(reduce_loss(loss)): continue\n{BACKWARD}",
+        # Values that may be the same on all ranks.
+        f"if torch.isnan(torch.load('state.pt')).any():\n    continue\n{BACKWARD}",
+        f"anchor = teacher(torch.ones(1))\nif torch.isnan(anchor).any():\n    continue\n{BACKWARD}",
+        # The function that returns is another one.
+        f"def ask():\n    if torch.isnan(loss):\n        return\n    print(1)\nask()\n{BACKWARD}",
+        f"bad = worse\nworse = bad\nif bad:\n    continue\n{BACKWARD}",
+        # The end of another loop, or of another block.
+        f"for part in out:\n    if torch.isnan(loss):\n        break\n{BACKWARD}",
+        f"if skip:\n    if torch.isnan(loss):\n        pass\n{BACKWARD}",
     ],
 )
 def test_what_keeps_the_ranks_together_is_silent(body: str) -> None:
@@ -130,9 +154,24 @@ def main(net, loader, skip):
         step(loss, optimizer, scaler, skip)
 """
     head = PROGRAM[: PROGRAM.index("def all_ranks")]
-    for text, expected in ((helper, [2]), (helper.replace("DistributedDataParallel(net)", "net"), [])):
+    inner = "    def ask():\n        if bad:\n            return\n        print(1)\n    ask()\n"
+    for text, expected in (
+        (helper, [2]),
+        (helper.replace("DistributedDataParallel(net)", "net"), []),
+        (helper.replace("    if bad and skip:\n        return\n", inner), []),
+        (helper.replace("        return\n", "        print(bad)\n"), []),
+    ):
         findings = [f.line - head.count("\n") for f in check_source(head + text) if f.code == "AMP607"]
         assert findings == expected
+
+
+def test_it_names_the_check_and_the_module() -> None:
+    body = f"        if loss.isnan():\n            return\n        {BACKWARD}"
+    (finding,) = check_source(PROGRAM.replace("WRAPPED", DDP).replace("BODY", body))
+    assert finding.message == (
+        "`loss.isnan` checks only this rank's batch, so after a skipped backward other ranks wait for gradients of "
+        "`model`: run every backward (the GradScaler skips bad steps), or `all_reduce` the check"
+    )
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,28 @@ RAISED = [("raise-nonfinite", 2)]
         ("\nif torch.isfinite(norm):\n    pass\nelse:\n    raise ValueError(1)", RAISED),
         ("\nif torch.isnan(norm) or torch.isinf(norm):\n    raise ValueError(1)", RAISED),
         ("\nbad = torch.isnan(norm)\nif bad:\n    raise ValueError(1)", RAISED),
+        ("\nif not (torch.isfinite(norm) and steps > 1000):\n    raise ValueError(1)", RAISED),
+        ("\nif torch.isfinite(norm) and steps > 1000:\n    pass\nelse:\n    raise ValueError(1)", RAISED),
+        ("\nassert torch.isfinite(norm) and norm < 1e4", RAISED),
+        ("for p in params:\n    assert p.grad is None or torch.isfinite(p.grad).all()", RAISED),
+        ("for p in params:\n    assert not p.requires_grad or torch.isfinite(p.grad).all()", RAISED),
+        ("for p in params:\n    if p.grad is not None and torch.isnan(p.grad).any(): raise ValueError(1)", RAISED),
+        ("for p in params:\n    if p.requires_grad and torch.isnan(p.grad).any(): raise ValueError(1)", RAISED),
+        ("for p in params:\n    if p.grad and torch.isnan(p.grad).any(): raise ValueError(1)", RAISED),
+        # Only the second check ends the program.
+        ("for p in params: print(p.grad.isnan().any())\nassert torch.isfinite(norm)", RAISED),
+        ("bad = torch.isnan(params[0].grad).any()\nassert torch.isfinite(params[0].grad).all()\nprint(bad)", RAISED),
+        # One finding for one condition.
+        ("norm = norm + params[0].grad.norm()\nassert torch.isfinite(norm)", RAISED),
+        # Another term lets the program continue.
         ("if torch.isnan(norm) and steps > 1000:\n    raise ValueError(1)", []),
+        ("if not torch.isfinite(norm) and steps > 1000:\n    raise ValueError(1)", []),
+        ("if not (torch.isfinite(norm) or steps < 1000):\n    raise ValueError(1)", []),
+        ("if torch.isfinite(norm) or steps < 1000:\n    pass\nelse:\n    raise ValueError(1)", []),
+        ("assert torch.isfinite(norm) or steps < 1000", []),
+        ("for p in params:\n    if p.ndim > 1 and torch.isnan(p.grad).any(): raise ValueError(1)", []),
+        ("for p in params:\n    if p.shape == (8, 4) and torch.isnan(p.grad).any(): raise ValueError(1)", []),
+        ("if torch.isnan(x + 1):\n    raise ValueError(1)", []),
         ("if torch.isnan(loss):\n    raise ValueError(1)", []),
         ("if not torch.isfinite(norm):\n    print(norm)", []),
         ("if norm > 1e4:\n    raise ValueError(1)", []),
@@ -85,6 +106,7 @@ def test_nothing_is_said_without_a_scaler_that_scales() -> None:
         ("torch.autograd.set_detect_anomaly(True, check_nan=False)", False),
         ("torch.autograd.set_detect_anomaly(True, False)", False),
         ("torch.autograd.set_detect_anomaly(False)", False),
+        ("torch.autograd.set_detect_anomaly()", False),
         ("torch.autograd.set_detect_anomaly(args.debug)", False),
         ("if args.debug:\n    torch.autograd.set_detect_anomaly(True)", False),
     ],
@@ -97,7 +119,7 @@ FORWARD = "        loss = nn.functional.mse_loss(model(x), y)\n"
 BACKWARD = "    scaler.scale(loss).backward()\n"
 
 
-@pytest.mark.parametrize("context", ["detect_anomaly()", "set_detect_anomaly(True)"])
+@pytest.mark.parametrize("context", ["detect_anomaly()", "detect_anomaly(True)", "set_detect_anomaly(True)"])
 @pytest.mark.parametrize(("block", "expected"), [(BACKWARD, True), (FORWARD, False)])
 def test_anomaly_detection_of_one_block(context: str, block: str, expected: bool) -> None:
     margin = block[: -len(block.lstrip())]
@@ -109,6 +131,25 @@ def test_anomaly_detection_of_one_block(context: str, block: str, expected: bool
     labels = [[finding.label for finding in check_source(text)] for text in texts]
     # Gradients are checked when they are computed, regardless of the location of the loss.
     assert labels == [["anomaly-nonfinite"] if expected else [], []]
+
+
+@pytest.mark.parametrize("context", ["detect_anomaly(False)", "detect_anomaly(check_nan=False)"])
+def test_anomaly_detection_of_one_block_without_the_check(context: str) -> None:
+    within = PROGRAM.replace(BACKWARD, f"    with torch.autograd.{context}:\n    {BACKWARD}")
+    assert check_source(within.replace("SETUP", "").replace("BODY\n", "").replace("ENABLED", "")) == []
+
+
+@pytest.mark.parametrize(
+    ("body", "setup", "start"),
+    [
+        ("if torch.isnan(norm):\n    raise ValueError(1)", "", "`torch.isnan` ends the program on every overflow"),
+        ("assert torch.isfinite(params[0].grad).all()", "", "`torch.isfinite` ends the program on every overflow"),
+        ("pass", "torch.autograd.set_detect_anomaly(True)", "`torch.autograd.set_detect_anomaly` makes backward raise"),
+    ],
+)
+def test_the_message_names_what_ends_the_program(body: str, setup: str, start: str) -> None:
+    text = PROGRAM.replace("SETUP", setup).replace("ENABLED", "").replace("BODY", "    " + body.replace("\n", "\n    "))
+    assert [finding.message.startswith(start) for finding in check_source(text)] == [True]
 
 
 @pytest.mark.parametrize(
@@ -129,3 +170,5 @@ def test_anomaly_detection_around_a_call(called: str, expected: list[str]) -> No
         f"{setup}\ndef epoch():\n{lines}\n{evaluation}\nwith torch.autograd.detect_anomaly():\n    {called}\nepoch()\n"
     )
     assert [finding.label for finding in check_source(text)] == expected
+    trained_before = text.removesuffix("epoch()\n").replace("\nwith ", "\nepoch()\nwith ")
+    assert [finding.label for finding in check_source(trained_before)] == expected

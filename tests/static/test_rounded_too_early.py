@@ -115,7 +115,15 @@ UPDATES = """\
             3,
         ),
         ("self.ema = deepcopy(model).half()\n        self.ema.float()", UPDATES, 0),
+        ("self.ema = deepcopy(model).half()\n        self.ema.double()", UPDATES, 0),
         ("self.ema = deepcopy(model)\n        self.low = deepcopy(model).half()", UPDATES, 0),
+        # The model itself, which is trained.
+        ("self.ema = model.half()", UPDATES, 0),
+        # An initial value that is scaled once.
+        ("self.ema = deepcopy(model).half()\n        for p in self.ema.parameters():\n            p.mul_(0.5)", "", 0),
+        # An attribute of another object.
+        ("self.ema = deepcopy(model).half()", UPDATES.replace("self.ema", "self.model.ema"), 0),
+        ("self.ema = deepcopy(model)\n        self.model.ema.half()", UPDATES, 0),
         ("self.ema = deepcopy(model)", UPDATES + "    def low(self):\n        return deepcopy(self.ema).half()\n", 0),
     ],
 )
@@ -123,6 +131,19 @@ def test_an_average_of_weights(init: str, update: str, line: int) -> None:
     body = f"class Average:\n    def __init__(self, model):\n        {init}\n{update}"
     head = "import torch\nfrom copy import deepcopy\n"
     assert said(body, "AMP508", head) == ([(line, "warning")] if line else [])
+
+
+@pytest.mark.parametrize(("cast", "dtype"), [("half", "float16"), ("bfloat16", "bfloat16")])
+def test_an_average_without_deepcopy_and_its_message(cast: str, dtype: str) -> None:
+    init = f"self.ema = {{k: v.clone().{cast}() for k, v in model.state_dict().items()}}"
+    (finding,) = check_source(
+        f"import torch\nclass Average:\n    def __init__(self, model):\n        {init}\n{UPDATES}"
+    )
+    assert (finding.code, finding.line) == ("AMP508", 4)
+    assert finding.message == (
+        f"`v.clone().{cast}()` keeps a moving average of weights in {dtype}, where the small updates round to "
+        "nothing: keep the average in float32, and cast a copy for evaluation"
+    )
 
 
 WINDOW = """\

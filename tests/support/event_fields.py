@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import string
 from collections.abc import Iterator
 from typing import Any
 
 from pytest_amp_check.protocol.event_graph import Program
 from pytest_amp_check.protocol.events import Event, EventKind
+from pytest_amp_check.protocol.frameworks import FRAMEWORKS
+from pytest_amp_check.protocol.rules import LABELS
 from pytest_amp_check.protocol.tracked_objects import TrackedObject
 
 _FIELDS: dict[EventKind, frozenset[str]] = {}
@@ -32,6 +36,15 @@ def fields_of(kind: EventKind) -> frozenset[str]:
     if kind not in _FIELDS:
         _FIELDS[kind] = frozenset[str]().union(*map(own_fields, kind.__mro__))
     return _FIELDS[kind]
+
+
+@functools.cache
+def message_fields() -> frozenset[str]:
+    """Return the fields in the messages of all violations, and in the advice about frameworks."""
+    messages = [kind.message for _, kind in LABELS.values()]
+    advice = [text for framework in FRAMEWORKS.values() for text in framework.advice.values()]
+    parsed = (part for text in (*messages, *advice) for part in string.Formatter().parse(text))
+    return frozenset(field for _, field, _, _ in parsed if field)
 
 
 def set_attributes(owner: Program | TrackedObject, **facts: Any) -> None:

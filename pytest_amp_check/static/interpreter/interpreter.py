@@ -108,8 +108,8 @@ class HandlerTable:
         #: (`expression_listeners`); of an average that the learning rate includes (`rate_division_listeners`).
         self.assignment_listeners: list[Callable[[Interpreter, ast.Assign], None]] = []
         self.item_write_listeners: list[Callable[[Interpreter, Value, Value, ast.Subscript, Value], None]] = []
-        #: Listeners of an evaluated condition without which the program does not continue.
-        self.required_condition_listeners: list[Callable[[Interpreter, ast.expr], None]] = []
+        #: Listeners of an evaluated condition that ends the program, with the truth for which the program ends.
+        self.end_condition_listeners: list[Callable[[Interpreter, ast.expr, bool], None]] = []
         self.expression_listeners: list[Callable[[Interpreter, ast.expr], None]] = []
         self.rate_division_listeners: list[Callable[[Interpreter, Any], None]] = []
         #: Listeners of the result of a call, by the last name of the callee.

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from ...protocol import events as e
-from ...protocol.source_text import SourceText, find_access_path
+from ...protocol.source_text import SourceText
 from ...protocol.torch_api import DTYPES
 from ..interpreter.imports import dotted_name
 from ..interpreter.interpreter import HandlerTable, Interpreter
@@ -31,7 +31,7 @@ _ITERATORS = frozenset("zip enumerate list tuple iter reversed sorted dict".spli
 
 def _report_low_averages(interp: Interpreter) -> None:
     module = interp.module
-    if "deepcopy" not in module.identifiers and "clone" not in module.identifiers:
+    if module.identifiers.isdisjoint(_COPIES):
         return
     for cls in module.classes.values():
         for name, cast, dtype in _low_copies(interp, cls):
@@ -137,8 +137,10 @@ def _is_decay(node: ast.AST, name: str, held: frozenset[str]) -> bool:
 
 def _attribute_name(node: ast.AST | None) -> str:
     """Return the name of an attribute of ``self``, or ""."""
-    owner, _, name = (find_access_path(node) or "").rpartition(".") if isinstance(node, ast.Attribute) else ("", "", "")
-    return name if owner == "self" else ""
+    match node:
+        case ast.Attribute(value=ast.Name(id="self"), attr=name):
+            return name
+    return ""
 
 
 def register(handlers: HandlerTable) -> None:

@@ -32,7 +32,7 @@ from ..interpreter.values.definitions import (
     Keywords,
     SuperValue,
 )
-from ..interpreter.values.gradients import ParamsValue, gradients_in, join_params
+from ..interpreter.values.gradients import ParamsValue, ScaleValue, gradients_in, join_params
 from ..interpreter.values.objects import ObjectRef, StateDict
 from ..interpreter.values.tensors import TensorValue, tensors_in
 from ..interpreter.values.value import NONE, ConditionValue, Const, UnknownValue, Value, are_data_sizes
@@ -189,7 +189,7 @@ def iterate_over(interp: Interpreter, args: Args, keywords: Keywords, node: ast.
 
 
 def _call_next(interp: Interpreter, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
-    runs = bool(args) and isinstance(args[0], (GeneratorValue, SequenceValue))
+    runs = bool(args) and isinstance(args[0], (GeneratorValue, SequenceValue, ParamsValue))
     return element_of(interp, args[0], node) if runs else iterate_over(interp, args, keywords, node)
 
 
@@ -218,8 +218,8 @@ def _convert_value(name: str, interp: Interpreter, args: Args, keywords: Keyword
 
 
 def _is_plain_number(value: Value) -> bool:
-    """Return True if a value may be a setting: converted to a number, it is the same number."""
-    return (
+    """Return True if a value is a loss scale or may be a setting: converted to a number, it is the same number."""
+    return isinstance(value, ScaleValue) or (
         isinstance(value, UnknownValue)
         and value.dtype_info is NO_DTYPE_INFO
         and value.remainder_operands is None

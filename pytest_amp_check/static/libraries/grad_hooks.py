@@ -73,7 +73,7 @@ def _run_hook(
         return NONE if is_elsewhere else interp.call_value(function_value, [hook.params], {}, node)
     is_bounding, guessed = _bounds_gradient(function)
     if is_bounding:
-        names: dict[str, object] = {"call": "this hook", "params": "the gradients"}
+        names: dict[str, object] = {"call": "this hook"}
         if owners is not None and len(owners) == 1:
             names["optimizer"] = interp.program.objects[owners[0]].name
         site = hook.site if is_elsewhere else interp.site_of(function.node)

@@ -10,7 +10,7 @@ from ..interpreter.expressions.operators import apply_operator, mark_scale_undon
 from ..interpreter.identity import structural_unknown
 from ..interpreter.interpreter import HandlerTable, Interpreter
 from ..interpreter.joins import record_raise
-from ..interpreter.source_text import expression_text, receiver_text
+from ..interpreter.source_text import expression_text
 from ..interpreter.values.definitions import Args, FunctionValue, Keywords
 from ..interpreter.values.gradients import GradValue, ParamsValue, ScaleValue, join_params
 from ..interpreter.values.value import NONE, UnknownValue, Value
@@ -21,7 +21,6 @@ from .syntax_queries import (
     callee_of,
     find_nodes,
     first_argument,
-    first_argument_text,
     is_conditional_in_loop,
     keywords_of,
     last_name,
@@ -98,7 +97,7 @@ def _call_grad_method(
     if effect is not None:
         if "rounding_mode" in keywords_of(node):
             effect = "edit"
-        edit_grad(interp, grad, effect, args, receiver_text(node), node)
+        edit_grad(interp, grad, effect, args, node)
         return grad
     if name in ("detach_", "detach", "clone", "data", "float", "to", "cpu", "flatten", "view", "reshape"):
         return grad
@@ -107,10 +106,10 @@ def _call_grad_method(
     return interp.fresh_unknown(node, name)
 
 
-def edit_grad(interp: Interpreter, grad: GradValue, effect: str, args: Args, words: object, node: ast.AST) -> None:
+def edit_grad(interp: Interpreter, grad: GradValue, effect: str, args: Args, node: ast.AST) -> None:
     """Apply an in-place edit to gradients. ``effect`` is the effect of the op from the op table."""
     owners = find_owners(interp, grad.params)
-    names = {"call": expression_text(node), "params": words, **_optimizer_name(interp, owners)}
+    names = {"call": expression_text(node), **_optimizer_name(interp, owners)}
     first = args[0] if args else NONE
     if effect == "fill":
         effect = _find_fill_effect(args)
@@ -143,7 +142,7 @@ def _is_edited_copy(node: ast.AST) -> bool:
 def _set_grad_item(interp: Interpreter, receiver: Value, index: Value, target: ast.Subscript, value: Value) -> None:
     """Apply an assignment to some elements of a gradient. A list or dict of gradients is not affected."""
     if isinstance(receiver, GradValue) and isinstance(target.value, ast.Attribute):
-        edit_grad(interp, receiver, IN_PLACE["__setitem__"], [index, value], expression_text(target.value), target)
+        edit_grad(interp, receiver, IN_PLACE["__setitem__"], [index, value], target)
 
 
 def _optimizer_name(interp: Interpreter, owners: tuple[int, ...] | None) -> dict[str, object]:
@@ -170,7 +169,7 @@ def assign_grad(interp: Interpreter, target: GradValue, value: Value, node: ast.
     """Apply an assignment to ``p.grad``, or an in-place edit of ``p.grad``."""
     owners = find_owners(interp, target.params)
     call = expression_text(node) if isinstance(node, ast.expr) else "this assignment"
-    names = {"params": "p.grad", "call": call, **_optimizer_name(interp, owners)}
+    names = {"call": call, **_optimizer_name(interp, owners)}
     kind = _find_write_effect(value, node)
     if isinstance(value, GradValue) and value.factor_reads and not value.is_unscaled:
         # The clip is reported, so the read of the norm needs no report.
@@ -251,7 +250,7 @@ def emit_grad_read(interp: Interpreter, grad: GradValue, node: ast.AST) -> e.Gra
     if grad.is_unscaled:
         return None
     owners = find_owners(interp, grad.params)
-    names = {"params": "p.grad", "call": expression_text(node), **_optimizer_name(interp, owners)}
+    names = {"call": expression_text(node), **_optimizer_name(interp, owners)}
     return interp.emit(e.GradRead, node, owners=owners, names=names)
 
 
@@ -282,7 +281,7 @@ def emit_clip(
         nonfinite_error=strict and not interp.state.try_depth,
         measures_only=_is_infinite(limit),
         guessed=guessed,
-        names={"call": expression_text(node), "params": first_argument_text(node)},
+        names={"call": expression_text(node)},
     )
     if clipping is not None:
         norm.gradient_reads = (clipping,)

@@ -114,7 +114,7 @@ def _check_model_cast(interp: Interpreter, value: Value, node: ast.Call) -> None
     if dtype:
         tracked_object = _create_low_module(interp, value, dtype, node)
         if trained and tracked_object is not None:
-            tracked_object.attributes.trainer = "float32"
+            tracked_object.attributes.trainer_float16 = False
     elif isinstance(value, UnknownValue) and made is not None:
         moved = _find_module(interp, made)
         if moved is not None:
@@ -149,8 +149,8 @@ def _note_trained_model(interp: Interpreter, value: Value, node: ast.Call) -> No
     if any(frameworks.DEEP_SPEED in name.lower() for name in named if name is not None):
         return  # DeepSpeed updates float32 copies of the parameters, independent of the parameter dtype.
     if tracked_object is not None and tracked_object.role == "module":
-        in_float16 = any(constant_of_node(given.get("fp16")) is True for given in arguments)
-        tracked_object.attributes.trainer = "float16" if in_float16 else "float32"
+        is_float16 = any(constant_of_node(given.get("fp16")) is True for given in arguments)
+        tracked_object.attributes.trainer_float16 = is_float16
 
 
 def _note_lightning_fit(interp: Interpreter, value: Value, node: ast.Call) -> None:
@@ -173,7 +173,7 @@ def _note_lightning_fit(interp: Interpreter, value: Value, node: ast.Call) -> No
         key, "module", str(expression_text(model)), interp.site_of(node)
     )
     if tracked_object.role == "module":
-        tracked_object.attributes.trainer = "float32"
+        tracked_object.attributes.trainer_float16 = False
         dtype, mixed = stored
         names = {"call": expression_text(trainer), "mixed": mixed}
         interp.emit(e.ModuleCast, trainer, tracked_object.key, dtype=dtype, how="trainer", names=names)

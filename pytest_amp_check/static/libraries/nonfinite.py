@@ -22,9 +22,9 @@ _AS_NUMBER = frozenset("item float detach cpu abs".split())
 _RECENT = 64
 
 
-def _check_demanded(interp: Interpreter, test: ast.expr) -> None:
-    """Report a condition that must hold for the program to continue. A finite check of gradients fails on overflows."""
-    if interp.state.try_depth or not (checks := list(_find_finite_checks(interp, test))):
+def _check_end_condition(interp: Interpreter, test: ast.expr, truth: bool) -> None:
+    """Report a condition that ends the program. A finite check of gradients fails on overflows."""
+    if interp.state.try_depth or not (checks := list(_find_finite_checks(interp, test, truth))):
         return
     recent = [node.event for node in interp.builder.nodes[-_RECENT:] if node.event is not None]
     for call in checks:
@@ -41,14 +41,17 @@ def _check_demanded(interp: Interpreter, test: ast.expr) -> None:
             return  # The other checks test the same gradients.
 
 
-def _find_finite_checks(interp: Interpreter, test: ast.expr) -> Iterator[ast.Call]:
-    """Yield the calls in a condition that test for finite values. Yield nothing if the condition has other terms."""
+def _find_finite_checks(interp: Interpreter, test: ast.expr, truth: bool) -> Iterator[ast.Call]:
+    """Yield the calls in a condition that test for finite values, and alone give the condition a truth.
+
+    Yield nothing if the truth also depends on other terms.
+    """
     if isinstance(test, ast.UnaryOp) and type(test.op) is ast.Not:
-        yield from _find_finite_checks(interp, test.operand)
+        yield from _find_finite_checks(interp, test.operand, not truth)
     elif isinstance(test, ast.BoolOp):
-        found = [list(_find_finite_checks(interp, part)) for part in test.values]
+        found = [list(_find_finite_checks(interp, part, truth)) for part in test.values]
         rest = [part for part, checks in zip(test.values, found, strict=True) if not checks]
-        if type(test.op) is ast.Or or all(map(_asks_for_gradient, rest)):
+        if (type(test.op) is ast.Or) is truth or all(map(_asks_for_gradient, rest)):
             yield from (check for checks in found for check in checks)
     elif isinstance(test, ast.Name):
         made = find_single_assignment(interp, test.id)
@@ -62,9 +65,11 @@ def _find_finite_calls(node: ast.expr) -> Iterator[ast.Call]:
 
 
 def _asks_for_gradient(test: ast.expr) -> bool:
-    """Return True if a condition only tests whether a parameter has a gradient."""
+    """Return True if a condition only tests whether a parameter has a gradient, or lacks a gradient."""
+    if isinstance(test, ast.UnaryOp):
+        return _asks_for_gradient(test.operand)
     if isinstance(test, ast.Compare):
-        return type(test.ops[0]) is ast.IsNot
+        return type(test.ops[0]) in (ast.Is, ast.IsNot)
     return last_name(test) in ("grad", "requires_grad")
 
 
@@ -152,6 +157,6 @@ class _AnomalyModeContext(ContextHandler):
 
 
 def register(handlers: HandlerTable) -> None:
-    handlers.required_condition_listeners.append(_check_demanded)
+    handlers.end_condition_listeners.append(_check_end_condition)
     handlers.torch_roles[torch_api.ANOMALY] = _call_anomaly_mode
     handlers.contexts[AnomalyMode.kind] = _AnomalyModeContext()

@@ -125,8 +125,6 @@ def _call_optimizer_method(
         if name_of_entry is not None:
             interp.emit(e.OptimizerLoad, node, None, key, source=source, entry=name_of_entry, names=names)
         return NONE
-    if name in ("train", "eval", "add_param_group"):
-        return NONE
     if name.startswith("register_"):
         optimizer.tracked_object.attributes.hooked = True
         if name in HOOKS:

@@ -43,8 +43,6 @@ def _call_scaler_method(
     if own is not None:
         return inline_call(interp, own, args, keywords, node)
     if name not in torch_api.SCALER_METHODS:
-        if name == "__call__":
-            return call_unknown(interp, scaler, args, keywords, node)
         return structural_unknown(interp, "call", (scaler, *args), name, name)
     if name == "is_enabled":
         return _enabled_value(scaler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from itertools import pairwise
 
 from ...protocol import events as e
 from ...protocol.tracked_objects import TrackedObject
@@ -28,7 +29,6 @@ _JOINS = frozenset(("join", "Join"))
 #: Names that reduce several results, or a tensor, to a single result.
 _ONE_ANSWER = frozenset("any all item bool sum cpu".split())
 _LEAVES = (ast.Continue, ast.Break, ast.Return)
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
@@ -83,7 +83,7 @@ def _find_skipping_question(interp: Interpreter, root: ast.AST, test: ast.If, ba
     if any(_find_node_path(part, backward) for part in good):
         # Code in the other branch may take part in the communication of the other ranks.
         return call if all(isinstance(part, (*_LEAVES, ast.Pass)) for part in bad) else None
-    return call if bad and isinstance(bad[-1], _LEAVES) and _skips_backward(root, test, bad[-1], backward) else None
+    return call if bad and isinstance(bad[-1], _LEAVES) and _skips_backward(root, test, backward) else None
 
 
 def _find_finite_question(interp: Interpreter, test: ast.expr) -> tuple[ast.Call, bool] | None:
@@ -126,31 +126,20 @@ def _mentions_processes(test: ast.expr) -> bool:
     return any(word in name for name in names for word in _PROCESSES)
 
 
-def _skips_backward(root: ast.AST, test: ast.If, leaves: ast.stmt, backward: ast.AST) -> bool:
-    """Return True if the end of a block skips a backward later in the same iteration."""
-    to_test, to_backward = _find_node_path(root, test), _find_node_path(root, backward)
-    outer = to_test[:-1]
-    if any(isinstance(part, _FUNCTIONS) for part in outer[1:]):
-        return False
-    loop = next((part for part in reversed(outer) if isinstance(part, _LOOPS)), None)
-    if loop is None or loop not in to_backward:
-        return isinstance(leaves, ast.Return) and _stands_after(to_test, to_backward)
-    return _stands_after(to_test, to_backward)
+def _skips_backward(root: ast.AST, test: ast.If, backward: ast.AST) -> bool:
+    """Return True if a backward that the end of a conditional block skips comes later in the same iteration.
 
-
-def _stands_after(path: list[ast.AST], other: list[ast.AST]) -> bool:
-    """Return True if a node path continues behind the other path in the same block.
-
-    Enclosing ``with`` blocks may end between the paths.
+    Enclosing ``with`` blocks may end between the block and the backward.
     """
-    for parent, child in zip(reversed(path[:-1]), reversed(path[1:]), strict=True):
-        for block in (getattr(parent, name, None) for name in ("body", "orelse", "finalbody")):
-            if isinstance(block, list) and child in block:
-                if any(after in other for after in block[block.index(child) + 1 :]):
-                    return True
-                break
+    to_test, to_backward = _find_node_path(root, test), _find_node_path(root, backward)
+    if any(isinstance(part, _FUNCTIONS) for part in to_test[1:]):
+        return False
+    for child, parent in pairwise(reversed(to_test)):
+        blocks = (block for _, block in ast.iter_fields(parent) if isinstance(block, list) and child in block)
+        if any(after in to_backward for block in blocks for after in block[block.index(child) + 1 :]):
+            return True
         if not isinstance(parent, (ast.With, ast.AsyncWith)):
-            return False
+            break
     return False
 
 

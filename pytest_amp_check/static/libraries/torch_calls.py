@@ -31,7 +31,7 @@ from ..interpreter.unanalyzed_code import (
 from ..interpreter.values.containers import SequenceValue, UnionValue
 from ..interpreter.values.contexts import GradMode, NullContext, StackContext
 from ..interpreter.values.definitions import Args, ExternalName, Keywords, PartialCall
-from ..interpreter.values.gradients import ParamsValue, gradients_in
+from ..interpreter.values.gradients import ParamsValue, ScaleValue, gradients_in
 from ..interpreter.values.objects import ObjectRef
 from ..interpreter.values.tensors import TensorValue
 from ..interpreter.values.value import FORWARD, NONE, Value, are_data_sizes
@@ -72,6 +72,8 @@ OPERATORS = {f"torch.{name}": operator for name, operator in SCALES.items()} | {
     "operator.mul": "*",
 }
 _KEEPING = frozenset({"builtins.abs", "builtins.round"})
+#: Functions that convert a loss scale, or bound it, and return a scale.
+_KEEPING_SCALES = _KEEPING | {"builtins.max", "builtins.min", "torch.as_tensor", "torch.tensor"}
 
 #: Functions of torch that put the tensors of a list into one tensor.
 _JOINING = frozenset({"torch.stack", "torch.cat", "torch.hstack"})
@@ -114,6 +116,8 @@ def _choose_api_entry(entry: torch_api.ApiEntry, args: Args, keywords: Keywords)
 
 def _call_by_module(interp: Interpreter, name: str, args: Args, keywords: Keywords, node: ast.AST) -> Value | None:
     """Call a function that is modeled by the module of origin. Return None for other functions."""
+    if name in _KEEPING_SCALES and (scales := [value for value in args if isinstance(value, ScaleValue)]):
+        return scales[0]
     if name in OPERATORS and len(args) == 2 and not any(gradients_in(value) for value in args):
         return apply_operator(interp, OPERATORS[name], args[0], args[1], node)
     if name in _KEEPING and (tensors := find_tensors(args, {})):
@@ -209,7 +213,7 @@ def _call_on_gradients(interp: Interpreter, name: str, args: Args, given: list[V
         for grad in gradients_in(value):
             effect = FOREACH_IN_PLACE.get(name.removeprefix("torch.")) if value is given[0] else None
             if effect is not None:
-                edit_grad(interp, grad, effect, args[1:], "p.grad", node)
+                edit_grad(interp, grad, effect, args[1:], node)
                 return NONE
             # A tensor of the size of a gradient (`zeros_like`, `sign`) does not depend on the scale.
             if not name.startswith("torch.distributed.") and not name.endswith((".sign", "_like")):

@@ -28,6 +28,7 @@ from .arguments import first_or_named, object_ref_of
 from .checkpoints import emit_unknown_load, take_state
 from .losses import (
     FILLS,
+    SAME_VALUE,
     SCALES,
     all_optimizer_keys,
     apply_reduction,
@@ -123,8 +124,12 @@ def _track_loss(
     if operator is not None and args:
         made = apply_operator(interp, operator, receiver, args[0], node)
         result.is_divided, result.is_only_summed = made.is_divided, made.is_only_summed
+        if name.endswith("_"):
+            # The method works in place, and the same value is used afterwards.
+            receiver.is_divided = receiver.is_divided or made.is_divided
         return
-    result.is_divided = e.DIVIDES in effects_of_name(name) or (receiver.is_divided and not args)
+    is_kept = receiver.is_divided and (not args or name in SAME_VALUE)
+    result.is_divided = e.DIVIDES in effects_of_name(name) or is_kept
     result.is_only_summed = receiver.is_only_summed
     apply_reduction(result, receiver, part)
 
@@ -230,7 +235,7 @@ def _call_scheduler_step(
     if args or keywords or not isinstance(receiver, UnknownValue) or receiver.scheduled_optimizer < 0:
         return None
     optimizer = interp.program.objects[receiver.scheduled_optimizer].name
-    names = {"scheduler": receiver_text(node), "call": expression_text(node), "optimizer": optimizer}
+    names = {"call": expression_text(node), "optimizer": optimizer}
     interp.emit(e.SchedulerStep, node, None, receiver.scheduled_optimizer, names=names)
     return interp.fresh_unknown(node, "step")
 

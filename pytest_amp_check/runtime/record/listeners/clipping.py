@@ -90,7 +90,7 @@ class ClippingListener(Listener):
         owners = {key for tensor in tensors or () for key in self._gradients.owners_of(tensor)}
         site = self.sites.current_site()
         if owners and not self.recording.query_source(site, mentions_scale):
-            names = {"params": "the gradients", "call": SiteText(site)}
+            names = {"call": SiteText(site)}
             self.recording.emit(e.GradRead(site, owners=tuple(sorted(owners)), names=names))
 
     def note_norm(self, norm: Any, tensor: Any) -> None:
@@ -127,7 +127,7 @@ class ClippingListener(Listener):
         scaled_keys = tuple(tracked.tracked_object.key for tracked in optimizers if tracked.is_scaled)
         owners = tuple(key for key in keys if key in scaled_keys)
         if owners:
-            names = {"params": "the gradients", "call": SiteText(site)}
+            names = {"call": SiteText(site)}
             self.recording.emit(e.GradRead(site, owners=owners, names=names))
 
     @listener_method
@@ -165,4 +165,4 @@ class ClippingListener(Listener):
 
 
 def _clip_names(site: Site) -> dict[str, object]:
-    return {"call": SiteText(site), "params": SiteText(site, "argument", "parameters")}
+    return {"call": SiteText(site)}

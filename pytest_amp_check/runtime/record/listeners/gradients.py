@@ -163,7 +163,7 @@ class GradientListener(Listener):
         return False
 
     def _names_of_edit(self, tracked: TrackedOptimizer, site: Site) -> dict[str, Any]:
-        names = {"params": "p.grad", "call": SiteText(site), "optimizer": tracked.name or ""}
+        names = {"call": SiteText(site), "optimizer": tracked.name or ""}
         if tracked.scaler is not None or tracked.backward is not None:
             scaler = self.registry.scaler_of(tracked)
             names["scaler"] = scaler.name if scaler is not None and scaler.name is not None else ""
@@ -216,7 +216,7 @@ class GradientListener(Listener):
                 if value is not None:
                     tracked.windows.record_replacement()
                 if value is not None and tracked.is_scaled and param.grad is not None:
-                    names = {"params": "p.grad", "call": "this assignment", "optimizer": tracked.name or ""}
+                    names = {"call": "this assignment", "optimizer": tracked.name or ""}
                     self._record_replacement(tracked, site, param.grad, value, names)
 
     @listener_method
@@ -229,7 +229,7 @@ class GradientListener(Listener):
             for key in self.owners_of(tensor):
                 tracked = self.registry.find_by_key(key)
                 if tracked is not None and tracked.is_scaled:
-                    names = {"params": "p.grad", "call": "this assignment", "optimizer": tracked.name or ""}
+                    names = {"call": "this assignment", "optimizer": tracked.name or ""}
                     self._record_replacement(tracked, site, tensor, value, names)
             self.forget_storages()
 

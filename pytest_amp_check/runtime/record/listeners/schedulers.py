@@ -25,7 +25,6 @@ class SchedulerListener(Listener):
         names = {
             "call": SiteText(site),
             "optimizer": tracked.name or "",
-            "scheduler": SiteText(site, "receiver"),
         }
         if scaler is not None:
             names["scaler"] = scaler

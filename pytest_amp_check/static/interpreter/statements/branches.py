@@ -13,7 +13,7 @@ from ..imports import look_up
 from ..interpreter import Interpreter
 from ..joins import run_branches
 from ..values.definitions import ExternalName
-from .simple_statements import notify_required_condition
+from .simple_statements import notify_end_condition
 
 
 def execute_if(interp: Interpreter, node: ast.If) -> None:
@@ -21,8 +21,9 @@ def execute_if(interp: Interpreter, node: ast.If) -> None:
         interp.execute_block(node.body)
         return
     formula = condition_formula(interp, node.test)
-    if any(ends_program(part) for part in (*node.body, *node.orelse)):
-        notify_required_condition(interp, node.test)
+    for block, truth in ((node.body, True), (node.orelse, False)):
+        if any(map(ends_program, block)):
+            notify_end_condition(interp, node.test, truth=truth)
     is_fallback = interp.module.may_check_version and _is_version_test(interp, node.test)
     interp.state.fallback_depth += is_fallback
     after_body: Formula = True

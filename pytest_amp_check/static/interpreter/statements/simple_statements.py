@@ -106,7 +106,7 @@ def execute_delete(interp: Interpreter, node: ast.Delete) -> None:
 
 def execute_assert(interp: Interpreter, node: ast.Assert) -> None:
     formula = condition_formula(interp, node.test)
-    notify_required_condition(interp, node.test)
+    notify_end_condition(interp, node.test, truth=False)
     if not isinstance(formula, bool):
         yes, _ = split_on(interp, formula)
         interp.state.current_node = yes
@@ -128,7 +128,7 @@ def execute_import_from(interp: Interpreter, node: ast.ImportFrom) -> None:
             interp.state.frame.vars[alias.asname or alias.name] = import_value(interp, origin)
 
 
-def notify_required_condition(interp: Interpreter, test: ast.expr) -> None:
-    """Notify the listeners of a condition without which the program does not continue."""
-    for listener in interp.handlers.required_condition_listeners:
-        listener(interp, test)
+def notify_end_condition(interp: Interpreter, test: ast.expr, *, truth: bool) -> None:
+    """Notify the listeners of a condition that ends the program if the condition has the given truth."""
+    for listener in interp.handlers.end_condition_listeners:
+        listener(interp, test, truth)

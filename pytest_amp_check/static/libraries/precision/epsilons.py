@@ -43,7 +43,7 @@ def check_epsilons(interp: Interpreter, node: ast.expr, *, divides: bool) -> Non
 def check_epsilon(interp: Interpreter, fact: DtypeInfo, node: ast.expr, place: ast.AST, *, divides: bool) -> None:
     number = _find_small_number(interp, node)
     if number is not None:
-        names = {"sum": SourceText(place), "epsilon": SourceText(node)}
+        names = {"sum": SourceText(place)}
         event = emit_once(interp, e.Epsilon, place, fact, value=number, how="added", divides=divides, names=names)
         if event is not None and divides:
             event.divides = True
@@ -66,7 +66,7 @@ def check_clamp(interp: Interpreter, op: OpCall) -> None:
     )
     number = literal_value(interp.expression_values.get(upper)) if upper is not None else None
     if upper is not None and isinstance(number, float) and _ONES[op.first_info.dtype == "bfloat16"] < number < 1:
-        names = {"sum": SourceText(op.node, 60), "epsilon": SourceText(upper)}
+        names = {"sum": SourceText(op.node, 60)}
         emit_once(interp, e.Epsilon, op.node, op.first_info, value=number, how="to-one", divides=False, names=names)
     if op.first_info.may_underflow and op.base_name != "clamp_max":
         _check_clamp_minimum(interp, op)
@@ -87,5 +87,5 @@ def _check_clamp_minimum(interp: Interpreter, op: OpCall) -> None:
     bound = keywords_of(op.node).get("min", op.other_arguments[0] if op.other_arguments else None)
     number = _find_small_number(interp, bound) if bound is not None else None
     if bound is not None and number is not None:
-        names = {"sum": SourceText(op.node, 60), "epsilon": SourceText(bound)}
+        names = {"sum": SourceText(op.node, 60)}
         emit_once(interp, e.Epsilon, op.node, op.first_info, value=number, how="clamped", divides=False, names=names)

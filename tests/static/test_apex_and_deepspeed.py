@@ -1,0 +1,122 @@
+"""Programs with apex.amp and DeepSpeed: unscaled gradients, clipped copies of parameters, and divided losses."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp_check.static.engine import check_source
+
+APEX = """\
+import torch
+from apex import amp
+from torch import nn
+
+net, side = nn.Linear(8, 1), nn.Linear(8, 1)
+first = torch.optim.SGD(net.parameters(), lr=0.1)
+second = torch.optim.SGD(side.parameters(), lr=0.1)
+[net, side], [first, second] = amp.initialize([net, side], [first, second], {initialized})
+for x, y in loader:
+    first.zero_grad()
+    second.zero_grad()
+    loss = nn.functional.mse_loss(net(x) + side(x), y)
+    with amp.scale_loss(loss, {scaled}) as scaled:
+        scaled.backward()
+    {clipped}
+    first.step()
+    second.step()
+"""
+CLIPPED, FIRST, SECOND = 15, 16, 17
+BOTH = "[first, second]"
+MASTER_FIRST, MASTER_SECOND = "amp.master_params(first)", "amp.master_params(optimizer=second)"
+
+
+@pytest.mark.parametrize(
+    ("initialized", "scaled", "clipped", "expected"),
+    [
+        ('opt_level="O1"', BOTH, "", []),
+        # Gradients of an optimizer that the block does not name stay scaled.
+        ('opt_level="O1"', "first", "", [("AMP204", SECOND)]),
+        ('opt_level="O1"', "optimizers=second", "", [("AMP204", FIRST)]),
+        ('opt_level="O1"', "some_optimizers", "", []),
+        ('opt_level="O1"', f"{BOTH}, delay_unscale=True", "", [("AMP204", FIRST), ("AMP204", SECOND)]),
+        ('opt_level="O1"', f"{BOTH}, delay_unscale=False", "", []),
+        # Each optimizer has its own parameters.
+        ('opt_level="O1"', "first", MASTER_FIRST, [("AMP204", SECOND)]),
+        ('opt_level="O1"', "first", MASTER_SECOND, [("AMP201", CLIPPED), ("AMP204", SECOND)]),
+        # O2 keeps float32 copies, which the optimizers update, unless the program turns them off.
+        ('opt_level="O2"', BOTH, "net.parameters()", [("AMP201", CLIPPED)]),
+        ('opt_level="O2", master_weights=True', BOTH, "net.parameters()", [("AMP201", CLIPPED)]),
+        ('opt_level="O2", master_weights=False', BOTH, "net.parameters()", []),
+        ('opt_level="O2"', BOTH, MASTER_FIRST, []),
+        ('opt_level="O2"', BOTH, "torch.nn.Linear(2, 2).parameters()", []),
+        ('opt_level="O1"', BOTH, "net.parameters()", []),
+        ('opt_level="O3"', BOTH, "net.parameters()", []),
+        ("opt_level=level", BOTH, "net.parameters()", []),
+    ],
+)
+def test_apex(initialized: str, scaled: str, clipped: str, expected: list[tuple[str, int]]) -> None:
+    clip = f"nn.utils.clip_grad_norm_({clipped}, 1.0)" if clipped else "pass"
+    findings = check_source(APEX.format(initialized=initialized, scaled=scaled, clipped=clip))
+    assert [(finding.code, finding.line) for finding in findings] == expected
+
+
+def test_apex_names_the_copies() -> None:
+    text = APEX.format(
+        initialized='opt_level="O2"', scaled=BOTH, clipped="nn.utils.clip_grad_norm_(net.parameters(), 1)"
+    )
+    (finding,) = check_source(text)
+    assert finding.message == (
+        "`nn.utils.clip_grad_norm_` clips float16 copies that opt_level O2 of apex keeps scaled and never steps: "
+        "clip `amp.master_params(optimizer)`"
+    )
+
+
+DEEPSPEED = """\
+import deepspeed
+import torch
+from torch import nn
+
+{model}
+engine, optimizer, loader, scheduler = deepspeed.initialize(args=args, model=model)
+for x, y in loader:
+    loss = nn.functional.mse_loss(engine(x), y)
+    engine.backward({loss})
+    engine.step()
+"""
+KNOWN, UNKNOWN = "model = nn.Linear(8, 1)", "model = build(args)"
+CALL = "engine.gradient_accumulation_steps()"
+CERTAIN = f"The loss is divided by `{CALL}`, and DeepSpeed divides it again in `engine.backward`: remove this division"
+BY_NAME = (
+    "The loss is divided by `args.gradient_accumulation_steps`, and DeepSpeed divides it by its own number of "
+    "micro-batches in `engine.backward`: remove this division if both numbers are the same"
+)
+
+
+@pytest.mark.parametrize("model", [KNOWN, UNKNOWN])
+@pytest.mark.parametrize(
+    ("loss", "messages"),
+    [
+        ("loss", []),
+        ("loss / 4", []),
+        (f"loss / {CALL}", [CERTAIN]),
+        ("loss / args.gradient_accumulation_steps", [BY_NAME]),
+        (f"loss / {CALL}, scale_wrt_gas=True", [CERTAIN]),
+        # DeepSpeed does not divide, or perhaps does not.
+        (f"loss / {CALL}, scale_wrt_gas=False", []),
+        ("loss / args.gradient_accumulation_steps, scale_wrt_gas=False", []),
+        (f"loss / {CALL}, scale_wrt_gas=args.divide", []),
+    ],
+)
+def test_deepspeed_divides_the_loss(model: str, loss: str, messages: list[str]) -> None:
+    findings = check_source(DEEPSPEED.format(model=model, loss=loss))
+    assert [(finding.code, finding.line, finding.message) for finding in findings] == [
+        ("AMP302", 9, message) for message in messages
+    ]
+
+
+@pytest.mark.parametrize("model", [KNOWN, UNKNOWN])
+def test_a_module_without_deepspeed_divides_nothing(model: str) -> None:
+    plain = DEEPSPEED.replace(
+        "engine, optimizer, loader, scheduler = deepspeed.initialize(args=args, model=model)", "engine = model"
+    )
+    assert check_source(plain.format(model=model, loss=f"loss / {CALL}")) == []

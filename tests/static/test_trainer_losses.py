@@ -1,0 +1,96 @@
+"""Losses of subclasses of transformers' Trainer that ignore the number of tokens in the accumulation window."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_amp_check.static.engine import check_source
+
+PROGRAM = """\
+import torch.nn.functional as F
+import transformers
+from transformers import Seq2SeqTrainer, Trainer
+
+
+class Base(Trainer):
+    pass
+
+
+class Own({base}):
+    def compute_loss(self, model, inputs, {parameters}):
+        labels = inputs.pop("labels")
+        out = model(**inputs)
+        {body}
+"""
+WINDOW = "return_outputs=False, num_items_in_batch=None"
+LOSS = "F.cross_entropy(out.logits, labels)"
+
+
+def found(base: str = "Trainer", parameters: str = WINDOW, body: str = f"return {LOSS}") -> list[tuple[str, int, str]]:
+    text = PROGRAM.format(base=base, parameters=parameters, body=body.replace("\n", "\n        "))
+    return [(f.code, f.line - 13, f.message.partition(" ignores")[0]) for f in check_source(text)]
+
+
+@pytest.mark.parametrize(
+    ("body", "line", "loss"),
+    [
+        (f"return {LOSS}", 1, LOSS),
+        (f"return {LOSS}, out", 1, LOSS),
+        (f"loss = {LOSS}\nreturn loss", 2, "loss"),
+        (f"loss = {LOSS}\nreturn (loss, out) if return_outputs else loss", 2, "loss"),
+        (f"loss = {LOSS}\nif return_outputs:\n    return loss, out\nreturn loss", 4, "loss"),
+        ("loss = out.loss\nreturn loss if not return_outputs else (loss, out)", 2, "loss"),
+    ],
+)
+def test_the_loss_is_named_where_it_is_returned(body: str, line: int, loss: str) -> None:
+    assert found(body=body) == [("AMP301", line, f"`{loss}`")]
+
+
+@pytest.mark.parametrize("base", ["Trainer", "transformers.Trainer", "Seq2SeqTrainer", "Base", "Mixin, Trainer"])
+def test_a_trainer_of_transformers(base: str) -> None:
+    assert found(base) == [("AMP301", 1, f"`{LOSS}`")]
+
+
+@pytest.mark.parametrize("base", ["object", "transformers.TrainerCallback", "trl.Trainer", "OwnTrainer"])
+def test_another_base_class(base: str) -> None:
+    assert found(base) == []
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [
+        ("return_outputs=False, *, num_items_in_batch=None", 1),
+        ("num_items_in_batch", 1),
+        # The Trainer divides the loss of a method that cannot receive the number.
+        ("return_outputs=False", 0),
+        ("return_outputs=False, **num_items", 0),
+    ],
+)
+def test_the_number_of_tokens_is_a_parameter(parameters: str, expected: int) -> None:
+    assert len(found(parameters=parameters)) == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"loss = {LOSS}\nif num_items_in_batch:\n    loss = loss / num_items_in_batch\nreturn loss",
+        "return F.cross_entropy(out.logits, labels, reduction='sum') / num_items_in_batch",
+        "return super().compute_loss(model, inputs)",
+        "return super().compute_loss(model, inputs) + out.aux",
+        f"return {LOSS} / self.args.gradient_accumulation_steps",
+        f"self.model_accepts_loss_kwargs = False\nreturn {LOSS}",
+        f"self.compute_loss_func = None\nreturn {LOSS}",
+        f"{LOSS}\nreturn",
+        "pass",
+    ],
+)
+def test_the_loss_may_be_divided(body: str) -> None:
+    assert found(body=body) == []
+
+
+def test_a_class_whose_base_divides() -> None:
+    text = PROGRAM.format(base="Base", parameters=WINDOW, body=f"return {LOSS}")
+    divides = "    def __init__(self):\n        self.model_accepts_loss_kwargs = False\n"
+    assert [finding.code for finding in check_source(text)] == ["AMP301"]
+    assert check_source(text.replace("    pass\n", divides, 1)) == []
+    assert check_source(f"{text}\n    def training_step(self, model, inputs):\n        return model(inputs)\n") == []
