@@ -161,7 +161,7 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     small = SMALL_NUMBER in module.identifiers
     module.may_lose_precision = small or not FRAGILE_NAMES.isdisjoint(module.identifiers)
     # The number of a constant may stand in another file.
-    named = LARGE_NUMBER in module.used_names or any(map(is_constant_name, module.identifiers))
+    named = LARGE_NUMBER in module.used_names or any(map(is_constant_name, module.imports))
     everywhere = _LARGE if named else 0
     # Without training, a region is relevant to the function that enters it, not to all callers.
     used = _names_by_callee(module)
