@@ -23,6 +23,7 @@ DEFAULT_NAMES = {
     "window": "the step condition",
     "function": "this code",
     "skip": "the program",
+    "loop": "the loop that uses it",
 }
 
 

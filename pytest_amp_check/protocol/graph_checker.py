@@ -215,12 +215,20 @@ class _GraphChecker(GraphExplorer):
         certain = certain and not guessed and (self.is_local_scaler(cause.subject) or not kind.certainty.missing_method)
         steps = [TraceStep(event.site, describe_event(event)) for event in path]
         names = [*involved, *reversed(path)]
-        label, values = adapt_to_framework(label, names, self.program)
+        adapted, values = adapt_to_framework(label, names, self.program)
+        if adapted == label and kind.label_in_window and self._waits_for_window(detected_at, cause):
+            adapted = kind.label_in_window
+        label = adapted
         skip = self._find_skip(here, violation.cause) if kind.names_skip else None
         if skip is not None:
             values = {**values, "skip": skip[0]}
             steps.insert(-1, TraceStep(skip[1], "the step is skipped"))
         return make_finding(label, site, names, values, tuple(steps), certain=certain, condition=condition)
+
+    def _waits_for_window(self, event: Event | None, cause: Event) -> bool:
+        """Return True if an event waits for the end of a window, and its cause happens in every micro-batch."""
+        ends = {key for key, _ in event.guards if key in self.window_predicates} if event is not None else set()
+        return bool(ends) and ends.isdisjoint(key for key, _ in cause.guards)
 
     def _has_scaled_alternative(self, event: Event) -> bool:
         """Return True if a flag chooses between the event and calls of a scaler."""

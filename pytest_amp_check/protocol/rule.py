@@ -134,6 +134,7 @@ class ViolationKind:
     - ``concerns_training``: the violation concerns the result of training. A test that steps no optimizer is not
       affected.
     - ``needs_repeated_call``: the violation counts only if code of the project calls the function in a loop.
+    - ``label_in_window``: label used if the detecting event waits for the end of a window and the cause does not.
     - ``names_skip``: a statement skips the rest of an iteration, and the message names this statement.
     """
 
@@ -144,6 +145,7 @@ class ViolationKind:
         "concerns_training",
         "exemption",
         "in_next_iteration",
+        "label_in_window",
         "message",
         "names_skip",
         "needs_repeated_call",
@@ -165,6 +167,7 @@ class ViolationKind:
         exemption: str = "",
         sparing_kinds: tuple[EventKind, ...] = (),
         in_next_iteration: bool = False,
+        label_in_window: str = "",
         any_precision: bool = False,
         concerns_training: bool = False,
         names_skip: bool = False,
@@ -179,6 +182,7 @@ class ViolationKind:
         self.exemption = exemption
         self.sparing_kinds = sparing_kinds
         self.in_next_iteration = in_next_iteration
+        self.label_in_window = label_in_window
         self.any_precision = any_precision
         self.concerns_training = concerns_training
         self.names_skip = names_skip

@@ -75,6 +75,9 @@ ReachedFunctions = dict[tuple[str, int], set[tuple[str, int]]]
 _GRADIENT_CALLS = frozenset({"backward", "scale", "unscale_", "clip_grad_norm_", "clip_grad_value_"})
 
 
+#: Calls that together are a training.
+_BACKWARD_AND_STEP = frozenset({"backward", "step"})
+
 LIBRARIES = (
     # The interpreter's own modules register handlers like a library.
     expressions,
@@ -286,7 +289,11 @@ def _entry_points(interp: Interpreter) -> list[tuple[Function, Class | None]]:
         if isinstance(interp.globals.vars.get(cls.name), ClassValue):
             inherited = inherited_methods(interp, cls)
             methods = [method for method in inherited if method.is_entry_point]
-            module.may_train = module.may_train or bool(methods)
+            callers = [
+                method for method in cls.methods.values() if _trains_by_inherited(interp, method, cls, inherited)
+            ]
+            module.may_train = module.may_train or bool(methods or callers)
+            found += [(method, cls) for method in callers]
             if uses_scaler(cls):
                 # The state of this scaler belongs into the checkpoint that a base class writes.
                 saving = [method for method in inherited if method.may_save_checkpoint and method not in methods]
@@ -301,6 +308,25 @@ def _entry_points(interp: Interpreter) -> list[tuple[Function, Class | None]]:
                     # A class with None instead of a number may behave differently.
                     if numbers:
                         alike.add(key)
+    return found
+
+
+def _trains_by_inherited(interp: Interpreter, method: Function, cls: Class, inherited: list[Function]) -> bool:
+    """Return True if a method runs backward and steps by calls of methods that another file defines."""
+    foreign = {each.name for each in inherited if each.module is not method.module and each.used_names}
+    if method.is_entry_point or foreign.isdisjoint(method.attributes_used()):
+        return False
+    names = set().union(*(each.used_names for each in _called_methods(interp, method, cls)))
+    return names >= _BACKWARD_AND_STEP
+
+
+def _called_methods(interp: Interpreter, method: Function, cls: Class) -> list[Function]:
+    """Return a method of a class with all methods of the class that it may call, directly or indirectly."""
+    found, names = [method], {method.name}
+    for each in found:
+        used = each.attributes_used() - names
+        names |= used
+        found += [other for name in sorted(used) if (other := method_of(interp, cls, name)) is not None]
     return found
 
 
@@ -391,7 +417,7 @@ def _analyze_function(interp: Interpreter, function: Function, cls: Class | None
 
 def _havoc_counters(interp: Interpreter, receiver: Instance) -> None:
     """Havoc the counters of a class: in each call, the attribute holds another number."""
-    for name in sorted(receiver.cls.counter_attributes):
+    for name in sorted(receiver.counter_attributes()):
         value = interp.state.heap.get((receiver.key, name))
         if isinstance(value, UnknownValue) and value.is_counter:
             count = interp.unknown_value(

@@ -72,6 +72,7 @@ OF_OTHERS = {
     "scale@forward-outside",
     "forward@poisoned",
     "clip@scaled-framework",
+    "clip@scaled-in-window",
     "edit@scaled-framework",
     "read@scaled-framework",
     "clip@scaled-by-hand",

@@ -95,9 +95,9 @@ def test_what_is_found_does_not_depend_on_the_stack(
 def test_what_is_deep_is_read_or_said_to_be_too_deep(files: list[Path], expected: list[set[str]]) -> None:
     for path, codes in zip(files, expected, strict=True):
         assert codes in ({"AMP201"}, {"AMP903"}), path.name
-    # Python 3.12 and 3.13 limit the depth of their own recursion in C.
-    code = "AMP903" if sys.version_info[:2] in ((3, 12), (3, 13)) else "AMP201"
-    assert check_source(f"{TRAIN}x = {' + '.join('a' * 3_000)}\n")[0].code == code
+    # Python 3.12 and 3.13 limit the depth of their own recursion in C, each release at another depth.
+    terms = 2_000 if sys.version_info[:2] in ((3, 12), (3, 13)) else 3_000
+    assert check_source(f"{TRAIN}x = {' + '.join('a' * terms)}\n")[0].code == "AMP201"
 
 
 def test_no_part_of_what_was_read_is_kept(files: list[Path]) -> None:

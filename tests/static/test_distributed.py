@@ -63,6 +63,22 @@ scaler = torch.amp.GradScaler("cuda")
 scaler.step(optimizer)  # AMP602
 scaler.update()
 """,
+    "the class that shards the model steps with its plain scaler": """\
+class Trainer:
+    def __init__(self):
+        self.model = FSDP(Net())
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def train(self, x, y):
+        model, optimizer, scaler = self.model, self.optimizer, self.scaler
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)  # AMP602
+        scaler.update()
+""",
     "the model is wrapped on request, and nothing else changes": """\
 model = Net()
 if args.fsdp:

@@ -43,8 +43,23 @@ BAD = {
         + FOR_EACH
         + "p.register_post_accumulate_grad_hook(bound)\n"
     ),
+    "one of two functions": (
+        "def bound(g):  # AMP202\n    return g.clamp(-v, v)\n"
+        "hook = bound if model.training else (lambda g: g)\n" + FOR_EACH + "p.register_hook(hook)\n"
+    ),
+    "a function that a branch defines": (
+        "if model.training:\n    def bound(g):  # AMP202\n        return g.clamp(-v, v)\n"
+        "else:\n    def bound(g):\n        return g\n" + FOR_EACH + "p.register_hook(bound)\n"
+    ),
+    "one of two functions that look at what the parameter has": (
+        "if model.training:\n    def bound(p):\n        nn.utils.clip_grad_value_(p, v)  # AMP201\n"
+        "else:\n    def bound(p):\n        print(p)\n" + FOR_EACH + "p.register_post_accumulate_grad_hook(bound)\n"
+    ),
 }
 GOOD = {
+    "one of two functions that change nothing": (
+        "look = print if model.training else (lambda g: g)\n" + FOR_EACH + "p.register_hook(look)\n"
+    ),
     "by a limit that is scaled": FOR_EACH + "p.register_hook(lambda g: g.clamp(-v * scaler.get_scale(), v))\n",
     "something else is bounded": FOR_EACH + "p.register_hook(lambda g: print(g.isfinite(), p.clamp(-v, v)))\n",
     "a mask": FOR_EACH + "p.register_hook(lambda g: g * (g != 0))\n",

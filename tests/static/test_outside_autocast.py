@@ -75,6 +75,31 @@ def test_a_loss_that_nothing_under_autocast_made(forward: str, after: str) -> No
     assert found(program(forward, after)) == [("info", False)]
 
 
+FILLED = """\
+import torch
+
+class Criterion:
+    def __call__(self, out, y):
+        parts = torch.zeros(2)
+        parts[0] = torch.nn.functional.mse_loss(out, y)
+        parts[1] += out.abs().mean()
+        return parts.sum()
+
+class Soft(torch.nn.Module):
+    def forward(self, out):
+        with torch.autocast("cuda", enabled=False):
+            return out.float().square()
+"""
+
+
+def test_a_tensor_that_is_filled_by_its_elements_comes_from_their_forward(tmp_path: Path) -> None:
+    outside = "criterion = losses.Criterion()\nloss = criterion(model(x), y)"
+    inside = "criterion = losses.Criterion()\nwith torch.autocast('cuda'):\n    loss = criterion(model(x), y)"
+    train = program(outside, imports="import losses")
+    assert found_among(tmp_path, train=train, losses=FILLED) == {"train.py"}
+    assert found_among(tmp_path, train=program(inside, imports="import losses"), losses=FILLED) == set()
+
+
 @pytest.mark.parametrize(
     "forward",
     [
@@ -408,3 +433,40 @@ def build(model, optimizer):
 """
     assert found(program(OUTSIDE, after=EVALUATE))
     assert found(program(OUTSIDE, after=EVALUATE + build)) == []
+
+
+#: A local function keeps the parts of a loss under names that only another file knows.
+KEPT = """
+import torch
+from keys import Keys
+
+
+def iterate(engine, batch, scaler, optimizer, network, criterion):
+    images, labels = engine.prepare(batch)
+    engine.output = {{Keys.IMAGE: images, Keys.LABEL: labels}}
+
+    def compute():
+        engine.output[Keys.PRED] = network(engine.output[Keys.IMAGE])
+        engine.fire(Keys.FORWARD_COMPLETED)
+        engine.output[Keys.ERROR] = engine.output[Keys.PRED] - engine.output[Keys.LABEL]
+        engine.fire(Keys.ERROR_COMPLETED)
+        engine.output[Keys.LOSS] = criterion(engine.output[Keys.ERROR])
+        engine.fire(Keys.LOSS_COMPLETED)
+
+    optimizer.zero_grad()
+{run}
+    scaler.scale(engine.output[Keys.LOSS]).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+@pytest.mark.parametrize(
+    ("run", "reported"),
+    [
+        ('    with torch.autocast("cuda"):\n        compute()', False),
+        ('    compute()\n    with torch.autocast("cuda"):\n        engine.validate()', True),
+    ],
+)
+def test_loss_that_a_local_function_keeps(run: str, reported: bool) -> None:
+    assert bool(found(KEPT.format(run=run))) is reported

@@ -551,6 +551,53 @@ for _name, _made, _driver, _mark in (
             {_driver}
         """
 
+# The window is counted in a base class, and a subclass of another file makes the calls.
+for _count, _ends in (
+    ("self.seen = (self.seen + 1) % self.k", "self.seen == 0"),
+    ("self.seen += 1", "self.seen % self.k == 0"),
+):
+    for _base, _import in (
+        ("engine", "from engine import Engine"),
+        ("lib/parts/engine", "from lib.parts.engine import Engine"),
+    ):
+        for _divide, _mark in (("loss", "  # AMP301"), ("loss / self.k", "")):
+            for _clears, _clear_mark in (
+                ("self.finish()", ""),
+                ("self.finish()\n                self.forget()", "  # AMP304"),
+            ):
+                if _mark and _clear_mark:
+                    continue
+                CASES[f"{_count} in {_base}: {_divide}, {_clears}"] = f"""
+        === {_base}.py
+        import torch
+
+        class Engine:
+            def __init__(self, model, optimizer, k):
+                self.model, self.optimizer, self.k = model, optimizer, k
+                self.seen = 0
+
+            def run_backward(self, loss):
+                ({_divide}).backward(){_mark}
+
+            def finish(self):
+                {_count}
+                if {_ends}:
+                    self.optimizer.step()
+                    self.optimizer.zero_grad()
+
+            def forget(self):
+                self.optimizer.zero_grad(){_clear_mark}
+        === ranking.py
+        import torch
+        {_import}
+
+        class Ranking(Engine):
+            def train_on(self, x, y):
+                loss = torch.nn.functional.mse_loss(self.model(x), y)
+                self.run_backward(loss)
+                {_clears}
+        """
+
 # A loss of one's own in a subclass of transformers' Trainer.
 for _name, _body, _init, _mark in (
     ("ignores the window", "loss = model(inputs).mean()", "pass", "  # AMP301"),
@@ -564,6 +611,30 @@ for _name, _body, _init, _mark in (
         "",
     ),
     ("divides by the window", "loss = model(inputs).mean() / self.args.gradient_accumulation_steps", "pass", ""),
+    (
+        "divides by a name of the window",
+        "k = max(1, self.args.gradient_accumulation_steps); loss = model(inputs).mean() * (1.0 / k)",
+        "pass",
+        "",
+    ),
+    (
+        "divides by an attribute",
+        "loss = model(inputs).mean() / self.k",
+        "self.k = self.args.gradient_accumulation_steps",
+        "",
+    ),
+    (
+        "only averages a metric",
+        "loss = model(inputs).mean(); self.log(self.accuracy(inputs) / self.args.gradient_accumulation_steps)",
+        "pass",
+        "  # AMP301",
+    ),
+    (
+        "only counts with the window",
+        "loss = model(inputs).mean()\n                self.done += 1.0 / self.args.gradient_accumulation_steps",
+        "self.buffered = self.args.gradient_accumulation_steps",
+        "  # AMP301",
+    ),
 ):
     CASES[f"a subclass of Trainer that {_name}"] = f"""
         === train.py
@@ -575,9 +646,57 @@ for _name, _body, _init, _mark in (
                 super().__init__(*args, **kwargs)
                 {_init}
 
-            def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+            def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):{_mark}
                 {_body}
-                return (loss, {{}}) if return_outputs else loss{_mark}
+                return (loss, {{}}) if return_outputs else loss
+        """
+
+# The Trainer passes the window by name, so keywords receive it.
+for _name, _call, _mark in (
+    ("drops its keywords", "model(**inputs).mean()", "  # AMP301"),
+    ("passes its keywords on", "model(**inputs, **kwargs).mean()", ""),
+    ("asks its keywords", 'model(**inputs).sum() / kwargs["num_items_in_batch"]', ""),
+):
+    CASES[f"a loss that {_name}"] = f"""
+        === train.py
+        from transformers import Seq2SeqTrainer
+
+        class Translator(Seq2SeqTrainer):
+            def compute_loss(self, model, inputs, return_outputs=False, **kwargs):{_mark}
+                loss = {_call}
+                return (loss, {{}}) if return_outputs else loss
+        """
+
+# The Trainer stands two files away, and a base class overrides its step.
+for _name, _step, _mark in (
+    (
+        "runs the step of the Trainer",
+        "with self.watch():\n                    return super().training_step(*args)",
+        "  # AMP301",
+    ),
+    ("has a step of its own", "return self.run(*args)", ""),
+):
+    CASES[f"a base class of another file that {_name}"] = f"""
+        === base.py
+        from transformers import Trainer
+
+        class Base(Trainer):
+            pass
+        === tuning.py
+        from base import Base
+
+        class Tuning(Base):
+            def training_step(self, *args):
+                {_step}
+
+            def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+                return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        === distill.py
+        from tuning import Tuning
+
+        class Distill(Tuning):
+            def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):{_mark}
+                return (model(inputs) - self.teacher(inputs)).square().mean()
         """
 
 

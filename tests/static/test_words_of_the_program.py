@@ -209,7 +209,34 @@ LOOPS: list[tuple[str, str, list[str]]] = [
     (
         "new@used",
         loop("gs = torch.amp.GradScaler('cuda')  # !\n" + FED, STEP),
-        ["gs"],
+        ["gs", "for x, y in loader"],
+    ),
+    (
+        "new@used",
+        "while True:\n" + indent("gs = torch.amp.GradScaler('cuda')  # !\nx, y = next(it)\n" + FED + STEP, "    "),
+        ["gs", "while True"],
+    ),
+    (
+        "clip@scaled-in-window",
+        "for i, (x, y) in enumerate(loader):\n"
+        + indent(
+            FED.replace("opt.zero_grad()\n", "").replace("net(x), y)", "net(x), y) / 4")
+            + "clip(net.parameters(), 1.0)  # !\nif (i + 1) % 4 == 0:\n"
+            + indent(STEP + "opt.zero_grad()\n", "    "),
+            "    ",
+        ),
+        ["clip", "gs.step(opt)", "gs.unscale_(opt)"],
+    ),
+    (
+        "clip@scaled",
+        "for i, (x, y) in enumerate(loader):\n"
+        + indent(
+            FED.replace("opt.zero_grad()\n", "").replace("net(x), y)", "net(x), y) / 4")
+            + "if (i + 1) % 4 == 0:\n"
+            + indent("clip(net.parameters(), 1.0)  # !\n" + STEP + "opt.zero_grad()\n", "    "),
+            "    ",
+        ),
+        ["clip", "gs.unscale_(opt)"],
     ),
     (
         "loss@outside",

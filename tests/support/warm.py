@@ -299,7 +299,9 @@ class _Source:
             return request
         for each in files:
             os.close(each)
-        channel.send(b"%d" % process)
+        # A client that has ended meanwhile is found by the selector, which then kills the process.
+        with contextlib.suppress(BrokenPipeError):
+            channel.send(b"%d" % process)
         self._asked[process] = channel
         self._selector.register(channel, selectors.EVENT_READ, process)
         self._selector.register(os.pidfd_open(process), selectors.EVENT_READ, process)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import marshal
 import os
+import platform
+import socket
 import sys
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+import warm
 from warm import run_python
 
 STARTS = """\
@@ -57,3 +61,15 @@ def test_what_a_process_starts_goes_on_and_ends_as_python_does(tmp_path: Path, w
         "-15 b''",
         "0",
     ]
+
+
+@pytest.mark.skipif(platform.system() != "Linux", reason="processes are started there, not forked")
+def test_a_client_that_ends_too_early_takes_no_other_along(tmp_path: Path) -> None:
+    address = warm._source(warm.PYTEST, warm._early(warm.PYTEST, os.environ))
+    request = (["-c", "import time; time.sleep(60)"], str(tmp_path), dict(os.environ), [0], False)
+    with open(os.devnull) as file:
+        for _ in range(3):
+            with warm._asked(address) as channel:
+                socket.send_fds(channel, [marshal.dumps(request)], [file.fileno()])
+    done = warm._forked(warm.PYTEST, ("-c", "print(7)"), b"", tmp_path, os.environ)
+    assert (done.returncode, done.stdout) == (0, b"7\n")

@@ -125,6 +125,7 @@ INDEX: tuple[Listing, ...] = (
         (),
         (
             "clip@scaled",
+            "clip@scaled-in-window",
             "clip@scaled-callback",
             "clip@scaled-by-hand",
             "clip@stepped",
@@ -291,7 +292,7 @@ INDEX: tuple[Listing, ...] = (
     ),
     (
         ("AMP301", "missing-accumulation-division", "accumulation", "warning", "static", True, "unsafe"),
-        (".step( backward(", "num_items_in_batch compute_loss("),
+        (".step( backward(", "num_items_in_batch compute_loss(", "Trainer compute_loss("),
         ("Undivided",),
         (),
         ("loss:ignores-window", "step@undivided", "step@undivided-vague"),

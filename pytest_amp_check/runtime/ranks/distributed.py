@@ -30,12 +30,15 @@ from ..replay.snapshot import seed_all
 from ..run import Run, finding_lines, record
 from .rank_reports import RankFolder, describe_exit, indent_lines, make_rank_report, parse_position
 
-#: Seconds after which unfinished ranks are killed.
-TIMEOUT = 120.0
+#: Seconds that all ranks have for the function once they have begun it, and seconds that they have to begin: on a busy
+#: machine loading torch takes minutes.
+TIMEOUT, _BEGINNING = 120.0, 600.0
 #: Seconds that the other ranks have to end after a failure, and seconds that a rank has to report its position.
 _GRACE, _WORD = 5.0, 1.0
-#: Files of a rank in the folder, in addition to its report: the output, and the stack dump.
-_OUTPUT, _STANDS = "rank{}.out", "rank{}.stands"
+#: Seconds between two looks at the ranks that have not begun the function.
+_INTERVAL = 0.05
+#: Files of a rank in the folder, in addition to its report: the output, the stack dump, and the sign that it has begun.
+_OUTPUT, _STANDS, _BEGAN = "rank{}.out", "rank{}.stands", "rank{}.began"
 
 
 class RankFailed(AssertionError):
@@ -124,8 +127,9 @@ def distributed(
     The function is sent to new processes, so the function must be defined at the top level of a module. With
     ``backend=None`` the function must create the group. ``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR`` and
     ``MASTER_PORT`` are set as by torchrun. ``emulated`` gives each rank CUDA's dtypes on the CPU. ``timeout`` is in
-    seconds for everything together. ``parts`` are the options of :class:`~pytest_amp_check.runtime.run.record`. Raise
-    :class:`RankFailed` if a rank raises, dies or hangs, and ValueError for arguments that cannot be sent to a process.
+    seconds, from the moment when all ranks have loaded torch. ``parts`` are the options of
+    :class:`~pytest_amp_check.runtime.run.record`. Raise :class:`RankFailed` if a rank raises, dies or hangs, and
+    ValueError for arguments that cannot be sent to a process.
     """
     __tracebackhide__ = True
     if nprocs < 1:
@@ -176,15 +180,23 @@ def _wait_for_ranks(processes: Sequence[Any], folder: RankFolder, timeout: float
 
     The order matters because later failures are mostly consequences of the first failure.
     """
-    limit = time.monotonic() + timeout
+    allowed = max(_BEGINNING, timeout)
+    limit = time.monotonic() + allowed
     running = dict(enumerate(processes))
+    starting = set(running)
     failures: dict[int, str] = {}
     has_failed_rank = False
     while running:
+        if starting and not failures:
+            starting = {rank for rank in starting & running.keys() if not _has_begun(folder, rank)}
+            if not starting:
+                allowed = timeout
+                limit = time.monotonic() + allowed
         seconds_left = limit - time.monotonic()
         if seconds_left <= 0:
             break
-        wait([process.sentinel for process in running.values()], seconds_left)
+        sentinels = [process.sentinel for process in running.values()]
+        wait(sentinels, min(_INTERVAL, seconds_left) if starting else seconds_left)
         for rank, process in list(running.items()):
             if not process.is_alive():
                 process.join()
@@ -197,9 +209,13 @@ def _wait_for_ranks(processes: Sequence[Any], folder: RankFolder, timeout: float
     positions = _end_processes(running, folder)
     for rank in running:
         position = f": it stood at {positions[rank]}" if positions[rank] else ""
-        time_text = f"{_GRACE:g} s after" if has_failed_rank else f"within {timeout:g} s"
+        time_text = f"{_GRACE:g} s after" if has_failed_rank else f"within {allowed:g} s"
         failures[rank] = f"had not ended {time_text}{' another had failed' if has_failed_rank else ''}{position}"
     return failures
+
+
+def _has_begun(folder: RankFolder, rank: int) -> bool:
+    return os.path.exists(folder.path_of(_BEGAN.format(rank)))
 
 
 def _end_processes(running: Mapping[int, Any], folder: RankFolder) -> dict[int, str]:
@@ -271,6 +287,8 @@ def _run_rank(task: _RankTask, rank: int, port: str) -> None:
         if task.rules is not None:
             recording.run.select(*task.rules)
         result, raised = None, ""
+        with open(folder.path_of(_BEGAN.format(rank)), "w", encoding="utf-8"):
+            pass
         with recording as run:
             try:
                 if task.backend is not None:

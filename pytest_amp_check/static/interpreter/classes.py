@@ -39,6 +39,8 @@ from .values.value import NONE, Const, UnknownValue, Value
 
 #: Calls by which a class shows that it trains.
 _TRAINING_CALLS = frozenset({"backward", "unscale_", "zero_grad"})
+#: Methods by which a class takes part in the training of a base class.
+_TRAINING_METHODS = frozenset({"compute_loss", "training_step"})
 #: Methods of tracked objects that code may store for a later call.
 BINDABLE_METHODS = {
     "scaler": torch_api.SCALER_METHODS,
@@ -54,7 +56,8 @@ def base_value(interp: Interpreter, cls: Class, base: ast.expr) -> Value | None:
     if cls in interp.pending_classes:
         return None
     interp.pending_classes.add(cls)
-    outer, interp.loads_any_file = interp.loads_any_file, not cls.used_names.isdisjoint(_TRAINING_CALLS)
+    trains = not (cls.used_names.isdisjoint(_TRAINING_CALLS) and cls.methods.keys().isdisjoint(_TRAINING_METHODS))
+    outer, interp.loads_any_file = interp.loads_any_file, trains
     value = _evaluate_base(interp, cls, base.value if isinstance(base, ast.Subscript) else base)
     interp.loads_any_file = outer
     interp.pending_classes.discard(cls)
@@ -158,7 +161,7 @@ def instance_of(interp: Interpreter, cls: Class, key: object, name: str, site: S
             tracked_object = interp.tracked_object(("instance", key), "module", name, site)
             tracked_object.attributes.read = has_plain_forward(interp, cls)
             tracked_object.attributes.casts = any(_may_cast(owner) for owner in lineage_of(interp, cls))
-        made = interp.instances[key] = Instance(cls, interp.last_serial, tracked_object)
+        made = interp.instances[key] = Instance(lineage_of(interp, cls), interp.last_serial, tracked_object)
         made.is_open = any(owner.is_open for owner in lineage_of(interp, cls))
     return made
 
@@ -382,7 +385,7 @@ def _instance_attribute(interp: Interpreter, receiver: Instance, name: str, node
         return as_mapping(interp, receiver)
     value = interp.state.heap.get((receiver.key, name))
     if value is not None:
-        if isinstance(value, UnknownValue) and name in receiver.cls.changed_attributes:
+        if isinstance(value, UnknownValue) and receiver.is_changed(name):
             value.loops |= interp.current_loops()
         return _unless_overwritten(interp, receiver, name, value)
     found = _find_in_class(interp, receiver, name, node)

@@ -6,12 +6,12 @@ import ast
 import os
 
 from ...protocol import torch_api
-from ..project.module import ImportedName, Module, number_marks
+from ..project.module import ImportedName, Module, is_constant_name, number_marks
 from ..project.project import is_library_import
 from .interpreter import Interpreter
 from .source_text import names_in
 from .values.definitions import ExternalName, Frame, LazyImport, ModuleValue
-from .values.value import Const, Value
+from .values.value import Const, UnknownValue, Value
 
 BUILTINS = frozenset(
     "abs all any bool callable chain dict divmod enumerate exec exit filter float format getattr hasattr id int "
@@ -120,9 +120,10 @@ def _load_import(interp: Interpreter, frame: Frame, name: str) -> Value:
         frame.vars[name] = ExternalName(
             _dotted_import(value.origin), version_fallback=value.version_fallback, is_of_project=True
         )
-        found = _load_from_module(interp, value.origin, frame.module) if interp.module.may_train else None
-        if found is None and interp.assumed_dtype:
-            found = _imported_number(interp, value.origin, frame.module)
+        is_read = interp.module.may_train or interp.loads_any_file
+        found = _load_from_module(interp, value.origin, frame.module) if is_read else None
+        if found is None or isinstance(found, UnknownValue):
+            found = _imported_number(interp, value.origin, frame.module) or found
         if found is not None:
             frame.vars[name] = found
     return frame.vars[name]
@@ -130,11 +131,18 @@ def _load_import(interp: Interpreter, frame: Frame, name: str) -> Value:
 
 def _imported_number(interp: Interpreter, origin: ImportedName, importer: Module) -> Value | None:
     """Return a number beyond float16 that another file of the project defines, such as the fill of a mask, or None."""
+    if not (interp.assumed_dtype or is_constant_name(origin.name)):
+        return None
     path = interp.project.find_import(origin.module, importer.path, origin.level) if origin.name else None
-    if path is None or not path.endswith(".py"):
+    return constant_at(interp, path, origin.name) if path is not None else None
+
+
+def constant_at(interp: Interpreter, path: str, name: str) -> Value | None:
+    """Return the number beyond float16 that a file of the project assigns to a name, once and for all, or None."""
+    if not path.endswith(".py"):
         return None
     interp.project.dependencies.add(path)
-    number = interp.project.helper_exports.number_at(path, origin.name)
+    number = interp.project.helper_exports.number_at(path, name)
     return Const(number) if number is not None and number_marks(number) else None
 
 

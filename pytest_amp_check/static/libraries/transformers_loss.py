@@ -6,36 +6,105 @@ import ast
 
 from ...protocol import events as e
 from ...protocol.source_text import SourceText
-from ..interpreter.classes import lineage_of
-from ..interpreter.imports import dotted_name
+from ..interpreter.classes import base_value, lineage_of
 from ..interpreter.interpreter import HandlerTable, Interpreter
-from ..project.module import Class, Function
+from ..interpreter.values.definitions import ExternalName
+from ..project.module import Class, Function, assigned_pairs
 from ..project.syntax import statements_in, tail_name, walk
 
 #: Parameter in which the Trainer passes the number of tokens of the window, since transformers 4.46.
 WINDOW_ITEMS = "num_items_in_batch"
-#: Names of code that divides the loss, or that makes the Trainer divide it.
-_DIVIDING_NAMES = frozenset(
-    {"model_accepts_loss_kwargs", "compute_loss_func", "gradient_accumulation_steps", "training_step"}
-)
+#: The number of micro-batches of the window, and the attribute by which a class makes the Trainer divide.
+_STEPS, _DIVIDES = "gradient_accumulation_steps", "model_accepts_loss_kwargs"
+#: The loss function that a user may pass to the Trainer.
+_LOSS_FUNCTION = "compute_loss_func"
 
 
 def _report_undivided_losses(interp: Interpreter) -> None:
     """Report the methods of Trainer subclasses that compute a mean of their own."""
-    if WINDOW_ITEMS not in interp.module.text:
-        return
     for cls in interp.module.classes.values():
         method = cls.methods.get("compute_loss")
         if method is None or not _ignores_window(method) or not _derives_from_trainer(interp, cls):
             continue
-        if any(not _DIVIDING_NAMES.isdisjoint(_names_in_class(owner)) for owner in lineage_of(interp, cls)):
+        if _may_divide(method, lineage_of(interp, cls)):
             continue
         returned = [node for node in statements_in(method.body) if isinstance(node, ast.Return)]
         last = max(returned, key=lambda node: node.lineno, default=None)
         if last is not None and last.value is not None:
             names: dict[str, object] = {"loss": SourceText(_loss_of(last.value))}
-            site = interp.site_of(last)
+            # The loss may be computed anywhere in the method, or in another one: the signature is where all begins.
+            site = interp.site_of(method.node)
             interp.detached_events[e.Undivided, site.call_key] = e.Undivided(site, names=names)
+
+
+def _may_divide(method: Function, lineage: list[Class]) -> bool:
+    """Return True if a class divides its loss, or makes the Trainer divide it."""
+    own = [each for owner in lineage for each in owner.methods.values()]
+    if any(_DIVIDES in each.attributes_used() for each in own) or _LOSS_FUNCTION in method.attributes_used():
+        return True
+    if any(each.name == "training_step" and not _calls_inherited(each) for each in own):
+        return True
+    counts = _names_computed_from_steps(own)
+    return any(_scales_by(node, counts) for part in _parts_of_loss(method) for node in walk(part))
+
+
+def _parts_of_loss(method: Function) -> list[ast.AST]:
+    """Return the code from which a method computes what it returns: expressions, and augmented assignments."""
+    nodes = list(statements_in(method.body))
+    pairs: list[tuple[str, ast.AST]] = [
+        (tail_name(target), value) for node in nodes for target, value in assigned_pairs(node)
+    ]
+    pairs += [(tail_name(node.target), node) for node in nodes if isinstance(node, ast.AugAssign)]
+    found: list[ast.AST] = [node.value for node in nodes if isinstance(node, ast.Return) and node.value is not None]
+    names: set[str] = set()
+    for part in found:
+        new = {tail_name(each) for each in walk(part) if isinstance(each, (ast.Name, ast.Attribute))} - names
+        names |= new
+        found += [value for name, value in pairs if name in new]
+    return found
+
+
+def _calls_inherited(method: Function) -> bool:
+    """Return True if a method runs the method of the base class, which also runs backward."""
+    calls = [node.func for node in walk(method.node) if isinstance(node, ast.Call)]
+    return any(
+        isinstance(func, ast.Attribute) and func.attr == method.name and isinstance(func.value, ast.Call)
+        for func in calls
+    )
+
+
+def _names_computed_from_steps(methods: list[Function]) -> set[str]:
+    """Return the names and attributes that methods compute from the number of micro-batches by arithmetic alone."""
+    pairs = [pair for each in methods for node in statements_in(each.body) for pair in assigned_pairs(node)]
+    numbers = [(tail_name(target), value) for target, value in pairs if _is_arithmetic(value)]
+    found, size = {_STEPS}, 0
+    while len(found) > size:
+        size = len(found)
+        found.update(name for name, value in numbers if name and _mentions(value, found))
+    return found
+
+
+def _is_arithmetic(node: ast.expr) -> bool:
+    """Return True for an expression of numbers: names, attributes, operators, and calls such as ``max(1, n)``."""
+    if isinstance(node, ast.Call):
+        return tail_name(node.func) in ("max", "min", "int", "float") and all(map(_is_arithmetic, node.args))
+    if isinstance(node, ast.BinOp):
+        return _is_arithmetic(node.left) and _is_arithmetic(node.right)
+    return isinstance(node, (ast.Name, ast.Attribute, ast.Constant))
+
+
+def _scales_by(node: ast.AST, counts: set[str]) -> bool:
+    """Return True if code divides or multiplies another value by one of the counts."""
+    if isinstance(node, ast.AugAssign):
+        return isinstance(node.op, (ast.Div, ast.Mult)) and _mentions(node.value, counts)
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, (ast.Div, ast.Mult)):
+        return False
+    left, right = _mentions(node.left, counts), _mentions(node.right, counts)
+    return left != right and not isinstance(node.left if right else node.right, ast.Constant)
+
+
+def _mentions(node: ast.AST, names: set[str]) -> bool:
+    return any(tail_name(each) in names for each in walk(node) if isinstance(each, (ast.Name, ast.Attribute)))
 
 
 def _loss_of(value: ast.expr) -> ast.expr:
@@ -46,22 +115,24 @@ def _loss_of(value: ast.expr) -> ast.expr:
 
 
 def _ignores_window(method: Function) -> bool:
-    """Return True if a method receives the number of tokens of the window, and neither uses nor passes it."""
-    if WINDOW_ITEMS not in {parameter.arg for parameter in (*method.parameters(), *method.node.args.kwonlyargs)}:
+    """Return True if a method receives the number of tokens of the window, and neither uses nor passes it.
+
+    The Trainer passes the number by name, so ``**kwargs`` may receive it.
+    """
+    given = method.node.args
+    names = {parameter.arg for parameter in (*method.parameters(), *given.kwonlyargs)}
+    received = WINDOW_ITEMS if WINDOW_ITEMS in names else given.kwarg.arg if given.kwarg is not None else ""
+    if not received:
         return False
     calls_base = any(tail_name(node.func) == "compute_loss" for node in walk(method.node) if isinstance(node, ast.Call))
-    return not calls_base and all(node.id != WINDOW_ITEMS for node in walk(method.node) if isinstance(node, ast.Name))
+    return not calls_base and all(node.id != received for node in walk(method.node) if isinstance(node, ast.Name))
 
 
 def _derives_from_trainer(interp: Interpreter, cls: Class) -> bool:
     """Return True if a class derives from a Trainer of transformers."""
-    bases = (dotted_name(interp, base) for owner in lineage_of(interp, cls) for base in owner.bases)
-    return any(base is not None and base.startswith("transformers.") and base.endswith("Trainer") for base in bases)
-
-
-def _names_in_class(cls: Class) -> set[str]:
-    """Return the names of the methods and attributes in a class."""
-    return {*cls.methods, *(node.attr for node in walk(cls.node) if isinstance(node, ast.Attribute))}
+    bases = (base_value(interp, owner, base) for owner in lineage_of(interp, cls) for base in owner.bases)
+    names = (base.name for base in bases if isinstance(base, ExternalName))
+    return any(name.startswith("transformers.") and name.endswith("Trainer") for name in names)
 
 
 def register(handlers: HandlerTable) -> None:

@@ -14,7 +14,7 @@ from ..sources.tokens import refuse_dense
 from .project import Project, package_top
 from .region_entry import AutocastEntries, may_use_float16, trains_own_modules
 from .region_entry import find_autocast_entries as entering_in
-from .syntax import walk
+from .syntax import tail_name, walk
 
 #: Maximum number of direct and indirect imports of a named file that are searched for autocast entries.
 MAX_REACHED_FILES = 400
@@ -128,8 +128,20 @@ def is_near_float16(project: Project, path: str, tree: ast.Module) -> bool:
             if other not in above and current in project.direct_imports(other):
                 above.add(other)
                 work.append(other)
+    if _is_registered(tree) and is_package_near_float16(project, path):
+        return True
     beside = {other for other in others if os.path.dirname(other) == os.path.dirname(start)}
     return users == 1 and any(_may_use_float16(project, other) for other in sorted(beside))
+
+
+def _is_registered(tree: ast.Module) -> bool:
+    """Return True if a registry gets a class or a function of a file: the training finds it there by name."""
+    defined = (node for node in walk(tree) if isinstance(node, (ast.ClassDef, ast.FunctionDef)))
+    return any("register" in tail_name(_called(each)) for node in defined for each in node.decorator_list)
+
+
+def _called(decorator: ast.expr) -> ast.expr:
+    return decorator.func if isinstance(decorator, ast.Call) else decorator
 
 
 def chooses_model_dtype(project: Project, path: str) -> bool:

@@ -51,6 +51,7 @@ class Function:
         "_attributes_filled",
         "_attributes_used",
         "_divides_by_argument",
+        "_stores_in_objects",
         "cls",
         "context_names",
         "effects",
@@ -93,6 +94,7 @@ class Function:
         #: True for parameters that hold an object which the function may step; filled where its body stays unanalyzed.
         self.steps_by_holders: dict[frozenset[str], bool] = {}
         self._divides_by_argument: bool | None = None
+        self._stores_in_objects: bool | None = None
         self._attributes_filled: frozenset[str] | None = None
         self._attributes_used: frozenset[str] | None = None
 
@@ -102,6 +104,15 @@ class Function:
             parameter_names = {parameter.arg for parameter in self.parameters()}
             self._divides_by_argument = any(_divisor_name(node) in parameter_names for node in walk(self.node))
         return self._divides_by_argument
+
+    def stores_in_objects(self) -> bool:
+        """Return True if the function assigns attributes or items, which exist after the call."""
+        if self._stores_in_objects is None:
+            self._stores_in_objects = any(
+                isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store)
+                for node in walk(self.node)
+            )
+        return self._stores_in_objects
 
     @property
     def qualified_name(self) -> str:
@@ -610,10 +621,17 @@ def is_product(node: ast.expr) -> bool:
 
 
 def _is_large(node: ast.expr) -> bool:
-    """Return True if an expression is a number above the largest float16."""
+    """Return True if an expression is a number above the largest float16, or may be one: a negated constant's name."""
     number = node.operand if isinstance(node, ast.UnaryOp) else node
+    if number is not node and is_constant_name(tail_name(number)):
+        return True
     value = number.value if isinstance(number, ast.Constant) else None
     return isinstance(value, (int, float)) and value > FLOAT16_MAX
+
+
+def is_constant_name(name: str) -> bool:
+    """Return True for the name of a constant: ``NEAR_INF``."""
+    return len(name) > 2 and name.isupper()
 
 
 def number_marks(number: float) -> tuple[str, ...]:

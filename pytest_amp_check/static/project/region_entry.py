@@ -53,7 +53,7 @@ def enters_autocast(node: ast.AST) -> bool:
 
 
 def may_use_float16(tree: ast.Module) -> bool:
-    """Return True if code may compute in float16: by autocast, a name of the dtype or a cast.
+    """Return True if code may compute in float16: by autocast, apex, a name of the dtype or a cast.
 
     Asserted, compared and imported names do not count, and neither do names in longer strings. Regions of bfloat16 do
     not count, and a scaler does not count either, because a scaler serves other code that computes in float16.
@@ -75,9 +75,16 @@ def may_use_float16(tree: ast.Module) -> bool:
                 ignored_nodes.add(node.func)
             if tail_name(node.func) == "half" and not node.args:
                 return True
+            if tail_name(node.func) == "initialize" and any(_is_apex_level(each) for each in node.keywords):
+                return True
         elif _is_float16_node(node) or tail_name(node) in aliases:
             return True
     return False
+
+
+def _is_apex_level(keyword: ast.keyword) -> bool:
+    """Return True if an argument of apex' ``initialize`` may choose float16: every level but ``O0`` does."""
+    return keyword.arg == "opt_level" and not (isinstance(keyword.value, ast.Constant) and keyword.value.value == "O0")
 
 
 def _is_of_bfloat16(call: ast.Call) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from ...protocol import frameworks, kernels
 from ...protocol.frameworks import FRAMEWORKS
 from ..sources.patterns import Code
-from .module import COUNTING, FILLING, LARGE_NUMBER, SCALING, SMALL_NUMBER, Function, Module
+from .module import COUNTING, FILLING, LARGE_NUMBER, SCALING, SMALL_NUMBER, Function, Module, is_constant_name
 from .syntax import root_name
 
 #: Classes that train the model they receive, and names by which the model may have been created in low precision.
@@ -160,7 +160,9 @@ def mark_relevant(module: Module, foreign: frozenset[str]) -> None:
     bits = _bits_by_name(module, foreign)
     small = SMALL_NUMBER in module.identifiers
     module.may_lose_precision = small or not FRAGILE_NAMES.isdisjoint(module.identifiers)
-    everywhere = _LARGE if LARGE_NUMBER in module.used_names else 0
+    # The number of a constant may stand in another file.
+    named = LARGE_NUMBER in module.used_names or any(map(is_constant_name, module.identifiers))
+    everywhere = _LARGE if named else 0
     # Without training, a region is relevant to the function that enters it, not to all callers.
     used = _names_by_callee(module)
     found = _bits_by_callee(used, bits) if trains else {}

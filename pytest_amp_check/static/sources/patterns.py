@@ -63,7 +63,7 @@ class Code:
         """True if the code contains a name of float16."""
         words, data = self.words_found, self.data
         half = b"half" in words and (b".half()" in data or b"torch.half" in data)
-        return half or self.may_enter_autocast or b"float16" in words
+        return half or self.may_enter_autocast or b"float16" in words or b"opt_level" in words
 
     @property
     def has_lightning16(self) -> bool:
@@ -387,6 +387,8 @@ _LARGE = (
     rb"|[0-9]{2,}\s*\*\*\s*[0-9]|[0-9]\s*\*\*\s*[0-9]{2}|\w*\.?finfo\()"
 )
 _SIGN = rb"[-'\"(\s]*(?:float\([-'\"(\s]*)?"
+#: The name of a constant, whose number may stand in another file.
+_CONSTANT_NAME = rb"[A-Z][A-Z0-9_]{2,}"
 _FILL_FUNCTIONS = (b"masked_fill", b"index_fill", b"full_like", b".fill_(", b"where(")
 #: Each fill function contains one of these words.
 _FILL_WORDS = (b"fill", b"where(", b"full_like")
@@ -414,9 +416,10 @@ _ARGUMENTS = rb"\((?:[^()#]|\((?:[^()#]|\([^()#]*\))*\)){0,400}\)"
 
 
 def _fills_large_number(code: Code) -> bool:
-    """Return True if code fills a tensor with a number above float16, written directly or by a name of this file."""
+    """Return True if code may fill a tensor with a number above float16, written directly or by a name."""
     data = code.data
-    if _ITEMS in code.words_found and re.search(rb"\] = -?" + _LARGE, data) is not None:
+    written = rb"\] = (?:-?" + _LARGE + rb"|-(?:\w+\.)*" + _CONSTANT_NAME + rb"\b)"
+    if _ITEMS in code.words_found and re.search(written, data) is not None:
         return True
     if code.words_found.isdisjoint(_FILL_WORDS):
         return False
@@ -437,6 +440,8 @@ def _fills_large_number(code: Code) -> bool:
             arguments = brackets.match(data, opening)
             for number, dotted in value.findall(arguments.group() if arguments else data[opening : opening + 200]):
                 if number or not names.isdisjoint(dotted.split(b".")):
+                    return True
+                if re.fullmatch(_CONSTANT_NAME, dotted.rpartition(b".")[2]):
                     return True
             position = data.find(word, position + 1)
     return False
@@ -523,6 +528,7 @@ _PRESCAN_WORDS = (
     b"\0",
     b"half",
     b"float16",
+    b"opt_level",
     b"precision",
     b"autocast",
     b"cale",

@@ -27,6 +27,7 @@ RULE = Rule(
     prescan_words=(
         ".step( backward(",
         "num_items_in_batch compute_loss(",
+        "Trainer compute_loss(",
     ),
     violations={
         "loss:ignores-window": ViolationKind(

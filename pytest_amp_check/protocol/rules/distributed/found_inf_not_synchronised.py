@@ -14,8 +14,15 @@ def _check_unsynchronized(event: Event, program: Program) -> Labels:
 
 
 def _check_sharding(event: Event, program: Program) -> Labels:
-    if isinstance(event, ScalerNew) and event.sharding:
+    if isinstance(event, ScalerNew) and event.sharding and not _is_named_at_a_step(event, program):
         yield "new:beside-shards", {"sharding": event.sharding}
+
+
+def _is_named_at_a_step(new: ScalerNew, program: Program) -> bool:
+    """Return True if a step with the same scaler is known to act on shards: the step is reported for certain."""
+    steps = (each for each in program.iter_events() if isinstance(each, ScalerStep) and each.unsynchronised)
+    sites = (program.objects[each.subject].site for each in steps if each.subject is not None)
+    return any(site is not None and site.call_key == new.site.call_key for site in sites)
 
 
 RULE = Rule(

@@ -35,6 +35,11 @@ RULE = Rule(
             trace_kinds=(Backward,),
             exemption="unscaled-where-live",
             sparing_kinds=(Unscale,),
+            label_in_window="clip@scaled-in-window",
+        ),
+        "clip@scaled-in-window": ViolationKind(
+            "`{call}` clips in every micro-batch, where gradients are still multiplied by the loss scale: clip under "
+            "the condition of `{scaler}.step({optimizer})`, after `{scaler}.unscale_({optimizer})`",
         ),
         "clip@scaled-callback": ViolationKind(
             "`{call}` clips gradients that are still multiplied by the loss scale, unless a callback unscales them: "

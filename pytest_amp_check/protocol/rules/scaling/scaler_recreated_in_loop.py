@@ -16,8 +16,8 @@ RULE = Rule(
     prescan_words=("scaler",),
     violations={
         "new@used": ViolationKind(
-            "`{scaler}` is constructed again in every iteration of the loop that uses it, so the scale it has found "
-            "is lost: construct it once, before the loop",
+            "`{scaler}` is constructed again in every iteration of `{loop}`, so the scale it has found is lost: "
+            "construct it once, before the loop",
             cause=Cause(ScalerNew),
             in_next_iteration=True,
         ),

@@ -15,7 +15,7 @@ from ..values.definitions import Instance
 from ..values.gradients import GradValue, ParamsValue
 from ..values.objects import ObjectRef
 from ..values.tensors import TensorValue
-from ..values.value import NO_CONSTANT, NONE, Const, UnknownValue, Value
+from ..values.value import NO_CONSTANT, NONE, Const, UnknownValue, Value, join_provenance
 from .attributes import fields_of_record, item_heap_key
 from .literals import mapping_key
 from .names import is_used_as_optimizer
@@ -185,7 +185,7 @@ def _assign_attribute(interp: Interpreter, target: ast.Attribute, value: Value, 
 def write_field(interp: Interpreter, receiver: Instance, name: str, value: Value, target: ast.Attribute) -> bool:
     record_name(interp, value, short_text(target))
     _record_containment(receiver, value)
-    if value.value is None and name in receiver.cls.changed_attributes:
+    if value.value is None and receiver.is_changed(name):
         # Another method assigns the value.
         interp.state.heap.pop((receiver.key, name), None)
         interp.heap_writes.append((receiver.key, name))
@@ -215,10 +215,10 @@ def _record_containment(receiver: Instance, value: Value) -> None:
 
 def _stored_value(interp: Interpreter, receiver: Instance, name: str, value: Value) -> Value:
     """Return the value to store in an attribute. A number that other methods change becomes an unknown value."""
-    if value.value is NO_CONSTANT or isinstance(value.value, str) or name not in receiver.cls.changed_attributes:
+    if value.value is NO_CONSTANT or isinstance(value.value, str) or not receiver.is_changed(name):
         return value
     made = interp.unknown_value(("attribute of", receiver.key, name), name, interp.current_loops())
-    made.is_counter = name in receiver.cls.counter_attributes
+    made.is_counter = name in receiver.counter_attributes()
     return made.with_dtype_info(value.dtype_info)
 
 
@@ -231,6 +231,10 @@ def _assign_item(interp: Interpreter, target: ast.Subscript, value: Value, is_ne
     heap_key = item_heap_key(interp, receiver, index)
     if heap_key is not None:
         interp.store_attribute(*heap_key, value)
+    if isinstance(receiver, UnknownValue) and receiver.is_new_float32 and isinstance(target.value, ast.Name):
+        # A tensor that is made empty and filled by its elements comes from where these were computed.
+        filled = receiver.with_provenance(join_provenance([receiver, value]))
+        interp.state.frame.vars[target.value.id] = filled
     for listener in interp.handlers.item_write_listeners:
         listener(interp, receiver, index, target, value)
 

@@ -118,16 +118,18 @@ class ClassValue(Value):
 class Instance(Value):
     """Instance of a project class. The heap holds the attributes under ``key``.
 
-    ``is_open`` says that a name known only at run time may set any attribute.
+    ``lineage`` are the class and its bases in the project. ``is_open`` says that a name known only at run time may set
+    any attribute.
     """
 
     is_relevant = True
 
-    __slots__ = ("cls", "is_open", "key", "kind", "tracked_object")
+    __slots__ = ("cls", "is_open", "key", "kind", "lineage", "tracked_object")
 
-    def __init__(self, cls: Class, key: int, tracked_object: TrackedObject | None = None) -> None:
+    def __init__(self, lineage: list[Class], key: int, tracked_object: TrackedObject | None = None) -> None:
         super().__init__()
-        self.cls = cls
+        self.cls = lineage[0]
+        self.lineage = lineage
         self.key = key
         self.tracked_object = tracked_object
         self.kind = "instance" if tracked_object is None else "module instance"
@@ -135,6 +137,14 @@ class Instance(Value):
 
     def identity_key(self, number: Callable[[Value], int], depth: int = 0) -> object:
         return (self.kind, self.key)
+
+    def is_changed(self, name: str) -> bool:
+        """Return True if a method assigns an attribute, other than a constructor."""
+        return any(name in cls.changed_attributes for cls in self.lineage)
+
+    def counter_attributes(self) -> set[str]:
+        """Return the names of the attributes that count up."""
+        return set().union(*(cls.counter_attributes for cls in self.lineage))
 
 
 class SuperValue(Value):
