@@ -33,7 +33,12 @@ NAMES = {"scaler", "optimizer", "call", "loss", "module", "context", "window"}
 # If a framework scales, the checker adds its name, and advice about it.
 OF_FRAMEWORKS = {"framework", "advice"}
 # Additional names from the graph checker: of the path to a violation, and of counted loop iterations.
-OF_PATHS = {"window:left-over": {"left"}, "backward@unscaled": {"skip"}, "new:per-step": {"function"}}
+OF_PATHS = {
+    "window:left-over": {"left"},
+    "backward@unscaled": {"skip"},
+    "new:per-step": {"function"},
+    "new@used": {"loop"},
+}
 # Rules without a check in the protocol: the engine reports them for source files, with the reason.
 BY_ENGINE = {"AMP902", "AMP903", "AMP904"}
 FAMILIES = {
