@@ -6,8 +6,8 @@ import ast
 from bisect import bisect_left
 
 from .interpreter.interpreter import Interpreter
-from .project.module import Class, Function, FunctionNode, Module
-from .project.syntax import tail_name, walk
+from .project.module import Class, Function, Module
+from .project.syntax import children, tail_name, walk
 
 
 class _ClearingFunctions:
@@ -37,16 +37,26 @@ def may_be_cleared_around(interp: Interpreter, function: Function) -> bool:
 
 
 def _find_clearing_functions(module: Module, clearing_names: set[str]) -> list[Function]:
-    """Return the functions that clear gradients or contain such a function.
+    """Return the functions that clear gradients or contain such a function, found in one walk at any depth.
 
-    Only functions on lines with one of the names are searched.
+    The walk visits only nodes on lines with one of the names.
     """
     lines = _lines_with(module, clearing_names)
-    return [
-        function
-        for function in module.functions.values()
-        if _is_on_lines(function.node, lines) and any(tail_name(part) in clearing_names for part in walk(function.node))
-    ]
+    parents: dict[ast.AST, ast.AST | None] = {}
+    found: set[ast.AST | None] = {None}
+    stack: list[tuple[ast.AST, ast.AST | None]] = [(module.tree, None)]
+    while stack:
+        node, inside = stack.pop()
+        if node in module.functions:
+            parents[node] = inside
+            inside = node
+        elif tail_name(node) in clearing_names:
+            above = inside
+            while above not in found:
+                found.add(above)
+                above = parents[above] if above is not None else None
+        stack.extend([(child, inside) for child in children(node) if _is_on_lines(child, lines)])
+    return [function for node, function in module.functions.items() if node in found]
 
 
 def _lines_with(module: Module, words: set[str]) -> list[int]:
@@ -58,11 +68,14 @@ def _lines_with(module: Module, words: set[str]) -> list[int]:
     return [number for number, line in enumerate(lines, 1) if any(word in line for word in words)]
 
 
-def _is_on_lines(node: FunctionNode, lines: list[int]) -> bool:
-    """Return True if a function, with its decorators, covers one of the lines."""
-    decorators = [] if isinstance(node, ast.Lambda) else node.decorator_list
-    index = bisect_left(lines, decorators[0].lineno if decorators else node.lineno)
-    return index < len(lines) and lines[index] <= (node.end_lineno or node.lineno)
+def _is_on_lines(node: ast.AST, lines: list[int]) -> bool:
+    """Return True if a node, with its decorators, covers one of the lines, or has no position."""
+    first = getattr(node, "lineno", None)
+    if first is None:
+        return True
+    decorators = getattr(node, "decorator_list", None)
+    index = bisect_left(lines, decorators[0].lineno if decorators else first)
+    return index < len(lines) and lines[index] <= node.end_lineno  # type: ignore[attr-defined]
 
 
 def _is_clearing(name: str) -> bool:
