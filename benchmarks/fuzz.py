@@ -146,7 +146,8 @@ def _configured(given: Input, folder: Path) -> str:
     except options.ConfigError as error:
         if not str(error) or "\n" in str(error):
             raise Wrong(f"it is not refused in one sentence: {str(error)!r}") from None
-        return str(error).replace(os.getcwd(), "")
+        # A path that leads above the folder is named without it.
+        return str(error).replace(str(folder), "").replace(str(folder.parent), "").replace(str(folder.parents[1]), "")
     finally:
         path.unlink()
     found = check_source(

@@ -143,7 +143,7 @@ def decode_results(path: str, written: Any, rename: Rename) -> list[AnalysisResu
     Raise ValueError or a similar error for data that :func:`encode_results` cannot write.
     """
     # A lookup of single labels would load a rule each time.
-    labels = {"", *LABELS}
+    labels = frozenset(LABELS)
 
     def decode_site(encoded: Any) -> Site:
         path, line, column, end_line, end_column, function, caller, cell = encoded

@@ -88,7 +88,8 @@ def test_a_number_of_more_digits_than_python_reads_is_refused(tmp_path: Path) ->
         resolve_options({}, start=str(tmp_path))
 
 
-def test_a_cache_cannot_name_a_fault_that_no_rule_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize("label", ["no:such", ""])
+def test_a_cache_cannot_name_a_fault_that_no_rule_has(tmp_path: Path, label: str) -> None:
     (tmp_path / "train.py").write_text("import torch\nscaler = torch.amp.GradScaler()\nscaler.step(optimizer)\n")
     cache = tmp_path / "cache"
     plain = check_paths([str(tmp_path)]).findings
@@ -97,7 +98,7 @@ def test_a_cache_cannot_name_a_fault_that_no_rule_has(tmp_path: Path) -> None:
     text = kept.read_text()
     for finding in plain:
         assert f'"{finding.label}"' in text
-        text = text.replace(f'"{finding.label}"', '"no:such"')
+        text = text.replace(f'"{finding.label}"', f'"{label}"')
     kept.write_text(text)
     found = check_paths([str(tmp_path)], cache=str(cache)).findings
     assert [f.as_dict() for f in found] == [f.as_dict() for f in plain] != []
