@@ -334,7 +334,7 @@ def _class_attribute(interp: Interpreter, receiver: ClassValue, name: str, node:
     method = method_of(interp, receiver.cls, name)
     if method is not None and "staticmethod" in method.decorator_names():
         return FunctionValue(method, receiver.frame)
-    setting = _setting_of_class(interp, receiver.cls, name)
+    setting = _setting_of_class(interp, receiver.cls, name) or _object_of_class(interp, receiver.cls, name)
     if setting is not None:
         return setting
     return BoundMethod(receiver, name) if name == "apply" else None
@@ -359,6 +359,14 @@ def _setting_of_class(interp: Interpreter, cls: Class, name: str) -> Const | Non
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         return None
     return None if assigns_attribute(interp, name, cls.name) else Const(number)
+
+
+def _object_of_class(interp: Interpreter, cls: Class, name: str) -> ObjectRef | None:
+    """Return the scaler or another object that the body of a class makes and that no code replaces, or None."""
+    made = next(
+        (interp.class_vars[c.node].get(name) for c in lineage_of(interp, cls) if c.node in interp.class_vars), None
+    )
+    return made if isinstance(made, ObjectRef) and not assigns_attribute(interp, name, cls.name) else None
 
 
 def _targets_of(node: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
